@@ -1,0 +1,61 @@
+// The state of one JavaScript environment: its devices, handles and the shared argument block.
+#pragma once
+
+#include <node_api.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../core/buffer.h"
+#include "handles.h"
+
+namespace ds::addon {
+
+/// A stream with the device it belongs to.
+struct StreamRef {
+  Device& device;
+  std::unique_ptr<Stream> owned;  // null for a device's compute stream
+  Stream& stream;
+};
+
+struct EventRef {
+  Device& device;
+  std::unique_ptr<Event> event;
+};
+
+/// The first failure of a host call; reported by the next call that looks.
+class AsyncFailure {
+ public:
+  void set(const Error& error) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::make_unique<Error>(error);
+    raised_.store(true, std::memory_order_release);
+  }
+  void rethrow() {
+    if (!raised_.load(std::memory_order_acquire)) return;
+    std::lock_guard lock(mutex_);
+    throw Error(*error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<Error> error_;
+  std::atomic<bool> raised_{false};
+};
+
+/// Owned by the environment (instance data); used on its thread only, AsyncFailure aside.
+struct Addon {
+  napi_env env = nullptr;
+  HandleTable<Buffer> buffers{"tensor memory"};
+  HandleTable<StreamRef> streams{"stream"};
+  HandleTable<EventRef> events{"event"};
+  std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
+  std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
+  double* arguments = nullptr;  // the block that JavaScript writes an op's arguments into
+  size_t argument_count = 0;
+};
+
+}  // namespace ds::addon

@@ -1,0 +1,22 @@
+// Finding and opening devices: number 0 is the CPU, 1 + i is GPU i.
+#pragma once
+
+#include <string>
+
+#include "../core/device.h"
+
+namespace ds::addon {
+
+/// What is known about the GPU back end without using it.
+struct GpuProbe {
+  bool library_found = false;  // libds_cuda.so lies beside the addon and could be opened
+  int device_count = 0, driver_version = 0, runtime_version = 0;  // versions as 13000 for 13.0
+  std::string message;  // empty when GPUs can be used, else one sentence with versions and the cure
+};
+
+const GpuProbe& probe_gpus();
+
+/// Opens device `number` once per process. Throws DS_DEVICE with the probe's sentence when there is none.
+Device& open_device(int number);
+
+}  // namespace ds::addon

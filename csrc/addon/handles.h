@@ -1,0 +1,75 @@
+// Handles: small integers with a generation, so that a stale one is an error and never another object.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "../core/error.h"
+
+namespace ds::addon {
+
+/// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never given out, so 0
+/// means "none". Owned by one environment and used on its thread only.
+template <class T>
+class HandleTable {
+ public:
+  explicit HandleTable(const char* noun) : noun_(noun), slots_(1) {}
+
+  double add(std::shared_ptr<T> object) {
+    uint32_t slot;
+    if (free_.empty()) {
+      if (slots_.size() >= kSlots) throw Error("DS_LIMIT", noun_, "fewer than 16 million live handles", "more");
+      slot = static_cast<uint32_t>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    slots_[slot].object = std::move(object);
+    return static_cast<double>(uint64_t{slots_[slot].generation} * kSlots + slot);
+  }
+
+  const std::shared_ptr<T>& get(double handle) const {
+    const Slot* slot = find(handle);
+    if (!slot) {
+      throw Error("DS_RELEASED", noun_, text("a live ", noun_), "one that was released",
+                  "Call keep() on a tensor that must outlive its scope, and do not use it after dispose().");
+    }
+    return slot->object;
+  }
+
+  std::shared_ptr<T> take(double handle) {
+    std::shared_ptr<T> object = get(handle);
+    const auto index = static_cast<uint32_t>(static_cast<uint64_t>(handle) % kSlots);
+    slots_[index].object = nullptr;
+    slots_[index].generation = (slots_[index].generation + 1) & kGenerationMask;
+    free_.push_back(index);
+    return object;
+  }
+
+  size_t live() const { return slots_.size() - 1 - free_.size(); }
+
+ private:
+  static constexpr uint64_t kSlots = uint64_t{1} << 24;
+  static constexpr uint32_t kGenerationMask = (1u << 28) - 1;
+  struct Slot {
+    std::shared_ptr<T> object;
+    uint32_t generation = 0;
+  };
+
+  const Slot* find(double handle) const {
+    if (!(handle >= 1 && handle < 0x1p52)) return nullptr;
+    const auto whole = static_cast<uint64_t>(handle);
+    const uint64_t index = whole % kSlots;
+    if (index >= slots_.size()) return nullptr;
+    const Slot& slot = slots_[index];
+    return slot.object && slot.generation == whole / kSlots ? &slot : nullptr;
+  }
+
+  const char* noun_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace ds::addon

@@ -1,0 +1,269 @@
+// The native module: one row per function; argument conversion follows from each C++ signature.
+#include <napi.h>
+
+#include <cstring>
+
+#include "../core/thread_pool.h"
+#include "../cpu/cpu_device.h"
+#include "addon.h"
+#include "convert.h"
+#include "devices.h"
+#include "op_call.h"
+
+namespace ds::addon {
+namespace {
+
+// --- the argument block and ops ---------------------------------------------------------------
+
+void set_arguments(Addon& addon, Bytes block) {
+  addon.arguments = static_cast<double*>(block.data);
+  addon.argument_count = block.size / sizeof(double);
+}
+
+// --- devices and memory -----------------------------------------------------------------------
+
+Device& device_of(Addon& addon, double number) {
+  const auto index = static_cast<size_t>(number);
+  if (index >= addon.compute_streams.size() || addon.compute_streams[index] == 0) {
+    throw Error("DS_DEVICE", "device", "an open device", text("device ", index));
+  }
+  return addon.streams.get(addon.compute_streams[index])->device;
+}
+
+/// Returns the handle of the device's compute stream.
+double open(Addon& addon, int32_t number) {
+  const auto index = static_cast<size_t>(number);
+  if (addon.compute_streams.size() <= index) addon.compute_streams.resize(index + 1, 0);
+  if (addon.compute_streams[index] == 0) {
+    Device& device = open_device(number);
+    addon.compute_streams[index] = addon.streams.add(
+        std::shared_ptr<StreamRef>(new StreamRef{device, nullptr, device.compute_stream()}));
+  }
+  return addon.compute_streams[index];
+}
+
+napi_value probe(Addon& addon) {
+  const GpuProbe& found = probe_gpus();
+  Napi::Object out = Napi::Object::New(addon.env);
+  out.Set("libraryFound", found.library_found);
+  out.Set("deviceCount", found.device_count);
+  out.Set("driverVersion", found.driver_version);
+  out.Set("runtimeVersion", found.runtime_version);
+  out.Set("message", found.message);
+  return out;
+}
+
+napi_value device_info(Addon& addon, double number) {
+  const DeviceInfo info = device_of(addon, number).info();
+  Napi::Object out = Napi::Object::New(addon.env);
+  out.Set("name", info.name);
+  out.Set("detail", info.detail);
+  out.Set("totalBytes", static_cast<double>(info.total_bytes));
+  return out;
+}
+
+napi_value memory_stats(Addon& addon, double number) {
+  const MemoryStats stats = device_of(addon, number).memory();
+  Napi::Object out = Napi::Object::New(addon.env);
+  out.Set("inUse", static_cast<double>(stats.in_use));
+  out.Set("peakInUse", static_cast<double>(stats.peak_in_use));
+  out.Set("reserved", static_cast<double>(stats.reserved));
+  out.Set("peakReserved", static_cast<double>(stats.peak_reserved));
+  out.Set("cap", static_cast<double>(stats.cap));
+  out.Set("total", static_cast<double>(stats.total));
+  out.Set("allocations", static_cast<double>(stats.allocations));
+  out.Set("liveBuffers", static_cast<double>(addon.buffers.live()));
+  return out;
+}
+
+void reset_peaks(Addon& addon, double number) { device_of(addon, number).reset_peaks(); }
+void trim(Addon& addon, double number) { device_of(addon, number).trim(); }
+void set_cap(Addon& addon, double number, double bytes) {
+  device_of(addon, number).set_cap(static_cast<size_t>(bytes));
+}
+void synchronize_device(Addon& addon, double number) {
+  device_of(addon, number).synchronize_all();
+  addon.failure->rethrow();
+}
+void set_deterministic(Addon& addon, double number, bool on) {
+  device_of(addon, number).set_deterministic_algorithms(on);
+}
+
+void set_threads(Addon&, int32_t count) { thread_pool().resize(count); }
+double get_threads(Addon&) { return thread_pool().threads(); }
+
+double allocate(Addon& addon, double stream, double bytes) {
+  StreamRef& at = *addon.streams.get(stream);
+  return addon.buffers.add(std::make_shared<Buffer>(at.device, at.stream, static_cast<size_t>(bytes)));
+}
+double allocate_pinned(Addon& addon, double number, double bytes) {
+  return addon.buffers.add(
+      std::make_shared<Buffer>(device_of(addon, number), static_cast<size_t>(bytes)));
+}
+void release(Addon& addon, double handle) { addon.buffers.take(handle); }
+void release_on(Addon& addon, double handle, double stream) {
+  addon.buffers.take(handle)->release_on(addon.streams.get(stream)->stream);
+}
+
+// --- copies -----------------------------------------------------------------------------------
+
+char* range(const Buffer& buffer, double offset, size_t bytes, const char* op) {
+  const auto begin = static_cast<size_t>(offset);
+  if (!(offset >= 0) || begin > buffer.bytes() || bytes > buffer.bytes() - begin) {
+    throw Error("DS_BOUNDS", op, text("a range inside ", buffer.bytes(), " bytes"),
+                text(bytes, " bytes at ", offset));
+  }
+  return static_cast<char*>(buffer.data()) + begin;
+}
+
+void copy(Addon& addon, double to, double to_offset, double from, double from_offset, double bytes,
+          double stream) {
+  const Buffer& dst = *addon.buffers.get(to);
+  const Buffer& src = *addon.buffers.get(from);
+  const auto size = static_cast<size_t>(bytes);
+  StreamRef& at = *addon.streams.get(stream);
+  char* target = range(dst, to_offset, size, "copy");
+  char* source = range(src, from_offset, size, "copy");
+  if (size) at.device.copy(target, source, size, at.stream);
+}
+
+/// Blocks until `target` holds the bytes.
+void read(Addon& addon, double handle, double offset, Bytes target, double stream) {
+  addon.failure->rethrow();
+  const Buffer& buffer = *addon.buffers.get(handle);
+  char* source = range(buffer, offset, target.size, "read");
+  StreamRef& at = *addon.streams.get(stream);
+  if (target.size) at.device.copy(target.data, source, target.size, at.stream);
+  at.device.synchronize(at.stream);
+  addon.failure->rethrow();
+}
+
+/// Blocks until `source` may be changed again.
+void write(Addon& addon, double handle, double offset, Bytes source, double stream) {
+  const Buffer& buffer = *addon.buffers.get(handle);
+  char* target = range(buffer, offset, source.size, "write");
+  StreamRef& at = *addon.streams.get(stream);
+  if (source.size) at.device.copy(target, source.data, source.size, at.stream);
+  at.device.synchronize(at.stream);
+}
+
+// --- streams and events -----------------------------------------------------------------------
+
+double create_stream(Addon& addon, double number) {
+  Device& device = device_of(addon, number);
+  std::unique_ptr<Stream> stream = device.create_stream();
+  Stream& borrowed = *stream;
+  return addon.streams.add(
+      std::shared_ptr<StreamRef>(new StreamRef{device, std::move(stream), borrowed}));
+}
+void release_stream(Addon& addon, double stream) {
+  std::shared_ptr<StreamRef> taken = addon.streams.take(stream);
+  taken->device.synchronize_all();
+}
+double create_event(Addon& addon, double number, bool timed) {
+  Device& device = device_of(addon, number);
+  return addon.events.add(
+      std::shared_ptr<EventRef>(new EventRef{device, device.create_event(timed)}));
+}
+void release_event(Addon& addon, double event) { addon.events.take(event); }
+void record(Addon& addon, double event, double stream) {
+  StreamRef& at = *addon.streams.get(stream);
+  at.device.record(*addon.events.get(event)->event, at.stream);
+}
+void wait(Addon& addon, double stream, double event) {
+  StreamRef& at = *addon.streams.get(stream);
+  at.device.wait(at.stream, *addon.events.get(event)->event);
+}
+bool done(Addon& addon, double event) {
+  addon.failure->rethrow();
+  EventRef& ref = *addon.events.get(event);
+  return ref.device.done(*ref.event);
+}
+void synchronize_event(Addon& addon, double event) {
+  EventRef& ref = *addon.events.get(event);
+  ref.device.synchronize(*ref.event);
+  addon.failure->rethrow();
+}
+void synchronize_stream(Addon& addon, double stream) {
+  StreamRef& at = *addon.streams.get(stream);
+  at.device.synchronize(at.stream);
+  addon.failure->rethrow();
+}
+double elapsed_ms(Addon& addon, double start, double end) {
+  EventRef& first = *addon.events.get(start);
+  return first.device.elapsed_ms(*first.event, *addon.events.get(end)->event);
+}
+
+// --- the table --------------------------------------------------------------------------------
+
+struct Row {
+  const char* name;
+  napi_callback call;
+};
+
+constexpr Row kRows[] = {
+    {"setArguments", Trampoline<set_arguments>::call},
+    {"run", Trampoline<run_op>::call},
+    {"runOnHost", Trampoline<run_op_on_host>::call},
+    {"open", Trampoline<open>::call},
+    {"probe", Trampoline<probe>::call},
+    {"deviceInfo", Trampoline<device_info>::call},
+    {"memoryStats", Trampoline<memory_stats>::call},
+    {"resetPeaks", Trampoline<reset_peaks>::call},
+    {"trim", Trampoline<trim>::call},
+    {"setCap", Trampoline<set_cap>::call},
+    {"setDeterministic", Trampoline<set_deterministic>::call},
+    {"synchronizeDevice", Trampoline<synchronize_device>::call},
+    {"setThreads", Trampoline<set_threads>::call},
+    {"getThreads", Trampoline<get_threads>::call},
+    {"allocate", Trampoline<allocate>::call},
+    {"allocatePinned", Trampoline<allocate_pinned>::call},
+    {"release", Trampoline<release>::call},
+    {"releaseOn", Trampoline<release_on>::call},
+    {"copy", Trampoline<copy>::call},
+    {"read", Trampoline<read>::call},
+    {"write", Trampoline<write>::call},
+    {"createStream", Trampoline<create_stream>::call},
+    {"releaseStream", Trampoline<release_stream>::call},
+    {"createEvent", Trampoline<create_event>::call},
+    {"releaseEvent", Trampoline<release_event>::call},
+    {"record", Trampoline<record>::call},
+    {"wait", Trampoline<wait>::call},
+    {"done", Trampoline<done>::call},
+    {"synchronizeEvent", Trampoline<synchronize_event>::call},
+    {"synchronizeStream", Trampoline<synchronize_stream>::call},
+    {"elapsedMs", Trampoline<elapsed_ms>::call},
+};
+
+/// Host calls may still run when the environment ends: wait for them before their memory goes.
+void close(Addon* addon) {
+  for (double stream : addon->compute_streams) {
+    if (stream == 0) continue;
+    try {
+      addon->streams.get(stream)->device.synchronize_all();
+    } catch (const Error&) {
+      // The environment is going away; there is nobody left to tell.
+    }
+  }
+}
+
+Napi::Object init(Napi::Env env, Napi::Object exports) {
+  auto* addon = new Addon();
+  addon->env = env;
+  env.SetInstanceData<Addon>(addon);
+  env.AddCleanupHook(close, addon);
+  for (const Row& row : kRows) {
+    napi_value function;
+    napi_create_function(env, row.name, NAPI_AUTO_LENGTH, row.call, addon, &function);
+    exports.Set(row.name, Napi::Value(env, function));
+  }
+  return exports;
+}
+
+}  // namespace
+}  // namespace ds::addon
+
+static Napi::Object InitModule(Napi::Env env, Napi::Object exports) {
+  return ds::addon::init(env, exports);
+}
+NODE_API_MODULE(ds_native, InitModule)

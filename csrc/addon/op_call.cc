@@ -1,0 +1,139 @@
+// Decodes an op's arguments from the shared block and runs it, with no JavaScript object touched.
+#include "op_call.h"
+
+#include <cmath>
+
+#include "../cpu/cpu_device.h"
+#include "../ops/all_ops.h"
+#include "fields.h"
+
+namespace ds::addon {
+namespace {
+
+constexpr const char* kNames[] = {
+#define DS_ROW(name) #name,
+    DS_OP_LIST(DS_ROW)
+#undef DS_ROW
+};
+
+/// Reads the block: a view is [handle, dtype, ndim, offset, shape..., strides...] and an absent one is [0];
+/// numbers, booleans and enums are one word.
+class Reader {
+ public:
+  Reader(Addon& addon, const char* op, Device& device, bool on_host)
+      : addon_(addon), op_(op), device_(device), on_host_(on_host) {}
+
+  void operator()(View& view) {
+    const double handle = next();
+    if (handle == 0) {
+      view = View{};
+      return;
+    }
+    const std::shared_ptr<Buffer>& buffer = addon_.buffers.get(handle);
+    require_reachable(*buffer);
+    view.dtype = static_cast<DType>(next_int());
+    view.ndim = static_cast<int32_t>(next_int());
+    if (view.ndim < 0 || view.ndim > kMaxDims || static_cast<int>(view.dtype) >= kDTypes) {
+      throw Error("DS_SHAPE", op_, text("at most ", kMaxDims, " dims"), text(view.ndim));
+    }
+    const int64_t offset = next_int();
+    for (int d = 0; d < view.ndim; ++d) view.shape[d] = next_int();
+    for (int d = 0; d < view.ndim; ++d) view.strides[d] = next_int();
+    require_inside(view, offset, buffer->bytes());
+    const auto element = static_cast<int64_t>(size_of(view.dtype));
+    view.data = static_cast<char*>(buffer->data()) + offset * element;
+  }
+  void operator()(double& x) { x = next(); }
+  void operator()(int64_t& x) { x = next_int(); }
+  void operator()(bool& x) { x = next() != 0; }
+  template <class E>
+    requires std::is_enum_v<E>
+  void operator()(E& x) { x = static_cast<E>(static_cast<int32_t>(next_int())); }
+
+ private:
+  double next() {
+    if (at_ >= addon_.argument_count) throw Error("DS_INTERNAL", op_, "a longer argument block", text(at_));
+    return addon_.arguments[at_++];
+  }
+  int64_t next_int() { return static_cast<int64_t>(next()); }
+
+  void require_reachable(const Buffer& buffer) const {
+    const bool host_memory =
+        buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
+    if (on_host_ ? host_memory : (&buffer.device() == &device_ && buffer.placement() == Placement::device)) return;
+    if (!on_host_ && host_memory && &device_ == &cpu::cpu_device()) return;
+    throw Error("DS_DEVICE", op_, text("every tensor in the memory of ", device_.info().name),
+                host_memory ? "one in host memory" : text("one on ", buffer.device().info().name),
+                "Move it first, for example with .to(device).");
+  }
+
+  void require_inside(const View& view, int64_t offset, size_t bytes) const {
+    int64_t last = offset;
+    bool empty = false, negative = offset < 0;
+    for (int d = 0; d < view.ndim; ++d) {
+      negative |= view.shape[d] < 0 || view.strides[d] < 0;
+      empty |= view.shape[d] == 0;
+      last += (view.shape[d] - 1) * view.strides[d];
+    }
+    const size_t element = size_of(view.dtype);
+    if (!negative && (empty || static_cast<size_t>(last + 1) * element <= bytes)) return;
+    throw Error("DS_BOUNDS", op_, text("a view inside its ", bytes, " bytes"),
+                text(view.describe(), " at element ", offset));
+  }
+
+  Addon& addon_;
+  const char* op_;
+  Device& device_;
+  bool on_host_;
+  size_t at_ = 0;
+};
+
+template <class Op>
+void run_here(Addon& addon, StreamRef& at) {
+  Op args{};
+  for_each_field(args, Reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, false));
+  at.device.run(id_of<Op>, &args, at.stream);
+}
+
+template <class Op>
+void run_later(Addon& addon, StreamRef& at) {
+  Op args{};
+  Reader reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, true);
+  for_each_field(args, reader);
+  at.device.launch_host(at.stream, [args, failure = addon.failure] {
+    try {
+      cpu::run_op(id_of<Op>, &args);
+    } catch (const Error& error) {
+      failure->set(error);
+    } catch (const std::exception& error) {
+      failure->set(Error("DS_INTERNAL", kNames[static_cast<int>(id_of<Op>)], "no failure", error.what()));
+    }
+  });
+}
+
+using Call = void (*)(Addon&, StreamRef&);
+constexpr Call kHere[] = {
+#define DS_ROW(name) run_here<name>,
+    DS_OP_LIST(DS_ROW)
+#undef DS_ROW
+};
+constexpr Call kLater[] = {
+#define DS_ROW(name) run_later<name>,
+    DS_OP_LIST(DS_ROW)
+#undef DS_ROW
+};
+
+void call(const Call* table, Addon& addon, int32_t op, double stream) {
+  addon.failure->rethrow();
+  if (op < 0 || op >= static_cast<int32_t>(OpId::count)) {
+    throw Error("DS_INTERNAL", "run", "a known op", text(op));
+  }
+  table[op](addon, *addon.streams.get(stream));
+}
+
+}  // namespace
+
+void run_op(Addon& addon, int32_t op, double stream) { call(kHere, addon, op, stream); }
+void run_op_on_host(Addon& addon, int32_t op, double stream) { call(kLater, addon, op, stream); }
+
+}  // namespace ds::addon

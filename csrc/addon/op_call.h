@@ -1,0 +1,17 @@
+// Decodes an op's arguments from the shared block and runs it, with no JavaScript object touched.
+#pragma once
+
+#include "addon.h"
+
+namespace ds::addon {
+
+/// Runs op `op` on `stream` with the arguments that JavaScript wrote into the block. Every view is checked: a
+/// live buffer, on the stream's device, with all elements inside it.
+void run_op(Addon& addon, int32_t op, double stream);
+
+/// Enqueues the op's CPU body on `stream`: it runs on host threads when the stream reaches it, over
+/// pinned (or CPU) memory. Releasing pinned memory waits for the device, so it stays alive until then. A
+/// failure is kept and reported by the next call.
+void run_op_on_host(Addon& addon, int32_t op, double stream);
+
+}  // namespace ds::addon

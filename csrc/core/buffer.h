@@ -1,0 +1,50 @@
+// A block of memory with an owner: returned to its device exactly once, in stream order.
+#pragma once
+
+#include "device.h"
+
+namespace ds {
+
+/// Where a buffer's bytes can be reached from.
+enum class Placement : int32_t { device, pinned };
+
+/// Owns its bytes. Device memory is returned on `home`, the stream it was allocated on, unless
+/// release_on names another; pinned memory is returned after the device has finished all its work.
+class Buffer {
+ public:
+  Buffer(Device& device, Stream& stream, size_t bytes)
+      : device_(device), home_(&stream), bytes_(bytes), placement_(Placement::device),
+        data_(device.allocate(bytes, stream)) {}
+  Buffer(Device& device, size_t pinned_bytes)
+      : device_(device), home_(nullptr), bytes_(pinned_bytes), placement_(Placement::pinned),
+        data_(device.allocate_pinned(pinned_bytes)) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  ~Buffer() {
+    if (placement_ == Placement::device) {
+      device_.release(data_, bytes_, *home_);
+    } else {
+      device_.synchronize_all();
+      device_.release_pinned(data_, bytes_);
+    }
+  }
+
+  void release_on(Stream& stream) {
+    if (placement_ == Placement::device) home_ = &stream;
+  }
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  Device& device() const { return device_; }
+  Placement placement() const { return placement_; }
+
+ private:
+  Device& device_;
+  Stream* home_;
+  size_t bytes_;
+  Placement placement_;
+  void* data_;
+};
+
+}  // namespace ds

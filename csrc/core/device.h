@@ -1,0 +1,86 @@
+// A device: memory, streams, events and the table of ops it can run. One subclass per back end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "../ops/op_list.h"
+
+namespace ds {
+
+/// An ordered queue of work on one device. The CPU's stream runs everything before it returns.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+/// A point in a stream. Recording again moves it.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+/// Bytes of one device's memory. `reserved` is what the pool holds, in use or cached for reuse.
+struct MemoryStats {
+  size_t in_use = 0, peak_in_use = 0, reserved = 0, peak_reserved = 0, cap = 0, total = 0;
+  uint64_t allocations = 0;
+};
+
+struct DeviceInfo {
+  std::string name, detail;  // "NVIDIA H200", "compute capability 9.0, driver 13.0, runtime 13.0"
+  size_t total_bytes = 0;
+};
+
+/// Every method may be called from the JavaScript thread only, except those of the memory of
+/// finished host calls. Methods throw ds::Error.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceInfo info() const = 0;
+
+  /// Stream-ordered device memory, 256-byte aligned; contents are undefined. `bytes` may be 0.
+  /// Throws DS_OUT_OF_MEMORY when the cap or the device is exhausted even after trimming caches.
+  virtual void* allocate(size_t bytes, Stream& stream) = 0;
+  /// Returns memory once `stream` has passed this point.
+  virtual void release(void* data, size_t bytes, Stream& stream) = 0;
+  /// Page-locked host memory of exactly `bytes` (rounded up to pages), zero-filled.
+  virtual void* allocate_pinned(size_t bytes) = 0;
+  virtual void release_pinned(void* data, size_t bytes) = 0;
+  virtual MemoryStats memory() const = 0;
+  virtual void reset_peaks() = 0;
+  /// An upper limit on reserved bytes; 0 removes it.
+  virtual void set_cap(size_t bytes) = 0;
+  virtual void trim() = 0;
+
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual std::unique_ptr<Event> create_event(bool timed) = 0;
+  virtual Stream& compute_stream() = 0;
+  virtual void record(Event& event, Stream& stream) = 0;
+  virtual void wait(Stream& stream, Event& event) = 0;
+  virtual bool done(Event& event) = 0;
+  virtual void synchronize(Event& event) = 0;
+  virtual void synchronize(Stream& stream) = 0;
+  /// Waits for every stream of the device, host calls included.
+  virtual void synchronize_all() = 0;
+  /// Milliseconds between two recorded, timed and finished events.
+  virtual double elapsed_ms(Event& start, Event& end) = 0;
+
+  /// Enqueues a copy; either side may be device memory or pinned host memory. Pageable host memory
+  /// is legal but makes the call synchronous.
+  virtual void copy(void* dst, const void* src, size_t bytes, Stream& stream) = 0;
+  /// Runs `task` on a host thread once `stream` reaches it; the stream waits for it. `task` must not
+  /// call into a device and must not throw.
+  virtual void launch_host(Stream& stream, std::function<void()> task) = 0;
+
+  /// Chooses matrix algorithms by a fixed rule instead of by timing, so that separate processes agree bit
+  /// for bit. A device whose algorithms are fixed anyway ignores it.
+  virtual void set_deterministic_algorithms(bool) {}
+
+  /// Runs one op. `args` points to the op's struct (see op_list.h), which is not kept.
+  virtual void run(OpId op, const void* args, Stream& stream) = 0;
+};
+
+}  // namespace ds

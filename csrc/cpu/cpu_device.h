@@ -1,0 +1,59 @@
+// The CPU as a device: a caching allocator, streams that run everything at once, and the op table.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "../core/device.h"
+
+namespace ds::cpu {
+
+/// Thread-safe, because worker threads of the host program may share it.
+class CpuDevice final : public Device {
+ public:
+  CpuDevice();
+  DeviceInfo info() const override;
+
+  void* allocate(size_t bytes, Stream& stream) override;
+  void release(void* data, size_t bytes, Stream& stream) override;
+  void* allocate_pinned(size_t bytes) override;
+  void release_pinned(void* data, size_t bytes) override;
+  MemoryStats memory() const override;
+  void reset_peaks() override;
+  void set_cap(size_t bytes) override;
+  void trim() override;
+
+  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Event> create_event(bool timed) override;
+  Stream& compute_stream() override { return *compute_; }
+  void record(Event& event, Stream& stream) override;
+  void wait(Stream&, Event&) override {}
+  bool done(Event&) override { return true; }
+  void synchronize(Event&) override {}
+  void synchronize(Stream&) override {}
+  void synchronize_all() override {}
+  double elapsed_ms(Event& start, Event& end) override;
+
+  void copy(void* dst, const void* src, size_t bytes, Stream& stream) override;
+  void launch_host(Stream& stream, std::function<void()> task) override;
+  void run(OpId op, const void* args, Stream& stream) override;
+
+ private:
+  static size_t size_class(size_t bytes);
+  void trim_locked();
+
+  mutable std::mutex mutex_;
+  MemoryStats stats_;
+  std::unordered_map<size_t, std::vector<void*>> free_;  // by size class
+  std::unique_ptr<Stream> compute_;
+};
+
+/// The process's CPU device.
+CpuDevice& cpu_device();
+
+/// Runs one op on the calling thread and the thread pool; `args` as in Device::run.
+void run_op(OpId op, const void* args);
+
+}  // namespace ds::cpu

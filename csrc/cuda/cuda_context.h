@@ -1,0 +1,85 @@
+// What a CUDA op body receives beside its arguments, launch checking, and the GPU's element types.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "../core/view.h"
+
+namespace ds::cuda {
+
+class CudaDevice;
+struct CublasLt;
+
+/// The GPU's column of the dtype switch (core/dtype.h); f64 exists on the CPU only.
+struct CudaTypes {
+  using f16 = __half;
+  using bf16 = __nv_bfloat16;
+  static constexpr bool has_f64 = false;
+};
+
+template <class F>
+void for_floating(const char* op, DType t, F&& f) { dispatch_floating<CudaTypes>(op, t, f); }
+template <class F>
+void for_all(const char* op, DType t, F&& f) { dispatch_all<CudaTypes>(op, t, f); }
+
+/// Throws DS_CUDA with the failing expression and the runtime's text.
+[[noreturn]] void fail(cudaError_t status, const char* expression, const char* op);
+inline void check(cudaError_t status, const char* expression, const char* op) {
+  if (status != cudaSuccess) fail(status, expression, op);
+}
+#define DS_CUDA(expression, op) ::ds::cuda::check((expression), #expression, op)
+/// After every launch: reports a bad launch configuration under the op's name.
+#define DS_CUDA_LAUNCHED(op) ::ds::cuda::check(cudaGetLastError(), "kernel launch", op)
+
+/// One op's view of its device. Kernels launch on `stream` and nowhere else.
+struct CudaContext {
+  CudaDevice& device;
+  cudaStream_t stream;
+  int sm_count;
+  int compute_capability;  // 90 for 9.0
+
+  /// Scratch that is returned, stream-ordered, when the op's run() ends. 256-byte aligned.
+  void* scratch(size_t bytes);
+  template <class T>
+  T* scratch_of(size_t count) { return static_cast<T*>(scratch(count * sizeof(T))); }
+
+  CudaContext(CudaDevice& device, cudaStream_t stream);
+  ~CudaContext();
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+ private:
+  struct Block { void* data; size_t bytes; };
+  Block blocks_[8];
+  int used_ = 0;
+};
+
+/// A 16-byte packet of elements, loaded and stored in one instruction (as llm.c's Packed128).
+template <class T>
+struct alignas(16) Packet {
+  static constexpr int size = 16 / sizeof(T);
+  T v[size];
+};
+template <class T>
+__device__ __forceinline__ Packet<T> load_packet(const T* p) {
+  int4 raw = *reinterpret_cast<const int4*>(p);
+  return *reinterpret_cast<Packet<T>*>(&raw);
+}
+template <class T>
+__device__ __forceinline__ void store_packet(T* p, const Packet<T>& x) {
+  *reinterpret_cast<int4*>(p) = *reinterpret_cast<const int4*>(&x);
+}
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <class T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,68 @@
+// Element-wise arithmetic, comparison, selection and activations, with broadcasting by strides.
+#pragma once
+
+#include "../core/view.h"
+
+namespace ds {
+
+enum class UnaryOp : int32_t {
+  neg, abs, exp, log, sqrt, rsqrt, reciprocal, square, sin, cos,
+  tanh, sigmoid, relu, silu, gelu_tanh, gelu_erf
+};
+
+/// out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)));
+/// gelu_erf: 0.5 x (1 + erf(x / sqrt(2))).
+struct Unary {
+  View in;   // floating, any strides
+  View out;  // same shape and dtype
+  UnaryOp op;
+};
+
+/// dx = dout * op'(in), from the forward's input.
+struct UnaryBackward {
+  View in;    // the forward's input
+  View dout;  // same shape and dtype
+  View dx;    // same shape and dtype
+  UnaryOp op;
+  bool accumulate;
+};
+
+enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow };
+
+/// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow is floating only.
+struct Binary {
+  View a;    // same shape as out
+  View b;    // same shape as out
+  View out;  // one dtype for all three, not bool
+  BinaryOp op;
+  bool accumulate;
+};
+
+enum class CompareOp : int32_t { eq, ne, lt, le, gt, ge };
+
+/// out = a op b as bool; a comparison with NaN is false, except ne.
+struct Compare {
+  View a;    // same shape as out, any dtype
+  View b;    // same shape and dtype as a
+  View out;  // bool
+  CompareOp op;
+};
+
+/// out = in * scale + shift (f32 inside; f64 for f64).
+struct Scale {
+  View in;   // floating
+  View out;  // same shape and dtype
+  double scale;
+  double shift;
+  bool accumulate;
+};
+
+/// out = condition ? a : b.
+struct Where {
+  View condition;  // bool, same shape as out
+  View a;          // same shape and dtype as out
+  View b;          // same shape and dtype as out
+  View out;        // any dtype
+};
+
+}  // namespace ds
