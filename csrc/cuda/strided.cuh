@@ -1,0 +1,223 @@
+// How kernels walk over strided operands: the host merges dims, splits what exceeds 32-bit indices and
+// picks vectors where they fit; the device turns an item's number into element offsets.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "vector.cuh"
+
+namespace ds::cuda {
+
+/// Division by a runtime constant; exact for dividends and divisors below 2^31.
+/// Source: Granlund & Montgomery 1994.
+struct FastDivisor {
+  uint32_t divisor = 1, magic = 1, shift = 0;
+  FastDivisor() = default;
+  explicit FastDivisor(uint32_t d) : divisor(d) {
+    while ((uint64_t{1} << shift) < d) ++shift;
+    magic = static_cast<uint32_t>((((uint64_t{1} << shift) - d) << 32) / d + 1);
+  }
+  __device__ __forceinline__ uint32_t quotient(uint32_t n) const {
+    return (__umulhi(n, magic) + n) >> shift;
+  }
+};
+
+/// The device's form of a walk: dims innermost first, strides in elements, all within 32 bits.
+template <int kOperands>
+struct Steps {
+  uint32_t count;    // items, each of `width` neighbouring elements
+  uint32_t uniform;  // bit o: operand o's elements of one item are one and the same element
+  int32_t ndim;
+  FastDivisor shape[kMaxDims];
+  int32_t strides[kOperands][kMaxDims];
+
+  __device__ __forceinline__ void offsets(uint32_t item, int32_t (&at)[kOperands]) const {
+#pragma unroll
+    for (int o = 0; o < kOperands; ++o) at[o] = 0;
+#pragma unroll
+    for (int d = 0; d < kMaxDims; ++d) {
+      const bool last = d == ndim - 1;
+      const uint32_t rest = last ? 0 : shape[d].quotient(item);
+      const int32_t index = static_cast<int32_t>(item - rest * shape[d].divisor);
+#pragma unroll
+      for (int o = 0; o < kOperands; ++o) at[o] += index * strides[o][d];
+      if (last) break;
+      item = rest;
+    }
+  }
+};
+
+/// The host's form: dims innermost first, of any size. operand 0 leads: its shape is walked.
+template <int kOperands>
+struct Walk {
+  int ndim = 0;
+  int64_t shape[kMaxDims] = {};
+  int64_t strides[kOperands][kMaxDims] = {};
+  char* data[kOperands] = {};
+  int element[kOperands] = {};  // bytes of one element
+
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int d = 0; d < ndim; ++d) n *= shape[d];
+    return n;
+  }
+};
+
+template <int kOperands>
+bool mergeable(const Walk<kOperands>& w, int inner, int outer) {
+  for (int o = 0; o < kOperands; ++o)
+    if (w.strides[o][outer] != w.strides[o][inner] * w.shape[inner]) return false;
+  return true;
+}
+
+template <int kOperands>
+void copy_dim(Walk<kOperands>& w, int to, int from) {
+  w.shape[to] = w.shape[from];
+  for (int o = 0; o < kOperands; ++o) w.strides[o][to] = w.strides[o][from];
+}
+
+/// Joins neighbouring dims that every operand steps through evenly.
+template <int kOperands>
+void merge_dims(Walk<kOperands>& w) {
+  int kept = 0;
+  for (int d = 1; d < w.ndim; ++d) {
+    if (mergeable(w, kept, d)) w.shape[kept] *= w.shape[d];
+    else copy_dim(w, ++kept, d);
+  }
+  w.ndim = w.ndim == 0 ? 0 : kept + 1;
+}
+
+/// Appends a dim on the outside; sizes of 1 are dropped.
+template <int kOperands>
+void add_dim(Walk<kOperands>& w, int64_t size, const int64_t (&strides)[kOperands]) {
+  if (size == 1) return;
+  w.shape[w.ndim] = size;
+  for (int o = 0; o < kOperands; ++o) w.strides[o][w.ndim] = strides[o];
+  ++w.ndim;
+}
+
+/// Orders dims by the leader's stride (the smallest innermost), then merges. Legal for element-wise
+/// work only, where the order of visits does not matter.
+template <int kOperands>
+Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
+  Walk<kOperands> w;
+  for (int o = 0; o < kOperands; ++o) {
+    w.data[o] = views[o]->template as<char>();
+    w.element[o] = static_cast<int>(size_of(views[o]->dtype));
+  }
+  int order[kMaxDims];
+  const View& lead = *views[0];
+  for (int d = 0; d < lead.ndim; ++d) order[d] = lead.ndim - 1 - d;
+  std::stable_sort(order, order + lead.ndim, [&](int a, int b) {
+    return std::llabs(lead.strides[a]) < std::llabs(lead.strides[b]);
+  });
+  for (int i = 0; i < lead.ndim; ++i) {
+    int64_t strides[kOperands];
+    for (int o = 0; o < kOperands; ++o) strides[o] = views[o]->strides[order[i]];
+    add_dim(w, lead.shape[order[i]], strides);
+  }
+  merge_dims(w);
+  return w;
+}
+
+/// Whether every index and offset stays below 2^31.
+template <int kOperands>
+bool fits_32_bits(const Walk<kOperands>& w) {
+  constexpr int64_t limit = (int64_t{1} << 31) - 1;
+  if (w.numel() > limit) return false;
+  for (int o = 0; o < kOperands; ++o) {
+    int64_t extent = 0;
+    for (int d = 0; d < w.ndim; ++d) extent += (w.shape[d] - 1) * std::llabs(w.strides[o][d]);
+    if (extent > limit) return false;
+  }
+  return true;
+}
+
+/// Calls f(part) for parts of the walk that fit 32-bit indices, halving the widest dim as needed.
+template <int kOperands, class F>
+void for_each_part(const Walk<kOperands>& w, F&& f) {
+  if (fits_32_bits(w)) return f(w);
+  int widest = 0;
+  double best = -1;
+  for (int d = 0; d < w.ndim; ++d) {
+    int64_t stride = 1;
+    for (int o = 0; o < kOperands; ++o) stride = std::max<int64_t>(stride, std::llabs(w.strides[o][d]));
+    const double extent = static_cast<double>(w.shape[d] - 1) * static_cast<double>(stride);
+    if (extent > best) best = extent, widest = d;
+  }
+  Walk<kOperands> low = w, high = w;
+  const int64_t half = w.shape[widest] / 2, first = half > 64 ? half / 64 * 64 : half;
+  low.shape[widest] = first;
+  high.shape[widest] = w.shape[widest] - first;
+  for (int o = 0; o < kOperands; ++o) high.data[o] += first * w.strides[o][widest] * w.element[o];
+  for_each_part(low, f);
+  for_each_part(high, f);
+}
+
+/// The device's form of a walk that fits 32 bits, with items of `width` elements of the innermost dim.
+template <int kOperands>
+Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
+  Steps<kOperands> s = {};
+  s.ndim = std::max(w.ndim, 1);
+  s.count = static_cast<uint32_t>(w.numel() / width);
+  for (int d = 0; d < w.ndim; ++d) {
+    s.shape[d] = FastDivisor(static_cast<uint32_t>(d == 0 ? w.shape[0] / width : w.shape[d]));
+    for (int o = 0; o < kOperands; ++o)
+      s.strides[o][d] = static_cast<int32_t>(d == 0 ? w.strides[o][0] * width : w.strides[o][d]);
+  }
+  for (int o = 0; o < kOperands; ++o)
+    if (w.ndim == 0 || w.strides[o][0] == 0) s.uniform |= 1u << o;
+  return s;
+}
+
+/// Whether items of `width` elements can be loaded as vectors: innermost stride 1 (or 0, for a broadcast
+/// operand), everything else a multiple of the width, and aligned data.
+template <int kOperands>
+bool vectorizable(const Walk<kOperands>& w, int width) {
+  if (w.ndim == 0) return false;
+  if (w.ndim > 1 && w.shape[0] % width != 0) return false;
+  for (int o = 0; o < kOperands; ++o) {
+    if (w.strides[o][0] == 0 && o > 0) continue;
+    if (w.strides[o][0] != 1) return false;
+    if (reinterpret_cast<uintptr_t>(w.data[o]) % std::min(16, width * w.element[o]) != 0) return false;
+    for (int d = 1; d < w.ndim; ++d)
+      if (w.strides[o][d] % width != 0) return false;
+  }
+  return true;
+}
+
+/// Calls launch(std::integral_constant<int, width>, steps, data) for every part of the walk: with kWidth
+/// where vectors fit, with 1 elsewhere and for the tail of an odd contiguous range.
+template <int kWidth, int kOperands, class Launch>
+void walk_vectors(const Walk<kOperands>& walk, Launch&& launch) {
+  using One = std::integral_constant<int, 1>;
+  if (walk.numel() == 0) return;
+  for_each_part(walk, [&](const Walk<kOperands>& part) {
+    if (kWidth == 1 || !vectorizable(part, kWidth)) return launch(One{}, steps_of(part, 1), part.data);
+    Walk<kOperands> body = part, tail = part;
+    const int64_t odd = part.shape[0] % kWidth;
+    body.shape[0] -= odd;
+    if (body.shape[0] > 0)
+      launch(std::integral_constant<int, kWidth>{}, steps_of(body, kWidth), body.data);
+    if (odd == 0) return;
+    tail.shape[0] = odd;
+    for (int o = 0; o < kOperands; ++o)
+      tail.data[o] += body.shape[0] * part.strides[o][0] * part.element[o];
+    launch(One{}, steps_of(tail, 1), tail.data);
+  });
+}
+
+/// One item of an operand: N elements, or one element N times.
+template <int N, class T>
+__device__ __forceinline__ Vector<T, N> load_item(const T* p, bool uniform) {
+  if (N == 1 || !uniform) return load_vector<N>(p);
+  Vector<T, N> out;
+  const T x = *p;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out.v[i] = x;
+  return out;
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,91 @@
+// N neighbouring elements as one value: wide loads and stores, and the element conversions around them.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda_context.h"
+
+namespace ds::cuda {
+
+template <class T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
+  T v[N];
+};
+
+template <int kBytes> struct Word;
+template <> struct Word<1> { using type = uint8_t; };
+template <> struct Word<2> { using type = uint16_t; };
+template <> struct Word<4> { using type = uint32_t; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int N>
+using word_of = typename Word<(N * sizeof(T) < 16 ? N * sizeof(T) : 16)>::type;
+
+/// p must be aligned to 16 bytes, or to N elements where these are fewer bytes.
+template <int N, class T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p) {
+  using W = word_of<T, N>;
+  Vector<T, N> out;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(N * sizeof(T) / sizeof(W)); ++i)
+    reinterpret_cast<W*>(&out)[i] = reinterpret_cast<const W*>(p)[i];
+  return out;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& x) {
+  using W = word_of<T, N>;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(N * sizeof(T) / sizeof(W)); ++i)
+    reinterpret_cast<W*>(p)[i] = reinterpret_cast<const W*>(&x)[i];
+}
+
+/// The same with a hint that the line will not be read again soon (evict first).
+template <int N, class T>
+__device__ __forceinline__ Vector<T, N> load_streaming(const T* p) {
+  using W = word_of<T, N>;
+  Vector<T, N> out;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(N * sizeof(T) / sizeof(W)); ++i)
+    reinterpret_cast<W*>(&out)[i] = __ldcs(reinterpret_cast<const W*>(p) + i);
+  return out;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void store_streaming(T* p, const Vector<T, N>& x) {
+  using W = word_of<T, N>;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(N * sizeof(T) / sizeof(W)); ++i)
+    __stcs(reinterpret_cast<W*>(p) + i, reinterpret_cast<const W*>(&x)[i]);
+}
+
+/// True where vectors of N elements may be loaded at p + k N for every k.
+template <int N, class T>
+bool aligned_for(const T* p) {
+  return reinterpret_cast<uintptr_t>(p) % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0;
+}
+
+template <class T>
+constexpr bool is_integer = std::is_integral_v<T>;
+
+/// Accumulator and compute type of an element type: i64 for integers, else f32.
+template <class T>
+using compute_t = std::conditional_t<is_integer<T>, int64_t, float>;
+
+template <class T>
+__device__ __forceinline__ compute_t<T> widen(T x) {
+  if constexpr (is_integer<T>) return static_cast<int64_t>(x);
+  else return to_float(x);
+}
+
+/// Converts a compute value to an element: round to nearest even; float to integer truncates; bool is != 0.
+template <class T, class From>
+__device__ __forceinline__ T narrow(From x) {
+  if constexpr (std::is_same_v<T, bool>) return x != From(0);
+  else if constexpr (is_integer<T>) {
+    if constexpr (is_integer<From>) return static_cast<T>(x);
+    else return static_cast<T>(static_cast<int64_t>(x));
+  } else return from_float<T>(static_cast<float>(x));
+}
+
+}  // namespace ds::cuda

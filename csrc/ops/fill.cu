@@ -1,0 +1,55 @@
+// Fill and Arange on the GPU.
+#include "fill.h"
+
+#include "../cuda/map.cuh"
+
+namespace ds::cuda {
+namespace {
+
+template <class T>
+struct Constant {
+  static constexpr bool accumulate = false;
+  T value;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = value;
+  }
+};
+
+template <class T>
+T host_value(double x) {
+  if constexpr (std::is_same_v<T, bool>) return x != 0;
+  else if constexpr (is_integer<T>) return static_cast<T>(static_cast<int64_t>(x));
+  else return T(static_cast<float>(x));
+}
+
+template <class T>
+__global__ void __launch_bounds__(256) arange_kernel(T* out, int64_t n, double start, double step) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = narrow<T>(__dadd_rn(start, __dmul_rn(static_cast<double>(i), step)));
+}
+
+}  // namespace
+
+void run(const Fill& op, CudaContext& ctx) {
+  for_all("fill", op.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map<kPacket<T>, T>("fill", ctx.stream, Constant<T>{host_value<T>(op.value)}, op.out);
+  });
+}
+
+void run(const Arange& op, CudaContext& ctx) {
+  require_contiguous("arange", op.out, "out");
+  if (op.out.dtype == DType::boolean) unsupported("arange", op.out.dtype, "any dtype but bool");
+  const int64_t n = op.out.numel();
+  if (n == 0) return;
+  for_all("arange", op.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    arange_kernel<<<static_cast<unsigned>((n + 255) / 256), 256, 0, ctx.stream>>>(
+        op.out.as<T>(), n, op.start, op.step);
+    DS_CUDA_LAUNCHED("arange");
+  });
+}
+
+}  // namespace ds::cuda
