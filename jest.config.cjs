@@ -1,0 +1,22 @@
+// Jest runs test/**/*.test.ts through swc; imports of './x.js' find the TypeScript source.
+module.exports = {
+  rootDir: __dirname,
+  roots: ['<rootDir>/test', '<rootDir>/lib'],
+  testMatch: ['<rootDir>/test/**/*.test.ts'],
+  testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
+  testTimeout: 60_000,
+  transform: {
+    '^.+\\.ts$': [
+      '@swc/jest',
+      {
+        jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
+        module: { type: 'commonjs' },
+        sourceMaps: 'inline',
+      },
+    ],
+  },
+  moduleNameMapper: {
+    '^@ds/native$': '<rootDir>/lib/index.ts',
+    '^(\\.{1,2}/.*)\\.js$': '$1',
+  },
+};
