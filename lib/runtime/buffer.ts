@@ -1,0 +1,87 @@
+// Buffer: a block of device or pinned memory with a reference count.
+import { addon } from './addon.js';
+import { native } from './call.js';
+import type { Device } from './device.js';
+import type { Stream } from './stream.js';
+
+/**
+ * Owned by the tensors that view it: the last release() returns the memory in stream order. After
+ * that every use is DS_RELEASED.
+ */
+export class Buffer {
+  /** Native handle; 0 once released. */
+  handle: number;
+  private references = 1;
+  private releaseStream: Stream | null = null;
+
+  private constructor(
+    readonly device: Device,
+    readonly bytes: number,
+    readonly pinned: boolean,
+    handle: number,
+  ) {
+    this.handle = handle;
+  }
+
+  /** Device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
+  static allocate(device: Device, bytes: number): Buffer {
+    const handle = native(() => addon.allocate(device.compute.handle, bytes));
+    return new Buffer(device, bytes, false, handle);
+  }
+
+  /** Page-locked, zero-filled host memory that `device` copies to and from at full speed. */
+  static allocatePinned(device: Device, bytes: number): Buffer {
+    const handle = native(() => addon.allocatePinned(device.number, bytes));
+    return new Buffer(device, bytes, true, handle);
+  }
+
+  /** What a released tensor points at: every use of it is DS_RELEASED. */
+  static readonly released = new Buffer(null as unknown as Device, 0, false, 0);
+
+  retain(): this {
+    this.references++;
+    return this;
+  }
+
+  /** Whether several tensors view this memory. */
+  get isShared(): boolean {
+    return this.references > 1;
+  }
+
+  release(): void {
+    if (--this.references > 0 || this.handle === 0) return;
+    const handle = this.handle;
+    this.handle = 0;
+    const stream = this.releaseStream;
+    if (stream) native(() => addon.releaseOn(handle, stream.handle));
+    else native(() => addon.release(handle));
+  }
+
+  /** The last user is `stream`, not the compute stream: the memory is returned in its order. */
+  releaseOn(stream: Stream): void {
+    this.releaseStream = stream;
+  }
+
+  /** Enqueues a copy of bytes from another buffer; either may be pinned. */
+  copyFrom(source: Buffer, range: CopyRange, stream: Stream): void {
+    const { to = 0, from = 0, bytes } = range;
+    native(() => addon.copy(this.handle, to, source.handle, from, bytes, stream.handle));
+  }
+
+  /** Fills `target` from `offset` and blocks until it is there. */
+  read(offset: number, target: ArrayBufferView, stream: Stream = this.device.compute): void {
+    native(() => addon.read(this.handle, offset, target, stream.handle));
+  }
+
+  /** Copies `source` to `offset`; it may be changed as soon as the call returns. */
+  write(offset: number, source: ArrayBufferView, stream: Stream = this.device.compute): void {
+    native(() => addon.write(this.handle, offset, source, stream.handle));
+  }
+}
+
+/** Byte offsets and length of a copy. */
+export interface CopyRange {
+  to?: number;
+  from?: number;
+  bytes: number;
+}

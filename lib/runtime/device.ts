@@ -1,0 +1,117 @@
+// Devices: the CPU, which always exists, and GPUs, which are opened when first asked for.
+import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
+import { DsError } from '../errors.js';
+import { addon } from './addon.js';
+import { native } from './call.js';
+import { Stream } from './stream.js';
+
+export type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
+export type DeviceKind = 'cpu' | 'cuda';
+
+/** One per device and process; get it from device(). */
+export class Device {
+  /** Ops run here unless they name another stream. */
+  readonly compute: Stream;
+
+  constructor(
+    readonly kind: DeviceKind,
+    readonly index: number,
+    /** Native number: 0 for the CPU, 1 + index for a GPU. */
+    readonly number: number,
+  ) {
+    this.compute = new Stream(this, native(() => addon.open(number)));
+  }
+
+  /** "cpu" or "cuda:0". */
+  get name(): string {
+    return this.kind === 'cpu' ? 'cpu' : `cuda:${this.index}`;
+  }
+
+  get info(): DeviceInfo {
+    return native(() => addon.deviceInfo(this.number));
+  }
+
+  /** Counters of this device's memory in bytes; `liveBuffers` counts those of all devices. */
+  get memory(): MemoryStats {
+    return native(() => addon.memoryStats(this.number));
+  }
+
+  resetPeaks(): void {
+    native(() => addon.resetPeaks(this.number));
+  }
+
+  /** Limits reserved memory, so that fitting a smaller device can be proven; 0 removes the limit. */
+  setMemoryCap(bytes: number): void {
+    native(() => addon.setCap(this.number, bytes));
+  }
+
+  /** Returns cached memory to the system. */
+  trim(): void {
+    native(() => addon.trim(this.number));
+  }
+
+  /** Chooses matrix algorithms by a fixed rule, so that separate processes agree bit for bit. */
+  setDeterministic(on: boolean): void {
+    native(() => addon.setDeterministic(this.number, on));
+  }
+
+  /** Blocks until all work of this device has finished; throws what failed meanwhile. */
+  synchronize(): void {
+    native(() => addon.synchronizeDevice(this.number));
+  }
+
+  toString(): string {
+    return this.name;
+  }
+}
+
+const opened = new Map<number, Device>();
+
+function open(kind: DeviceKind, index: number): Device {
+  const number = kind === 'cpu' ? 0 : 1 + index;
+  let found = opened.get(number);
+  if (!found) {
+    found = new Device(kind, index, number);
+    opened.set(number, found);
+  }
+  return found;
+}
+
+/** What is known about GPUs, without opening one. */
+export function probeGpus(): GpuProbe {
+  return native(() => addon.probe());
+}
+
+/** The CPU device. */
+export function cpu(): Device {
+  return open('cpu', 0);
+}
+
+/**
+ * The device called `name`: "cpu", "cuda" or "cuda:N"; "auto" is the first GPU when one can be used, else
+ * the CPU. Throws DS_DEVICE.
+ */
+export function device(name: string | Device = 'auto'): Device {
+  if (name instanceof Device) return name;
+  if (name === 'cpu') return cpu();
+  if (name === 'auto') return probeGpus().deviceCount > 0 ? open('cuda', 0) : cpu();
+  const match = /^cuda(?::(\d+))?$/.exec(name);
+  if (!match) {
+    throw new DsError({
+      code: 'DS_DEVICE',
+      op: 'device',
+      expected: '"cpu", "cuda", "cuda:N" or "auto"',
+      got: JSON.stringify(name),
+    });
+  }
+  return open('cuda', Number(match[1] ?? 0));
+}
+
+export function threads(): number {
+  return addon.getThreads();
+}
+
+/** The CPU back end's threads, the calling one included. Results do not depend on their number. */
+export function setThreads(count: number): void {
+  native(() => addon.setThreads(count));
+}

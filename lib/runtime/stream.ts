@@ -1,0 +1,74 @@
+// Streams and events: ordered queues of device work, and points in them.
+import { addon } from './addon.js';
+import { native } from './call.js';
+import type { Device } from './device.js';
+
+/** An ordered queue of work on one device. The CPU's streams run everything before the call returns. */
+export class Stream {
+  constructor(
+    readonly device: Device,
+    /** Native handle; owned by this object unless it is the device's compute stream. */
+    readonly handle: number,
+  ) {}
+
+  /** A stream of its own on `device`, to be released with dispose(). */
+  static create(device: Device): Stream {
+    return new Stream(device, native(() => addon.createStream(device.number)));
+  }
+
+  /** Later work of this stream starts after what `event` marks. */
+  wait(event: Event): void {
+    addon.wait(this.handle, event.handle);
+  }
+
+  /** Blocks until all work enqueued so far has finished. */
+  synchronize(): void {
+    native(() => addon.synchronizeStream(this.handle));
+  }
+
+  dispose(): void {
+    native(() => addon.releaseStream(this.handle));
+  }
+}
+
+/** A point in a stream. Recording again moves it. */
+export class Event {
+  readonly handle: number;
+
+  /** `timed` events can measure elapsed time; untimed ones cost less. */
+  constructor(readonly device: Device, timed = false) {
+    this.handle = native(() => addon.createEvent(device.number, timed));
+  }
+
+  record(stream: Stream): this {
+    addon.record(this.handle, stream.handle);
+    return this;
+  }
+
+  get done(): boolean {
+    return native(() => addon.done(this.handle));
+  }
+
+  /** Blocks until the point has been passed. */
+  synchronize(): void {
+    native(() => addon.synchronizeEvent(this.handle));
+  }
+
+  /** Resolves when the point has been passed, without blocking the event loop. */
+  async reached(): Promise<void> {
+    for (let wait = 0; !this.done; wait = Math.min(wait + 1, 5)) {
+      await new Promise<void>((resolve) =>
+        wait === 0 ? setImmediate(resolve) : setTimeout(resolve, wait),
+      );
+    }
+  }
+
+  /** Milliseconds from `start` to this event; both timed, recorded and done. */
+  since(start: Event): number {
+    return native(() => addon.elapsedMs(start.handle, this.handle));
+  }
+
+  dispose(): void {
+    native(() => addon.releaseEvent(this.handle));
+  }
+}

@@ -1,0 +1,45 @@
+// What an op needs to know of a tensor: memory, dtype, offset, shape and strides.
+import type { Buffer } from './buffer.js';
+import type { DType } from './dtype.js';
+
+export interface View {
+  readonly buffer: Buffer;
+  readonly dtype: DType;
+  /** In elements from the buffer's start. */
+  readonly offset: number;
+  readonly shape: readonly number[];
+  /** In elements; 0 where a dim is broadcast. */
+  readonly strides: readonly number[];
+}
+
+export function numel(shape: readonly number[]): number {
+  let n = 1;
+  for (let d = 0; d < shape.length; ++d) n *= shape[d] as number;
+  return n;
+}
+
+/** Row-major strides of `shape`. */
+export function contiguousStrides(shape: readonly number[]): number[] {
+  const strides = new Array<number>(shape.length);
+  let step = 1;
+  for (let d = shape.length - 1; d >= 0; --d) {
+    strides[d] = step;
+    step *= shape[d] as number;
+  }
+  return strides;
+}
+
+export function isContiguous(view: View): boolean {
+  let expected = 1;
+  for (let d = view.shape.length - 1; d >= 0; --d) {
+    const size = view.shape[d] as number;
+    if (size !== 1 && view.strides[d] !== expected) return false;
+    expected *= size;
+  }
+  return true;
+}
+
+/** "[2, 3] bf16", for messages. */
+export function describe(view: { shape: readonly number[]; dtype: DType }): string {
+  return `[${view.shape.join(', ')}] ${view.dtype}`;
+}

@@ -1,0 +1,268 @@
+// The tape: ops record a backward function; backward() replays the graph in reverse order of creation.
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { describe } from '../runtime/view.js';
+import { currentScope, held, Scope, within } from './scope.js';
+import { Tensor } from './tensor.js';
+
+/**
+ * Computes input gradients from output gradients. `grads[i]` is the gradient of output i, null when none
+ * reached it; it is borrowed. Results go through the sink.
+ */
+export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => void;
+
+let sequence = 0;
+let enabled = true;
+
+export function isGradEnabled(): boolean {
+  return enabled;
+}
+
+/** Runs `body` without recording. */
+export function noGrad<T>(body: () => T): T {
+  return withGrad(false, body);
+}
+
+/** Runs `body` with recording switched on or off. */
+export function withGrad<T>(on: boolean, body: () => T): T {
+  const outer = enabled;
+  enabled = on;
+  try {
+    return body();
+  } finally {
+    enabled = outer;
+  }
+}
+
+/** What a node remembers of an input: where its gradient goes, not its values. */
+interface Edge {
+  readonly shape: readonly number[];
+  readonly dtype: DType;
+  readonly device: Device;
+  readonly requiresGrad: boolean;
+  readonly fn: GradFn | null;
+  readonly index: number;
+  /** The input itself when it is a leaf that wants a gradient. */
+  readonly leaf: Tensor | null;
+}
+
+function edgeTo(input: Tensor): Edge {
+  const { shape, dtype, device, requiresGrad, gradFn: fn, gradIndex: index } = input;
+  const leaf = requiresGrad && !fn ? input.retain() : null;
+  return { shape, dtype, device, requiresGrad, fn, index, leaf };
+}
+
+/** A recorded op. Holds its saved tensors until its backward has run or its scope ends. */
+export class GradFn {
+  readonly sequence = ++sequence;
+  /** Gradients of the outputs, filled while backward runs; owned. */
+  readonly grads: (Tensor | null)[];
+  readonly edges: readonly Edge[];
+  isReleased = false;
+
+  constructor(
+    readonly name: string,
+    inputs: readonly Tensor[],
+    outputs: number,
+    private readonly saved: readonly Tensor[],
+    private readonly body: Backward,
+  ) {
+    this.grads = new Array<Tensor | null>(outputs).fill(null);
+    this.edges = inputs.map(edgeTo);
+    for (const tensor of saved) tensor.retain();
+  }
+
+  /** Runs the backward once and lets everything go. */
+  run(sink: GradSink): void {
+    if (this.isReleased) {
+      throw new DsError({
+        code: 'DS_AUTOGRAD',
+        op: this.name,
+        expected: 'one backward through each graph',
+        got: 'a second one',
+        hint: 'Run the forward again; saved tensors are freed as backward passes them.',
+      });
+    }
+    this.body(this.grads, sink);
+    this.release();
+  }
+
+  /** Frees saved tensors and gradients. Idempotent. */
+  release(): void {
+    if (this.isReleased) return;
+    this.isReleased = true;
+    for (let i = 0; i < this.grads.length; ++i) {
+      this.grads[i]?.release();
+      this.grads[i] = null;
+    }
+    for (const tensor of this.saved) tensor.release();
+    for (const edge of this.edges) edge.leaf?.release();
+  }
+}
+
+/**
+ * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` are the tensors
+ * that the backward reads: they are held until it has run.
+ */
+export function record(
+  name: string,
+  inputs: readonly Tensor[],
+  outputs: readonly Tensor[],
+  saved: readonly Tensor[],
+  backward: Backward,
+): void {
+  if (!enabled || !inputs.some((t) => t.requiresGrad)) return;
+  const node = new GradFn(name, inputs, outputs.length, saved, backward);
+  currentScope()?.adoptNode(node);
+  for (let i = 0; i < outputs.length; ++i) {
+    const output = outputs[i] as Tensor;
+    output.requiresGrad = true;
+    output.gradFn = node;
+    output.gradIndex = i;
+  }
+}
+
+/** Where a backward function leaves the gradients of its inputs. */
+export class GradSink {
+  /** @internal The node whose backward is running. */
+  node!: GradFn;
+
+  /** Whether input `i` wants a gradient. */
+  needs(i: number): boolean {
+    return (this.node.edges[i] as Edge).requiresGrad;
+  }
+
+  /**
+   * Lets `body` write the gradient of input `i` in place: into `out`, adding when `accumulate` is true. No
+   * call when the input wants none. `out` has the input's shape and dtype and is contiguous.
+   */
+  write(i: number, body: (out: Tensor, accumulate: boolean) => void): void {
+    const edge = this.node.edges[i] as Edge;
+    if (!edge.requiresGrad) return;
+    const present = slotOf(edge);
+    if (present && (edge.leaf || (present.exclusive && present.isContiguous))) {
+      body(present, true);
+      return;
+    }
+    const fresh = freshGrad(edge);
+    if (present) kernels.copy({ in: present, out: fresh });
+    body(fresh, present !== null);
+    setSlot(edge, fresh);
+  }
+
+  /** Hands over a finished gradient without a copy where possible; `grad` is borrowed and may be shared. */
+  give(i: number, grad: Tensor): void {
+    const edge = this.node.edges[i] as Edge;
+    if (!edge.requiresGrad) return;
+    if (edge.fn && !slotOf(edge)) {
+      setSlot(edge, grad.retain());
+      return;
+    }
+    this.write(i, (out, accumulate) => {
+      if (accumulate) kernels.binary({ a: out, b: grad, out, op: 'add', accumulate: false });
+      else kernels.copy({ in: grad, out });
+    });
+  }
+}
+
+/** Where a leaf's first gradient is written, when somebody (the engine) has prepared a place. */
+const targets = new WeakMap<Tensor, () => Tensor>();
+
+/** `place` returns a tensor like the leaf, contiguous and held by the leaf from then on. */
+export function setGradTarget(leaf: Tensor, place: (() => Tensor) | null): void {
+  if (place) targets.set(leaf, place);
+  else targets.delete(leaf);
+}
+
+function freshGrad(edge: Edge): Tensor {
+  const place = edge.leaf && targets.get(edge.leaf);
+  return held(() => (place ? place() : Tensor.empty(edge.shape, edge.dtype, edge.device)));
+}
+
+function slotOf(edge: Edge): Tensor | null {
+  return edge.fn ? (edge.fn.grads[edge.index] ?? null) : (edge.leaf as Tensor).grad;
+}
+
+function setSlot(edge: Edge, grad: Tensor): void {
+  slotOf(edge)?.release();
+  if (edge.fn) edge.fn.grads[edge.index] = grad;
+  else (edge.leaf as Tensor).grad = grad;
+}
+
+/** The nodes below `roots`, newest first, and how often each leaf is used. */
+function collect(roots: readonly Tensor[]): { nodes: GradFn[]; uses: Map<Tensor, number> } {
+  const nodes = new Set<GradFn>();
+  const uses = new Map<Tensor, number>();
+  const stack: GradFn[] = [];
+  const reach = (fn: GradFn | null): void => {
+    if (!fn || nodes.has(fn)) return;
+    nodes.add(fn);
+    stack.push(fn);
+  };
+  for (const root of roots) reach(root.gradFn);
+  for (let node = stack.pop(); node; node = stack.pop()) {
+    for (const { fn, leaf } of node.edges) {
+      reach(fn);
+      if (leaf) uses.set(leaf, (uses.get(leaf) ?? 0) + 1);
+    }
+  }
+  return { nodes: [...nodes].sort((a, b) => b.sequence - a.sequence), uses };
+}
+
+/**
+ * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots. A missing seed is 1 and its
+ * root must have one element. The graph is freed on the way. Throws DS_AUTOGRAD.
+ */
+export function backward(
+  roots: Tensor | readonly Tensor[],
+  seeds: readonly (Tensor | null)[] = [],
+): void {
+  const list = roots instanceof Tensor ? [roots] : roots;
+  const { nodes, uses } = collect(list);
+  const sink = new GradSink();
+  const temporaries = new Scope();
+  noGrad(() => {
+    list.forEach((root, i) => plant(root, seeds[i] ?? null));
+    for (const node of nodes) {
+      const { edges } = node;
+      sink.node = node;
+      if (node.grads.some((g) => g !== null)) within(temporaries, () => node.run(sink));
+      else node.release();
+      temporaries.release();
+      for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
+    }
+  });
+}
+
+/** Calls the leaf's hook when its last use has been passed. */
+function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
+  const left = (uses.get(leaf) ?? 0) - 1;
+  uses.set(leaf, left);
+  if (left === 0) leaf.onGradReady?.(leaf);
+}
+
+function plant(root: Tensor, seed: Tensor | null): void {
+  if (!root.gradFn) {
+    throw new DsError({
+      code: 'DS_AUTOGRAD',
+      op: 'backward',
+      expected: 'a tensor computed from one that requires a gradient',
+      got: describe(root),
+      hint: 'Was it computed under noGrad(), or detached?',
+    });
+  }
+  if (!seed && root.numel !== 1) {
+    throw new DsError({
+      code: 'DS_AUTOGRAD', op: 'backward', expected: 'a scalar loss or a seed', got: describe(root),
+    });
+  }
+  root.gradFn.grads[root.gradIndex] = seed ? seed.retain() : held(() => ones(root));
+}
+
+function ones(like: Tensor): Tensor {
+  const out = Tensor.emptyLike(like);
+  kernels.fill({ out, value: 1 });
+  return out;
+}

@@ -1,0 +1,107 @@
+// Scopes: every tensor made inside one is freed at its end, unless it is returned or kept.
+import type { GradFn } from './autograd.js';
+import type { Tensor } from './tensor.js';
+
+/** Owns the tensors created, and the graph nodes recorded, while it is the innermost open scope. */
+export class Scope {
+  private tensors: Tensor[] = [];
+  private nodes: GradFn[] = [];
+
+  /** @internal Called by Tensor's constructor. */
+  adopt(tensor: Tensor): void {
+    this.tensors.push(tensor);
+  }
+
+  /** @internal Called when an op is recorded. */
+  adoptNode(node: GradFn): void {
+    this.nodes.push(node);
+  }
+
+  /** Frees everything still owned, graphs that no backward has used included; the scope can be used again. */
+  release(): void {
+    const { tensors, nodes } = this;
+    this.tensors = [];
+    this.nodes = [];
+    for (const node of nodes) node.release();
+    for (const tensor of tensors) if (tensor.owner === this) tensor.dispose();
+  }
+
+  /** Hands the graphs recorded here to `next`, so that a result's backward still works. */
+  surrenderNodes(next: Scope | null): void {
+    const nodes = this.nodes;
+    this.nodes = [];
+    if (next) for (const node of nodes) if (!node.isReleased) next.adoptNode(node);
+  }
+
+  /** Hands `tensor` to `next` (null: to the caller), so that release() spares it. */
+  surrender(tensor: Tensor, next: Scope | null): void {
+    if (tensor.owner !== this) return;
+    tensor.owner = next;
+    next?.adopt(tensor);
+  }
+}
+
+let innermost: Scope | null = null;
+
+export function currentScope(): Scope | null {
+  return innermost;
+}
+
+/** Makes `scope` the innermost while `body` runs; does not release it. */
+export function within<T>(scope: Scope, body: () => T): T {
+  const outer = innermost;
+  innermost = scope;
+  try {
+    return body();
+  } finally {
+    innermost = outer;
+  }
+}
+
+/** The tensors in a returned value: a tensor, an array or a plain object of them, at any depth. */
+function visit(value: unknown, each: (tensor: Tensor) => void): void {
+  if (value === null || typeof value !== 'object') return;
+  if ('owner' in value && 'buffer' in value) each(value as Tensor);
+  else if (Array.isArray(value)) for (const item of value) visit(item, each);
+  else if (Object.getPrototypeOf(value) === Object.prototype) {
+    for (const item of Object.values(value)) visit(item, each);
+  }
+}
+
+/** Passes the tensors of `result`, and the graph behind them, from one scope to the next (or the caller). */
+export function surrenderResult(from: Scope, to: Scope | null, result: unknown): void {
+  let inGraph = false;
+  visit(result, (tensor) => {
+    from.surrender(tensor, to);
+    inGraph ||= tensor.gradFn !== null;
+  });
+  if (inGraph) from.surrenderNodes(to);
+}
+
+/** Adopts nothing: what is made in it belongs to whoever calls release() on it. */
+class Unowned extends Scope {
+  override adopt(): void {}
+  override adoptNode(): void {}
+}
+const unowned = new Unowned();
+
+/** @internal Makes tensors that no scope frees and no finalizer watches: the caller releases them. */
+export function held<T>(body: () => T): T {
+  return within(unowned, body);
+}
+
+/**
+ * Runs `body` in a scope of its own and frees every tensor it made, except those in the returned value
+ * (which pass to the enclosing scope, or to the caller) and those saved for a backward.
+ */
+export function scope<T>(body: () => T): T {
+  const inner = new Scope();
+  const outer = innermost;
+  try {
+    const result = within(inner, body);
+    surrenderResult(inner, outer, result);
+    return result;
+  } finally {
+    inner.release();
+  }
+}

@@ -1,0 +1,294 @@
+// Tensor: a strided view of a buffer, with an owner, a place in the autograd graph and nothing else.
+import { DsError } from '../errors.js';
+import { Buffer } from '../runtime/buffer.js';
+import { cpu, device as findDevice, type Device } from '../runtime/device.js';
+import { dtypeSize, isFloating, rawArray, type DType, type NumericArray } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { Event } from '../runtime/stream.js';
+import {
+  contiguousStrides, describe, isContiguous, numel, type View,
+} from '../runtime/view.js';
+import type { GradFn } from './autograd.js';
+import { currentScope, type Scope } from './scope.js';
+
+export type Nested = number | readonly Nested[];
+
+export interface TensorOptions {
+  dtype?: DType;
+  device?: Device | string;
+}
+
+let live = 0;
+
+/** The safety net for tensors that no scope owns: their memory returns when they are collected. */
+const collected = new FinalizationRegistry<Buffer>((buffer) => {
+  live--;
+  buffer.release();
+});
+
+/** The number of tensors that hold memory. */
+export function liveTensors(): number {
+  return live;
+}
+
+/**
+ * shape, strides and offset are in elements and never change. The creator owns the tensor: the scope it
+ * was made in, or the caller. A view shares its buffer and has an owner of its own.
+ */
+export class Tensor implements View {
+  /** Buffer.released once the tensor has been freed. */
+  protected memory: Buffer;
+  readonly strides: readonly number[];
+  /** Whether backward computes a gradient for this tensor. */
+  requiresGrad = false;
+  /** The graph node that produced it, and which of the node's outputs it is. */
+  gradFn: GradFn | null = null;
+  gradIndex = 0;
+  /** The accumulated gradient of a leaf; null stands for zero. */
+  grad: Tensor | null = null;
+  /** Leaf hook: called once per backward when this leaf's gradient is complete. */
+  onGradReady: ((leaf: Tensor) => void) | null = null;
+  /** The scope that will free it; null when the caller does. */
+  owner: Scope | null;
+  private references = 1;
+  private owned = true;
+
+  constructor(
+    buffer: Buffer,
+    readonly dtype: DType,
+    readonly shape: readonly number[],
+    strides?: readonly number[],
+    readonly offset = 0,
+  ) {
+    this.memory = buffer;
+    this.strides = strides ?? contiguousStrides(shape);
+    this.owner = currentScope();
+    live++;
+    if (this.owner) this.owner.adopt(this);
+    else collected.register(this, buffer, this);
+  }
+
+  /** Uninitialised memory: the caller overwrites every element. */
+  static empty(shape: readonly number[], dtype: DType, device: Device): Tensor {
+    return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
+  }
+
+  static emptyLike(like: Tensor, dtype: DType = like.dtype): Tensor {
+    return Tensor.empty(like.shape, dtype, like.device);
+  }
+
+  /** A tensor from (nested arrays of) numbers or a typed array; default dtype f32, default device cpu. */
+  static from(
+    data: Nested | NumericArray,
+    options: TensorOptions & { shape?: readonly number[] } = {},
+  ): Tensor {
+    const device = findDevice(options.device ?? cpu());
+    const { values, shape, natural } = flatten(data);
+    const dtype = options.dtype ?? natural;
+    const target = options.shape ?? shape;
+    if (numel(target) !== values.length) {
+      throw new DsError({
+        code: 'DS_SHAPE',
+        op: 'Tensor.from',
+        expected: `${numel(target)} values for shape [${target.join(', ')}]`,
+        got: `${values.length}`,
+      });
+    }
+    const narrow = dtype === 'f16' || dtype === 'bf16';
+    const staged = Tensor.empty(target, narrow ? 'f32' : dtype, device);
+    const raw = rawArray(staged.dtype, values.length);
+    if (raw instanceof BigInt64Array) raw.set(Array.from(values, (v) => BigInt(v)));
+    else raw.set(Array.from(values, Number));
+    staged.buffer.write(0, raw);
+    if (!narrow) return staged;
+    const out = Tensor.empty(target, dtype, device);
+    kernels.copy({ in: staged, out });
+    staged.dispose();
+    return out;
+  }
+
+  get buffer(): Buffer {
+    return this.memory;
+  }
+
+  get device(): Device {
+    return this.buffer.device;
+  }
+
+  get ndim(): number {
+    return this.shape.length;
+  }
+
+  get numel(): number {
+    return numel(this.shape);
+  }
+
+  get bytes(): number {
+    return this.numel * dtypeSize(this.dtype);
+  }
+
+  get isContiguous(): boolean {
+    return isContiguous(this);
+  }
+
+  /** Size of `dim`; negative counts from the end. */
+  size(dim: number): number {
+    const size = this.shape[dim < 0 ? this.ndim + dim : dim];
+    if (size !== undefined) return size;
+    throw new DsError({
+      code: 'DS_SHAPE',
+      op: 'size',
+      expected: `a dim of ${describe(this)}`,
+      got: String(dim),
+    });
+  }
+
+  /** Another view of the same memory, outside the graph. Bounds are checked when an op uses it. */
+  alias(shape: readonly number[], strides?: readonly number[], offset = this.offset): Tensor {
+    return new Tensor(this.liveBuffer().retain(), this.dtype, shape, strides, offset);
+  }
+
+  /** The same values, cut from the graph. */
+  detach(): Tensor {
+    return this.alias(this.shape, this.strides);
+  }
+
+  /** Marks a leaf: backward will compute its gradient. Floating dtypes only. */
+  requireGrad(on = true): this {
+    if (on && !isFloating(this.dtype)) {
+      throw new DsError({
+        code: 'DS_DTYPE', op: 'requireGrad', expected: 'a floating dtype', got: this.dtype,
+      });
+    }
+    this.requiresGrad = on;
+    return this;
+  }
+
+  /** Takes the tensor out of its scope: the caller frees it with dispose() or `using`. */
+  keep(): this {
+    if (this.owner) {
+      this.owner.surrender(this, null);
+      collected.register(this, this.buffer, this);
+    }
+    return this;
+  }
+
+  /** Gives up the owner's hold. The memory goes when no graph node holds it either. Idempotent. */
+  dispose(): void {
+    if (!this.owned) return;
+    this.owned = false;
+    if (!this.owner) collected.unregister(this);
+    this.release();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  get isDisposed(): boolean {
+    return this.references === 0;
+  }
+
+  /** @internal A second holder, such as a graph node. */
+  retain(): this {
+    this.references++;
+    return this;
+  }
+
+  /** @internal The counterpart of retain(). */
+  release(): void {
+    if (--this.references > 0) return;
+    live--;
+    this.gradFn = null;
+    const buffer = this.memory;
+    this.memory = Buffer.released;
+    buffer.release();
+  }
+
+  /** @internal True when nobody else holds this tensor or views its memory. */
+  get exclusive(): boolean {
+    return this.references === 1 && this.gradFn === null && !this.memory.isShared;
+  }
+
+  /** The raw bits in row-major order (f16 and bf16 as Uint16Array). Blocks until they are there. */
+  toRaw(): NumericArray {
+    const source = this.isContiguous ? this : this.contiguousCopy();
+    const out = rawArray(this.dtype, this.numel);
+    source.liveBuffer().read(source.offset * dtypeSize(this.dtype), out);
+    if (source !== this) source.dispose();
+    return out;
+  }
+
+  /** The values as numbers in row-major order. Blocks until they are there. */
+  toArray(): number[] {
+    if (this.dtype !== 'f16' && this.dtype !== 'bf16') return Array.from(this.toRaw(), Number);
+    const wide = Tensor.empty(this.shape, 'f32', this.device);
+    kernels.copy({ in: this, out: wide });
+    const out = wide.toArray();
+    wide.dispose();
+    return out;
+  }
+
+  /** The only value of a one-element tensor. Blocks until it is there; see read(). */
+  item(): number {
+    if (this.numel === 1) return this.toArray()[0] as number;
+    throw new DsError({
+      code: 'DS_SHAPE', op: 'item', expected: 'one element', got: describe(this),
+    });
+  }
+
+  /** The values as of this point of the compute stream, without blocking the event loop. */
+  async read(): Promise<number[]> {
+    const wide = Tensor.empty(this.shape, isFloating(this.dtype) ? 'f32' : this.dtype, this.device).keep();
+    kernels.copy({ in: this, out: wide });
+    const event = new Event(this.device).record(this.device.compute);
+    await event.reached();
+    event.dispose();
+    const out = wide.toArray();
+    wide.dispose();
+    return out;
+  }
+
+  toString(): string {
+    return `Tensor(${describe(this)}, ${this.isDisposed ? 'released' : this.device.name})`;
+  }
+
+  private contiguousCopy(): Tensor {
+    const out = Tensor.emptyLike(this);
+    kernels.copy({ in: this, out });
+    return out;
+  }
+
+  private liveBuffer(): Buffer {
+    if (this.references > 0) return this.buffer;
+    throw new DsError({
+      code: 'DS_RELEASED',
+      op: 'tensor',
+      expected: 'a live tensor',
+      got: `${describe(this)} that was released`,
+      hint: 'Call keep() on a tensor that must outlive its scope, and do not use it after dispose().',
+    });
+  }
+}
+
+function flatten(data: Nested | NumericArray): {
+  values: ArrayLike<number | bigint> & Iterable<number | bigint>;
+  shape: number[];
+  natural: DType;
+} {
+  if (ArrayBuffer.isView(data)) {
+    return { values: data as never, shape: [data.length], natural: naturalDType(data) };
+  }
+  const shape: number[] = [];
+  for (let level: Nested = data; Array.isArray(level); level = level[0] ?? 0) shape.push(level.length);
+  const values = Array.isArray(data) ? (data.flat(Number.POSITIVE_INFINITY) as number[]) : [data as number];
+  return { values, shape, natural: 'f32' };
+}
+
+function naturalDType(data: NumericArray): DType {
+  if (data instanceof Float64Array) return 'f64';
+  if (data instanceof Int32Array) return 'i32';
+  if (data instanceof BigInt64Array) return 'i64';
+  if (data instanceof Uint8Array) return 'u8';
+  return 'f32';
+}

@@ -1,0 +1,80 @@
+// The native addon's typed contract, implemented by csrc/addon/module.cc and imported by lib/runtime only.
+
+/** Handles are numbers; 0 means none. Sizes and offsets are in bytes. Every call may throw a native error. */
+export interface Addon {
+  /** Gives the addon the block that op arguments are written into. The array must stay alive. */
+  setArguments(block: Float64Array): void;
+  /** Runs op `op` with the block's arguments on `stream`. */
+  run(op: number, stream: number): void;
+  /** Enqueues op `op` on `stream`; its CPU body runs on host threads when the stream reaches it. */
+  runOnHost(op: number, stream: number): void;
+
+  /** Opens device `number` (0 CPU, 1 + i GPU i) and returns its compute stream. */
+  open(number: number): number;
+  probe(): GpuProbe;
+  deviceInfo(number: number): DeviceInfo;
+  memoryStats(number: number): MemoryStats;
+  resetPeaks(number: number): void;
+  trim(number: number): void;
+  setCap(number: number, bytes: number): void;
+  setDeterministic(number: number, on: boolean): void;
+  synchronizeDevice(number: number): void;
+  setThreads(count: number): void;
+  getThreads(): number;
+
+  allocate(stream: number, bytes: number): number;
+  allocatePinned(number: number, bytes: number): number;
+  release(buffer: number): void;
+  releaseOn(buffer: number, stream: number): void;
+  copy(
+    to: number,
+    toOffset: number,
+    from: number,
+    fromOffset: number,
+    bytes: number,
+    stream: number,
+  ): void;
+  /** Blocks until `target` holds the bytes. */
+  read(buffer: number, offset: number, target: ArrayBufferView, stream: number): void;
+  /** Blocks until `source` may change again. */
+  write(buffer: number, offset: number, source: ArrayBufferView, stream: number): void;
+
+  createStream(number: number): number;
+  releaseStream(stream: number): void;
+  createEvent(number: number, timed: boolean): number;
+  releaseEvent(event: number): void;
+  record(event: number, stream: number): void;
+  wait(stream: number, event: number): void;
+  done(event: number): boolean;
+  synchronizeEvent(event: number): void;
+  synchronizeStream(stream: number): void;
+  elapsedMs(start: number, end: number): number;
+}
+
+export interface GpuProbe {
+  /** libds_cuda.so lies beside the addon and could be opened. */
+  libraryFound: boolean;
+  deviceCount: number;
+  /** 13000 for 13.0; 0 without a driver. */
+  driverVersion: number;
+  runtimeVersion: number;
+  /** Empty when GPUs can be used, else one sentence with versions and the cure. */
+  message: string;
+}
+
+export interface DeviceInfo {
+  name: string;
+  detail: string;
+  totalBytes: number;
+}
+
+export interface MemoryStats {
+  inUse: number;
+  peakInUse: number;
+  reserved: number;
+  peakReserved: number;
+  cap: number;
+  total: number;
+  allocations: number;
+  liveBuffers: number;
+}
