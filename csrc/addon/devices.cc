@@ -1,0 +1,85 @@
+// Finding and opening devices: the CPU is built in, GPUs come from libds_cuda.so beside the addon.
+#include "devices.h"
+
+#include <map>
+#include <mutex>
+
+#include "../core/dynamic_library.h"
+#include "../core/error.h"
+#include "../cpu/cpu_device.h"
+#include "../cuda/entry.h"
+
+namespace ds::addon {
+namespace {
+
+/// The GPU back end's library and its entry points; never closed, because its devices live on.
+struct GpuLibrary {
+  DynamicLibrary library;
+  decltype(&ds_cuda_probe) probe;
+  decltype(&ds_cuda_open) open;
+};
+
+GpuLibrary open_library() {
+  const std::string folder = DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
+  DynamicLibrary library = DynamicLibrary::open(
+      {"the GPU back end", {folder + "/libds_cuda.so"},
+       "This build has the CPU back end only: build it where nvcc is installed, or install a prebuilt package."});
+  const int interface = library.symbol<decltype(&ds_cuda_interface)>("ds_cuda_interface")();
+  if (interface != kCudaInterface) {
+    throw Error("DS_LIBRARY", "the GPU back end", text("interface ", kCudaInterface), text(interface),
+                "libds_cuda.so and ds_native.node come from different builds: rebuild or reinstall both.");
+  }
+  auto probe = library.symbol<decltype(&ds_cuda_probe)>("ds_cuda_probe");
+  auto open = library.symbol<decltype(&ds_cuda_open)>("ds_cuda_open");
+  return {std::move(library), probe, open};
+}
+
+/// Throws DS_LIBRARY, every time it is called, when the library cannot serve.
+GpuLibrary& gpu_library() {
+  static GpuLibrary* opened = new GpuLibrary(open_library());
+  return *opened;
+}
+
+GpuProbe probe_once() {
+  GpuProbe out;
+  try {
+    CudaProbe found{};
+    gpu_library().probe(&found);
+    out.library_found = true;
+    out.device_count = found.device_count;
+    out.driver_version = found.driver_version;
+    out.runtime_version = found.runtime_version;
+    out.message = found.message;
+  } catch (const Error& error) {
+    out.message = error.hint.empty() ? error.what() : text(error.what(), ". ", error.hint);
+  }
+  return out;
+}
+
+}  // namespace
+
+const GpuProbe& probe_gpus() {
+  static const GpuProbe* probe = new GpuProbe(probe_once());
+  return *probe;
+}
+
+Device& open_device(int number) {
+  if (number == 0) return cpu::cpu_device();
+  static std::mutex mutex;
+  static auto* opened = new std::map<int, Device*>();  // never destroyed: buffers may outlive statics
+  std::lock_guard lock(mutex);
+  Device*& device = (*opened)[number];
+  if (!device) {
+    const GpuProbe& probe = probe_gpus();
+    if (number - 1 >= probe.device_count) {
+      throw Error("DS_DEVICE", "device",
+                  text("a usable GPU ", number - 1),
+                  probe.message.empty() ? text(probe.device_count, " GPUs") : probe.message,
+                  "Run `ds env` to see what was found, or use the device \"cpu\".");
+    }
+    device = gpu_library().open(number - 1);
+  }
+  return *device;
+}
+
+}  // namespace ds::addon
