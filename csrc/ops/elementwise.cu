@@ -1,0 +1,204 @@
+// Element-wise arithmetic, comparison, selection and activations on the GPU: functors over cuda/map.cuh.
+#include "elementwise.h"
+
+#include "../core/exact_math.h"
+#include "../cuda/map.cuh"
+#include "unary_math.h"
+
+namespace ds::cuda {
+namespace {
+
+/// What an op writes: its value, plus the old contents when it accumulates, rounded once.
+template <class T, class C>
+__device__ __forceinline__ T settle(bool accumulate, T old, C value) {
+  return narrow<T>(accumulate ? widen(old) + value : value);
+}
+
+template <class T, UnaryOp kOp>
+struct UnaryValue {
+  static constexpr bool accumulate = false;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& in) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = narrow<T>(unary_value<kOp>(widen(in.v[i])));
+  }
+};
+
+template <class T, UnaryOp kOp>
+struct UnaryGradient {
+  bool accumulate;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& dx, const Vector<T, N>& in, const Vector<T, N>& dout) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      dx.v[i] = settle(accumulate, dx.v[i], widen(dout.v[i]) * unary_derivative<kOp>(widen(in.v[i])));
+  }
+};
+
+/// The op is chosen per item, not per element: a uniform branch that memory traffic hides.
+template <class T>
+struct Arithmetic {
+  bool accumulate;
+  BinaryOp op;
+  using C = compute_t<T>;
+
+  template <int N, class F>
+  __device__ void each(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b, F f) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = settle(accumulate, out.v[i], f(widen(a.v[i]), widen(b.v[i])));
+  }
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b) const {
+    switch (op) {
+      case BinaryOp::add: return each(out, a, b, [](C x, C y) { return x + y; });
+      case BinaryOp::sub: return each(out, a, b, [](C x, C y) { return x - y; });
+      case BinaryOp::mul: return each(out, a, b, [](C x, C y) { return x * y; });
+      case BinaryOp::div: return each(out, a, b, [](C x, C y) { return x / y; });
+      case BinaryOp::maximum: return each(out, a, b, [](C x, C y) { return x > y || x != x ? x : y; });
+      default: return each(out, a, b, [](C x, C y) { return x < y || x != x ? x : y; });
+    }
+  }
+};
+
+template <class T>
+struct Power {
+  bool accumulate;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      out.v[i] = settle(accumulate, out.v[i], powf(to_float(a.v[i]), to_float(b.v[i])));
+  }
+};
+
+template <class T>
+struct Comparison {
+  static constexpr bool accumulate = false;
+  CompareOp op;
+  using C = compute_t<T>;
+
+  template <int N, class F>
+  __device__ void each(Vector<bool, N>& out, const Vector<T, N>& a, const Vector<T, N>& b, F f) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = f(widen(a.v[i]), widen(b.v[i]));
+  }
+  template <int N>
+  __device__ void operator()(Vector<bool, N>& out, const Vector<T, N>& a, const Vector<T, N>& b) const {
+    switch (op) {
+      case CompareOp::eq: return each(out, a, b, [](C x, C y) { return x == y; });
+      case CompareOp::ne: return each(out, a, b, [](C x, C y) { return x != y; });
+      case CompareOp::lt: return each(out, a, b, [](C x, C y) { return x < y; });
+      case CompareOp::le: return each(out, a, b, [](C x, C y) { return x <= y; });
+      case CompareOp::gt: return each(out, a, b, [](C x, C y) { return x > y; });
+      default: return each(out, a, b, [](C x, C y) { return x >= y; });
+    }
+  }
+};
+
+template <class T>
+struct Affine {
+  bool accumulate;
+  float scale, shift;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& in) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      out.v[i] = settle(accumulate, out.v[i], add_rn(mul_rn(to_float(in.v[i]), scale), shift));
+  }
+};
+
+/// Over words of the element's size, since selection never looks inside.
+template <class W>
+struct Select {
+  static constexpr bool accumulate = false;
+  template <int N>
+  __device__ void operator()(Vector<W, N>& out, const Vector<bool, N>& condition, const Vector<W, N>& a,
+                             const Vector<W, N>& b) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = condition.v[i] ? a.v[i] : b.v[i];
+  }
+};
+
+void require_like(const char* name, const View& a, const View& b) {
+  require_same_shape(name, a, b);
+  require_same_dtype(name, a, b);
+}
+
+}  // namespace
+
+void run(const Unary& op, CudaContext& ctx) {
+  require_like("unary", op.in, op.out);
+  for_floating("unary", op.in.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    dispatch_unary("unary", op.op, [&](auto kind) {
+      map<kPacket<T>, T, T>("unary", ctx.stream, UnaryValue<T, decltype(kind)::value>{}, op.out, op.in);
+    });
+  });
+}
+
+void run(const UnaryBackward& op, CudaContext& ctx) {
+  require_like("unary_backward", op.in, op.dout);
+  require_like("unary_backward", op.in, op.dx);
+  for_floating("unary_backward", op.in.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    dispatch_unary("unary_backward", op.op, [&](auto kind) {
+      const UnaryGradient<T, decltype(kind)::value> f{op.accumulate};
+      map<kPacket<T>, T, T, T>("unary_backward", ctx.stream, f, op.dx, op.in, op.dout);
+    });
+  });
+}
+
+void run(const Binary& op, CudaContext& ctx) {
+  require_like("binary", op.a, op.out);
+  require_like("binary", op.b, op.out);
+  if (op.out.dtype == DType::boolean) unsupported("binary", op.out.dtype, "any dtype but bool");
+  if (op.op == BinaryOp::pow)
+    return for_floating("binary", op.out.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      map<kPacket<T>, T, T, T>("binary", ctx.stream, Power<T>{op.accumulate}, op.out, op.a, op.b);
+    });
+  for_all("binary", op.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (!std::is_same_v<T, bool>) {
+      const Arithmetic<T> f{op.accumulate, op.op};
+      map<kPacket<T>, T, T, T>("binary", ctx.stream, f, op.out, op.a, op.b);
+    }
+  });
+}
+
+void run(const Compare& op, CudaContext& ctx) {
+  require_like("compare", op.a, op.b);
+  require_same_shape("compare", op.a, op.out);
+  if (op.out.dtype != DType::boolean) unsupported("compare", op.out.dtype, "bool as out");
+  for_all("compare", op.a.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map<kPacket<T>, bool, T, T>("compare", ctx.stream, Comparison<T>{op.op}, op.out, op.a, op.b);
+  });
+}
+
+void run(const Scale& op, CudaContext& ctx) {
+  require_like("scale", op.in, op.out);
+  for_floating("scale", op.in.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Affine<T> f{op.accumulate, static_cast<float>(op.scale), static_cast<float>(op.shift)};
+    map<kPacket<T>, T, T>("scale", ctx.stream, f, op.out, op.in);
+  });
+}
+
+void run(const Where& op, CudaContext& ctx) {
+  require_like("where", op.a, op.out);
+  require_like("where", op.b, op.out);
+  require_same_shape("where", op.condition, op.out);
+  if (op.condition.dtype != DType::boolean) unsupported("where", op.condition.dtype, "bool as condition");
+  const auto select = [&]<class W>(TypeTag<W>) {
+    map<kPacket<W>, W, bool, W, W>("where", ctx.stream, Select<W>{}, op.out, op.condition, op.a, op.b);
+  };
+  switch (size_of(op.out.dtype)) {
+    case 1: return select(TypeTag<uint8_t>{});
+    case 2: return select(TypeTag<uint16_t>{});
+    case 4: return select(TypeTag<uint32_t>{});
+    default: return select(TypeTag<uint64_t>{});
+  }
+}
+
+}  // namespace ds::cuda
