@@ -6,11 +6,11 @@
 #include <cuda_runtime.h>
 
 #include "../core/view.h"
+#include "cuda_error.h"
 
 namespace ds::cuda {
 
 class CudaDevice;
-struct CublasLt;
 
 /// The GPU's column of the dtype switch (core/dtype.h); f64 exists on the CPU only.
 struct CudaTypes {
@@ -23,15 +23,6 @@ template <class F>
 void for_floating(const char* op, DType t, F&& f) { dispatch_floating<CudaTypes>(op, t, f); }
 template <class F>
 void for_all(const char* op, DType t, F&& f) { dispatch_all<CudaTypes>(op, t, f); }
-
-/// Throws DS_CUDA with the failing expression and the runtime's text.
-[[noreturn]] void fail(cudaError_t status, const char* expression, const char* op);
-inline void check(cudaError_t status, const char* expression, const char* op) {
-  if (status != cudaSuccess) fail(status, expression, op);
-}
-#define DS_CUDA(expression, op) ::ds::cuda::check((expression), #expression, op)
-/// After every launch: reports a bad launch configuration under the op's name.
-#define DS_CUDA_LAUNCHED(op) ::ds::cuda::check(cudaGetLastError(), "kernel launch", op)
 
 /// One op's view of its device. Kernels launch on `stream` and nowhere else.
 struct CudaContext {

@@ -1,0 +1,31 @@
+// CudaContext: what an op body sees of its device, and scratch memory that ends with the op.
+#include "cuda_context.h"
+
+#include <iterator>
+
+#include "cuda_device.h"
+
+namespace ds::cuda {
+
+CudaContext::CudaContext(CudaDevice& device, cudaStream_t stream)
+    : device(device), stream(stream), sm_count(device.sm_count()),
+      compute_capability(device.compute_capability()) {}
+
+CudaContext::~CudaContext() {
+  while (used_ > 0) {
+    --used_;
+    device.pool().release(blocks_[used_].data, blocks_[used_].bytes, stream);
+  }
+}
+
+void* CudaContext::scratch(size_t bytes) {
+  constexpr int kBlocks = static_cast<int>(std::size(decltype(blocks_){}));
+  if (used_ == kBlocks) {
+    throw Error("DS_LIMIT", "scratch", text("at most ", kBlocks, " scratch blocks in one op"), "more");
+  }
+  void* data = device.pool().allocate(bytes, stream);
+  blocks_[used_++] = {data, bytes};
+  return data;
+}
+
+}  // namespace ds::cuda

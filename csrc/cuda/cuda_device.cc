@@ -1,0 +1,222 @@
+// CudaDevice over the CUDA runtime, each call checked and reported under its method's name.
+#include "cuda_device.h"
+
+#include <utility>
+
+#include "../core/error.h"
+#include "cuda_error.h"
+#include "gemm.h"
+#include "pinned_memory.h"
+
+namespace ds::cuda {
+
+namespace {
+
+constexpr int kOldestCapability = 80;
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(bool timed) {
+    DS_CUDA(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming),
+            "create_event");
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+cudaEvent_t event_of(Event& event) { return static_cast<CudaEvent&>(event).get(); }
+
+std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
+
+/// Whether the GPU needs the driver's help to reach `p`: host memory that is not page-locked.
+bool pageable(const void* p) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, p) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
+}  // namespace
+
+CudaStream::CudaStream(CudaDevice& device) : device_(device) {
+  device_.make_current();
+  DS_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create_stream");
+}
+
+CudaStream::~CudaStream() {
+  device_.forget(stream_);
+  cudaStreamDestroy(stream_);
+}
+
+struct CudaDevice::HostCall {
+  CudaDevice& device;
+  std::function<void()> task;
+  HostCall* next = nullptr;
+};
+
+CudaDevice::CudaDevice(int index) : index_(index) {
+  DS_CUDA(cudaGetDeviceProperties(&properties_, index), "open");
+  if (compute_capability() < kOldestCapability) {
+    throw Error("DS_DEVICE", "open", "a GPU of compute capability 8.0 or newer",
+                text(properties_.name, " with ", properties_.major, ".", properties_.minor),
+                "Use a newer GPU, or the CPU device.");
+  }
+  make_current();
+  compute_ = std::make_unique<CudaStream>(*this);
+  pool_ = std::make_unique<MemoryPool>(index, compute_->get());
+}
+
+CudaDevice::~CudaDevice() {
+  if (cudaDeviceSynchronize() != cudaSuccess) static_cast<void>(cudaGetLastError());
+  collect_host_calls();
+  gemm_.reset();  // its workspaces are the pool's memory, its streams still exist
+  pool_.reset();
+  compute_.reset();
+}
+
+DeviceInfo CudaDevice::info() const {
+  const CudaProbe versions = probe_gpus();
+  return {properties_.name,
+          text("compute capability ", properties_.major, ".", properties_.minor, ", ", sm_count(),
+               " multiprocessors, driver CUDA ", version_text(versions.driver_version), ", runtime CUDA ",
+               version_text(versions.runtime_version)),
+          properties_.totalGlobalMem};
+}
+
+void CudaDevice::make_current() const {
+  int current = -1;
+  DS_CUDA(cudaGetDevice(&current), "make_current");
+  if (current != index_) DS_CUDA(cudaSetDevice(index_), "make_current");
+}
+
+void* CudaDevice::allocate(size_t bytes, Stream& stream) {
+  make_current();
+  collect_host_calls();
+  return pool_->allocate(bytes, stream_of(stream));
+}
+
+void CudaDevice::release(void* data, size_t bytes, Stream& stream) {
+  pool_->release(data, bytes, stream_of(stream));
+}
+
+void* CudaDevice::allocate_pinned(size_t bytes) {
+  make_current();
+  return allocate_pinned_pages(bytes);
+}
+
+void CudaDevice::release_pinned(void* data, size_t bytes) { release_pinned_pages(data, bytes); }
+
+MemoryStats CudaDevice::memory() const { return pool_->stats(); }
+
+void CudaDevice::reset_peaks() { pool_->reset_peaks(); }
+
+void CudaDevice::set_cap(size_t bytes) {
+  make_current();
+  pool_->set_cap(bytes);
+}
+
+void CudaDevice::trim() {
+  make_current();
+  pool_->trim();
+}
+
+std::unique_ptr<Stream> CudaDevice::create_stream() { return std::make_unique<CudaStream>(*this); }
+
+std::unique_ptr<Event> CudaDevice::create_event(bool timed) {
+  make_current();
+  return std::make_unique<CudaEvent>(timed);
+}
+
+void CudaDevice::record(Event& event, Stream& stream) {
+  make_current();
+  DS_CUDA(cudaEventRecord(event_of(event), stream_of(stream)), "record");
+}
+
+void CudaDevice::wait(Stream& stream, Event& event) {
+  make_current();
+  DS_CUDA(cudaStreamWaitEvent(stream_of(stream), event_of(event), cudaEventWaitDefault), "wait");
+}
+
+bool CudaDevice::done(Event& event) {
+  const cudaError_t status = cudaEventQuery(event_of(event));
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check(status, "cudaEventQuery", "done");
+  return true;
+}
+
+void CudaDevice::synchronize(Event& event) {
+  DS_CUDA(cudaEventSynchronize(event_of(event)), "synchronize");
+  collect_host_calls();
+}
+
+void CudaDevice::synchronize(Stream& stream) {
+  DS_CUDA(cudaStreamSynchronize(stream_of(stream)), "synchronize");
+  collect_host_calls();
+}
+
+void CudaDevice::synchronize_all() {
+  make_current();
+  DS_CUDA(cudaDeviceSynchronize(), "synchronize_all");
+  collect_host_calls();
+}
+
+double CudaDevice::elapsed_ms(Event& start, Event& end) {
+  float milliseconds = 0;
+  DS_CUDA(cudaEventElapsedTime(&milliseconds, event_of(start), event_of(end)), "elapsed_ms");
+  return milliseconds;
+}
+
+void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) {
+  if (bytes == 0) return;
+  make_current();
+  DS_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_of(stream)), "copy");
+  if (pageable(dst) || pageable(src)) DS_CUDA(cudaStreamSynchronize(stream_of(stream)), "copy");
+}
+
+void CudaDevice::run_host_call(void* data) {
+  auto* call = static_cast<HostCall*>(data);
+  call->task();
+  HostCall* head = call->device.finished_.load(std::memory_order_relaxed);
+  do {
+    call->next = head;
+  } while (!call->device.finished_.compare_exchange_weak(head, call, std::memory_order_release,
+                                                         std::memory_order_relaxed));
+}
+
+void CudaDevice::collect_host_calls() {
+  if (!finished_.load(std::memory_order_relaxed)) return;
+  HostCall* call = finished_.exchange(nullptr, std::memory_order_acquire);
+  while (call) delete std::exchange(call, call->next);
+}
+
+void CudaDevice::launch_host(Stream& stream, std::function<void()> task) {
+  make_current();
+  collect_host_calls();
+  auto call = std::make_unique<HostCall>(HostCall{*this, std::move(task)});
+  DS_CUDA(cudaLaunchHostFunc(stream_of(stream), run_host_call, call.get()), "launch_host");
+  call.release();  // collect_host_calls deletes it
+}
+
+void CudaDevice::run(OpId op, const void* args, Stream& stream) {
+  make_current();
+  run_op(op, args, *this, stream_of(stream));
+}
+
+Gemm& CudaDevice::gemm() {
+  if (!gemm_) gemm_ = std::make_unique<Gemm>(*this);
+  return *gemm_;
+}
+
+void CudaDevice::forget(cudaStream_t stream) {
+  if (gemm_) gemm_->forget(stream);
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,102 @@
+// A GPU as a device: streams, events, copies, host calls, memory, and the CUDA op table.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "../core/device.h"
+#include "entry.h"
+#include "memory_pool.h"
+
+namespace ds::cuda {
+
+class CudaDevice;
+class Gemm;
+
+/// Owns a non-blocking CUDA stream: it never orders itself with the legacy default stream.
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(CudaDevice& device);
+  ~CudaStream() override;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  CudaDevice& device_;
+  cudaStream_t stream_ = nullptr;
+};
+
+inline cudaStream_t stream_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
+
+/// Methods make this GPU the calling thread's current one. Matrix products need cuBLASLt, which is opened
+/// when the first one runs.
+class CudaDevice final : public Device {
+ public:
+  /// Throws DS_DEVICE when GPU `index` is older than compute capability 8.0.
+  explicit CudaDevice(int index);
+  ~CudaDevice() override;
+  DeviceInfo info() const override;
+
+  void* allocate(size_t bytes, Stream& stream) override;
+  void release(void* data, size_t bytes, Stream& stream) override;
+  void* allocate_pinned(size_t bytes) override;
+  void release_pinned(void* data, size_t bytes) override;
+  MemoryStats memory() const override;
+  void reset_peaks() override;
+  void set_cap(size_t bytes) override;
+  void trim() override;
+
+  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Event> create_event(bool timed) override;
+  Stream& compute_stream() override { return *compute_; }
+  void record(Event& event, Stream& stream) override;
+  void wait(Stream& stream, Event& event) override;
+  bool done(Event& event) override;
+  void synchronize(Event& event) override;
+  void synchronize(Stream& stream) override;
+  void synchronize_all() override;
+  double elapsed_ms(Event& start, Event& end) override;
+
+  void copy(void* dst, const void* src, size_t bytes, Stream& stream) override;
+  void launch_host(Stream& stream, std::function<void()> task) override;
+  void run(OpId op, const void* args, Stream& stream) override;
+  void set_deterministic_algorithms(bool deterministic) override { deterministic_ = deterministic; }
+
+  // For op bodies and for the rest of the CUDA back end.
+  int index() const { return index_; }
+  int sm_count() const { return properties_.multiProcessorCount; }
+  int compute_capability() const { return properties_.major * 10 + properties_.minor; }
+  bool deterministic_algorithms() const { return deterministic_; }
+  MemoryPool& pool() { return *pool_; }
+  /// Opens cuBLASLt on first use. Throws DS_LIBRARY where it is not installed.
+  Gemm& gemm();
+  void make_current() const;
+  /// A stream is about to be destroyed: returns what is kept for it.
+  void forget(cudaStream_t stream);
+
+ private:
+  struct HostCall;
+  static void CUDART_CB run_host_call(void* call);
+  /// Destroys the tasks of finished host calls: here, because what they own may call into CUDA, which
+  /// the thread that ran them must not.
+  void collect_host_calls();
+
+  const int index_;
+  cudaDeviceProp properties_{};
+  bool deterministic_ = false;
+  std::atomic<HostCall*> finished_{nullptr};
+  std::unique_ptr<CudaStream> compute_;
+  std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<Gemm> gemm_;
+};
+
+/// Runs one op's body (op_table.cu); `args` as in Device::run.
+void run_op(OpId op, const void* args, CudaDevice& device, cudaStream_t stream);
+
+/// What a probe of the installed driver and its GPUs finds.
+CudaProbe probe_gpus();
+
+}  // namespace ds::cuda

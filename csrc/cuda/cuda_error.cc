@@ -1,0 +1,40 @@
+// fail(): one sentence for every failure of the CUDA runtime.
+#include "cuda_error.h"
+
+#include "../core/error.h"
+
+namespace ds::cuda {
+
+namespace {
+
+const char* hint_for(cudaError_t status) {
+  switch (status) {
+    case cudaErrorMemoryAllocation:
+      return "Use a smaller micro-batch or sequence, activation checkpointing or offloading.";
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorAssert:
+    case cudaErrorLaunchFailure:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+      return "The device cannot be used by this process any more; restart it. The fault may come from an "
+             "earlier op: set CUDA_LAUNCH_BLOCKING=1 to find which.";
+    case cudaErrorECCUncorrectable:
+      return "The GPU's memory reported a hardware fault; use another GPU.";
+    case cudaErrorNoKernelImageForDevice:
+      return "The library was built for other GPU architectures; rebuild it on this machine.";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+void fail(cudaError_t status, const char* expression, const char* op) {
+  static_cast<void>(cudaGetLastError());
+  const char* code = status == cudaErrorMemoryAllocation ? "DS_OUT_OF_MEMORY" : "DS_CUDA";
+  throw Error(code, op, text(expression, " to succeed"),
+              text(cudaGetErrorName(status), ": ", cudaGetErrorString(status)), hint_for(status));
+}
+
+}  // namespace ds::cuda

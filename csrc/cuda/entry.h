@@ -1,0 +1,31 @@
+// The C functions through which the core finds and opens GPUs in libds_cuda.so, without CUDA headers.
+#pragma once
+
+#include "../ops/op_list.h"
+
+namespace ds {
+
+class Device;
+
+/// Changes with the interface of Device or with the op table, so that a stale library is refused.
+constexpr int kCudaInterface = 1 * 1000 + static_cast<int>(OpId::count);
+
+/// What can be known about the GPUs without using one. Versions are as 13000 for 13.0; 0 is "none".
+struct CudaProbe {
+  int device_count;
+  int driver_version;   // the newest CUDA the driver supports
+  int runtime_version;  // the CUDA this library was built with
+  char message[256];    // empty when GPUs can be used, else one sentence with the versions and the cure
+};
+
+}  // namespace ds
+
+#define DS_CUDA_EXPORT extern "C" __attribute__((visibility("default")))
+
+/// kCudaInterface of the library; compare before calling anything else.
+DS_CUDA_EXPORT int ds_cuda_interface();
+/// Fills `probe`; never throws.
+DS_CUDA_EXPORT void ds_cuda_probe(ds::CudaProbe* probe);
+/// Opens GPU `index` of those visible to the process. The caller owns the device and keeps it until the
+/// process ends. Throws DS_DEVICE when it cannot be used, with the probe's sentence, else DS_CUDA.
+DS_CUDA_EXPORT ds::Device* ds_cuda_open(int index);

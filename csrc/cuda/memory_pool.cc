@@ -1,0 +1,179 @@
+// MemoryPool over cudaMallocFromPoolAsync: free list, cap, recovery from exhaustion, counters.
+#include "memory_pool.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "../core/error.h"
+#include "cuda_error.h"
+
+namespace ds::cuda {
+
+namespace {
+
+constexpr const char* kOp = "allocate";
+
+size_t rounded(size_t bytes, size_t unit) { return (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit; }
+
+void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
+  DS_CUDA(cudaMemPoolSetAttribute(pool, which, &value), kOp);
+}
+
+/// Whether an allocation may make its stream wait for another stream's release to get memory.
+void allow_stream_waits(cudaMemPool_t pool, bool allow) {
+  int value = allow;
+  DS_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &value), kOp);
+}
+
+cudaMemPool_t create_pool(int device, size_t cap) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  properties.maxSize = cap;
+  cudaMemPool_t pool = nullptr;
+  DS_CUDA(cudaMemPoolCreate(&pool, &properties), kOp);
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+  // Copies and computation overlap; an allocation must not order them behind the caller's back.
+  allow_stream_waits(pool, false);
+  return pool;
+}
+
+}  // namespace
+
+MemoryPool::MemoryPool(int device, cudaStream_t compute) : device_(device), compute_(compute) {
+  size_t free = 0;
+  DS_CUDA(cudaMemGetInfo(&free, &stats_.total), kOp);
+  pool_ = create_pool(device_, 0);
+}
+
+MemoryPool::~MemoryPool() {
+  empty_free_list();
+  cudaMemPoolDestroy(pool_);
+}
+
+size_t MemoryPool::attribute(cudaMemPoolAttr which) const {
+  uint64_t value = 0;
+  DS_CUDA(cudaMemPoolGetAttribute(pool_, which, &value), "memory");
+  return value;
+}
+
+void* MemoryPool::from_pool(size_t size, cudaStream_t stream) {
+  if (stats_.cap && stats_.in_use + size > stats_.cap) return nullptr;
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  check(status, "cudaMallocFromPoolAsync", kOp);
+  if (stats_.cap && attribute(cudaMemPoolAttrReservedMemCurrent) > stats_.cap) {
+    DS_CUDA(cudaFreeAsync(data, stream), kOp);
+    return nullptr;
+  }
+  return data;
+}
+
+void* MemoryPool::recover(size_t size, cudaStream_t stream) {
+  empty_free_list();
+  allow_stream_waits(pool_, true);
+  void* data = from_pool(size, stream);
+  allow_stream_waits(pool_, false);
+  if (data) return data;
+  trim_locked();
+  return from_pool(size, stream);
+}
+
+void* MemoryPool::allocate(size_t bytes, cudaStream_t stream) {
+  if (void* data = try_allocate(bytes, stream)) return data;
+  const size_t size = rounded(bytes, kClass);
+  std::lock_guard lock(mutex_);
+  void* data = recover(size, stream);
+  if (!data) {
+    throw Error("DS_OUT_OF_MEMORY", kOp, text(size, " bytes of device memory"),
+                text(stats_.in_use, " bytes in use, ", attribute(cudaMemPoolAttrReservedMemCurrent),
+                     " reserved, cap ", stats_.cap ? text(stats_.cap) : std::string("none"), ", device ",
+                     stats_.total),
+                "Use a smaller micro-batch or sequence, activation checkpointing or offloading, or raise "
+                "the memory cap.");
+  }
+  count_allocation(size);
+  return data;
+}
+
+void* MemoryPool::try_allocate(size_t bytes, cudaStream_t stream) {
+  const size_t size = rounded(bytes, kClass);
+  std::lock_guard lock(mutex_);
+  void* data = nullptr;
+  if (size <= kSmall && stream == compute_ && !free_[size / kClass].empty()) {
+    data = free_[size / kClass].back();
+    free_[size / kClass].pop_back();
+  } else {
+    data = from_pool(size, stream);
+    if (!data) return nullptr;
+  }
+  count_allocation(size);
+  return data;
+}
+
+void MemoryPool::count_allocation(size_t size) {
+  stats_.in_use += size;
+  stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
+  ++stats_.allocations;
+}
+
+void MemoryPool::release(void* data, size_t bytes, cudaStream_t stream) noexcept {
+  if (!data) return;
+  const size_t size = rounded(bytes, kClass);
+  std::lock_guard lock(mutex_);
+  stats_.in_use -= size;
+  if (size <= kSmall && stream == compute_) {
+    free_[size / kClass].push_back(data);
+  } else if (cudaFreeAsync(data, stream) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
+}
+
+void MemoryPool::empty_free_list() noexcept {
+  for (std::vector<void*>& blocks : free_) {
+    for (void* block : blocks) cudaFreeAsync(block, compute_);
+    blocks.clear();
+  }
+}
+
+void MemoryPool::trim_locked() {
+  empty_free_list();
+  DS_CUDA(cudaDeviceSynchronize(), "trim");
+  DS_CUDA(cudaMemPoolTrimTo(pool_, 0), "trim");
+}
+
+void MemoryPool::trim() {
+  std::lock_guard lock(mutex_);
+  trim_locked();
+}
+
+MemoryStats MemoryPool::stats() const {
+  std::lock_guard lock(mutex_);
+  MemoryStats out = stats_;
+  out.reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
+  out.peak_reserved = std::max<size_t>(out.reserved, attribute(cudaMemPoolAttrReservedMemHigh));
+  return out;
+}
+
+void MemoryPool::reset_peaks() {
+  std::lock_guard lock(mutex_);
+  stats_.peak_in_use = stats_.in_use;
+  set_attribute(pool_, cudaMemPoolAttrReservedMemHigh, 0);
+}
+
+void MemoryPool::set_cap(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  stats_.cap = bytes;
+  if (stats_.in_use > 0) return;
+  trim_locked();
+  const cudaMemPool_t replaced = std::exchange(pool_, create_pool(device_, bytes));
+  DS_CUDA(cudaMemPoolDestroy(replaced), "set_cap");
+}
+
+}  // namespace ds::cuda
