@@ -1,0 +1,237 @@
+// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel.
+#include "matmul.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "../cuda/cuda_context.h"
+#include "../cuda/cuda_device.h"
+#include "../cuda/gemm.h"
+#include "copy.h"
+#include "unary_math.h"
+
+namespace ds::cuda {
+
+void run(const Copy& op, CudaContext& ctx);
+
+namespace {
+
+constexpr const char* kOp = "matmul";
+
+/// What cuBLASLt leaves to be done: product to out.
+template <class T>
+struct Finish {
+  const float* product;  // [total_rows, columns] contiguous; null stands for zeros
+  const T* bias;         // [columns] or null
+  T* aux;                // laid out as out, or null
+  T* out;
+  int64_t total_rows, rows, columns;  // total_rows = batch * rows
+  int64_t row_stride, batch_stride;   // of out and aux
+  MatmulEpilogue epilogue;
+  bool accumulate;
+};
+
+constexpr int kLanes = 32, kRowsPerBlock = 8;
+
+template <class T>
+__global__ void finish_kernel(Finish<T> f) {
+  const int64_t step = int64_t{gridDim.x} * kRowsPerBlock;
+  for (int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.y; row < f.total_rows; row += step) {
+    const int64_t first = row / f.rows * f.batch_stride + row % f.rows * f.row_stride;
+    for (int64_t column = threadIdx.x; column < f.columns; column += kLanes) {
+      const int64_t at = first + column;
+      float z = f.product ? f.product[row * f.columns + column] : 0.0f;
+      if (f.bias) z += to_float(f.bias[column]);
+      if (f.epilogue == MatmulEpilogue::gelu) {
+        if (f.aux) f.aux[at] = from_float<T>(z);
+        z = unary_value<UnaryOp::gelu_tanh>(z);
+      } else if (f.epilogue == MatmulEpilogue::gelu_grad) {
+        z *= unary_derivative<UnaryOp::gelu_tanh>(to_float(f.aux[at]));
+      }
+      if (f.accumulate) z += to_float(f.out[at]);
+      f.out[at] = from_float<T>(z);
+    }
+  }
+}
+
+void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaContext& ctx) {
+  for_floating(kOp, p.out_dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t total_rows = p.batch * p.rows;
+    const Finish<T> f{product, op.bias.as<T>(), op.aux.as<T>(), op.out.as<T>(), total_rows, p.rows,
+                      p.columns, p.out_row_stride, p.out_batch_stride, op.epilogue, op.accumulate};
+    const int64_t wanted = (total_rows + kRowsPerBlock - 1) / kRowsPerBlock;
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(wanted, ctx.sm_count * 8));
+    finish_kernel<<<blocks, dim3(kLanes, kRowsPerBlock), 0, ctx.stream>>>(f);
+    DS_CUDA_LAUNCHED(kOp);
+  });
+}
+
+void check_operand(const View& v, const char* name) {
+  DS_CHECK_SHAPE(v.ndim == 2 || v.ndim == 3, kOp, text(name, " with 2 or 3 dims"), v.describe());
+  DS_CHECK_SHAPE(v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1, kOp, text(name, " with last stride 1"),
+                 text(v.describe(), " with last stride ", v.strides[v.ndim - 1]));
+}
+
+void check_dtypes(const Matmul& op) {
+  require_same_dtype(kOp, op.a, op.b);
+  for_floating(kOp, op.a.dtype, [](auto) {});
+  if (op.out.dtype != op.a.dtype && op.out.dtype != DType::f32) {
+    throw Error("DS_DTYPE", kOp, text("out ", name_of(op.a.dtype), " or f32"), name_of(op.out.dtype));
+  }
+  if (op.bias) require_same_dtype(kOp, op.out, op.bias);
+  if (op.aux) require_same_dtype(kOp, op.out, op.aux);
+}
+
+void check_epilogue(const Matmul& op) {
+  const bool grad = op.epilogue == MatmulEpilogue::gelu_grad;
+  if (op.accumulate && op.epilogue != MatmulEpilogue::none) {
+    throw Error("DS_ARGUMENT", kOp, "no epilogue together with accumulate", "both");
+  }
+  if (grad && (op.bias || !op.aux)) {
+    throw Error("DS_ARGUMENT", kOp, "gelu_grad with aux and without bias",
+                text("aux ", op.aux.describe(), ", bias ", op.bias.describe()));
+  }
+  if (op.bias) {
+    DS_CHECK_SHAPE(op.bias.ndim == 1 && op.bias.shape[0] == op.out.size(-1) && op.bias.contiguous(), kOp,
+                   text("bias [", op.out.size(-1), "] contiguous"), op.bias.describe());
+  }
+  if (op.aux) {
+    require_same_shape(kOp, op.out, op.aux);
+    for (int d = 0; d < op.out.ndim; ++d) {
+      DS_CHECK_SHAPE(op.out.shape[d] <= 1 || op.aux.strides[d] == op.out.strides[d], kOp,
+                     text("aux with out's strides, ", op.out.strides[d], " in dim ", d),
+                     text(op.aux.strides[d]));
+    }
+  }
+}
+
+int64_t batch_stride(const View& v) { return v.ndim == 3 && v.shape[0] > 1 ? v.strides[0] : 0; }
+
+/// Stride between rows; of a single row, which has none, its length.
+int64_t row_stride(const View& v) { return v.size(-2) > 1 ? v.strides[v.ndim - 2] : v.size(-1); }
+
+/// Shapes, strides and dtypes of the op; alignments and the epilogue are set by plan_fused.
+GemmProblem checked(const Matmul& op) {
+  check_operand(op.a, "a");
+  check_operand(op.b, "b");
+  check_operand(op.out, "out");
+  check_dtypes(op);
+  GemmProblem p{};
+  p.rows = op.a.size(op.trans_a ? -1 : -2);
+  p.inner = op.a.size(op.trans_a ? -2 : -1);
+  p.columns = op.b.size(op.trans_b ? -2 : -1);
+  p.batch = op.out.ndim == 3 ? op.out.shape[0] : 1;
+  DS_CHECK_SHAPE(op.b.size(op.trans_b ? -1 : -2) == p.inner, kOp,
+                 text("b with an inner size of ", p.inner), op.b.describe());
+  DS_CHECK_SHAPE(op.out.size(-2) == p.rows && op.out.size(-1) == p.columns, kOp,
+                 text("out [", p.rows, ", ", p.columns, "]"), op.out.describe());
+  for (const View* v : {&op.a, &op.b}) {
+    DS_CHECK_SHAPE(v->ndim == 2 || v->shape[0] == p.batch, kOp, text("a batch of ", p.batch), v->describe());
+  }
+  DS_CHECK_SHAPE(p.rows <= 1 || p.columns == 0 || row_stride(op.out) >= p.columns, kOp,
+                 "rows of out that do not overlap", text("row stride ", row_stride(op.out)));
+  check_epilogue(op);
+  p.dtype = op.a.dtype;
+  p.out_dtype = op.out.dtype;
+  p.trans_a = op.trans_a;
+  p.trans_b = op.trans_b;
+  p.accumulate = op.accumulate;
+  p.out_row_stride = row_stride(op.out);
+  p.out_batch_stride = batch_stride(op.out);
+  return p;
+}
+
+/// v, or a contiguous copy of it where its rows overlap (broadcast or sliding windows), which cuBLASLt
+/// does not take.
+View with_separate_rows(const View& v, CudaContext& ctx) {
+  if (row_stride(v) >= v.size(-1)) return v;
+  View packed = v;
+  int64_t stride = 1;
+  for (int d = v.ndim - 1; d >= 0; --d) {
+    packed.strides[d] = stride;
+    stride *= v.shape[d];
+  }
+  packed.data = ctx.scratch(static_cast<size_t>(v.numel()) * size_of(v.dtype));
+  run(Copy{v, packed}, ctx);
+  return packed;
+}
+
+/// A batch whose matrices follow each other and share b is one tall product.
+void merge_batch(GemmProblem& p) {
+  const bool tall = p.batch > 1 && !p.trans_a && p.b_batch_stride == 0 &&
+                    p.a_batch_stride == p.rows * p.a_row_stride &&
+                    p.out_batch_stride == p.rows * p.out_row_stride;
+  if (!tall) return;
+  p.rows *= p.batch;
+  p.batch = 1;
+  p.a_batch_stride = p.out_batch_stride = 0;
+}
+
+lt::Epilogue epilogue_of(const Matmul& op) {
+  switch (op.epilogue) {
+    case MatmulEpilogue::gelu:
+      if (op.aux) return op.bias ? lt::Epilogue::gelu_aux_bias : lt::Epilogue::gelu_aux;
+      return op.bias ? lt::Epilogue::gelu_bias : lt::Epilogue::gelu;
+    case MatmulEpilogue::gelu_grad: return lt::Epilogue::gelu_grad;
+    default: return op.bias ? lt::Epilogue::bias : lt::Epilogue::none;
+  }
+}
+
+/// cuBLASLt's rules for aux: 16-byte alignment, row and batch strides of whole groups of 8.
+bool aux_can_be_fused(const Matmul& op, const GemmProblem& p) {
+  return !op.aux || (alignment_of(op.aux.data) == 16 && p.out_row_stride % 8 == 0 &&
+                     p.out_batch_stride % 8 == 0);
+}
+
+bool run_fused(const Matmul& op, GemmProblem p, GemmOperands operands, CudaContext& ctx) {
+  if (!aux_can_be_fused(op, p)) return false;
+  p.epilogue = epilogue_of(op);
+  p.out_alignment = alignment_of(op.out.data);
+  p.bias_alignment = op.bias ? alignment_of(op.bias.data) : 0;
+  p.aux_alignment = op.aux ? alignment_of(op.aux.data) : 0;
+  return ctx.device.gemm().run(p, operands, ctx.stream);
+}
+
+/// The product in f32 to scratch, everything else by finish_kernel: still one rounding at the end.
+void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands operands, CudaContext& ctx) {
+  GemmProblem plain = p;
+  plain.out_dtype = DType::f32;
+  plain.out_row_stride = p.columns;
+  plain.out_batch_stride = p.batch > 1 ? p.rows * p.columns : 0;
+  plain.out_alignment = 16;
+  plain.epilogue = lt::Epilogue::none;
+  plain.accumulate = false;
+  float* product = ctx.scratch_of<float>(static_cast<size_t>(p.batch * p.rows * p.columns));
+  operands.out = product;
+  if (!ctx.device.gemm().run(plain, operands, ctx.stream)) {
+    throw Error("DS_UNSUPPORTED", kOp, "a product that cuBLASLt can compute",
+                text(op.a.describe(), op.trans_a ? "^T by " : " by ", op.b.describe(),
+                     op.trans_b ? "^T" : ""),
+                "Split the product, or make its operands contiguous.");
+  }
+  finish(op, p, product, ctx);
+}
+
+}  // namespace
+
+void run(const Matmul& op, CudaContext& ctx) {
+  GemmProblem p = checked(op);
+  if (p.rows == 0 || p.columns == 0 || p.batch == 0) return;
+  if (p.inner == 0) return finish(op, p, nullptr, ctx);
+  const View a = with_separate_rows(op.a, ctx), b = with_separate_rows(op.b, ctx);
+  p.a_row_stride = row_stride(a);
+  p.b_row_stride = row_stride(b);
+  p.a_batch_stride = batch_stride(a);
+  p.b_batch_stride = batch_stride(b);
+  p.a_alignment = alignment_of(a.data);
+  p.b_alignment = alignment_of(b.data);
+  merge_batch(p);
+  if (p.batch > std::numeric_limits<int32_t>::max()) {
+    throw Error("DS_LIMIT", kOp, "a batch below 2^31", text(p.batch));
+  }
+  const GemmOperands operands{a.data, b.data, op.bias.data, op.aux.data, op.out.data};
+  if (!run_fused(op, p, operands, ctx)) run_in_two_steps(op, p, operands, ctx);
+}
+
+}  // namespace ds::cuda
