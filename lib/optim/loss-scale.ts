@@ -1,0 +1,135 @@
+// Loss scaling for fp16: the factor that keeps small gradients representable, and how overflows move it.
+// Source: DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler (the one of ZeRO, used at every stage here).
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+
+export interface LossScaler {
+  /** What the loss is multiplied by in the next backward. */
+  readonly scale: number;
+  /** Whether an overflow can be answered with a smaller scale. */
+  readonly dynamic: boolean;
+  /** To be called once per global step. A step whose gradients overflowed was not applied. */
+  update(overflow: boolean): void;
+  /** For checkpoints. */
+  state(): JsonObject;
+  load(state: JsonObject): void;
+}
+
+/** A factor that never moves: `fp16.loss_scale` above 0, and 1 for bf16 and fp32. */
+export class StaticLossScaler implements LossScaler {
+  readonly dynamic = false;
+
+  constructor(readonly scale: number) {}
+
+  update(_overflow: boolean): void {}
+
+  state(): JsonObject {
+    return {};
+  }
+
+  load(_state: JsonObject): void {}
+}
+
+export interface DynamicLossScalerOptions {
+  /** The first scale is 2 to this power. Default 16. */
+  initialScalePower?: number;
+  /** Good steps between two doublings. Default 1000. */
+  window?: number;
+  /** Overflows before a halving; 0 or less never halves. Default 2. */
+  hysteresis?: number;
+  /** Refills the hysteresis after every good step instead of at each doubling. Default false. */
+  consecutiveHysteresis?: boolean;
+  /** Default 1. */
+  minScale?: number;
+}
+
+/**
+ * Doubles after window + 1 good steps in a row and every `window` good steps from then on; halves when an
+ * overflow finds the hysteresis used up. There is no upper limit.
+ */
+export class DynamicLossScaler implements LossScaler {
+  readonly dynamic = true;
+  private current: number;
+  private iteration = 0;
+  private lastOverflow = -1;
+  private hysteresisLeft: number;
+  private readonly hysteresis: number;
+  private readonly window: number;
+  private readonly minScale: number;
+  private readonly consecutive: boolean;
+
+  constructor(options: DynamicLossScalerOptions = {}) {
+    const { initialScalePower = 16, window = 1000, hysteresis = 2, minScale = 1 } = options;
+    this.current = 2 ** initialScalePower;
+    this.hysteresis = hysteresis;
+    this.hysteresisLeft = hysteresis;
+    this.window = window;
+    this.minScale = minScale;
+    this.consecutive = options.consecutiveHysteresis ?? false;
+  }
+
+  get scale(): number {
+    return this.current;
+  }
+
+  /** Throws DS_NONFINITE when gradients overflow although the scale has reached its minimum. */
+  update(overflow: boolean): void {
+    if (overflow) this.shrink();
+    else this.grow();
+    this.iteration++;
+  }
+
+  private shrink(): void {
+    if (this.hysteresis !== 1 && this.hysteresisLeft !== 1) this.hysteresisLeft--;
+    else if (this.current === this.minScale) throw this.exhausted();
+    else this.current = Math.max(this.current / 2, this.minScale);
+    this.lastOverflow = this.iteration;
+  }
+
+  private grow(): void {
+    if (this.consecutive) this.hysteresisLeft = this.hysteresis;
+    const stable = this.iteration - this.lastOverflow - 1;
+    if (stable === 0 || stable % this.window !== 0) return;
+    this.hysteresisLeft = this.hysteresis;
+    this.current *= 2;
+  }
+
+  private exhausted(): DsError {
+    return new DsError({
+      code: 'DS_NONFINITE',
+      op: 'loss scale',
+      expected: `finite fp16 gradients at the minimum scale ${this.minScale}`,
+      got: `infinity or NaN in global step ${this.iteration + 1}`,
+      hint: 'Check data and initialisation for NaN, lower the learning rate, or train in bf16.',
+    });
+  }
+
+  state(): JsonObject {
+    return {
+      scale: this.current,
+      iteration: this.iteration,
+      lastOverflow: this.lastOverflow,
+      hysteresisLeft: this.hysteresisLeft,
+    };
+  }
+
+  /** Continues from a saved state; window, hysteresis and minimum stay those of this object. */
+  load(state: JsonObject): void {
+    this.current = wanted(state, 'scale');
+    this.iteration = wanted(state, 'iteration');
+    this.lastOverflow = wanted(state, 'lastOverflow');
+    this.hysteresisLeft = wanted(state, 'hysteresisLeft');
+  }
+}
+
+function wanted(state: JsonObject, key: string): number {
+  const value = state[key];
+  if (typeof value === 'number' && Number.isFinite(value)) return value;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: `loss scale state "${key}"`,
+    expected: 'a finite number',
+    got: JSON.stringify(value),
+    hint: 'The checkpoint was saved without a dynamic loss scale, or is damaged.',
+  });
+}

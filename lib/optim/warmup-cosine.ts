@@ -1,0 +1,57 @@
+// WarmupCosineLR: a share of the optimizer's own rate that climbs, then follows half a cosine down.
+// Source: DeepSpeed runtime/lr_schedules.py, WarmupCosineLR.
+import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import { type WarmupType, warmupFraction } from './warmup.js';
+
+export interface WarmupCosineOptions {
+  /** The optimizer's rate, of which the schedule takes a share. */
+  baseLr: number;
+  /** Updates of the whole run, warm-up included. */
+  totalSteps: number;
+  /** Share at the start of the warm-up. Default 0. */
+  warmupMinRatio?: number;
+  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
+  warmupSteps?: number;
+  /** Share at the end. Default 1e-4. */
+  cosMinRatio?: number;
+  /** Default "log". */
+  warmupType?: WarmupType;
+}
+
+/**
+ * Before the first update the share is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
+ * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2), p = min(1, (t - warmup + 1) / max(1, total - warmup)).
+ */
+export class WarmupCosineLr extends PureSchedule {
+  readonly name = 'WarmupCosineLR';
+  private readonly options: Required<WarmupCosineOptions>;
+
+  constructor(options: WarmupCosineOptions) {
+    super();
+    const { warmupMinRatio = 0, warmupSteps = 1000, cosMinRatio = 1e-4 } = options;
+    requirePositiveInteger('scheduler.params.warmup_num_steps', warmupSteps);
+    requirePositiveInteger('scheduler.params.total_num_steps', options.totalSteps);
+    this.options = {
+      ...options,
+      warmupMinRatio,
+      warmupSteps: Math.max(2, warmupSteps),
+      cosMinRatio,
+      warmupType: options.warmupType ?? 'log',
+    };
+  }
+
+  lr(appliedSteps: number): number {
+    const t = appliedSteps - 1;
+    return t < 0 ? 0 : this.options.baseLr * this.ratio(t);
+  }
+
+  private ratio(t: number): number {
+    const { warmupSteps, totalSteps, warmupMinRatio, cosMinRatio, warmupType } = this.options;
+    if (t < warmupSteps) {
+      return warmupMinRatio + (1 - warmupMinRatio) * warmupFraction(t, warmupSteps, warmupType);
+    }
+    const progress = Math.min(1, (t - warmupSteps + 1) / Math.max(1, totalSteps - warmupSteps));
+    const wave = (1 + Math.cos(Math.PI * progress)) / 2;
+    return Math.max(0, cosMinRatio + (1 - cosMinRatio) * wave);
+  }
+}
