@@ -18,7 +18,8 @@ std::string loader_reason() {
 /// The path the loader resolved `name` to; `name` itself where it does not say.
 std::string resolved_path(void* handle, const std::string& name) {
   link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || !map || !map->l_name || !*map->l_name) return name;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || !map || !map->l_name || !*map->l_name)
+    return name;
   return map->l_name;
 }
 
@@ -39,13 +40,15 @@ DynamicLibrary DynamicLibrary::open(const LibraryRequest& request) {
   }
   std::string names;
   for (const std::string& name : request.candidates) names += (names.empty() ? "" : ", ") + name;
-  throw Error("DS_LIBRARY", request.noun, text("one of the libraries ", names), reasons, request.hint);
+  throw Error("DS_LIBRARY", request.noun, text("one of the libraries ", names), reasons,
+              request.hint);
 }
 
 std::string DynamicLibrary::folder_of(const void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || !info.dli_fname) {
-    throw Error("DS_LIBRARY", "folder_of", "an address inside a loaded module", "an unknown address");
+    throw Error("DS_LIBRARY", "folder_of", "an address inside a loaded module",
+                "an unknown address");
   }
   const std::string file = info.dli_fname;
   const size_t slash = file.find_last_of('/');

@@ -1,4 +1,4 @@
-// A shared library opened at run time: RAII over dlopen, with errors that name what was tried and the cure.
+// A shared library opened at run time: RAII over dlopen, errors that name what was tried.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ struct LibraryRequest {
   std::string hint;                     // what the user can do when none loads
 };
 
-/// An open library, closed on destruction; every pointer taken from it must be gone by then. Symbols
-/// stay private to it (RTLD_LOCAL).
+/// An open library, closed on destruction; every pointer taken from it must be gone by then.
+/// Symbols stay private to it (RTLD_LOCAL).
 class DynamicLibrary {
  public:
   /// Throws DS_LIBRARY with every candidate and the loader's reason for refusing it.

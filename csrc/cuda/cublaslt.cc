@@ -11,8 +11,9 @@ LibraryRequest request() {
   return {"cuBLASLt",
           {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
            "/usr/local/cuda/lib64/libcublasLt.so"},
-          "Matrix products on a GPU need cuBLAS 12 or 13: install it with the CUDA toolkit (for example the "
-          "package libcublas-13-0) and put its folder on LD_LIBRARY_PATH, or use the CPU device."};
+          "Matrix products on a GPU need cuBLAS 12 or 13: install it with the CUDA toolkit (for "
+          "example the package libcublas-13-0) and put its folder on LD_LIBRARY_PATH, or use the "
+          "CPU device."};
 }
 
 }  // namespace
@@ -30,7 +31,8 @@ CublasLt::CublasLt()
       layout_destroy(library.symbol<lt::LayoutDestroyFn*>("cublasLtMatrixLayoutDestroy")),
       layout_set(library.symbol<lt::LayoutSetFn*>("cublasLtMatrixLayoutSetAttribute")),
       preference_create(library.symbol<lt::PreferenceCreateFn*>("cublasLtMatmulPreferenceCreate")),
-      preference_destroy(library.symbol<lt::PreferenceDestroyFn*>("cublasLtMatmulPreferenceDestroy")),
+      preference_destroy(
+          library.symbol<lt::PreferenceDestroyFn*>("cublasLtMatmulPreferenceDestroy")),
       preference_set(library.symbol<lt::PreferenceSetFn*>("cublasLtMatmulPreferenceSetAttribute")),
       heuristic(library.symbol<lt::HeuristicFn*>("cublasLtMatmulAlgoGetHeuristic")),
       matmul(library.symbol<lt::MatmulFn*>("cublasLtMatmul")) {}
@@ -38,7 +40,8 @@ CublasLt::CublasLt()
 void CublasLt::check(lt::Status status, const char* what) const {
   if (status == lt::Status::success) return;
   const char* code = status == lt::Status::alloc_failed ? "DS_OUT_OF_MEMORY" : "DS_CUBLAS";
-  throw Error(code, "matmul", text(what, " of cuBLASLt ", version(), " to succeed"), status_string(status));
+  throw Error(code, "matmul", text(what, " of cuBLASLt ", version(), " to succeed"),
+              status_string(status));
 }
 
 }  // namespace ds::cuda

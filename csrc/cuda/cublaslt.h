@@ -1,4 +1,4 @@
-// The part of cuBLASLt that we use, declared by ourselves so that neither building nor loading needs it.
+// The part of cuBLASLt that we use, declared here so that building does not need its headers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,24 +11,44 @@
 
 namespace ds::cuda {
 
-// Names, values and layouts are those of cublasLt.h of CUDA 12 and 13; cublaslt_check.cc compares them with
-// the real header wherever that is installed.
+// Names, values and layouts are those of cublasLt.h of CUDA 12 and 13; cublaslt_check.cc compares
+// them with the real header wherever that is installed.
 namespace lt {
 
-enum class Status : int32_t { success = 0, alloc_failed = 3, invalid_value = 7, not_supported = 15 };
+enum class Status : int32_t {
+  success = 0,
+  alloc_failed = 3,
+  invalid_value = 7,
+  not_supported = 15
+};
 enum class ComputeType : int32_t { f32 = 68 };  // CUBLAS_COMPUTE_32F: no TF32, no emulation
 enum class Operation : int32_t { none = 0, transpose = 1 };
 enum class DescAttribute : int32_t {
-  trans_a = 3, trans_b = 4, epilogue = 7, bias_pointer = 8,
-  aux_pointer = 11, aux_row_stride = 12, aux_batch_stride = 13
+  trans_a = 3,
+  trans_b = 4,
+  epilogue = 7,
+  bias_pointer = 8,
+  aux_pointer = 11,
+  aux_row_stride = 12,
+  aux_batch_stride = 13
 };
 enum class LayoutAttribute : int32_t { batch_count = 5, batch_stride = 6 };
 enum class PreferenceAttribute : int32_t {
-  workspace_bytes = 1, reduction_schemes = 3,
-  alignment_a = 5, alignment_b = 6, alignment_c = 7, alignment_d = 8
+  workspace_bytes = 1,
+  reduction_schemes = 3,
+  alignment_a = 5,
+  alignment_b = 6,
+  alignment_c = 7,
+  alignment_d = 8
 };
 enum class Epilogue : int32_t {
-  none = 1, bias = 4, gelu = 32, gelu_bias = 36, gelu_aux = 160, gelu_aux_bias = 164, gelu_grad = 192
+  none = 1,
+  bias = 4,
+  gelu = 32,
+  gelu_bias = 36,
+  gelu_aux = 160,
+  gelu_aux_bias = 164,
+  gelu_grad = 192
 };
 /// How the parts of a split inner dimension are summed; a bit set.
 enum class Reduction : uint32_t { none = 0, in_place = 1, compute_type = 2, output_type = 4 };
@@ -56,17 +76,18 @@ using VersionFn = size_t();
 using DescCreateFn = Status(Desc*, ComputeType, cudaDataType);
 using DescDestroyFn = Status(Desc);
 using DescSetFn = Status(Desc, DescAttribute, const void*, size_t);
-using LayoutCreateFn = Status(Layout*, cudaDataType, uint64_t rows, uint64_t columns, int64_t stride);
+using LayoutCreateFn = Status(Layout*, cudaDataType, uint64_t rows, uint64_t columns,
+                              int64_t stride);
 using LayoutDestroyFn = Status(Layout);
 using LayoutSetFn = Status(Layout, LayoutAttribute, const void*, size_t);
 using PreferenceCreateFn = Status(Preference*);
 using PreferenceDestroyFn = Status(Preference);
 using PreferenceSetFn = Status(Preference, PreferenceAttribute, const void*, size_t);
-using HeuristicFn = Status(Handle, Desc, Layout a, Layout b, Layout c, Layout d, Preference, int wanted,
-                           Heuristic* results, int* found);
-using MatmulFn = Status(Handle, Desc, const void* alpha, const void* a, Layout, const void* b, Layout,
-                        const void* beta, const void* c, Layout, void* d, Layout, const Algorithm*,
-                        void* workspace, size_t workspace_bytes, cudaStream_t);
+using HeuristicFn = Status(Handle, Desc, Layout a, Layout b, Layout c, Layout d, Preference,
+                           int wanted, Heuristic* results, int* found);
+using MatmulFn = Status(Handle, Desc, const void* alpha, const void* a, Layout, const void* b,
+                        Layout, const void* beta, const void* c, Layout, void* d, Layout,
+                        const Algorithm*, void* workspace, size_t workspace_bytes, cudaStream_t);
 
 }  // namespace lt
 

@@ -1,4 +1,4 @@
-// Compile-time proof that cublaslt.h says what the installed cublasLt.h says; empty where there is none.
+// Compile-time proof that cublaslt.h agrees with the installed cublasLt.h, if there is one.
 #if __has_include(<cublasLt.h>)
 
 #include <cublasLt.h>
@@ -85,7 +85,8 @@ static_assert(sizeof(lt::Heuristic) == sizeof(cublasLtMatmulHeuristicResult_t));
 static_assert(offsetof(lt::Heuristic, workspace_bytes) ==
               offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
 static_assert(offsetof(lt::Heuristic, status) == offsetof(cublasLtMatmulHeuristicResult_t, state));
-static_assert(offsetof(lt::Heuristic, waves) == offsetof(cublasLtMatmulHeuristicResult_t, wavesCount));
+static_assert(offsetof(lt::Heuristic, waves) ==
+              offsetof(cublasLtMatmulHeuristicResult_t, wavesCount));
 
 }  // namespace
 

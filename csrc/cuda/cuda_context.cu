@@ -8,7 +8,9 @@
 namespace ds::cuda {
 
 CudaContext::CudaContext(CudaDevice& device, cudaStream_t stream)
-    : device(device), stream(stream), sm_count(device.sm_count()),
+    : device(device),
+      stream(stream),
+      sm_count(device.sm_count()),
       compute_capability(device.compute_capability()) {}
 
 CudaContext::~CudaContext() {
@@ -21,7 +23,8 @@ CudaContext::~CudaContext() {
 void* CudaContext::scratch(size_t bytes) {
   constexpr int kBlocks = static_cast<int>(std::size(decltype(blocks_){}));
   if (used_ == kBlocks) {
-    throw Error("DS_LIMIT", "scratch", text("at most ", kBlocks, " scratch blocks in one op"), "more");
+    throw Error("DS_LIMIT", "scratch", text("at most ", kBlocks, " scratch blocks in one op"),
+                "more");
   }
   void* data = device.pool().allocate(bytes, stream);
   blocks_[used_++] = {data, bytes};

@@ -83,8 +83,8 @@ DeviceInfo CudaDevice::info() const {
   const CudaProbe versions = probe_gpus();
   return {properties_.name,
           text("compute capability ", properties_.major, ".", properties_.minor, ", ", sm_count(),
-               " multiprocessors, driver CUDA ", version_text(versions.driver_version), ", runtime CUDA ",
-               version_text(versions.runtime_version)),
+               " multiprocessors, driver CUDA ", version_text(versions.driver_version),
+               ", runtime CUDA ", version_text(versions.runtime_version)),
           properties_.totalGlobalMem};
 }
 

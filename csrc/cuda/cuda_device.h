@@ -31,8 +31,8 @@ class CudaStream final : public Stream {
 
 inline cudaStream_t stream_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
 
-/// Methods make this GPU the calling thread's current one. Matrix products need cuBLASLt, which is opened
-/// when the first one runs.
+/// Methods make this GPU the calling thread's current one. Matrix products need cuBLASLt, which is
+/// opened when the first one runs.
 class CudaDevice final : public Device {
  public:
   /// Throws DS_DEVICE when GPU `index` is older than compute capability 8.0.
@@ -80,8 +80,8 @@ class CudaDevice final : public Device {
  private:
   struct HostCall;
   static void CUDART_CB run_host_call(void* call);
-  /// Destroys the tasks of finished host calls: here, because what they own may call into CUDA, which
-  /// the thread that ran them must not.
+  /// Destroys the tasks of finished host calls: here, because what they own may call into CUDA,
+  /// which the thread that ran them must not.
   void collect_host_calls();
 
   const int index_;

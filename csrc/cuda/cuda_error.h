@@ -5,8 +5,9 @@
 
 namespace ds::cuda {
 
-/// Throws DS_CUDA with the failing expression and the runtime's text, or DS_OUT_OF_MEMORY where that is
-/// what it says. Clears the runtime's last error, so that the next launch check is not blamed for it.
+/// Throws DS_CUDA with the failing expression and the runtime's text, or DS_OUT_OF_MEMORY where
+/// that is what it says. Clears the runtime's last error, so that the next launch check is not
+/// blamed for it.
 [[noreturn]] void fail(cudaError_t status, const char* expression, const char* op);
 inline void check(cudaError_t status, const char* expression, const char* op) {
   if (status != cudaSuccess) fail(status, expression, op);

@@ -34,12 +34,12 @@ std::string problem_of(const CudaProbe& probe, cudaError_t status) {
                 ", or build with an older CUDA toolkit.");
   }
   if (status == cudaErrorNoDevice || (status == cudaSuccess && probe.device_count == 0)) {
-    return "The driver shows no GPU to this process; check nvidia-smi, CUDA_VISIBLE_DEVICES and the "
-           "container's device settings.";
+    return "The driver shows no GPU to this process; check nvidia-smi, CUDA_VISIBLE_DEVICES and "
+           "the container's device settings.";
   }
   if (status == cudaSuccess) return "";
-  return text("CUDA could not start (driver ", version_text(probe.driver_version), ", runtime ", runtime,
-              "): ", cudaGetErrorString(status), ".");
+  return text("CUDA could not start (driver ", version_text(probe.driver_version), ", runtime ",
+              runtime, "): ", cudaGetErrorString(status), ".");
 }
 
 }  // namespace
@@ -67,9 +67,9 @@ void ds_cuda_probe(ds::CudaProbe* probe) { *probe = ds::cuda::probe_gpus(); }
 ds::Device* ds_cuda_open(int index) {
   const ds::CudaProbe probe = ds::cuda::probe_gpus();
   if (index < 0 || index >= probe.device_count) {
-    throw ds::Error("DS_DEVICE", "open", ds::text("GPU ", index),
-                    ds::text(probe.device_count, " GPUs"),
-                    probe.message[0] ? probe.message : "Use a number below the number of visible GPUs.");
+    throw ds::Error(
+        "DS_DEVICE", "open", ds::text("GPU ", index), ds::text(probe.device_count, " GPUs"),
+        probe.message[0] ? probe.message : "Use a number below the number of visible GPUs.");
   }
   return new ds::cuda::CudaDevice(index);
 }

@@ -1,4 +1,4 @@
-// The C functions through which the core finds and opens GPUs in libds_cuda.so, without CUDA headers.
+// The C functions of libds_cuda.so, through which the core finds and opens GPUs.
 #pragma once
 
 #include "../ops/op_list.h"
@@ -15,7 +15,7 @@ struct CudaProbe {
   int device_count;
   int driver_version;   // the newest CUDA the driver supports
   int runtime_version;  // the CUDA this library was built with
-  char message[256];    // empty when GPUs can be used, else one sentence with the versions and the cure
+  char message[256];    // empty when GPUs can be used, else the reason, versions and cure
 };
 
 }  // namespace ds
@@ -26,6 +26,7 @@ struct CudaProbe {
 DS_CUDA_EXPORT int ds_cuda_interface();
 /// Fills `probe`; never throws.
 DS_CUDA_EXPORT void ds_cuda_probe(ds::CudaProbe* probe);
-/// Opens GPU `index` of those visible to the process. The caller owns the device and keeps it until the
-/// process ends. Throws DS_DEVICE when it cannot be used, with the probe's sentence, else DS_CUDA.
+/// Opens GPU `index` of those visible to the process. The caller owns the device and keeps it until
+/// the process ends. Throws DS_DEVICE when it cannot be used, with the probe's sentence, else
+/// DS_CUDA.
 DS_CUDA_EXPORT ds::Device* ds_cuda_open(int index);

@@ -19,18 +19,22 @@ constexpr int kCandidates = 16;
 constexpr int kTimingRounds = 3;
 constexpr float kNever = 1e30f;          // the time of an algorithm that would not run
 constexpr float kClearlyFaster = 0.98f;  // of the first proposal's time
-constexpr double kTimedFlops = 1e9;      // below, a launch costs as much as what a better choice saves
+constexpr double kTimedFlops = 1e9;  // below, a launch costs as much as what a better choice saves
 constexpr size_t kTimingScratch = size_t{256} << 20;
-constexpr int kTimedProblems = 512;      // a host that never repeats a shape must not time for ever
+constexpr int kTimedProblems = 512;  // a host that never repeats a shape must not time for ever
 
 static_assert(std::has_unique_object_representations_v<GemmProblem>);
 
 cudaDataType library_type(DType dtype) {
   switch (dtype) {
-    case DType::f32: return CUDA_R_32F;
-    case DType::f16: return CUDA_R_16F;
-    case DType::bf16: return CUDA_R_16BF;
-    default: unsupported(kOp, dtype, "f32, f16 or bf16");
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::f16:
+      return CUDA_R_16F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    default:
+      unsupported(kOp, dtype, "f32, f16 or bf16");
   }
 }
 
@@ -41,15 +45,18 @@ double flops(const GemmProblem& p) {
 
 /// Bytes from out's first element to behind its last.
 size_t out_extent(const GemmProblem& p) {
-  const int64_t elements = (p.batch - 1) * p.out_batch_stride + (p.rows - 1) * p.out_row_stride + p.columns;
+  const int64_t elements =
+      (p.batch - 1) * p.out_batch_stride + (p.rows - 1) * p.out_row_stride + p.columns;
   return static_cast<size_t>(elements) * size_of(p.out_dtype);
 }
 
 bool uses_bias(lt::Epilogue e) {
-  return e == lt::Epilogue::bias || e == lt::Epilogue::gelu_bias || e == lt::Epilogue::gelu_aux_bias;
+  return e == lt::Epilogue::bias || e == lt::Epilogue::gelu_bias ||
+         e == lt::Epilogue::gelu_aux_bias;
 }
 bool uses_aux(lt::Epilogue e) {
-  return e == lt::Epilogue::gelu_aux || e == lt::Epilogue::gelu_aux_bias || e == lt::Epilogue::gelu_grad;
+  return e == lt::Epilogue::gelu_aux || e == lt::Epilogue::gelu_aux_bias ||
+         e == lt::Epilogue::gelu_grad;
 }
 
 /// Two timed events of one measurement.
@@ -101,12 +108,13 @@ size_t Gemm::Hash::operator()(const GemmProblem& problem) const {
   return hash ^ (hash >> 32);
 }
 
-/// The library is column-major: a row-major matrix is its own transpose there, so out^T = op(b)^T op(a)^T
-/// is asked for, with b as the library's first operand and a as its second.
+/// The library is column-major: a row-major matrix is its own transpose there, so out^T = op(b)^T
+/// op(a)^T is asked for, with b as the library's first operand and a as its second.
 struct Gemm::Plan {
   Plan(const CublasLt& library, const GemmProblem& problem) : library(library), problem(problem) {
     const GemmProblem& p = problem;
-    library.check(library.desc_create(&desc, lt::ComputeType::f32, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    library.check(library.desc_create(&desc, lt::ComputeType::f32, CUDA_R_32F),
+                  "cublasLtMatmulDescCreate");
     set(lt::DescAttribute::trans_a, p.trans_b ? lt::Operation::transpose : lt::Operation::none);
     set(lt::DescAttribute::trans_b, p.trans_a ? lt::Operation::transpose : lt::Operation::none);
     set(lt::DescAttribute::epilogue, p.epilogue);
@@ -117,8 +125,8 @@ struct Gemm::Plan {
     const cudaDataType type = library_type(p.dtype), out_type = library_type(p.out_dtype);
     a = layout(type, p.trans_a ? p.inner : p.rows, p.trans_a ? p.rows : p.inner, p.a_row_stride,
                p.a_batch_stride);
-    b = layout(type, p.trans_b ? p.columns : p.inner, p.trans_b ? p.inner : p.columns, p.b_row_stride,
-               p.b_batch_stride);
+    b = layout(type, p.trans_b ? p.columns : p.inner, p.trans_b ? p.inner : p.columns,
+               p.b_row_stride, p.b_batch_stride);
     out = layout(out_type, p.rows, p.columns, p.out_row_stride, p.out_batch_stride);
   }
   ~Plan() {
@@ -131,7 +139,8 @@ struct Gemm::Plan {
 
   template <class T>
   void set(lt::DescAttribute attribute, const T& value) const {
-    library.check(library.desc_set(desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+    library.check(library.desc_set(desc, attribute, &value, sizeof(value)),
+                  "cublasLtMatmulDescSetAttribute");
   }
 
   /// The pointers of the epilogue, which cuBLASLt keeps in the descriptor.
@@ -156,9 +165,11 @@ struct Gemm::Plan {
                   "cublasLtMatrixLayoutCreate");
     if (problem.batch == 1) return made;
     const auto count = static_cast<int32_t>(problem.batch);
-    lt::Status status = library.layout_set(made, lt::LayoutAttribute::batch_count, &count, sizeof(count));
+    lt::Status status =
+        library.layout_set(made, lt::LayoutAttribute::batch_count, &count, sizeof(count));
     if (status == lt::Status::success) {
-      status = library.layout_set(made, lt::LayoutAttribute::batch_stride, &batch_stride, sizeof(batch_stride));
+      status = library.layout_set(made, lt::LayoutAttribute::batch_stride, &batch_stride,
+                                  sizeof(batch_stride));
     }
     if (status != lt::Status::success) library.layout_destroy(made);
     library.check(status, "cublasLtMatrixLayoutSetAttribute");
@@ -173,7 +184,8 @@ Gemm::Gemm(CudaDevice& device) : device_(device) {
 Gemm::~Gemm() {
   plans_.clear();
   library_.destroy(handle_);
-  for (const auto& [stream, data] : workspaces_) device_.pool().release(data, kWorkspaceBytes, stream);
+  for (const auto& [stream, data] : workspaces_)
+    device_.pool().release(data, kWorkspaceBytes, stream);
 }
 
 void* Gemm::workspace(cudaStream_t stream) {
@@ -227,13 +239,14 @@ lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
                          kWorkspaceBytes, stream);
 }
 
-/// Index of the algorithm to keep. Writes to `operands.out` only where the real call will overwrite it
-/// again without having read it or what it may alias; otherwise to scratch, and where there is no memory
-/// for that nothing is timed.
+/// Index of the algorithm to keep. Writes to `operands.out` only where the real call will overwrite
+/// it again without having read it or what it may alias; otherwise to scratch, and where there is
+/// no memory for that nothing is timed.
 size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
                      const GemmOperands& operands, cudaStream_t stream) {
   const GemmProblem& problem = plan.problem;
-  if (algorithms.size() < 2 || flops(problem) < kTimedFlops || timed_problems_ >= kTimedProblems) return 0;
+  if (algorithms.size() < 2 || flops(problem) < kTimedFlops || timed_problems_ >= kTimedProblems)
+    return 0;
   const bool preserve = problem.accumulate || problem.epilogue == lt::Epilogue::gelu_grad;
   const size_t extent = preserve ? out_extent(problem) : 0;
   void* scratch = nullptr;
@@ -261,11 +274,13 @@ size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorit
     throw;
   }
   device_.pool().release(scratch, extent, stream);
-  const auto winner = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
+  const auto winner =
+      static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
   return best[winner] < kClearlyFaster * best[0] ? winner : 0;
 }
 
-Gemm::Plan& Gemm::plan_for(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream) {
+Gemm::Plan& Gemm::plan_for(const GemmProblem& problem, const GemmOperands& operands,
+                           cudaStream_t stream) {
   const auto found = plans_.find(problem);
   if (found != plans_.end()) return *found->second;
   auto plan = std::make_unique<Plan>(library_, problem);

@@ -1,4 +1,4 @@
-// Row-major matrix products by cuBLASLt, with one plan (descriptors and algorithm) kept per problem.
+// Row-major matrix products by cuBLASLt, with descriptors and algorithm kept per problem.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,9 +15,9 @@ namespace ds::cuda {
 
 class CudaDevice;
 
-/// What a plan depends on: out[batch, rows, columns] (+)= op(a) op(b), with the inner size between them.
-/// Strides are in elements, a row stride is at least the row's length, alignments are in bytes (16 at most).
-/// Compared byte by byte, so it has no padding.
+/// What a plan depends on: out[batch, rows, columns] (+)= op(a) op(b), with the inner size between
+/// them. Strides are in elements, a row stride is at least the row's length, alignments are in
+/// bytes (16 at most). Compared byte by byte, so it has no padding.
 struct GemmProblem {
   int64_t rows, columns, inner, batch;
   int64_t a_row_stride, b_row_stride, out_row_stride;
@@ -42,20 +42,22 @@ struct GemmOperands {
   void* out;
 };
 
-/// The largest power of two, at most 16, that divides the address. Algorithms may depend on alignment;
-/// the limit lets a tensor behave alike alone and inside a flat buffer of 16-byte aligned parts.
+/// The largest power of two, at most 16, that divides the address. Algorithms may depend on
+/// alignment; the limit lets a tensor behave alike alone and inside a flat buffer of 16-byte
+/// aligned parts.
 uint8_t alignment_of(const void* p);
 
 /// One per device, used from one thread.
 ///
-/// Choice of algorithm. The library proposes up to 16 algorithms for a problem, best guess first; only
-/// those that sum the parts of a split inner dimension in a fixed order and in f32 are asked for, so that
-/// each of them always gives the same bits. Normally they are timed once, on the first call's operands,
-/// and the fastest is kept for the life of the process (the first one unless another is 2 % faster; small
-/// problems take the first untimed). Timing can come out differently in another process, and another
-/// algorithm rounds differently: with CudaDevice::set_deterministic_algorithms the first proposal is
-/// taken, which is a function of the problem, the GPU model and the version of the library alone. That,
-/// a workspace of fixed size and the alignment rule above are what make separate processes agree.
+/// Choice of algorithm. The library proposes up to 16 algorithms for a problem, best guess first;
+/// only those that sum the parts of a split inner dimension in a fixed order and in f32 are asked
+/// for, so that each of them always gives the same bits. Normally they are timed once, on the first
+/// call's operands, and the fastest is kept for the life of the process (the first one unless
+/// another is 2 % faster; small problems take the first untimed). Timing can come out differently
+/// in another process, and another algorithm rounds differently: with
+/// CudaDevice::set_deterministic_algorithms the first proposal is taken, which is a function of the
+/// problem, the GPU model and the version of the library alone. That, a workspace of fixed size and
+/// the alignment rule above are what make separate processes agree.
 class Gemm {
  public:
   explicit Gemm(CudaDevice& device);
@@ -63,8 +65,9 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// Enqueues the product on `stream`; all sizes must be positive. False, with nothing done, when no
-  /// algorithm supports the problem. The first call for a problem may wait for the stream (see above).
+  /// Enqueues the product on `stream`; all sizes must be positive. False, with nothing done, when
+  /// no algorithm supports the problem. The first call for a problem may wait for the stream (see
+  /// above).
   bool run(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
 
   /// Returns the workspace kept for `stream`.

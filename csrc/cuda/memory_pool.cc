@@ -14,7 +14,9 @@ namespace {
 
 constexpr const char* kOp = "allocate";
 
-size_t rounded(size_t bytes, size_t unit) { return (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit; }
+size_t rounded(size_t bytes, size_t unit) {
+  return (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit;
+}
 
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
   DS_CUDA(cudaMemPoolSetAttribute(pool, which, &value), kOp);
@@ -91,12 +93,13 @@ void* MemoryPool::allocate(size_t bytes, cudaStream_t stream) {
   std::lock_guard lock(mutex_);
   void* data = recover(size, stream);
   if (!data) {
-    throw Error("DS_OUT_OF_MEMORY", kOp, text(size, " bytes of device memory"),
-                text(stats_.in_use, " bytes in use, ", attribute(cudaMemPoolAttrReservedMemCurrent),
-                     " reserved, cap ", stats_.cap ? text(stats_.cap) : std::string("none"), ", device ",
-                     stats_.total),
-                "Use a smaller micro-batch or sequence, activation checkpointing or offloading, or raise "
-                "the memory cap.");
+    throw Error(
+        "DS_OUT_OF_MEMORY", kOp, text(size, " bytes of device memory"),
+        text(stats_.in_use, " bytes in use, ", attribute(cudaMemPoolAttrReservedMemCurrent),
+             " reserved, cap ", stats_.cap ? text(stats_.cap) : std::string("none"), ", device ",
+             stats_.total),
+        "Use a smaller micro-batch or sequence, activation checkpointing or offloading, or raise "
+        "the memory cap.");
   }
   count_allocation(size);
   return data;

@@ -1,4 +1,4 @@
-// Pinned memory: map, ask for huge pages, touch in parallel, register; undone in the opposite order.
+// Pinned memory: map, ask for huge pages, touch in parallel, register; undone in reverse.
 #include "pinned_memory.h"
 
 #include <cuda_runtime_api.h>
@@ -32,7 +32,8 @@ size_t page_rounded(size_t bytes) {
 /// Maps `size` bytes, from 2 MiB on starting at a huge page; null when the system refuses.
 char* map_pages(size_t size) {
   const size_t slack = size >= kHugePage ? kHugePage : 0;
-  void* mapped = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped =
+      mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   char* begin = static_cast<char*>(mapped);
   if (slack == 0) return begin;
@@ -50,7 +51,8 @@ void touch_range(char* begin, char* end, size_t page) {
 /// Lets several threads fault the pages in, which is most of the cost of registering fresh memory.
 void touch_pages(char* data, size_t size) {
   constexpr size_t kPerThread = size_t{32} << 20;
-  const size_t wanted = std::min<size_t>({size / kPerThread, std::thread::hardware_concurrency(), 8});
+  const size_t wanted =
+      std::min<size_t>({size / kPerThread, std::thread::hardware_concurrency(), 8});
   const size_t parts = std::max<size_t>(wanted, 1);
   const size_t page = page_size(), share = page_rounded(size / parts);
   std::vector<std::thread> threads;

@@ -36,7 +36,8 @@ constexpr int kLanes = 32, kRowsPerBlock = 8;
 template <class T>
 __global__ void finish_kernel(Finish<T> f) {
   const int64_t step = int64_t{gridDim.x} * kRowsPerBlock;
-  for (int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.y; row < f.total_rows; row += step) {
+  for (int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.y; row < f.total_rows;
+       row += step) {
     const int64_t first = row / f.rows * f.batch_stride + row % f.rows * f.row_stride;
     for (int64_t column = threadIdx.x; column < f.columns; column += kLanes) {
       const int64_t at = first + column;
@@ -69,7 +70,8 @@ void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaCo
 
 void check_operand(const View& v, const char* name) {
   DS_CHECK_SHAPE(v.ndim == 2 || v.ndim == 3, kOp, text(name, " with 2 or 3 dims"), v.describe());
-  DS_CHECK_SHAPE(v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1, kOp, text(name, " with last stride 1"),
+  DS_CHECK_SHAPE(v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1, kOp,
+                 text(name, " with last stride 1"),
                  text(v.describe(), " with last stride ", v.strides[v.ndim - 1]));
 }
 
@@ -77,7 +79,8 @@ void check_dtypes(const Matmul& op) {
   require_same_dtype(kOp, op.a, op.b);
   for_floating(kOp, op.a.dtype, [](auto) {});
   if (op.out.dtype != op.a.dtype && op.out.dtype != DType::f32) {
-    throw Error("DS_DTYPE", kOp, text("out ", name_of(op.a.dtype), " or f32"), name_of(op.out.dtype));
+    throw Error("DS_DTYPE", kOp, text("out ", name_of(op.a.dtype), " or f32"),
+                name_of(op.out.dtype));
   }
   if (op.bias) require_same_dtype(kOp, op.out, op.bias);
   if (op.aux) require_same_dtype(kOp, op.out, op.aux);
@@ -93,8 +96,8 @@ void check_epilogue(const Matmul& op) {
                 text("aux ", op.aux.describe(), ", bias ", op.bias.describe()));
   }
   if (op.bias) {
-    DS_CHECK_SHAPE(op.bias.ndim == 1 && op.bias.shape[0] == op.out.size(-1) && op.bias.contiguous(), kOp,
-                   text("bias [", op.out.size(-1), "] contiguous"), op.bias.describe());
+    DS_CHECK_SHAPE(op.bias.ndim == 1 && op.bias.shape[0] == op.out.size(-1) && op.bias.contiguous(),
+                   kOp, text("bias [", op.out.size(-1), "] contiguous"), op.bias.describe());
   }
   if (op.aux) {
     require_same_shape(kOp, op.out, op.aux);
@@ -127,7 +130,8 @@ GemmProblem checked(const Matmul& op) {
   DS_CHECK_SHAPE(op.out.size(-2) == p.rows && op.out.size(-1) == p.columns, kOp,
                  text("out [", p.rows, ", ", p.columns, "]"), op.out.describe());
   for (const View* v : {&op.a, &op.b}) {
-    DS_CHECK_SHAPE(v->ndim == 2 || v->shape[0] == p.batch, kOp, text("a batch of ", p.batch), v->describe());
+    DS_CHECK_SHAPE(v->ndim == 2 || v->shape[0] == p.batch, kOp, text("a batch of ", p.batch),
+                   v->describe());
   }
   DS_CHECK_SHAPE(p.rows <= 1 || p.columns == 0 || row_stride(op.out) >= p.columns, kOp,
                  "rows of out that do not overlap", text("row stride ", row_stride(op.out)));
@@ -142,8 +146,8 @@ GemmProblem checked(const Matmul& op) {
   return p;
 }
 
-/// v, or a contiguous copy of it where its rows overlap (broadcast or sliding windows), which cuBLASLt
-/// does not take.
+/// v, or a contiguous copy of it where its rows overlap (broadcast or sliding windows), which
+/// cuBLASLt does not take.
 View with_separate_rows(const View& v, CudaContext& ctx) {
   if (row_stride(v) >= v.size(-1)) return v;
   View packed = v;
@@ -173,8 +177,10 @@ lt::Epilogue epilogue_of(const Matmul& op) {
     case MatmulEpilogue::gelu:
       if (op.aux) return op.bias ? lt::Epilogue::gelu_aux_bias : lt::Epilogue::gelu_aux;
       return op.bias ? lt::Epilogue::gelu_bias : lt::Epilogue::gelu;
-    case MatmulEpilogue::gelu_grad: return lt::Epilogue::gelu_grad;
-    default: return op.bias ? lt::Epilogue::bias : lt::Epilogue::none;
+    case MatmulEpilogue::gelu_grad:
+      return lt::Epilogue::gelu_grad;
+    default:
+      return op.bias ? lt::Epilogue::bias : lt::Epilogue::none;
   }
 }
 
@@ -194,7 +200,8 @@ bool run_fused(const Matmul& op, GemmProblem p, GemmOperands operands, CudaConte
 }
 
 /// The product in f32 to scratch, everything else by finish_kernel: still one rounding at the end.
-void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands operands, CudaContext& ctx) {
+void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands operands,
+                      CudaContext& ctx) {
   GemmProblem plain = p;
   plain.out_dtype = DType::f32;
   plain.out_row_stride = p.columns;
