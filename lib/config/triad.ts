@@ -1,0 +1,79 @@
+// The batch triad: train_batch_size = micro-batch x accumulation steps x world size, from any part of it.
+// Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
+import { DsError } from '../errors.js';
+
+export interface Triad {
+  train_batch_size: number;
+  train_micro_batch_size_per_gpu: number;
+  gradient_accumulation_steps: number;
+}
+
+const NAMES = [
+  'train_batch_size',
+  'train_micro_batch_size_per_gpu',
+  'gradient_accumulation_steps',
+] as const;
+
+/**
+ * Completes what is given by DeepSpeed's rules, with its floor divisions: a pair that does not divide ends
+ * in the error. Throws DS_CONFIG with the three values, which of them was derived, and what would fit.
+ */
+export function resolveTriad(given: Partial<Triad>, worldSize: number): Triad {
+  const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = given;
+  if (total === undefined && micro === undefined) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: 'train_batch_size',
+      expected: 'train_batch_size or train_micro_batch_size_per_gpu',
+      got:
+        given.gradient_accumulation_steps === undefined
+          ? 'neither'
+          : 'gradient_accumulation_steps alone',
+      hint: 'Set train_micro_batch_size_per_gpu to the samples of one forward on one device.',
+    });
+  }
+  const triad = complete(given, worldSize);
+  const product =
+    triad.train_micro_batch_size_per_gpu * triad.gradient_accumulation_steps * worldSize;
+  if (product !== triad.train_batch_size || product <= 0) throw mismatch(given, triad, worldSize);
+  return triad;
+}
+
+function complete(given: Partial<Triad>, worldSize: number): Triad {
+  const total = given.train_batch_size;
+  let micro = given.train_micro_batch_size_per_gpu;
+  let steps = given.gradient_accumulation_steps;
+  if (total !== undefined && micro !== undefined) {
+    steps ??= Math.floor(Math.floor(total / micro) / worldSize);
+  } else if (total !== undefined) {
+    steps ??= 1;
+    micro = Math.floor(Math.floor(total / worldSize) / steps);
+  }
+  steps ??= 1;
+  const known = micro as number;
+  return {
+    train_batch_size: total ?? known * steps * worldSize,
+    train_micro_batch_size_per_gpu: known,
+    gradient_accumulation_steps: steps,
+  };
+}
+
+function mismatch(given: Partial<Triad>, triad: Triad, worldSize: number): DsError {
+  const [total, micro, steps] = NAMES.map(
+    (name) => `${triad[name]}${given[name] === undefined ? ' (derived)' : ''}`,
+  );
+  const { train_micro_batch_size_per_gpu: perDevice, gradient_accumulation_steps: times } = given;
+  const unit = (perDevice ?? 1) * (times ?? 1) * worldSize;
+  const nearest = Math.max(1, Math.round(triad.train_batch_size / unit)) * unit;
+  const determined = perDevice !== undefined && times !== undefined;
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'train_batch_size',
+    expected:
+      'train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size',
+    got: `${total} != ${micro} x ${steps} x ${worldSize}`,
+    hint: determined
+      ? `With these two it is ${unit}: set it so, or leave one of the three keys out.`
+      : `It must be a multiple of ${unit}: ${nearest} would fit.`,
+  });
+}
