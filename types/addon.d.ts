@@ -8,6 +8,8 @@ export interface Addon {
   run(op: number, stream: number): void;
   /** Enqueues op `op` on `stream`; its CPU body runs on host threads when the stream reaches it. */
   runOnHost(op: number, stream: number): void;
+  /** Microseconds per run of op `op` repeated `count` times below the boundary. */
+  timeOp(op: number, stream: number, count: number): number;
 
   /** Opens device `number` (0 CPU, 1 + i GPU i) and returns its compute stream. */
   open(number: number): number;

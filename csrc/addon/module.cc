@@ -205,6 +205,7 @@ constexpr Row kRows[] = {
     {"setArguments", Trampoline<set_arguments>::call},
     {"run", Trampoline<run_op>::call},
     {"runOnHost", Trampoline<run_op_on_host>::call},
+    {"timeOp", Trampoline<time_op>::call},
     {"open", Trampoline<open>::call},
     {"probe", Trampoline<probe>::call},
     {"deviceInfo", Trampoline<device_info>::call},

@@ -1,7 +1,7 @@
 // Decodes an op's arguments from the shared block and runs it, with no JavaScript object touched.
 #include "op_call.h"
 
-#include <cmath>
+#include <chrono>
 
 #include "../cpu/cpu_device.h"
 #include "../ops/all_ops.h"
@@ -96,6 +96,16 @@ void run_here(Addon& addon, StreamRef& at) {
 }
 
 template <class Op>
+double time_here(Addon& addon, StreamRef& at, int32_t count) {
+  Op args{};
+  for_each_field(args, Reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, false));
+  const auto start = std::chrono::steady_clock::now();
+  for (int32_t i = 0; i < count; ++i) at.device.run(id_of<Op>, &args, at.stream);
+  const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+  return spent.count() / count;
+}
+
+template <class Op>
 void run_later(Addon& addon, StreamRef& at) {
   Op args{};
   Reader reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, true);
@@ -112,6 +122,12 @@ void run_later(Addon& addon, StreamRef& at) {
 }
 
 using Call = void (*)(Addon&, StreamRef&);
+using Timing = double (*)(Addon&, StreamRef&, int32_t);
+constexpr Timing kTimed[] = {
+#define DS_ROW(name) time_here<name>,
+    DS_OP_LIST(DS_ROW)
+#undef DS_ROW
+};
 constexpr Call kHere[] = {
 #define DS_ROW(name) run_here<name>,
     DS_OP_LIST(DS_ROW)
@@ -123,11 +139,14 @@ constexpr Call kLater[] = {
 #undef DS_ROW
 };
 
+void require_op(int32_t op) {
+  if (op >= 0 && op < static_cast<int32_t>(OpId::count)) return;
+  throw Error("DS_INTERNAL", "run", "a known op", text(op));
+}
+
 void call(const Call* table, Addon& addon, int32_t op, double stream) {
   addon.failure->rethrow();
-  if (op < 0 || op >= static_cast<int32_t>(OpId::count)) {
-    throw Error("DS_INTERNAL", "run", "a known op", text(op));
-  }
+  require_op(op);
   table[op](addon, *addon.streams.get(stream));
 }
 
@@ -135,5 +154,10 @@ void call(const Call* table, Addon& addon, int32_t op, double stream) {
 
 void run_op(Addon& addon, int32_t op, double stream) { call(kHere, addon, op, stream); }
 void run_op_on_host(Addon& addon, int32_t op, double stream) { call(kLater, addon, op, stream); }
+
+double time_op(Addon& addon, int32_t op, double stream, int32_t count) {
+  require_op(op);
+  return kTimed[op](addon, *addon.streams.get(stream), count);
+}
 
 }  // namespace ds::addon

@@ -14,4 +14,8 @@ void run_op(Addon& addon, int32_t op, double stream);
 /// failure is kept and reported by the next call.
 void run_op_on_host(Addon& addon, int32_t op, double stream);
 
+/// Decodes once, then runs the op `count` times in a loop and returns microseconds per run as the host sees
+/// it: what an op costs below the boundary, for `bench host`.
+double time_op(Addon& addon, int32_t op, double stream, int32_t count);
+
 }  // namespace ds::addon

@@ -1,0 +1,38 @@
+// Runs a benchmark by name and leaves its result in bench/results: node build/js/bench/main.js NAME [options].
+import { hostBench } from './host.js';
+import { adamBench } from './adam.js';
+import { trainBench } from './train.js';
+import { writeResult } from './report.js';
+
+export type Options = Record<string, string>;
+export type Bench = (options: Options) => Promise<object> | object;
+
+const benches: Record<string, Bench> = { host: hostBench, adam: adamBench, train: trainBench };
+
+/** `--key value` pairs and bare `--flag`s (value "true"). */
+function parseOptions(words: readonly string[]): Options {
+  const options: Options = {};
+  for (let i = 0; i < words.length; ++i) {
+    const key = (words[i] as string).replace(/^--/, '');
+    const next = words[i + 1];
+    const bare = next === undefined || next.startsWith('--');
+    options[key] = bare ? 'true' : next;
+    if (!bare) i++;
+  }
+  return options;
+}
+
+async function main(): Promise<void> {
+  const [name, ...words] = process.argv.slice(2);
+  const bench = benches[name ?? ''];
+  if (!bench) {
+    console.error(`usage: npm run bench -- ${Object.keys(benches).join('|')} [--option value]`);
+    process.exitCode = 2;
+    return;
+  }
+  const options = parseOptions(words);
+  const result = await bench(options);
+  writeResult(name as string, options, result);
+}
+
+void main();

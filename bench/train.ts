@@ -1,0 +1,86 @@
+// Training throughput of GPT-2 on random tokens, in the shape of the PyTorch peer script.
+import { initialize } from '../lib/index.js';
+import { models } from '../lib/nn/index.js';
+import { device as findDevice } from '../lib/runtime/device.js';
+import { Tensor } from '../lib/tensor/index.js';
+import type { Options } from './main.js';
+import { median, quantile } from './report.js';
+
+function randomTokens(count: number, vocabulary: number): Int32Array {
+  return Int32Array.from({ length: count }, () => Math.floor(Math.random() * vocabulary));
+}
+
+const warmUp = 4;
+
+/**
+ * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
+ * next step counts, work left over does not.
+ * --model 124M --batch 16 --seq 1024 [--offload] [--checkpoint] [--precision bf16] [--steps 10] [--cap GiB]
+ * [--accumulate N] [--clip 1.0] [--device auto]
+ */
+export async function trainBench(options: Options): Promise<object> {
+  const device = findDevice(options.device ?? 'auto');
+  const [batch, seq] = [Number(options.batch ?? 16), Number(options.seq ?? 1024)];
+  const accumulation = Number(options.accumulate ?? 1);
+  const steps = Number(options.steps ?? 10);
+  if (options.cap) device.setMemoryCap(Number(options.cap) * 2 ** 30);
+  const config = {
+    train_micro_batch_size_per_gpu: batch,
+    gradient_accumulation_steps: accumulation,
+    gradient_clipping: Number(options.clip ?? 1),
+    optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
+    ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
+    zero_optimization: options.offload
+      ? { stage: 2, offload_optimizer: { device: 'cpu', pin_memory: true } }
+      : { stage: 0 },
+  };
+  const name = options.model ?? '124M';
+  const model = new models.GPT2({
+    ...models.GPT2.config(name),
+    activationCheckpointing: options.checkpoint === 'true',
+  });
+  const { engine } = await initialize({ model, config, device });
+  const shape = [batch, seq];
+  const tokens = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
+  const targets = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
+  let loss: Tensor | undefined;
+  const run = (): void => {
+    for (let micro = 0; micro < accumulation; ++micro) {
+      loss = engine.forward<Tensor>(tokens, targets);
+      engine.backward(loss);
+      engine.step();
+    }
+  };
+  for (let i = 0; i < warmUp; ++i) run();
+  device.synchronize();
+  const marks = [performance.now()];
+  for (let i = 0; i < steps; ++i) {
+    run();
+    marks.push(performance.now());
+  }
+  device.synchronize();
+  const mean = (performance.now() - (marks[0] as number)) / steps;
+  const intervals = marks.slice(1).map((mark, i) => mark - (marks[i] as number));
+  const memory = device.memory;
+  const { bytes } = engine.parts.placement;
+  return {
+    model: name,
+    params: model.numParameters(),
+    batch, seq, accumulation,
+    precision: options.precision ?? 'bf16',
+    offload: options.offload === 'true',
+    checkpoint: options.checkpoint === 'true',
+    tokens_per_second: (batch * seq * accumulation * 1000) / mean,
+    step_ms: {
+      mean,
+      median: median(intervals),
+      p90: quantile(intervals, 0.9),
+      phases: engine.phaseTimes(),
+    },
+    peak_device_gib: memory.peakInUse / 2 ** 30,
+    peak_device_reserved_gib: memory.peakReserved / 2 ** 30,
+    optimizer_state_gib: { device: bytes.device / 2 ** 30, host: bytes.host / 2 ** 30 },
+    peak_host_rss_gib: process.resourceUsage().maxRSS / 2 ** 20,
+    loss: loss?.item(),
+  };
+}

@@ -1,0 +1,287 @@
+// The engine: one training step as DeepSpeed users know it, forward / backward / step.
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { LossScaler } from '../optim/loss-scale.js';
+import type { Optimizer } from '../optim/optimizer.js';
+import type { LrSchedule } from '../optim/schedule.js';
+import type { Device } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { backward, held, Scope, surrenderResult, Tensor, within } from '../tensor/index.js';
+import type { Placement } from '../zero/placement.js';
+import type { Unit } from '../zero/unit.js';
+import { PhaseTimer, type PhaseTimes } from './phase-timer.js';
+import {
+  loadEngine, saveEngine, type LoadedCheckpoint, type LoadOptions, type SaveOptions,
+} from './snapshot.js';
+import type { StepControl, Verdict } from './step-control.js';
+
+/** Everything the engine is made of; build.ts puts it together. */
+export interface EngineParts {
+  module: Module;
+  device: Device;
+  /** In forward order. */
+  units: readonly Unit[];
+  placement: Placement;
+  optimizer: Optimizer;
+  schedule: LrSchedule;
+  scaler: LossScaler;
+  control: StepControl;
+  batch: BatchSizes;
+}
+
+export interface BatchSizes {
+  train: number;
+  microPerDevice: number;
+  accumulationSteps: number;
+}
+
+/** Counters that a checkpoint restores. */
+export interface Progress {
+  globalSteps: number;
+  globalSamples: number;
+  skippedSteps: number;
+  /** Updates that changed the weights: Adam's t and the schedule's time. */
+  appliedSteps: number;
+}
+
+/**
+ * Tensors returned by forward() live until the first forward() of the next step (keep() those needed for longer).
+ * A non-finite gradient skips the update on the device; the engine learns of it at the next backward().
+ */
+export class Engine {
+  readonly module: Module;
+  readonly device: Device;
+  readonly progress: Progress = { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0 };
+  private microSteps = 0;
+  private stepped = false;
+  private lastVerdict: Verdict | null = null;
+  private readonly results = new Scope();
+  private readonly timer: PhaseTimer;
+  private readTimes: (() => PhaseTimes) | null = null;
+
+  constructor(readonly parts: EngineParts) {
+    this.module = parts.module;
+    this.device = parts.device;
+    this.timer = new PhaseTimer(parts.device);
+    for (const unit of parts.units) {
+      unit.module.registerForwardPreHook(() => parts.placement.awaitWeights(unit));
+      unit.onReady = () => this.gradReady(unit);
+    }
+  }
+
+  /** Runs the model. Throws what the model throws. */
+  forward<Result = Tensor>(...inputs: unknown[]): Result {
+    if (this.stepped || !this.module.training) this.results.release();
+    this.stepped = false;
+    return this.timer.time('forward', () => {
+      const scope = new Scope();
+      try {
+        const result = within(scope, () => this.module.call(...inputs)) as Result;
+        surrenderResult(scope, this.results, result);
+        return result;
+      } finally {
+        scope.release();
+      }
+    });
+  }
+
+  /**
+   * Adds this micro-batch's gradients, scaled by the loss scale and 1 / accumulation steps. Throws DS_NONFINITE
+   * when the previous step's loss was not finite and no smaller loss scale can help.
+   */
+  backward(loss: Tensor): void {
+    this.resolve();
+    requireLoss(loss);
+    this.requireStep();
+    const { units, scaler, control, batch } = this.parts;
+    this.timer.time('backward', () => {
+      for (const unit of units) unit.expect();
+      const seed = scalar(scaler.scale / batch.accumulationSteps, loss);
+      backward(loss, [seed]);
+      seed.release();
+      for (const unit of units) unit.finish();
+      if (this.isGradientAccumulationBoundary()) control.decide(scaler.scale, loss);
+    });
+    this.microSteps++;
+    this.progress.globalSamples += batch.microPerDevice;
+  }
+
+  /** Applies the update at the accumulation boundary; before it, does nothing. */
+  step(): void {
+    if (this.microSteps === 0) {
+      throw new DsError({
+        code: 'DS_AUTOGRAD',
+        op: 'engine.step',
+        expected: 'backward() before step()',
+        got: 'no gradient since the last step',
+      });
+    }
+    if (this.microSteps < this.parts.batch.accumulationSteps) return;
+    this.microSteps = 0;
+    this.stepped = true;
+    const { placement, optimizer, schedule, control } = this.parts;
+    const { appliedSteps } = this.progress;
+    for (const group of optimizer.groups) group.lr = schedule.lr(appliedSteps);
+    this.timer.time('step', () =>
+      placement.update(control.control, (range, run) =>
+        optimizer.update(range, range.group, appliedSteps + 1, run),
+      ),
+    );
+    this.progress.globalSteps++;
+    this.readTimes = this.timer.finishStep();
+  }
+
+  /** True when the next (or the just finished) backward() completes an accumulation step. */
+  isGradientAccumulationBoundary(): boolean {
+    return this.microSteps >= this.parts.batch.accumulationSteps - 1;
+  }
+
+  train(): this {
+    this.module.train();
+    return this;
+  }
+
+  eval(): this {
+    this.module.eval();
+    return this;
+  }
+
+  /** The learning rate of each group at the next update. */
+  getLr(): number[] {
+    this.resolve();
+    const { schedule, optimizer } = this.parts;
+    return optimizer.groups.map(() => schedule.lr(this.progress.appliedSteps));
+  }
+
+  /** Norm of the last step's gradients before clipping; null before the first step. Waits for its backward. */
+  getGlobalGradNorm(): number | null {
+    this.resolve();
+    return this.lastVerdict?.norm ?? null;
+  }
+
+  /** Whether the last step changed the weights. Waits for its backward. */
+  wasStepApplied(): boolean {
+    this.resolve();
+    return this.lastVerdict?.applied ?? false;
+  }
+
+  get lossScale(): number {
+    this.resolve();
+    return this.parts.scaler.scale;
+  }
+
+  get globalSteps(): number {
+    return this.progress.globalSteps;
+  }
+
+  get globalSamples(): number {
+    return this.progress.globalSamples;
+  }
+
+  get skippedSteps(): number {
+    this.resolve();
+    return this.progress.skippedSteps;
+  }
+
+  trainBatchSize(): number {
+    return this.parts.batch.train;
+  }
+
+  trainMicroBatchSizePerGpu(): number {
+    return this.parts.batch.microPerDevice;
+  }
+
+  gradientAccumulationSteps(): number {
+    return this.parts.batch.accumulationSteps;
+  }
+
+  /** Device milliseconds of the last finished step, by phase. Waits for the device. */
+  phaseTimes(): PhaseTimes | null {
+    return this.readTimes?.() ?? null;
+  }
+
+  /** See saveEngine. */
+  saveCheckpoint(dir: string, options?: SaveOptions): Promise<string> {
+    return saveEngine(this, dir, options);
+  }
+
+  /** See loadEngine. */
+  loadCheckpoint(dir: string, options?: LoadOptions): Promise<LoadedCheckpoint> {
+    return loadEngine(this, dir, options);
+  }
+
+  /** Waits until the last update has reached the weights, and takes its verdict into account. */
+  synchronize(): void {
+    this.resolve();
+    this.parts.placement.synchronize();
+  }
+
+  /** Frees everything the engine owns. The model's parameters are gone with it. */
+  destroy(): void {
+    this.parts.placement.synchronize();
+    this.results.release();
+    this.parts.control.dispose();
+    this.parts.placement.dispose();
+    for (const unit of this.parts.units) unit.dispose();
+  }
+
+  private requireStep(): void {
+    const { accumulationSteps } = this.parts.batch;
+    if (this.microSteps < accumulationSteps) return;
+    throw new DsError({
+      code: 'DS_AUTOGRAD',
+      op: 'engine.backward',
+      expected: `step() after ${accumulationSteps} backward()s (gradient_accumulation_steps)`,
+      got: 'another backward()',
+      hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary.',
+    });
+  }
+
+  private gradReady(unit: Unit): void {
+    if (!this.isGradientAccumulationBoundary()) return;
+    this.parts.control.add(unit);
+    this.parts.placement.gradReady(unit);
+  }
+
+  /** Takes the last step's verdict: counters, loss scale, and an error when training cannot go on. */
+  private resolve(): void {
+    if (!this.stepped && this.microSteps > 0) return;
+    const verdict = this.parts.control.take();
+    if (!verdict) return;
+    this.lastVerdict = verdict;
+    if (verdict.applied) this.progress.appliedSteps++;
+    else this.progress.skippedSteps++;
+    this.parts.scaler.update(!verdict.finite);
+    if (!Number.isFinite(verdict.loss) && !this.parts.scaler.dynamic) throw this.nonfinite(verdict);
+  }
+
+  private nonfinite(verdict: Verdict): DsError {
+    return new DsError({
+      code: 'DS_NONFINITE',
+      op: `step ${this.progress.globalSteps}`,
+      expected: 'a finite loss',
+      got: `${verdict.loss}`,
+      hint: verdict.applied
+        ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
+        : 'The update was skipped, the weights are as before. Check the data, or lower the learning rate.',
+    });
+  }
+}
+
+function requireLoss(loss: Tensor): void {
+  if (loss.numel === 1 && loss.dtype === 'f32') return;
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op: 'engine.backward',
+    expected: 'a loss of one f32 element',
+    got: `[${loss.shape.join(', ')}] ${loss.dtype}`,
+    hint: "Reduce it first, for example with .mean(), and cast it with .to('f32').",
+  });
+}
+
+/** A held tensor like `like` with one value; the caller releases it. */
+function scalar(value: number, like: Tensor): Tensor {
+  const out = held(() => Tensor.emptyLike(like));
+  kernels.fill({ out, value });
+  return out;
+}

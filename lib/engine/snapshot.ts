@@ -1,0 +1,134 @@
+// What a checkpoint of an engine holds: weights, master weights, optimizer state, counters and generators.
+import type { JsonObject } from '../../types/json.js';
+import { openCheckpoint, type NamedTensor, saveCheckpoint } from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import { getRandomState, setRandomState } from '../tensor/index.js';
+import type { Slot } from '../zero/layout.js';
+import type { Unit } from '../zero/unit.js';
+import type { Engine, Progress } from './engine.js';
+
+export interface SaveOptions {
+  /** Default "global_step<N>". */
+  tag?: string;
+  /** Anything JSON; returned by load. */
+  clientState?: JsonObject;
+  /** Point `latest` at this checkpoint. Default true. */
+  saveLatest?: boolean;
+}
+
+export interface LoadOptions {
+  /** Default: what `latest` names. */
+  tag?: string;
+  /** False restores the weights only: optimizer state and counters start afresh. Default true. */
+  loadOptimizerStates?: boolean;
+}
+
+export interface LoadedCheckpoint {
+  path: string;
+  tag: string;
+  clientState: JsonObject;
+}
+
+/** The state names of one parameter: "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
+const stateKey = (name: string, state: string): string =>
+  `${name}.${state === 'master' ? 'fp32' : state}`;
+
+function* slotsOf(engine: Engine): Generator<{ unit: Unit; slot: Slot }> {
+  for (const unit of engine.parts.units) for (const slot of unit.layout.slots) yield { unit, slot };
+}
+
+function stateNames(engine: Engine): string[] {
+  return ['master', ...engine.parts.optimizer.stateNames];
+}
+
+/**
+ * Writes `dir/tag` atomically: a crash at any moment leaves the previous checkpoint or the new one, complete.
+ * Returns its path. Gradients of an unfinished accumulation step are not part of it.
+ */
+export async function saveEngine(
+  engine: Engine,
+  dir: string,
+  { tag, clientState = {}, saveLatest = true }: SaveOptions = {},
+): Promise<string> {
+  engine.synchronize();
+  const { placement, scaler, schedule } = engine.parts;
+  const modelTensors: NamedTensor[] = [];
+  for (const [name, tensor] of engine.module.namedParameters()) modelTensors.push({ name, tensor });
+  for (const [name, tensor] of engine.module.namedBuffers()) modelTensors.push({ name, tensor });
+  const optimizerTensors: NamedTensor[] = [];
+  for (const { unit, slot } of slotsOf(engine)) {
+    for (const state of stateNames(engine)) {
+      const tensor = placement.stateOf(unit, slot, state);
+      optimizerTensors.push({ name: stateKey(slot.name, state), tensor });
+    }
+  }
+  const state: JsonObject = {
+    progress: { ...engine.progress },
+    scaler: scaler.state(),
+    schedule: schedule.stateDict(),
+    random: { ...getRandomState() },
+    clientState,
+  };
+  try {
+    const name = tag ?? `global_step${engine.globalSteps}`;
+    return await saveCheckpoint(dir, name, { modelTensors, optimizerTensors, state, saveLatest });
+  } finally {
+    for (const { tensor } of optimizerTensors) tensor.release();
+  }
+}
+
+/**
+ * Restores an engine built from the same model. Throws DS_CHECKPOINT when the checkpoint is damaged or of
+ * another model, naming the tensor; the engine is then unchanged or must be loaded again.
+ */
+export async function loadEngine(
+  engine: Engine,
+  dir: string,
+  { tag, loadOptimizerStates = true }: LoadOptions = {},
+): Promise<LoadedCheckpoint> {
+  engine.synchronize();
+  const checkpoint = await openCheckpoint(dir, tag);
+  requireSameModel(engine, checkpoint.names(), checkpoint.path);
+  const { placement, scaler, schedule, units } = engine.parts;
+  const wanted = loadOptimizerStates ? stateNames(engine) : ['master'];
+  for (const { unit, slot } of slotsOf(engine)) {
+    for (const state of wanted) {
+      const into = placement.stateOf(unit, slot, state);
+      try {
+        await checkpoint.readInto(stateKey(slot.name, state), into);
+      } finally {
+        into.release();
+      }
+    }
+  }
+  for (const unit of units) placement.publish(unit);
+  for (const [name, buffer] of engine.module.namedBuffers()) await checkpoint.readInto(name, buffer);
+  const state = checkpoint.state as {
+    progress: Progress & JsonObject;
+    scaler: JsonObject;
+    schedule: JsonObject;
+    random: { seed: number; offset: number };
+    clientState: JsonObject;
+  };
+  if (loadOptimizerStates) {
+    Object.assign(engine.progress, state.progress);
+    scaler.load(state.scaler);
+    schedule.loadStateDict(state.schedule);
+    setRandomState(state.random);
+  }
+  return { path: checkpoint.path, tag: checkpoint.tag, clientState: state.clientState };
+}
+
+function requireSameModel(engine: Engine, present: readonly string[], path: string): void {
+  const saved = new Set(present);
+  const missing = [...slotsOf(engine)].map(({ slot }) => stateKey(slot.name, 'master'));
+  const absent = missing.filter((name) => !saved.has(name));
+  if (absent.length === 0) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: `the parameters of this model, ${absent[0]} among them`,
+    got: `a checkpoint without ${absent.length} of them`,
+    hint: 'It was saved from another model: build the model with the same configuration.',
+  });
+}

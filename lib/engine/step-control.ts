@@ -1,0 +1,84 @@
+// The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device, read one step later.
+import { Buffer } from '../runtime/buffer.js';
+import type { Device } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { Event } from '../runtime/stream.js';
+import { held, Tensor } from '../tensor/index.js';
+import { sliceFlat, type Unit } from '../zero/unit.js';
+
+/** What is known of a step once the device has finished its backward. */
+export interface Verdict {
+  /** Global L2 norm of the unscaled gradients, before clipping. */
+  norm: number;
+  finite: boolean;
+  /** False when the update was skipped because of a non-finite gradient. */
+  applied: boolean;
+  /** The last micro-batch's loss. */
+  loss: number;
+}
+
+export interface ControlOptions {
+  /** 0 disables clipping. */
+  maxNorm: number;
+  /** A non-finite gradient skips the update. */
+  skipNonfinite: boolean;
+}
+
+/** Owns one partial sum per unit, the [4] control of the update kernels and its copy on the host. */
+export class StepControl {
+  /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
+  readonly control: Tensor;
+  private readonly partials: Tensor;
+  private readonly onHost: Buffer;
+  private readonly fetched: Event;
+  private readonly slots = new Map<Unit, Tensor>();
+  private pending = false;
+
+  constructor(device: Device, units: readonly Unit[], private readonly options: ControlOptions) {
+    this.control = held(() => Tensor.empty([4], 'f32', device));
+    this.partials = held(() => Tensor.empty([units.length], 'f32', device));
+    this.onHost = Buffer.allocatePinned(device, 5 * 4);
+    this.fetched = new Event(device);
+    units.forEach((unit, offset) => {
+      this.slots.set(unit, sliceFlat(this.partials, { offset, numel: 1 }));
+    });
+  }
+
+  /** Adds a unit's complete gradient to the norm. */
+  add(unit: Unit): void {
+    kernels.sumOfSquares({ x: unit.grad as Tensor, out: this.slots.get(unit) as Tensor });
+  }
+
+  /** Computes the control from the units' sums; the gradients carry the factor `lossScale`. */
+  decide(lossScale: number, loss: Tensor): void {
+    const { maxNorm, skipNonfinite } = this.options;
+    kernels.gradientControl({
+      partials: this.partials, control: this.control, lossScale, maxNorm, skipNonfinite,
+    });
+    const { compute } = this.control.device;
+    this.onHost.copyFrom(this.control.buffer, { bytes: 16, from: this.control.offset * 4 }, compute);
+    this.onHost.copyFrom(loss.buffer, { to: 16, from: loss.offset * 4, bytes: 4 }, compute);
+    this.fetched.record(compute);
+    this.pending = true;
+  }
+
+  /** The verdict of the last decide(), once; null when it was taken before. Blocks until the backward has ended. */
+  take(): Verdict | null {
+    if (!this.pending) return null;
+    this.pending = false;
+    this.fetched.synchronize();
+    const host = new Float32Array(5);
+    this.onHost.read(0, host);
+    const [, applied, norm, finite, loss] = host as unknown as [number, number, number, number, number];
+    return { applied: applied !== 0, norm, finite: finite !== 0, loss };
+  }
+
+  dispose(): void {
+    for (const slot of this.slots.values()) slot.release();
+    this.control.release();
+    this.partials.release();
+    this.fetched.synchronize();
+    this.fetched.dispose();
+    this.onHost.release();
+  }
+}

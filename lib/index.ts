@@ -1,0 +1,74 @@
+// The public surface of @ds/native.
+import type { DsConfig } from '../types/config.js';
+import { resolveConfig } from './config/index.js';
+import { type Dataset, DataLoader } from './data/index.js';
+import { buildEngine } from './engine/build.js';
+import type { Engine } from './engine/engine.js';
+import { DsError } from './errors.js';
+import type { Module } from './nn/index.js';
+import type { Optimizer } from './optim/optimizer.js';
+import type { LrSchedule } from './optim/schedule.js';
+import { device as findDevice, type Device } from './runtime/device.js';
+import { seed } from './tensor/index.js';
+
+export type { DsConfig, ResolvedConfig } from '../types/config.js';
+export { readConfig, resolveConfig } from './config/index.js';
+export * as data from './data/index.js';
+export type { Engine, Progress } from './engine/engine.js';
+export type { LoadedCheckpoint, LoadOptions, SaveOptions } from './engine/snapshot.js';
+export { DsError, type DsErrorCode } from './errors.js';
+export * as monitor from './monitor/index.js';
+export * as nn from './nn/index.js';
+export * as optim from './optim/index.js';
+export { cpu, type Device, device, probeGpus, setThreads, threads } from './runtime/device.js';
+export * from './tensor/index.js';
+export { version } from './version.js';
+
+export interface InitializeOptions<Sample = unknown> {
+  model: Module;
+  /** A path to a ds_config.json, base64, or the object itself. */
+  config: string | DsConfig;
+  /** When given, `trainLoader` serves it in micro-batches. */
+  trainingData?: Dataset<Sample>;
+  /** Makes a batch of samples; default: stacks tensors and typed arrays. */
+  collate?: (samples: Sample[], device: Device) => unknown;
+  /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. */
+  device?: string | Device;
+}
+
+export interface Initialized {
+  engine: Engine;
+  optimizer: Optimizer;
+  trainLoader: DataLoader | null;
+  lrScheduler: LrSchedule;
+}
+
+/**
+ * Builds the engine around a model, as deepspeed.initialize does: the model's parameters move into flat
+ * buffers on the device, their master weights and optimizer state to where the configuration says.
+ * Throws DsError (DS_CONFIG, DS_DEVICE, DS_OUT_OF_MEMORY).
+ */
+export async function initialize<Sample = unknown>(
+  options: InitializeOptions<Sample>,
+): Promise<Initialized> {
+  const { model, config, trainingData, collate } = options;
+  if (!model) {
+    throw new DsError({
+      code: 'DS_ARGUMENT', op: 'initialize', expected: 'a model', got: String(model),
+    });
+  }
+  const resolved = resolveConfig(config, { worldSize: 1 });
+  if (resolved.seed !== null) seed(resolved.seed);
+  const device = findDevice(options.device ?? 'auto');
+  const engine = buildEngine(model, resolved, device);
+  const { optimizer, schedule: lrScheduler } = engine.parts;
+  const trainLoader = trainingData
+    ? new DataLoader(trainingData as Dataset<unknown>, {
+        batchSize: engine.trainMicroBatchSizePerGpu(),
+        device,
+        ...(resolved.seed !== null ? { seed: resolved.seed } : {}),
+        ...(collate ? { collate: collate as (samples: unknown[], device: Device) => unknown } : {}),
+      })
+    : null;
+  return { engine, optimizer, trainLoader, lrScheduler };
+}

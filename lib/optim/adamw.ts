@@ -1,0 +1,59 @@
+// Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
+import type { Optimizer, ParamGroup, UpdateTensors } from './optimizer.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+export interface AdamWOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Default [0.9, 0.999]. */
+  betas?: readonly [number, number];
+  /** Default 1e-8. */
+  eps?: number;
+  /** Default 0. */
+  weightDecay?: number;
+  /** Divides the moments by 1 - beta^t. Default true. */
+  biasCorrection?: boolean;
+  /** True (default) decays weights directly; false adds weight_decay * p to the gradient. */
+  decoupled?: boolean;
+}
+
+/**
+ * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
+ * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h.
+ */
+export class AdamW implements Optimizer {
+  readonly name = 'AdamW';
+  readonly stateNames = ['exp_avg', 'exp_avg_sq'] as const;
+  readonly groups: ParamGroup[];
+  private readonly biasCorrection: boolean;
+  private readonly decoupled: boolean;
+
+  constructor(options: AdamWOptions = {}) {
+    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
+    this.groups = [{ lr, betas, eps, weightDecay }];
+    this.biasCorrection = options.biasCorrection ?? true;
+    this.decoupled = options.decoupled ?? true;
+  }
+
+  update(tensors: UpdateTensors, group: number, step: number, kernels: UpdateKernels): void {
+    const { lr, betas, eps, weightDecay } = this.groups[group] as ParamGroup;
+    const { master, grad, weight, state, control } = tensors;
+    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
+    kernels.adamW({
+      master,
+      m: state.exp_avg!,
+      v: state.exp_avg_sq!,
+      grad,
+      weight,
+      control,
+      lr,
+      beta1: betas[0],
+      beta2: betas[1],
+      eps,
+      weightDecay,
+      correction1: correction(betas[0]),
+      correction2: correction(betas[1]),
+      decoupled: this.decoupled,
+    });
+  }
+}

@@ -1,0 +1,18 @@
+// The fused update kernels an optimizer is written against, on the device or on host threads.
+import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
+
+/** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
+export interface UpdateKernels {
+  adamW(args: kernels.AdamWArgs): void;
+}
+
+/** Runs on the device's compute stream. */
+export function deviceKernels(): UpdateKernels {
+  return { adamW: (args) => kernels.adamW(args) };
+}
+
+/** Runs on host threads, in the order of `stream`, over pinned memory. */
+export function hostKernels(stream: Stream): UpdateKernels {
+  return { adamW: (args) => kernels.adamWOnHost(args, stream) };
+}

@@ -1,0 +1,9 @@
+// The package's version, read from its package.json.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { packageRoot } from './runtime/addon.js';
+
+export const version: string = JSON.parse(
+  readFileSync(join(packageRoot(), 'package.json'), 'utf8'),
+).version;

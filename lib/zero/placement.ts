@@ -1,0 +1,43 @@
+// Where optimizer state lives and how an update reaches the weights: the interface of resident and offload.
+import type { UpdateKernels } from '../optim/update-kernels.js';
+import type { Tensor } from '../tensor/index.js';
+import type { Slot } from './layout.js';
+import type { Unit } from './unit.js';
+
+/** One optimizer group's part of one unit: flat tensors of equal length in one memory. */
+export interface FlatRange {
+  group: number;
+  /** f32 weights that the update changes. */
+  master: Tensor;
+  /** Gradient in the weights' dtype, scaled by the loss scale. */
+  grad: Tensor;
+  /** Receives the updated weights in their dtype; null when master is what the model computes with. */
+  weight: Tensor | null;
+  /** f32 optimizer state by name. */
+  state: Record<string, Tensor>;
+  /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
+  control: Tensor;
+}
+
+/** Applies the optimizer's rule to one range with the given kernels. */
+export type UpdateRule = (range: FlatRange, kernels: UpdateKernels) => void;
+
+export interface Placement {
+  /** Takes over a unit: creates its master weights (from `values`, per slot) and its state. */
+  adopt(unit: Unit): void;
+  /** The last micro-batch's gradient of `unit` is complete on the compute stream. */
+  gradReady(unit: Unit): void;
+  /** Updates every unit in forward order. `control` is on the device, written on the compute stream. */
+  update(control: Tensor, rule: UpdateRule): void;
+  /** Called before a unit's weights are read: later compute work sees the updated weights. */
+  awaitWeights(unit: Unit): void;
+  /** The master weights (name "master") or a state tensor of one parameter; the caller releases it. */
+  stateOf(unit: Unit, slot: Slot, name: string): Tensor;
+  /** After master weights were changed from outside (a loaded checkpoint): refreshes the weights. */
+  publish(unit: Unit): void;
+  /** Waits until every update has reached the weights. */
+  synchronize(): void;
+  /** Bytes of state, by where they are. */
+  readonly bytes: { device: number; host: number };
+  dispose(): void;
+}

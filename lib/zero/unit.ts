@@ -1,0 +1,162 @@
+// A unit: parameters that move together, as views into one flat weight buffer and one flat gradient buffer.
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { held, setGradTarget, Tensor } from '../tensor/index.js';
+import { layoutUnit, type Range, type Slot, type UnitLayout } from './layout.js';
+
+export interface UnitParameter {
+  name: string;
+  parameter: Parameter;
+  group: number;
+}
+
+/** Contiguous elements of a flat tensor as a tensor of `shape`; the caller releases it. */
+export function sliceFlat(
+  flat: Tensor,
+  { offset, numel }: Range,
+  shape: readonly number[] = [numel],
+): Tensor {
+  return held(() => flat.alias(shape, undefined, flat.offset + offset));
+}
+
+/**
+ * Owns the flat weights (weight dtype, on the device). The flat gradient exists from the first gradient
+ * written in an accumulation step until dropGrad(); parameters nobody used count as zero.
+ */
+export class Unit {
+  readonly layout: UnitLayout;
+  readonly weights: Tensor;
+  /** Flat gradient, weight dtype, or null. Complete once `onReady` has been called. */
+  grad: Tensor | null = null;
+  /** Called once per backward when every parameter's gradient is complete. */
+  onReady: ((unit: Unit) => void) | null = null;
+  private readonly waiting = new Set<Parameter>();
+  private ready = false;
+
+  constructor(
+    readonly name: string,
+    /** The module whose forward reads these weights. */
+    readonly module: Module,
+    readonly parameters: readonly UnitParameter[],
+    dtype: DType,
+    readonly device: Device,
+  ) {
+    this.layout = layoutUnit(
+      parameters.map(({ name: parameterName, parameter, group }) => ({
+        name: parameterName,
+        shape: parameter.shape,
+        group,
+      })),
+    );
+    this.weights = held(() => Tensor.empty([this.layout.numel], dtype, device));
+    kernels.fill({ out: this.weights, value: 0 });
+  }
+
+  parameterOf(slot: Slot): Parameter {
+    return (this.parameters.find((p) => p.name === slot.name) as UnitParameter).parameter;
+  }
+
+  /** Makes the parameters views of the flat weights; `onInitial` sees each one's f32 initial values first. */
+  adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
+    for (const slot of this.layout.slots) {
+      const parameter = this.parameterOf(slot);
+      const initial = held(() => Tensor.empty(slot.shape, 'f32', this.device));
+      parameter.writeInitial(initial);
+      onInitial(slot, initial);
+      const place = sliceFlat(this.weights, slot, slot.shape);
+      kernels.copy({ in: initial, out: place });
+      const { buffer, dtype, offset } = place;
+      parameter.place({ buffer, dtype, offset });
+      initial.release();
+      place.release();
+      setGradTarget(parameter, () => this.gradPlace(slot));
+      parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
+    }
+    this.expect();
+  }
+
+  /** Starts a backward: every gradient is awaited again. */
+  expect(): void {
+    this.ready = false;
+    for (const { parameter } of this.parameters) {
+      if (parameter.requiresGrad) this.waiting.add(parameter);
+    }
+  }
+
+  /** Ends a backward: parameters without a gradient get zeros, and the unit is ready. */
+  finish(): void {
+    if (this.ready) return;
+    this.waiting.clear();
+    this.complete();
+  }
+
+  /** Frees the flat gradient; `parameter.grad` is null (zero) from here on. */
+  dropGrad(): void {
+    for (const { parameter } of this.parameters) {
+      parameter.grad?.release();
+      parameter.grad = null;
+    }
+    this.grad?.release();
+    this.grad = null;
+  }
+
+  dispose(): void {
+    this.dropGrad();
+    for (const { parameter } of this.parameters) {
+      setGradTarget(parameter, null);
+      parameter.onGradReady = null;
+    }
+    this.weights.release();
+  }
+
+  /** Bytes of weights and of gradients while they exist. */
+  get bytes(): { weights: number; gradients: number } {
+    const size = this.layout.numel * dtypeSize(this.weights.dtype);
+    return { weights: size, gradients: this.grad ? size : 0 };
+  }
+
+  private flatGrad(): Tensor {
+    if (!this.grad) {
+      const grad = held(() => Tensor.emptyLike(this.weights));
+      for (const gap of this.layout.gaps) zeroRange(grad, gap);
+      this.grad = grad;
+    }
+    return this.grad;
+  }
+
+  private gradPlace(slot: Slot): Tensor {
+    if (this.ready) {
+      throw new DsError({
+        code: 'DS_AUTOGRAD',
+        op: `unit ${this.name}`,
+        expected: `all gradients of ${slot.name} before the unit's last one`,
+        got: 'one more after it was complete',
+        hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
+      });
+    }
+    return sliceFlat(this.flatGrad(), slot, slot.shape);
+  }
+
+  private arrived(parameter: Parameter): void {
+    this.waiting.delete(parameter);
+    if (this.waiting.size === 0 && !this.ready) this.complete();
+  }
+
+  private complete(): void {
+    for (const slot of this.layout.slots) {
+      if (this.parameterOf(slot).grad === null) zeroRange(this.flatGrad(), slot);
+    }
+    this.ready = true;
+    this.onReady?.(this);
+  }
+}
+
+function zeroRange(flat: Tensor, range: Range): void {
+  const view = sliceFlat(flat, range);
+  kernels.fill({ out: view, value: 0 });
+  view.release();
+}

@@ -1,0 +1,128 @@
+// Bad input: each mistake is a typed error that names the place and the cure, and nothing is lost.
+import assert from 'node:assert/strict';
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { data, DsError, type DsErrorCode, initialize, matmul, nn, Tensor } from '../../lib/index.js';
+import { cpu, device as findDevice, type Device } from '../../lib/runtime/device.js';
+import type { Case } from '../support/case.js';
+import { tinyBatch, tinyConfig, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
+
+/** Runs `body` and expects a DsError with `code` whose text matches, with a hint when one is asked for. */
+async function expectError(
+  code: DsErrorCode,
+  pattern: RegExp,
+  body: () => unknown,
+  { hint = true } = {},
+): Promise<void> {
+  try {
+    await body();
+  } catch (error) {
+    assert.ok(error instanceof DsError, `not a DsError: ${error}`);
+    assert.equal(error.code, code, error.message);
+    assert.match(error.message, pattern);
+    if (hint) assert.ok(error.hint.length > 0, `no hint: ${error.message}`);
+    return;
+  }
+  assert.fail(`expected ${code}`);
+}
+
+async function poisonedLoss(device: Device): Promise<void> {
+  const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
+  trainTiny(engine, 0, 2);
+  const before = weightBits(engine);
+  const { tokens, targets } = tinyBatch(0, device);
+  const loss = engine.forward<Tensor>(tokens, targets).mul(Number.NaN);
+  engine.backward(loss);
+  engine.step();
+  await expectError('DS_NONFINITE', /finite loss.*NaN/, () => engine.synchronize());
+  assert.deepEqual(weightBits(engine), before, 'the weights changed');
+  engine.destroy();
+  tokens.dispose();
+  targets.dispose();
+}
+
+async function outOfMemory(device: Device): Promise<void> {
+  const before = device.memory;
+  device.trim();
+  device.setMemoryCap(device.memory.reserved + 8 * 2 ** 20);
+  try {
+    const hold: Tensor[] = [];
+    await expectError('DS_OUT_OF_MEMORY', /cap/, () => {
+      for (let i = 0; i < 64; ++i) hold.push(Tensor.empty([2 ** 18], 'f32', device).keep());
+    });
+    assert.ok(hold.length >= 4, `only ${hold.length} MiB fitted under a cap of 8 MiB`);
+    for (const tensor of hold) tensor.dispose();
+    assert.equal(device.memory.inUse, before.inUse, 'memory leaked');
+  } finally {
+    device.setMemoryCap(0);
+  }
+  const after = Tensor.empty([2 ** 20], 'f32', device);
+  after.dispose();
+}
+
+export const cases: Case[] = [
+  {
+    name: 'wrong shapes are a typed error',
+    run: (device) =>
+      expectError('DS_SHAPE', /matmul/, () => {
+        const a = Tensor.from(new Float32Array(6), { shape: [2, 3], device });
+        matmul(a, a);
+      }),
+  },
+  {
+    name: 'mixed dtypes are a typed error',
+    run: (device) =>
+      expectError('DS_DTYPE', /add/, () => {
+        Tensor.from([1], { device }).add(Tensor.from([1], { device, dtype: 'bf16' }));
+      }),
+  },
+  {
+    name: 'mixed devices are a typed error',
+    async run(device) {
+      if (device.kind === 'cpu') {
+        await expectError('DS_DEVICE', /cuda/, () => findDevice('cuda:99'));
+        return;
+      }
+      await expectError('DS_DEVICE', /add|Binary/, () => {
+        Tensor.from([1], { device }).add(Tensor.from([1], { device: cpu() }));
+      });
+    },
+  },
+  { name: 'a NaN loss is a typed error and leaves the weights alone', run: poisonedLoss },
+  { name: 'memory beyond the cap is a typed error and leaks nothing', run: outOfMemory },
+  {
+    name: 'an unreadable or too short data file is a typed error',
+    async run() {
+      const dir = mkdtempSync(join(tmpdir(), 'ds-data-'));
+      const encode = (text: string): number[] => [...text].map((c) => c.charCodeAt(0));
+      await expectError('DS_DATA', /missing\.txt/, () =>
+        data.TokenDataset.fromText({ path: join(dir, 'missing.txt'), encode, seq: 8 }),
+      );
+      writeFileSync(join(dir, 'short.txt'), 'abc');
+      await expectError('DS_DATA', /short\.txt/, () =>
+        data.TokenDataset.fromText({ path: join(dir, 'short.txt'), encode, seq: 8 }),
+      );
+    },
+  },
+  {
+    name: 'a model the configuration cannot train is a typed error',
+    async run(device) {
+      const { optimizer: _, ...config } = tinyConfig({ precision: 'fp32', offload: false });
+      const model = new nn.Linear(2, 2);
+      await expectError('DS_CONFIG', /optimizer/, () => initialize({ model, config, device }));
+    },
+  },
+  {
+    name: 'backward on what is not a loss, and step without backward, are typed errors',
+    async run(device) {
+      const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
+      const { tokens } = tinyBatch(0, device);
+      const logits = engine.forward<Tensor>(tokens);
+      await expectError('DS_SHAPE', /engine\.backward/, () => engine.backward(logits));
+      await expectError('DS_AUTOGRAD', /engine\.step/, () => engine.step(), { hint: false });
+      engine.destroy();
+      tokens.dispose();
+    },
+  },
+];

@@ -1,0 +1,37 @@
+// Offload on equals offload off: the same losses and weights, bit for bit, in every precision.
+import assert from 'node:assert/strict';
+import type { Case } from '../support/case.js';
+import { type Precision, tinyEngine, type TinyOptions, trainTiny, weightBits } from './tiny-training.js';
+
+const steps = 50;
+
+function equalCase(label: string, options: Omit<TinyOptions, 'offload'>): Case {
+  return {
+    name: `offload equals resident: ${label}, ${steps} steps`,
+    async run(device) {
+      device.setDeterministic(true);
+      const resident = await tinyEngine({ ...options, offload: false }, device);
+      const offloaded = await tinyEngine({ ...options, offload: true }, device);
+      const expected = trainTiny(resident, 0, steps);
+      const losses = trainTiny(offloaded, 0, steps);
+      assert.deepEqual(losses, expected);
+      assert.ok((losses.at(-1) as number) < (losses[0] as number) * 0.8, `no learning: ${losses}`);
+      const weights = weightBits(resident);
+      for (const [name, bits] of weightBits(offloaded)) assert.equal(bits, weights.get(name), name);
+      assert.equal(offloaded.skippedSteps, resident.skippedSteps);
+      if (options.precision === 'fp16') assert.ok(resident.skippedSteps > 0, 'no overflow was provoked');
+      resident.destroy();
+      offloaded.destroy();
+    },
+  };
+}
+
+const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
+
+export const cases: Case[] = [
+  ...precisions.map((precision) => equalCase(`${precision}, clipping`, { precision, clip: 0.5 })),
+  equalCase('bf16, no clipping, accumulation 3', { precision: 'bf16', clip: 0, accumulation: 3 }),
+  equalCase('bf16, activation checkpointing, dropout', {
+    precision: 'bf16', checkpointing: true, dropout: 0.1,
+  }),
+];

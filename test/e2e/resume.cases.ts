@@ -1,0 +1,45 @@
+// Resume: 10 steps, a save, a new process and 10 more steps equal 20 steps, bit for bit.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Device } from '../../lib/runtime/device.js';
+import { packageRoot } from '../../lib/runtime/addon.js';
+import type { Case } from '../support/case.js';
+import type { TinyOptions } from './tiny-training.js';
+import type { TrainJob, TrainReport } from './train-process.js';
+
+/** Runs one training process to its end (built by `npm run build:test`). */
+export function trainInProcess(job: TrainJob): TrainReport {
+  const script = join(packageRoot(), 'build', 'js', 'test', 'e2e', 'train-process.js');
+  const out = execFileSync(process.execPath, [script, JSON.stringify(job)], {
+    encoding: 'utf8', maxBuffer: 1 << 28, timeout: 120_000,
+  });
+  return JSON.parse(out) as TrainReport;
+}
+
+function resumeEqualsOneRun(device: Device, options: TinyOptions): void {
+  const dirs = [0, 1].map(() => mkdtempSync(join(tmpdir(), 'ds-resume-')));
+  try {
+    const job = { device: device.name, options };
+    const whole = trainInProcess({ ...job, dir: dirs[0] as string, from: 0, to: 20 });
+    const first = trainInProcess({ ...job, dir: dirs[1] as string, from: 0, to: 10 });
+    const second = trainInProcess({ ...job, dir: dirs[1] as string, from: 10, to: 20 });
+    assert.deepEqual([...first.losses, ...second.losses], whole.losses);
+    assert.deepEqual(second.weights, whole.weights);
+  } finally {
+    for (const dir of dirs) rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+export const cases: Case[] = [
+  {
+    name: 'resume in a new process equals one run: bf16, offload, dropout',
+    run: (device) => resumeEqualsOneRun(device, { precision: 'bf16', offload: true, dropout: 0.1 }),
+  },
+  {
+    name: 'resume in a new process equals one run: fp16 with overflows, resident',
+    run: (device) => resumeEqualsOneRun(device, { precision: 'fp16', offload: false }),
+  },
+];

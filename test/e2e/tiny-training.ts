@@ -1,0 +1,104 @@
+// A tiny GPT-2 trained on fixed random tokens: the body that the end-to-end cases compare with itself.
+import { type DsConfig, type Engine, initialize, nn, Tensor } from '../../lib/index.js';
+import { seed } from '../../lib/tensor/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+
+export type Precision = 'fp32' | 'bf16' | 'fp16';
+
+export interface TinyOptions {
+  precision: Precision;
+  offload: boolean;
+  clip?: number;
+  accumulation?: number;
+  checkpointing?: boolean;
+  dropout?: number;
+  lr?: number;
+}
+
+export const tinyShape = { batch: 3, seq: 17, vocabulary: 131 };
+
+export function tinyConfig(options: TinyOptions): DsConfig {
+  const { precision, offload, clip = 1, accumulation = 1, lr = 3e-3 } = options;
+  return {
+    train_micro_batch_size_per_gpu: tinyShape.batch,
+    gradient_accumulation_steps: accumulation,
+    gradient_clipping: clip,
+    optimizer: { type: 'AdamW', params: { lr, betas: [0.9, 0.95], weight_decay: 0.1 } },
+    scheduler: {
+      type: 'WarmupLR',
+      params: { warmup_min_lr: lr / 10, warmup_max_lr: lr, warmup_num_steps: 5 },
+    },
+    ...(precision === 'bf16' ? { bf16: { enabled: true } } : {}),
+    ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
+    zero_optimization: { stage: 1, offload_optimizer: { device: offload ? 'cpu' : 'none' } },
+  };
+}
+
+export function tinyModel(options: Pick<TinyOptions, 'checkpointing' | 'dropout'> = {}): nn.models.GPT2 {
+  return new nn.models.GPT2({
+    vocabSize: tinyShape.vocabulary,
+    maxSeq: 32,
+    layers: 2,
+    heads: 2,
+    channels: 36,
+    dropout: options.dropout ?? 0,
+    activationCheckpointing: options.checkpointing ?? false,
+  });
+}
+
+/** Micro-batch number `index`: tokens with a pattern to learn, the same on every run. */
+export function tinyBatch(index: number, device: Device): { tokens: Tensor; targets: Tensor } {
+  const { batch, seq, vocabulary } = tinyShape;
+  const all = Int32Array.from({ length: batch * (seq + 1) }, (_, i) => {
+    const row = Math.floor(i / (seq + 1));
+    return (i * 7 + row * 31 + (index % 4) * 13 + (i % 5) * (i % 3)) % vocabulary;
+  });
+  const rows = (shift: number): Int32Array =>
+    Int32Array.from({ length: batch * seq }, (_, i) => {
+      const row = Math.floor(i / seq);
+      return all[row * (seq + 1) + (i % seq) + shift] as number;
+    });
+  const shape = [batch, seq];
+  return {
+    tokens: Tensor.from(rows(0), { shape, device }).keep(),
+    targets: Tensor.from(rows(1), { shape, device }).keep(),
+  };
+}
+
+export interface TinyRun {
+  engine: Engine;
+  losses: number[];
+}
+
+export async function tinyEngine(options: TinyOptions, device: Device): Promise<Engine> {
+  seed(1234);
+  const { engine } = await initialize({ model: tinyModel(options), config: tinyConfig(options), device });
+  return engine;
+}
+
+/** Runs global steps [from, to) and returns every micro-batch's loss. */
+export function trainTiny(engine: Engine, from: number, to: number): number[] {
+  const accumulation = engine.gradientAccumulationSteps();
+  const losses: number[] = [];
+  for (let index = from * accumulation; index < to * accumulation; ++index) {
+    const { tokens, targets } = tinyBatch(index, engine.device);
+    const loss = engine.forward<Tensor>(tokens, targets);
+    engine.backward(loss);
+    engine.step();
+    losses.push(loss.item());
+    tokens.dispose();
+    targets.dispose();
+  }
+  return losses;
+}
+
+/** The raw bits of every parameter, by name. */
+export function weightBits(engine: Engine): Map<string, string> {
+  engine.synchronize();
+  const bits = new Map<string, string>();
+  for (const [name, parameter] of engine.module.namedParameters()) {
+    const raw = parameter.toRaw();
+    bits.set(name, Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString('base64'));
+  }
+  return bits;
+}
