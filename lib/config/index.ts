@@ -2,7 +2,7 @@
 import type { DsConfig, ResolvedConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { deepFreeze, withDefaults } from './defaults.js';
-import { type ConfigDocument, readConfig } from './parse.js';
+import { type ConfigDocument, readDocument } from './parse.js';
 import { rules } from './rules.js';
 import { isSection, type Section } from './schema.js';
 import { resolveTriad } from './triad.js';
@@ -22,7 +22,15 @@ export type ConfigReport =
   | { config: null; errors: readonly DsError[] };
 
 /**
- * Reads a file or an object and returns what the engine obeys, frozen. Throws the first DS_CONFIG error;
+ * What a file (or base64) holds, unchecked: for programs that adjust it before they resolve it. Throws
+ * DS_CONFIG.
+ */
+export function readConfig(source: string | DsConfig): DsConfig {
+  return readDocument(source).value as DsConfig;
+}
+
+/**
+ * Reads a file, base64 or an object and returns what the engine obeys, frozen. Throws the first DS_CONFIG error;
  * its hint says how many more there are.
  */
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
@@ -35,10 +43,15 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
   throw new DsError({ code, op, expected, got, cause, hint: more });
 }
 
-/** The same without throwing: all errors of the stage that found any. */
+/** The object that a path, a base64 text or an object holds, as written: for callers that edit it first. */
+export function loadConfig(source: string | DsConfig): DsConfig {
+  return readConfig(source).value as DsConfig;
+}
+
+/** resolveConfig without throwing: all errors of the stage that found any. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
   try {
-    return check(readConfig(source), env);
+    return check(readDocument(source), env);
   } catch (error) {
     if (error instanceof DsError) return { config: null, errors: [error] };
     throw error;

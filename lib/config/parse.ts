@@ -1,4 +1,4 @@
-// Reads a configuration from a file (JSON with comments and trailing commas) or an object.
+// Reads a configuration from a file (JSON with comments and trailing commas), base64 or an object.
 import { readFileSync } from 'node:fs';
 import { basename } from 'node:path';
 import {
@@ -28,11 +28,16 @@ export function dotted(path: Path): string {
 }
 
 /**
- * `source` is a file or an object, which is copied. Throws DS_CONFIG for an unreadable file, a syntax
- * error, a key given twice, or anything that is not an object.
+ * `source` is a file, URL-safe base64 of its contents, or an object, which is copied. Throws DS_CONFIG for
+ * an unreadable file, a syntax error, a key given twice, or anything that is not an object.
  */
-export function readConfig(source: unknown): ConfigDocument {
-  if (typeof source === 'string') return parseConfig(readText(source), basename(source));
+export function readDocument(source: unknown): ConfigDocument {
+  if (typeof source === 'string') {
+    const decoded = decodeBase64(source);
+    return decoded === null
+      ? parseConfig(readText(source), basename(source))
+      : parseConfig(decoded, 'base64');
+  }
   if (!isSection(source)) {
     throw new DsError({
       code: 'DS_CONFIG',
@@ -42,6 +47,13 @@ export function readConfig(source: unknown): ConfigDocument {
     });
   }
   return { value: copyJson(source) as Section, locate: dotted };
+}
+
+/** The text behind a base64 string that holds a JSON object; null for anything else, such as a path. */
+function decodeBase64(source: string): string | null {
+  if (!/^[\w-]+={0,2}$/.test(source)) return null;
+  const text = Buffer.from(source, 'base64url').toString('utf8').trim();
+  return text.startsWith('{') && text.endsWith('}') ? text : null;
 }
 
 function readText(file: string): string {

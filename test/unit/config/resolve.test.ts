@@ -3,7 +3,12 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { checkConfig, type DsConfig, resolveConfig } from '../../../lib/config/index.js';
+import {
+  checkConfig,
+  type DsConfig,
+  readConfig,
+  resolveConfig,
+} from '../../../lib/config/index.js';
 import type { DsError } from '../../../lib/errors.js';
 
 const ONE = { worldSize: 1 };
@@ -287,6 +292,18 @@ test.each([
   ],
 ])('a faulty file is refused with line and column: %j', (text, message) => {
   expect(() => resolveConfig(file(text), ONE)).toThrow(message);
+});
+
+test('URL-safe base64 of a file is read like the file', () => {
+  const text = '{ "train_batch_size": 3, "optimizer": { "type": "Adam" } } // ~~~???';
+  const trimmed = text.slice(0, text.indexOf('//'));
+  const encoded = Buffer.from(trimmed).toString('base64url');
+  expect(resolveConfig(encoded, ONE).train_batch_size).toBe(3);
+});
+
+test('readConfig returns the file as it stands', () => {
+  const path = file('{ "train_batch_size": 3, /* kept */ "mine": [1, 2] }');
+  expect(readConfig(path)).toEqual({ train_batch_size: 3, mine: [1, 2] });
 });
 
 test('a file that is not there', () => {

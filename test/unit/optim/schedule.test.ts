@@ -1,5 +1,4 @@
 // Learning-rate schedules against formulas written down independently from DeepSpeed's documentation.
-import { createSchedule } from '../../../lib/optim/create-schedule.js';
 import { WarmupLr } from '../../../lib/optim/warmup.js';
 import { WarmupCosineLr } from '../../../lib/optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../../lib/optim/warmup-decay.js';
@@ -72,19 +71,4 @@ test.each([0, -3, 2.5, Number.NaN])('%p warm-up updates are refused', (warmupSte
   expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(
     /warmup_num_steps.*positive integer/,
   );
-});
-
-test('schedules follow from the configuration', () => {
-  const warmup_type = 'linear' as const;
-  const shared = { warmup_min_lr: 0, warmup_num_steps: 10, warmup_type };
-  const rate = (...section: Parameters<typeof createSchedule>) =>
-    createSchedule(...section).lr(100);
-  expect(rate(null, 0.5)).toBe(0.5);
-  expect(rate({ type: 'WarmupLR', params: { ...shared, warmup_max_lr: null } }, 0.5)).toBe(0.5);
-  expect(rate({ type: 'WarmupLR', params: { ...shared, warmup_max_lr: 0.2 } }, 0.5)).toBe(0.2);
-  const decay = { ...shared, warmup_max_lr: 1, total_num_steps: 109 };
-  expect(rate({ type: 'WarmupDecayLR', params: decay }, 0.5)).toBeCloseTo(10 / 99, 14);
-  const cosine = { warmup_min_ratio: 0, warmup_num_steps: 10, cos_min_ratio: 0, warmup_type };
-  const section = { type: 'WarmupCosineLR' as const, params: { ...cosine, total_num_steps: 190 } };
-  expect(rate(section, 0.5)).toBeCloseTo(0.25, 14);
 });
