@@ -1,5 +1,5 @@
 // Training throughput of GPT-2 on random tokens, in the shape of the PyTorch peer script.
-import { initialize } from '../lib/index.js';
+import { type DsConfig, initialize } from '../lib/index.js';
 import { models } from '../lib/nn/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
 import { Tensor } from '../lib/tensor/index.js';
@@ -24,7 +24,7 @@ export async function trainBench(options: Options): Promise<object> {
   const accumulation = Number(options.accumulate ?? 1);
   const steps = Number(options.steps ?? 10);
   if (options.cap) device.setMemoryCap(Number(options.cap) * 2 ** 30);
-  const config = {
+  const config: DsConfig = {
     train_micro_batch_size_per_gpu: batch,
     gradient_accumulation_steps: accumulation,
     gradient_clipping: Number(options.clip ?? 1),

@@ -25,7 +25,11 @@ class Buffer {
     if (placement_ == Placement::device) {
       device_.release(data_, bytes_, *home_);
     } else {
-      device_.synchronize_all();
+      try {
+        device_.synchronize_all();
+      } catch (const Error&) {
+        // A dead device reports itself at the next call; nothing of it touches this memory any more.
+      }
       device_.release_pinned(data_, bytes_);
     }
   }
