@@ -1,0 +1,83 @@
+// Opening, syncing and closing files, with errors that name path, operation and the system's reason.
+#include "file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace ds::io {
+namespace {
+
+const char* cure_for(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT: return "Free space on this file system, or choose a folder on another one.";
+    case EFBIG: return "The file exceeds a limit: see `ulimit -f` and the file system's maximum.";
+    case EACCES:
+    case EPERM: return "Check who owns the file and its folder, and their permissions.";
+    case EROFS: return "The file system is mounted read-only: choose another folder.";
+    case ENOENT:
+    case ENOTDIR: return "Check the path: a folder in it does not exist.";
+    case EMFILE:
+    case ENFILE: return "Too many files are open: raise `ulimit -n`.";
+    case EIO: return "The disk or network file system failed: see the system log.";
+    default: return "";
+  }
+}
+
+int open_file(const std::string& path, int flags, const char* purpose) {
+  int descriptor;
+  do {
+    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (descriptor < 0 && errno == EINTR);
+  if (descriptor < 0) throw io_error("open", path, purpose, errno);
+  return descriptor;
+}
+
+}  // namespace
+
+Error io_error(const char* operation, const std::string& path, std::string expected, int code) {
+  return Error("DS_IO", text(operation, " ", path), std::move(expected),
+               text(std::strerror(code), " (errno ", code, ")"), cure_for(code));
+}
+
+File File::open_for_reading(const std::string& path) {
+  return File(path, open_file(path, O_RDONLY, "a readable file"));
+}
+
+File File::open_for_writing(const std::string& path, bool truncate) {
+  const int flags = O_WRONLY | O_CREAT | (truncate ? O_TRUNC : 0);
+  return File(path, open_file(path, flags, "a writable file"));
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+int64_t File::size() const {
+  struct stat status;
+  if (::fstat(descriptor_, &status) < 0) throw io_error("stat", path_, "its size", errno);
+  return status.st_size;
+}
+
+void File::sync() {
+  int result;
+  do {
+    result = ::fsync(descriptor_);
+  } while (result < 0 && errno == EINTR);
+  if (result < 0) throw io_error("fsync", path_, "its contents on disk", errno);
+}
+
+void File::close() {
+  // Linux frees the descriptor even when close() is interrupted; repeating it could close another file.
+  const int result = ::close(std::exchange(descriptor_, -1));
+  if (result < 0 && errno != EINTR) throw io_error("close", path_, "a clean close", errno);
+}
+
+}  // namespace ds::io

@@ -1,0 +1,75 @@
+// The portable back end: pread and pwrite on a few threads.
+#include <cerrno>
+#include <condition_variable>
+#include <thread>
+#include <unistd.h>
+
+#include "chunk.h"
+
+namespace ds::io {
+namespace {
+
+class ThreadEngine final : public FileEngine {
+ public:
+  explicit ThreadEngine(int threads) {
+    for (int i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  }
+
+  ~ThreadEngine() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    available_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  const char* name() const override { return "threads"; }
+
+  void submit(const std::vector<Transfer>& batch, Completion done) override {
+    std::deque<Chunk> chunks = cut(batch, std::move(done));
+    {
+      std::lock_guard lock(mutex_);
+      for (Chunk& chunk : chunks) pending_.push_back(std::move(chunk));
+    }
+    available_.notify_all();
+  }
+
+ private:
+  void work() {
+    block_signals_of_this_thread();
+    std::unique_lock lock(mutex_);
+    while (true) {
+      available_.wait(lock, [this] { return closing_ || !pending_.empty(); });
+      if (pending_.empty()) return;
+      Chunk chunk = std::move(pending_.front());
+      pending_.pop_front();
+      lock.unlock();
+      while (!chunk.advance(issue(chunk.rest))) {
+      }
+      lock.lock();
+    }
+  }
+
+  static int64_t issue(const Transfer& rest) {
+    const int file = rest.file->descriptor();
+    const ssize_t result = rest.direction == Direction::read
+                               ? ::pread(file, rest.data, rest.bytes, rest.offset)
+                               : ::pwrite(file, rest.data, rest.bytes, rest.offset);
+    return result < 0 ? -errno : result;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable available_;
+  std::deque<Chunk> pending_;
+  bool closing_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileEngine> make_thread_engine(int threads) {
+  return std::make_unique<ThreadEngine>(threads);
+}
+
+}  // namespace ds::io

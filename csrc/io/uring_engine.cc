@@ -1,0 +1,146 @@
+// The Linux back end: one thread feeds an io_uring and handles its completions.
+#include <cerrno>
+#include <liburing.h>
+#include <sys/eventfd.h>
+#include <thread>
+#include <unistd.h>
+
+#include "chunk.h"
+
+namespace ds::io {
+namespace {
+
+constexpr unsigned kDepth = 32;  // transfers under way at once
+
+/// The ring belongs to its thread; submitters hand over chunks and ring the bell, an eventfd that the ring
+/// itself is reading.
+class UringEngine final : public FileEngine {
+ public:
+  /// Takes ownership of an initialised ring and of the bell.
+  UringEngine(const io_uring& ring, int bell) : ring_(ring), bell_(bell), thread_([this] { work(); }) {}
+
+  ~UringEngine() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    ring_bell();
+    thread_.join();
+    io_uring_queue_exit(&ring_);
+    ::close(bell_);
+  }
+
+  const char* name() const override { return "io_uring"; }
+
+  void submit(const std::vector<Transfer>& batch, Completion done) override {
+    std::deque<Chunk> chunks = cut(batch, std::move(done));
+    {
+      std::lock_guard lock(mutex_);
+      for (Chunk& chunk : chunks) pending_.push_back(std::move(chunk));
+    }
+    ring_bell();
+  }
+
+ private:
+  void ring_bell() {
+    const uint64_t one = 1;
+    while (::write(bell_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+
+  void work() {
+    block_signals_of_this_thread();
+    listen();
+    while (true) {
+      const bool closing = take_pending();
+      if (closing && under_way_ == 0) return;
+      // On failure (interrupted, or short of kernel memory) the entries stay queued for the next turn.
+      io_uring_submit_and_wait(&ring_, 1);
+      handle_completions();
+    }
+  }
+
+  /// Queues a read of the bell; its completion carries no chunk.
+  void listen() {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    io_uring_prep_read(entry, bell_, &bell_count_, sizeof bell_count_, 0);
+    io_uring_sqe_set_data(entry, nullptr);
+  }
+
+  /// Fills the ring up to its depth. Returns whether the engine is closing and nothing is left to issue.
+  bool take_pending() {
+    std::lock_guard lock(mutex_);
+    while (under_way_ < kDepth && !pending_.empty()) {
+      issue(new Chunk(std::move(pending_.front())));
+      pending_.pop_front();
+      ++under_way_;
+    }
+    return closing_ && pending_.empty();
+  }
+
+  void issue(Chunk* chunk) {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    const Transfer& rest = chunk->rest;
+    const int file = rest.file->descriptor();
+    const auto bytes = static_cast<unsigned>(rest.bytes);
+    const auto offset = static_cast<uint64_t>(rest.offset);
+    if (rest.direction == Direction::read) {
+      io_uring_prep_read(entry, file, rest.data, bytes, offset);
+    } else {
+      io_uring_prep_write(entry, file, rest.data, bytes, offset);
+    }
+    io_uring_sqe_set_data(entry, chunk);
+  }
+
+  void handle_completions() {
+    io_uring_cqe* completion;
+    while (io_uring_peek_cqe(&ring_, &completion) == 0) {
+      auto* chunk = static_cast<Chunk*>(io_uring_cqe_get_data(completion));
+      const int64_t result = completion->res;
+      io_uring_cqe_seen(&ring_, completion);
+      if (!chunk) {
+        listen();
+      } else if (chunk->advance(result)) {
+        delete chunk;
+        --under_way_;
+      } else {
+        issue(chunk);
+      }
+    }
+  }
+
+  io_uring ring_;
+  int bell_;
+  uint64_t bell_count_ = 0;
+  unsigned under_way_ = 0;
+  std::mutex mutex_;
+  std::deque<Chunk> pending_;
+  bool closing_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+/// Kernels before 5.6 have the queues but not these two operations.
+bool can_read_and_write(io_uring& ring) {
+  io_uring_probe* probe = io_uring_get_probe_ring(&ring);
+  if (!probe) return false;
+  const bool both = io_uring_opcode_supported(probe, IORING_OP_READ) &&
+                    io_uring_opcode_supported(probe, IORING_OP_WRITE);
+  io_uring_free_probe(probe);
+  return both;
+}
+
+}  // namespace
+
+std::unique_ptr<FileEngine> make_uring_engine() {
+  io_uring ring;
+  // Twice the depth: one entry is the bell's, and a queue must never be full.
+  if (io_uring_queue_init(2 * kDepth, &ring, 0) < 0) return nullptr;
+  const int bell = can_read_and_write(ring) ? ::eventfd(0, EFD_CLOEXEC) : -1;
+  if (bell < 0) {
+    io_uring_queue_exit(&ring);
+    return nullptr;
+  }
+  return std::make_unique<UringEngine>(ring, bell);
+}
+
+}  // namespace ds::io
