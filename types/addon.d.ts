@@ -51,6 +51,32 @@ export interface Addon {
   synchronizeEvent(event: number): void;
   synchronizeStream(stream: number): void;
   elapsedMs(start: number, end: number): number;
+
+  /**
+   * Writes `head` and then buffer ranges ([handle, offset, bytes, ...], host memory) from byte `offset`;
+   * 0 creates or empties the file. Resolves with `crc` (CRC-32C) extended by what was written.
+   */
+  writeFile(
+    path: string,
+    offset: number,
+    head: Uint8Array,
+    segments: Float64Array,
+    crc: number,
+  ): Promise<number>;
+  /** Reads `bytes` at `offset` of the file into host memory. */
+  readFile(
+    path: string,
+    offset: number,
+    bytes: number,
+    buffer: number,
+    bufferOffset: number,
+  ): Promise<void>;
+  /** The CRC-32C of the whole file. */
+  checksumFile(path: string): Promise<number>;
+  /** Resolves when a file's contents, or a folder's entries, are on disk. */
+  syncPath(path: string): Promise<void>;
+  /** "io_uring" or "threads". */
+  fileEngineName(): string;
 }
 
 export interface GpuProbe {

@@ -14,6 +14,8 @@
 
 namespace ds::addon {
 
+class TaskQueue;
+
 /// A stream with the device it belongs to.
 struct StreamRef {
   Device& device;
@@ -54,6 +56,7 @@ struct Addon {
   HandleTable<EventRef> events{"event"};
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
+  std::shared_ptr<TaskQueue> tasks;  // null until the first asynchronous call
   double* arguments = nullptr;  // the block that JavaScript writes an op's arguments into
   size_t argument_count = 0;
 };

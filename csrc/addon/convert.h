@@ -62,9 +62,8 @@ inline napi_value to_js(napi_env env, double x) {
 inline napi_value to_js(napi_env env, bool x) { return Napi::Boolean::New(env, x); }
 inline napi_value to_js(napi_env, napi_value x) { return x; }
 
-/// Throws `error` into JavaScript as an Error with code, op, expected, got and hint.
-inline void throw_js(napi_env env, const Error& error) {
-  Napi::HandleScope scope(env);
+/// A JavaScript Error with code, op, expected, got and hint; needs an open handle scope.
+inline Napi::Error error_value(napi_env env, const Error& error) {
   Napi::Error js = Napi::Error::New(env, error.what());
   Napi::Object value = js.Value();
   value.Set("code", error.code);
@@ -72,7 +71,13 @@ inline void throw_js(napi_env env, const Error& error) {
   value.Set("expected", error.expected);
   value.Set("got", error.got);
   value.Set("hint", error.hint);
-  js.ThrowAsJavaScriptException();
+  return js;
+}
+
+/// Throws `error` into JavaScript.
+inline void throw_js(napi_env env, const Error& error) {
+  Napi::HandleScope scope(env);
+  error_value(env, error).ThrowAsJavaScriptException();
 }
 
 template <auto F>

@@ -8,6 +8,7 @@
 #include "addon.h"
 #include "convert.h"
 #include "devices.h"
+#include "file_tasks.h"
 #include "op_call.h"
 
 namespace ds::addon {
@@ -234,6 +235,11 @@ constexpr Row kRows[] = {
     {"synchronizeEvent", Trampoline<synchronize_event>::call},
     {"synchronizeStream", Trampoline<synchronize_stream>::call},
     {"elapsedMs", Trampoline<elapsed_ms>::call},
+    {"writeFile", Trampoline<write_file>::call},
+    {"readFile", Trampoline<read_file>::call},
+    {"checksumFile", Trampoline<checksum_file>::call},
+    {"syncPath", Trampoline<sync_path>::call},
+    {"fileEngineName", Trampoline<file_engine_name>::call},
 };
 
 /// Host calls may still run when the environment ends: wait for them before their memory goes.

@@ -34,8 +34,8 @@ bool Chunk::advance(int64_t result) {
     const char* operation = reading ? "read" : "write";
     batch->finish_one(io_error(operation, path, std::move(expected), static_cast<int>(-result)));
   } else if (reading) {
-    batch->finish_one(Error("DS_IO", text("read ", path), std::move(expected), "the end of the file",
-                            "The file is shorter than it should be: it was truncated."));
+    batch->finish_one(Error("DS_IO", text("read ", path), std::move(expected),
+                            "the end of the file", "It was truncated, or is still being written."));
   } else {
     batch->finish_one(io_error("write", path, std::move(expected), ENOSPC));
   }

@@ -32,15 +32,16 @@ struct Chunk {
   std::shared_ptr<Batch> batch;
   Transfer rest;
 
-  /// Takes the result of one read or write of `rest` (bytes moved, or -errno). False: the chunk must be
-  /// issued again. True: it is over, and the batch knows.
+  /// Takes the result of one read or write of `rest` (bytes moved, or -errno). False: the chunk
+  /// must be issued again. True: it is over, and the batch knows.
   bool advance(int64_t result);
 };
 
 /// Cuts `batch` into chunks. A batch without bytes completes at once and gives none.
 std::deque<Chunk> cut(const std::vector<Transfer>& batch, Completion done);
 
-/// Keeps signals on the program's own threads; a file size limit then is an errno, not a fatal signal.
+/// Keeps signals on the program's own threads; a file size limit then is an errno, not a fatal
+/// signal.
 void block_signals_of_this_thread();
 
 }  // namespace ds::io

@@ -1,4 +1,4 @@
-// Opening, syncing and closing files, with errors that name path, operation and the system's reason.
+// Opening, syncing and closing files; errors name path, operation and the system's reason.
 #include "file.h"
 
 #include <cerrno>
@@ -75,7 +75,8 @@ void File::sync() {
 }
 
 void File::close() {
-  // Linux frees the descriptor even when close() is interrupted; repeating it could close another file.
+  // Linux frees the descriptor even when close() is interrupted; repeating it could close another
+  // file.
   const int result = ::close(std::exchange(descriptor_, -1));
   if (result < 0 && errno != EINTR) throw io_error("close", path_, "a clean close", errno);
 }

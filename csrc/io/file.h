@@ -8,8 +8,8 @@
 
 namespace ds::io {
 
-/// DS_IO for `operation` on `path`: what was wanted, the system's text for `code` (an errno), and a cure
-/// for the common ones (disk full, no permission, no such folder, file too large).
+/// DS_IO for `operation` on `path`: what was wanted, the system's text for `code` (an errno), and a
+/// cure for the common ones (disk full, no permission, no such folder, file too large).
 Error io_error(const char* operation, const std::string& path, std::string expected, int code);
 
 /// Owns a file descriptor.

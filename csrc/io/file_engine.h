@@ -22,13 +22,13 @@ struct Transfer {
   Direction direction;
 };
 
-/// Called once per batch on an engine thread, when none of its transfers runs any more. `error` is the
-/// first failure (DS_IO), null when all succeeded. It must not throw and should be brief.
+/// Called once per batch on an engine thread, when none of its transfers runs any more. `error` is
+/// the first failure (DS_IO), null when all succeeded. It must not throw and should be brief.
 using Completion = std::function<void(const Error* error)>;
 
 /// submit() may be called from any thread. Transfers of a batch run in any order and concurrently;
-/// partial transfers are continued and interrupted ones repeated. A read beyond the end is an error.
-/// The destructor waits for everything submitted.
+/// partial transfers are continued and interrupted ones repeated. A read beyond the end is an
+/// error. The destructor waits for everything submitted.
 class FileEngine {
  public:
   virtual ~FileEngine() = default;

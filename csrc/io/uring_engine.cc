@@ -12,12 +12,13 @@ namespace {
 
 constexpr unsigned kDepth = 32;  // transfers under way at once
 
-/// The ring belongs to its thread; submitters hand over chunks and ring the bell, an eventfd that the ring
-/// itself is reading.
+/// The ring belongs to its thread; submitters hand over chunks and ring the bell, an eventfd that
+/// the ring itself is reading.
 class UringEngine final : public FileEngine {
  public:
   /// Takes ownership of an initialised ring and of the bell.
-  UringEngine(const io_uring& ring, int bell) : ring_(ring), bell_(bell), thread_([this] { work(); }) {}
+  UringEngine(const io_uring& ring, int bell)
+      : ring_(ring), bell_(bell), thread_([this] { work(); }) {}
 
   ~UringEngine() override {
     {
@@ -54,7 +55,8 @@ class UringEngine final : public FileEngine {
     while (true) {
       const bool closing = take_pending();
       if (closing && under_way_ == 0) return;
-      // On failure (interrupted, or short of kernel memory) the entries stay queued for the next turn.
+      // On failure (interrupted, or short of kernel memory) the entries stay queued for the next
+      // turn.
       io_uring_submit_and_wait(&ring_, 1);
       handle_completions();
     }
@@ -67,7 +69,8 @@ class UringEngine final : public FileEngine {
     io_uring_sqe_set_data(entry, nullptr);
   }
 
-  /// Fills the ring up to its depth. Returns whether the engine is closing and nothing is left to issue.
+  /// Fills the ring up to its depth. Returns whether the engine is closing and nothing is left to
+  /// issue.
   bool take_pending() {
     std::lock_guard lock(mutex_);
     while (under_way_ < kDepth && !pending_.empty()) {

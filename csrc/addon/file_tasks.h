@@ -1,0 +1,30 @@
+// File I/O for JavaScript: promises over the file engine.
+#pragma once
+
+#include <string>
+
+#include "convert.h"
+
+namespace ds::addon {
+
+/// Writes `head`, then the buffer ranges of `segments` (float64 triples: handle, offset, bytes),
+/// one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
+/// must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended
+/// by everything written (CRC-32C). Rejects with DS_IO.
+napi_value write_file(Addon& addon, std::string path, double offset, Bytes head, Bytes segments,
+                      double crc);
+
+/// Reads `bytes` at `offset` into host memory. Rejects with DS_IO, also when the file ends before.
+napi_value read_file(Addon& addon, std::string path, double offset, double bytes, double buffer,
+                     double buffer_offset);
+
+/// Resolves with the CRC-32C of the whole file.
+napi_value checksum_file(Addon& addon, std::string path);
+
+/// Resolves when a file's contents, or a folder's entries, are on disk.
+napi_value sync_path(Addon& addon, std::string path);
+
+/// "io_uring" or "threads".
+napi_value file_engine_name(Addon& addon);
+
+}  // namespace ds::addon

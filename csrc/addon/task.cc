@@ -1,0 +1,96 @@
+// The task queue: two threads per environment, results delivered through one thread-safe function.
+#include "task.h"
+
+namespace ds::addon {
+namespace {
+
+constexpr int kThreads = 2;  // tasks mostly wait for a device or a disk
+
+void require_ok(napi_status status) {
+  if (status != napi_ok) throw Error("DS_INTERNAL", "task", "a working environment", text(status));
+}
+
+}  // namespace
+
+TaskQueue::TaskQueue(napi_env env) : env_(env) {
+  const Napi::String name = Napi::String::New(env, "ds_native task");
+  require_ok(napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr,
+                                             this, deliver, &delivery_));
+  require_ok(napi_unref_threadsafe_function(env, delivery_));
+  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+napi_value TaskQueue::start(std::unique_ptr<AnyTask> task) {
+  napi_value promise;
+  require_ok(napi_create_promise(env_, &task->deferred, &promise));
+  if (tasks_.empty()) napi_ref_threadsafe_function(env_, delivery_);
+  AnyTask* started = task.get();
+  tasks_.emplace(started, std::move(task));
+  {
+    std::lock_guard lock(mutex_);
+    waiting_.push_back(started);
+  }
+  available_.notify_one();
+  return promise;
+}
+
+void TaskQueue::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    waiting_.clear();
+  }
+  available_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  if (delivery_) napi_release_threadsafe_function(delivery_, napi_tsfn_abort);
+  delivery_ = nullptr;
+  tasks_.clear();
+}
+
+void TaskQueue::work() {
+  while (true) {
+    AnyTask* task;
+    {
+      std::unique_lock lock(mutex_);
+      available_.wait(lock, [this] { return closing_ || !waiting_.empty(); });
+      if (closing_) return;
+      task = waiting_.front();
+      waiting_.pop_front();
+    }
+    task->run();
+    // The queue of deliveries has no limit, so this does not block. After a refusal the function
+    // must not be touched again: the environment is ending.
+    if (napi_call_threadsafe_function(delivery_, task, napi_tsfn_blocking) != napi_ok) return;
+  }
+}
+
+/// JavaScript thread; `env` is null for what was undelivered when the environment ended.
+void TaskQueue::deliver(napi_env env, napi_value, void* context, void* data) {
+  if (env) static_cast<TaskQueue*>(context)->settle(static_cast<AnyTask*>(data));
+}
+
+void TaskQueue::settle(AnyTask* finished) {
+  const auto found = tasks_.find(finished);
+  const std::unique_ptr<AnyTask> task = std::move(found->second);
+  tasks_.erase(found);
+  if (tasks_.empty()) napi_unref_threadsafe_function(env_, delivery_);
+  Napi::HandleScope scope(env_);
+  try {
+    napi_resolve_deferred(env_, task->deferred, task->result(env_));
+  } catch (const Error& error) {
+    napi_reject_deferred(env_, task->deferred, error_value(env_, error).Value());
+  }
+}
+
+TaskQueue& task_queue(Addon& addon) {
+  if (!addon.tasks) {
+    addon.tasks = std::make_shared<TaskQueue>(addon.env);
+    // Hooks run newest first, so this one runs before the thread-safe function's own.
+    const auto close = [](TaskQueue* queue) { queue->close(); };
+    Napi::Env(addon.env).AddCleanupHook(close, addon.tasks.get());
+  }
+  return *addon.tasks;
+}
+
+}  // namespace ds::addon

@@ -1,0 +1,113 @@
+// Work on a native thread whose result becomes a promise.
+#pragma once
+
+#include <node_api.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "convert.h"
+
+namespace ds::addon {
+
+/// One asynchronous call. Created, settled and destroyed on the JavaScript thread; run() elsewhere.
+class AnyTask {
+ public:
+  virtual ~AnyTask() = default;
+  virtual void run() noexcept = 0;
+  /// The value to resolve with; throws what run() met.
+  virtual napi_value result(napi_env env) = 0;
+
+  napi_deferred deferred = nullptr;
+};
+
+/// Runs `body`, which must not touch JavaScript, once. Whatever the body captured (buffers, for
+/// example) lives until the promise has been settled.
+template <class T>
+class Task final : public AnyTask {
+ public:
+  explicit Task(std::function<T()> body) : body_(std::move(body)) {}
+
+  void run() noexcept override {
+    try {
+      if constexpr (std::is_void_v<T>) {
+        body_();
+      } else {
+        value_ = body_();
+      }
+    } catch (const Error& error) {
+      error_ = error;
+    } catch (const std::exception& error) {
+      error_ = Error("DS_INTERNAL", "task", "no failure", error.what());
+    }
+  }
+
+  napi_value result(napi_env env) override {
+    if (error_) throw Error(*error_);
+    if constexpr (std::is_void_v<T>) {
+      return Napi::Env(env).Undefined();
+    } else {
+      return to_js(env, value_);
+    }
+  }
+
+ private:
+  using Value = std::conditional_t<std::is_void_v<T>, char, T>;
+
+  std::function<T()> body_;
+  Value value_{};
+  std::optional<Error> error_;
+};
+
+/// The tasks of one environment and the threads that run them. A pending task keeps the event loop
+/// alive.
+///
+/// The environment may end at any time (process exit, a terminated worker). Its cleanup hook then
+/// calls close(), which joins the threads before the thread-safe function goes: a native thread
+/// never calls into an environment that has ended. Promises that are still pending then stay so.
+class TaskQueue {
+ public:
+  explicit TaskQueue(napi_env env);
+  ~TaskQueue() { close(); }
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
+
+  /// Starts `task` as soon as a thread is free and returns its promise.
+  napi_value start(std::unique_ptr<AnyTask> task);
+  /// Drops waiting tasks, waits for running ones. Idempotent; JavaScript thread only.
+  void close();
+
+ private:
+  void work();
+  void settle(AnyTask* finished);
+  static void deliver(napi_env env, napi_value, void* context, void* data);
+
+  napi_env env_;
+  napi_threadsafe_function delivery_ = nullptr;
+  std::unordered_map<AnyTask*, std::unique_ptr<AnyTask>> tasks_;  // JavaScript thread only
+
+  std::mutex mutex_;
+  std::condition_variable available_;
+  std::deque<AnyTask*> waiting_;
+  bool closing_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// The environment's queue, made on first use.
+TaskQueue& task_queue(Addon& addon);
+
+/// Starts `body` on a native thread: `T body()`, with T void or a type that to_js converts.
+template <class Body>
+napi_value start_task(Addon& addon, Body body) {
+  using T = decltype(body());
+  return task_queue(addon).start(std::make_unique<Task<T>>(std::move(body)));
+}
+
+}  // namespace ds::addon
