@@ -163,7 +163,8 @@ Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
   s.ndim = std::max(w.ndim, 1);
   s.count = static_cast<uint32_t>(w.numel() / width);
   for (int d = 0; d < w.ndim; ++d) {
-    s.shape[d] = FastDivisor(static_cast<uint32_t>(d == 0 ? w.shape[0] / width : w.shape[d]));
+    const int64_t size = d == 0 ? w.shape[0] / width : w.shape[d];
+    s.shape[d] = FastDivisor(static_cast<uint32_t>(std::max<int64_t>(size, 1)));
     for (int o = 0; o < kOperands; ++o)
       s.strides[o][d] = static_cast<int32_t>(d == 0 ? w.strides[o][0] * width : w.strides[o][d]);
   }

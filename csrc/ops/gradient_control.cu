@@ -1,0 +1,104 @@
+// Gradient norm and clipping on the GPU: a two-phase sum of squares and one thread that decides.
+#include "gradient_control.h"
+
+#include <algorithm>
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/vector.cuh"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int kThreads = 512, kBlocksPerSm = 4, kUnroll = 4;
+
+/// Squares of one packet, added pairwise in f32: one f64 addition per packet keeps up with memory.
+template <int N, class T>
+__device__ __forceinline__ float packet_squares(const Vector<T, N>& x) {
+  float y[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) y[i] = to_float(x.v[i]) * to_float(x.v[i]);
+#pragma unroll
+  for (int width = N / 2; width > 0; width /= 2)
+#pragma unroll
+    for (int i = 0; i < width; ++i) y[i] += y[i + width];
+  return y[0];
+}
+
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads) square_sum_kernel(const T* x, int64_t n, double* partials) {
+  const int64_t packets = n / N, step = int64_t{gridDim.x} * kThreads;
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  double sum = 0;
+  for (int64_t first = thread; first < packets; first += step * kUnroll) {
+    Vector<T, N> loaded[kUnroll] = {};
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * step < packets) loaded[u] = load_vector<N>(x + (first + u * step) * N);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sum += packet_squares(loaded[u]);
+  }
+  if (thread < n - packets * N) {
+    const float odd = to_float(x[packets * N + thread]);
+    sum += static_cast<double>(odd) * odd;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads) total_kernel(const double* partials, int count, float* out) {
+  double sum = 0;
+  for (int i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) out[0] = static_cast<float>(sum);
+}
+
+__global__ void control_kernel(const float* partials, int64_t count, float* control, double loss_scale,
+                               double max_norm, bool skip_nonfinite) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += partials[i];
+  const bool finite = isfinite(sum);
+  const double norm = sqrt(sum) / loss_scale;
+  const double ratio = max_norm > 0 ? (norm + 1e-6) / max_norm : 1;
+  const double clip = ratio > 1 ? ratio : 1;
+  control[0] = static_cast<float>(1 / (loss_scale * clip));
+  control[1] = finite || !skip_nonfinite ? 1.0f : 0.0f;
+  control[2] = static_cast<float>(norm);
+  control[3] = finite ? 1.0f : 0.0f;
+}
+
+}  // namespace
+
+void run(const SumOfSquares& op, CudaContext& ctx) {
+  constexpr const char* kOp = "sum_of_squares";
+  require_contiguous(kOp, op.x, "x");
+  DS_CHECK_SHAPE(op.out.numel() == 1 && op.out.dtype == DType::f32, kOp, "[1] f32 as out",
+                 op.out.describe());
+  const int64_t n = op.x.numel();
+  for_floating(kOp, op.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr int N = 16 / sizeof(T);
+    const T* x = op.x.as<T>();
+    const int64_t wanted = n / (int64_t{N} * kThreads * kUnroll) + 1;
+    const int blocks = static_cast<int>(std::min<int64_t>(wanted, int64_t{ctx.sm_count} * kBlocksPerSm));
+    double* partials = ctx.scratch_of<double>(blocks);
+    const auto kernel = aligned_for<N>(x) ? square_sum_kernel<N, T> : square_sum_kernel<1, T>;
+    kernel<<<blocks, kThreads, 0, ctx.stream>>>(x, n, partials);
+    DS_CUDA_LAUNCHED(kOp);
+    total_kernel<<<1, kThreads, 0, ctx.stream>>>(partials, blocks, op.out.as<float>());
+    DS_CUDA_LAUNCHED(kOp);
+  });
+}
+
+void run(const GradientControl& op, CudaContext& ctx) {
+  constexpr const char* kOp = "gradient_control";
+  require_contiguous(kOp, op.partials, "partials");
+  DS_CHECK_SHAPE(op.control.numel() == 4, kOp, "[4] as control", op.control.describe());
+  for (const View* v : {&op.partials, &op.control})
+    if (v->dtype != DType::f32) unsupported(kOp, v->dtype, "f32");
+  control_kernel<<<1, 1, 0, ctx.stream>>>(op.partials.as<float>(), op.partials.numel(),
+                                          op.control.as<float>(), op.loss_scale, op.max_norm,
+                                          op.skip_nonfinite);
+  DS_CUDA_LAUNCHED(kOp);
+}
+
+}  // namespace ds::cuda
