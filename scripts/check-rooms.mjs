@@ -1,0 +1,175 @@
+#!/usr/bin/env node
+// Checks the house rules a machine can see: import and include arrows, banned words, file openings, sizes.
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { dirname, extname, join, normalize, relative, sep } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..');
+const MAX_LINES = 500;
+
+/** lib/: a room imports only rooms of later rows. */
+const LIB_ROWS = [
+  ['config'],
+  ['engine'],
+  ['zero', 'checkpoint'],
+  ['optim', 'nn', 'data', 'monitor'],
+  ['tensor'],
+  ['runtime'],
+];
+/** The command line stands beside the rows and imports exactly these. */
+const LIB_BESIDE = { launch: ['config', 'runtime'] };
+/** Files directly in lib/ that every room may import. */
+const LIB_SHARED = ['errors', 'version'];
+
+/** csrc/: what a room may include beside itself. `addon` may include every room. */
+const CSRC_INCLUDES = {
+  core: [],
+  ops: ['core'],
+  comm: ['core'],
+  io: ['core'],
+  cpu: ['core', 'ops'],
+  cuda: ['core', 'ops'],
+  offload: ['core', 'ops', 'io'],
+};
+/** An op's bodies also include their own back end; core knows the op table and nothing else of ops. */
+const CSRC_EXCEPTIONS = [
+  { from: /^csrc\/ops\/.*_cpu\.(cc|h)$/, to: /^csrc\/cpu\// },
+  { from: /^csrc\/ops\/.*\.cuh?$/, to: /^csrc\/cuda\// },
+  { from: /^csrc\/core\//, to: /^csrc\/ops\/op_list\.h$/ },
+];
+
+const BANS = [
+  {
+    where: /^csrc\//,
+    word: /\bZeRO\b|\bzero_?stage\b|\bstage [0-3]\b|\b(ds_?)?config\b/,
+    why: 'the mechanism does not know about optimizer stages or configuration',
+  },
+  {
+    where: /^csrc\//,
+    word: /(^|[^\w.>:])(exit|_exit|abort|printf|fprintf)\s*\(|std::(cerr|cout|exit|abort)\b/,
+    why: 'throw ds::Error; never print or end the host process',
+  },
+  {
+    where: /^csrc\/(?!addon\/)/,
+    word: /\bnapi\b|\bNapi::/i,
+    why: 'only csrc/addon speaks Node-API',
+  },
+  {
+    where: /^lib\/(?!runtime\/)/,
+    word: /\b(cuda|nccl)\b/i,
+    except: /(['"`])cuda(:[^'"`]*)?\1/g, // the device type is user-visible data
+    why: 'only lib/runtime knows back ends by name',
+  },
+  {
+    where: /^lib\/(?!launch\/|runtime\/addon\.ts)/,
+    word: /\bprocess\.env\b/,
+    why: 'the environment is read in lib/launch and lib/runtime/addon.ts only',
+  },
+];
+
+const OPENING = {
+  '//': ['.ts', '.mts', '.js', '.mjs', '.cjs', '.cc', '.h', '.cu', '.cuh'],
+  '#': ['.cmake', '.gyp', '.sh', ''],
+  '"""': ['.py'],
+};
+const BANNED_NAMES = /^(utils?|helpers?|common|misc)\./;
+
+const problems = [];
+const report = (file, line, text) => problems.push(`${file}${line ? `:${line}` : ''}: ${text}`);
+
+function* walk(folder) {
+  for (const name of existsSync(folder) ? readdirSync(folder).sort() : []) {
+    const path = join(folder, name);
+    if (statSync(path).isDirectory()) {
+      if (name !== 'golden' && name !== '__pycache__' && name !== 'results') yield* walk(path);
+    } else yield relative(root, path).split(sep).join('/');
+  }
+}
+
+function checkOpening(file, lines) {
+  const starts = Object.keys(OPENING).find((s) => OPENING[s].includes(extname(file)));
+  if (!starts) return;
+  const first = lines[0].startsWith('#!') ? lines[1] : lines[0];
+  const good = first?.startsWith(starts) || (starts === '//' && first?.startsWith('/*'));
+  if (!good) report(file, 1, 'open with one sentence of purpose');
+}
+
+function checkBans(file, lines) {
+  for (const { where, word, except, why } of BANS) {
+    if (!where.test(file)) continue;
+    lines.forEach((line, i) => {
+      const found = word.exec(except ? line.replace(except, '') : line);
+      if (found) report(file, i + 1, `"${found[0].trim()}": ${why}`);
+    });
+  }
+}
+
+const rowOf = (room) => LIB_ROWS.findIndex((row) => row.includes(room));
+
+function mayImport(from, to) {
+  if (from === to) return true;
+  if (from in LIB_BESIDE) return LIB_BESIDE[from].includes(to);
+  return rowOf(from) !== -1 && rowOf(to) > rowOf(from);
+}
+
+/** Checks one TypeScript file of lib/. Files directly in lib/ are the public surface: they import anything. */
+function checkImports(file, lines) {
+  const room = file.split('/').length > 2 ? file.split('/')[1] : null;
+  lines.forEach((line, i) => {
+    for (const [, , path] of line.matchAll(/(from |require\(|import\(|import )'(\.[^']+)'/g)) {
+      const target = normalize(join(dirname(file), path))
+        .split(sep)
+        .join('/');
+      if (target.startsWith('types/')) continue;
+      const parts = target.split('/');
+      if (parts[0] !== 'lib') report(file, i + 1, `lib imports ${target}, which is outside lib`);
+      else if (room === null) continue;
+      else if (parts.length === 2) {
+        const name = parts[1].replace(/\.\w+$/, '');
+        if (!LIB_SHARED.includes(name)) report(file, i + 1, `${room} imports lib/${name}`);
+      } else if (!mayImport(room, parts[1])) {
+        report(file, i + 1, `${room} imports ${parts[1]}, against the order of the rooms`);
+      }
+    }
+  });
+}
+
+function checkIncludes(file, lines) {
+  const room = file.split('/')[1];
+  if (room === 'addon') return;
+  const allowed = CSRC_INCLUDES[room];
+  if (!allowed) return report(file, 0, `unknown room csrc/${room}`);
+  lines.forEach((line, i) => {
+    const [, path] = /^\s*#\s*include\s*"([^"]+)"/.exec(line) ?? [];
+    if (!path) return;
+    const target = normalize(join(dirname(file), path))
+      .split(sep)
+      .join('/');
+    const to = target.split('/')[1];
+    if (to === room || allowed.includes(to)) return;
+    if (CSRC_EXCEPTIONS.some((rule) => rule.from.test(file) && rule.to.test(target))) return;
+    report(file, i + 1, `csrc/${room} includes ${target}, against the order of the rooms`);
+  });
+}
+
+function check(file) {
+  const extension = extname(file);
+  if (['.json', '.jsonc', '.safetensors', '.bin', '.txt', '.md'].includes(extension)) return;
+  const lines = readFileSync(join(root, file), 'utf8').split('\n');
+  const name = file.split('/').at(-1);
+  if (BANNED_NAMES.test(`${name}.`)) report(file, 0, 'a file named so has no subject');
+  if (lines.length - 1 > MAX_LINES && !name.includes('.generated.')) {
+    report(file, 0, `${lines.length - 1} lines, at most ${MAX_LINES}`);
+  }
+  checkOpening(file, lines);
+  checkBans(file, lines);
+  if (file.startsWith('lib/')) checkImports(file, lines);
+  if (file.startsWith('csrc/')) checkIncludes(file, lines);
+}
+
+const folders = ['lib', 'types', 'csrc', 'cmake', 'test', 'bench', 'examples', 'scripts'];
+const files = folders.flatMap((folder) => [...walk(join(root, folder))]);
+for (const file of files) check(file);
+for (const problem of problems) console.error(problem);
+console.log(`check-rooms: ${files.length} files, ${problems.length} problems`);
+process.exitCode = problems.length > 0 ? 1 : 0;
