@@ -1,0 +1,261 @@
+// Embedding lookup on the GPU, and its gradient by a stable sort and sums in order, without atomics.
+#include "embedding.h"
+
+#include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "../cuda/vector.cuh"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+template <class T, class I, int N>
+__global__ void __launch_bounds__(kMaxThreads)
+    embedding_kernel(const T* weight, const I* index, T* out, int64_t rows, int64_t columns,
+                     int64_t weight_stride) {
+  const int64_t n = blockIdx.x, v = index[n];
+  const bool bad = v < 0 || v >= rows;
+  const T* source = weight + (bad ? 0 : v) * weight_stride;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < columns; c += int64_t{blockDim.x} * N) {
+    Vector<T, N> x = load_vector<N>(source + c);
+    if (bad)
+      for (int i = 0; i < N; ++i) x.v[i] = from_float<T>(NAN);
+    store_streaming(out + n * columns + c, x);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Backward. Positions are sorted by index, stably, so that each index is one segment in ascending
+// order. Blocks take tiles of kTile sorted positions; a segment inside a tile is finished there, one that
+// crosses borders leaves an f32 fragment per tile, and a second kernel adds the fragments in order.
+
+constexpr uint32_t kTile = 64;
+constexpr int kLookAhead = 8;
+
+template <class I>
+__global__ void __launch_bounds__(256)
+    sort_keys_kernel(const I* index, uint32_t n, uint32_t rows, uint32_t* keys, uint32_t* positions) {
+  const uint32_t i = blockIdx.x * 256 + threadIdx.x;
+  if (i >= n) return;
+  const int64_t v = index[i];
+  keys[i] = v < 0 || v >= rows ? rows : static_cast<uint32_t>(v);  // bad indices sort last
+  positions[i] = i;
+}
+
+template <class T>
+struct Segments {
+  const T* dout;
+  T* dweight;
+  const uint32_t *keys, *positions;  // [n], sorted by key
+  float* fragments;                  // [tiles, 2, C]: of a tile's first and of its last segment
+  int64_t columns;
+  uint32_t n, rows;
+  bool accumulate;
+};
+
+template <int N, class T>
+__device__ __forceinline__ void write_row(const Segments<T>& s, uint32_t key, int64_t column,
+                                          const float (&sum)[N]) {
+  if (key >= s.rows) return;
+  T* at = s.dweight + key * s.columns + column;
+  Vector<T, N> out = {};
+  if (s.accumulate) out = load_vector<N>(at);
+#pragma unroll
+  for (int i = 0; i < N; ++i) out.v[i] = from_float<T>(s.accumulate ? to_float(out.v[i]) + sum[i] : sum[i]);
+  store_vector(at, out);
+}
+
+/// Which of a tile's two fragments a segment leaves: the first when it began in an earlier tile.
+template <int N, class T>
+__device__ __forceinline__ float* fragment(const Segments<T>& s, uint32_t tile, bool began_here,
+                                           int64_t column) {
+  return s.fragments + (int64_t{tile} * 2 + began_here) * s.columns + column;
+}
+
+template <int N, class T>
+__global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
+  __shared__ uint32_t keys[kTile + 1], positions[kTile];
+  const uint32_t tile = blockIdx.x, first = tile * kTile, count = min(kTile, s.n - first);
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+    keys[i] = s.keys[first + i];
+    positions[i] = s.positions[first + i];
+  }
+  // A key beyond every other marks both ends of the list.
+  if (threadIdx.x == 0) keys[count] = first + count < s.n ? s.keys[first + count] : 0xffffffffu;
+  __syncthreads();
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * N;
+  if (column >= s.columns) return;
+  bool began_here = first == 0 || s.keys[first - 1] != keys[0];
+  float sum[N] = {};
+  for (uint32_t i0 = 0; i0 < count; i0 += kLookAhead) {
+    Vector<T, N> x[kLookAhead];
+#pragma unroll
+    for (uint32_t u = 0; u < kLookAhead; ++u)
+      if (i0 + u < count) x[u] = load_streaming<N>(s.dout + positions[i0 + u] * s.columns + column);
+#pragma unroll
+    for (uint32_t u = 0; u < kLookAhead; ++u) {
+      const uint32_t i = i0 + u;
+      if (i >= count) break;
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += to_float(x[u].v[k]);
+      const bool ends = keys[i + 1] != keys[i];
+      if (!ends && i + 1 < count) continue;
+      if (ends && began_here) write_row<N>(s, keys[i], column, sum);
+      else {
+        float* out = fragment<N>(s, tile, began_here, column);
+#pragma unroll
+        for (int k = 0; k < N; ++k) out[k] = sum[k];
+      }
+      began_here = true;
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] = 0;
+    }
+  }
+}
+
+/// For the tile in which a border-crossing segment began: its last fragment plus the first fragments of the
+/// tiles that follow, in order.
+template <int N, class T>
+__global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) {
+  const uint32_t tile = blockIdx.x, first = tile * kTile, next = first + kTile;
+  if (next >= s.n) return;
+  const uint32_t key = s.keys[next - 1];
+  if (s.keys[next] != key) return;                                               // ends at the border
+  if (s.keys[first] == key && first > 0 && s.keys[first - 1] == key) return;     // began earlier
+  uint32_t end = next + 1, beyond = s.n;  // the segment's end, by bisection of the sorted keys
+  while (end < beyond) {
+    const uint32_t middle = end + (beyond - end) / 2;
+    if (s.keys[middle] == key) end = middle + 1;
+    else beyond = middle;
+  }
+  const uint32_t last = (end - 1) / kTile;
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * N;
+  if (column >= s.columns) return;
+  float sum[N];
+  const float* start = fragment<N>(s, tile, true, column);
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum[k] = start[k];
+  for (uint32_t t0 = tile + 1; t0 <= last; t0 += kLookAhead) {
+    float part[kLookAhead][N];
+#pragma unroll
+    for (uint32_t u = 0; u < kLookAhead; ++u)
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (t0 + u <= last) part[u][k] = fragment<N>(s, t0 + u, false, column)[k];
+#pragma unroll
+    for (uint32_t u = 0; u < kLookAhead; ++u)
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (t0 + u <= last) sum[k] += part[u][k];
+  }
+  write_row<N>(s, key, column, sum);
+}
+
+/// The sorted keys and positions, in scratch.
+template <class T>
+void sort_positions(const char* op, const View& index, Segments<T>& s, CudaContext& ctx) {
+  uint32_t* buffer = ctx.scratch_of<uint32_t>(size_t{4} * s.n);
+  uint32_t *keys = buffer, *sorted_keys = buffer + s.n;
+  uint32_t *positions = buffer + size_t{2} * s.n, *sorted_positions = buffer + size_t{3} * s.n;
+  dispatch_index(op, index.dtype, [&](auto tag) {
+    using I = typename decltype(tag)::type;
+    sort_keys_kernel<I><<<(s.n + 255) / 256, 256, 0, ctx.stream>>>(index.as<I>(), s.n, s.rows, keys, positions);
+    DS_CUDA_LAUNCHED(op);
+  });
+  int bits = 1;
+  while (bits < 32 && s.rows >> bits) ++bits;
+  size_t bytes = 0;
+  const auto sort = [&](void* temporary) {
+    return cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, sorted_keys, positions, sorted_positions,
+                                           static_cast<int>(s.n), 0, bits, ctx.stream);
+  };
+  DS_CUDA(sort(nullptr), op);
+  DS_CUDA(sort(ctx.scratch(bytes)), op);
+  s.keys = sorted_keys;
+  s.positions = sorted_positions;
+}
+
+/// Threads of a block for rows of `items` vectors: whole warps, at most kMaxThreads.
+unsigned threads_for(int64_t items) {
+  return static_cast<unsigned>(std::min<int64_t>(kMaxThreads, (items + 31) / 32 * 32));
+}
+
+template <int N, class T>
+void sum_segments(const char* op, Segments<T>& s, CudaContext& ctx) {
+  const unsigned tiles = (s.n + kTile - 1) / kTile, threads = threads_for(s.columns / N);
+  const int64_t strips = (s.columns / N + threads - 1) / threads;
+  const dim3 grid(tiles, static_cast<unsigned>(strips));
+  s.fragments = ctx.scratch_of<float>(size_t{tiles} * 2 * s.columns);
+  sum_tiles_kernel<N, T><<<grid, threads, 0, ctx.stream>>>(s);
+  DS_CUDA_LAUNCHED(op);
+  join_tiles_kernel<N, T><<<grid, threads, 0, ctx.stream>>>(s);
+  DS_CUDA_LAUNCHED(op);
+}
+
+void require_index(const char* op, const View& index, const View& rows) {
+  require_contiguous(op, index, "index");
+  require_contiguous(op, rows, "the [N, C] operand");
+  DS_CHECK_SHAPE(index.ndim == 1 && rows.ndim == 2 && rows.shape[0] == index.shape[0], op,
+                 text("[N, C] beside index ", index.describe()), rows.describe());
+}
+
+}  // namespace
+
+void run(const Embedding& op, CudaContext& ctx) {
+  constexpr const char* kOp = "embedding";
+  require_index(kOp, op.index, op.out);
+  require_same_dtype(kOp, op.weight, op.out);
+  const int64_t columns = op.out.shape[1], n = op.index.shape[0];
+  DS_CHECK_SHAPE(op.weight.ndim == 2 && op.weight.shape[1] == columns &&
+                     (columns <= 1 || op.weight.strides[1] == 1),
+                 kOp, text("[V, ", columns, "] with last stride 1"), op.weight.describe());
+  if (op.out.numel() == 0) return;
+  DS_CHECK_SHAPE(op.weight.shape[0] > 0, kOp, "a table with rows", op.weight.describe());
+  for_floating(kOp, op.weight.dtype, [&](auto tag) {
+    dispatch_index(kOp, op.index.dtype, [&](auto index) {
+      using T = typename decltype(tag)::type;
+      using I = typename decltype(index)::type;
+      constexpr int N = 16 / sizeof(T);
+      const T* weight = op.weight.as<T>();
+      T* out = op.out.as<T>();
+      const int64_t stride = op.weight.strides[0];
+      const bool vectors =
+          columns % N == 0 && stride % N == 0 && aligned_for<N>(weight) && aligned_for<N>(out);
+      const auto kernel = vectors ? embedding_kernel<T, I, N> : embedding_kernel<T, I, 1>;
+      const unsigned threads = threads_for(vectors ? columns / N : columns);
+      kernel<<<static_cast<unsigned>(n), threads, 0, ctx.stream>>>(weight, op.index.as<I>(), out,
+                                                                   op.weight.shape[0], columns, stride);
+      DS_CUDA_LAUNCHED(kOp);
+    });
+  });
+}
+
+void run(const EmbeddingBackward& op, CudaContext& ctx) {
+  constexpr const char* kOp = "embedding_backward";
+  require_index(kOp, op.index, op.dout);
+  require_same_dtype(kOp, op.dout, op.dweight);
+  require_contiguous(kOp, op.dweight, "dweight");
+  const int64_t n = op.index.shape[0], columns = op.dout.shape[1];
+  DS_CHECK_SHAPE(op.dweight.ndim == 2 && op.dweight.shape[1] == columns, kOp, text("[V, ", columns, "]"),
+                 op.dweight.describe());
+  const int64_t rows = op.dweight.shape[0], limit = (int64_t{1} << 31) - 1;
+  DS_CHECK_SHAPE(n < limit && rows < limit, kOp, "fewer than 2^31 indices and rows", op.dweight.describe());
+  for_floating(kOp, op.dout.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr int N = 16 / sizeof(T);
+    if (!op.accumulate && op.dweight.numel() > 0)
+      DS_CUDA(cudaMemsetAsync(op.dweight.data, 0, op.dweight.numel() * sizeof(T), ctx.stream), kOp);
+    if (op.dout.numel() == 0 || rows == 0) return;
+    Segments<T> s = {op.dout.as<T>(), op.dweight.as<T>(), nullptr, nullptr, nullptr, columns,
+                     static_cast<uint32_t>(n), static_cast<uint32_t>(rows), op.accumulate};
+    sort_positions(kOp, op.index, s, ctx);
+    if (columns % N == 0 && aligned_for<N>(s.dout) && aligned_for<N>(s.dweight))
+      sum_segments<N>(kOp, s, ctx);
+    else
+      sum_segments<1>(kOp, s, ctx);
+  });
+}
+
+}  // namespace ds::cuda
