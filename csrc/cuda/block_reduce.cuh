@@ -9,17 +9,23 @@ constexpr int kWarp = 32;
 
 struct Add {
   template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 
 /// NaN wins, so that it stays visible.
 struct Max {
   template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
 };
 struct Min {
   template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const { return a < b || a != a ? a : b; }
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
 };
 
 /// All lanes of the warp must take part. The butterfly gives every lane the same bits, since IEEE
@@ -33,10 +39,12 @@ __device__ __forceinline__ T warp_reduce(T x, Combine combine) {
 }
 
 template <class T>
-__device__ __forceinline__ T warp_sum(T x) { return warp_reduce(x, Add{}); }
+__device__ __forceinline__ T warp_sum(T x) {
+  return warp_reduce(x, Add{});
+}
 
-/// All threads of a one-dimensional block of whole warps (at most 1024 threads) must take part. May be
-/// called again at once: the scratch is protected on both sides.
+/// All threads of a one-dimensional block of whole warps (at most 1024 threads) must take part. May
+/// be called again at once: the scratch is protected on both sides.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, Combine combine) {
   __shared__ T partial[kWarp];
@@ -51,6 +59,8 @@ __device__ __forceinline__ T block_reduce(T x, Combine combine) {
 }
 
 template <class T>
-__device__ __forceinline__ T block_sum(T x) { return block_reduce(x, Add{}); }
+__device__ __forceinline__ T block_sum(T x) {
+  return block_reduce(x, Add{});
+}
 
 }  // namespace ds::cuda

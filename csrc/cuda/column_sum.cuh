@@ -1,4 +1,5 @@
-// Sums the rows of per-block partial results in a fixed order: the second pass of column reductions.
+// Sums the rows of per-block partial results in a fixed order: the second pass of column
+// reductions.
 #pragma once
 
 #include "block_reduce.cuh"
@@ -8,8 +9,8 @@ namespace ds::cuda {
 
 constexpr int kColumnLanes = 32, kColumnRows = 32;
 
-/// Total of column `column` of partials [rows, stride], known to the threads with threadIdx.y == 0. Thread
-/// y adds rows y, y + 32, ...; then the 32 sums are added in order.
+/// Total of column `column` of partials [rows, stride], known to the threads with threadIdx.y == 0.
+/// Thread y adds rows y, y + 32, ...; then the 32 sums are added in order.
 __device__ __forceinline__ float column_total(const float* partials, int64_t rows, int64_t stride,
                                               int64_t column, bool active) {
   __shared__ float sums[kColumnRows][kColumnLanes];
@@ -40,8 +41,8 @@ template <class T>
 void column_sum(const char* op, cudaStream_t stream, T* out, const float* partials, int64_t rows,
                 int64_t stride, int64_t columns, bool accumulate) {
   const unsigned blocks = static_cast<unsigned>((columns + kColumnLanes - 1) / kColumnLanes);
-  column_sum_kernel<<<blocks, dim3(kColumnLanes, kColumnRows), 0, stream>>>(out, partials, rows, stride,
-                                                                            columns, accumulate);
+  column_sum_kernel<<<blocks, dim3(kColumnLanes, kColumnRows), 0, stream>>>(
+      out, partials, rows, stride, columns, accumulate);
   DS_CUDA_LAUNCHED(op);
 }
 

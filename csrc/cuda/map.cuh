@@ -14,8 +14,8 @@ constexpr int kPacket = 16 / sizeof(T);
 
 constexpr int kMapThreads = 256, kMapItems = 2;
 
-/// f(out, in...) receives Vectors of kWidth elements and overwrites `out`, which holds the old contents
-/// where f.accumulate is true. A thread loads all its items before it stores one.
+/// f(out, in...) receives Vectors of kWidth elements and overwrites `out`, which holds the old
+/// contents where f.accumulate is true. A thread loads all its items before it stores one.
 template <int kWidth, class F, class Out, class... In>
 __global__ void __launch_bounds__(kMapThreads)
     map_kernel(Steps<1 + sizeof...(In)> steps, F f, Out* out, const In*... in) {
@@ -31,8 +31,10 @@ __global__ void __launch_bounds__(kMapThreads)
     if (f.accumulate) result[u] = load_vector<kWidth>(out + at[u][0]);
     [&]<size_t... I>(std::index_sequence<I...>) {
       ((::cuda::std::get<I>(loaded[u]) =
-            load_item<kWidth>(in + at[u][I + 1], steps.uniform >> (I + 1) & 1)), ...);
-    }(std::index_sequence_for<In...>{});
+            load_item<kWidth>(in + at[u][I + 1], steps.uniform >> (I + 1) & 1)),
+       ...);
+    }
+    (std::index_sequence_for<In...>{});
   }
 #pragma unroll
   for (int u = 0; u < kMapItems; ++u) {
@@ -43,8 +45,9 @@ __global__ void __launch_bounds__(kMapThreads)
 }
 
 template <int kWidth, class Out, class... In, class F, size_t... I>
-void launch_map(const char* op, cudaStream_t stream, const F& f, const Steps<1 + sizeof...(In)>& steps,
-                char* const* data, std::index_sequence<I...>) {
+void launch_map(const char* op, cudaStream_t stream, const F& f,
+                const Steps<1 + sizeof...(In)>& steps, char* const* data,
+                std::index_sequence<I...>) {
   constexpr uint32_t per_block = kMapThreads * kMapItems;
   map_kernel<kWidth, F, Out, In...>
       <<<(steps.count + per_block - 1) / per_block, kMapThreads, 0, stream>>>(
@@ -59,9 +62,11 @@ void map(const char* op, cudaStream_t stream, const F& f, const View& out, const
   constexpr int kOperands = 1 + sizeof...(In);
   static_assert(sizeof...(In) == sizeof...(Views));
   const View* const views[kOperands] = {&out, &in...};
-  walk_vectors<kWidth>(plan_walk(views), [&](auto width, const Steps<kOperands>& steps, char* const* data) {
-    launch_map<width.value, Out, In...>(op, stream, f, steps, data, std::index_sequence_for<In...>{});
-  });
+  walk_vectors<kWidth>(plan_walk(views),
+                       [&](auto width, const Steps<kOperands>& steps, char* const* data) {
+                         launch_map<width.value, Out, In...>(op, stream, f, steps, data,
+                                                             std::index_sequence_for<In...>{});
+                       });
 }
 
 }  // namespace ds::cuda

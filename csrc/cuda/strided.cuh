@@ -1,5 +1,5 @@
-// How kernels walk over strided operands: the host merges dims, splits what exceeds 32-bit indices and
-// picks vectors where they fit; the device turns an item's number into element offsets.
+// How kernels walk over strided operands: the host merges dims, splits what exceeds 32-bit indices
+// and picks vectors where they fit; the device turns an item's number into element offsets.
 #pragma once
 
 #include <algorithm>
@@ -143,7 +143,8 @@ void for_each_part(const Walk<kOperands>& w, F&& f) {
   double best = -1;
   for (int d = 0; d < w.ndim; ++d) {
     int64_t stride = 1;
-    for (int o = 0; o < kOperands; ++o) stride = std::max<int64_t>(stride, std::llabs(w.strides[o][d]));
+    for (int o = 0; o < kOperands; ++o)
+      stride = std::max<int64_t>(stride, std::llabs(w.strides[o][d]));
     const double extent = static_cast<double>(w.shape[d] - 1) * static_cast<double>(stride);
     if (extent > best) best = extent, widest = d;
   }
@@ -156,7 +157,8 @@ void for_each_part(const Walk<kOperands>& w, F&& f) {
   for_each_part(high, f);
 }
 
-/// The device's form of a walk that fits 32 bits, with items of `width` elements of the innermost dim.
+/// The device's form of a walk that fits 32 bits, with items of `width` elements of the innermost
+/// dim.
 template <int kOperands>
 Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
   Steps<kOperands> s = {};
@@ -173,8 +175,8 @@ Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
   return s;
 }
 
-/// Whether items of `width` elements can be loaded as vectors: innermost stride 1 (or 0, for a broadcast
-/// operand), everything else a multiple of the width, and aligned data.
+/// Whether items of `width` elements can be loaded as vectors: innermost stride 1 (or 0, for a
+/// broadcast operand), everything else a multiple of the width, and aligned data.
 template <int kOperands>
 bool vectorizable(const Walk<kOperands>& w, int width) {
   if (w.ndim == 0) return false;
@@ -182,21 +184,23 @@ bool vectorizable(const Walk<kOperands>& w, int width) {
   for (int o = 0; o < kOperands; ++o) {
     if (w.strides[o][0] == 0 && o > 0) continue;
     if (w.strides[o][0] != 1) return false;
-    if (reinterpret_cast<uintptr_t>(w.data[o]) % std::min(16, width * w.element[o]) != 0) return false;
+    if (reinterpret_cast<uintptr_t>(w.data[o]) % std::min(16, width * w.element[o]) != 0)
+      return false;
     for (int d = 1; d < w.ndim; ++d)
       if (w.strides[o][d] % width != 0) return false;
   }
   return true;
 }
 
-/// Calls launch(std::integral_constant<int, width>, steps, data) for every part of the walk: with kWidth
-/// where vectors fit, with 1 elsewhere and for the tail of an odd contiguous range.
+/// Calls launch(std::integral_constant<int, width>, steps, data) for every part of the walk: with
+/// kWidth where vectors fit, with 1 elsewhere and for the tail of an odd contiguous range.
 template <int kWidth, int kOperands, class Launch>
 void walk_vectors(const Walk<kOperands>& walk, Launch&& launch) {
   using One = std::integral_constant<int, 1>;
   if (walk.numel() == 0) return;
   for_each_part(walk, [&](const Walk<kOperands>& part) {
-    if (kWidth == 1 || !vectorizable(part, kWidth)) return launch(One{}, steps_of(part, 1), part.data);
+    if (kWidth == 1 || !vectorizable(part, kWidth))
+      return launch(One{}, steps_of(part, 1), part.data);
     Walk<kOperands> body = part, tail = part;
     const int64_t odd = part.shape[0] % kWidth;
     body.shape[0] -= odd;

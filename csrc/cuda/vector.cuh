@@ -1,4 +1,5 @@
-// N neighbouring elements as one value: wide loads and stores, and the element conversions around them.
+// N neighbouring elements as one value: wide loads and stores, and the element conversions around
+// them.
 #pragma once
 
 #include <type_traits>
@@ -12,12 +13,28 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
   T v[N];
 };
 
-template <int kBytes> struct Word;
-template <> struct Word<1> { using type = uint8_t; };
-template <> struct Word<2> { using type = uint16_t; };
-template <> struct Word<4> { using type = uint32_t; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
+template <int kBytes>
+struct Word;
+template <>
+struct Word<1> {
+  using type = uint8_t;
+};
+template <>
+struct Word<2> {
+  using type = uint16_t;
+};
+template <>
+struct Word<4> {
+  using type = uint32_t;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
 template <class T, int N>
 using word_of = typename Word<(N * sizeof(T) < 16 ? N * sizeof(T) : 16)>::type;
 
@@ -78,7 +95,8 @@ __device__ __forceinline__ compute_t<T> widen(T x) {
   else return to_float(x);
 }
 
-/// Converts a compute value to an element: round to nearest even; float to integer truncates; bool is != 0.
+/// Converts a compute value to an element: round to nearest even; float to integer truncates; bool
+/// is != 0.
 template <class T, class From>
 __device__ __forceinline__ T narrow(From x) {
   if constexpr (std::is_same_v<T, bool>) return x != From(0);

@@ -53,15 +53,20 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(State<G, W> s) {
 
 template <class G, class W>
 void launch(const AdamW& op, CudaContext& ctx) {
-  const State<G, W> s = {op.master.as<float>(), op.m.as<float>(), op.v.as<float>(), op.grad.as<G>(),
-                         op.weight ? op.weight.as<W>() : nullptr, op.control.as<float>(),
-                         op.master.numel(), adamw_constants(op)};
+  const State<G, W> s = {op.master.as<float>(),
+                         op.m.as<float>(),
+                         op.v.as<float>(),
+                         op.grad.as<G>(),
+                         op.weight ? op.weight.as<W>() : nullptr,
+                         op.control.as<float>(),
+                         op.master.numel(),
+                         adamw_constants(op)};
   const bool vectors = aligned_for<kWidth>(s.master) && aligned_for<kWidth>(s.m) &&
                        aligned_for<kWidth>(s.v) && aligned_for<kWidth>(s.grad) &&
                        aligned_for<kWidth>(s.weight);
   const int64_t items = vectors ? (s.n + kWidth - 1) / kWidth : s.n;
-  const int64_t blocks = std::min<int64_t>((items + kThreads - 1) / kThreads,
-                                           int64_t{ctx.sm_count} * kBlocksPerSm);
+  const int64_t blocks =
+      std::min<int64_t>((items + kThreads - 1) / kThreads, int64_t{ctx.sm_count} * kBlocksPerSm);
   const auto kernel = vectors ? adamw_kernel<kWidth, G, W> : adamw_kernel<1, G, W>;
   kernel<<<static_cast<unsigned>(blocks), kThreads, 0, ctx.stream>>>(s);
   DS_CUDA_LAUNCHED("adamw");
@@ -75,10 +80,11 @@ void run(const AdamW& op, CudaContext& ctx) {
     if (v == &op.weight && !op.weight) continue;
     require_same_shape(kOp, op.master, *v);
     require_contiguous(kOp, *v, "every operand");
-    if (v != &op.grad && v != &op.weight && v->dtype != DType::f32) unsupported(kOp, v->dtype, "f32");
+    if (v != &op.grad && v != &op.weight && v->dtype != DType::f32)
+      unsupported(kOp, v->dtype, "f32");
   }
-  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, kOp, "[4] f32 as control",
-                 op.control.describe());
+  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, kOp,
+                 "[4] f32 as control", op.control.describe());
   if (op.master.numel() == 0) return;
   for_floating(kOp, op.grad.dtype, [&](auto grad) {
     for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto weight) {

@@ -24,10 +24,12 @@ template <class W>
 struct Move {
   static constexpr bool accumulate = false;
   template <int N>
-  __device__ void operator()(Vector<W, N>& out, const Vector<W, N>& in) const { out = in; }
+  __device__ void operator()(Vector<W, N>& out, const Vector<W, N>& in) const {
+    out = in;
+  }
 };
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Transposes: rows is the dim along which `in` is dense, cols the one along which `out` is.
 
 struct Transposition {
@@ -71,7 +73,8 @@ __global__ void __launch_bounds__(kTileThreadsX* kTileThreadsY)
 /// The dim along which `in` is dense while `out` is not, or 0 where tiles would not help.
 int transposed_dim(const Walk<2>& w) {
   constexpr int64_t kWorthwhile = 8;
-  if (w.ndim < 2 || w.strides[0][0] != 1 || w.strides[1][0] <= 1 || w.shape[0] < kWorthwhile) return 0;
+  if (w.ndim < 2 || w.strides[0][0] != 1 || w.strides[1][0] <= 1 || w.shape[0] < kWorthwhile)
+    return 0;
   for (int d = 1; d < w.ndim; ++d)
     if (w.strides[1][d] == 1 && w.shape[d] >= kWorthwhile) return d;
   return 0;
@@ -97,7 +100,7 @@ void transpose(const Walk<2>& part, int dim, cudaStream_t stream) {
   DS_CUDA_LAUNCHED(kOp);
 }
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 template <class W>
 void move(const Copy& op, const Walk<2>& walk, CudaContext& ctx) {
@@ -112,7 +115,8 @@ void copy_same_dtype(const Copy& op, CudaContext& ctx) {
   const size_t element = size_of(op.out.dtype);
   if (walk.ndim == 0 || (walk.ndim == 1 && walk.strides[0][0] == 1 && walk.strides[1][0] == 1)) {
     const size_t bytes = static_cast<size_t>(walk.numel()) * element;
-    DS_CUDA(cudaMemcpyAsync(op.out.data, op.in.data, bytes, cudaMemcpyDeviceToDevice, ctx.stream), kOp);
+    DS_CUDA(cudaMemcpyAsync(op.out.data, op.in.data, bytes, cudaMemcpyDeviceToDevice, ctx.stream),
+            kOp);
     return;
   }
   switch (element) {

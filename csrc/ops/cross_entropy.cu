@@ -10,18 +10,27 @@ namespace {
 constexpr int kThreads = 512, kUnroll = 4;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// A running maximum and the sum of 2^(log2e * (x - max)) so far.
+/// 2^x in one instruction; results below 2^-126 become 0.
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// A running maximum and the sum of e^(x - max) so far.
 struct OnlineSum {
   float max = -INFINITY, sum = 0;
 
-  /// Rescales to a maximum that covers `other`; -inf stays harmless.
+  /// Rescales to a maximum that covers `other`.
   __device__ __forceinline__ void raise(float other) {
     if (!(other > max)) return;
-    sum *= exp2f((max - other) * kLog2e);
+    sum *= power_of_two((max - other) * kLog2e);
     max = other;
   }
-  __device__ __forceinline__ void add(float x) {
-    sum += max == -INFINITY ? (x == -INFINITY ? 0.0f : x - x) : exp2f((x - max) * kLog2e);
+  /// What add() needs of the present maximum; while there is none, every x is -inf or NaN.
+  __device__ __forceinline__ float shift() const { return max == -INFINITY ? 0.0f : -max * kLog2e; }
+  __device__ __forceinline__ void add(float x, float shift) {
+    sum += power_of_two(fmaf(x, kLog2e, shift));
   }
 };
 
@@ -51,17 +60,18 @@ __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns) {
       for (int i = 0; i < N; ++i)
         if (first + u * kThreads < packets) local = fmaxf(local, to_float(x[u].v[i]));
     online.raise(local);
+    const float shift = online.shift();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        if (first + u * kThreads < packets) online.add(to_float(x[u].v[i]));
+        if (first + u * kThreads < packets) online.add(to_float(x[u].v[i]), shift);
   }
   const int64_t tail = head + packets * N, odd = head + columns - tail;
   for (int64_t i = threadIdx.x; i < odd; i += kThreads) {
     const float x = to_float(row[i < head ? i : tail + i - head]);
     online.raise(x);
-    online.add(x);
+    online.add(x, online.shift());
   }
   return online;
 }
@@ -69,8 +79,8 @@ __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns) {
 /// Rows run from the last to the first: the GEMM before has just written the last.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_kernel(const T* logits, const I* target, float* losses, float* lse, int64_t columns,
-                         int64_t row_stride, int64_t ignore_index) {
+    cross_entropy_kernel(const T* logits, const I* target, float* losses, float* lse,
+                         int64_t columns, int64_t row_stride, int64_t ignore_index) {
   const int64_t n = gridDim.x - 1 - blockIdx.x, label = target[n];
   if (label == ignore_index) {
     if (threadIdx.x == 0) losses[n] = lse[n] = 0;
@@ -107,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradie
   const float scale = ignored ? 0.0f : bad ? NAN : g.scale[0];
   const float shift = -g.lse[n] * kLog2e;
   const auto gradient = [&](float x, int64_t column) {
-    const float p = exp2f(fmaf(x, kLog2e, shift));
+    const float p = power_of_two(fmaf(x, kLog2e, shift));
     return from_float<T>(ignored ? 0.0f : (column == label ? p - 1.0f : p) * scale);
   };
   const int64_t head = unaligned_head(row, columns);
@@ -117,7 +127,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradie
     Vector<T, N> x[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kThreads < packets) x[u] = load_streaming<N>(row + head + (first + u * kThreads) * N);
+      if (first + u * kThreads < packets)
+        x[u] = load_streaming<N>(row + head + (first + u * kThreads) * N);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t at = head + (first + u * kThreads) * N;
@@ -182,8 +193,8 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
     dispatch_index(kOp, op.target.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      const Gradient<T, I> g = {op.logits.as<T>(), op.target.as<I>(), op.lse.as<float>(),
-                                op.scale.as<float>(), op.dlogits.as<T>(), columns,
+      const Gradient<T, I> g = {op.logits.as<T>(),    op.target.as<I>(),     op.lse.as<float>(),
+                                op.scale.as<float>(), op.dlogits.as<T>(),    columns,
                                 op.logits.strides[0], op.dlogits.strides[0], op.ignore_index};
       cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(g);
       DS_CUDA_LAUNCHED(kOp);

@@ -12,7 +12,8 @@ constexpr int kWords = 4, kThreads = 256;
 /// The elements of one thread: 16 bytes, so one or two Philox blocks.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads)
-    dropout_kernel(const T* in, T* out, int64_t n, float p, uint64_t seed, uint64_t offset, bool accumulate) {
+    dropout_kernel(const T* in, T* out, int64_t n, float p, uint64_t seed, uint64_t offset,
+                   bool accumulate) {
   constexpr int N = 16 / sizeof(T);
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (first >= n) return;

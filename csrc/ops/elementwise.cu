@@ -1,4 +1,5 @@
-// Element-wise arithmetic, comparison, selection and activations on the GPU: functors over cuda/map.cuh.
+// Element-wise arithmetic, comparison, selection and activations on the GPU: functors over
+// cuda/map.cuh.
 #include "elementwise.h"
 
 #include "../core/exact_math.h"
@@ -28,10 +29,12 @@ template <class T, UnaryOp kOp>
 struct UnaryGradient {
   bool accumulate;
   template <int N>
-  __device__ void operator()(Vector<T, N>& dx, const Vector<T, N>& in, const Vector<T, N>& dout) const {
+  __device__ void operator()(Vector<T, N>& dx, const Vector<T, N>& in,
+                             const Vector<T, N>& dout) const {
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      dx.v[i] = settle(accumulate, dx.v[i], widen(dout.v[i]) * unary_derivative<kOp>(widen(in.v[i])));
+      dx.v[i] =
+          settle(accumulate, dx.v[i], widen(dout.v[i]) * unary_derivative<kOp>(widen(in.v[i])));
   }
 };
 
@@ -45,16 +48,19 @@ struct Arithmetic {
   template <int N, class F>
   __device__ void each(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b, F f) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) out.v[i] = settle(accumulate, out.v[i], f(widen(a.v[i]), widen(b.v[i])));
+    for (int i = 0; i < N; ++i)
+      out.v[i] = settle(accumulate, out.v[i], f(widen(a.v[i]), widen(b.v[i])));
   }
   template <int N>
-  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b) const {
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a,
+                             const Vector<T, N>& b) const {
     switch (op) {
       case BinaryOp::add: return each(out, a, b, [](C x, C y) { return x + y; });
       case BinaryOp::sub: return each(out, a, b, [](C x, C y) { return x - y; });
       case BinaryOp::mul: return each(out, a, b, [](C x, C y) { return x * y; });
       case BinaryOp::div: return each(out, a, b, [](C x, C y) { return x / y; });
-      case BinaryOp::maximum: return each(out, a, b, [](C x, C y) { return x > y || x != x ? x : y; });
+      case BinaryOp::maximum:
+        return each(out, a, b, [](C x, C y) { return x > y || x != x ? x : y; });
       default: return each(out, a, b, [](C x, C y) { return x < y || x != x ? x : y; });
     }
   }
@@ -64,7 +70,8 @@ template <class T>
 struct Power {
   bool accumulate;
   template <int N>
-  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b) const {
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a,
+                             const Vector<T, N>& b) const {
 #pragma unroll
     for (int i = 0; i < N; ++i)
       out.v[i] = settle(accumulate, out.v[i], powf(to_float(a.v[i]), to_float(b.v[i])));
@@ -78,12 +85,14 @@ struct Comparison {
   using C = compute_t<T>;
 
   template <int N, class F>
-  __device__ void each(Vector<bool, N>& out, const Vector<T, N>& a, const Vector<T, N>& b, F f) const {
+  __device__ void each(Vector<bool, N>& out, const Vector<T, N>& a, const Vector<T, N>& b,
+                       F f) const {
 #pragma unroll
     for (int i = 0; i < N; ++i) out.v[i] = f(widen(a.v[i]), widen(b.v[i]));
   }
   template <int N>
-  __device__ void operator()(Vector<bool, N>& out, const Vector<T, N>& a, const Vector<T, N>& b) const {
+  __device__ void operator()(Vector<bool, N>& out, const Vector<T, N>& a,
+                             const Vector<T, N>& b) const {
     switch (op) {
       case CompareOp::eq: return each(out, a, b, [](C x, C y) { return x == y; });
       case CompareOp::ne: return each(out, a, b, [](C x, C y) { return x != y; });
@@ -112,8 +121,8 @@ template <class W>
 struct Select {
   static constexpr bool accumulate = false;
   template <int N>
-  __device__ void operator()(Vector<W, N>& out, const Vector<bool, N>& condition, const Vector<W, N>& a,
-                             const Vector<W, N>& b) const {
+  __device__ void operator()(Vector<W, N>& out, const Vector<bool, N>& condition,
+                             const Vector<W, N>& a, const Vector<W, N>& b) const {
 #pragma unroll
     for (int i = 0; i < N; ++i) out.v[i] = condition.v[i] ? a.v[i] : b.v[i];
   }
@@ -131,7 +140,8 @@ void run(const Unary& op, CudaContext& ctx) {
   for_floating("unary", op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary", op.op, [&](auto kind) {
-      map<kPacket<T>, T, T>("unary", ctx.stream, UnaryValue<T, decltype(kind)::value>{}, op.out, op.in);
+      map<kPacket<T>, T, T>("unary", ctx.stream, UnaryValue<T, decltype(kind)::value>{}, op.out,
+                            op.in);
     });
   });
 }
@@ -189,9 +199,11 @@ void run(const Where& op, CudaContext& ctx) {
   require_like("where", op.a, op.out);
   require_like("where", op.b, op.out);
   require_same_shape("where", op.condition, op.out);
-  if (op.condition.dtype != DType::boolean) unsupported("where", op.condition.dtype, "bool as condition");
+  if (op.condition.dtype != DType::boolean)
+    unsupported("where", op.condition.dtype, "bool as condition");
   const auto select = [&]<class W>(TypeTag<W>) {
-    map<kPacket<W>, W, bool, W, W>("where", ctx.stream, Select<W>{}, op.out, op.condition, op.a, op.b);
+    map<kPacket<W>, W, bool, W, W>("where", ctx.stream, Select<W>{}, op.out, op.condition, op.a,
+                                   op.b);
   };
   switch (size_of(op.out.dtype)) {
     case 1: return select(TypeTag<uint8_t>{});

@@ -1,4 +1,5 @@
-// Embedding lookup on the GPU, and its gradient by a stable sort and sums in order, without atomics.
+// Embedding lookup on the GPU, and its gradient by a stable sort and sums in order, without
+// atomics.
 #include "embedding.h"
 
 #include <algorithm>
@@ -26,17 +27,18 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Backward. Positions are sorted by index, stably, so that each index is one segment in ascending
-// order. Blocks take tiles of kTile sorted positions; a segment inside a tile is finished there, one that
-// crosses borders leaves an f32 fragment per tile, and a second kernel adds the fragments in order.
+// order. Blocks take tiles of kTile sorted positions; a segment inside a tile is finished there,
+// one that crosses borders leaves an f32 fragment per tile, and a second kernel adds the fragments
+// in order.
 
 constexpr uint32_t kTile = 64;
 constexpr int kLookAhead = 8;
 
 template <class I>
-__global__ void __launch_bounds__(256)
-    sort_keys_kernel(const I* index, uint32_t n, uint32_t rows, uint32_t* keys, uint32_t* positions) {
+__global__ void __launch_bounds__(256) sort_keys_kernel(const I* index, uint32_t n, uint32_t rows,
+                                                        uint32_t* keys, uint32_t* positions) {
   const uint32_t i = blockIdx.x * 256 + threadIdx.x;
   if (i >= n) return;
   const int64_t v = index[i];
@@ -63,7 +65,8 @@ __device__ __forceinline__ void write_row(const Segments<T>& s, uint32_t key, in
   Vector<T, N> out = {};
   if (s.accumulate) out = load_vector<N>(at);
 #pragma unroll
-  for (int i = 0; i < N; ++i) out.v[i] = from_float<T>(s.accumulate ? to_float(out.v[i]) + sum[i] : sum[i]);
+  for (int i = 0; i < N; ++i)
+    out.v[i] = from_float<T>(s.accumulate ? to_float(out.v[i]) + sum[i] : sum[i]);
   store_vector(at, out);
 }
 
@@ -115,15 +118,15 @@ __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
   }
 }
 
-/// For the tile in which a border-crossing segment began: its last fragment plus the first fragments of the
-/// tiles that follow, in order.
+/// For the tile in which a border-crossing segment began: its last fragment plus the first
+/// fragments of the tiles that follow, in order.
 template <int N, class T>
 __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) {
   const uint32_t tile = blockIdx.x, first = tile * kTile, next = first + kTile;
   if (next >= s.n) return;
   const uint32_t key = s.keys[next - 1];
-  if (s.keys[next] != key) return;                                               // ends at the border
-  if (s.keys[first] == key && first > 0 && s.keys[first - 1] == key) return;     // began earlier
+  if (s.keys[next] != key) return;                                            // ends at the border
+  if (s.keys[first] == key && first > 0 && s.keys[first - 1] == key) return;  // began earlier
   uint32_t end = next + 1, beyond = s.n;  // the segment's end, by bisection of the sorted keys
   while (end < beyond) {
     const uint32_t middle = end + (beyond - end) / 2;
@@ -161,15 +164,17 @@ void sort_positions(const char* op, const View& index, Segments<T>& s, CudaConte
   uint32_t *positions = buffer + size_t{2} * s.n, *sorted_positions = buffer + size_t{3} * s.n;
   dispatch_index(op, index.dtype, [&](auto tag) {
     using I = typename decltype(tag)::type;
-    sort_keys_kernel<I><<<(s.n + 255) / 256, 256, 0, ctx.stream>>>(index.as<I>(), s.n, s.rows, keys, positions);
+    sort_keys_kernel<I>
+        <<<(s.n + 255) / 256, 256, 0, ctx.stream>>>(index.as<I>(), s.n, s.rows, keys, positions);
     DS_CUDA_LAUNCHED(op);
   });
   int bits = 1;
   while (bits < 32 && s.rows >> bits) ++bits;
   size_t bytes = 0;
   const auto sort = [&](void* temporary) {
-    return cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, sorted_keys, positions, sorted_positions,
-                                           static_cast<int>(s.n), 0, bits, ctx.stream);
+    return cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, sorted_keys, positions,
+                                           sorted_positions, static_cast<int>(s.n), 0, bits,
+                                           ctx.stream);
   };
   DS_CUDA(sort(nullptr), op);
   DS_CUDA(sort(ctx.scratch(bytes)), op);
@@ -225,8 +230,8 @@ void run(const Embedding& op, CudaContext& ctx) {
           columns % N == 0 && stride % N == 0 && aligned_for<N>(weight) && aligned_for<N>(out);
       const auto kernel = vectors ? embedding_kernel<T, I, N> : embedding_kernel<T, I, 1>;
       const unsigned threads = threads_for(vectors ? columns / N : columns);
-      kernel<<<static_cast<unsigned>(n), threads, 0, ctx.stream>>>(weight, op.index.as<I>(), out,
-                                                                   op.weight.shape[0], columns, stride);
+      kernel<<<static_cast<unsigned>(n), threads, 0, ctx.stream>>>(
+          weight, op.index.as<I>(), out, op.weight.shape[0], columns, stride);
       DS_CUDA_LAUNCHED(kOp);
     });
   });
@@ -238,23 +243,30 @@ void run(const EmbeddingBackward& op, CudaContext& ctx) {
   require_same_dtype(kOp, op.dout, op.dweight);
   require_contiguous(kOp, op.dweight, "dweight");
   const int64_t n = op.index.shape[0], columns = op.dout.shape[1];
-  DS_CHECK_SHAPE(op.dweight.ndim == 2 && op.dweight.shape[1] == columns, kOp, text("[V, ", columns, "]"),
-                 op.dweight.describe());
+  DS_CHECK_SHAPE(op.dweight.ndim == 2 && op.dweight.shape[1] == columns, kOp,
+                 text("[V, ", columns, "]"), op.dweight.describe());
   const int64_t rows = op.dweight.shape[0], limit = (int64_t{1} << 31) - 1;
-  DS_CHECK_SHAPE(n < limit && rows < limit, kOp, "fewer than 2^31 indices and rows", op.dweight.describe());
+  DS_CHECK_SHAPE(n < limit && rows < limit, kOp, "fewer than 2^31 indices and rows",
+                 op.dweight.describe());
   for_floating(kOp, op.dout.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     constexpr int N = 16 / sizeof(T);
     if (!op.accumulate && op.dweight.numel() > 0)
       DS_CUDA(cudaMemsetAsync(op.dweight.data, 0, op.dweight.numel() * sizeof(T), ctx.stream), kOp);
     if (op.dout.numel() == 0 || rows == 0) return;
-    Segments<T> s = {op.dout.as<T>(), op.dweight.as<T>(), nullptr, nullptr, nullptr, columns,
-                     static_cast<uint32_t>(n), static_cast<uint32_t>(rows), op.accumulate};
+    Segments<T> s = {op.dout.as<T>(),
+                     op.dweight.as<T>(),
+                     nullptr,
+                     nullptr,
+                     nullptr,
+                     columns,
+                     static_cast<uint32_t>(n),
+                     static_cast<uint32_t>(rows),
+                     op.accumulate};
     sort_positions(kOp, op.index, s, ctx);
     if (columns % N == 0 && aligned_for<N>(s.dout) && aligned_for<N>(s.dweight))
       sum_segments<N>(kOp, s, ctx);
-    else
-      sum_segments<1>(kOp, s, ctx);
+    else sum_segments<1>(kOp, s, ctx);
   });
 }
 

@@ -34,11 +34,12 @@ struct Entries {
   int64_t count, dout_stride, index_stride;
 };
 
-/// Operands: dx, dout, index, walked over the lines. A thread per (line, j): the first j of an index adds up
-/// every later one, so each element of dx has one writer, one order and one rounding.
+/// Operands: dx, dout, index, walked over the lines. A thread per (line, j): the first j of an
+/// index adds up every later one, so each element of dx has one writer, one order and one rounding.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads)
-    gather_backward_kernel(Steps<3> lines, T* dx, const T* dout, const I* index, Line line, Entries e) {
+    gather_backward_kernel(Steps<3> lines, T* dx, const T* dout, const I* index, Line line,
+                           Entries e) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x, item = thread / e.count;
   const int64_t j = thread - item * e.count;
   if (item >= lines.count) return;
@@ -72,11 +73,12 @@ View without_dim(View v, int64_t dim, bool keep_size) {
   return v;
 }
 
-void require_gather(const char* op, const View& in, const View& index, const View& out, int64_t dim) {
+void require_gather(const char* op, const View& in, const View& index, const View& out,
+                    int64_t dim) {
   require_same_shape(op, out, index);
   require_same_dtype(op, in, out);
-  DS_CHECK_SHAPE(in.ndim == out.ndim && dim >= 0 && dim < in.ndim, op, text("dim ", dim, " of ", in.describe()),
-                 out.describe());
+  DS_CHECK_SHAPE(in.ndim == out.ndim && dim >= 0 && dim < in.ndim, op,
+                 text("dim ", dim, " of ", in.describe()), out.describe());
   for (int d = 0; d < in.ndim; ++d)
     DS_CHECK_SHAPE(d == dim || in.shape[d] == out.shape[d], op, in.describe(), out.describe());
 }
@@ -109,7 +111,8 @@ void run(const GatherBackward& op, CudaContext& ctx) {
   constexpr const char* kOp = "gather_backward";
   require_gather(kOp, op.dx, op.index, op.dout, op.dim);
   const Line line = {op.dx.shape[op.dim], op.dx.strides[op.dim]};
-  const Entries entries = {op.dout.shape[op.dim], op.dout.strides[op.dim], op.index.strides[op.dim]};
+  const Entries entries = {op.dout.shape[op.dim], op.dout.strides[op.dim],
+                           op.index.strides[op.dim]};
   const View dx = without_dim(op.dx, op.dim, false), dout = without_dim(op.dout, op.dim, false);
   const View lines = without_dim(op.index, op.dim, false);
   const View* const views[3] = {&dx, &dout, &lines};
@@ -121,7 +124,8 @@ void run(const GatherBackward& op, CudaContext& ctx) {
       using I = typename decltype(index)::type;
       walk_vectors<1>(plan_walk(views), [&](auto, const Steps<3>& steps, char* const* data) {
         const int64_t blocks = (steps.count * entries.count + kThreads - 1) / kThreads;
-        DS_CHECK_SHAPE(blocks < int64_t{1} << 31, kOp, "fewer than 2^39 indices", op.index.describe());
+        DS_CHECK_SHAPE(blocks < int64_t{1} << 31, kOp, "fewer than 2^39 indices",
+                       op.index.describe());
         gather_backward_kernel<T, I><<<static_cast<unsigned>(blocks), kThreads, 0, ctx.stream>>>(
             steps, reinterpret_cast<T*>(data[0]), reinterpret_cast<const T*>(data[1]),
             reinterpret_cast<const I*>(data[2]), line, entries);

@@ -25,7 +25,8 @@ __device__ __forceinline__ float packet_squares(const Vector<T, N>& x) {
 }
 
 template <int N, class T>
-__global__ void __launch_bounds__(kThreads) square_sum_kernel(const T* x, int64_t n, double* partials) {
+__global__ void __launch_bounds__(kThreads)
+    square_sum_kernel(const T* x, int64_t n, double* partials) {
   const int64_t packets = n / N, step = int64_t{gridDim.x} * kThreads;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   double sum = 0;
@@ -45,15 +46,16 @@ __global__ void __launch_bounds__(kThreads) square_sum_kernel(const T* x, int64_
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads) total_kernel(const double* partials, int count, float* out) {
+__global__ void __launch_bounds__(kThreads)
+    total_kernel(const double* partials, int count, float* out) {
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
   sum = block_sum(sum);
   if (threadIdx.x == 0) out[0] = static_cast<float>(sum);
 }
 
-__global__ void control_kernel(const float* partials, int64_t count, float* control, double loss_scale,
-                               double max_norm, bool skip_nonfinite) {
+__global__ void control_kernel(const float* partials, int64_t count, float* control,
+                               double loss_scale, double max_norm, bool skip_nonfinite) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += partials[i];
   const bool finite = isfinite(sum);
@@ -79,7 +81,8 @@ void run(const SumOfSquares& op, CudaContext& ctx) {
     constexpr int N = 16 / sizeof(T);
     const T* x = op.x.as<T>();
     const int64_t wanted = n / (int64_t{N} * kThreads * kUnroll) + 1;
-    const int blocks = static_cast<int>(std::min<int64_t>(wanted, int64_t{ctx.sm_count} * kBlocksPerSm));
+    const int blocks =
+        static_cast<int>(std::min<int64_t>(wanted, int64_t{ctx.sm_count} * kBlocksPerSm));
     double* partials = ctx.scratch_of<double>(blocks);
     const auto kernel = aligned_for<N>(x) ? square_sum_kernel<N, T> : square_sum_kernel<1, T>;
     kernel<<<blocks, kThreads, 0, ctx.stream>>>(x, n, partials);

@@ -35,10 +35,10 @@ struct Backward {
   int64_t n, c;
 };
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Forward
 
-/// s of one packet: x plus residual, rounded to T, stored to `sum` when that is wanted.
+/// s of one packet: x plus residual, rounded to T.
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> add_residual(const Forward<T>& f, int64_t at) {
   Vector<T, N> s = load_streaming<N>(f.x + at);
@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(256) norm_forward_warp(Forward<T> f) {
   const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(f.c) + f.eps);
 #pragma unroll
   for (int k = 0; k < kPackets; ++k)
-    if (k * kWarp + lane < packets) write_normalized<N>(f, row, (k * kWarp + lane) * N, s[k], mean, rstd);
+    if (k * kWarp + lane < packets)
+      write_normalized<N>(f, row, (k * kWarp + lane) * N, s[k], mean, rstd);
   if (lane == 0) {
     if (kCentered) f.mean[row] = mean;
     f.rstd[row] = rstd;
@@ -141,46 +142,70 @@ template <bool kCentered, class T>
 void launch_forward(const char* op, const Forward<T>& f, CudaContext& ctx) {
   constexpr int N = kPacket<T>, kRows = 8;
   const bool vectors = f.c % N == 0 && aligned_for<N>(f.x) && aligned_for<N>(f.residual) &&
-                       aligned_for<N>(f.weight) && aligned_for<N>(f.bias) && aligned_for<N>(f.sum) &&
-                       aligned_for<N>(f.out);
+                       aligned_for<N>(f.weight) && aligned_for<N>(f.bias) &&
+                       aligned_for<N>(f.sum) && aligned_for<N>(f.out);
   const int64_t per_lane = (f.c / N + kWarp - 1) / kWarp;
-  const unsigned rows = static_cast<unsigned>(f.n), warps = static_cast<unsigned>((f.n + kRows - 1) / kRows);
-  if (!vectors)
-    norm_forward_block<T, 1, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
+  const unsigned rows = static_cast<unsigned>(f.n),
+                 warps = static_cast<unsigned>((f.n + kRows - 1) / kRows);
+  if (!vectors) norm_forward_block<T, 1, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
   else if (per_lane <= 4)
     norm_forward_warp<T, 4, kCentered><<<warps, kRows * kWarp, 0, ctx.stream>>>(f);
   else if (per_lane <= 8)
     norm_forward_warp<T, 8, kCentered><<<warps, kRows * kWarp, 0, ctx.stream>>>(f);
   else if (per_lane <= 16)
     norm_forward_warp<T, 16, kCentered><<<warps, kRows * kWarp, 0, ctx.stream>>>(f);
-  else
-    norm_forward_block<T, N, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
+  else norm_forward_block<T, N, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
   DS_CUDA_LAUNCHED(op);
 }
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Backward: with w' = dout * weight and x' = (s - mean) * rstd,
-//   dx = dsum + rstd * (w' - mean(w') - x' * mean(w' x'));  dweight = sum dout x';  dbias = sum dout.
+//   dx = dsum + rstd * (w' - mean(w') - x' * mean(w' x'));  dweight = sum dout x';  dbias = sum
+//   dout.
 
 /// Waits for the threads of one group of warps only. `id` is 1 to 15.
 __device__ __forceinline__ void group_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Hides where x came from, so that the compiler widens the packet again after the barrier instead of
-/// keeping two registers' worth of floats per register of elements alive across it.
+/// Hides where x came from, so that the compiler widens the packet again after the barrier instead
+/// of keeping two registers' worth of floats per register of elements alive across it.
 template <class T, int N>
 __device__ __forceinline__ void forget_origin(Vector<T, N>& x) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(reinterpret_cast<uint32_t*>(&x)[i]));
 }
 
-/// A block takes kRowsAtOnce rows at a time, whose loads are all in flight before the first is used; the
-/// launch bounds keep enough threads on an SM to hide the reductions. Short rows leave room for two.
+/// A block takes kRowsAtOnce rows at a time, whose loads are all in flight before the first is
+/// used; the launch bounds keep enough threads on an SM to hide the reductions. Short rows leave
+/// room for two.
 template <int kRowsAtOnce>
 constexpr int kMaxThreads = kRowsAtOnce == 2 ? 256 : 1024;
 template <int kRowsAtOnce>
 constexpr int kBlocksPerSm = kRowsAtOnce == 2 ? 3 : 1;
+
+/// Adds up the groups' weight gradients, in order, into the block's partials. All threads take
+/// part.
+template <int N, class T>
+__device__ __forceinline__ void write_partials(const Backward<T>& b, int64_t column, bool active,
+                                               const float (&dweight)[N], const float (&dbias)[N]) {
+  extern __shared__ float columns[];  // [2, C] where the block has several groups
+  const int group = threadIdx.y, groups = blockDim.y;
+  float* out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
+  for (int g = 0; g < groups; ++g) {
+    if (group == g && active) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        float dw = dweight[i], db = dbias[i];
+        if (g > 0) dw += columns[column + i], db += columns[b.c + column + i];
+        float* const target = g < groups - 1 ? columns : out;
+        target[column + i] = dw;
+        target[b.c + column + i] = db;
+      }
+    }
+    __syncthreads();
+  }
+}
 
 /// Each group of threads (blockDim.x, whole warps) takes rows; thread t owns packet t of every row.
 /// blockDim.y groups share a block, so that the blocks' partial weight gradients stay few.
@@ -190,7 +215,6 @@ __global__ void __launch_bounds__(kMaxThreads<kRowsAtOnce>, kBlocksPerSm<kRowsAt
   constexpr int N = kPacket<T>;
   // Group g's slots are [g * warps of a group, ...): at most 32 warps in all, two buffers in turn.
   __shared__ float2 reduced[2][kRowsAtOnce][kWarp];
-  extern __shared__ float columns[];  // [2, C], used when a block has several groups
   const int group = threadIdx.y, groups = blockDim.y, warps = blockDim.x / kWarp;
   const int lane = threadIdx.x % kWarp, slot0 = group * warps, slot = slot0 + threadIdx.x / kWarp;
   const int64_t column = int64_t{threadIdx.x} * N;
@@ -201,7 +225,8 @@ __global__ void __launch_bounds__(kMaxThreads<kRowsAtOnce>, kBlocksPerSm<kRowsAt
   float dweight[N] = {}, dbias[N] = {};
   int buffer = 0;
   const int64_t stride = int64_t{gridDim.x} * groups * kRowsAtOnce;
-  for (int64_t row0 = (int64_t{blockIdx.x} * groups + group) * kRowsAtOnce; row0 < b.n; row0 += stride) {
+  for (int64_t row0 = (int64_t{blockIdx.x} * groups + group) * kRowsAtOnce; row0 < b.n;
+       row0 += stride) {
     Vector<T, N> s[kRowsAtOnce] = {}, dout[kRowsAtOnce] = {}, dsum[kRowsAtOnce];
     float mean[kRowsAtOnce], rstd[kRowsAtOnce];
 #pragma unroll
@@ -260,22 +285,11 @@ __global__ void __launch_bounds__(kMaxThreads<kRowsAtOnce>, kBlocksPerSm<kRowsAt
     buffer ^= 1;
   }
   if (!b.partials) return;
-  float* out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
-  for (int g = 0; g < groups; ++g) {  // groups in order, so that the sum has one order only
-    if (group == g && active) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        float dw = dweight[i], db = dbias[i];
-        if (g > 0) dw += columns[column + i], db += columns[b.c + column + i];
-        if (g < groups - 1) columns[column + i] = dw, columns[b.c + column + i] = db;
-        else out[column + i] = dw, out[b.c + column + i] = db;
-      }
-    }
-    __syncthreads();
-  }
+  write_partials<N>(b, column, active, dweight, dbias);
 }
 
-/// dx of one row per block, for rows that the kernel above cannot take (odd, unaligned or very long).
+/// dx of one row per block, for rows that the kernel above cannot take (odd, unaligned or very
+/// long).
 template <class T, bool kCentered>
 __global__ void __launch_bounds__(256) norm_backward_any(Backward<T> b) {
   const int64_t row = blockIdx.x, base = row * b.c;
@@ -315,8 +329,8 @@ __global__ void __launch_bounds__(256) norm_backward_any_weight(Backward<T> b) {
   out[b.c + column] = dbias;
 }
 
-/// Launches the persistent kernel for groups of `threads` threads; returns the number of its blocks, each
-/// of which leaves one partial weight gradient.
+/// Launches the persistent kernel for groups of `threads` threads; returns the number of its
+/// blocks, each of which leaves one partial weight gradient.
 template <bool kCentered, int kRowsAtOnce, class T>
 int64_t launch_backward_rows(const char* op, Backward<T>& b, int64_t threads, bool weights,
                              CudaContext& ctx) {
@@ -357,16 +371,20 @@ int64_t launch_backward(const char* op, Backward<T>& b, bool weights, CudaContex
   const int64_t threads = (b.c / N + kWarp - 1) / kWarp * kWarp;
   const bool vectors = b.c % N == 0 && aligned_for<N>(b.s) && aligned_for<N>(b.weight) &&
                        aligned_for<N>(b.dout) && aligned_for<N>(b.dsum) && aligned_for<N>(b.dx);
-  if (!vectors || threads > kMaxThreads<1>) return launch_backward_any<kCentered>(op, b, weights, ctx);
-  if (threads > kMaxThreads<2>) return launch_backward_rows<kCentered, 1>(op, b, threads, weights, ctx);
+  if (!vectors || threads > kMaxThreads<1>)
+    return launch_backward_any<kCentered>(op, b, weights, ctx);
+  if (threads > kMaxThreads<2>)
+    return launch_backward_rows<kCentered, 1>(op, b, threads, weights, ctx);
   return launch_backward_rows<kCentered, 2>(op, b, threads, weights, ctx);
 }
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Launchers
 
 template <class T>
-T* pointer(const View& v) { return v ? v.as<T>() : nullptr; }
+T* pointer(const View& v) {
+  return v ? v.as<T>() : nullptr;
+}
 
 /// [N, C] operands of x's shape and dtype, all contiguous; absent ones are skipped.
 void require_rows(const char* op, const View& x, std::initializer_list<const View*> others) {
@@ -380,7 +398,8 @@ void require_rows(const char* op, const View& x, std::initializer_list<const Vie
   }
 }
 
-void require_vectors(const char* op, int64_t size, DType dtype, std::initializer_list<const View*> vectors) {
+void require_vectors(const char* op, int64_t size, DType dtype,
+                     std::initializer_list<const View*> vectors) {
   for (const View* v : vectors) {
     if (!*v) continue;
     DS_CHECK_SHAPE(v->ndim == 1 && v->shape[0] == size, op, text("[", size, "]"), v->describe());
@@ -390,7 +409,8 @@ void require_vectors(const char* op, int64_t size, DType dtype, std::initializer
 }
 
 template <bool kCentered, class Op>
-void run_forward(const char* name, const Op& op, const View& bias, const View& mean, CudaContext& ctx) {
+void run_forward(const char* name, const Op& op, const View& bias, const View& mean,
+                 CudaContext& ctx) {
   require_rows(name, op.x, {&op.residual, &op.sum, &op.out});
   const int64_t n = op.x.shape[0], c = op.x.shape[1];
   require_vectors(name, c, op.x.dtype, {&op.weight, &bias});
@@ -399,16 +419,24 @@ void run_forward(const char* name, const Op& op, const View& bias, const View& m
   if (n == 0 || c == 0) return;
   for_floating(name, op.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const Forward<T> f = {op.x.template as<T>(), pointer<T>(op.residual), op.weight.template as<T>(),
-                          pointer<T>(bias), pointer<T>(op.sum), op.out.template as<T>(),
-                          pointer<float>(mean), op.rstd.template as<float>(), n, c,
+    const Forward<T> f = {op.x.template as<T>(),
+                          pointer<T>(op.residual),
+                          op.weight.template as<T>(),
+                          pointer<T>(bias),
+                          pointer<T>(op.sum),
+                          op.out.template as<T>(),
+                          pointer<float>(mean),
+                          op.rstd.template as<float>(),
+                          n,
+                          c,
                           static_cast<float>(op.eps)};
     launch_forward<kCentered>(name, f, ctx);
   });
 }
 
 template <bool kCentered, class Op>
-void run_backward(const char* name, const Op& op, const View& dbias, const View& mean, CudaContext& ctx) {
+void run_backward(const char* name, const Op& op, const View& dbias, const View& mean,
+                  CudaContext& ctx) {
   require_rows(name, op.s, {&op.dout, &op.dsum, &op.dx});
   const int64_t n = op.s.shape[0], c = op.s.shape[1];
   require_vectors(name, c, op.s.dtype, {&op.weight, &op.dweight, &dbias});
@@ -416,15 +444,24 @@ void run_backward(const char* name, const Op& op, const View& dbias, const View&
   if (c == 0) return;
   for_floating(name, op.s.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Backward<T> b = {op.s.template as<T>(), op.weight.template as<T>(), op.dout.template as<T>(),
-                     pointer<T>(op.dsum), pointer<T>(op.dx), pointer<float>(mean),
-                     op.rstd.template as<float>(), nullptr, n, c};
+    Backward<T> b = {op.s.template as<T>(),
+                     op.weight.template as<T>(),
+                     op.dout.template as<T>(),
+                     pointer<T>(op.dsum),
+                     pointer<T>(op.dx),
+                     pointer<float>(mean),
+                     op.rstd.template as<float>(),
+                     nullptr,
+                     n,
+                     c};
     const bool weights = op.dweight || dbias;
     const int64_t rows = n == 0 ? 0 : launch_backward<kCentered>(name, b, weights, ctx);
     if (op.dweight)
-      column_sum(name, ctx.stream, op.dweight.template as<T>(), b.partials, rows, 2 * c, c, op.accumulate);
+      column_sum(name, ctx.stream, op.dweight.template as<T>(), b.partials, rows, 2 * c, c,
+                 op.accumulate);
     if (dbias)
-      column_sum(name, ctx.stream, dbias.template as<T>(), b.partials + c, rows, 2 * c, c, op.accumulate);
+      column_sum(name, ctx.stream, dbias.template as<T>(), b.partials + c, rows, 2 * c, c,
+                 op.accumulate);
   });
 }
 
@@ -433,7 +470,9 @@ void run_backward(const char* name, const Op& op, const View& dbias, const View&
 void run(const LayerNorm& op, CudaContext& ctx) {
   run_forward<true>("layer_norm", op, op.bias, op.mean, ctx);
 }
-void run(const RmsNorm& op, CudaContext& ctx) { run_forward<false>("rms_norm", op, View{}, View{}, ctx); }
+void run(const RmsNorm& op, CudaContext& ctx) {
+  run_forward<false>("rms_norm", op, View{}, View{}, ctx);
+}
 
 void run(const LayerNormBackward& op, CudaContext& ctx) {
   run_backward<true>("layer_norm_backward", op, op.dbias, op.mean, ctx);

@@ -48,9 +48,9 @@ void launch(const char* name, const Op& op, Distribution distribution, CudaConte
   for_floating(name, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (n == 0) return;
-    random_kernel<<<static_cast<unsigned>((n + per_block - 1) / per_block), kThreads, 0, ctx.stream>>>(
-        op.out.template as<T>(), n, distribution, static_cast<uint64_t>(op.seed),
-        static_cast<uint64_t>(op.offset));
+    random_kernel<<<static_cast<unsigned>((n + per_block - 1) / per_block), kThreads, 0,
+                    ctx.stream>>>(op.out.template as<T>(), n, distribution,
+                                  static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset));
     DS_CUDA_LAUNCHED(name);
   });
 }
@@ -58,11 +58,13 @@ void launch(const char* name, const Op& op, Distribution distribution, CudaConte
 }  // namespace
 
 void run(const RandomUniform& op, CudaContext& ctx) {
-  launch("random_uniform", op, Uniform{static_cast<float>(op.low), static_cast<float>(op.high)}, ctx);
+  launch("random_uniform", op, Uniform{static_cast<float>(op.low), static_cast<float>(op.high)},
+         ctx);
 }
 
 void run(const RandomNormal& op, CudaContext& ctx) {
-  launch("random_normal", op, Normal{static_cast<float>(op.mean), static_cast<float>(op.stddev)}, ctx);
+  launch("random_normal", op, Normal{static_cast<float>(op.mean), static_cast<float>(op.stddev)},
+         ctx);
 }
 
 }  // namespace ds::cuda

@@ -1,5 +1,5 @@
-// Reductions on the GPU, in a fixed order: lanes along kept columns or along reduced rows, whichever
-// is dense in memory; long reductions are split over blocks and joined by a second pass.
+// Reductions on the GPU, in a fixed order: lanes along kept columns or along reduced rows,
+// whichever is dense in memory; long reductions are split over blocks and joined by a second pass.
 #include "reduce.h"
 
 #include <algorithm>
@@ -58,8 +58,9 @@ __device__ __forceinline__ void part_of(const Plan& plan, uint32_t& first, uint3
   last = min(first + length, plan.reduced.count);
 }
 
-// ---------------------------------------------------------------------------------------------------
-// Columns: 32 lanes hold neighbouring columns (N of them each), 8 rows of threads share the reduction.
+// -------------------------------------------------------------------------------------------------
+// Columns: 32 lanes hold neighbouring columns (N of them each), 8 rows of threads share the
+// reduction.
 
 constexpr int kLanes = 32, kRows = 8, kUnroll = 4;
 
@@ -109,7 +110,8 @@ __global__ void __launch_bounds__(kLanes* kRows)
 
 /// One block per kept item: threads stride over its reduced items.
 template <class T, class Combine>
-__global__ void __launch_bounds__(256) reduce_rows_kernel(const T* in, Result<T> result, Plan plan) {
+__global__ void __launch_bounds__(256)
+    reduce_rows_kernel(const T* in, Result<T> result, Plan plan) {
   using A = compute_t<T>;
   const Combine combine;
   const uint32_t item = blockIdx.x;
@@ -128,15 +130,18 @@ __global__ void __launch_bounds__(256) reduce_rows_kernel(const T* in, Result<T>
       plan.reduced.offsets(r + u * 256, at);
       sums[u] = combine(sums[u], widen(in[base[0] + at[0]]));
     }
-  const A total = block_reduce(combine(combine(sums[0], sums[1]), combine(sums[2], sums[3])), combine);
+  const A total =
+      block_reduce(combine(combine(sums[0], sums[1]), combine(sums[2], sums[3])), combine);
   if (threadIdx.x == 0) settle(plan, result, item, total);
 }
 
-/// Second pass: thread row y joins parts y, y + 32, ... of each kept item; then the 32 are joined in order.
+/// Second pass: thread row y joins parts y, y + 32, ... of each kept item; then the 32 are joined
+/// in order.
 constexpr int kPartRows = 32;
 
 template <class T, class Combine>
-__global__ void __launch_bounds__(kLanes* kPartRows) reduce_parts_kernel(Result<T> result, Plan plan) {
+__global__ void __launch_bounds__(kLanes* kPartRows)
+    reduce_parts_kernel(Result<T> result, Plan plan) {
   using A = compute_t<T>;
   __shared__ A shared[kPartRows][kLanes];
   const Combine combine;
@@ -154,7 +159,7 @@ __global__ void __launch_bounds__(kLanes* kPartRows) reduce_parts_kernel(Result<
   finish(plan, result, at[1], sum);
 }
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Planning and launching
 
 /// Kept dims as a walk of (in, out), reduced dims as a walk of in; innermost dims first, merged.
@@ -168,8 +173,7 @@ Dims split_dims(const Reduce& op) {
   for (int d = op.in.ndim - 1; d >= 0; --d) {
     if (op.out.shape[d] == op.in.shape[d])
       add_dim(dims.kept, op.in.shape[d], {op.in.strides[d], op.out.strides[d]});
-    else
-      add_dim(dims.reduced, op.in.shape[d], {op.in.strides[d]});
+    else add_dim(dims.reduced, op.in.shape[d], {op.in.strides[d]});
   }
   merge_dims(dims.kept);
   merge_dims(dims.reduced);
@@ -185,9 +189,10 @@ uint32_t choose_splits(const CudaContext& ctx, int64_t blocks, int64_t reduced, 
 /// Whether lanes may load N neighbouring kept columns at once.
 template <class T>
 bool packed_columns(const Dims& dims, const T* in, int N) {
-  bool packed = dims.kept.ndim == 1 && dims.kept.strides[0][0] == 1 && dims.kept.shape[0] % N == 0 &&
-                reinterpret_cast<uintptr_t>(in) % 16 == 0;
-  for (int d = 0; d < dims.reduced.ndim; ++d) packed = packed && dims.reduced.strides[0][d] % N == 0;
+  bool packed = dims.kept.ndim == 1 && dims.kept.strides[0][0] == 1 &&
+                dims.kept.shape[0] % N == 0 && reinterpret_cast<uintptr_t>(in) % 16 == 0;
+  for (int d = 0; d < dims.reduced.ndim; ++d)
+    packed = packed && dims.reduced.strides[0][d] % N == 0;
   return packed;
 }
 
@@ -204,13 +209,16 @@ void reduce_kernels(const Reduce& op, const Dims& dims, Result<T> result, CudaCo
   if (rows && plan.reduced.count >= 32) {
     plan.splits = choose_splits(ctx, plan.kept.count, plan.reduced.count, 256 * kUnroll);
     use_parts();
-    reduce_rows_kernel<T, Combine><<<dim3(plan.kept.count, plan.splits), 256, 0, ctx.stream>>>(in, result, plan);
+    reduce_rows_kernel<T, Combine>
+        <<<dim3(plan.kept.count, plan.splits), 256, 0, ctx.stream>>>(in, result, plan);
   } else {
     const bool packed = packed_columns(dims, in, N);
-    const uint32_t width = kLanes * (packed ? N : 1), blocks = (plan.kept.count + width - 1) / width;
+    const uint32_t width = kLanes * (packed ? N : 1),
+                   blocks = (plan.kept.count + width - 1) / width;
     plan.splits = choose_splits(ctx, blocks, plan.reduced.count, kRows * kUnroll);
     use_parts();
-    const auto kernel = packed ? reduce_columns_kernel<N, T, Combine> : reduce_columns_kernel<1, T, Combine>;
+    const auto kernel =
+        packed ? reduce_columns_kernel<N, T, Combine> : reduce_columns_kernel<1, T, Combine>;
     kernel<<<dim3(blocks, plan.splits), dim3(kLanes, kRows), 0, ctx.stream>>>(in, result, plan,
                                                                               plan.kept.count);
   }
@@ -250,7 +258,7 @@ void run(const Reduce& op, CudaContext& ctx) {
   });
 }
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // ArgMax
 
 namespace {
@@ -299,7 +307,8 @@ __global__ void __launch_bounds__(256)
 void run(const ArgMax& op, CudaContext& ctx) {
   constexpr const char* kOp = "arg_max";
   require_contiguous(kOp, op.out, "out");
-  DS_CHECK_SHAPE(op.in.ndim >= 1 && op.in.size(-1) > 0, kOp, "[..., C] with C > 0", op.in.describe());
+  DS_CHECK_SHAPE(op.in.ndim >= 1 && op.in.size(-1) > 0, kOp, "[..., C] with C > 0",
+                 op.in.describe());
   DS_CHECK_SHAPE(op.out.numel() * op.in.size(-1) == op.in.numel(), kOp, "out of in's leading shape",
                  op.out.describe());
   if (op.out.dtype != DType::i64) unsupported(kOp, op.out.dtype, "i64 as out");
@@ -314,7 +323,8 @@ void run(const ArgMax& op, CudaContext& ctx) {
     using T = typename decltype(tag)::type;
     if constexpr (!std::is_same_v<T, bool>) {
       argmax_kernel<<<(steps.count + 7) / 8, 256, 0, ctx.stream>>>(
-          op.in.as<T>(), op.out.as<int64_t>(), steps, op.in.size(-1), op.in.strides[op.in.ndim - 1]);
+          op.in.as<T>(), op.out.as<int64_t>(), steps, op.in.size(-1),
+          op.in.strides[op.in.ndim - 1]);
       DS_CUDA_LAUNCHED(kOp);
     }
   });

@@ -29,8 +29,10 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rotation<T> r) {
   const int64_t packets = r.half / N, row = item / packets, column = (item - row * packets) * N;
   const int64_t position = row / r.h, head = row - position * r.h;
   const int64_t batch = position / r.t, t = position - batch * r.t;
-  const T* in = r.in + batch * r.in_strides[0] + t * r.in_strides[1] + head * r.in_strides[2] + column;
-  T* out = r.out + batch * r.out_strides[0] + t * r.out_strides[1] + head * r.out_strides[2] + column;
+  const T* in =
+      r.in + batch * r.in_strides[0] + t * r.in_strides[1] + head * r.in_strides[2] + column;
+  T* out =
+      r.out + batch * r.out_strides[0] + t * r.out_strides[1] + head * r.out_strides[2] + column;
   const Vector<T, N> x1 = load_vector<N>(in), x2 = load_vector<N>(in + r.half);
   const Vector<float, N> cos = load_vector<N>(r.cos + t * r.half + column);
   const Vector<float, N> sin = load_vector<N>(r.sin + t * r.half + column);
@@ -72,16 +74,26 @@ void run(const Rope& op, CudaContext& ctx) {
   for_floating(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     constexpr int N = 16 / sizeof(T);
-    Rotation<T> r = {op.in.as<T>(), op.cos.as<float>(), op.sin.as<float>(), op.out.as<T>(), 0, t,
-                     op.in.shape[2], half, {}, {}, op.inverse ? -1.0f : 1.0f};
+    Rotation<T> r = {op.in.as<T>(),
+                     op.cos.as<float>(),
+                     op.sin.as<float>(),
+                     op.out.as<T>(),
+                     0,
+                     t,
+                     op.in.shape[2],
+                     half,
+                     {},
+                     {},
+                     op.inverse ? -1.0f : 1.0f};
     std::copy_n(op.in.strides, 3, r.in_strides);
     std::copy_n(op.out.strides, 3, r.out_strides);
     const bool vectors = half % N == 0 && aligned_for<N>(r.in) && aligned_for<N>(r.out) &&
-                         aligned_for<N>(r.cos) && aligned_for<N>(r.sin) && strides_divide(op.in, N) &&
-                         strides_divide(op.out, N);
+                         aligned_for<N>(r.cos) && aligned_for<N>(r.sin) &&
+                         strides_divide(op.in, N) && strides_divide(op.out, N);
     r.items = op.in.numel() / 2 / (vectors ? N : 1);
     const auto kernel = vectors ? rope_kernel<N, T> : rope_kernel<1, T>;
-    kernel<<<static_cast<unsigned>((r.items + kThreads - 1) / kThreads), kThreads, 0, ctx.stream>>>(r);
+    kernel<<<static_cast<unsigned>((r.items + kThreads - 1) / kThreads), kThreads, 0, ctx.stream>>>(
+        r);
     DS_CUDA_LAUNCHED(kOp);
   });
 }

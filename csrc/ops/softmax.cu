@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kGroup>
 __global__ void __launch_bounds__(kThreads)
-    softmax_backward_kernel(const T* y, const T* dout, T* dx, int64_t rows, int64_t columns, bool log,
-                            bool accumulate) {
+    softmax_backward_kernel(const T* y, const T* dout, T* dx, int64_t rows, int64_t columns,
+                            bool log, bool accumulate) {
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kGroup) + threadIdx.x / kGroup;
   const int first = threadIdx.x % kGroup;
   if (row >= rows) return;
@@ -87,8 +87,8 @@ void run(const Softmax& op, CudaContext& ctx) {
     using T = typename decltype(tag)::type;
     if (r.rows == 0) return;
     const auto kernel = r.narrow() ? softmax_kernel<T, kWarp> : softmax_kernel<T, kThreads>;
-    kernel<<<r.blocks(), kThreads, 0, ctx.stream>>>(op.in.as<T>(), op.out.as<T>(), r.rows, r.columns,
-                                                    op.log);
+    kernel<<<r.blocks(), kThreads, 0, ctx.stream>>>(op.in.as<T>(), op.out.as<T>(), r.rows,
+                                                    r.columns, op.log);
     DS_CUDA_LAUNCHED("softmax");
   });
 }
@@ -104,8 +104,8 @@ void run(const SoftmaxBackward& op, CudaContext& ctx) {
     if (r.rows == 0) return;
     const auto kernel =
         r.narrow() ? softmax_backward_kernel<T, kWarp> : softmax_backward_kernel<T, kThreads>;
-    kernel<<<r.blocks(), kThreads, 0, ctx.stream>>>(op.out.as<T>(), op.dout.as<T>(), op.dx.as<T>(), r.rows,
-                                                    r.columns, op.log, op.accumulate);
+    kernel<<<r.blocks(), kThreads, 0, ctx.stream>>>(op.out.as<T>(), op.dout.as<T>(), op.dx.as<T>(),
+                                                    r.rows, r.columns, op.log, op.accumulate);
     DS_CUDA_LAUNCHED(kOp);
   });
 }
