@@ -3,7 +3,7 @@
 const { writeFileSync } = require('node:fs');
 const { dirname, join } = require('node:path');
 const { parseArgs } = require('node:util');
-const { data, DsError, initialize, loadConfig, monitor, nn, probeGpus, seed, version } = require('@ds/native');
+const { data, DsError, initialize, monitor, nn, probeGpus, readConfig, seed, version } = require('@ds/native');
 const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
 
 const usage = `node examples/gpt2-offload.js [options]
@@ -42,7 +42,7 @@ const { values: options } = parseArgs({
 
 /** The configuration file, with the micro-batch size of the command line when there is one. */
 function configuration() {
-  const config = loadConfig(options.deepspeed_config);
+  const config = readConfig(options.deepspeed_config);
   if (!options.batch) return config;
   const { train_batch_size: _, ...rest } = config;
   return { ...rest, train_micro_batch_size_per_gpu: Number(options.batch) };

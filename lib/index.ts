@@ -12,7 +12,7 @@ import { device as findDevice, type Device } from './runtime/device.js';
 import { seed } from './tensor/index.js';
 
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
-export { loadConfig, resolveConfig } from './config/index.js';
+export { readConfig, resolveConfig } from './config/index.js';
 export * as data from './data/index.js';
 export type { Engine, Progress } from './engine/engine.js';
 export type { LoadedCheckpoint, LoadOptions, SaveOptions } from './engine/snapshot.js';

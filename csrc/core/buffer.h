@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device.h"
+#include "error.h"
 
 namespace ds {
 

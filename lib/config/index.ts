@@ -43,11 +43,6 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
   throw new DsError({ code, op, expected, got, cause, hint: more });
 }
 
-/** The object that a path, a base64 text or an object holds, as written: for callers that edit it first. */
-export function loadConfig(source: string | DsConfig): DsConfig {
-  return readConfig(source).value as DsConfig;
-}
-
 /** resolveConfig without throwing: all errors of the stage that found any. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
   try {

@@ -1,4 +1,5 @@
 // Scopes: every tensor made inside one is freed at its end, unless it is returned or kept.
+import { DsError } from '../errors.js';
 import type { GradFn } from './autograd.js';
 import type { Tensor } from './tensor.js';
 
@@ -99,6 +100,15 @@ export function scope<T>(body: () => T): T {
   const outer = innermost;
   try {
     const result = within(inner, body);
+    if (result instanceof Promise) {
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'scope',
+        expected: 'a synchronous body',
+        got: 'a promise: its tensors would be freed while it still runs',
+        hint: 'Open scopes around the synchronous parts, and keep() what crosses an await.',
+      });
+    }
     surrenderResult(inner, outer, result);
     return result;
   } finally {

@@ -1,0 +1,5 @@
+// Runs the checkpointing cases on the CPU.
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './checkpointing.cases.js';
+
+testOnCpu('checkpointing', cases);

@@ -1,0 +1,47 @@
+// The GPU half of the tests, in plain Node: node build/js/test/gpu.js [--device cuda] [--only TEXT] [--list].
+import { device as findDevice, probeGpus } from '../lib/runtime/device.js';
+import { allCases } from './all-cases.js';
+
+interface Tally {
+  passed: number;
+  failed: number;
+  skipped: number;
+}
+
+function option(name: string): string | undefined {
+  const at = process.argv.indexOf(`--${name}`);
+  return at < 0 ? undefined : process.argv[at + 1];
+}
+
+async function main(): Promise<void> {
+  const only = option('only') ?? '';
+  const cases = allCases.filter(({ name }) => name.includes(only));
+  const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
+  const name = option('device') ?? 'cuda';
+  if (name.startsWith('cuda') && probeGpus().deviceCount === 0) {
+    console.log(`no GPU: ${probeGpus().message}`);
+    tally.skipped = cases.length;
+  } else {
+    const device = findDevice(name);
+    for (const test of cases) {
+      const reason = test.skip?.(device) ?? null;
+      if (reason) {
+        console.log(`skip ${test.name}: ${reason}`);
+        tally.skipped++;
+        continue;
+      }
+      try {
+        await test.run(device);
+        device.synchronize();
+        tally.passed++;
+      } catch (error) {
+        console.log(`FAIL ${test.name}\n${(error as Error).stack}`);
+        tally.failed++;
+      }
+    }
+  }
+  console.log(`${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
+  process.exitCode = tally.failed > 0 ? 1 : 0;
+}
+
+void main();
