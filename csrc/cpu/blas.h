@@ -1,0 +1,50 @@
+// The one entry to OpenBLAS: a row-major matrix product on the calling thread alone.
+#pragma once
+
+#include <cblas.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace ds::cpu {
+
+/// A row-major matrix in memory, `ld` elements from row to row; `transposed` reads its transpose.
+template <class C>
+struct Matrix {
+  const C* data;
+  int64_t ld;
+  bool transposed = false;
+};
+
+/// c [m, n] = alpha * a [m, k] b [k, n] + beta * c. With beta 0 the old c is not read. Sizes and
+/// leading dimensions must fit 32 bits, and each ld must be at least the row length. A single row
+/// goes to the matrix-vector product, which reads b only once. OpenBLAS stays on the caller's thread:
+/// the thread pool splits the work, by borders that do not depend on the number of threads.
+template <class C>
+void gemm(int64_t m, int64_t n, int64_t k, C alpha, const Matrix<C>& a, const Matrix<C>& b, C beta,
+          C* c, int64_t ldc) {
+  static const bool once = (openblas_set_num_threads(1), true);
+  (void)once;
+  const auto op = [](bool transposed) { return transposed ? CblasTrans : CblasNoTrans; };
+  const int rows = static_cast<int>(m), cols = static_cast<int>(n), inner = static_cast<int>(k);
+  const int lda = static_cast<int>(a.ld), ldb = static_cast<int>(b.ld);
+  if (m == 1 && k > 0) {
+    const int b_rows = b.transposed ? cols : inner, b_cols = b.transposed ? inner : cols;
+    const int step = a.transposed ? lda : 1;
+    if constexpr (std::is_same_v<C, float>)
+      cblas_sgemv(CblasRowMajor, op(!b.transposed), b_rows, b_cols, alpha, b.data, ldb, a.data,
+                  step, beta, c, 1);
+    else
+      cblas_dgemv(CblasRowMajor, op(!b.transposed), b_rows, b_cols, alpha, b.data, ldb, a.data,
+                  step, beta, c, 1);
+  } else {
+    if constexpr (std::is_same_v<C, float>)
+      cblas_sgemm(CblasRowMajor, op(a.transposed), op(b.transposed), rows, cols, inner, alpha,
+                  a.data, lda, b.data, ldb, beta, c, static_cast<int>(ldc));
+    else
+      cblas_dgemm(CblasRowMajor, op(a.transposed), op(b.transposed), rows, cols, inner, alpha,
+                  a.data, lda, b.data, ldb, beta, c, static_cast<int>(ldc));
+  }
+}
+
+}  // namespace ds::cpu

@@ -1,0 +1,73 @@
+// Inner loops over one row: conversion to and from the compute type, and ordered reductions.
+#pragma once
+
+#include <limits>
+#include <type_traits>
+
+#include "cpu_context.h"
+
+namespace ds::cpu {
+
+/// out = in in the compute type, n elements. f16 goes eight at a time, as the compiler cannot.
+template <class T>
+inline void widen(const T* in, compute_t<T>* out, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, f16>) {
+    for (; i + 8 <= n; i += 8) {
+      const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
+    }
+  }
+#endif
+  for (; i < n; ++i) out[i] = static_cast<compute_t<T>>(in[i]);
+}
+
+/// out = in rounded once to the storage type, n elements; out may be in where the types are equal.
+template <class T>
+inline void narrow(const compute_t<T>* in, T* out, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, f16>) {
+    for (; i + 8 <= n; i += 8) {
+      const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), half);
+    }
+  }
+#endif
+  for (; i < n; ++i) out[i] = static_cast<T>(in[i]);
+}
+
+constexpr int kLanes = 32;
+
+/// Sum of term(0) .. term(n - 1) in kLanes independent partial sums, which are then added pairwise:
+/// the order depends on n alone.
+template <class C, class F>
+inline C sum_of(int64_t n, F term) {
+  C lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] += term(i + j);
+  for (int j = 0; i + j < n; ++j) lanes[j] += term(i + j);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
+  return lanes[0];
+}
+
+/// The largest of x[0] .. x[n - 1], or -infinity when n is 0. NaN is skipped: what is computed from
+/// the maximum meets it again.
+template <class C>
+inline C max_of(const C* x, int64_t n) {
+  C lanes[kLanes];
+  for (C& lane : lanes) lane = -std::numeric_limits<C>::infinity();
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  for (int j = 0; i + j < n; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j)
+      lanes[j] = lanes[j + width] > lanes[j] ? lanes[j + width] : lanes[j];
+  return lanes[0];
+}
+
+}  // namespace ds::cpu

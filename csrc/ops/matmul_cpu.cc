@@ -1,0 +1,240 @@
+// Matrix products on the CPU: output tiles run in parallel, each an OpenBLAS call and its epilogue.
+#include "matmul.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "../cpu/blas.h"
+#include "../cpu/rows.h"
+#include "unary_math.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr const char* kOp = "matmul";
+constexpr int64_t kInlineFlops = 1 << 20;  // below this, waking a thread costs more than it gains
+constexpr int64_t kTileFlops = 1 << 23;
+constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
+constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
+
+/// The checked sizes of one call; `batch` is 1 for plain matrices.
+struct Sizes {
+  int64_t batch, m, n, k;
+};
+
+void check_operand(const View& v, const char* name, int32_t ndim) {
+  DS_CHECK_SHAPE(v.ndim == ndim, kOp, text(name, " with ", ndim, " dims"), v.describe());
+  DS_CHECK_SHAPE(v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1, kOp,
+                 text(name, " with last stride 1"), text(v.describe(), " with strides"));
+}
+
+Sizes check(const Matmul& op) {
+  const int32_t ndim = op.out.ndim;
+  DS_CHECK_SHAPE(ndim == 2 || ndim == 3, kOp, "out [M, N] or [batch, M, N]", op.out.describe());
+  check_operand(op.a, "a", ndim);
+  check_operand(op.b, "b", ndim);
+  check_operand(op.out, "out", ndim);
+  const Sizes s{ndim == 3 ? op.out.shape[0] : 1, op.out.size(-2), op.out.size(-1),
+                op.a.size(op.trans_a ? -2 : -1)};
+  const auto fits = [&](const View& v, int64_t rows, int64_t cols) {
+    return v.size(-2) == rows && v.size(-1) == cols && (ndim == 2 || v.shape[0] == s.batch);
+  };
+  DS_CHECK_SHAPE(op.trans_a ? fits(op.a, s.k, s.m) : fits(op.a, s.m, s.k), kOp,
+                 text("a that gives ", op.out.describe()), op.a.describe());
+  DS_CHECK_SHAPE(op.trans_b ? fits(op.b, s.n, s.k) : fits(op.b, s.k, s.n), kOp,
+                 text("b that gives ", op.out.describe(), " with a ", op.a.describe()),
+                 op.b.describe());
+  require_same_dtype(kOp, op.a, op.b);
+  if (op.out.dtype != DType::f32 || op.a.dtype == DType::f64) require_same_dtype(kOp, op.a, op.out);
+  if (op.bias) {
+    DS_CHECK_SHAPE(op.bias.ndim == 1 && op.bias.shape[0] == s.n && op.bias.contiguous(), kOp,
+                   text("bias [", s.n, "]"), op.bias.describe());
+    require_same_dtype(kOp, op.out, op.bias);
+  }
+  if (op.aux) {
+    require_same_shape(kOp, op.out, op.aux);
+    require_same_dtype(kOp, op.out, op.aux);
+    check_operand(op.aux, "aux", ndim);
+  }
+  DS_CHECK_SHAPE(op.epilogue != MatmulEpilogue::gelu_grad || op.aux, kOp, "aux for gelu_grad",
+                 "nothing");
+  DS_CHECK_SHAPE(op.epilogue == MatmulEpilogue::none || !op.accumulate, kOp,
+                 "accumulate without an epilogue", "both");
+  return s;
+}
+
+int64_t batch_stride(const View& v) { return v.ndim == 3 ? v.strides[0] : 0; }
+int64_t row_stride(const View& v) { return v.strides[v.ndim - 2]; }
+
+/// Elements of storage type T, read as `rows` x `cols` after transposition.
+template <class T>
+struct Operand {
+  const T* data;
+  int64_t ld;
+  bool transposed;
+
+  const T* at(int64_t row, int64_t col) const {
+    return transposed ? data + col * ld + row : data + row * ld + col;
+  }
+
+  /// Whether OpenBLAS can read it in place: a broadcast or huge row stride needs a copy.
+  bool direct(int64_t rows, int64_t cols) const {
+    const int64_t length = transposed ? rows : cols;
+    return std::is_same_v<T, compute_t<T>> && ld >= std::max<int64_t>(1, length) &&
+           ld <= std::numeric_limits<int>::max();
+  }
+
+  Matrix<compute_t<T>> in_place(int64_t row, int64_t col) const {
+    return {reinterpret_cast<const compute_t<T>*>(at(row, col)), ld, transposed};
+  }
+
+  /// Copies the block at (row, col) into `panel` in the compute type and in the same orientation.
+  Matrix<compute_t<T>> widened(int64_t row, int64_t col, int64_t rows, int64_t cols,
+                               compute_t<T>* panel) const {
+    const int64_t lines = transposed ? cols : rows, length = transposed ? rows : cols;
+    for (int64_t line = 0; line < lines; ++line)
+      widen(at(row, col) + line * ld, panel + line * length, length);
+    return {panel, std::max<int64_t>(1, length), transposed};
+  }
+};
+
+template <class T>
+Operand<T> operand(const View& v, int64_t batch, bool transposed) {
+  return {v.as<T>() + batch * batch_stride(v), row_stride(v), transposed};
+}
+
+/// One tile of the output.
+struct Tile {
+  int64_t batch, row, col, rows, cols;
+};
+
+/// The tile sizes that the shape alone decides: halved until there is work for many threads.
+struct Tiling {
+  int64_t rows, cols;
+
+  explicit Tiling(const Sizes& s)
+      : rows(std::min(kTileSide, std::max<int64_t>(1, s.m))),
+        cols(std::min(kTileSide, std::max<int64_t>(1, s.n))) {
+    if (s.m == 1) rows = 1;
+    while (s.batch * row_tiles(s) * col_tiles(s) < kTargetTiles &&
+           2 * rows * cols * s.k > kTileFlops && std::max(rows, cols) > kTileSideMin) {
+      int64_t& side = rows >= cols ? rows : cols;
+      side = std::max(kTileSideMin, (side / 2 + 31) / 32 * 32);
+    }
+  }
+  int64_t row_tiles(const Sizes& s) const { return (s.m + rows - 1) / rows; }
+  int64_t col_tiles(const Sizes& s) const { return (s.n + cols - 1) / cols; }
+};
+
+/// The product for inputs of type T and an output of type O, which is T or f32.
+template <class T, class O>
+class Product {
+  using C = compute_t<T>;
+
+ public:
+  Product(const Matmul& op, const Sizes& sizes) : op_(op), s_(sizes) {}
+
+  void run(ThreadPool& pool) const {
+    const Tiling tiling(s_);
+    const int64_t across = tiling.col_tiles(s_), down = tiling.row_tiles(s_);
+    const auto tiles = [&](int64_t begin, int64_t end) {
+      std::vector<C> scratch;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / across % down * tiling.rows, col = i % across * tiling.cols;
+        run_tile({i / across / down, row, col, std::min(tiling.rows, s_.m - row),
+                  std::min(tiling.cols, s_.n - col)}, scratch);
+      }
+    };
+    const int64_t count = s_.batch * down * across;
+    const int64_t flops = 2 * tiling.rows * tiling.cols * std::max<int64_t>(1, s_.k);
+    const int64_t grain = std::max<int64_t>(1, kInlineFlops / flops);
+    if (count <= grain) tiles(0, count);
+    else pool.parallel_for(count, grain, tiles);
+  }
+
+ private:
+  const Matmul& op_;
+  const Sizes s_;
+
+  O* out_at(const View& v, const Tile& t) const {
+    return v.as<O>() + t.batch * batch_stride(v) + t.row * row_stride(v) + t.col;
+  }
+
+  /// OpenBLAS writes the output itself where it has the compute type, else the scratch.
+  void run_tile(const Tile& t, std::vector<C>& scratch) const {
+    const int64_t ld = row_stride(op_.out);
+    const bool in_place =
+        std::is_same_v<O, C> && ld >= t.cols && ld <= std::numeric_limits<int>::max();
+    if (in_place) {
+      C* const c = reinterpret_cast<C*>(out_at(op_.out, t));
+      multiply(t, c, ld, op_.accumulate, scratch);
+      finish(t, c, ld, true);
+    } else {
+      std::vector<C> c(static_cast<size_t>(t.rows * t.cols));
+      multiply(t, c.data(), t.cols, false, scratch);
+      finish(t, c.data(), t.cols, false);
+    }
+  }
+
+  /// c (+)= the tile's product; panels of a and b are converted where OpenBLAS cannot read them.
+  void multiply(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
+    const auto a = operand<T>(op_.a, t.batch, op_.trans_a);
+    const auto b = operand<T>(op_.b, t.batch, op_.trans_b);
+    const bool direct = a.direct(s_.m, s_.k) && b.direct(s_.k, s_.n);
+    const int64_t block = direct ? int64_t{1} << 30 : kInnerBlock;
+    const int64_t a_panel = t.rows * std::min(s_.k, block);
+    if (!direct) scratch.resize(static_cast<size_t>((t.rows + t.cols) * std::min(s_.k, block)));
+    if (s_.k == 0 && !add) {
+      for (int64_t i = 0; i < t.rows; ++i) std::fill_n(c + i * ldc, t.cols, C(0));
+    }
+    for (int64_t k = 0; k < s_.k; k += block) {
+      const int64_t depth = std::min(block, s_.k - k);
+      const auto left = direct ? a.in_place(t.row, k)
+                               : a.widened(t.row, k, t.rows, depth, scratch.data());
+      const auto right = direct ? b.in_place(k, t.col)
+                                : b.widened(k, t.col, depth, t.cols, scratch.data() + a_panel);
+      gemm<C>(t.rows, t.cols, depth, C(1), left, right, add || k > 0 ? C(1) : C(0), c, ldc);
+    }
+  }
+
+  /// Adds the bias and the old output, applies the epilogue, and rounds once, row by row.
+  void finish(const Tile& t, C* c, int64_t ldc, bool in_place) const {
+    if (in_place && !op_.bias && op_.epilogue == MatmulEpilogue::none) return;
+    std::vector<C> row(static_cast<size_t>(t.cols)), bias(row.size());
+    if (op_.bias) widen(op_.bias.as<O>() + t.col, bias.data(), t.cols);
+    for (int64_t i = 0; i < t.rows; ++i) {
+      C* const x = c + i * ldc;
+      O* const out = out_at(op_.out, t) + i * row_stride(op_.out);
+      if (op_.bias)
+        for (int64_t j = 0; j < t.cols; ++j) x[j] += bias[j];
+      if (op_.accumulate && !in_place) {
+        widen(out, row.data(), t.cols);
+        for (int64_t j = 0; j < t.cols; ++j) x[j] += row[j];
+      }
+      if (op_.epilogue == MatmulEpilogue::gelu) {
+        if (op_.aux) narrow(x, out_at(op_.aux, t) + i * row_stride(op_.aux), t.cols);
+        for (int64_t j = 0; j < t.cols; ++j) x[j] = unary_value<UnaryOp::gelu_tanh>(x[j]);
+      } else if (op_.epilogue == MatmulEpilogue::gelu_grad) {
+        widen(out_at(op_.aux, t) + i * row_stride(op_.aux), row.data(), t.cols);
+        for (int64_t j = 0; j < t.cols; ++j) x[j] *= unary_derivative<UnaryOp::gelu_tanh>(row[j]);
+      }
+      if (!in_place) narrow(x, out, t.cols);
+    }
+  }
+};
+
+}  // namespace
+
+void run(const Matmul& op, CpuContext& ctx) {
+  const Sizes sizes = check(op);
+  if (sizes.batch == 0 || sizes.m == 0 || sizes.n == 0) return;
+  for_floating(kOp, op.a.dtype, [&]<class T>(TypeTag<T>) {
+    if constexpr (!std::is_same_v<T, double>) {
+      if (op.out.dtype == DType::f32) return Product<T, float>(op, sizes).run(ctx.pool);
+    }
+    Product<T, T>(op, sizes).run(ctx.pool);
+  });
+}
+
+}  // namespace ds::cpu
