@@ -1,0 +1,150 @@
+// Cross-entropy on the CPU: rows in parallel, each read twice in blocks that stay in cache.
+#include "cross_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "../core/exponential.h"
+#include "../cpu/rows.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr int64_t kBlock = 1024;             // logits converted at a time
+constexpr int64_t kGrainElements = 1 << 14;  // logits per task
+
+int64_t rows_per_task(int64_t width) {
+  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
+}
+
+void check_matrix(const char* op, const View& v, const char* name) {
+  DS_CHECK_SHAPE(v.ndim == 2 && (v.shape[1] <= 1 || v.strides[1] == 1), op,
+                 text(name, " [N, V] with last stride 1"), v.describe());
+}
+
+void check_vector(const char* op, const View& v, int64_t n, const char* name) {
+  DS_CHECK_SHAPE(v.ndim == 1 && v.shape[0] == n && v.contiguous(), op, text(name, " [", n, "]"),
+                 v.describe());
+}
+
+void check_statistic(const char* op, const View& v, const View& logits, int64_t n,
+                     const char* name) {
+  check_vector(op, v, n, name);
+  const DType expected = logits.dtype == DType::f64 ? DType::f64 : DType::f32;
+  if (v.dtype != expected)
+    throw Error("DS_DTYPE", op, text(name, " ", name_of(expected)), v.describe());
+}
+
+/// The target of a row as i64, or `ignore_index`.
+template <class I>
+int64_t target_of(const char* op, const View& target, int64_t row, int64_t classes,
+                  int64_t ignore) {
+  const int64_t t = static_cast<int64_t>(target.as<I>()[row]);
+  if (t != ignore && (t < 0 || t >= classes)) {
+    throw Error("DS_INDEX", op, text("a target in [0, ", classes, ") or ", ignore),
+                text(t, " at row ", row), "Check the tokens against the vocabulary size.");
+  }
+  return t;
+}
+
+/// log(sum(exp(x))) of n logits: the maximum first, then block sums collected in f64.
+template <class T>
+compute_t<T> log_sum_exp(const T* x, int64_t n) {
+  using C = compute_t<T>;
+  C block[kBlock];
+  C largest = -std::numeric_limits<C>::infinity();
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t count = std::min(kBlock, n - i);
+    widen(x + i, block, count);
+    largest = std::max(largest, max_of(block, count));
+  }
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t count = std::min(kBlock, n - i);
+    widen(x + i, block, count);
+    const auto term = [&](int64_t j) { return exp_of(block[j] - largest); };
+    sum += static_cast<double>(sum_of<C>(count, term));
+  }
+  return static_cast<C>(static_cast<double>(largest) + std::log(sum));
+}
+
+template <class T, class I>
+void forward_rows(const CrossEntropy& op, int64_t begin, int64_t end) {
+  using C = compute_t<T>;
+  const int64_t classes = op.logits.shape[1];
+  for (int64_t row = begin; row < end; ++row) {
+    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
+    const int64_t t = target_of<I>("cross_entropy", op.target, row, classes, op.ignore_index);
+    const bool ignored = t == op.ignore_index;
+    const C lse = ignored ? C(0) : log_sum_exp(logits, classes);
+    op.lse.as<C>()[row] = lse;
+    op.losses.as<C>()[row] = ignored ? C(0) : lse - static_cast<C>(logits[t]);
+  }
+}
+
+template <class T, class I>
+void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
+  using C = compute_t<T>;
+  const int64_t classes = op.logits.shape[1];
+  const C scale = *op.scale.as<C>();
+  constexpr const char* name = "cross_entropy_backward";
+  C block[kBlock];
+  for (int64_t row = begin; row < end; ++row) {
+    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
+    T* const out = op.dlogits.as<T>() + row * op.dlogits.strides[0];
+    const int64_t t = target_of<I>(name, op.target, row, classes, op.ignore_index);
+    if (t == op.ignore_index) {
+      std::fill_n(out, classes, static_cast<T>(C(0)));
+      continue;
+    }
+    const C lse = op.lse.as<C>()[row];
+    for (int64_t i = 0; i < classes; i += kBlock) {
+      const int64_t count = std::min(kBlock, classes - i);
+      widen(logits + i, block, count);
+      for (int64_t j = 0; j < count; ++j) block[j] = exp_of(block[j] - lse);
+      if (t >= i && t < i + count) block[t - i] -= C(1);
+      for (int64_t j = 0; j < count; ++j) block[j] *= scale;
+      narrow(block, out + i, count);
+    }
+  }
+}
+
+}  // namespace
+
+void run(const CrossEntropy& op, CpuContext& ctx) {
+  constexpr const char* name = "cross_entropy";
+  check_matrix(name, op.logits, "logits");
+  const int64_t rows = op.logits.shape[0], classes = op.logits.shape[1];
+  check_vector(name, op.target, rows, "target");
+  check_statistic(name, op.losses, op.logits, rows, "losses");
+  check_statistic(name, op.lse, op.logits, rows, "lse");
+  for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
+    dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
+      ctx.pool.parallel_for(rows, rows_per_task(classes), [&](int64_t begin, int64_t end) {
+        forward_rows<T, I>(op, begin, end);
+      });
+    });
+  });
+}
+
+void run(const CrossEntropyBackward& op, CpuContext& ctx) {
+  constexpr const char* name = "cross_entropy_backward";
+  check_matrix(name, op.logits, "logits");
+  check_matrix(name, op.dlogits, "dlogits");
+  require_same_shape(name, op.logits, op.dlogits);
+  require_same_dtype(name, op.logits, op.dlogits);
+  const int64_t rows = op.logits.shape[0], classes = op.logits.shape[1];
+  check_vector(name, op.target, rows, "target");
+  check_statistic(name, op.lse, op.logits, rows, "lse");
+  check_statistic(name, op.scale, op.logits, 1, "scale");
+  for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
+    dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
+      ctx.pool.parallel_for(rows, rows_per_task(classes), [&](int64_t begin, int64_t end) {
+        backward_rows<T, I>(op, begin, end);
+      });
+    });
+  });
+}
+
+}  // namespace ds::cpu
