@@ -1,0 +1,60 @@
+// Sum of squares and the clipping decision on the CPU, in f64 with a fixed order.
+#include "gradient_control.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../cpu/rows.h"
+
+namespace ds::cpu {
+
+void run(const SumOfSquares& op, CpuContext& ctx) {
+  constexpr const char* name = "sum_of_squares";
+  constexpr int64_t kGrain = 1 << 16;
+  require_contiguous(name, op.x, "x");
+  DS_CHECK_SHAPE(op.out.numel() == 1 && op.out.dtype == DType::f32, name, "out [1] f32",
+                 op.out.describe());
+  const int64_t n = op.x.numel();
+  std::vector<double> partials(static_cast<size_t>((n + kGrain - 1) / kGrain));
+  for_floating(name, op.x.dtype, [&]<class T>(TypeTag<T>) {
+    ctx.pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+      constexpr int64_t kBlock = 1024;
+      compute_t<T> block[kBlock];
+      double sum = 0;
+      for (int64_t i = begin; i < end; i += kBlock) {
+        const int64_t count = std::min(kBlock, end - i);
+        widen(op.x.as<T>() + i, block, count);
+        sum += sum_of<double>(count, [&](int64_t j) {
+          const double x = static_cast<double>(block[j]);
+          return x * x;
+        });
+      }
+      partials[static_cast<size_t>(begin / kGrain)] = sum;
+    });
+  });
+  double total = 0;
+  for (const double partial : partials) total += partial;
+  *op.out.as<float>() = static_cast<float>(total);
+}
+
+void run(const GradientControl& op, CpuContext&) {
+  constexpr const char* name = "gradient_control";
+  require_contiguous(name, op.partials, "partials");
+  require_contiguous(name, op.control, "control");
+  DS_CHECK_SHAPE(op.partials.dtype == DType::f32, name, "partials [k] f32", op.partials.describe());
+  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, name, "control [4] f32",
+                 op.control.describe());
+  double sum = 0;
+  for (int64_t i = 0; i < op.partials.numel(); ++i) sum += op.partials.as<float>()[i];
+  const bool finite = std::isfinite(sum);
+  const double norm = std::sqrt(sum) / op.loss_scale;
+  const double clip = op.max_norm > 0 ? std::max(1.0, (norm + 1e-6) / op.max_norm) : 1.0;
+  float* const control = op.control.as<float>();
+  control[0] = static_cast<float>(1.0 / (op.loss_scale * clip));
+  control[1] = finite || !op.skip_nonfinite ? 1.0f : 0.0f;
+  control[2] = static_cast<float>(norm);
+  control[3] = finite ? 1.0f : 0.0f;
+}
+
+}  // namespace ds::cpu
