@@ -1,4 +1,4 @@
-// One Adam(W) update of one parameter: the fixed sequence of IEEE operations that every back end runs.
+// One Adam(W) update of one parameter: the sequence of IEEE operations that every back end runs.
 #pragma once
 
 #include <cmath>

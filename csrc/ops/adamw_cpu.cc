@@ -1,0 +1,109 @@
+// AdamW on the CPU: the shared rule over blocks that stay in cache, with denormals flushed.
+#include "adamw.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "../cpu/rows.h"
+#include "adamw_rule.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr const char* kOp = "adamw";
+constexpr int64_t kBlock = 1024;     // parameters per pass over the cached gradient
+constexpr int64_t kGrain = 1 << 15;  // parameters per task, a multiple of kBlock
+
+/// Flushes denormals of this thread to zero for its lifetime, operands and results alike.
+class FlushDenormals {
+ public:
+  FlushDenormals() : saved_(_mm_getcsr()) {
+    _mm_setcsr(saved_ | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+  }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  const unsigned saved_;
+};
+
+using UpdateBlock = void(const AdamWConstants&, float factor, const float* grad, float* p, float* m,
+                         float* v, int64_t n);
+
+#define DS_UPDATE_BLOCK                                                                         \
+  (const AdamWConstants& constants, float factor, const float* __restrict grad,                 \
+   float* __restrict p, float* __restrict m, float* __restrict v, int64_t n) {                  \
+    const AdamWConstants c = constants;                                                         \
+    for (int64_t i = 0; i < n; ++i) adamw_update(c, factor, grad[i], p[i], m[i], v[i]);         \
+  }
+// The same loop for two instruction sets: wider vectors change the speed and no bit. Neither may be
+// inlined, so that no arithmetic leaves the scope of FlushDenormals.
+__attribute__((noinline)) void update_block_256 DS_UPDATE_BLOCK
+__attribute__((noinline, target("arch=x86-64-v4"))) void update_block_512 DS_UPDATE_BLOCK
+#undef DS_UPDATE_BLOCK
+
+UpdateBlock* choose_update_block() {
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512vl");
+  return wide ? update_block_512 : update_block_256;
+}
+
+void check(const AdamW& op) {
+  for (const View* v : {&op.master, &op.m, &op.v, &op.grad}) {
+    require_contiguous(kOp, *v, "operands");
+    DS_CHECK_SHAPE(v->numel() == op.master.numel(), kOp, op.master.describe(), v->describe());
+  }
+  require_same_dtype(kOp, op.master, op.m);
+  require_same_dtype(kOp, op.master, op.v);
+  if (op.master.dtype != DType::f32) unsupported(kOp, op.master.dtype, "f32 master and moments");
+  if (op.grad.dtype == DType::f64) unsupported(kOp, op.grad.dtype, "an f32, f16 or bf16 gradient");
+  if (op.weight) {
+    require_contiguous(kOp, op.weight, "weight");
+    DS_CHECK_SHAPE(op.weight.numel() == op.master.numel(), kOp, op.master.describe(),
+                   op.weight.describe());
+    if (op.weight.dtype == DType::f64)
+      unsupported(kOp, op.weight.dtype, "an f32, f16 or bf16 weight");
+  }
+  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, kOp,
+                 "control [4] f32", op.control.describe());
+  require_contiguous(kOp, op.control, "control");
+}
+
+/// Parameters [begin, end): gradient widened and weight rounded while the block is cached.
+template <class G, class W>
+void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begin, int64_t end) {
+  static UpdateBlock* const update_block = choose_update_block();
+  const FlushDenormals flush;
+  const float factor = op.control.as<float>()[0];
+  alignas(64) float grad[kBlock];
+  for (int64_t i = begin; i < end; i += kBlock) {
+    const int64_t count = std::min(kBlock, end - i);
+    float* const p = op.master.as<float>() + i;
+    widen(op.grad.as<G>() + i, grad, count);
+    update_block(constants, factor, grad, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
+    if (op.weight) narrow(p, op.weight.as<W>() + i, count);
+  }
+}
+
+}  // namespace
+
+void run(const AdamW& op, CpuContext& ctx) {
+  check(op);
+  if (op.control.as<float>()[1] == 0.0f) return;
+  const AdamWConstants constants = adamw_constants(op);
+  const DType weight_dtype = op.weight ? op.weight.dtype : DType::f32;
+  for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
+    for_floating(kOp, weight_dtype, [&]<class W>(TypeTag<W>) {
+      if constexpr (!std::is_same_v<G, double> && !std::is_same_v<W, double>) {
+        ctx.pool.parallel_for(op.master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+          update_range<G, W>(op, constants, begin, end);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace ds::cpu
