@@ -14,11 +14,12 @@ namespace {
 
 constexpr int kOldestCapability = 80;
 
+/// Waiting for one sleeps instead of spinning: the core belongs to the host calls that run meanwhile.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(bool timed) {
-    DS_CUDA(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming),
-            "create_event");
+    const unsigned timing = timed ? cudaEventDefault : cudaEventDisableTiming;
+    DS_CUDA(cudaEventCreateWithFlags(&event_, timing | cudaEventBlockingSync), "create_event");
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   cudaEvent_t get() const { return event_; }
