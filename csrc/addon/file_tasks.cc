@@ -31,7 +31,7 @@ HostRange host_range(Addon& addon, double handle, double offset, double bytes) {
   const auto size = static_cast<double>(buffer->bytes());
   if (!(offset >= 0 && bytes >= 0 && offset + bytes <= size)) {
     throw Error("DS_BOUNDS", "file", text("a range inside ", buffer->bytes(), " bytes"),
-                text(bytes, " bytes at ", offset));
+                text(static_cast<int64_t>(bytes), " bytes at ", static_cast<int64_t>(offset)));
   }
   char* data = static_cast<char*>(buffer->data()) + static_cast<size_t>(offset);
   return {std::move(buffer), data, static_cast<size_t>(bytes)};

@@ -1,0 +1,64 @@
+// File I/O between disk and host buffers, off the JavaScript thread and through the file engine.
+
+import { DsError } from '../errors.js';
+import { addon } from './addon.js';
+import type { Buffer } from './buffer.js';
+import { native } from './call.js';
+
+/** Bytes of a buffer in host memory (pinned, or of the CPU device). */
+export interface HostRange {
+  buffer: Buffer;
+  offset: number;
+  bytes: number;
+}
+
+export interface FileWrite {
+  /** Where in the file; 0 creates or empties it. */
+  offset: number;
+  /** Written first. */
+  head?: Uint8Array;
+  /** Written after it, one after another; they must not change until the promise settles. */
+  ranges?: readonly HostRange[];
+  /** The checksum so far. Default 0. */
+  crc?: number;
+}
+
+/** Resolves with the CRC-32C `crc` extended by what was written. Rejects with DS_IO. */
+export function writeFile(path: string, write: FileWrite): Promise<number> {
+  const { offset, head = new Uint8Array(0), ranges = [], crc = 0 } = write;
+  const segments = new Float64Array(3 * ranges.length);
+  ranges.forEach((range, i) => {
+    segments.set([range.buffer.handle, range.offset, range.bytes], 3 * i);
+  });
+  return settled(() => addon.writeFile(path, offset, head, segments, crc));
+}
+
+/** Reads the range's bytes from `offset` of the file. Rejects with DS_IO. */
+export function readFile(path: string, offset: number, into: HostRange): Promise<void> {
+  const { buffer, bytes } = into;
+  return settled(() => addon.readFile(path, offset, bytes, buffer.handle, into.offset));
+}
+
+/** The CRC-32C of the whole file. Rejects with DS_IO. */
+export function checksumFile(path: string): Promise<number> {
+  return settled(() => addon.checksumFile(path));
+}
+
+/** Resolves when a file's contents, or a folder's entries, are on disk. Rejects with DS_IO. */
+export function syncPath(path: string): Promise<void> {
+  return settled(() => addon.syncPath(path));
+}
+
+/** What serves file I/O here: "io_uring" or "threads". */
+export function fileEngineName(): string {
+  return native(() => addon.fileEngineName());
+}
+
+/** Native failures, thrown or rejected, as DsErrors. */
+async function settled<T>(start: () => Promise<T>): Promise<T> {
+  try {
+    return await start();
+  } catch (error) {
+    throw DsError.fromNative(error);
+  }
+}
