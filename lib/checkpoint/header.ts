@@ -1,0 +1,151 @@
+// The safetensors header: a table of named tensors in front of their bytes, written and strictly parsed.
+// Format: 8 bytes of little-endian header length, JSON, then the data without holes.
+import { DsError } from '../errors.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
+import { numel } from '../runtime/view.js';
+
+/** Where a tensor's bytes are; `start` and `end` count from the end of the header. */
+export interface TensorEntry {
+  readonly name: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly start: number;
+  readonly end: number;
+}
+
+/** Bytes in front of the JSON. */
+export const PREFIX_BYTES = 8;
+/** The limit of the reference implementation. */
+export const MAX_HEADER_BYTES = 100_000_000;
+
+const ALIGNMENT = 64;
+const MAX_DIMS = 32;
+const METADATA = '__metadata__';
+
+const NAMES: Record<DType, string> = {
+  f32: 'F32',
+  f16: 'F16',
+  bf16: 'BF16',
+  i32: 'I32',
+  i64: 'I64',
+  u8: 'U8',
+  bool: 'BOOL',
+  f64: 'F64',
+};
+const DTYPES = new Map(Object.entries(NAMES).map(([dtype, name]) => [name, dtype as DType]));
+
+export interface EncodedHeader {
+  /** Prefix and JSON, padded with spaces so that the data starts at a multiple of 64 bytes. */
+  bytes: Uint8Array;
+  entries: TensorEntry[];
+}
+
+/** Lays tensors of distinct names out one after another. */
+export function encodeHeader(
+  tensors: readonly { name: string; dtype: DType; shape: readonly number[] }[],
+): EncodedHeader {
+  const table = new Map<string, object>([[METADATA, { format: 'pt' }]]);
+  const entries: TensorEntry[] = [];
+  let at = 0;
+  for (const { name, dtype, shape } of tensors) {
+    const end = at + numel(shape) * dtypeSize(dtype);
+    table.set(name, { dtype: NAMES[dtype], shape, data_offsets: [at, end] });
+    entries.push({ name, dtype, shape: [...shape], start: at, end });
+    at = end;
+  }
+  const json = Buffer.from(JSON.stringify(Object.fromEntries(table)), 'utf8');
+  const total = Math.ceil((PREFIX_BYTES + json.length) / ALIGNMENT) * ALIGNMENT;
+  const bytes = Buffer.alloc(total, ' ');
+  bytes.writeBigUInt64LE(BigInt(total - PREFIX_BYTES), 0);
+  json.copy(bytes, PREFIX_BYTES);
+  return { bytes, entries };
+}
+
+/**
+ * The JSON's length from the first eight bytes of a file of `fileBytes`. Throws DS_CHECKPOINT unless it
+ * lies inside the file and the limit.
+ */
+export function headerLength(prefix: Uint8Array, fileBytes: number, file: string): number {
+  const view = new DataView(prefix.buffer, prefix.byteOffset, prefix.byteLength);
+  const length = prefix.length < PREFIX_BYTES ? 0n : view.getBigUint64(0, true);
+  const limit = Math.min(MAX_HEADER_BYTES, fileBytes - PREFIX_BYTES);
+  if (length < 2n || length > BigInt(Math.max(limit, 0))) {
+    throw damaged(file, `a header of 2 to ${limit} bytes`, `${length} bytes`);
+  }
+  return Number(length);
+}
+
+/**
+ * The tensors of a file, in the order of their bytes, which number `dataBytes`. Throws DS_CHECKPOINT unless
+ * every entry is well formed and the entries cover the data exactly: no hole, no overlap, no rest.
+ */
+export function parseHeader(json: Uint8Array, dataBytes: number, file: string): TensorEntry[] {
+  const table = parseJson(json, file);
+  const entries: TensorEntry[] = [];
+  for (const [name, value] of Object.entries(table)) {
+    if (name === METADATA) checkMetadata(value, file);
+    else entries.push(parseEntry(name, value, file));
+  }
+  entries.sort((a, b) => a.start - b.start || a.end - b.end);
+  let at = 0;
+  for (const { name, start, end } of entries) {
+    if (start !== at) throw damaged(`${file}: ${name}`, `data at byte ${at}`, `${start}`);
+    at = end;
+  }
+  if (at !== dataBytes) throw damaged(file, `${at} bytes of data`, `${dataBytes}`);
+  return entries;
+}
+
+function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(json);
+    const value: unknown = JSON.parse(text);
+    if (isObject(value) && text.startsWith('{')) return value;
+  } catch (cause) {
+    throw damaged(file, 'a JSON header', (cause as Error).message);
+  }
+  throw damaged(file, 'a JSON object as header', 'other JSON');
+}
+
+function checkMetadata(value: unknown, file: string): void {
+  if (isObject(value) && Object.values(value).every((item) => typeof item === 'string')) return;
+  throw damaged(`${file}: ${METADATA}`, 'texts by name', 'something else');
+}
+
+function parseEntry(name: string, value: unknown, file: string): TensorEntry {
+  const place = `${file}: ${name}`;
+  if (!isObject(value) || Object.keys(value).length !== 3) {
+    throw damaged(place, 'dtype, shape and data_offsets', 'something else');
+  }
+  const dtype = typeof value.dtype === 'string' ? DTYPES.get(value.dtype) : undefined;
+  if (!dtype) throw damaged(place, [...DTYPES.keys()].join(', '), shown(value.dtype));
+  const { shape, data_offsets: offsets } = value;
+  if (!isCounts(shape) || shape.length > MAX_DIMS) throw damaged(place, 'a shape', shown(shape));
+  if (!isCounts(offsets) || offsets.length !== 2) {
+    throw damaged(place, 'two data_offsets', shown(offsets));
+  }
+  const [start, end] = offsets as [number, number];
+  const bytes = shape.reduce((n, size) => n * BigInt(size), BigInt(dtypeSize(dtype)));
+  if (end < start || BigInt(end - start) !== bytes) {
+    throw damaged(place, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
+  }
+  return { name, dtype, shape, start, end };
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function isCounts(value: unknown): value is number[] {
+  return Array.isArray(value) && value.every((item) => Number.isSafeInteger(item) && item >= 0);
+}
+
+function shown(value: unknown): string {
+  const text = JSON.stringify(value) ?? 'nothing';
+  return text.length > 80 ? `${text.slice(0, 80)}...` : text;
+}
+
+function damaged(place: string, expected: string, got: string): DsError {
+  const hint = 'The file is damaged, or is no safetensors file.';
+  return new DsError({ code: 'DS_CHECKPOINT', op: place, expected, got, hint });
+}
