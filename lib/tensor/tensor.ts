@@ -111,8 +111,9 @@ export class Tensor implements View {
     return this.memory;
   }
 
+  /** Throws DS_RELEASED once the tensor has been freed. */
   get device(): Device {
-    return this.buffer.device;
+    return this.liveBuffer().device;
   }
 
   get ndim(): number {
@@ -251,6 +252,15 @@ export class Tensor implements View {
 
   toString(): string {
     return `Tensor(${describe(this)}, ${this.isDisposed ? 'released' : this.device.name})`;
+  }
+
+  /** @internal Moves to `buffer`, whose reference it takes over, and gives up the old memory. */
+  protected rehome(buffer: Buffer): void {
+    this.memory.release();
+    this.memory = buffer;
+    if (this.owner) return;
+    collected.unregister(this);
+    collected.register(this, buffer, this);
   }
 
   private contiguousCopy(): Tensor {

@@ -1,0 +1,147 @@
+// Scaled dot-product attention that never stores the score matrix, and rotary position embedding.
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe, type View } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import {
+  overwriteOrAdd, packed, requireAlike, requireSameDevice, shapeError, viewOf, writeTogether,
+} from './shapes.js';
+
+export interface AttentionOptions {
+  /** Query t sees keys s <= t + (S - T). Default false. */
+  causal?: boolean;
+  /** Default 1 / sqrt(D). */
+  scale?: number;
+}
+
+const statistic = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
+
+/** The tensor itself when its last stride is 1, else a copy. */
+function lastPacked(x: Tensor): Tensor {
+  return x.strides[x.ndim - 1] === 1 ? x : packed(x);
+}
+
+function checkAttention(q: Tensor, k: Tensor, v: Tensor, causal: boolean): void {
+  requireAlike('attention', q, k);
+  requireAlike('attention', q, v);
+  const [B, H, T, D] = q.shape;
+  const [kB, Hk, S, kD] = k.shape;
+  const match = k.shape.every((n, d) => n === v.shape[d]) && kB === B && kD === D;
+  const grouped = (H as number) % (Hk as number) === 0;
+  if (q.ndim !== 4 || k.ndim !== 4 || v.ndim !== 4 || !match || !grouped) {
+    throw shapeError(
+      'attention',
+      'q [B, H, T, D] and k, v [B, Hk, S, D] with H a multiple of Hk',
+      `${describe(q)}, ${describe(k)} and ${describe(v)}`,
+    );
+  }
+  if (causal && (S as number) < (T as number)) {
+    throw shapeError('attention', `at least T = ${T} keys when causal`, `S = ${S}`);
+  }
+}
+
+/**
+ * softmax(scale q k^T + mask) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h reads key head
+ * h / (H / Hk). Returns [B, H, T, D], a view of [B, T, H, D] memory, so that transposing back to
+ * [B, T, H * D] is free. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Dao 2023.
+ */
+export function attention(
+  q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {},
+): Tensor {
+  const causal = options.causal ?? false;
+  checkAttention(q, k, v, causal);
+  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const scale = options.scale ?? 1 / Math.sqrt(D);
+  const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
+  const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
+  const out = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
+  memory.dispose();
+  const lse = Tensor.empty([B, H, T], statistic(q.dtype), q.device);
+  kernels.attention({ ...views, out, lse, scale, causal });
+  const saved = [views.q, views.k, views.v, out, lse];
+  record('attention', [q, k, v], [out], saved, ([grad], sink) => {
+    const dout = lastPacked(grad as Tensor);
+    writeTogether(sink, [0, 1, 2], (outs, adding) => {
+      const target = (i: number, like: Tensor): Tensor => {
+        const into = outs[i];
+        return into && !adding[i] ? into : Tensor.emptyLike(like);
+      };
+      const [dq, dk, dv] = [target(0, q), target(1, k), target(2, v)];
+      kernels.attentionBackward({ ...views, out, dout, lse, dq, dk, dv, scale, causal });
+      [dq, dk, dv].forEach((fresh, i) => {
+        const into = outs[i];
+        if (!into || into === fresh) return;
+        kernels.binary({ a: into, b: fresh, out: into, op: 'add', accumulate: false });
+      });
+    });
+  });
+  return out;
+}
+
+/** Part `index` (q, k, v) of a packed projection [B, T, 3C] as [B, H, T, D]. */
+function headsOf(packedQkv: View, index: number, heads: number): View {
+  const [B, T, width] = packedQkv.shape as [number, number, number];
+  const [batchStride, rowStride] = packedQkv.strides as [number, number];
+  const C = width / 3;
+  const D = C / heads;
+  const strides = [batchStride, D, rowStride, 1];
+  return viewOf(packedQkv, [B, heads, T, D], strides, packedQkv.offset + index * C);
+}
+
+/** [B, T, C] seen as [B, H, T, D]. */
+function splitHeads(x: View, heads: number): View {
+  const [B, T, C] = x.shape as [number, number, number];
+  const D = C / heads;
+  return viewOf(x, [B, heads, T, D], [T * C, D, C, 1]);
+}
+
+/**
+ * Causal self-attention straight from the packed projection qkv [B, T, 3C] (q, k, v side by side, as in GPT-2)
+ * to [B, T, C], without a copy in either direction. Throws DS_SHAPE.
+ */
+export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
+  const [B, T, width] = qkv.shape as [number, number, number];
+  if (qkv.ndim !== 3 || width % (3 * heads) !== 0) {
+    throw shapeError('attention', `qkv [B, T, 3C], C a multiple of ${heads} heads`, describe(qkv));
+  }
+  const source = lastPacked(qkv);
+  const C = width / 3;
+  const scale = 1 / Math.sqrt(C / heads);
+  const out = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
+  const lse = Tensor.empty([B, heads, T], statistic(qkv.dtype), qkv.device);
+  const q = headsOf(source, 0, heads);
+  const k = headsOf(source, 1, heads);
+  const v = headsOf(source, 2, heads);
+  kernels.attention({ q, k, v, out: splitHeads(out, heads), lse, scale, causal: true });
+  record('attention', [qkv], [out], [source, out, lse], ([grad], sink) => {
+    const dout = splitHeads(packed(grad as Tensor), heads);
+    sink.write(0, (into, accumulate) => {
+      overwriteOrAdd(into, accumulate, (d) => {
+        const [dq, dk, dv] = [headsOf(d, 0, heads), headsOf(d, 1, heads), headsOf(d, 2, heads)];
+        const result = splitHeads(out, heads);
+        kernels.attentionBackward({ q, k, v, out: result, dout, lse, dq, dk, dv, scale, causal: true });
+      });
+    });
+  });
+  return out;
+}
+
+/**
+ * Rotary position embedding in the rotate-half form. x [B, T, H, D], cos and sin [T, D / 2] in f32 (f64 for f64).
+ * Throws DS_SHAPE. Source: Su et al. 2021.
+ */
+export function rope(x: Tensor, cos: Tensor, sin: Tensor): Tensor {
+  requireSameDevice('rope', x, cos);
+  requireSameDevice('rope', x, sin);
+  const source = lastPacked(x);
+  const out = Tensor.emptyLike(x);
+  kernels.rope({ in: source, cos, sin, out, inverse: false });
+  record('rope', [x], [out], [cos, sin], ([grad], sink) => {
+    const dout = lastPacked(grad as Tensor);
+    sink.write(0, (dx, accumulate) =>
+      overwriteOrAdd(dx, accumulate, (to) => kernels.rope({ in: dout, cos, sin, out: to, inverse: true })),
+    );
+  });
+  return out;
+}

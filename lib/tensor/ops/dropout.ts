@@ -1,0 +1,30 @@
+// Dropout, whose mask is a function of the generator's state and is never stored.
+import { DsError } from '../../errors.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { record } from '../autograd.js';
+import { nextRandom } from '../random.js';
+import { Tensor } from '../tensor.js';
+import { packed } from './shapes.js';
+import { contiguous } from './views.js';
+
+/**
+ * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0. The backward
+ * draws the same mask again. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
+ */
+export function dropout(x: Tensor, p: number): Tensor {
+  if (p === 0) return x;
+  if (!(p > 0 && p < 1)) {
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'dropout', expected: 'p in [0, 1)', got: String(p) });
+  }
+  const { seed, offset } = nextRandom();
+  const source = contiguous(x);
+  const out = Tensor.emptyLike(source);
+  kernels.dropout({ in: source, out, p, seed, offset, accumulate: false });
+  record('dropout', [source], [out], [], ([grad], sink) => {
+    const dout = packed(grad as Tensor);
+    sink.write(0, (dx, accumulate) =>
+      kernels.dropout({ in: dout, out: dx, p, seed, offset, accumulate }),
+    );
+  });
+  return out;
+}

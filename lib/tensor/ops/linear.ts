@@ -1,0 +1,112 @@
+// The linear layer, with and without GELU: a GEMM whose backward writes three gradients in place.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { contiguousStrides, describe, type View } from '../../runtime/view.js';
+import { type GradSink, record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { gemmRows } from './matmul.js';
+import { asRows, requireAlike, rowCount, shapeError, sumToShape, viewOf } from './shapes.js';
+
+function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
+  requireAlike(op, x, weight);
+  if (bias) requireAlike(op, x, bias);
+  const [outputs, inputs] = weight.shape;
+  if (weight.ndim !== 2 || x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
+    throw shapeError(
+      op,
+      `[.., ${weight.ndim === 2 ? inputs : 'in'}] and a weight [out, in]`,
+      `${describe(x)} and ${describe(weight)}`,
+    );
+  }
+  if (bias && (bias.ndim !== 1 || bias.shape[0] !== outputs)) {
+    throw shapeError(op, `a bias [${outputs}]`, describe(bias));
+  }
+}
+
+/** From dz [N, out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
+function linearBackward(dz: View, x: Tensor, weight: Tensor, sink: GradSink): void {
+  const gemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
+  sink.write(0, (dx, accumulate) =>
+    kernels.matmul({ ...gemm, a: dz, b: weight, out: asRows(dx), transA: false, accumulate }),
+  );
+  sink.write(1, (dw, accumulate) =>
+    kernels.matmul({ ...gemm, a: dz, b: gemmRows(x), out: dw, transA: true, accumulate }),
+  );
+}
+
+function outputShape(x: Tensor, weight: Tensor): number[] {
+  const shape = x.shape.slice();
+  shape[shape.length - 1] = weight.shape[0] as number;
+  return shape;
+}
+
+/**
+ * x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype. Returns [.., out]. f32
+ * accumulation. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ */
+export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
+  checkLinear('linear', x, weight, bias);
+  const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
+  return project(x, weight, bias, { out, rows: asRows(out) });
+}
+
+/** As linear without bias, but rows lie a multiple of 64 elements apart: fast for a vocabulary of any size. */
+export function linearPadded(x: Tensor, weight: Tensor): Tensor {
+  checkLinear('linear', x, weight, null);
+  const shape = outputShape(x, weight);
+  const columns = weight.shape[0] as number;
+  const step = paddedColumns(columns);
+  const count = rowCount(shape);
+  const memory = Tensor.empty([count * step], x.dtype, x.device);
+  const strides = contiguousStrides([...shape.slice(0, -1), step]);
+  const out = memory.alias(shape, strides);
+  memory.dispose();
+  return project(x, weight, null, { out, rows: viewOf(out, [count, columns], [step, 1]) });
+}
+
+/** The row stride that keeps rows of `columns` elements aligned. */
+export function paddedColumns(columns: number): number {
+  return Math.ceil(columns / 64) * 64;
+}
+
+function project(
+  x: Tensor,
+  weight: Tensor,
+  bias: Tensor | null,
+  { out, rows }: { out: Tensor; rows: View },
+): Tensor {
+  kernels.matmul({
+    a: gemmRows(x), b: weight, bias, aux: null, out: rows,
+    transA: false, transB: true, epilogue: 'none', accumulate: false,
+  });
+  record('linear', bias ? [x, weight, bias] : [x, weight], [out], [x, weight], ([grad], sink) => {
+    const dz = gemmRows(grad as Tensor);
+    linearBackward(dz, x, weight, sink);
+    if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
+  });
+  return out;
+}
+
+/**
+ * gelu_tanh(x W^T + b) in one GEMM; shapes and errors as in linear. The backward keeps x and the value before
+ * the activation.
+ */
+export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
+  checkLinear('linear_gelu', x, weight, bias);
+  const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
+  const before = Tensor.emptyLike(out);
+  kernels.matmul({
+    a: gemmRows(x), b: weight, bias, aux: asRows(before), out: asRows(out),
+    transA: false, transB: true, epilogue: 'gelu', accumulate: false,
+  });
+  const inputs = bias ? [x, weight, bias] : [x, weight];
+  record('linear_gelu', inputs, [out], [x, weight, before], ([grad], sink) => {
+    const slope = Tensor.emptyLike(before);
+    kernels.unaryBackward({
+      in: before, dout: grad as Tensor, dx: slope, op: 'gelu_tanh', accumulate: false,
+    });
+    const dz = asRows(slope);
+    linearBackward(dz, x, weight, sink);
+    if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
+  });
+  return out;
+}

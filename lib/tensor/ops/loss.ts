@@ -1,0 +1,270 @@
+// Losses: cross-entropy, alone and fused with the vocabulary head over row chunks, and mean squared error.
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe, numel, type View } from '../../runtime/view.js';
+import { isGradEnabled, record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { sub } from './elementwise.js';
+import { requireIndex } from './indexing.js';
+import { paddedColumns } from './linear.js';
+import { gemmRows } from './matmul.js';
+import { mean } from './reduce.js';
+import {
+  constant, expanded, overwriteOrAdd, packed, requireAlike, rowCount, shapeError, viewOf, writeTogether,
+} from './shapes.js';
+import { square } from './unary.js';
+
+const statistic = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
+
+/** PyTorch's default. */
+const IGNORE_INDEX = -100;
+
+export interface CrossEntropyOptions {
+  /** Rows with this target count neither in the sum nor in the mean. Default -100. */
+  ignoreIndex?: number;
+}
+
+/** mean((x - target)^2), a scalar of x's dtype. */
+export function mse(x: Tensor, target: Tensor): Tensor {
+  return mean(square(sub(x, target)));
+}
+
+/** The number of rows that count, [1], on the target's device: the host does not wait for it. */
+function countRows(target: View, ignoreIndex: number, dtype: DType): Tensor {
+  const { device } = target.buffer;
+  const counts = Tensor.empty(target.shape, 'bool', device);
+  const ignored = expanded(constant(ignoreIndex, target.dtype, device), target.shape);
+  kernels.compare({ a: target, b: ignored, out: counts, op: 'ne' });
+  const ones = Tensor.empty(target.shape, dtype, device);
+  kernels.copy({ in: counts, out: ones });
+  const count = Tensor.empty([1], dtype, device);
+  kernels.reduce({ in: ones, out: count, op: 'sum', accumulate: false });
+  return count;
+}
+
+/** sum(losses) / count as a scalar. */
+function average(losses: Tensor, count: Tensor): Tensor {
+  const out = Tensor.empty([], losses.dtype, losses.device);
+  const place = viewOf(out, [1]);
+  kernels.reduce({ in: losses, out: place, op: 'sum', accumulate: false });
+  kernels.binary({ a: place, b: count, out: place, op: 'div', accumulate: false });
+  return out;
+}
+
+/** The gradient of each row's loss, [1]. */
+function rowScale(grad: Tensor, count: Tensor): Tensor {
+  const out = Tensor.emptyLike(count);
+  kernels.binary({ a: viewOf(grad, [1]), b: count, out, op: 'div', accumulate: false });
+  return out;
+}
+
+function checkTarget(op: string, values: Tensor, lead: readonly number[], target: Tensor): void {
+  requireIndex(op, values, target);
+  if (numel(target.shape) !== numel(lead)) {
+    throw shapeError(op, `a target for each of the rows [${lead.join(', ')}]`, describe(target));
+  }
+}
+
+/** The logits as [N, V] rows with any row stride; copies only when no such view exists. */
+function logitRows(logits: Tensor): View {
+  const { shape, strides } = logits;
+  const n = shape.length;
+  let even = strides[n - 1] === 1;
+  for (let d = 0; even && d < n - 2; ++d) {
+    even = shape[d] === 1 || strides[d] === (strides[d + 1] as number) * (shape[d + 1] as number);
+  }
+  const rows = rowCount(shape);
+  const columns = shape[n - 1] as number;
+  if (n >= 2 && even) return viewOf(logits, [rows, columns], [strides[n - 2] as number, 1]);
+  return viewOf(packed(logits), [rows, columns]);
+}
+
+/**
+ * Mean of -log softmax(logits)[target] over the rows that count: a scalar in f32 (f64 for f64). logits [.., V],
+ * target [..] i32 or i64. Throws DS_SHAPE, DS_DTYPE, DS_INDEX (CPU; NaN on a GPU).
+ */
+export function crossEntropy(
+  logits: Tensor, target: Tensor, options: CrossEntropyOptions = {},
+): Tensor {
+  checkTarget('cross_entropy', logits, logits.shape.slice(0, -1), target);
+  const ignoreIndex = options.ignoreIndex ?? IGNORE_INDEX;
+  const rows = logitRows(logits);
+  const count = rows.shape[0] as number;
+  const flat = packed(target);
+  const at = viewOf(flat, [count]);
+  const losses = Tensor.empty([count], statistic(logits.dtype), logits.device);
+  const lse = Tensor.emptyLike(losses);
+  kernels.crossEntropy({ logits: rows, target: at, losses, lse, ignoreIndex });
+  const counted = countRows(at, ignoreIndex, losses.dtype);
+  const out = average(losses, counted);
+  record('cross_entropy', [logits], [out], [logits, flat, lse, counted], ([grad], sink) => {
+    const scale = rowScale(grad as Tensor, counted);
+    const source = logitRows(logits);
+    sink.write(0, (dx, accumulate) =>
+      overwriteOrAdd(dx, accumulate, (to) => {
+        const dlogits = viewOf(to, source.shape);
+        kernels.crossEntropyBackward({ logits: source, target: at, lse, scale, dlogits, ignoreIndex });
+      }),
+    );
+  });
+  return out;
+}
+
+export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
+  /** Rows whose logits are computed at a time. Default: all, or 2048 when `recompute` is true. */
+  chunkRows?: number;
+  /** Keep no logits: the backward computes them again, chunk by chunk. Default false. */
+  recompute?: boolean;
+}
+
+/** The rows [start, start + count) of the head: views that its kernels share. */
+interface Chunk {
+  start: number;
+  x: View;
+  target: View;
+  losses: View;
+  lse: View;
+}
+
+/** Head and loss over chunks of rows; one per call. */
+class ChunkedHead {
+  readonly losses: Tensor;
+  readonly lse: Tensor;
+  private readonly rows: View;
+  private readonly count: number;
+
+  constructor(
+    x: Tensor,
+    private readonly weight: Tensor,
+    private readonly target: View,
+    private readonly chunkRows: number,
+    private readonly ignoreIndex: number,
+  ) {
+    this.rows = gemmRows(x);
+    this.count = this.rows.shape[0] as number;
+    this.losses = Tensor.empty([this.count], statistic(x.dtype), x.device);
+    this.lse = Tensor.emptyLike(this.losses);
+  }
+
+  chunks(): Chunk[] {
+    const out: Chunk[] = [];
+    for (let start = 0; start < this.count; start += this.chunkRows) {
+      const n = Math.min(this.chunkRows, this.count - start);
+      const part = (of: View): View => viewOf(of, [n], [1], of.offset + start);
+      const x = rowRange(this.rows, start, n);
+      out.push({ start, x, target: part(this.target), losses: part(this.losses), lse: part(this.lse) });
+    }
+    return out;
+  }
+
+  /** Memory for one chunk's logits, in rows a multiple of 64 elements apart. */
+  buffer(): Tensor {
+    const rows = Math.min(this.chunkRows, this.count);
+    const step = paddedColumns(this.weight.shape[0] as number);
+    return Tensor.empty([rows, step], this.weight.dtype, this.weight.device);
+  }
+
+  logits(chunk: Chunk, memory: Tensor): View {
+    const shape = [chunk.x.shape[0] as number, this.weight.shape[0] as number];
+    return viewOf(memory, shape, memory.strides);
+  }
+
+  /** logits = x W^T. */
+  project(chunk: Chunk, logits: View): void {
+    kernels.matmul({
+      a: chunk.x, b: this.weight, bias: null, aux: null, out: logits,
+      transA: false, transB: true, epilogue: 'none', accumulate: false,
+    });
+  }
+
+  measure({ target, losses, lse }: Chunk, logits: View): void {
+    kernels.crossEntropy({ logits, target, losses, lse, ignoreIndex: this.ignoreIndex });
+  }
+
+  /** Turns the logits into their gradient, in place. */
+  differentiate({ target, lse }: Chunk, logits: View, scale: Tensor): void {
+    const { ignoreIndex } = this;
+    kernels.crossEntropyBackward({ logits, target, lse, scale, dlogits: logits, ignoreIndex });
+  }
+
+  /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x. */
+  propagate(chunk: Chunk, dlogits: View, into: HeadGradients): void {
+    const gemm = { a: dlogits, bias: null, aux: null, transB: false, epilogue: 'none' } as const;
+    const { dx, dweight, addX, addWeight } = into;
+    if (dx) {
+      const out = rowRange(dx, chunk.start, dlogits.shape[0] as number);
+      kernels.matmul({ ...gemm, b: this.weight, out, transA: false, accumulate: addX });
+    }
+    if (dweight) {
+      const accumulate = addWeight || chunk.start > 0;
+      kernels.matmul({ ...gemm, b: chunk.x, out: dweight, transA: true, accumulate });
+    }
+  }
+}
+
+interface HeadGradients {
+  /** [N, C] */
+  dx: View | null;
+  dweight: View | null;
+  addX: boolean;
+  addWeight: boolean;
+}
+
+function rowRange(matrix: View, start: number, count: number): View {
+  const [, columns] = matrix.shape as [number, number];
+  const step = matrix.strides[0] as number;
+  return viewOf(matrix, [count, columns], [step, 1], matrix.offset + start * step);
+}
+
+/**
+ * crossEntropy(linear(x, weight), target) without the logits as a tensor: computed in row chunks, kept and
+ * turned into their gradient in place, or computed again in the backward. x [.., C], weight [V, C], target [..].
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU).
+ */
+export function linearCrossEntropy(
+  x: Tensor, weight: Tensor, target: Tensor, options: LinearCrossEntropyOptions = {},
+): Tensor {
+  const { ignoreIndex = IGNORE_INDEX, recompute = false } = options;
+  requireAlike('linear_cross_entropy', x, weight);
+  checkTarget('linear_cross_entropy', x, x.shape.slice(0, -1), target);
+  if (weight.ndim !== 2 || weight.shape[1] !== x.shape[x.ndim - 1]) {
+    throw shapeError('linear_cross_entropy', `a weight [V, ${x.size(-1)}]`, describe(weight));
+  }
+  const total = rowCount(x.shape);
+  const chunkRows = Math.max(1, options.chunkRows ?? (recompute ? 2048 : total));
+  const source = packed(x);
+  const flat = packed(target);
+  const at = viewOf(flat, [total]);
+  const head = new ChunkedHead(source, weight, at, chunkRows, ignoreIndex);
+  const chunks = head.chunks();
+  const keep = !recompute && isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
+  const kept: Tensor[] = [];
+  const shared = keep ? null : head.buffer();
+  for (const chunk of chunks) {
+    const memory = shared ?? head.buffer();
+    if (keep) kept.push(memory);
+    const logits = head.logits(chunk, memory);
+    head.project(chunk, logits);
+    head.measure(chunk, logits);
+  }
+  shared?.dispose();
+  const counted = countRows(at, ignoreIndex, head.losses.dtype);
+  const out = average(head.losses, counted);
+  const saved = [source, weight, flat, head.lse, counted, ...kept];
+  record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) => {
+    const scale = rowScale(grad as Tensor, counted);
+    const scratch = recompute ? head.buffer() : null;
+    writeTogether(sink, [0, 1], ([dx, dw], [addX = false, addWeight = false]) => {
+      const dweight = dw ?? null;
+      const into = { dx: dx ? viewOf(dx, [total, x.size(-1)]) : null, dweight, addX, addWeight };
+      if (dweight && total === 0 && !addWeight) kernels.fill({ out: dweight, value: 0 });
+      chunks.forEach((chunk, i) => {
+        const logits = head.logits(chunk, scratch ?? (kept[i] as Tensor));
+        if (scratch) head.project(chunk, logits);
+        head.differentiate(chunk, logits, scale);
+        head.propagate(chunk, logits, into);
+      });
+    });
+  });
+  return out;
+}

@@ -1,0 +1,109 @@
+// Matrix products: 2-D, batched, broadcast batches; transposed operands are read in place.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe, numel, type View } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { asRows, broadcastShape, packed, requireAlike, shapeError, viewOf } from './shapes.js';
+import { contiguous, expand, reshape, squeeze, unsqueeze } from './views.js';
+
+/** A matrix (or batch of them) as the GEMM reads it: `view`, transposed when `flip` is true. */
+export interface GemmOperand {
+  view: View;
+  flip: boolean;
+}
+
+/** Reads `x` [.., M, K] in place when one of its last two dims has stride 1; else from a copy. */
+export function gemmOperand(x: Tensor): GemmOperand {
+  const n = x.ndim;
+  const [rows, columns] = [x.shape[n - 2] as number, x.shape[n - 1] as number];
+  const [rowStride, columnStride] = [x.strides[n - 2] as number, x.strides[n - 1] as number];
+  if (readable(rows, columns, rowStride, columnStride)) {
+    return { view: strided(x, Math.max(rowStride, columns, 1)), flip: false };
+  }
+  if (readable(columns, rows, columnStride, rowStride)) {
+    const shape = [...x.shape.slice(0, -2), columns, rows];
+    const strides = [...x.strides.slice(0, -2), Math.max(columnStride, rows, 1), 1];
+    return { view: viewOf(x, shape, strides), flip: true };
+  }
+  return { view: packed(x), flip: false };
+}
+
+function readable(rows: number, columns: number, rowStride: number, columnStride: number): boolean {
+  return (columnStride === 1 || columns === 1) && (rows === 1 || rowStride >= columns);
+}
+
+function strided(x: Tensor, rowStride: number): View {
+  const n = x.ndim;
+  if (x.strides[n - 1] === 1 && x.strides[n - 2] === rowStride) return x;
+  return viewOf(x, x.shape, [...x.strides.slice(0, -2), rowStride, 1]);
+}
+
+/** out (+)= a b for operands of the same rank; no epilogue. */
+export function gemm(a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void {
+  kernels.matmul({
+    a: a.view, b: b.view, bias: null, aux: null, out,
+    transA: a.flip, transB: b.flip, epilogue: 'none', accumulate,
+  });
+}
+
+export const flipped = ({ view, flip }: GemmOperand): GemmOperand => ({ view, flip: !flip });
+
+/** [M, K] x [K, N] or [batch, M, K] x [batch, K, N]. */
+function product(a: Tensor, b: Tensor): Tensor {
+  const shape = [...a.shape.slice(0, -1), b.shape[b.ndim - 1] as number];
+  const out = Tensor.empty(shape, a.dtype, a.device);
+  gemm(gemmOperand(a), gemmOperand(b), out, false);
+  record('matmul', [a, b], [out], [a, b], ([grad], sink) => {
+    const dout = gemmOperand(grad as Tensor);
+    sink.write(0, (da, accumulate) => gemm(dout, flipped(gemmOperand(b)), da, accumulate));
+    sink.write(1, (db, accumulate) => gemm(flipped(gemmOperand(a)), dout, db, accumulate));
+  });
+  return out;
+}
+
+/** Every leading dim in one: [.., M, K] to [batch, M, K]. */
+function batched(x: Tensor): Tensor {
+  return x.ndim === 3 ? x : reshape(x, [numel(x.shape.slice(0, -2)), ...x.shape.slice(-2)]);
+}
+
+/**
+ * The matrix product over the last two dims; leading dims broadcast as in NumPy. [.., M, K] x [.., K, N].
+ * One-dim operands are a row on the left and a column on the right. f32 accumulation, one rounding to the
+ * operands' dtype. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ */
+export function matmul(a: Tensor, b: Tensor): Tensor {
+  requireAlike('matmul', a, b);
+  if (a.ndim === 1) return squeeze(matmul(unsqueeze(a, 0), b), -2);
+  if (b.ndim === 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+  if (a.ndim < 2 || b.ndim < 2 || a.shape[a.ndim - 1] !== b.shape[b.ndim - 2]) {
+    throw shapeError('matmul', '[.., M, K] and [.., K, N]', `${describe(a)} and ${describe(b)}`);
+  }
+  if (b.ndim === 2) {
+    if (a.ndim === 2) return product(a, b);
+    const lead = a.shape.slice(0, -1);
+    const rows = reshape(a, [numel(lead), a.size(-1)]);
+    return reshape(product(rows, b), [...lead, b.size(-1)]);
+  }
+  const batch = broadcastShape('matmul', a.shape.slice(0, -2), b.shape.slice(0, -2));
+  const left = batched(expand(a, [...batch, ...a.shape.slice(-2)]));
+  const right = batched(expand(b, [...batch, ...b.shape.slice(-2)]));
+  const out = product(contiguousBatch(left), contiguousBatch(right));
+  return batch.length === 1 ? out : reshape(out, [...batch, a.size(-2), b.size(-1)]);
+}
+
+/** A repeated batch (stride 0) is copied: not every GEMM reads one. */
+function contiguousBatch(x: Tensor): Tensor {
+  return x.strides[0] === 0 && x.shape[0] !== 1 ? contiguous(x) : x;
+}
+
+/** x's rows as a GEMM operand [N, C]; copies only when no row stride describes them. */
+export function gemmRows(x: Tensor): View {
+  return x.ndim === 2 ? strideRows(x) : asRows(packed(x));
+}
+
+function strideRows(x: Tensor): View {
+  const [rows, columns] = x.shape as [number, number];
+  const [rowStride, columnStride] = x.strides as [number, number];
+  if (!readable(rows, columns, rowStride, columnStride)) return packed(x);
+  return strided(x, Math.max(rowStride, columns, 1));
+}

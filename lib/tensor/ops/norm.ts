@@ -1,0 +1,181 @@
+// LayerNorm and RMSNorm, alone and fused with the residual addition before them.
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { DType } from '../../runtime/dtype.js';
+import { describe, type View } from '../../runtime/view.js';
+import { type GradSink, record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import {
+  asRows, overwriteOrAdd, packed, requireAlike, rowCount, sameShape, shapeError, writeTogether,
+} from './shapes.js';
+import { contiguous } from './views.js';
+
+const statistic = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
+
+function checkNorm(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
+  requireAlike(op, x, weight);
+  if (bias) requireAlike(op, x, bias);
+  const size = x.shape[x.ndim - 1];
+  if (weight.ndim !== 1 || weight.shape[0] !== size || (bias && bias.shape[0] !== size)) {
+    throw shapeError(op, `a weight [${size}] for ${describe(x)}`, describe(weight));
+  }
+}
+
+function checkResidual(op: string, x: Tensor, residual: Tensor): void {
+  requireAlike(op, x, residual);
+  if (!sameShape(x.shape, residual.shape)) {
+    throw shapeError(op, `a residual like ${describe(x)}`, describe(residual));
+  }
+}
+
+/** What the normalisation of rows `s` leaves for its backward. `mean` is null for RMSNorm. */
+interface Saved {
+  s: Tensor;
+  weight: Tensor;
+  mean: Tensor | null;
+  rstd: Tensor;
+}
+
+interface Targets {
+  dx: View | null;
+  dweight: View | null;
+  dbias: View | null;
+  accumulate: boolean;
+}
+
+function normBackward(saved: Saved, dout: View, dsum: View | null, to: Targets): void {
+  const { s, weight, mean, rstd } = saved;
+  const { dx, dweight, dbias, accumulate } = to;
+  const rows = { s: asRows(s), weight, rstd, dout, dsum, dx, dweight, accumulate };
+  if (mean) kernels.layerNormBackward({ ...rows, mean, dbias });
+  else kernels.rmsNormBackward(rows);
+}
+
+/** The parameter gradients, inputs `first` and `first + 1`, and dx through `write` in the same pass. */
+function withParameters(
+  sink: GradSink,
+  first: number,
+  hasBias: boolean,
+  write: (dweight: View | null, dbias: View | null, accumulate: boolean) => void,
+): void {
+  const wanted = hasBias ? [first, first + 1] : [first];
+  writeTogether(sink, wanted, ([dweight = null, dbias = null], [addWeight = false, addBias = false]) => {
+    if (!dweight || !dbias || addWeight === addBias) {
+      write(dweight, dbias, dweight ? addWeight : addBias);
+      return;
+    }
+    overwriteOrAdd(addWeight ? dweight : dbias, true, (fresh) =>
+      write(addWeight ? fresh : dweight, addWeight ? dbias : fresh, false),
+    );
+  });
+}
+
+/** dx goes to input 0; see withParameters for the rest. */
+function recordNorm(op: string, inputs: Tensor[], out: Tensor, saved: Saved, hasBias: boolean): void {
+  const { s, weight, mean, rstd } = saved;
+  const keep = mean ? [s, weight, mean, rstd] : [s, weight, rstd];
+  record(op, inputs, [out], keep, ([grad], sink) => {
+    const dout = asRows(packed(grad as Tensor));
+    withParameters(sink, 1, hasBias, (dweight, dbias, accumulate) => {
+      const to = { dweight, dbias, accumulate };
+      if (!sink.needs(0)) normBackward(saved, dout, null, { ...to, dx: null });
+      sink.write(0, (into, adding) => {
+        const dx = asRows(into);
+        normBackward(saved, dout, adding ? dx : null, { ...to, dx });
+      });
+    });
+  });
+}
+
+/** The one dx goes to x and residual (inputs 0 and 1) alike; it is made in place of dsum where possible. */
+function recordAddNorm(
+  op: string, inputs: Tensor[], outs: [Tensor, Tensor], saved: Saved, hasBias: boolean,
+): void {
+  const { s, weight, mean, rstd } = saved;
+  const keep = mean ? [s, weight, mean, rstd] : [s, weight, rstd];
+  record(op, inputs, outs, keep, ([dsum = null, grad = null], sink) => {
+    let dx = dsum;
+    if (grad) {
+      const dout = asRows(packed(grad));
+      const given = dsum && packed(dsum);
+      const wantsInput = sink.needs(0) || sink.needs(1);
+      dx = wantsInput ? (given && (given !== dsum || given.exclusive) ? given : Tensor.emptyLike(s)) : null;
+      withParameters(sink, 2, hasBias, (dweight, dbias, accumulate) =>
+        normBackward(saved, dout, given && asRows(given), {
+          dx: dx && asRows(dx), dweight, dbias, accumulate,
+        }),
+      );
+    }
+    if (!dx) return;
+    sink.give(0, dx);
+    sink.give(1, dx);
+  });
+}
+
+/**
+ * (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and bias [C] of x's dtype;
+ * statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al. 2016.
+ */
+export function layerNorm(x: Tensor, weight: Tensor, bias: Tensor | null = null, eps = 1e-5): Tensor {
+  checkNorm('layer_norm', x, weight, bias);
+  const source = contiguous(x);
+  const out = Tensor.emptyLike(source);
+  const shape = [rowCount(x.shape)];
+  const mean = Tensor.empty(shape, statistic(x.dtype), x.device);
+  const rstd = Tensor.emptyLike(mean);
+  kernels.layerNorm({
+    x: asRows(source), residual: null, weight, bias, sum: null, out: asRows(out), mean, rstd, eps,
+  });
+  const inputs = bias ? [source, weight, bias] : [source, weight];
+  recordNorm('layer_norm', inputs, out, { s: source, weight, mean, rstd }, bias !== null);
+  return out;
+}
+
+/** [s, layerNorm(s)] with s = x + residual rounded once, in one pass; see layerNorm. */
+export function addLayerNorm(
+  x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | null = null, eps = 1e-5,
+): [Tensor, Tensor] {
+  checkNorm('add_layer_norm', x, weight, bias);
+  checkResidual('add_layer_norm', x, residual);
+  const [left, right] = [contiguous(x), contiguous(residual)];
+  const sum = Tensor.emptyLike(left);
+  const out = Tensor.emptyLike(left);
+  const mean = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
+  const rstd = Tensor.emptyLike(mean);
+  kernels.layerNorm({
+    x: asRows(left), residual: asRows(right), weight, bias, sum: asRows(sum), out: asRows(out), mean, rstd, eps,
+  });
+  const inputs = bias ? [left, right, weight, bias] : [left, right, weight];
+  recordAddNorm('add_layer_norm', inputs, [sum, out], { s: sum, weight, mean, rstd }, bias !== null);
+  return [sum, out];
+}
+
+/** x / sqrt(mean(x^2) + eps) * weight over the last dim. Source: Zhang & Sennrich 2019. */
+export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
+  checkNorm('rms_norm', x, weight, null);
+  const source = contiguous(x);
+  const out = Tensor.emptyLike(source);
+  const rstd = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
+  kernels.rmsNorm({
+    x: asRows(source), residual: null, weight, sum: null, out: asRows(out), rstd, eps,
+  });
+  recordNorm('rms_norm', [source, weight], out, { s: source, weight, mean: null, rstd }, false);
+  return out;
+}
+
+/** [s, rmsNorm(s)] with s = x + residual rounded once, in one pass. */
+export function addRmsNorm(
+  x: Tensor, residual: Tensor, weight: Tensor, eps = 1e-5,
+): [Tensor, Tensor] {
+  checkNorm('add_rms_norm', x, weight, null);
+  checkResidual('add_rms_norm', x, residual);
+  const [left, right] = [contiguous(x), contiguous(residual)];
+  const sum = Tensor.emptyLike(left);
+  const out = Tensor.emptyLike(left);
+  const rstd = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
+  kernels.rmsNorm({
+    x: asRows(left), residual: asRows(right), weight, sum: asRows(sum), out: asRows(out), rstd, eps,
+  });
+  const saved = { s: sum, weight, mean: null, rstd };
+  recordAddNorm('add_rms_norm', [left, right, weight], [sum, out], saved, false);
+  return [sum, out];
+}

@@ -1,0 +1,130 @@
+// Reductions over dims, the index of the maximum, and softmax.
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { ReduceOp } from '../../runtime/kernels.generated.js';
+import { numel } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { expanded, expandedStrides, normalizeDim, normalizeDims, packed, viewOf } from './shapes.js';
+import { contiguous, transpose } from './views.js';
+
+/** Which dims to reduce: all by default; `keepDim` leaves them with size 1. */
+export interface ReduceOptions {
+  dims?: number | readonly number[];
+  keepDim?: boolean;
+}
+
+interface Reduced {
+  /** Shaped as the caller asked. */
+  out: Tensor;
+  /** The input's shape with 1 at the reduced dims. */
+  kept: number[];
+  /** How many elements went into each result. */
+  count: number;
+}
+
+function reduce(op: ReduceOp, x: Tensor, { dims, keepDim = false }: ReduceOptions): Reduced {
+  const over = normalizeDims(op, dims, x.ndim);
+  const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
+  const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
+  const out = Tensor.empty(shape, x.dtype, x.device);
+  kernels.reduce({ in: x, out: viewOf(out, kept), op, accumulate: false });
+  return { out, kept, count: numel(x.shape) / Math.max(1, numel(kept)) };
+}
+
+/** `grad` of a reduction, repeated over the reduced dims without a copy. */
+function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[]): Tensor {
+  const source = packed(grad);
+  return source.alias(shape, expandedStrides(viewOf(source, kept), shape));
+}
+
+/** The sum over `dims`; f32 accumulation, the input's dtype. */
+export function sum(x: Tensor, options: ReduceOptions = {}): Tensor {
+  const { out, kept } = reduce('sum', x, options);
+  const { shape } = x;
+  record('sum', [x], [out], [], ([grad], sink) => {
+    sink.give(0, repeated(grad as Tensor, kept, shape));
+  });
+  return out;
+}
+
+/** The mean over `dims`; NaN when there is nothing to average. */
+export function mean(x: Tensor, options: ReduceOptions = {}): Tensor {
+  const { out, kept, count } = reduce('mean', x, options);
+  const { shape } = x;
+  record('mean', [x], [out], [], ([grad], sink) => {
+    const share = Tensor.emptyLike(grad as Tensor);
+    kernels.scale({ in: grad as Tensor, out: share, scale: 1 / count, shift: 0, accumulate: false });
+    sink.give(0, repeated(share, kept, shape));
+  });
+  return out;
+}
+
+/** The gradient is shared equally among elements that attain the extremum, as in torch.amax. */
+function extremum(op: 'max' | 'min', x: Tensor, options: ReduceOptions): Tensor {
+  const { out, kept } = reduce(op, x, options);
+  record(op, [x], [out], [x, out], ([grad], sink) => {
+    const mask = Tensor.empty(x.shape, 'bool', x.device);
+    kernels.compare({ a: x, b: expanded(viewOf(out, kept), x.shape), out: mask, op: 'eq' });
+    const share = Tensor.emptyLike(x);
+    kernels.copy({ in: mask, out: share });
+    const ties = Tensor.empty(kept, x.dtype, x.device);
+    kernels.reduce({ in: share, out: ties, op: 'sum', accumulate: false });
+    const each = viewOf(packed(grad as Tensor), kept);
+    kernels.binary({ a: each, b: ties, out: ties, op: 'div', accumulate: false });
+    sink.write(0, (dx, accumulate) =>
+      kernels.binary({ a: share, b: expanded(ties, x.shape), out: dx, op: 'mul', accumulate }),
+    );
+  });
+  return out;
+}
+
+/** The largest value over `dims`. Throws DS_SHAPE when there is none. */
+export function max(x: Tensor, options: ReduceOptions = {}): Tensor {
+  return extremum('max', x, options);
+}
+
+/** The smallest value over `dims`. Throws DS_SHAPE when there is none. */
+export function min(x: Tensor, options: ReduceOptions = {}): Tensor {
+  return extremum('min', x, options);
+}
+
+/** Index of the first maximum along `dim`, i64, without that dim; NaN counts as the maximum. */
+export function argmax(x: Tensor, dim = -1): Tensor {
+  const at = normalizeDim('argmax', dim, x.ndim);
+  const order = x.shape.map((_, d) => d).filter((d) => d !== at);
+  order.push(at);
+  const rows = x.alias(order.map((d) => x.shape[d] as number), order.map((d) => x.strides[d] as number));
+  const source = packed(rows);
+  const out = Tensor.empty(rows.shape.slice(0, -1), 'i64', x.device);
+  kernels.argMax({ in: source, out });
+  if (source !== rows) source.dispose();
+  rows.dispose();
+  return out;
+}
+
+function softmaxLast(x: Tensor, log: boolean): Tensor {
+  const source = contiguous(x);
+  const out = Tensor.emptyLike(source);
+  kernels.softmax({ in: source, out, log });
+  record(log ? 'log_softmax' : 'softmax', [source], [out], [out], ([grad], sink) => {
+    const dout = packed(grad as Tensor);
+    sink.write(0, (dx, accumulate) => kernels.softmaxBackward({ out, dout, dx, log, accumulate }));
+  });
+  return out;
+}
+
+function softmaxAlong(x: Tensor, dim: number, log: boolean): Tensor {
+  const at = normalizeDim('softmax', dim, x.ndim);
+  if (at === x.ndim - 1) return softmaxLast(x, log);
+  return transpose(softmaxLast(transpose(x, at, -1), log), at, -1);
+}
+
+/** exp(x) / sum(exp(x)) along `dim`, numerically stable; floating dtypes. */
+export function softmax(x: Tensor, dim = -1): Tensor {
+  return softmaxAlong(x, dim, false);
+}
+
+/** log(softmax(x)) along `dim`, numerically stable; floating dtypes. */
+export function logSoftmax(x: Tensor, dim = -1): Tensor {
+  return softmaxAlong(x, dim, true);
+}

@@ -1,0 +1,221 @@
+// Shape arithmetic and argument checks that the ops share: dims, broadcasting, plain views, contiguity.
+import { DsError } from '../../errors.js';
+import type { Device } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
+import type { GradSink } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+
+export function shapeError(op: string, expected: string, got: string, hint?: string): DsError {
+  return new DsError({ code: 'DS_SHAPE', op, expected, got, hint });
+}
+
+/** `dim` counted from the front. Throws DS_SHAPE. */
+export function normalizeDim(op: string, dim: number, ndim: number): number {
+  const found = dim < 0 ? dim + ndim : dim;
+  if (Number.isInteger(found) && found >= 0 && found < ndim) return found;
+  throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, String(dim));
+}
+
+/** Sorted distinct dims counted from the front; all of them when `dims` is undefined. */
+export function normalizeDims(
+  op: string,
+  dims: number | readonly number[] | undefined,
+  ndim: number,
+): number[] {
+  if (dims === undefined) return Array.from({ length: ndim }, (_, d) => d);
+  const list = typeof dims === 'number' ? [dims] : dims;
+  return [...new Set(list.map((d) => normalizeDim(op, d, ndim)))].sort((a, b) => a - b);
+}
+
+export function sameShape(a: readonly number[], b: readonly number[]): boolean {
+  if (a === b) return true;
+  if (a.length !== b.length) return false;
+  for (let d = 0; d < a.length; ++d) if (a[d] !== b[d]) return false;
+  return true;
+}
+
+/** Throws DS_DTYPE or DS_DEVICE unless both have one dtype and one device. */
+export function requireAlike(op: string, a: Tensor, b: Tensor): void {
+  if (a.dtype !== b.dtype) throw dtypeMix(op, a, b);
+  if (a.device !== b.device) throw deviceMix(op, a, b);
+}
+
+function dtypeMix(op: string, a: Tensor, b: Tensor): DsError {
+  return new DsError({
+    code: 'DS_DTYPE',
+    op,
+    expected: `one dtype, as ${describe(a)}`,
+    got: describe(b),
+    hint: `Cast one of them: .to('${a.dtype}').`,
+  });
+}
+
+function deviceMix(op: string, a: Tensor, b: Tensor): DsError {
+  return new DsError({
+    code: 'DS_DEVICE',
+    op,
+    expected: `one device, as ${describe(a)} on ${a.device.name}`,
+    got: `${describe(b)} on ${b.device.name}`,
+    hint: `Move one of them: .to('${a.device.name}').`,
+  });
+}
+
+/** Throws DS_DEVICE unless both are on one device; for operands of different dtypes. */
+export function requireSameDevice(op: string, a: Tensor, b: Tensor): void {
+  if (a.device !== b.device) throw deviceMix(op, a, b);
+}
+
+/** The shape that NumPy broadcasting gives. Throws DS_SHAPE. */
+export function broadcastShape(op: string, a: readonly number[], b: readonly number[]): number[] {
+  const ndim = Math.max(a.length, b.length);
+  const out = new Array<number>(ndim);
+  for (let d = 1; d <= ndim; ++d) {
+    const x = a[a.length - d] ?? 1;
+    const y = b[b.length - d] ?? 1;
+    if (x !== y && x !== 1 && y !== 1) {
+      throw shapeError(op, 'shapes that broadcast', `[${a.join(', ')}] and [${b.join(', ')}]`);
+    }
+    out[ndim - d] = x === 1 ? y : x;
+  }
+  return out;
+}
+
+/** A plain view for kernels: it holds no reference, so `of` must outlive the call. */
+export function viewOf(
+  of: View,
+  shape: readonly number[],
+  strides: readonly number[] = contiguousStrides(shape),
+  offset = of.offset,
+): View {
+  return { buffer: of.buffer, dtype: of.dtype, offset, shape, strides };
+}
+
+/** Strides that make `of` look like `shape`, 0 where it repeats; the shapes must broadcast. */
+export function expandedStrides(of: View, shape: readonly number[]): number[] {
+  const lead = shape.length - of.shape.length;
+  const strides = new Array<number>(shape.length).fill(0);
+  for (let d = 0; d < of.shape.length; ++d) {
+    const repeats = of.shape[d] === 1 && shape[lead + d] !== 1;
+    strides[lead + d] = repeats ? 0 : (of.strides[d] as number);
+  }
+  return strides;
+}
+
+/** `of` repeated to `shape`; itself when it has that shape. */
+export function expanded(of: View, shape: readonly number[]): View {
+  return sameShape(of.shape, shape) ? of : viewOf(of, shape, expandedStrides(of, shape));
+}
+
+/** The tensor itself, or a copy with row-major strides that the current scope owns. Not recorded. */
+export function packed(x: Tensor): Tensor {
+  if (isContiguous(x)) return x;
+  const out = Tensor.emptyLike(x);
+  kernels.copy({ in: x, out });
+  return out;
+}
+
+/** A contiguous tensor as a matrix of its last dim: [..., C] to [N, C]. */
+export function asRows(x: View): View {
+  const { shape } = x;
+  if (shape.length === 2) return x;
+  const columns = shape[shape.length - 1] ?? 1;
+  let rows = 1;
+  for (let d = 0; d < shape.length - 1; ++d) rows *= shape[d] as number;
+  return viewOf(x, [rows, columns], [columns, 1]);
+}
+
+/** The number of rows of asRows. */
+export function rowCount(shape: readonly number[]): number {
+  return numel(shape.slice(0, -1));
+}
+
+/** Sums `grad` over the dims that broadcasting added or repeated, into `out`. */
+export function sumToShape(grad: View, out: View, accumulate: boolean): void {
+  const ndim = grad.shape.length;
+  const lead = ndim - out.shape.length;
+  const shape = new Array<number>(ndim).fill(1);
+  const strides = new Array<number>(ndim).fill(0);
+  for (let d = lead; d < ndim; ++d) {
+    shape[d] = out.shape[d - lead] as number;
+    strides[d] = out.strides[d - lead] as number;
+  }
+  kernels.reduce({ in: grad, out: viewOf(out, shape, strides), op: 'sum', accumulate });
+}
+
+/** Gives input `i`, of shape `shape`, the gradient `grad` of its broadcast form. */
+export function giveBroadcast(
+  sink: GradSink,
+  i: number,
+  shape: readonly number[],
+  grad: Tensor,
+): void {
+  if (sameShape(shape, grad.shape)) sink.give(i, grad);
+  else sink.write(i, (out, accumulate) => sumToShape(grad, out, accumulate));
+}
+
+/** Lets `body` write the gradient of input `i` in its broadcast form `like`, and sums it to `shape`. */
+export function writeBroadcast(
+  sink: GradSink,
+  i: number,
+  shape: readonly number[],
+  like: Tensor,
+  body: (out: Tensor, accumulate: boolean) => void,
+): void {
+  if (!sink.needs(i)) return;
+  if (sameShape(shape, like.shape)) {
+    sink.write(i, body);
+    return;
+  }
+  const wide = Tensor.emptyLike(like);
+  body(wide, false);
+  sink.write(i, (out, accumulate) => sumToShape(wide, out, accumulate));
+}
+
+/**
+ * Lets `body` write the gradients of several inputs in one go: outs[k] belongs to input wanted[k] and is null
+ * when it wants none.
+ */
+export function writeTogether(
+  sink: GradSink,
+  wanted: readonly number[],
+  body: (outs: readonly (Tensor | null)[], accumulate: readonly boolean[]) => void,
+): void {
+  const outs = new Array<Tensor | null>(wanted.length).fill(null);
+  const adding = new Array<boolean>(wanted.length).fill(false);
+  const open = (k: number): void => {
+    if (k === wanted.length) body(outs, adding);
+    else if (!sink.needs(wanted[k] as number)) open(k + 1);
+    else {
+      sink.write(wanted[k] as number, (out, accumulate) => {
+        outs[k] = out;
+        adding[k] = accumulate;
+        open(k + 1);
+      });
+    }
+  };
+  open(0);
+}
+
+/** Runs `body` on `out`, or, when it must add but cannot, on a temporary that is then added. */
+export function overwriteOrAdd(
+  out: Tensor,
+  accumulate: boolean,
+  body: (target: Tensor) => void,
+): void {
+  if (!accumulate) {
+    body(out);
+    return;
+  }
+  const fresh = Tensor.emptyLike(out);
+  body(fresh);
+  kernels.binary({ a: out, b: fresh, out, op: 'add', accumulate: false });
+}
+
+/** A one-element tensor shaped [] for use as a broadcast operand. */
+export function constant(value: number, dtype: DType, device: Device): Tensor {
+  const out = Tensor.empty([], dtype, device);
+  kernels.fill({ out, value });
+  return out;
+}

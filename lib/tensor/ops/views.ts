@@ -1,0 +1,257 @@
+// Views: the same memory under another shape; their backward is a view of the gradient or a write into it.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import {
+  expandedStrides, normalizeDim, packed, requireAlike, sameShape, shapeError, sumToShape, viewOf,
+} from './shapes.js';
+
+/** A copy with row-major strides; the tensor itself when it has them. */
+export function contiguous(x: Tensor): Tensor {
+  if (isContiguous(x)) return x;
+  const out = packed(x);
+  record('contiguous', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
+  return out;
+}
+
+/** `shape` with its -1 worked out. Throws DS_SHAPE. */
+function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
+  const unknown = shape.indexOf(-1);
+  if (unknown < 0 && numel(shape) === x.numel) return shape;
+  const known = shape.reduce((n, size, d) => (d === unknown ? n : n * size), 1);
+  const size = x.numel / known;
+  if (unknown < 0 || shape.indexOf(-1, unknown + 1) >= 0 || !Number.isInteger(size)) {
+    throw shapeError('reshape', `${x.numel} elements, as ${describe(x)}`, `[${shape.join(', ')}]`);
+  }
+  return shape.map((s, d) => (d === unknown ? size : s));
+}
+
+/** The same elements in row-major order; one size may be -1. A view where x is contiguous, else a copy. */
+export function reshape(x: Tensor, shape: readonly number[]): Tensor {
+  const target = resolveShape(x, shape);
+  const source = contiguous(x);
+  const out = source.alias(target);
+  const from = x.shape;
+  record('reshape', [source], [out], [], ([grad], sink) => {
+    sink.give(0, packed(grad as Tensor).alias(from));
+  });
+  return out;
+}
+
+/** As reshape, but never copies. Throws DS_SHAPE when x is not contiguous. */
+export function view(x: Tensor, shape: readonly number[]): Tensor {
+  if (isContiguous(x)) return reshape(x, shape);
+  throw shapeError('view', 'a contiguous tensor', `${describe(x)} with strides`, 'Use reshape().');
+}
+
+export function flatten(x: Tensor, from = 0, to = -1): Tensor {
+  const first = normalizeDim('flatten', from, x.ndim);
+  const last = normalizeDim('flatten', to, x.ndim);
+  const middle = numel(x.shape.slice(first, last + 1));
+  return reshape(x, [...x.shape.slice(0, first), middle, ...x.shape.slice(last + 1)]);
+}
+
+function permuted(x: Tensor, order: readonly number[]): Tensor {
+  return x.alias(
+    order.map((d) => x.shape[d] as number),
+    order.map((d) => x.strides[d] as number),
+  );
+}
+
+/** Dims in another order: out's dim d is x's dim order[d]. */
+export function permute(x: Tensor, order: readonly number[]): Tensor {
+  const dims = order.map((d) => normalizeDim('permute', d, x.ndim));
+  if (dims.length !== x.ndim || new Set(dims).size !== x.ndim) {
+    throw shapeError('permute', `an order of ${x.ndim} dims`, `[${order.join(', ')}]`);
+  }
+  const out = permuted(x, dims);
+  record('permute', [x], [out], [], ([grad], sink) => {
+    const inverse = dims.map((_, d) => dims.indexOf(d));
+    sink.give(0, permuted(grad as Tensor, inverse));
+  });
+  return out;
+}
+
+/** Two dims swapped; default the last two. */
+export function transpose(x: Tensor, first = -2, second = -1): Tensor {
+  const order = x.shape.map((_, d) => d);
+  const a = normalizeDim('transpose', first, x.ndim);
+  const b = normalizeDim('transpose', second, x.ndim);
+  order[a] = b;
+  order[b] = a;
+  return permute(x, order);
+}
+
+/** x repeated to `shape` without a copy; -1 keeps a size. Throws DS_SHAPE. */
+export function expand(x: Tensor, shape: readonly number[]): Tensor {
+  const lead = shape.length - x.ndim;
+  const target = shape.map((size, d) => (size === -1 ? (x.shape[d - lead] ?? -1) : size));
+  const fits = x.shape.every((size, d) => size === 1 || size === target[lead + d]);
+  if (lead < 0 || !fits || target.includes(-1)) {
+    throw shapeError('expand', `a shape that ${describe(x)} repeats to`, `[${shape.join(', ')}]`);
+  }
+  if (sameShape(x.shape, target)) return x;
+  const out = x.alias(target, expandedStrides(x, target));
+  record('expand', [x], [out], [], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => sumToShape(grad as Tensor, dx, accumulate));
+  });
+  return out;
+}
+
+export function unsqueeze(x: Tensor, dim: number): Tensor {
+  const at = normalizeDim('unsqueeze', dim, x.ndim + 1);
+  const strides = [...x.strides];
+  strides.splice(at, 0, (x.shape[at] ?? 1) * (x.strides[at] ?? 1));
+  return relabel('unsqueeze', x, [...x.shape.slice(0, at), 1, ...x.shape.slice(at)], strides);
+}
+
+/** Without dim `dim`, which must have size 1; without every dim of size 1 when none is named. */
+export function squeeze(x: Tensor, dim?: number): Tensor {
+  const at = dim === undefined ? -1 : normalizeDim('squeeze', dim, x.ndim);
+  if (at >= 0 && x.shape[at] !== 1) throw shapeError('squeeze', 'size 1', `${describe(x)}, dim ${at}`);
+  const kept = x.shape.map((_, d) => d).filter((d) => (at < 0 ? x.shape[d] !== 1 : d !== at));
+  const pick = (list: readonly number[]): number[] => kept.map((d) => list[d] as number);
+  return relabel('squeeze', x, pick(x.shape), pick(x.strides));
+}
+
+/** A view that only adds or drops dims of size 1. */
+function relabel(op: string, x: Tensor, shape: number[], strides: number[]): Tensor {
+  const out = x.alias(shape, strides);
+  const from = x.shape;
+  record(op, [x], [out], [], ([grad], sink) => {
+    const g = grad as Tensor;
+    if (isContiguous(g)) sink.give(0, g.alias(from));
+    else sink.write(0, (dx, accumulate) => addInto(viewOf(dx, shape), g, accumulate));
+  });
+  return out;
+}
+
+/** place (+)= grad. */
+function addInto(place: View, grad: View, accumulate: boolean): void {
+  if (accumulate) kernels.binary({ a: place, b: grad, out: place, op: 'add', accumulate: false });
+  else kernels.copy({ in: grad, out: place });
+}
+
+interface Cut {
+  shape: readonly number[];
+  strides: readonly number[];
+  offset: number;
+}
+
+/** Rows start, start + step, ... of `dim`, `count` of them, as a plain view. */
+function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cut {
+  const shape = [...x.shape];
+  const strides = [...x.strides];
+  shape[dim] = count;
+  const stride = strides[dim] as number;
+  strides[dim] = stride * step;
+  return { shape, strides, offset: count > 0 ? x.offset + start * stride : x.offset };
+}
+
+/** Elements [start, end) of `dim` in steps of `step` > 0; negative bounds count from the end. A view. */
+export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1): Tensor {
+  const at = normalizeDim('slice', dim, x.ndim);
+  const size = x.shape[at] as number;
+  if (!Number.isInteger(step) || step < 1) throw shapeError('slice', 'a step of 1 or more', `${step}`);
+  const clamp = (i: number): number => Math.min(Math.max(i < 0 ? i + size : i, 0), size);
+  const from = clamp(start);
+  const count = Math.max(0, Math.ceil((clamp(end ?? size) - from) / step));
+  const cut = cutOf(x, at, from, count, step);
+  const out = x.alias(cut.shape, cut.strides, cut.offset);
+  record('slice', [x], [out], [], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => {
+      if (!accumulate) kernels.fill({ out: dx, value: 0 });
+      const place = cutOf(dx, at, from, count, step);
+      addInto(viewOf(dx, place.shape, place.strides, place.offset), grad as Tensor, accumulate);
+    });
+  });
+  return out;
+}
+
+/** `length` elements of `dim` from `start`. A view. Throws DS_SHAPE when they are not all there. */
+export function narrow(x: Tensor, dim: number, start: number, length: number): Tensor {
+  const size = x.size(dim);
+  if (start < 0 || length < 0 || start + length > size) {
+    throw shapeError('narrow', `a range inside [0, ${size})`, `[${start}, ${start + length})`);
+  }
+  return slice(x, dim, start, start + length);
+}
+
+/** The slice at `index` of `dim`, without that dim. A view. Throws DS_SHAPE. */
+export function select(x: Tensor, dim: number, index: number): Tensor {
+  const size = x.size(dim);
+  const at = index < 0 ? index + size : index;
+  if (at < 0 || at >= size) throw shapeError('select', `an index in [0, ${size})`, `${index}`);
+  return squeeze(slice(x, dim, at, at + 1), dim);
+}
+
+/** Views of `x` along `dim`, of `sizes` (or all of one size, the last one smaller). One backward for all. */
+export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
+  const at = normalizeDim('split', dim, x.ndim);
+  const size = x.shape[at] as number;
+  const list =
+    typeof sizes === 'number'
+      ? Array.from({ length: Math.ceil(size / sizes) }, (_, i) => Math.min(sizes, size - i * sizes))
+      : sizes;
+  const total = list.reduce((sum, n) => sum + n, 0);
+  if (total !== size) throw shapeError('split', `sizes that add up to ${size}`, `[${list.join(', ')}]`);
+  let start = 0;
+  const outs = list.map((count) => {
+    const cut = cutOf(x, at, start, count);
+    start += count;
+    return x.alias(cut.shape, cut.strides, cut.offset);
+  });
+  record('split', [x], outs, [], (grads, sink) => {
+    sink.write(0, (dx, accumulate) => {
+      let from = 0;
+      grads.forEach((grad, i) => {
+        const place = cutOf(dx, at, from, list[i] as number);
+        const target = viewOf(dx, place.shape, place.strides, place.offset);
+        from += list[i] as number;
+        if (grad) addInto(target, grad, accumulate);
+        else if (!accumulate) kernels.fill({ out: target, value: 0 });
+      });
+    });
+  });
+  return outs;
+}
+
+/** Tensors one after the other along `dim`; the other sizes, dtypes and devices must agree. */
+export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
+  const first = tensors[0];
+  if (!first) throw shapeError('concat', 'at least one tensor', 'none');
+  const at = normalizeDim('concat', dim, first.ndim);
+  let total = 0;
+  for (const t of tensors) {
+    requireAlike('concat', first, t);
+    if (t.ndim !== first.ndim || t.shape.some((n, d) => d !== at && n !== first.shape[d])) {
+      throw shapeError('concat', `${describe(first)} apart from dim ${at}`, describe(t));
+    }
+    total += t.shape[at] as number;
+  }
+  const shape = first.shape.map((n, d) => (d === at ? total : n));
+  const out = Tensor.empty(shape, first.dtype, first.device);
+  const starts: number[] = [];
+  let start = 0;
+  for (const t of tensors) {
+    const cut = cutOf(out, at, start, t.shape[at] as number);
+    kernels.copy({ in: t, out: viewOf(out, cut.shape, cut.strides, cut.offset) });
+    starts.push(start);
+    start += t.shape[at] as number;
+  }
+  const sizes = tensors.map((t) => t.shape[at] as number);
+  record('concat', tensors, [out], [], ([grad], sink) => {
+    const g = grad as Tensor;
+    starts.forEach((from, i) => {
+      const cut = cutOf(g, at, from, sizes[i] as number);
+      sink.give(i, g.alias(cut.shape, cut.strides, cut.offset));
+    });
+  });
+  return out;
+}
+
+/** Tensors of one shape along a new dim. */
+export function stack(tensors: readonly Tensor[], dim = 0): Tensor {
+  return concat(tensors.map((t) => unsqueeze(t, dim)), dim);
+}
