@@ -1,0 +1,117 @@
+// Element-wise functions over strided views: blocks are widened, computed in one plain loop that
+// the compiler vectorises, and rounded once.
+#pragma once
+
+#include <cstring>
+#include <limits>
+
+#include "rows.h"
+#include "strided.h"
+
+namespace ds::cpu {
+
+constexpr int64_t kBlock = 1024;  // elements; the buffers of a few operands stay in the L1 cache
+
+/// Truncates towards zero, saturating; NaN gives 0.
+template <class C>
+int64_t truncated(C x) {
+  constexpr C kLimit = static_cast<C>(0x1p63);
+  if (x >= kLimit) return std::numeric_limits<int64_t>::max();
+  if (x < -kLimit) return std::numeric_limits<int64_t>::min();
+  return x == x ? static_cast<int64_t>(x) : 0;
+}
+
+/// A compute value as an element: round to nearest even, float to integer truncates, bool is != 0.
+template <class Out, class C>
+Out convert(C x) {
+  if constexpr (std::is_same_v<Out, bool>) return x != C(0);
+  else if constexpr (std::is_integral_v<Out> && std::is_floating_point_v<C>)
+    return static_cast<Out>(truncated(x));
+  else if constexpr (std::is_arithmetic_v<Out>) return static_cast<Out>(x);
+  else return Out(static_cast<float>(x));
+}
+
+/// n elements in the compute type: `p` itself where that is possible, else `buffer`.
+template <class T>
+const compute_t<T>* load_block(const T* p, int64_t stride, int64_t n, compute_t<T>* buffer) {
+  using C = compute_t<T>;
+  if (stride == 1) {
+    if constexpr (std::is_same_v<T, C>) return p;
+    else widen(p, buffer, n);
+  } else if (stride == 0) {
+    std::fill_n(buffer, n, static_cast<C>(*p));
+  } else {
+    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<C>(p[i * stride]);
+  }
+  return buffer;
+}
+
+/// n values to elements; values may be `out` itself.
+template <class T, class C>
+void store_block(const C* values, T* out, int64_t stride, int64_t n) {
+  if (stride != 1) {
+    for (int64_t i = 0; i < n; ++i) out[i * stride] = convert<T>(values[i]);
+  } else if constexpr (std::is_same_v<T, C>) {
+    if (values != out) std::memcpy(out, values, static_cast<size_t>(n) * sizeof(T));
+  } else if constexpr (std::is_same_v<C, compute_t<T>> && !std::is_same_v<T, bool>) {
+    narrow(values, out, n);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(values[i]);
+  }
+}
+
+/// One block of map: element i of every source goes through f.
+template <class R, class F, class... C>
+void apply_block(R* results, int64_t n, F f, const C*... sources) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) results[i] = f(sources[i]...);
+}
+
+/// Integers wrap around, as on the GPU.
+template <class C>
+C wrapping_add(C a, C b) {
+  if constexpr (std::is_integral_v<C>)
+    return static_cast<C>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  else return a + b;
+}
+
+/// out = f(in...), or out + f(in...) with `accumulate`, where f takes and returns compute values,
+/// all inputs have element type In and out's shape, and out may be one of the inputs.
+template <class Out, class In, class F, class... Inputs>
+void map(CpuContext& ctx, bool accumulate, F f, const View& out, const Inputs&... inputs) {
+  constexpr int kInputs = sizeof...(Inputs);
+  using C = compute_t<In>;
+  using R = compute_t<Out>;
+  const View* const views[kInputs + 1] = {&out, &inputs...};
+  const Walk<kInputs + 1> walk = plan_walk(views);
+  for_each_run(ctx, walk, [&](const int64_t (&offsets)[kInputs + 1], int64_t length) {
+    C buffers[kInputs][kBlock];
+    R results[kBlock];
+    const C* sources[kInputs];
+    for (int64_t at = 0; at < length; at += kBlock) {
+      const int64_t n = std::min(kBlock, length - at), out_stride = walk.strides[0][0];
+      for (int o = 0; o < kInputs; ++o) {
+        const int64_t stride = walk.strides[o + 1][0];
+        const In* const source = views[o + 1]->template as<In>() + offsets[o + 1] + at * stride;
+        sources[o] = load_block(source, stride, n, buffers[o]);
+      }
+      Out* const target = out.as<Out>() + offsets[0] + at * out_stride;
+      R* values = results;
+      if constexpr (std::is_same_v<Out, R>)
+        if (out_stride == 1) values = target;
+      [&]<size_t... kInput>(std::index_sequence<kInput...>) {
+        if (accumulate) {
+          R old_buffer[kBlock];
+          const R* const old = load_block(target, out_stride, n, old_buffer);
+          const auto add = [f](R was, auto... x) { return wrapping_add<R>(was, f(x...)); };
+          apply_block(values, n, add, old, sources[kInput]...);
+        } else {
+          apply_block(values, n, f, sources[kInput]...);
+        }
+      }(std::make_index_sequence<kInputs>{});
+      store_block(values, target, out_stride, n);
+    }
+  });
+}
+
+}  // namespace ds::cpu
