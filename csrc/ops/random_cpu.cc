@@ -1,0 +1,59 @@
+// Uniform and normal random tensors on the CPU, one Philox block per four elements.
+#include "random.h"
+
+#include "../core/random_math.h"
+#include "../cpu/map.h"
+
+namespace ds::cpu {
+namespace {
+
+struct Four {
+  float v[4];
+};
+
+/// The words of the op's block `block`.
+template <class Op>
+Philox4 words_of(const Op& op, uint64_t block) {
+  return philox(static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset), block);
+}
+
+/// out[4 b + j] = value(b).v[j] for every block b of four elements; chunks hold whole blocks.
+template <class F>
+void generate(const char* name, const View& out, CpuContext& ctx, F value) {
+  require_contiguous(name, out, "out");
+  for_floating(name, out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    ctx.pool.parallel_for(out.numel(), kElementGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i += 4) {
+        const Four x = value(static_cast<uint64_t>(i / 4));
+        for (int64_t j = 0; j < std::min<int64_t>(4, end - i); ++j)
+          out.as<T>()[i + j] = convert<T>(x.v[j]);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void run(const RandomUniform& op, CpuContext& ctx) {
+  const float low = static_cast<float>(op.low), high = static_cast<float>(op.high);
+  generate("random_uniform", op.out, ctx, [&](uint64_t block) {
+    const Philox4 words = words_of(op, block);
+    Four x;
+    for (int j = 0; j < 4; ++j) x.v[j] = uniform_between(words.v[j], low, high);
+    return x;
+  });
+}
+
+void run(const RandomNormal& op, CpuContext& ctx) {
+  const float mean = static_cast<float>(op.mean), stddev = static_cast<float>(op.stddev);
+  generate("random_normal", op.out, ctx, [&](uint64_t block) {
+    const Philox4 words = words_of(op, block);
+    const NormalPair a = box_muller(words.v[0], words.v[1]), b = box_muller(words.v[2], words.v[3]);
+    Four x{{a.first, a.second, b.first, b.second}};
+    for (float& v : x.v) v = normal_with(v, mean, stddev);
+    return x;
+  });
+}
+
+}  // namespace ds::cpu
