@@ -1,0 +1,69 @@
+// Rotary position embedding on the CPU, one head row at a time.
+#include "rope.h"
+
+#include <vector>
+
+#include "../cpu/map.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr const char* kOp = "rope";
+
+void require_rope(const Rope& op) {
+  require_same_shape(kOp, op.in, op.out);
+  require_same_dtype(kOp, op.in, op.out);
+  DS_CHECK_SHAPE(op.in.ndim == 4 && op.in.shape[3] % 2 == 0, kOp, "[B, T, H, D] with even D",
+                 op.in.describe());
+  const int64_t half = op.in.shape[3] / 2, t = op.in.shape[1];
+  const DType angles = op.in.dtype == DType::f64 ? DType::f64 : DType::f32;
+  for (const View* v : {&op.cos, &op.sin}) {
+    DS_CHECK_SHAPE(v->ndim == 2 && v->shape[0] == t && v->shape[1] == half, kOp,
+                   text("[", t, ", ", half, "] as cos and sin"), v->describe());
+    if (v->dtype != angles) unsupported(kOp, v->dtype, name_of(angles));
+    require_contiguous(kOp, *v, "cos and sin");
+  }
+  if (op.in.numel() == 0) return;
+  for (const View* v : {&op.in, &op.out})
+    DS_CHECK_SHAPE(v->strides[3] == 1, kOp, "last stride 1", v->describe());
+}
+
+/// Rotates x, of 2 * half values, in place.
+template <class C>
+void rotate(C* x, const C* cos, const C* sin, C direction, int64_t half) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < half; ++i) {
+    const C a = x[i], b = x[half + i], s = sin[i] * direction;
+    x[i] = a * cos[i] - b * s;
+    x[half + i] = b * cos[i] + a * s;
+  }
+}
+
+}  // namespace
+
+void run(const Rope& op, CpuContext& ctx) {
+  require_rope(op);
+  const int64_t t = op.in.shape[1], h = op.in.shape[2], d = op.in.shape[3];
+  if (op.in.numel() == 0) return;
+  for_floating(kOp, op.in.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = compute_t<T>;
+    const C direction = op.inverse ? C(-1) : C(1);
+    const auto row = [&](const View& v, int64_t i) {
+      const int64_t b = i / (t * h), position = i / h % t, head = i % h;
+      return v.as<T>() + b * v.strides[0] + position * v.strides[1] + head * v.strides[2];
+    };
+    ctx.pool.parallel_for(op.in.numel() / d, std::max<int64_t>(1, kElementGrain / d),
+                          [&](int64_t begin, int64_t end) {
+      std::vector<C> x(static_cast<size_t>(d));
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t angles = i / h % t * (d / 2);
+        widen(row(op.in, i), x.data(), d);
+        rotate(x.data(), op.cos.as<C>() + angles, op.sin.as<C>() + angles, direction, d / 2);
+        narrow(x.data(), row(op.out, i), d);
+      }
+    });
+  });
+}
+
+}  // namespace ds::cpu
