@@ -1,0 +1,65 @@
+// Causal self-attention with one packed projection, and the key/value cache for sampling.
+import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { attention, causalSelfAttentionPacked, Tensor } from '../tensor/index.js';
+import { Linear, type LinearOptions } from './layers.js';
+import { Module } from './module.js';
+
+/** Keys and values of the tokens so far, [B, H, capacity, D] each; owned by the scope it was made in. */
+export class KeyValueCache {
+  readonly keys: Tensor;
+  readonly values: Tensor;
+  length = 0;
+
+  constructor(shape: readonly [number, number, number, number], dtype: DType, device: Device) {
+    this.keys = Tensor.empty(shape, dtype, device);
+    this.values = Tensor.empty(shape, dtype, device);
+  }
+
+  /** Appends k and v [B, H, T, D] and returns all keys and values so far, as views. */
+  append(k: Tensor, v: Tensor): [Tensor, Tensor] {
+    const count = k.shape[2] as number;
+    kernels.copy({ in: k, out: this.keys.narrow(2, this.length, count) });
+    kernels.copy({ in: v, out: this.values.narrow(2, this.length, count) });
+    this.length += count;
+    return [this.keys.narrow(2, 0, this.length), this.values.narrow(2, 0, this.length)];
+  }
+}
+
+/** Parameters c_attn [3C, C] (q, k, v side by side) and c_proj [C, C], as in GPT-2. */
+export class CausalSelfAttention extends Module {
+  readonly c_attn: Linear;
+  readonly c_proj: Linear;
+
+  constructor(
+    channels: number,
+    readonly heads: number,
+    attnOptions: LinearOptions = {},
+    projOptions: LinearOptions = {},
+  ) {
+    super();
+    this.c_attn = new Linear(channels, 3 * channels, attnOptions);
+    this.c_proj = new Linear(channels, channels, projOptions);
+  }
+
+  /** x [B, T, C]; with a cache, x are the tokens after those it holds. */
+  override forward(x: Tensor, cache: KeyValueCache | null = null): Tensor {
+    const qkv = this.c_attn.call(x);
+    const mixed = cache ? this.cached(qkv, cache) : causalSelfAttentionPacked(qkv, this.heads);
+    return this.c_proj.call(mixed);
+  }
+
+  private cached(qkv: Tensor, cache: KeyValueCache): Tensor {
+    const [B, T, width] = qkv.shape as [number, number, number];
+    const D = width / 3 / this.heads;
+    const [q, k, v] = qkv
+      .reshape([B, T, 3, this.heads, D])
+      .permute([2, 0, 3, 1, 4])
+      .split(1)
+      .map((part) => part.squeeze(0)) as [Tensor, Tensor, Tensor];
+    const [keys, values] = cache.append(k, v);
+    const out = attention(q, keys, values, { causal: true });
+    return out.transpose(1, 2).reshape([B, T, width / 3]);
+  }
+}

@@ -1,0 +1,9 @@
+// The nn room's door.
+export { CausalSelfAttention, KeyValueCache } from './attention.js';
+export * as init from './initializers.js';
+export type { Initializer } from './initializers.js';
+export * from './layers.js';
+export * from './losses.js';
+export * as models from './models/index.js';
+export { type ForwardHook, type ForwardPreHook, Module, type NamedModule } from './module.js';
+export { Parameter, type Place } from './parameter.js';

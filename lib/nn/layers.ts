@@ -1,0 +1,149 @@
+// Layers with PyTorch's parameter names, shapes and default initialisation.
+import {
+  dropout, embedding, gelu, layerNorm, linear, linearGelu, relu, rmsNorm, sigmoid, silu, tanh, type Tensor,
+} from '../tensor/index.js';
+import { type Initializer, normal, ones, uniform, zeros } from './initializers.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+export interface LinearOptions {
+  /** Default true. */
+  bias?: boolean;
+  /** Default U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
+  weightInit?: Initializer;
+  biasInit?: Initializer;
+}
+
+/** x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
+export class Linear extends Module {
+  readonly weight: Parameter;
+  readonly bias: Parameter | null;
+
+  constructor(inputs: number, outputs: number, options: LinearOptions = {}) {
+    super();
+    const bound = 1 / Math.sqrt(inputs);
+    this.weight = new Parameter([outputs, inputs], options.weightInit ?? uniform(bound));
+    const withBias = options.bias ?? true;
+    this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
+  }
+
+  override forward(x: Tensor): Tensor {
+    return linear(x, this.weight, this.bias);
+  }
+}
+
+/** Linear followed by gelu_tanh, in one GEMM. */
+export class LinearGelu extends Linear {
+  override forward(x: Tensor): Tensor {
+    return linearGelu(x, this.weight, this.bias);
+  }
+}
+
+/** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
+export class Embedding extends Module {
+  readonly weight: Parameter;
+
+  constructor(count: number, channels: number, init: Initializer = normal(1)) {
+    super();
+    this.weight = new Parameter([count, channels], init);
+  }
+
+  override forward(index: Tensor): Tensor {
+    return embedding(this.weight, index);
+  }
+}
+
+/** Normalises the last dim to mean 0 and variance 1, then weight and bias [C]. */
+export class LayerNorm extends Module {
+  readonly weight: Parameter;
+  readonly bias: Parameter;
+
+  constructor(channels: number, readonly eps = 1e-5) {
+    super();
+    this.weight = new Parameter([channels], ones);
+    this.bias = new Parameter([channels], zeros);
+  }
+
+  override forward(x: Tensor): Tensor {
+    return layerNorm(x, this.weight, this.bias, this.eps);
+  }
+}
+
+/** Normalises the last dim to root mean square 1, then weight [C]. */
+export class RMSNorm extends Module {
+  readonly weight: Parameter;
+
+  constructor(channels: number, readonly eps = 1e-5) {
+    super();
+    this.weight = new Parameter([channels], ones);
+  }
+
+  override forward(x: Tensor): Tensor {
+    return rmsNorm(x, this.weight, this.eps);
+  }
+}
+
+/** Zeroes elements with probability `p` while training. */
+export class Dropout extends Module {
+  constructor(readonly p = 0.5) {
+    super();
+  }
+
+  override forward(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.p) : x;
+  }
+}
+
+export class ReLU extends Module {
+  override forward(x: Tensor): Tensor {
+    return relu(x);
+  }
+}
+
+export class SiLU extends Module {
+  override forward(x: Tensor): Tensor {
+    return silu(x);
+  }
+}
+
+export class Tanh extends Module {
+  override forward(x: Tensor): Tensor {
+    return tanh(x);
+  }
+}
+
+export class Sigmoid extends Module {
+  override forward(x: Tensor): Tensor {
+    return sigmoid(x);
+  }
+}
+
+export class GELU extends Module {
+  constructor(readonly approximate: 'tanh' | 'none' = 'none') {
+    super();
+  }
+
+  override forward(x: Tensor): Tensor {
+    return gelu(x, this.approximate);
+  }
+}
+
+/** Modules one after the other; their names are "0", "1", ... as in PyTorch. */
+export class Sequential extends Module {
+  private readonly layers: readonly Module[];
+
+  constructor(...layers: Module[]) {
+    super();
+    this.layers = layers;
+  }
+
+  protected override *fields(): Generator<[string, Module]> {
+    for (const [i, layer] of this.layers.entries()) yield [String(i), layer];
+  }
+
+  override forward(x: Tensor): Tensor {
+    let out = x;
+    for (const layer of this.layers) out = layer.call(out) as Tensor;
+    return out;
+  }
+}

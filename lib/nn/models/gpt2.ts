@@ -1,0 +1,237 @@
+// GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
+import { DsError } from '../../errors.js';
+import {
+  addLayerNorm, checkpoint, dropout, linearCrossEntropy, linearPadded, scope, type Tensor,
+} from '../../tensor/index.js';
+import { CausalSelfAttention, type KeyValueCache } from '../attention.js';
+import { normal, zeros } from '../initializers.js';
+import { Embedding, LayerNorm, Linear, LinearGelu } from '../layers.js';
+import { Module } from '../module.js';
+import type { Parameter } from '../parameter.js';
+import { generate, type GenerateOptions } from './gpt2-generate.js';
+
+export interface GPT2Config {
+  vocabSize: number;
+  /** The longest sequence (n_positions). */
+  maxSeq: number;
+  layers: number;
+  heads: number;
+  channels: number;
+  /** After the embeddings and on both residual branches; default 0. */
+  dropout?: number;
+  /** Keep one tensor per block and compute the rest again in the backward; default false. */
+  activationCheckpointing?: boolean;
+  /** Targets that do not count; default -100. */
+  ignoreIndex?: number;
+}
+
+const published = { vocabSize: 50257, maxSeq: 1024 };
+
+/** 10B is the model of DeepSpeed's ZeRO-Offload tutorial. */
+const configs: Record<string, GPT2Config> = {
+  tiny: { vocabSize: 50257, maxSeq: 128, layers: 4, heads: 4, channels: 128 },
+  '124M': { ...published, layers: 12, heads: 12, channels: 768 },
+  '355M': { ...published, layers: 24, heads: 16, channels: 1024 },
+  '774M': { ...published, layers: 36, heads: 20, channels: 1280 },
+  '1558M': { ...published, layers: 48, heads: 25, channels: 1600 },
+  '10B': { ...published, layers: 50, heads: 32, channels: 4096 },
+};
+
+/** Radford et al. 2019: projections onto the residual stream start smaller, by the number of them. */
+const INIT_STDDEV = 0.02;
+const residualStddev = (layers: number): number => INIT_STDDEV / Math.sqrt(2 * layers);
+
+const weightInit = (stddev: number) => ({ weightInit: normal(stddev), biasInit: zeros });
+
+class Mlp extends Module {
+  readonly c_fc: LinearGelu;
+  readonly c_proj: Linear;
+
+  constructor({ channels, layers }: GPT2Config) {
+    super();
+    this.c_fc = new LinearGelu(channels, 4 * channels, weightInit(INIT_STDDEV));
+    this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(layers)));
+  }
+
+  override forward(x: Tensor): Tensor {
+    return this.c_proj.call(this.c_fc.call(x));
+  }
+}
+
+/**
+ * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the addition
+ * happens inside the next normalisation.
+ */
+export class GPT2Block extends Module {
+  readonly ln_1: LayerNorm;
+  readonly attn: CausalSelfAttention;
+  readonly ln_2: LayerNorm;
+  readonly mlp: Mlp;
+  private readonly dropoutRate: number;
+
+  constructor(config: GPT2Config) {
+    super();
+    const { channels, heads, layers } = config;
+    this.ln_1 = new LayerNorm(channels);
+    this.attn = new CausalSelfAttention(
+      channels, heads, weightInit(INIT_STDDEV), weightInit(residualStddev(layers)),
+    );
+    this.ln_2 = new LayerNorm(channels);
+    this.mlp = new Mlp(config);
+    this.dropoutRate = config.dropout ?? 0;
+  }
+
+  /** The stream is branch + residual, or branch alone when residual is null; returns the next pair. */
+  override forward(
+    branch: Tensor,
+    residual: Tensor | null,
+    cache: KeyValueCache | null = null,
+  ): [Tensor, Tensor] {
+    const [stream, x] = normalized(branch, residual, this.ln_1);
+    const attended = this.drop(this.attn.call(x, cache));
+    const [next, y] = normalized(attended, stream, this.ln_2);
+    return [this.drop(this.mlp.call(y)), next];
+  }
+
+  private drop(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.dropoutRate) : x;
+  }
+}
+
+function normalized(branch: Tensor, residual: Tensor | null, norm: LayerNorm): [Tensor, Tensor] {
+  if (!residual) return [branch, norm.call(branch)];
+  return addLayerNorm(branch, residual, norm.weight, norm.bias, norm.eps);
+}
+
+class Transformer extends Module {
+  readonly wte: Embedding;
+  readonly wpe: Embedding;
+  readonly h: GPT2Block[];
+  readonly ln_f: LayerNorm;
+
+  constructor(private readonly config: GPT2Config) {
+    super();
+    const { vocabSize, maxSeq, channels, layers } = config;
+    this.wte = new Embedding(vocabSize, channels, normal(INIT_STDDEV));
+    this.wpe = new Embedding(maxSeq, channels, normal(INIT_STDDEV));
+    this.h = Array.from({ length: layers }, () => new GPT2Block(config));
+    this.ln_f = new LayerNorm(channels);
+  }
+
+  override forward(tokens: Tensor, caches: readonly KeyValueCache[] | null = null): Tensor {
+    const start = caches?.[0]?.length ?? 0;
+    const embedded = scope(() => this.embed(tokens, start));
+    const keepsInputsOnly = this.config.activationCheckpointing && !caches;
+    return keepsInputsOnly ? this.checkpointed(embedded) : this.fused(embedded, caches);
+  }
+
+  private embed(tokens: Tensor, start: number): Tensor {
+    const positions = this.wpe.weight.narrow(0, start, tokens.shape[1] as number);
+    const sum = this.wte.call(tokens).add(positions);
+    return this.training ? dropout(sum, this.config.dropout ?? 0) : sum;
+  }
+
+  /** Every addition to the stream is part of a normalisation. */
+  private fused(x: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
+    let [branch, residual]: [Tensor, Tensor | null] = [x, null];
+    this.h.forEach((block, i) => {
+      [branch, residual] = scope(() => block.call(branch, residual, caches?.[i] ?? null));
+    });
+    return scope(() => normalized(branch, residual, this.ln_f)[1]);
+  }
+
+  /** One tensor per block survives the forward. The same sums as fused(), bit for bit. */
+  private checkpointed(x: Tensor): Tensor {
+    let stream = x;
+    for (const block of this.h) {
+      stream = checkpoint((input) => {
+        const [branch, residual] = block.call(input, null);
+        return branch.add(residual);
+      }, stream);
+    }
+    return this.ln_f.call(stream);
+  }
+}
+
+/** The head: the token embedding read the other way. */
+class TiedHead extends Module {
+  readonly weight: Parameter;
+
+  constructor(embedding: Embedding) {
+    super();
+    this.weight = embedding.weight;
+  }
+
+  /** x [.., C] to logits [.., V]. */
+  override forward(x: Tensor): Tensor {
+    return linearPadded(x, this.weight);
+  }
+}
+
+/**
+ * The language model; its head is the token embedding. forward(tokens [B, T] i32 or i64) gives logits
+ * [B, T, V], whose rows are padded to a multiple of 64 elements; forward(tokens, targets) gives the mean
+ * cross-entropy, f32. Source: Radford et al. 2019; initialisation as in transformers' GPT2Model.
+ */
+export class GPT2 extends Module {
+  readonly transformer: Transformer;
+  readonly lm_head: TiedHead;
+
+  constructor(readonly config: GPT2Config) {
+    super();
+    if (config.channels % config.heads !== 0) {
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'GPT2',
+        expected: `channels that ${config.heads} heads divide`,
+        got: String(config.channels),
+      });
+    }
+    this.transformer = new Transformer(config);
+    this.lm_head = new TiedHead(this.transformer.wte);
+  }
+
+  /** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). */
+  static config(name: string): GPT2Config {
+    const found = configs[name.replace(/^gpt2-/, '')];
+    if (found) return { ...found };
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'GPT2.config',
+      expected: Object.keys(configs).join(', '),
+      got: JSON.stringify(name),
+    });
+  }
+
+  override forward(tokens: Tensor, targets: Tensor | null = null): Tensor {
+    this.checkLength(tokens);
+    const x = this.transformer.call(tokens);
+    if (!targets) return this.lm_head.call(x);
+    return linearCrossEntropy(x, this.lm_head.weight, targets, {
+      ignoreIndex: this.config.ignoreIndex,
+      recompute: this.config.activationCheckpointing,
+    });
+  }
+
+  /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
+  next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
+    const x = this.transformer.call(tokens, caches);
+    return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
+  }
+
+  /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */
+  generate(prompt: readonly number[], options: GenerateOptions): number[] {
+    return generate(this, prompt, options);
+  }
+
+  private checkLength(tokens: Tensor): void {
+    const { maxSeq } = this.config;
+    if (tokens.ndim === 2 && (tokens.shape[1] as number) <= maxSeq) return;
+    throw new DsError({
+      code: 'DS_SHAPE',
+      op: 'GPT2',
+      expected: `tokens [B, T] with T <= ${maxSeq}`,
+      got: `[${tokens.shape.join(', ')}]`,
+    });
+  }
+}

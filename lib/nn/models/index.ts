@@ -1,0 +1,4 @@
+// Complete models.
+export { GPT2, GPT2Block, type GPT2Config } from './gpt2.js';
+export type { GenerateOptions } from './gpt2-generate.js';
+export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2-names.js';

@@ -1,0 +1,232 @@
+// Module: named parameters, buffers and child modules found in its fields; hooks, modes and state dicts.
+import { DsError } from '../errors.js';
+import { device as findDevice, type Device } from '../runtime/device.js';
+import { type DType, dtypes, isFloating } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { describe } from '../runtime/view.js';
+import { held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { Parameter } from './parameter.js';
+
+/** Runs before forward, with its inputs. */
+export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
+/** Runs after forward, with its inputs and what it returned. */
+export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => void;
+
+export interface NamedModule {
+  name: string;
+  module: Module;
+}
+
+type Field = Parameter | Tensor | Module;
+
+/**
+ * Fields that are a Parameter, a Tensor (a buffer), a Module or an array of Modules belong to the module, under
+ * their field names. Call it with call(), which runs the hooks around forward().
+ */
+export abstract class Module {
+  training = true;
+  private readonly preHooks = new Set<ForwardPreHook>();
+  private readonly hooks = new Set<ForwardHook>();
+
+  // biome-ignore lint/suspicious/noExplicitAny: every subclass declares the inputs and the result of its own.
+  abstract forward(...inputs: any[]): any;
+
+  /** forward(...inputs) with the hooks around it. */
+  call(...inputs: InputsOf<this>): ReturnType<this['forward']> {
+    for (const hook of this.preHooks) hook(this, inputs);
+    const output = this.forward(...inputs);
+    for (const hook of this.hooks) hook(this, inputs, output);
+    return output;
+  }
+
+  /** Returns a function that removes the hook. */
+  registerForwardPreHook(hook: ForwardPreHook): () => void {
+    this.preHooks.add(hook);
+    return () => this.preHooks.delete(hook);
+  }
+
+  /** Returns a function that removes the hook. */
+  registerForwardHook(hook: ForwardHook): () => void {
+    this.hooks.add(hook);
+    return () => this.hooks.delete(hook);
+  }
+
+  /** Own fields in order of assignment; arrays of modules as "field.index". */
+  protected *fields(): Generator<[string, Field]> {
+    for (const [name, value] of Object.entries(this)) {
+      if (value instanceof Tensor || value instanceof Module) yield [name, value];
+      else if (Array.isArray(value)) {
+        for (const [i, item] of value.entries()) {
+          if (item instanceof Module) yield [`${name}.${i}`, item];
+        }
+      }
+    }
+  }
+
+  /** Every parameter, buffer and module below, by path; a tied one as often as it has names. */
+  private *walk(prefix: string): Generator<[string, Field]> {
+    for (const [name, field] of this.fields()) {
+      const path = prefix + name;
+      yield [path, field];
+      if (field instanceof Module) yield* field.walk(`${path}.`);
+    }
+  }
+
+  /** This module under the name "" and all below it, parents first, each once. */
+  *namedModules(): Generator<[string, Module]> {
+    const seen = new Set<Module>([this]);
+    yield ['', this];
+    for (const [name, field] of this.walk('')) {
+      if (!(field instanceof Module) || seen.has(field)) continue;
+      seen.add(field);
+      yield [name, field];
+    }
+  }
+
+  /** Every parameter once, under the first of its names. */
+  *namedParameters(): Generator<[string, Parameter]> {
+    const seen = new Set<Parameter>();
+    for (const [name, field] of this.walk('')) {
+      if (!(field instanceof Parameter) || seen.has(field)) continue;
+      seen.add(field);
+      yield [name, field];
+    }
+  }
+
+  /** Further names of tied parameters, with the name that namedParameters() gives. */
+  tiedNames(): Map<string, string> {
+    const first = new Map<Parameter, string>();
+    const tied = new Map<string, string>();
+    for (const [name, field] of this.walk('')) {
+      if (!(field instanceof Parameter)) continue;
+      const canonical = first.get(field);
+      if (canonical === undefined) first.set(field, name);
+      else tied.set(name, canonical);
+    }
+    return tied;
+  }
+
+  /** Tensors that are state but no parameters. */
+  *namedBuffers(): Generator<[string, Tensor]> {
+    for (const [name, field] of this.walk('')) {
+      if (field instanceof Tensor && !(field instanceof Parameter)) yield [name, field];
+    }
+  }
+
+  parameters(): Parameter[] {
+    return Array.from(this.namedParameters(), ([, parameter]) => parameter);
+  }
+
+  /** Tied parameters count once. */
+  numParameters(): number {
+    return this.parameters().reduce((sum, { numel }) => sum + numel, 0);
+  }
+
+  /**
+   * The modules whose parameters move as one: by default the elements of every array of modules. What lies
+   * outside them belongs to the root.
+   */
+  units(): NamedModule[] {
+    const found: NamedModule[] = [];
+    const search = (module: Module, prefix: string): void => {
+      for (const [name, field] of module.fields()) {
+        if (!(field instanceof Module)) continue;
+        const path = prefix + name;
+        if (/\.\d+$|^\d+$/.test(name)) found.push({ name: path, module: field });
+        else search(field, `${path}.`);
+      }
+    };
+    search(this, '');
+    return found;
+  }
+
+  train(on = true): this {
+    for (const [, module] of this.namedModules()) module.training = on;
+    return this;
+  }
+
+  eval(): this {
+    return this.train(false);
+  }
+
+  /** Parameters and buffers by name: the tensors themselves, not copies. */
+  stateDict(): Record<string, Tensor> {
+    return Object.fromEntries([...this.namedParameters(), ...this.namedBuffers()]);
+  }
+
+  /**
+   * Copies values in, converted to each tensor's dtype and device. `strict` (default) refuses missing and unknown
+   * names; tied names may appear once or as often as they are. Throws DS_CHECKPOINT naming them.
+   */
+  loadStateDict(state: Record<string, Tensor>, { strict = true } = {}): void {
+    const own = this.stateDict();
+    const tied = this.tiedNames();
+    const given = new Map<string, Tensor>();
+    for (const [name, value] of Object.entries(state)) given.set(tied.get(name) ?? name, value);
+    const missing = Object.keys(own).filter((name) => !given.has(name));
+    const unexpected = [...given.keys()].filter((name) => !(name in own));
+    if (strict && missing.length > 0) throw mismatch(`values for ${list(missing)}`, 'none');
+    if (strict && unexpected.length > 0) throw mismatch('no other names', list(unexpected));
+    const pairs = Object.entries(own).filter(([name]) => given.has(name));
+    for (const [name, target] of pairs) {
+      const { shape } = given.get(name) as Tensor;
+      if (shape.join() === target.shape.join()) continue;
+      throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`);
+    }
+    for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
+  }
+
+  /** Moves parameters and buffers to a device and, or, a floating dtype. Call it before initialize(). */
+  to(...targets: (DType | Device | string)[]): this {
+    for (const parameter of this.parameters()) {
+      let { dtype } = parameter;
+      let home: Device | null = null;
+      for (const target of targets) {
+        if ((dtypes as readonly unknown[]).includes(target)) dtype = target as DType;
+        else home = findDevice(target);
+      }
+      relocate(parameter, dtype, home ?? parameter.device);
+    }
+    return this;
+  }
+}
+
+/** The inputs of a module's forward. */
+type InputsOf<M extends Module> = Parameters<M['forward']>;
+
+function relocate(parameter: Parameter, dtype: DType, home: Device): void {
+  if (!isFloating(dtype)) {
+    throw new DsError({
+      code: 'DS_DTYPE', op: 'Module.to', expected: 'a floating dtype', got: dtype,
+    });
+  }
+  noGrad(() =>
+    scope(() => {
+      const values = Tensor.empty(parameter.shape, 'f32', home);
+      parameter.writeInitial(values);
+      const moved = held(() => Tensor.empty(parameter.shape, dtype, home));
+      kernels.copy({ in: values, out: moved });
+      parameter.place(moved);
+      moved.release();
+    }),
+  );
+}
+
+function assign(target: Tensor, source: Tensor): void {
+  noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
+}
+
+function list(names: readonly string[]): string {
+  const shown = names.slice(0, 5).join(', ');
+  return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
+}
+
+function mismatch(expected: string, got: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op: 'loadStateDict',
+    expected,
+    got,
+    hint: 'Was it saved from another model? { strict: false } loads what fits by name.',
+  });
+}

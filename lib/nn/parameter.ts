@@ -1,0 +1,67 @@
+// Parameter: a leaf that wants a gradient and has no memory until somebody needs its values.
+import { Buffer } from '../runtime/buffer.js';
+import { cpu } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { numel, type View } from '../runtime/view.js';
+import { cast, held, noGrad, scope, Tensor, to } from '../tensor/index.js';
+import type { Initializer } from './initializers.js';
+
+/** Where a parameter can live: part of a flat buffer, or a tensor of its own. */
+export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
+
+/**
+ * No scope owns it. The first use of its values makes f32 memory on the CPU, unless place() has moved it
+ * elsewhere before: a large model then never exists twice.
+ */
+export class Parameter extends Tensor {
+  constructor(
+    shape: readonly number[],
+    private readonly init: Initializer,
+  ) {
+    super(Buffer.released, 'f32', shape);
+    this.owner?.surrender(this, null);
+    this.requiresGrad = true;
+  }
+
+  override get buffer(): Buffer {
+    if (!this.isMaterialized && !this.isDisposed) this.materialize();
+    return this.memory;
+  }
+
+  /** Parameters belong to their module; there is nothing to keep. */
+  override keep(): this {
+    return this;
+  }
+
+  get isMaterialized(): boolean {
+    return this.memory !== Buffer.released;
+  }
+
+  /** Writes the current values, or the initial ones if nobody has asked for any yet, into an f32 tensor. */
+  writeInitial(out: Tensor): void {
+    if (!this.isMaterialized) {
+      this.init(out);
+      return;
+    }
+    noGrad(() => scope(() => kernels.copy({ in: to(cast(this, 'f32'), out.device), out })));
+  }
+
+  /**
+   * Lives in `place` from now on, row-major from its offset, and shares its buffer; the caller has written the
+   * values there. The old memory goes.
+   */
+  place({ buffer, dtype, offset }: Place): void {
+    this.rehome(buffer.retain());
+    const mutable = this as { dtype: DType; offset: number };
+    mutable.dtype = dtype;
+    mutable.offset = offset;
+  }
+
+  private materialize(): void {
+    this.rehome(Buffer.allocate(cpu(), numel(this.shape) * 4));
+    const values = held(() => new Tensor(this.memory.retain(), 'f32', this.shape));
+    this.init(values);
+    values.release();
+  }
+}
