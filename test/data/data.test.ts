@@ -1,0 +1,206 @@
+// DataLoader and TokenDataset: every sample once per epoch, exact resumption, windows, and bad data.
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { collate, DataLoader, type Dataset, repeat, TokenDataset } from '../../lib/data/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { liveTensors, Tensor } from '../../lib/tensor/tensor.js';
+
+/** Samples are their own numbers. */
+function numbers(length: number): Dataset<number> {
+  return { length, get: (index) => index };
+}
+
+const asList = (samples: number[]): number[] => samples;
+
+describe('DataLoader', () => {
+  test('serves every sample once per epoch, in another order each time', () => {
+    const loader = new DataLoader(numbers(10), { batchSize: 3, collate: asList });
+    expect(loader.length).toBe(4);
+    const epochs = [0, 1].map(() => [...loader]);
+    for (const batches of epochs) {
+      expect(batches.map((batch) => batch.length)).toEqual([3, 3, 3, 1]);
+      expect(batches.flat().sort((a, b) => a - b)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+    expect(epochs[0]).not.toEqual(epochs[1]);
+  });
+
+  test('without shuffle the order is natural; dropLast leaves the rest out', () => {
+    const options = { batchSize: 4, shuffle: false, dropLast: true, collate: asList };
+    const loader = new DataLoader(numbers(10), options);
+    expect([...loader]).toEqual([
+      [0, 1, 2, 3],
+      [4, 5, 6, 7],
+    ]);
+    expect(loader.length).toBe(2);
+  });
+
+  test('asynchronous iteration gives the same batches and takes datasets of promises', async () => {
+    const options = { batchSize: 3, seed: 4, collate: asList };
+    const promised: Dataset<number> = { length: 10, get: async (index) => index };
+    const batches: number[][] = [];
+    for await (const batch of new DataLoader(promised, options)) batches.push(batch);
+    expect(batches).toEqual([...new DataLoader(numbers(10), options)]);
+    expect(() => [...new DataLoader(promised, options)]).toThrow(/for await/);
+  });
+
+  test('a position taken anywhere resumes with the very next sample', async () => {
+    const options = { batchSize: 3, seed: 11, collate: asList };
+    const all: number[][] = [];
+    const whole = repeat(new DataLoader(numbers(8), options));
+    for (let i = 0; i < 12; ++i) all.push((await whole.next()).value);
+    for (let cut = 0; cut < 9; ++cut) {
+      const first = new DataLoader(numbers(8), options);
+      const batches = repeat(first);
+      for (let i = 0; i < cut; ++i) await batches.next();
+      const second = new DataLoader(numbers(8), { ...options, seed: 99 });
+      second.load(JSON.parse(JSON.stringify(first.state())));
+      const rest = repeat(second);
+      for (let i = cut; i < 12; ++i) expect((await rest.next()).value).toEqual(all[i]);
+    }
+  });
+
+  test('a position in other data, and bad options, are refused', () => {
+    const loader = new DataLoader(numbers(8));
+    const other = new DataLoader(numbers(9)).state();
+    expect(() => loader.load(other)).toThrow(expect.objectContaining({ code: 'DS_CHECKPOINT' }));
+    expect(() => new DataLoader(numbers(0))).toThrow(/at least 1 samples, got 0/);
+    expect(() => new DataLoader(numbers(3), { batchSize: 4, dropLast: true })).toThrow(/dropLast/);
+    for (const batchSize of [0, 1.5, -1, Number.NaN]) {
+      expect(() => new DataLoader(numbers(3), { batchSize })).toThrow(/batchSize: expected an int/);
+    }
+  });
+
+  test('an error in a sample reaches the caller', async () => {
+    const broken: Dataset<number> = {
+      length: 2,
+      get: () => {
+        throw new Error('bad sample');
+      },
+    };
+    expect(() => [...new DataLoader(broken)]).toThrow('bad sample');
+    await expect(new DataLoader(broken)[Symbol.asyncIterator]().next()).rejects.toThrow('bad');
+  });
+});
+
+describe('collate', () => {
+  test('stacks numbers, typed arrays and structures of them', () => {
+    const samples = [0, 1].map((i) => ({
+      x: Float32Array.of(i, i + 1, i + 2),
+      ids: Int32Array.of(i),
+      pair: [i, i * 2] as const,
+    }));
+    const batch = collate(samples, cpu());
+    expect(batch.x).toMatchObject({ shape: [2, 3], dtype: 'f32' });
+    expect(batch.x.toArray()).toEqual([0, 1, 2, 1, 2, 3]);
+    expect(batch.ids).toMatchObject({ shape: [2, 1], dtype: 'i32' });
+    expect(batch.pair.map((t: Tensor) => t.toArray())).toEqual([
+      [0, 1],
+      [0, 2],
+    ]);
+  });
+
+  test.each<[string, unknown[]]>([
+    ['lengths', [Float32Array.of(1), Float32Array.of(1, 2)]],
+    ['types', [Float32Array.of(1), Int32Array.of(1)]],
+    ['keys', [{ a: 1 }, { b: 1 }]],
+    ['kinds', [1, 'two']],
+    ['texts', ['one', 'two']],
+    ['nulls', [null, null]],
+  ])('samples of different or unknown %s are refused', (_name, samples) => {
+    expect(() => collate(samples, cpu())).toThrow(expect.objectContaining({ code: 'DS_DATA' }));
+  });
+
+  test('a disposed batch leaves nothing behind', () => {
+    const dataset = new TokenDataset(
+      Int32Array.from({ length: 101 }, (_, i) => i),
+      10,
+    );
+    const before = liveTensors();
+    for (const { tokens, targets } of new DataLoader(dataset, { batchSize: 4 })) {
+      tokens.dispose();
+      targets.dispose();
+    }
+    expect(liveTensors()).toBe(before);
+  });
+});
+
+describe('TokenDataset', () => {
+  let dir: string;
+  beforeEach(() => {
+    dir = mkdtempSync(join(tmpdir(), 'ds-data-'));
+  });
+  afterEach(() => rmSync(dir, { recursive: true }));
+
+  const encode = (text: string): number[] => [...text].map((c) => c.charCodeAt(0));
+
+  test('windows follow one another, targets one token ahead', () => {
+    const dataset = new TokenDataset(Int32Array.of(1, 2, 3, 4, 5, 6, 7, 8), 3);
+    expect(dataset.length).toBe(2);
+    expect(dataset.get(0)).toEqual({
+      tokens: Int32Array.of(1, 2, 3),
+      targets: Int32Array.of(2, 3, 4),
+    });
+    expect(dataset.get(1)).toEqual({
+      tokens: Int32Array.of(4, 5, 6),
+      targets: Int32Array.of(5, 6, 7),
+    });
+    for (const index of [-1, 2, 0.5]) expect(() => dataset.get(index)).toThrow(/\[0, 2\)/);
+  });
+
+  test('batches are i32 tensors of shape [B, T]', () => {
+    const loader = new DataLoader(new TokenDataset(Int32Array.of(1, 2, 3, 4, 5), 2), {
+      batchSize: 2,
+      shuffle: false,
+    });
+    const [batch] = [...loader];
+    expect(batch?.tokens).toMatchObject({ shape: [2, 2], dtype: 'i32' });
+    expect(batch?.targets.toArray()).toEqual([2, 3, 4, 5]);
+  });
+
+  test('a folder is read in the order of its paths, filtered by name', () => {
+    mkdirSync(join(dir, 'b'));
+    writeFileSync(join(dir, 'b', 'two.txt'), 'CD');
+    writeFileSync(join(dir, 'a.txt'), 'AB');
+    writeFileSync(join(dir, 'skip.bin'), Buffer.of(255, 254));
+    const source = { path: dir, match: /\.txt$/, encode, seq: 2 };
+    expect([...TokenDataset.fromText(source).tokens]).toEqual(encode('ABCD'));
+    const ended = TokenDataset.fromText({ ...source, endOfText: 0 });
+    expect([...ended.tokens]).toEqual([65, 66, 0, 67, 68, 0]);
+    expect(() => TokenDataset.fromText({ path: dir, encode, seq: 2 })).toThrow(/skip.bin.*UTF-8/);
+  });
+
+  test.each([
+    ['missing.txt', null, /missing.txt.*ENOENT/],
+    ['empty.txt', '', /empty.txt: expected at least 9 tokens, got 0/],
+    ['short.txt', 'abc', /short.txt: expected at least 9 tokens, got 3.*shorter sequence/],
+  ])('%s is refused', (name, text, message) => {
+    const path = join(dir, name);
+    if (text !== null) writeFileSync(path, text);
+    expect(() => TokenDataset.fromText({ path, encode, seq: 8 })).toThrow(
+      expect.objectContaining({ code: 'DS_DATA', message: expect.stringMatching(message) }),
+    );
+  });
+
+  test('a folder without text, a bad sequence length and a bad tokenizer are refused', () => {
+    expect(() => TokenDataset.fromText({ path: dir, encode, seq: 8 })).toThrow(
+      /text files, got none/,
+    );
+    expect(() => new TokenDataset(Int32Array.of(1, 2), 0)).toThrow(/sequence length/);
+    const path = join(dir, 'x.txt');
+    writeFileSync(path, 'text');
+    const bad = () => [1.5];
+    expect(() => TokenDataset.fromText({ path, encode: bad, seq: 1 })).toThrow(
+      /token numbers.*1.5/,
+    );
+  });
+});
+
+test('tensors are stacked', () => {
+  const samples = [1, 2].map((x) => Tensor.from([x, x]));
+  const before = liveTensors();
+  const batch = collate(samples, cpu());
+  expect(batch.shape).toEqual([2, 2]);
+  expect(liveTensors()).toBe(before + 1);
+});
