@@ -1,0 +1,180 @@
+// Fill, Arange, RandomUniform, RandomNormal and Dropout against a Philox written in plain integers.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import { numel } from '../../../lib/runtime/view.js';
+import { close, closeSameBits, exact, input, type MatrixCase, opCase, output, sameAs, updated } from './harness.js';
+import { aligned, everyDType, floating, numeric, oddSizes, padded, reversed, sparse, unaligned } from './layouts.js';
+
+const MASK = 0xffffffffn;
+
+/** The four words of block `counter` of the stream (seed, offset): Salmon et al. 2011. */
+function philox(seed: number, offset: number, counter: number): number[] {
+  let [c0, c1] = [BigInt(counter) & MASK, BigInt(counter) >> 32n];
+  let [c2, c3] = [BigInt(offset) & MASK, BigInt(offset) >> 32n];
+  let [k0, k1] = [BigInt(seed) & MASK, BigInt(seed) >> 32n];
+  for (let round = 0; round < 10; ++round) {
+    const p0 = 0xd2511f53n * c0;
+    const p1 = 0xcd9e8d57n * c2;
+    [c0, c1, c2, c3] = [(p1 >> 32n) ^ c1 ^ k0, p1 & MASK, (p0 >> 32n) ^ c3 ^ k1, p0 & MASK];
+    k0 = (k0 + 0x9e3779b9n) & MASK;
+    k1 = (k1 + 0xbb67ae85n) & MASK;
+  }
+  return [c0, c1, c2, c3].map(Number);
+}
+
+/** The first n numbers of the stream in [0, 1). */
+function unitFloats(n: number, seed: number, offset: number): number[] {
+  const words: number[] = [];
+  for (let block = 0; words.length < n; ++block) words.push(...philox(seed, offset, block));
+  return words.slice(0, n).map((word) => (word >>> 8) * 2 ** -24);
+}
+
+/** Box-Muller over pairs of the stream. */
+function normals(n: number, seed: number, offset: number): number[] {
+  const u = unitFloats(n + (n % 2), seed, offset);
+  const out: number[] = [];
+  for (let i = 0; i < u.length; i += 2) {
+    const radius = Math.sqrt(-2 * Math.log(1 - u[i]!));
+    out.push(radius * Math.cos(2 * Math.PI * u[i + 1]!), radius * Math.sin(2 * Math.PI * u[i + 1]!));
+  }
+  return out.slice(0, n);
+}
+
+const shapes: readonly (readonly number[])[] = [[], [0], [1], [3, 0, 2], [17], [1029], [3, 5, 7], [2, 3, 2, 3, 2, 3]];
+
+function fills(): MatrixCase[] {
+  const cases: MatrixCase[] = [];
+  const one = (dtype: DType, shape: readonly number[], value: number, title: string, layout = {}) =>
+    cases.push(
+      opCase({
+        op: 'Fill',
+        dtype,
+        title: `[${shape}] ${value} ${title}`,
+        build: () => ({
+          operands: { out: output(dtype, shape, exact, layout) },
+          args: { value },
+          reference: () => ({ out: new Float64Array(numel(shape)).fill(value) }),
+        }),
+      }),
+    );
+  for (const dtype of everyDType) {
+    for (const shape of shapes) one(dtype, shape, 3, 'contiguous', unaligned);
+    one(dtype, [129, 33], 7, 'padded', padded([129, 33]));
+    one(dtype, [17, 33], 0, 'column-major', reversed([17, 33]));
+    one(dtype, [5, 3, 7], 1, 'every second', sparse([5, 3, 7]));
+  }
+  for (const dtype of floating) {
+    for (const value of [1 / 3, -0, Number.NaN, Number.POSITIVE_INFINITY, 65519, 65520, 2 ** -25]) {
+      one(dtype, [35], value, 'value');
+    }
+  }
+  return cases;
+}
+
+function aranges(): MatrixCase[] {
+  return numeric.flatMap((dtype) =>
+    oddSizes.flatMap((n) =>
+      [
+        [0, 1],
+        [floating.includes(dtype) ? 0.3 : 2, floating.includes(dtype) ? 0.1 : 3],
+      ].map(([start, step]) =>
+        opCase({
+          op: 'Arange',
+          dtype,
+          title: `[${n}] from ${start} by ${step}`,
+          build: () => ({
+            operands: { out: output(dtype, [n], exact, n % 2 ? unaligned : aligned) },
+            args: { start, step },
+            reference: () => ({
+              out: Array.from({ length: n }, (_, i) => start! + i * step!),
+            }),
+          }),
+        }),
+      ),
+    ),
+  );
+}
+
+function randoms(): MatrixCase[] {
+  const cases: MatrixCase[] = [];
+  for (const dtype of floating) {
+    for (const n of oddSizes) {
+      for (const [seed, offset, low, high] of [
+        [0, 0, 0, 1],
+        [2 ** 40 + 12345, 2 ** 33 + 7, -0.25, 1.75],
+      ] as const) {
+        const layout = n % 2 ? unaligned : aligned;
+        const title = `[${n}] seed ${seed} offset ${offset}`;
+        const check = closeSameBits(dtype, 1, 'tensor');
+        cases.push(
+          opCase({
+            op: 'RandomUniform',
+            dtype,
+            title,
+            build: () => ({
+              operands: { out: output(dtype, [n], dtype === 'f64' ? close('f32', 1, 'tensor') : check, layout) },
+              args: { low, high, seed, offset },
+              reference: () => ({ out: unitFloats(n, seed, offset).map((u) => low + u * (high - low)) }),
+            }),
+          }),
+          opCase({
+            op: 'RandomNormal',
+            dtype,
+            title,
+            build: () => ({
+              operands: { out: output(dtype, [n], dtype === 'f64' ? close('f32', 1, 'tensor') : check, layout) },
+              args: { mean: low, stddev: high, seed, offset },
+              reference: () => ({ out: normals(n, seed, offset).map((z) => low + z * high) }),
+            }),
+          }),
+        );
+      }
+    }
+  }
+  return cases;
+}
+
+function dropouts(): MatrixCase[] {
+  const cases: MatrixCase[] = [];
+  for (const dtype of floating) {
+    for (const n of [...oddSizes, 70_001]) {
+      for (const mode of ['overwrites', 'accumulates', 'in place'] as const) {
+        const p = mode === 'in place' ? 0 : 0.3;
+        cases.push(
+          opCase({
+            op: 'Dropout',
+            dtype,
+            title: `[${n}] p ${p} ${mode}`,
+            build: (random) => {
+              const layout = n % 2 ? unaligned : aligned;
+              const x = input(dtype, [n], random.normal(n), layout);
+              const old = input(dtype, [n], random.normal(n), layout);
+              // f64 uses the f32 mask but divides in f64.
+              const check = closeSameBits(dtype, 1, 'tensor');
+              const operands =
+                mode === 'overwrites'
+                  ? { in: x, out: output(dtype, [n], check, layout) }
+                  : mode === 'accumulates'
+                    ? { in: x, out: updated(old, check) }
+                    : { in: updated(x, check), out: sameAs(x, 'in') };
+              return {
+                operands,
+                args: { p, seed: 77, offset: 5, accumulate: mode === 'accumulates' },
+                reference: (values) => {
+                  const u = unitFloats(n, 77, 5);
+                  const result = u.map((unit, i) => {
+                    const kept = unit >= Math.fround(p) ? values.in![i]! / (1 - p) : 0;
+                    return mode === 'accumulates' ? values.out![i]! + kept : kept;
+                  });
+                  return mode === 'in place' ? { in: result } : { out: result };
+                },
+              };
+            },
+          }),
+        );
+      }
+    }
+  }
+  return cases;
+}
+
+export const cases: MatrixCase[] = [...fills(), ...aranges(), ...randoms(), ...dropouts()];

@@ -1,0 +1,302 @@
+// Runs one native op on data that knows its layout, and checks values, guard zones and determinism.
+import assert from 'node:assert/strict';
+import { Buffer } from '../../../lib/runtime/buffer.js';
+import { cpu, type Device } from '../../../lib/runtime/device.js';
+import { type DType, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
+import * as kernels from '../../../lib/runtime/kernels.generated.js';
+import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
+import type { Case } from '../../support/case.js';
+import { decode, encode, Random } from './numbers.js';
+
+export type OpName = (typeof kernels.opNames)[number];
+export type Values = Record<string, Float64Array>;
+
+/** How an output is compared. `tolerance` is relative to the largest value of its scope. */
+export interface Check {
+  tolerance: number;
+  /** `row` is the last dim, the whole of a one-dimensional tensor. */
+  scope: 'element' | 'row' | 'tensor';
+  /** Whether the contract promises the CPU's bits on every back end; NaNs count as equal. */
+  sameBits: boolean;
+}
+
+const roundings: Partial<Record<DType, number>> = { f64: 1e-12, f32: 1e-5, f16: 2e-3, bf16: 1.6e-2 };
+
+/** Equal to the reference after rounding to the dtype, with the same bits on every back end. */
+export const exact: Check = { tolerance: 0, scope: 'element', sameBits: true };
+
+/** Within `factor` times the error that is usual for `dtype`. */
+export function close(dtype: DType, factor = 1, scope: Check['scope'] = 'row'): Check {
+  return { tolerance: (roundings[dtype] ?? 0) * factor, scope, sameBits: false };
+}
+
+/** Close to the reference, and the same bits on every back end. */
+export function closeSameBits(dtype: DType, factor = 1, scope: Check['scope'] = 'row'): Check {
+  return { ...close(dtype, factor, scope), sameBits: true };
+}
+
+export interface Layout {
+  /** Elements before the view; odd numbers break the alignment of vectors. */
+  lead?: number;
+  strides?: readonly number[];
+}
+
+/** One argument of an op: logical values in row-major order, and where they lie in a buffer. */
+export interface Operand extends Layout {
+  dtype: DType;
+  shape: readonly number[];
+  /** null: the op must overwrite every element. */
+  values: ArrayLike<number> | null;
+  /** Present where the op writes. */
+  check?: Check;
+  /** The view is that of another operand: the op works in place. */
+  sameAs?: string;
+}
+
+export function input(
+  dtype: DType,
+  shape: readonly number[],
+  values: ArrayLike<number>,
+  layout: Layout = {},
+): Operand {
+  return { dtype, shape, values, ...layout };
+}
+
+export function output(
+  dtype: DType,
+  shape: readonly number[],
+  check: Check,
+  layout: Layout = {},
+): Operand {
+  return { dtype, shape, values: null, check, ...layout };
+}
+
+/** Read and written: the old values count. */
+export function updated(operand: Operand, check: Check): Operand {
+  return { ...operand, check };
+}
+
+/** Written in place of the operand called `name`, which must itself be `updated`. */
+export function sameAs(operand: Operand, name: string): Operand {
+  return { ...operand, sameAs: name };
+}
+
+export interface Problem {
+  operands: Record<string, Operand | null>;
+  args?: Record<string, unknown>;
+  /** The outputs' values from the operands' values (old contents included), in plain f64. */
+  reference(values: Values): Record<string, ArrayLike<number>>;
+}
+
+export interface Spec {
+  op: OpName;
+  /** The dtype that the case is about; f64 exists on the CPU only. */
+  dtype: DType;
+  title: string;
+  build(random: Random): Problem;
+}
+
+export interface MatrixCase extends Case {
+  op: OpName;
+}
+
+const GUARD = 8;
+
+/** The elements of an operand's buffer, guard zones and gaps included. */
+interface Image {
+  operand: Operand;
+  raw: NumericArray;
+  /** Positions of the logical elements. */
+  at: Int32Array;
+  lead: number;
+  strides: readonly number[];
+}
+
+function positions(shape: readonly number[], strides: readonly number[], lead: number): Int32Array {
+  const at = new Int32Array(numel(shape));
+  const index = new Array<number>(shape.length).fill(0);
+  for (let i = 0; i < at.length; ++i) {
+    at[i] = index.reduce((sum, k, d) => sum + k * strides[d]!, lead);
+    for (let d = shape.length - 1; d >= 0 && ++index[d]! === shape[d]; --d) index[d] = 0;
+  }
+  return at;
+}
+
+function imageOf(operand: Operand, poison: number): Image {
+  const { dtype, shape, values } = operand;
+  const strides = operand.strides ?? contiguousStrides(shape);
+  const lead = operand.lead ?? 16;
+  const at = positions(shape, strides, lead);
+  const extent = at.reduce((last, p) => Math.max(last, p + 1), lead);
+  const raw = rawArray(dtype, extent + GUARD);
+  new Uint8Array(raw.buffer).fill(poison);
+  if (values) for (let i = 0; i < at.length; ++i) encode(raw, at[i]!, values[i]!, dtype);
+  return { operand, raw, at, lead, strides };
+}
+
+type Images = Record<string, Image>;
+
+function imagesOf(problem: Problem, poison: number): Images {
+  const images: Images = {};
+  for (const [name, operand] of Object.entries(problem.operands)) {
+    if (operand && !operand.sameAs) images[name] = imageOf(operand, poison);
+  }
+  return images;
+}
+
+function valuesOf(images: Images): Values {
+  const values: Values = {};
+  for (const [name, { operand, raw, at }] of Object.entries(images)) {
+    values[name] = Float64Array.from(at, (p) => decode(raw, p, operand.dtype));
+  }
+  return values;
+}
+
+function kernelOf(op: OpName): (args: Record<string, unknown>) => void {
+  const name = (op[0]!.toLowerCase() + op.slice(1)) as keyof typeof kernels;
+  return kernels[name] as unknown as (args: Record<string, unknown>) => void;
+}
+
+/** Runs `op` over copies of the images on `device` and returns the images of what it left. */
+function execute(device: Device, op: OpName, problem: Problem, images: Images): Images {
+  const buffers: Record<string, Buffer> = {};
+  const args: Record<string, unknown> = { ...problem.args };
+  for (const [name, { operand, raw, lead, strides }] of Object.entries(images)) {
+    const buffer = Buffer.allocate(device, raw.byteLength);
+    buffer.write(0, raw);
+    buffers[name] = buffer;
+    const { dtype, shape } = operand;
+    args[name] = { buffer, dtype, shape, offset: lead, strides };
+  }
+  for (const [name, operand] of Object.entries(problem.operands)) {
+    if (!operand) args[name] = null;
+    else if (operand.sameAs) args[name] = args[operand.sameAs];
+  }
+  const result: Images = {};
+  try {
+    kernelOf(op)(args);
+    for (const [name, image] of Object.entries(images)) {
+      const raw = rawArray(image.operand.dtype, image.raw.length);
+      buffers[name]!.read(0, raw);
+      result[name] = { ...image, raw };
+    }
+  } finally {
+    for (const buffer of Object.values(buffers)) buffer.release();
+  }
+  return result;
+}
+
+/** Everything but the elements that the op writes must be as it was. */
+function checkUntouched(name: string, before: Image, after: Image): void {
+  const written = new Uint8Array(before.raw.length);
+  if (before.operand.check) for (const p of before.at) written[p] = 1;
+  for (let p = 0; p < written.length; ++p) {
+    if (!written[p] && before.raw[p] !== after.raw[p] && before.raw[p] === before.raw[p]) {
+      assert.fail(`${name}: element ${p - before.lead} outside its view was changed`);
+    }
+  }
+}
+
+function sameElement(a: Image, b: Image, p: number): boolean {
+  if (Object.is(a.raw[p], b.raw[p])) return true;
+  const { dtype } = a.operand;
+  return Number.isNaN(decode(a.raw, p, dtype)) && Number.isNaN(decode(b.raw, p, dtype));
+}
+
+function checkSameBits(name: string, expected: Image, got: Image, what: string): void {
+  expected.at.forEach((p, i) => {
+    if (sameElement(expected, got, p)) return;
+    const { dtype } = expected.operand;
+    const values = `${decode(expected.raw, p, dtype)}, got ${decode(got.raw, p, dtype)}`;
+    assert.fail(`${name}[${i}]: ${what}: expected ${values}`);
+  });
+}
+
+/** The largest finite magnitude of each scope of `expected`, repeated for every element. */
+function scales(expected: ArrayLike<number>, shape: readonly number[], check: Check): Float64Array {
+  const last = check.scope === 'row' && shape.length > 0 ? shape.at(-1)! : expected.length;
+  const width = check.scope === 'element' ? 1 : Math.max(last, 1);
+  const out = new Float64Array(expected.length);
+  for (let start = 0; start < out.length; start += width) {
+    const end = Math.min(start + width, out.length);
+    let scale = 0;
+    for (let i = start; i < end; ++i) {
+      const x = Math.abs(expected[i]!);
+      if (Number.isFinite(x)) scale = Math.max(scale, x);
+    }
+    out.fill(scale, start, end);
+  }
+  return out;
+}
+
+/** Compares decoded elements with `expected`, which is rounded to the dtype first. */
+export function checkValues(
+  name: string,
+  got: ArrayLike<number>,
+  expected: ArrayLike<number>,
+  operand: { dtype: DType; shape: readonly number[] },
+  check: Check,
+): void {
+  const cell = rawArray(operand.dtype, 1);
+  const scale = scales(expected, operand.shape, check);
+  assert.equal(got.length, expected.length, `${name}: the reference has another size`);
+  for (let i = 0; i < got.length; ++i) {
+    encode(cell, 0, expected[i]!, operand.dtype);
+    const want = check.tolerance === 0 || !Number.isFinite(expected[i]!) ? decode(cell, 0, operand.dtype) : expected[i]!;
+    const x = got[i]!;
+    const fine =
+      x === want ||
+      (Number.isNaN(x) && Number.isNaN(want)) ||
+      Math.abs(x - want) <= check.tolerance * scale[i]! + Number.MIN_VALUE;
+    if (!fine) assert.fail(`${name}[${i}]: expected ${want}, got ${x} (scale ${scale[i]})`);
+  }
+}
+
+function compareDevices(name: string, host: Image, got: Image): void {
+  const { check, dtype, shape } = host.operand;
+  if (check!.sameBits) return checkSameBits(name, host, got, 'the same bits as on the CPU');
+  const [expected, values] = [host, got].map(({ raw, at }) =>
+    Float64Array.from(at, (p) => decode(raw, p, dtype)),
+  );
+  checkValues(name, values!, expected!, { dtype, shape }, { ...check!, tolerance: 2 * check!.tolerance });
+}
+
+/**
+ * On the CPU against the reference, on any other device against the CPU. Every case runs twice over
+ * different poison, which shows elements that were left out and results that vary.
+ */
+function runCase(spec: Spec, name: string, device: Device): void {
+  const problem = spec.build(new Random(name));
+  const images = imagesOf(problem, 0xff);
+  const after = execute(device, spec.op, problem, images);
+  const other = imagesOf(problem, 0x55);
+  const again = execute(device, spec.op, problem, other);
+  for (const key of Object.keys(images)) {
+    checkUntouched(key, images[key]!, after[key]!);
+    checkUntouched(key, other[key]!, again[key]!);
+    if (images[key]!.operand.check) checkSameBits(key, after[key]!, again[key]!, 'the same bits in a second run');
+  }
+  const host = device.kind === 'cpu' ? null : execute(cpu(), spec.op, problem, images);
+  const expected = host ? {} : problem.reference(valuesOf(images));
+  for (const [key, { operand, raw, at }] of Object.entries(after)) {
+    if (!operand.check) continue;
+    if (host) {
+      compareDevices(key, host[key]!, after[key]!);
+      continue;
+    }
+    assert.ok(expected[key], `the reference lacks ${key}`);
+    const got = Float64Array.from(at, (p) => decode(raw, p, operand.dtype));
+    checkValues(key, got, expected[key], operand, operand.check);
+  }
+}
+
+/** A case whose inputs are seeded with its name. */
+export function opCase(spec: Spec): MatrixCase {
+  const name = `${spec.op} ${spec.dtype} ${spec.title}`;
+  return {
+    name,
+    op: spec.op,
+    run: (device) => runCase(spec, name, device),
+    skip: (device) => (spec.dtype === 'f64' && device.kind !== 'cpu' ? 'f64 exists on the CPU only' : null),
+  };
+}
