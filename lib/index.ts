@@ -1,7 +1,7 @@
 // The public surface of @ds/native.
 import type { DsConfig } from '../types/config.js';
 import { resolveConfig } from './config/index.js';
-import { type Dataset, DataLoader } from './data/index.js';
+import { type Batched, DataLoader, type Dataset } from './data/index.js';
 import { buildEngine } from './engine/build.js';
 import type { Engine } from './engine/engine.js';
 import { DsError } from './errors.js';
@@ -24,22 +24,22 @@ export { cpu, type Device, device, probeGpus, setThreads, threads } from './runt
 export * from './tensor/index.js';
 export { version } from './version.js';
 
-export interface InitializeOptions<Sample = unknown> {
+export interface InitializeOptions<Sample, Batch> {
   model: Module;
   /** A path to a ds_config.json, base64, or the object itself. */
   config: string | DsConfig;
-  /** When given, `trainLoader` serves it in micro-batches. */
+  /** When given, `trainLoader` serves it in micro-batches, on the engine's device. */
   trainingData?: Dataset<Sample>;
-  /** Makes a batch of samples; default: stacks tensors and typed arrays. */
-  collate?: (samples: Sample[], device: Device) => unknown;
+  /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
+  collate?: (samples: Sample[], device: Device) => Batch;
   /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. */
   device?: string | Device;
 }
 
-export interface Initialized {
+export interface Initialized<Sample, Batch> {
   engine: Engine;
   optimizer: Optimizer;
-  trainLoader: DataLoader | null;
+  trainLoader: DataLoader<Sample, Batch> | null;
   lrScheduler: LrSchedule;
 }
 
@@ -48,13 +48,16 @@ export interface Initialized {
  * buffers on the device, their master weights and optimizer state to where the configuration says.
  * Throws DsError (DS_CONFIG, DS_DEVICE, DS_OUT_OF_MEMORY).
  */
-export async function initialize<Sample = unknown>(
-  options: InitializeOptions<Sample>,
-): Promise<Initialized> {
-  const { model, config, trainingData, collate } = options;
+export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
+  options: InitializeOptions<Sample, Batch>,
+): Promise<Initialized<Sample, Batch>> {
+  const { model, config, trainingData } = options;
   if (!model) {
     throw new DsError({
-      code: 'DS_ARGUMENT', op: 'initialize', expected: 'a model', got: String(model),
+      code: 'DS_ARGUMENT',
+      op: 'initialize',
+      expected: 'a model',
+      got: String(model),
     });
   }
   const resolved = resolveConfig(config, { worldSize: 1 });
@@ -63,11 +66,11 @@ export async function initialize<Sample = unknown>(
   const engine = buildEngine(model, resolved, device);
   const { optimizer, schedule: lrScheduler } = engine.parts;
   const trainLoader = trainingData
-    ? new DataLoader(trainingData as Dataset<unknown>, {
+    ? new DataLoader<Sample, Batch>(trainingData, {
         batchSize: engine.trainMicroBatchSizePerGpu(),
         device,
-        ...(resolved.seed !== null ? { seed: resolved.seed } : {}),
-        ...(collate ? { collate: collate as (samples: unknown[], device: Device) => unknown } : {}),
+        seed: resolved.seed ?? 0,
+        collate: options.collate,
       })
     : null;
   return { engine, optimizer, trainLoader, lrScheduler };

@@ -58,15 +58,16 @@ export class Engine {
   private readonly results = new Scope();
   private readonly timer: PhaseTimer;
   private readTimes: (() => PhaseTimes) | null = null;
+  private readonly removeHooks: readonly (() => void)[];
 
   constructor(readonly parts: EngineParts) {
     this.module = parts.module;
     this.device = parts.device;
     this.timer = new PhaseTimer(parts.device);
-    for (const unit of parts.units) {
-      unit.module.registerForwardPreHook(() => parts.placement.awaitWeights(unit));
+    this.removeHooks = parts.units.map((unit) => {
       unit.onReady = () => this.gradReady(unit);
-    }
+      return unit.module.registerForwardPreHook(() => parts.placement.awaitWeights(unit));
+    });
   }
 
   /** Runs the model. Throws what the model throws. */
@@ -219,6 +220,7 @@ export class Engine {
   /** Frees everything the engine owns. The model's parameters are gone with it. */
   destroy(): void {
     this.parts.placement.synchronize();
+    for (const remove of this.removeHooks) remove();
     this.results.release();
     this.parts.control.dispose();
     this.parts.placement.dispose();
