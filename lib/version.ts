@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { packageRoot } from './runtime/addon.js';
+import { packageRoot } from './runtime/package-root.js';
 
 export const version: string = JSON.parse(
   readFileSync(join(packageRoot(), 'package.json'), 'utf8'),

@@ -14,6 +14,8 @@ export interface Addon {
   /** Opens device `number` (0 CPU, 1 + i GPU i) and returns its compute stream. */
   open(number: number): number;
   probe(): GpuProbe;
+  /** Where the loader finds shared library `name`; empty when it does not. */
+  libraryPath(name: string): string;
   deviceInfo(number: number): DeviceInfo;
   memoryStats(number: number): MemoryStats;
   resetPeaks(number: number): void;

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "../core/dynamic_library.h"
 #include "../core/thread_pool.h"
 #include "../cpu/cpu_device.h"
 #include "addon.h"
@@ -52,6 +53,15 @@ napi_value probe(Addon& addon) {
   out.Set("runtimeVersion", found.runtime_version);
   out.Set("message", found.message);
   return out;
+}
+
+/// Where the loader finds a shared library; empty when it does not.
+napi_value library_path(Addon& addon, std::string name) {
+  try {
+    return Napi::String::New(addon.env, DynamicLibrary::open({name, {name}, ""}).path());
+  } catch (const Error&) {
+    return Napi::String::New(addon.env, "");
+  }
 }
 
 napi_value device_info(Addon& addon, double number) {
@@ -209,6 +219,7 @@ constexpr Row kRows[] = {
     {"timeOp", Trampoline<time_op>::call},
     {"open", Trampoline<open>::call},
     {"probe", Trampoline<probe>::call},
+    {"libraryPath", Trampoline<library_path>::call},
     {"deviceInfo", Trampoline<device_info>::call},
     {"memoryStats", Trampoline<memory_stats>::call},
     {"resetPeaks", Trampoline<reset_peaks>::call},

@@ -1,20 +1,16 @@
 // Finds and loads the native addon, once, with a clear sentence when that is impossible.
-import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { dirname, join } from 'node:path';
 
 import type { Addon } from '../../types/addon.js';
 import { DsError } from '../errors.js';
+import { packageRoot } from './package-root.js';
 
-/** The package's root folder, from dist/runtime, lib/runtime or build/js/lib/runtime. */
-export function packageRoot(): string {
-  let folder = __dirname;
-  while (!existsSync(join(folder, 'binding.gyp')) && !existsSync(join(folder, 'prebuilds'))) {
-    const parent = dirname(folder);
-    if (parent === folder) return join(__dirname, '..', '..');
-    folder = parent;
-  }
-  return folder;
+export { packageRoot };
+
+/** The file that load() loads. */
+export function addonPath(): string {
+  const find = require('node-gyp-build') as { path(root: string): string };
+  return process.env.DS_NATIVE_BINDING ?? find.path(packageRoot());
 }
 
 /** Loads DS_NATIVE_BINDING if it is set, else what node-gyp-build finds in build/ or prebuilds/. */

@@ -1,0 +1,74 @@
+// What this installation can use here: the addon, devices, and libraries that are opened at run time.
+import { DsError } from '../errors.js';
+import { addon, addonPath } from './addon.js';
+import { native } from './call.js';
+import { device, type GpuProbe, probeGpus, threads } from './device.js';
+import { fileEngineName } from './file.js';
+
+export interface LibraryReport {
+  name: string;
+  purpose: string;
+  /** Where it was found, or null. */
+  path: string | null;
+}
+
+export interface DeviceReport {
+  name: string;
+  /** Empty when the device could not be opened. */
+  description: string;
+  totalBytes: number;
+  error?: string;
+}
+
+export interface EnvironmentReport {
+  addon: string;
+  threads: number;
+  /** "io_uring" or "threads". */
+  fileEngine: string;
+  gpu: GpuProbe;
+  devices: DeviceReport[];
+  libraries: LibraryReport[];
+}
+
+/** Any of `files` serves. */
+const LIBRARIES = [
+  {
+    name: 'cuBLASLt',
+    purpose: 'matrix products on a GPU',
+    files: [
+      'libcublasLt.so.13',
+      'libcublasLt.so.12',
+      'libcublasLt.so',
+      '/usr/local/cuda/lib64/libcublasLt.so',
+    ],
+  },
+  { name: 'NCCL', purpose: 'training on several GPUs', files: ['libnccl.so.2'] },
+];
+
+/** Looks at everything once; opens every GPU. */
+export function inspectEnvironment(): EnvironmentReport {
+  const gpu = probeGpus();
+  const gpus = Array.from({ length: gpu.deviceCount }, (_, i) => `cuda:${i}`);
+  return {
+    addon: addonPath(),
+    threads: threads(),
+    fileEngine: fileEngineName(),
+    gpu,
+    devices: ['cpu', ...gpus].map(inspectDevice),
+    libraries: LIBRARIES.map(({ name, purpose, files }) => {
+      const found = files.map((file) => native(() => addon.libraryPath(file))).find(Boolean);
+      return { name, purpose, path: found ?? null };
+    }),
+  };
+}
+
+function inspectDevice(name: string): DeviceReport {
+  try {
+    const { info } = device(name);
+    const description = `${info.name}, ${info.detail}`;
+    return { name, description, totalBytes: info.totalBytes };
+  } catch (error) {
+    if (!(error instanceof DsError)) throw error;
+    return { name, description: '', totalBytes: 0, error: error.message };
+  }
+}
