@@ -41,14 +41,31 @@ __device__ __forceinline__ void update(const State<G, W>& s, float factor, int64
   if (s.weight) store_streaming(s.weight + at, weight);
 }
 
+/// A skipped step: the weights are the master's, rounded.
+template <int N, class G, class W>
+__device__ __forceinline__ void emit(const State<G, W>& s, int64_t at) {
+  const Vector<float, N> p = load_streaming<N>(s.master + at);
+  Vector<W, N> weight;
+#pragma unroll
+  for (int i = 0; i < N; ++i) weight.v[i] = from_float<W>(p.v[i]);
+  store_streaming(s.weight + at, weight);
+}
+
 template <int N, class G, class W>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(State<G, W> s) {
   const float factor = s.control[0];
-  if (s.control[1] == 0) return;
+  const bool apply = s.control[1] != 0;
+  if (!apply && !s.weight) return;
   const int64_t packets = s.n / N, step = int64_t{gridDim.x} * kThreads;
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  for (int64_t i = first; i < packets; i += step) update<N>(s, factor, i * N);
-  if (first < s.n - packets * N) update<1>(s, factor, packets * N + first);
+  const int64_t tail = packets * N + first;
+  if (apply) {
+    for (int64_t i = first; i < packets; i += step) update<N>(s, factor, i * N);
+    if (tail < s.n) update<1>(s, factor, tail);
+  } else {
+    for (int64_t i = first; i < packets; i += step) emit<N>(s, i * N);
+    if (tail < s.n) emit<1>(s, tail);
+  }
 }
 
 template <class G, class W>

@@ -78,12 +78,15 @@ void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begi
   static UpdateBlock* const update_block = choose_update_block();
   const FlushDenormals flush;
   const float factor = op.control.as<float>()[0];
+  const bool apply = op.control.as<float>()[1] != 0.0f;
   alignas(64) float grad[kBlock];
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t count = std::min(kBlock, end - i);
     float* const p = op.master.as<float>() + i;
-    widen(op.grad.as<G>() + i, grad, count);
-    update_block(constants, factor, grad, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
+    if (apply) {
+      widen(op.grad.as<G>() + i, grad, count);
+      update_block(constants, factor, grad, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
+    }
     if (op.weight) narrow(p, op.weight.as<W>() + i, count);
   }
 }
@@ -92,7 +95,6 @@ void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begi
 
 void run(const AdamW& op, CpuContext& ctx) {
   check(op);
-  if (op.control.as<float>()[1] == 0.0f) return;
   const AdamWConstants constants = adamw_constants(op);
   const DType weight_dtype = op.weight ? op.weight.dtype : DType::f32;
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {

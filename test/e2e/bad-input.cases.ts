@@ -81,7 +81,7 @@ export const cases: Case[] = [
     name: 'mixed devices are a typed error',
     async run(device) {
       if (device.kind === 'cpu') {
-        await expectError('DS_DEVICE', /cuda/, () => findDevice('cuda:99'));
+        await expectError('DS_DEVICE', /GPU 99/, () => findDevice('cuda:99'));
         return;
       }
       await expectError('DS_DEVICE', /add|Binary/, () => {

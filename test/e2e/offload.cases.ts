@@ -11,8 +11,8 @@ function equalCase(label: string, options: Omit<TinyOptions, 'offload'>): Case {
     async run(device) {
       device.setDeterministic(true);
       const resident = await tinyEngine({ ...options, offload: false }, device);
-      const offloaded = await tinyEngine({ ...options, offload: true }, device);
       const expected = trainTiny(resident, 0, steps);
+      const offloaded = await tinyEngine({ ...options, offload: true }, device);
       const losses = trainTiny(offloaded, 0, steps);
       assert.deepEqual(losses, expected);
       assert.ok((losses.at(-1) as number) < (losses[0] as number) * 0.8, `no learning: ${losses}`);

@@ -7,7 +7,12 @@ import { contiguousStrides, describe, isContiguous, numel, type View } from '../
 import type { GradSink } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 
-export function shapeError(op: string, expected: string, got: string, hint?: string): DsError {
+export function shapeError(
+  op: string,
+  expected: string,
+  got: string,
+  hint = 'Compare the shapes of its operands; reshape() and transpose() change them.',
+): DsError {
   return new DsError({ code: 'DS_SHAPE', op, expected, got, hint });
 }
 
