@@ -1,0 +1,197 @@
+// Fused attention on the GPU: tensor-core kernels for bf16 and f16, plain ones for f32.
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention_key_gradient.cuh"
+#include "attention_plain.cuh"
+#include "attention_query_gradient.cuh"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int64_t kMaxRows = int64_t{1} << 30;  // row numbers are int32, with room for a tile
+constexpr int64_t kTurnBytes = 16 << 20;        // keys and values that may share the L2 cache
+
+void check_operand(const char* op, const View& v, const char* name, const View& like) {
+  DS_CHECK_SHAPE(v.ndim == 4, op, text(name, " [B, H, rows, D]"), v.describe());
+  require_same_dtype(op, like, v);
+  DS_CHECK_SHAPE(v.shape[3] <= 1 || v.strides[3] == 1, op, text(name, " with last stride 1"),
+                 text(name, " with last stride ", v.strides[3]));
+}
+
+void check_shape(const char* op, const View& v, const char* name, const int64_t (&shape)[4]) {
+  const bool same = v.ndim == 4 && std::equal(shape, shape + 4, v.shape);
+  DS_CHECK_SHAPE(same, op,
+                 text(name, " [", shape[0], ", ", shape[1], ", ", shape[2], ", ", shape[3], "]"),
+                 v.describe());
+}
+
+/// The checks that forward and backward share, and the sizes they establish.
+template <class Op>
+AttentionSizes checked_sizes(const char* op, const Op& x) {
+  check_operand(op, x.q, "q", x.q);
+  check_operand(op, x.k, "k", x.q);
+  check_operand(op, x.v, "v", x.q);
+  check_operand(op, x.out, "out", x.q);
+  const int64_t B = x.q.shape[0], H = x.q.shape[1], T = x.q.shape[2], D = x.q.shape[3];
+  const int64_t Hk = x.k.shape[1], S = x.k.shape[2];
+  check_shape(op, x.k, "k", {B, Hk, S, D});
+  check_shape(op, x.v, "v", {B, Hk, S, D});
+  check_shape(op, x.out, "out", {B, H, T, D});
+  DS_CHECK_SHAPE(Hk > 0 ? H % Hk == 0 : H == 0, op, "query heads a multiple of key heads",
+                 text(H, " query heads, ", Hk, " key heads"));
+  DS_CHECK_SHAPE(!x.causal || S >= T, op, "at least as many keys as queries when causal",
+                 text(T, " queries, ", S, " keys"));
+  DS_CHECK_SHAPE(T <= kMaxRows && S <= kMaxRows && B <= kMaxRows && H <= kMaxRows, op,
+                 text("sizes up to ", kMaxRows), text(x.q.describe(), " and ", x.k.describe()));
+  if (D > kPlainHeadDim)
+    throw Error("DS_SHAPE", op, text("a head dim D up to ", kPlainHeadDim), text("D = ", D),
+                "Use more, smaller heads.");
+  const int64_t lse_shape[3] = {B, H, T};
+  const bool fits = x.lse.ndim == 3 && std::equal(lse_shape, lse_shape + 3, x.lse.shape);
+  DS_CHECK_SHAPE(fits, op, text("lse [", B, ", ", H, ", ", T, "]"), x.lse.describe());
+  require_contiguous(op, x.lse, "lse");
+  if (x.lse.dtype != DType::f32) throw Error("DS_DTYPE", op, "lse f32", name_of(x.lse.dtype));
+
+  AttentionSizes sizes{};
+  sizes.batches = static_cast<int>(B);
+  sizes.heads = static_cast<int>(H);
+  sizes.key_heads = static_cast<int>(Hk);
+  sizes.rows = static_cast<int>(T);
+  sizes.keys = static_cast<int>(S);
+  sizes.d = static_cast<int>(D);
+  sizes.causal = x.causal;
+  sizes.scale = static_cast<float>(x.scale);
+  sizes.scale_log2 = static_cast<float>(x.scale * 1.4426950408889634);
+  const int64_t pair_bytes = std::max<int64_t>(1, (S + T) * D * 2);
+  sizes.heads_in_turn = static_cast<int>(
+      std::clamp<int64_t>(kTurnBytes / pair_bytes, 1, std::max<int64_t>(1, B * H)));
+  return sizes;
+}
+
+/// Launch grids are one-dimensional; 16 rows is the smallest tile of any kernel.
+void check_grid(const char* op, const AttentionSizes& sizes) {
+  const double rows = std::max(sizes.rows, sizes.keys);
+  const double blocks = (rows / 16 + 1) * sizes.heads * sizes.batches;
+  DS_CHECK_SHAPE(blocks < 2147483647.0, op, "fewer than 2^31 tiles of 16 rows over all heads",
+                 text(blocks));
+}
+
+template <class T>
+HeadsView<T> heads_view(const View& v) {
+  const auto aligned = [](int64_t n) { return n % 8 == 0; };
+  const bool vectors = reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && aligned(v.shape[3]) &&
+                       (v.shape[0] < 2 || aligned(v.strides[0])) &&
+                       (v.shape[1] < 2 || aligned(v.strides[1])) &&
+                       (v.shape[2] < 2 || aligned(v.strides[2]));
+  return {v.as<T>(), v.strides[0], v.strides[1], v.strides[2], vectors};
+}
+
+/// Tensor cores take head dims up to 128 and rely on a positive scale for the running maximum.
+template <class T>
+bool tensor_cores_serve(const AttentionSizes& sizes) {
+  return sizeof(T) == 2 && sizes.d <= 128 && sizes.scale > 0.f;
+}
+
+// Tile sizes by head dim; the shapes' own headers name the parameters.
+template <int kD> struct Shapes;
+template <> struct Shapes<32> {
+  using Forward = ForwardShape<32, 128, 64, 4, 2, true>;
+  using KeyGradient = KeyGradientShape<32, 128, 64, 4, 2, 32, true, true>;
+  using QueryGradient = QueryGradientShape<32, 128, 64, 4, 2, 32, true>;
+};
+template <> struct Shapes<64> {
+  using Forward = ForwardShape<64, 128, 64, 4, 2, true>;
+  using KeyGradient = KeyGradientShape<64, 128, 64, 4, 2, 32, false, false>;
+  using QueryGradient = QueryGradientShape<64, 128, 64, 4, 2, 32, true>;
+};
+template <> struct Shapes<96> {
+  using Forward = ForwardShape<96, 128, 64, 4, 2, false>;
+  using KeyGradient = KeyGradientShape<96, 64, 64, 4, 2, 16, true, true>;
+  using QueryGradient = QueryGradientShape<96, 64, 64, 4, 2, 32, true>;
+};
+template <> struct Shapes<128> {
+  using Forward = ForwardShape<128, 128, 64, 4, 2, false>;
+  using KeyGradient = KeyGradientShape<128, 64, 64, 4, 2, 16, true, true>;
+  using QueryGradient = QueryGradientShape<128, 64, 64, 4, 2, 16, true>;
+};
+
+template <class F>
+void with_shapes(int d, F&& f) {
+  if (d <= 32) return f(Shapes<32>{});
+  if (d <= 64) return f(Shapes<64>{});
+  if (d <= 96) return f(Shapes<96>{});
+  return f(Shapes<128>{});
+}
+
+template <class T>
+void run_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    if (tensor_cores_serve<T>(args.sizes))
+      return with_shapes(args.sizes.d, [&](auto shapes) {
+        launch_attention_forward<T, typename decltype(shapes)::Forward>(args, stream);
+      });
+  }
+  if (args.sizes.d <= 64) return launch_attention_plain<T, 32>(args, stream);
+  launch_attention_plain<T, 16>(args, stream);
+}
+
+template <class T>
+void run_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
+  launch_attention_statistics(args, stream);
+  if constexpr (sizeof(T) == 2) {
+    if (tensor_cores_serve<T>(args.sizes))
+      return with_shapes(args.sizes.d, [&](auto shapes) {
+        launch_attention_key_gradient<T, typename decltype(shapes)::KeyGradient>(args, stream);
+        launch_attention_query_gradient<T, typename decltype(shapes)::QueryGradient>(args, stream);
+      });
+  }
+  if (args.sizes.d <= 64) return launch_attention_plain_backward<T, 32>(args, stream);
+  launch_attention_plain_backward<T, 16>(args, stream);
+}
+
+}  // namespace
+
+/// Throws DS_SHAPE, or DS_DTYPE for anything but f32, f16 and bf16.
+void run(const Attention& x, CudaContext& ctx) {
+  const char* op = "attention";
+  const AttentionSizes sizes = checked_sizes(op, x);
+  if (x.lse.numel() == 0) return;
+  check_grid(op, sizes);
+  for_floating(op, x.q.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    run_forward<T>({heads_view<T>(x.q), heads_view<T>(x.k), heads_view<T>(x.v),
+                    heads_view<T>(x.out), x.lse.as<float>(), sizes},
+                   ctx.stream);
+  });
+}
+
+/// Scratch: 8 bytes a query row. Throws as the forward does.
+void run(const AttentionBackward& x, CudaContext& ctx) {
+  const char* op = "attention_backward";
+  const AttentionSizes sizes = checked_sizes(op, x);
+  const auto like = [&](const View& v, const char* name, const View& other) {
+    check_operand(op, v, name, x.q);
+    check_shape(op, v, name, {other.shape[0], other.shape[1], other.shape[2], other.shape[3]});
+  };
+  like(x.dout, "dout", x.q);
+  like(x.dq, "dq", x.q);
+  like(x.dk, "dk", x.k);
+  like(x.dv, "dv", x.v);
+  if (x.q.shape[0] == 0 || x.q.shape[1] == 0) return;
+  check_grid(op, sizes);
+  auto* statistics = ctx.scratch_of<RowStatistics>(
+      static_cast<size_t>(padded_rows(sizes.rows)) * sizes.heads * sizes.batches);
+  for_floating(op, x.q.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    run_backward<T>({heads_view<T>(x.q), heads_view<T>(x.k), heads_view<T>(x.v),
+                     heads_view<T>(x.out), heads_view<T>(x.dout), heads_view<T>(x.dq),
+                     heads_view<T>(x.dk), heads_view<T>(x.dv), x.lse.as<float>(), statistics,
+                     sizes},
+                    ctx.stream);
+  });
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,87 @@
+// FlashAttention-2 backward on mma.sync, deterministic: one kernel for dk and dv, one for dq.
+//
+// A single kernel per key block needs five products but must add dq across thread blocks: atomics
+// are not deterministic, and taking turns costs an f32 copy of dq in memory, waiting, and a pass of
+// P and dS through shared memory to re-arrange them. Two kernels need seven products, yet every sum
+// stays in one warp's registers in a fixed order and P and dS never leave them: each product's
+// accumulators are the next one's left operand. On mma.sync, where shared memory bandwidth and the
+// exponentials limit as much as the products do, that is the faster of the deterministic designs at
+// D <= 64 and about even at D = 128; it also needs no f32 copy of dq.
+// Source: Dao 2023 (FlashAttention-2), algorithm 2, split in two.
+#pragma once
+
+#include "attention_tile.cuh"
+
+namespace ds::cuda {
+
+/// What a query row needs beside its elements. Rows after the last: {infinity, 0}, which makes the
+/// probabilities of padding exactly 0.
+struct RowStatistics {
+  float lse_log2;  // lse log2(e)
+  float delta;     // sum(out * dout)
+};
+constexpr int kStatisticsPadding = 128;  // rows of a head's statistics are padded to a multiple
+
+inline __host__ __device__ int64_t padded_rows(int rows) {
+  return (static_cast<int64_t>(rows) + kStatisticsPadding - 1) / kStatisticsPadding *
+         kStatisticsPadding;
+}
+
+template <class T>
+struct BackwardArguments {
+  HeadsView<T> q, k, v, out, dout, dq, dk, dv;
+  const float* lse;
+  RowStatistics* statistics;  // [B, H, padded_rows], scratch
+  AttentionSizes sizes;
+
+  __device__ RowStatistics* statistics_of(int batch, int head) const {
+    const int64_t which = static_cast<int64_t>(batch) * sizes.heads + head;
+    return statistics + which * padded_rows(sizes.rows);
+  }
+};
+
+/// Eight lanes a row: lse_log2 and delta, padding included.
+template <class T>
+__global__ void attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t padded = padded_rows(sizes.rows);
+  const int64_t index = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
+  const int lane = threadIdx.x % 8;
+  if (index >= padded * sizes.heads * sizes.batches) return;
+  const int64_t which = index / padded, row = index % padded;
+  const int batch = static_cast<int>(which / sizes.heads);
+  const int head = static_cast<int>(which % sizes.heads);
+  const bool valid = row < sizes.rows;
+  float delta = 0.f;
+  if (valid) {
+    const T* out = args.out.at(batch, head, row);
+    const T* dout = args.dout.at(batch, head, row);
+    if (args.out.vectors && args.dout.vectors && sizeof(T) == 2) {
+      for (int d = lane * 8; d < sizes.d; d += 64) {
+        const Packet<T> a = load_packet(out + d), b = load_packet(dout + d);
+#pragma unroll
+        for (int i = 0; i < Packet<T>::size; ++i) delta += to_float(a.v[i]) * to_float(b.v[i]);
+      }
+    } else {
+      for (int d = lane; d < sizes.d; d += 8) delta += to_float(out[d]) * to_float(dout[d]);
+    }
+  }
+#pragma unroll
+  for (int other = 4; other > 0; other /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, other, 8);
+  if (lane == 0)
+    args.statistics[index] = {valid ? args.lse[which * sizes.rows + row] * 1.4426950408889634f
+                                    : INFINITY, delta};
+}
+
+template <class T>
+void launch_attention_statistics(const BackwardArguments<T>& args, cudaStream_t stream) {
+  constexpr int threads = 256;
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t rows = padded_rows(sizes.rows) * sizes.heads * sizes.batches;
+  if (rows == 0) return;
+  const auto grid = static_cast<unsigned>((rows * 8 + threads - 1) / threads);
+  attention_statistics_kernel<T><<<grid, threads, 0, stream>>>(args);
+  DS_CUDA_LAUNCHED("attention_backward");
+}
+
+}  // namespace ds::cuda

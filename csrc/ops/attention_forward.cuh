@@ -1,0 +1,199 @@
+// FlashAttention-2 forward on mma.sync: one thread block per (head, query block), keys streamed.
+//
+// Each warp owns kTiles x 16 query rows from the first score to the stored output, so that the
+// softmax needs no exchange between warps and the probabilities pass from the first product to the
+// second in registers. Keys and values arrive by cp.async in two stages, one barrier per key block.
+// With two row tiles a warp, each key fragment read from shared memory feeds two mma; with one,
+// shared memory bandwidth would be the limit. Source: Dao 2023 (FlashAttention-2), algorithm 1.
+#pragma once
+
+#include "attention_tile.cuh"
+
+namespace ds::cuda {
+
+template <class T>
+struct ForwardArguments {
+  HeadsView<T> q, k, v, out;
+  float* lse;
+  AttentionSizes sizes;
+};
+
+/// Tile sizes of one kernel: queries a thread block, keys a stage, warps, thread blocks an SM is to
+/// hold. kQueryInRegisters keeps the query fragments instead of re-reading them from shared memory.
+template <int kHeadDim, int kQueryRows, int kKeyRows, int kWarpCount, int kBlocksPerSm,
+          bool kQueryInRegisters>
+struct ForwardShape {
+  static constexpr int head_dim = kHeadDim, rows = kQueryRows, keys = kKeyRows;
+  static constexpr int warps = kWarpCount, threads = 32 * kWarpCount;
+  static constexpr int blocks_per_sm = kBlocksPerSm;
+  static constexpr int tiles = kQueryRows / (16 * kWarpCount);
+  static constexpr bool query_in_registers = kQueryInRegisters;
+  static constexpr size_t shared_bytes = 2 * kHeadDim * (kQueryRows + 4 * kKeyRows);
+  static_assert(tiles * 16 * kWarpCount == kQueryRows && kKeyRows % 16 == 0);
+};
+
+/// A maximum may lag behind by this many powers of two before the accumulators are rescaled: the
+/// result is the same up to rounding, and after the first key blocks hardly any rescaling is left.
+constexpr float kMaxLag = 8.f;
+
+/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile.
+template <int kTiles, int kD>
+struct OnlineSoftmax {
+  float out[kTiles][kD / 8][4] = {};
+  float max[kTiles][2], sum[kTiles][2] = {};  // sum: of this thread's columns only
+
+  __device__ OnlineSoftmax() {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) max[m][0] = max[m][1] = -INFINITY;
+  }
+
+  /// Raises the maxima when a row of `scores` needs it, and rescales what was summed so far.
+  template <int kColumns>
+  __device__ __forceinline__ void update_max(const float (&scores)[kTiles][kColumns][4],
+                                             float scale_log2) {
+    float top[kTiles][2];
+    bool lags = false;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float t = max[m][half];
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n)
+          t = fmaxf(t, fmaxf(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
+        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
+        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
+        lags |= (t - max[m][half]) * scale_log2 > kMaxLag;
+        top[m][half] = t;
+      }
+    if (!__any_sync(0xffffffffu, lags)) return;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float factor = fast_exp2((max[m][half] - top[m][half]) * scale_log2);
+        max[m][half] = top[m][half];
+        sum[m][half] *= factor;
+#pragma unroll
+        for (int n = 0; n < kD / 8; ++n) {
+          out[m][n][half * 2] *= factor;
+          out[m][n][half * 2 + 1] *= factor;
+        }
+      }
+  }
+
+  /// scores = exp(scale (scores - max)), added to the sums.
+  template <int kColumns>
+  __device__ __forceinline__ void exponentiate(float (&scores)[kTiles][kColumns][4],
+                                               float scale_log2) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float base = max[m][half] * scale_log2;
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+          for (int e = half * 2; e < half * 2 + 2; ++e) {
+            scores[m][n][e] = fast_exp2(fmaf(scores[m][n][e], scale_log2, -base));
+            sum[m][half] += scores[m][n][e];
+          }
+      }
+  }
+};
+
+/// out and lse of one warp's rows; rows without any key give 0 and -infinity.
+template <class T, class Shape>
+__device__ __forceinline__ void finish_rows(OnlineSoftmax<Shape::tiles, Shape::head_dim>& state,
+                                            const ForwardArguments<T>& args, const Work& work,
+                                            int row, T* staging) {
+  const int lane = threadIdx.x % 32;
+  float* lse = args.lse + (static_cast<int64_t>(work.batch) * args.sizes.heads + work.head) *
+                              args.sizes.rows;
+#pragma unroll
+  for (int m = 0; m < Shape::tiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = state.sum[m][half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float factor = sum == 0.f ? 0.f : 1.f / sum;
+#pragma unroll
+      for (int n = 0; n < Shape::head_dim / 8; ++n) {
+        state.out[m][n][half * 2] *= factor;
+        state.out[m][n][half * 2 + 1] *= factor;
+      }
+      const int r = row + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 == 0 && r < args.sizes.rows)
+        lse[r] = sum == 0.f ? -INFINITY : state.max[m][half] * args.sizes.scale + logf(sum);
+    }
+  if (row < args.sizes.rows)
+    store_rows<T, Shape::tiles, Shape::head_dim>(
+        state.out, 1.f, staging, args.out, args.out.at(work.batch, work.head, row),
+        args.sizes.rows - row, args.sizes.d);
+}
+
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
+attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
+  constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kKeys = Shape::keys;
+  extern __shared__ __align__(128) unsigned char attention_shared[];
+  T* query_tile = reinterpret_cast<T*>(attention_shared);
+
+  const AttentionSizes& sizes = args.sizes;
+  const int query_blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
+  const Work work(blockIdx.x, query_blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
+  const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
+  const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * kTiles;
+  const int row = block_row + warp_row;
+  const int blocks = key_blocks<kKeys>(sizes, min(block_row + Shape::rows, sizes.rows));
+
+  const KeyStream<T, kKeys, kD, Shape::threads> stream{
+      query_tile + Shape::rows * kD, args.k, args.v, sizes, work.batch, work.head / sizes.group()};
+  load_tile<Shape::rows, kD, Shape::threads>(query_tile, args.q,
+                                             args.q.at(work.batch, work.head, block_row),
+                                             sizes.rows - block_row, sizes.d);
+  if (blocks > 0) stream.load(0);
+  cp_async_commit();
+
+  RowFragments<T, kTiles, kD, Shape::query_in_registers> query;
+  OnlineSoftmax<kTiles, kD> state;
+  for (int block = 0; block < blocks; ++block) {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (block + 1 < blocks) {
+      stream.load(block + 1);
+      cp_async_commit();
+    }
+    if (block == 0) query.attach(query_tile, warp_row);
+    const int first_key = block * kKeys;
+    if (first_key > last_key(sizes, row + 16 * kTiles - 1)) continue;
+
+    float scores[kTiles][kKeys / 8][4] = {};
+    multiply_by_rows<T, kD>(scores, query, stream.keys(block));
+    if (first_key + kKeys - 1 > last_key(sizes, row)) mask_scores(scores, sizes, row, first_key);
+    state.update_max(scores, sizes.scale_log2);
+    state.exponentiate(scores, sizes.scale_log2);
+    uint32_t probabilities[kTiles][kKeys / 16][4];
+    to_left_operand<T>(probabilities, scores);
+    multiply_by_columns<T, kD>(state.out, probabilities, stream.values(block));
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+  finish_rows<T, Shape>(state, args, work, row, query_tile + warp_row * kD);
+}
+
+/// Launches one shape. T is __nv_bfloat16 or __half; d <= Shape::head_dim.
+template <class T, class Shape>
+void launch_attention_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
+  const char* op = "attention";
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
+  const auto grid = static_cast<unsigned>(blocks * sizes.heads * sizes.batches);
+  const auto kernel = attention_forward_kernel<T, Shape>;
+  allow_shared_memory(kernel, Shape::shared_bytes, op);
+  kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);
+  DS_CUDA_LAUNCHED(op);
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,220 @@
+// The dk and dv kernel of the attention backward: one thread block per (key head, key block).
+#pragma once
+
+#include "attention_backward.cuh"
+
+namespace ds::cuda {
+
+/// Tiles of the dk/dv kernel: kKeyRows keys a thread block, kQueryRows queries a stage, worked on
+/// kChunkRows at a time. Keys and values are left operands, kept in registers or re-read.
+template <int kHeadDim, int kKeyRows, int kQueryRows, int kWarpCount, int kBlocksPerSm,
+          int kChunkRows, bool kKeysInRegisters, bool kValuesInRegisters>
+struct KeyGradientShape {
+  static constexpr int head_dim = kHeadDim, keys = kKeyRows, rows = kQueryRows, chunk = kChunkRows;
+  static constexpr int warps = kWarpCount, threads = 32 * kWarpCount;
+  static constexpr int blocks_per_sm = kBlocksPerSm, tiles = kKeyRows / (16 * kWarpCount);
+  static constexpr bool keys_in_registers = kKeysInRegisters;
+  static constexpr bool values_in_registers = kValuesInRegisters;
+  static constexpr size_t statistics_bytes = sizeof(RowStatistics) * 2 * kQueryRows;
+  static constexpr size_t shared_bytes =
+      2 * kHeadDim * (2 * kKeyRows + 4 * kQueryRows) + statistics_bytes;
+  static_assert(tiles * 16 * kWarpCount == kKeyRows && kQueryRows % kChunkRows == 0);
+  static_assert(kStatisticsPadding % kQueryRows == 0 && kChunkRows % 16 == 0);
+};
+
+/// The queries, douts and row statistics that one key block needs, streamed through two stages:
+/// the heads of the group one after the other, each from the first block of rows that sees a key.
+template <class T, class Shape>
+struct QueryStream {
+  static constexpr int kD = Shape::head_dim, kRows = Shape::rows;
+  const BackwardArguments<T>& args;
+  T* stages;                  // queries, douts, queries, douts
+  RowStatistics* statistics;  // one block a stage
+  int batch, first_head, first_block, end_block;
+  int next_head = 0, next_block = first_block;  // what load() brings next
+
+  __device__ int steps() const {
+    return max(0, end_block - first_block) * args.sizes.group();
+  }
+  __device__ T* queries(int step) const { return stages + step % 2 * 2 * kRows * kD; }
+  __device__ T* douts(int step) const { return queries(step) + kRows * kD; }
+  __device__ RowStatistics* statistics_of(int step) const { return statistics + step % 2 * kRows; }
+
+  /// Starts copying the next block into the stage of `step`; the caller commits.
+  __device__ __forceinline__ void load(int step) {
+    static_assert(Shape::threads >= kRows / 2);
+    const int head = first_head + next_head, row = next_block * kRows;
+    const int here = args.sizes.rows - row, pair = static_cast<int>(threadIdx.x) * 2;
+    load_tile<kRows, kD, Shape::threads>(queries(step), args.q, args.q.at(batch, head, row), here,
+                                         args.sizes.d);
+    load_tile<kRows, kD, Shape::threads>(douts(step), args.dout, args.dout.at(batch, head, row),
+                                         here, args.sizes.d);
+    if (pair < kRows)
+      cp_async_16(statistics_of(step) + pair, args.statistics_of(batch, head) + row + pair, true);
+    if (++next_block == end_block) {
+      next_block = first_block;
+      ++next_head;
+    }
+  }
+};
+
+/// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns queries; `key`
+/// and `query` are those of row 0 and column 0.
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4],
+                                            const AttentionSizes& sizes, int key, int query) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int first = key + m * 16 + half * 8 + lane / 4 - sizes.offset();  // query that sees it
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (query + n * 8 + lane % 4 * 2 + e < first) scores[m][n][half * 2 + e] = -INFINITY;
+    }
+}
+
+/// Scores become probabilities P; dp, which holds v dout^T - delta, becomes dS = P (dp - delta).
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void probabilities_by_key(float (&scores)[kTiles][kColumns][4],
+                                                     float (&dp)[kTiles][kColumns][4],
+                                                     const RowStatistics* statistics,
+                                                     float scale_log2) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    const float4 two = *reinterpret_cast<const float4*>(statistics + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        scores[m][n][e] = fast_exp2(fmaf(scores[m][n][e], scale_log2, e % 2 ? -two.z : -two.x));
+        dp[m][n][e] *= scores[m][n][e];
+      }
+  }
+}
+
+/// Starts dp at -delta of each column's query.
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumns][4],
+                                                     const RowStatistics* statistics) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    const float4 two = *reinterpret_cast<const float4*>(statistics + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dp[m][n][e] = e % 2 ? -two.w : -two.y;
+  }
+}
+
+/// One warp's keys and values, and the gradients it sums.
+template <class T, class Shape>
+struct KeyGradient {
+  static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
+  RowFragments<T, kTiles, kD, Shape::keys_in_registers> keys;
+  RowFragments<T, kTiles, kD, Shape::values_in_registers> values;
+  float dk[kTiles][kD / 8][4] = {}, dv[kTiles][kD / 8][4] = {};  // dk: before the scale
+
+  /// Adds kChunk queries, the first of which is `query`; the warp's first key is `key`.
+  __device__ __forceinline__ void add(const T* queries, const T* douts,
+                                      const RowStatistics* statistics, const AttentionSizes& sizes,
+                                      int key, int query) {
+    float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
+    start_at_minus_delta(dp, statistics);
+    multiply_by_rows<T, kD>(scores, keys, queries);
+    multiply_by_rows<T, kD>(dp, values, douts);
+    if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset())
+      mask_by_key(scores, sizes, key, query);
+    probabilities_by_key(scores, dp, statistics, sizes.scale_log2);
+    uint32_t left[kTiles][kChunk / 16][4];
+    to_left_operand<T>(left, scores);
+    multiply_by_columns<T, kD>(dv, left, douts);
+    to_left_operand<T>(left, dp);
+    multiply_by_columns<T, kD>(dk, left, queries);
+  }
+
+  /// Writes both gradients of the keys from `key` on; `staging` is this warp's own rows of a tile.
+  __device__ __forceinline__ void store(const BackwardArguments<T>& args, const Work& work, int key,
+                                        T* staging) const {
+    const AttentionSizes& sizes = args.sizes;
+    if (key >= sizes.keys) return;
+    store_rows<T, kTiles, kD>(dk, sizes.scale, staging, args.dk,
+                              args.dk.at(work.batch, work.head, key), sizes.keys - key, sizes.d);
+    store_rows<T, kTiles, kD>(dv, 1.f, staging, args.dv,
+                              args.dv.at(work.batch, work.head, key), sizes.keys - key, sizes.d);
+  }
+};
+
+/// dk and dv of one key block: every query of every head of the group that sees it, in order.
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
+attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
+  constexpr int kD = Shape::head_dim, kRows = Shape::rows;
+  extern __shared__ __align__(128) unsigned char attention_shared[];
+  T* key_tile = reinterpret_cast<T*>(attention_shared);
+  T* value_tile = key_tile + Shape::keys * kD;
+  T* stages = value_tile + Shape::keys * kD;
+
+  const AttentionSizes& sizes = args.sizes;
+  const int blocks = (sizes.keys + Shape::keys - 1) / Shape::keys;
+  const Work work(blockIdx.x, blocks, sizes.key_heads, sizes.batches, sizes.heads_in_turn);
+  const int block_key = work.block * Shape::keys, here = sizes.keys - block_key;
+  const int warp_key = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
+  const int key = block_key + warp_key;
+  QueryStream<T, Shape> stream{
+      args, stages, reinterpret_cast<RowStatistics*>(stages + 4 * kRows * kD), work.batch,
+      work.head * sizes.group(), sizes.causal ? max(0, block_key - sizes.offset()) / kRows : 0,
+      (sizes.rows + kRows - 1) / kRows};
+  load_tile<Shape::keys, kD, Shape::threads>(
+      key_tile, args.k, args.k.at(work.batch, work.head, block_key), here, sizes.d);
+  load_tile<Shape::keys, kD, Shape::threads>(
+      value_tile, args.v, args.v.at(work.batch, work.head, block_key), here, sizes.d);
+  const int steps = stream.steps();
+  if (steps > 0) stream.load(0);
+  cp_async_commit();
+
+  KeyGradient<T, Shape> gradient;
+  int query = stream.first_block * kRows;
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (step == 0) {
+      gradient.keys.attach(key_tile, warp_key);
+      gradient.values.attach(value_tile, warp_key);
+    }
+    if (step + 1 < steps) {
+      stream.load(step + 1);
+      cp_async_commit();
+    }
+#pragma unroll 1
+    for (int row = 0; row < kRows; row += Shape::chunk) {
+      if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset()) continue;
+      gradient.add(stream.queries(step) + row * kD, stream.douts(step) + row * kD,
+                   stream.statistics_of(step) + row, sizes, key, query + row);
+    }
+    query += kRows;
+    if (query >= sizes.rows) query = stream.first_block * kRows;
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+  gradient.store(args, work, key, key_tile + warp_key * kD);
+}
+
+/// Launches one shape; `heads_in_turn` of the arguments counts key heads here.
+template <class T, class Shape>
+void launch_attention_key_gradient(const BackwardArguments<T>& args, cudaStream_t stream) {
+  const char* op = "attention_backward";
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t blocks = (sizes.keys + Shape::keys - 1) / Shape::keys;
+  const auto grid = static_cast<unsigned>(blocks * sizes.key_heads * sizes.batches);
+  const auto kernel = attention_key_gradient_kernel<T, Shape>;
+  allow_shared_memory(kernel, Shape::shared_bytes, op);
+  if (grid == 0) return;
+  kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);
+  DS_CUDA_LAUNCHED(op);
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,139 @@
+// The dq kernel of the attention backward: one thread block per (head, query block).
+#pragma once
+
+#include "attention_backward.cuh"
+
+namespace ds::cuda {
+
+/// Tiles of the dq kernel: kQueryRows queries a thread block, kKeyRows keys a stage.
+template <int kHeadDim, int kQueryRows, int kKeyRows, int kWarpCount, int kBlocksPerSm,
+          int kChunkKeys, bool kInRegisters>
+struct QueryGradientShape {
+  static constexpr int head_dim = kHeadDim, rows = kQueryRows, keys = kKeyRows, chunk = kChunkKeys;
+  static constexpr int warps = kWarpCount, threads = 32 * kWarpCount;
+  static constexpr int blocks_per_sm = kBlocksPerSm, tiles = kQueryRows / (16 * kWarpCount);
+  static constexpr bool in_registers = kInRegisters;
+  static constexpr size_t shared_bytes = 2 * kHeadDim * (2 * kQueryRows + 4 * kKeyRows);
+  static_assert(tiles * 16 * kWarpCount == kQueryRows && kKeyRows % kChunkKeys == 0);
+  static_assert(kChunkKeys % 16 == 0);
+};
+
+/// One warp's queries and douts, and the dq it sums (before the scale).
+template <class T, class Shape>
+struct QueryGradient {
+  static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
+  RowFragments<T, kTiles, kD, Shape::in_registers> queries, douts;
+  float lse_log2[kTiles][2], delta[kTiles][2];
+  float dq[kTiles][kD / 8][4] = {};
+
+  /// Reads the statistics of the 16 kTiles rows from `row` on.
+  __device__ __forceinline__ void read_statistics(const RowStatistics* of_head, int row, int rows) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = row + m * 16 + half * 8 + lane / 4;
+        lse_log2[m][half] = r < rows ? of_head[r].lse_log2 : INFINITY;
+        delta[m][half] = r < rows ? of_head[r].delta : 0.f;
+      }
+  }
+
+  /// Adds kChunk keys, the first of which is `first_key`; the warp's first query is `row`.
+  __device__ __forceinline__ void add(const T* keys, const T* values, const AttentionSizes& sizes,
+                                      int row, int first_key) {
+    float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kChunk / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) dp[m][n][e] = -delta[m][e / 2];
+    multiply_by_rows<T, kD>(scores, queries, keys);
+    multiply_by_rows<T, kD>(dp, douts, values);
+    if (first_key + kChunk - 1 > last_key(sizes, row)) mask_scores(scores, sizes, row, first_key);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kChunk / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          dp[m][n][e] *=
+              fast_exp2(fmaf(scores[m][n][e], sizes.scale_log2, -lse_log2[m][e / 2]));
+    uint32_t left[kTiles][kChunk / 16][4];
+    to_left_operand<T>(left, dp);
+    multiply_by_columns<T, kD>(dq, left, keys);
+  }
+};
+
+/// dq of one query block: every key it sees, in order.
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
+attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
+  constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
+  extern __shared__ __align__(128) unsigned char attention_shared[];
+  T* query_tile = reinterpret_cast<T*>(attention_shared);
+  T* dout_tile = query_tile + Shape::rows * kD;
+
+  const AttentionSizes& sizes = args.sizes;
+  const int query_blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
+  const Work work(blockIdx.x, query_blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
+  const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
+  const int here = sizes.rows - block_row;
+  const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
+  const int row = block_row + warp_row;
+  const int blocks = key_blocks<kKeys>(sizes, min(block_row + Shape::rows, sizes.rows));
+
+  const KeyStream<T, kKeys, kD, Shape::threads> stream{
+      dout_tile + Shape::rows * kD, args.k, args.v, sizes, work.batch, work.head / sizes.group()};
+  load_tile<Shape::rows, kD, Shape::threads>(
+      query_tile, args.q, args.q.at(work.batch, work.head, block_row), here, sizes.d);
+  load_tile<Shape::rows, kD, Shape::threads>(
+      dout_tile, args.dout, args.dout.at(work.batch, work.head, block_row), here, sizes.d);
+  if (blocks > 0) stream.load(0);
+  cp_async_commit();
+
+  QueryGradient<T, Shape> gradient;
+  gradient.read_statistics(args.statistics_of(work.batch, work.head), row, sizes.rows);
+  for (int block = 0; block < blocks; ++block) {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (block == 0) {
+      gradient.queries.attach(query_tile, warp_row);
+      gradient.douts.attach(dout_tile, warp_row);
+    }
+    if (block + 1 < blocks) {
+      stream.load(block + 1);
+      cp_async_commit();
+    }
+#pragma unroll 1
+    for (int first = 0; first < kKeys; first += Shape::chunk) {
+      const int first_key = block * kKeys + first;
+      if (first_key > last_key(sizes, row + 16 * Shape::tiles - 1)) break;
+      gradient.add(stream.keys(block) + first * kD, stream.values(block) + first * kD, sizes, row,
+                   first_key);
+    }
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+  if (row < sizes.rows)
+    store_rows<T, Shape::tiles, kD>(gradient.dq, sizes.scale, query_tile + warp_row * kD, args.dq,
+                                    args.dq.at(work.batch, work.head, row), sizes.rows - row,
+                                    sizes.d);
+}
+
+/// Launches one shape.
+template <class T, class Shape>
+void launch_attention_query_gradient(const BackwardArguments<T>& args, cudaStream_t stream) {
+  const char* op = "attention_backward";
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
+  const auto grid = static_cast<unsigned>(blocks * sizes.heads * sizes.batches);
+  const auto kernel = attention_query_gradient_kernel<T, Shape>;
+  allow_shared_memory(kernel, Shape::shared_bytes, op);
+  if (grid == 0) return;
+  kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);
+  DS_CUDA_LAUNCHED(op);
+}
+
+}  // namespace ds::cuda

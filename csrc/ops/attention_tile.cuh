@@ -1,0 +1,170 @@
+// What the tensor-core attention kernels share: operands, the order of work, tile loads and stores.
+#pragma once
+
+#include "../cuda/mma.cuh"
+
+namespace ds::cuda {
+
+/// One [B, H, rows, D] operand with last stride 1; strides in elements.
+template <class T>
+struct HeadsView {
+  T* data;
+  int64_t batch_stride, head_stride, row_stride;
+  bool vectors;  // every row starts on a 16-byte border and D is a multiple of 8
+
+  __device__ T* at(int batch, int head, int64_t row) const {
+    return data + batch * batch_stride + head * head_stride + row * row_stride;
+  }
+};
+
+/// The sizes and the mask of one attention. Query t sees keys s <= t + keys - rows when `causal`.
+struct AttentionSizes {
+  int batches, heads, key_heads;
+  int rows, keys, d;
+  bool causal;
+  float scale;        // positive
+  float scale_log2;   // scale log2(e): scores become exponents of 2
+  int heads_in_turn;  // see Work
+
+  __host__ __device__ int offset() const { return keys - rows; }
+  __host__ __device__ int group() const { return heads / key_heads; }
+};
+
+/// Which (batch, head, block) a thread block works on. Heads are taken `heads_in_turn` at a time,
+/// as many as fit in L2 together; within a turn, block 0 of every head comes first, so that callers
+/// which number blocks from the longest to the shortest end with the short ones.
+struct Work {
+  int batch, head, block;
+
+  __device__ Work(unsigned index, int blocks, int heads, int batches, int heads_in_turn) {
+    const unsigned in_turn = static_cast<unsigned>(heads_in_turn) * blocks;
+    const unsigned turn = index / in_turn, place = index % in_turn;
+    const unsigned first = turn * heads_in_turn;
+    const unsigned here = min(static_cast<unsigned>(heads_in_turn),
+                              static_cast<unsigned>(heads) * batches - first);
+    block = static_cast<int>(place / here);
+    const unsigned which = first + place % here;
+    batch = static_cast<int>(which / heads);
+    head = static_cast<int>(which % heads);
+  }
+};
+
+/// Starts copying `rows` rows of d elements into a swizzled tile of kRows x kD, zeros elsewhere.
+/// The caller commits and waits; the element-wise path of unaligned rows has written by then.
+template <int kRows, int kD, int kThreads, class T>
+__device__ __forceinline__ void load_tile(T* tile, const HeadsView<T>& view, const T* source,
+                                          int rows, int d) {
+  constexpr int chunks = kD / 8, rows_at_once = kThreads / chunks;
+  const int chunk = threadIdx.x % chunks, first = threadIdx.x / chunks;
+  const int columns = d - chunk * 8;
+  const T* from = source + first * view.row_stride + chunk * 8;
+  if (kThreads % chunks != 0 && first >= rows_at_once) return;
+#pragma unroll
+  for (int row = first; row < kRows; row += rows_at_once, from += rows_at_once * view.row_stride) {
+    T* to = tile + swizzled<kD>(row, chunk);
+    const bool valid = row < rows && columns > 0;
+    if (view.vectors) {
+      cp_async_16(to, valid ? from : source, valid);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) to[i] = valid && i < columns ? from[i] : from_float<T>(0.f);
+    }
+  }
+}
+
+/// Rounds one warp's accumulators times `factor` and writes the first `rows` rows of d elements.
+/// `staging` is shared memory for 16 kTiles rows of kD that only this warp uses.
+template <class T, int kTiles, int kD>
+__device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4], float factor,
+                                           T* staging, const HeadsView<T>& view, T* target,
+                                           int rows, int d) {
+  const int lane = threadIdx.x % 32;
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = m * 16 + half * 8 + lane / 4;
+        *reinterpret_cast<uint32_t*>(staging + swizzled<kD>(row, n) + lane % 4 * 2) =
+            pack_pair<T>(acc[m][n][half * 2] * factor, acc[m][n][half * 2 + 1] * factor);
+      }
+  __syncwarp();
+  constexpr int chunks = kD / 8;
+  for (int i = lane; i < kTiles * 16 * chunks; i += 32) {
+    const int row = i / chunks, chunk = i % chunks;
+    if (row >= rows || chunk * 8 >= d) continue;
+    const T* from = staging + swizzled<kD>(row, chunk);
+    T* to = target + row * view.row_stride + chunk * 8;
+    if (view.vectors) {
+      *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(from);
+    } else {
+      for (int j = 0; j < min(8, d - chunk * 8); ++j) to[j] = from[j];
+    }
+  }
+  __syncwarp();
+}
+
+/// The last key that query `row` sees.
+__device__ __forceinline__ int last_key(const AttentionSizes& sizes, int row) {
+  return sizes.causal ? min(sizes.keys - 1, row + sizes.offset()) : sizes.keys - 1;
+}
+
+/// How many blocks of kKeys keys the queries before `end_row` need.
+template <int kKeys>
+__device__ __forceinline__ int key_blocks(const AttentionSizes& sizes, int end_row) {
+  const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset()) : sizes.keys;
+  return (keys + kKeys - 1) / kKeys;
+}
+
+/// The keys and values of one head, streamed through two stages of kKeys rows of shared memory.
+template <class T, int kKeys, int kD, int kThreads>
+struct KeyStream {
+  static constexpr int elements = 4 * kKeys * kD;
+  T* stages;  // keys, values, keys, values
+  const HeadsView<T>& k;
+  const HeadsView<T>& v;
+  const AttentionSizes& sizes;
+  int batch, key_head;
+
+  __device__ T* keys(int block) const { return stages + block % 2 * 2 * kKeys * kD; }
+  __device__ T* values(int block) const { return keys(block) + kKeys * kD; }
+
+  /// Starts copying a block into its stage; the caller commits.
+  __device__ __forceinline__ void load(int block) const {
+    const int first = block * kKeys, here = sizes.keys - first;
+    load_tile<kKeys, kD, kThreads>(keys(block), k, k.at(batch, key_head, first), here, sizes.d);
+    load_tile<kKeys, kD, kThreads>(values(block), v, v.at(batch, key_head, first), here, sizes.d);
+  }
+};
+
+/// Sets scores of keys after a row's last visible key to -infinity. `row` is the warp's first
+/// query, `first_key` the key of column 0.
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4],
+                                            const AttentionSizes& sizes, int row, int first_key) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int last = last_key(sizes, row + m * 16 + half * 8 + lane / 4);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (first_key + n * 8 + lane % 4 * 2 + e > last) scores[m][n][half * 2 + e] = -INFINITY;
+    }
+}
+
+/// Allows a kernel `bytes` of dynamic shared memory; above 48 KiB it has to be asked for.
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, size_t bytes, const char* op) {
+  if (bytes > 48 * 1024)
+    DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(bytes)), op);
+}
+
+}  // namespace ds::cuda
