@@ -4,9 +4,9 @@
 // are not deterministic, and taking turns costs an f32 copy of dq in memory, waiting, and a pass of
 // P and dS through shared memory to re-arrange them. Two kernels need seven products, yet every sum
 // stays in one warp's registers in a fixed order and P and dS never leave them: each product's
-// accumulators are the next one's left operand. On mma.sync, where shared memory bandwidth and the
-// exponentials limit as much as the products do, that is the faster of the deterministic designs at
-// D <= 64 and about even at D = 128; it also needs no f32 copy of dq.
+// accumulators are the next one's left operand. Counted in tensor-core and shared memory cycles of
+// mma.sync, the two extra products cost less than that traffic at D <= 64 and about as much at
+// D = 128; and no f32 copy of dq is needed.
 // Source: Dao 2023 (FlashAttention-2), algorithm 2, split in two.
 #pragma once
 
