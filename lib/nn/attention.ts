@@ -6,7 +6,10 @@ import { attention, causalSelfAttentionPacked, Tensor } from '../tensor/index.js
 import { Linear, type LinearOptions } from './layers.js';
 import { Module } from './module.js';
 
-/** Keys and values of the tokens so far, [B, H, capacity, D] each; owned by the scope it was made in. */
+/**
+ * Keys and values of the tokens so far, [B, H, capacity, D] each; owned by the scope it was made
+ * in.
+ */
 export class KeyValueCache {
   readonly keys: Tensor;
   readonly values: Tensor;

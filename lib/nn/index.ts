@@ -1,7 +1,7 @@
 // The nn room's door.
 export { CausalSelfAttention, KeyValueCache } from './attention.js';
-export * as init from './initializers.js';
 export type { Initializer } from './initializers.js';
+export * as init from './initializers.js';
 export * from './layers.js';
 export * from './losses.js';
 export * as models from './models/index.js';

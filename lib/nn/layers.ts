@@ -1,6 +1,17 @@
 // Layers with PyTorch's parameter names, shapes and default initialisation.
 import {
-  dropout, embedding, gelu, layerNorm, linear, linearGelu, relu, rmsNorm, sigmoid, silu, tanh, type Tensor,
+  dropout,
+  embedding,
+  gelu,
+  layerNorm,
+  linear,
+  linearGelu,
+  relu,
+  rmsNorm,
+  sigmoid,
+  silu,
+  type Tensor,
+  tanh,
 } from '../tensor/index.js';
 import { type Initializer, normal, ones, uniform, zeros } from './initializers.js';
 import { Module } from './module.js';
@@ -58,7 +69,10 @@ export class LayerNorm extends Module {
   readonly weight: Parameter;
   readonly bias: Parameter;
 
-  constructor(channels: number, readonly eps = 1e-5) {
+  constructor(
+    channels: number,
+    readonly eps = 1e-5,
+  ) {
     super();
     this.weight = new Parameter([channels], ones);
     this.bias = new Parameter([channels], zeros);
@@ -73,7 +87,10 @@ export class LayerNorm extends Module {
 export class RMSNorm extends Module {
   readonly weight: Parameter;
 
-  constructor(channels: number, readonly eps = 1e-5) {
+  constructor(
+    channels: number,
+    readonly eps = 1e-5,
+  ) {
     super();
     this.weight = new Parameter([channels], ones);
   }

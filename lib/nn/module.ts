@@ -1,6 +1,6 @@
-// Module: named parameters, buffers and child modules found in its fields; hooks, modes and state dicts.
+// Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
 import { DsError } from '../errors.js';
-import { device as findDevice, type Device } from '../runtime/device.js';
+import { type Device, device as findDevice } from '../runtime/device.js';
 import { type DType, dtypes, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
@@ -20,15 +20,15 @@ export interface NamedModule {
 type Field = Parameter | Tensor | Module;
 
 /**
- * Fields that are a Parameter, a Tensor (a buffer), a Module or an array of Modules belong to the module, under
- * their field names. Call it with call(), which runs the hooks around forward().
+ * Fields that are a Parameter, a Tensor (a buffer), a Module or an array of Modules belong to the
+ * module, under their field names. Call it with call(), which runs the hooks around forward().
  */
 export abstract class Module {
   training = true;
   private readonly preHooks = new Set<ForwardPreHook>();
   private readonly hooks = new Set<ForwardHook>();
 
-  // biome-ignore lint/suspicious/noExplicitAny: every subclass declares the inputs and the result of its own.
+  // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
 
   /** forward(...inputs) with the hooks around it. */
@@ -123,8 +123,8 @@ export abstract class Module {
   }
 
   /**
-   * The modules whose parameters move as one: by default the elements of every array of modules. What lies
-   * outside them belongs to the root.
+   * The modules whose parameters move as one: by default the elements of every array of modules.
+   * What lies outside them belongs to the root.
    */
   units(): NamedModule[] {
     const found: NamedModule[] = [];
@@ -155,8 +155,9 @@ export abstract class Module {
   }
 
   /**
-   * Copies values in, converted to each tensor's dtype and device. `strict` (default) refuses missing and unknown
-   * names; tied names may appear once or as often as they are. Throws DS_CHECKPOINT naming them.
+   * Copies values in, converted to each tensor's dtype and device. `strict` (default) refuses
+   * missing and unknown names; tied names may appear once or as often as they are. Throws
+   * DS_CHECKPOINT naming them.
    */
   loadStateDict(state: Record<string, Tensor>, { strict = true } = {}): void {
     const own = this.stateDict();
@@ -176,7 +177,10 @@ export abstract class Module {
     for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
   }
 
-  /** Moves parameters and buffers to a device and, or, a floating dtype. Call it before initialize(). */
+  /**
+   * Moves parameters and buffers to a device and, or, a floating dtype. Call it before
+   * initialize().
+   */
   to(...targets: (DType | Device | string)[]): this {
     for (const parameter of this.parameters()) {
       let { dtype } = parameter;
@@ -197,7 +201,10 @@ type InputsOf<M extends Module> = Parameters<M['forward']>;
 function relocate(parameter: Parameter, dtype: DType, home: Device): void {
   if (!isFloating(dtype)) {
     throw new DsError({
-      code: 'DS_DTYPE', op: 'Module.to', expected: 'a floating dtype', got: dtype,
+      code: 'DS_DTYPE',
+      op: 'Module.to',
+      expected: 'a floating dtype',
+      got: dtype,
     });
   }
   noGrad(() =>

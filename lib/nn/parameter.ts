@@ -11,8 +11,8 @@ import type { Initializer } from './initializers.js';
 export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
 
 /**
- * No scope owns it. The first use of its values makes f32 memory on the CPU, unless place() has moved it
- * elsewhere before: a large model then never exists twice.
+ * No scope owns it. The first use of its values makes f32 memory on the CPU, unless place() has
+ * moved it elsewhere before: a large model then never exists twice.
  */
 export class Parameter extends Tensor {
   constructor(
@@ -38,7 +38,10 @@ export class Parameter extends Tensor {
     return this.memory !== Buffer.released;
   }
 
-  /** Writes the current values, or the initial ones if nobody has asked for any yet, into an f32 tensor. */
+  /**
+   * Writes the current values, or the initial ones if nobody has asked for any yet, into an f32
+   * tensor.
+   */
   writeInitial(out: Tensor): void {
     if (!this.isMaterialized) {
       this.init(out);
@@ -48,8 +51,8 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Lives in `place` from now on, row-major from its offset, and shares its buffer; the caller has written the
-   * values there. The old memory goes.
+   * Lives in `place` from now on, row-major from its offset, and shares its buffer; the caller has
+   * written the values there. The old memory goes.
    */
   place({ buffer, dtype, offset }: Place): void {
     this.rehome(buffer.retain());

@@ -1,4 +1,4 @@
-// The tape: ops record a backward function; backward() replays the graph in reverse order of creation.
+// The tape: ops record a backward function; backward() replays the graph, newest first.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -8,8 +8,8 @@ import { currentScope, held, Scope, within } from './scope.js';
 import { Tensor } from './tensor.js';
 
 /**
- * Computes input gradients from output gradients. `grads[i]` is the gradient of output i, null when none
- * reached it; it is borrowed. Results go through the sink.
+ * Computes input gradients from output gradients. `grads[i]` is the gradient of output i, null when
+ * none reached it; it is borrowed. Results go through the sink.
  */
 export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => void;
 
@@ -77,6 +77,7 @@ export class GradFn {
   /** Runs the backward once and lets everything go. */
   run(sink: GradSink): void {
     if (this.isReleased) {
+      this.dropGrads();
       throw new DsError({
         code: 'DS_AUTOGRAD',
         op: this.name,
@@ -93,18 +94,22 @@ export class GradFn {
   release(): void {
     if (this.isReleased) return;
     this.isReleased = true;
+    this.dropGrads();
+    for (const tensor of this.saved) tensor.release();
+    for (const edge of this.edges) edge.leaf?.release();
+  }
+
+  private dropGrads(): void {
     for (let i = 0; i < this.grads.length; ++i) {
       this.grads[i]?.release();
       this.grads[i] = null;
     }
-    for (const tensor of this.saved) tensor.release();
-    for (const edge of this.edges) edge.leaf?.release();
   }
 }
 
 /**
- * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` are the tensors
- * that the backward reads: they are held until it has run.
+ * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` are the
+ * tensors that the backward reads: they are held until it has run.
  */
 export function record(
   name: string,
@@ -135,8 +140,9 @@ export class GradSink {
   }
 
   /**
-   * Lets `body` write the gradient of input `i` in place: into `out`, adding when `accumulate` is true. No
-   * call when the input wants none. `out` has the input's shape and dtype and is contiguous.
+   * Lets `body` write the gradient of input `i` in place: into `out`, adding when `accumulate` is
+   * true. No call when the input wants none. `out` has the input's shape and dtype and is
+   * contiguous.
    */
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void {
     const edge = this.node.edges[i] as Edge;
@@ -152,7 +158,10 @@ export class GradSink {
     setSlot(edge, fresh);
   }
 
-  /** Hands over a finished gradient without a copy where possible; `grad` is borrowed and may be shared. */
+  /**
+   * Hands over a finished gradient without a copy where possible; `grad` is borrowed and may be
+   * shared.
+   */
   give(i: number, grad: Tensor): void {
     const edge = this.node.edges[i] as Edge;
     if (!edge.requiresGrad) return;
@@ -212,8 +221,8 @@ function collect(roots: readonly Tensor[]): { nodes: GradFn[]; uses: Map<Tensor,
 }
 
 /**
- * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots. A missing seed is 1 and its
- * root must have one element. The graph is freed on the way. Throws DS_AUTOGRAD.
+ * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots. A missing seed is 1
+ * and its root must have one element. The graph is freed on the way. Throws DS_AUTOGRAD.
  */
 export function backward(
   roots: Tensor | readonly Tensor[],
@@ -224,7 +233,7 @@ export function backward(
   const sink = new GradSink();
   const temporaries = new Scope();
   noGrad(() => {
-    list.forEach((root, i) => plant(root, seeds[i] ?? null));
+    for (const [i, root] of list.entries()) plant(root, seeds[i] ?? null);
     for (const node of nodes) {
       const { edges } = node;
       sink.node = node;
@@ -255,7 +264,10 @@ function plant(root: Tensor, seed: Tensor | null): void {
   }
   if (!seed && root.numel !== 1) {
     throw new DsError({
-      code: 'DS_AUTOGRAD', op: 'backward', expected: 'a scalar loss or a seed', got: describe(root),
+      code: 'DS_AUTOGRAD',
+      op: 'backward',
+      expected: 'a scalar loss or a seed',
+      got: describe(root),
     });
   }
   root.gradFn.grads[root.gradIndex] = seed ? seed.retain() : held(() => ones(root));

@@ -9,9 +9,10 @@ type Segment = (...inputs: Tensor[]) => Tensor | Tensor[];
 const listOf = (result: Tensor | Tensor[]): Tensor[] => (Array.isArray(result) ? result : [result]);
 
 /**
- * fn(...inputs), without keeping what its backward needs: that is computed again, from the same random state,
- * when the backward gets there, and freed at once. Parameters used inside get their gradients from the
- * nested backward. `fn` must be a function of its inputs and parameters alone. Source: Chen et al. 2016.
+ * fn(...inputs), without keeping what its backward needs: that is computed again, from the same
+ * random state, when the backward gets there, and freed at once. Parameters used inside get their
+ * gradients from the nested backward. `fn` must be a function of its inputs and parameters alone.
+ * Source: Chen et al. 2016.
  */
 export function checkpoint<Result extends Tensor | Tensor[]>(
   fn: (...inputs: Tensor[]) => Result,

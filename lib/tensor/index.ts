@@ -2,12 +2,24 @@
 import './methods.js';
 
 export {
-  type Backward, backward, type GradSink, isGradEnabled, noGrad, record, setGradTarget, withGrad,
+  type Backward,
+  backward,
+  type GradSink,
+  isGradEnabled,
+  noGrad,
+  record,
+  setGradTarget,
+  withGrad,
 } from './autograd.js';
 export { checkpoint } from './checkpoint.js';
 export * from './ops/index.js';
 export {
-  getRandomState, nextRandom, type RandomState, replayRandom, seed, setRandomState,
+  getRandomState,
+  nextRandom,
+  type RandomState,
+  replayRandom,
+  seed,
+  setRandomState,
 } from './random.js';
 export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
 export { liveTensors, type Nested, Tensor, type TensorOptions } from './tensor.js';

@@ -1,4 +1,4 @@
-// The ops as methods: x.add(y).relu() for relu(add(x, y)). Shapes and errors are those of the functions.
+// The ops as methods, x.add(y).relu() for relu(add(x, y)), with their shapes and errors.
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { backward } from './autograd.js';
@@ -62,22 +62,71 @@ declare module './tensor.js' {
     contiguous(): Tensor;
     to(...targets: (DType | Device | string)[]): Tensor;
 
-    /** Adds the gradient of this tensor to every leaf below it; `seed` defaults to 1 for a scalar. */
+    /**
+     * Adds the gradient of this tensor to every leaf below it; `seed` defaults to 1 for a scalar.
+     */
     backward(seed?: Tensor | null): void;
   }
 }
 
 /** Those whose arguments after the tensor are the method's arguments. */
 const methods = [
-  'add', 'sub', 'mul', 'div', 'pow', 'maximum', 'minimum', 'eq', 'ne', 'lt', 'le', 'gt', 'ge',
-  'neg', 'abs', 'exp', 'log', 'sqrt', 'rsqrt', 'square', 'sin', 'cos', 'tanh', 'sigmoid', 'relu', 'silu',
-  'gelu', 'sum', 'mean', 'max', 'min', 'argmax', 'softmax', 'logSoftmax', 'matmul', 'gather',
-  'reshape', 'view', 'flatten', 'transpose', 'permute', 'expand', 'squeeze', 'unsqueeze', 'slice', 'narrow',
-  'select', 'split', 'contiguous',
+  'add',
+  'sub',
+  'mul',
+  'div',
+  'pow',
+  'maximum',
+  'minimum',
+  'eq',
+  'ne',
+  'lt',
+  'le',
+  'gt',
+  'ge',
+  'neg',
+  'abs',
+  'exp',
+  'log',
+  'sqrt',
+  'rsqrt',
+  'square',
+  'sin',
+  'cos',
+  'tanh',
+  'sigmoid',
+  'relu',
+  'silu',
+  'gelu',
+  'sum',
+  'mean',
+  'max',
+  'min',
+  'argmax',
+  'softmax',
+  'logSoftmax',
+  'matmul',
+  'gather',
+  'reshape',
+  'view',
+  'flatten',
+  'transpose',
+  'permute',
+  'expand',
+  'squeeze',
+  'unsqueeze',
+  'slice',
+  'narrow',
+  'select',
+  'split',
+  'contiguous',
 ] as const;
 
+type Op = (x: Tensor, a?: unknown, b?: unknown, c?: unknown, d?: unknown) => unknown;
+const table = ops as unknown as Record<(typeof methods)[number], Op>;
+
 for (const name of methods) {
-  const op = ops[name] as (x: Tensor, a?: unknown, b?: unknown, c?: unknown, d?: unknown) => unknown;
+  const op = table[name];
   Object.defineProperty(Tensor.prototype, name, {
     configurable: true,
     writable: true,

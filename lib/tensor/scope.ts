@@ -18,7 +18,10 @@ export class Scope {
     this.nodes.push(node);
   }
 
-  /** Frees everything still owned, graphs that no backward has used included; the scope can be used again. */
+  /**
+   * Frees everything still owned, graphs that no backward has used included; the scope can be used
+   * again.
+   */
   release(): void {
     const { tensors, nodes } = this;
     this.tensors = [];
@@ -69,7 +72,10 @@ function visit(value: unknown, each: (tensor: Tensor) => void): void {
   }
 }
 
-/** Passes the tensors of `result`, and the graph behind them, from one scope to the next (or the caller). */
+/**
+ * Passes the tensors of `result`, and the graph behind them, from one scope to the next (or the
+ * caller).
+ */
 export function surrenderResult(from: Scope, to: Scope | null, result: unknown): void {
   let inGraph = false;
   visit(result, (tensor) => {
@@ -86,14 +92,16 @@ class Unowned extends Scope {
 }
 const unowned = new Unowned();
 
-/** @internal Makes tensors that no scope frees and no finalizer watches: the caller releases them. */
+/**
+ * @internal Makes tensors that no scope frees and no finalizer watches: the caller releases them.
+ */
 export function held<T>(body: () => T): T {
   return within(unowned, body);
 }
 
 /**
- * Runs `body` in a scope of its own and frees every tensor it made, except those in the returned value
- * (which pass to the enclosing scope, or to the caller) and those saved for a backward.
+ * Runs `body` in a scope of its own and frees every tensor it made, except those in the returned
+ * value (which pass to the enclosing scope, or to the caller) and those saved for a backward.
  */
 export function scope<T>(body: () => T): T {
   const inner = new Scope();

@@ -1,13 +1,17 @@
-// Tensor: a strided view of a buffer, with an owner, a place in the autograd graph and nothing else.
+// Tensor: a strided view of a buffer, with an owner and a place in the autograd graph.
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
-import { cpu, device as findDevice, type Device } from '../runtime/device.js';
-import { dtypeSize, isFloating, rawArray, type DType, type NumericArray } from '../runtime/dtype.js';
+import { cpu, type Device, device as findDevice } from '../runtime/device.js';
+import {
+  type DType,
+  dtypeSize,
+  isFloating,
+  type NumericArray,
+  rawArray,
+} from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { Event } from '../runtime/stream.js';
-import {
-  contiguousStrides, describe, isContiguous, numel, type View,
-} from '../runtime/view.js';
+import { contiguousStrides, describe, isContiguous, numel, type View } from '../runtime/view.js';
 import type { GradFn } from './autograd.js';
 import { currentScope, type Scope } from './scope.js';
 
@@ -32,8 +36,8 @@ export function liveTensors(): number {
 }
 
 /**
- * shape, strides and offset are in elements and never change. The creator owns the tensor: the scope it
- * was made in, or the caller. A view shares its buffer and has an owner of its own.
+ * shape, strides and offset are in elements and never change. The creator owns the tensor: the
+ * scope it was made in, or the caller. A view shares its buffer and has an owner of its own.
  */
 export class Tensor implements View {
   /** Buffer.released once the tensor has been freed. */
@@ -77,7 +81,10 @@ export class Tensor implements View {
     return Tensor.empty(like.shape, dtype, like.device);
   }
 
-  /** A tensor from (nested arrays of) numbers or a typed array; default dtype f32, default device cpu. */
+  /**
+   * A tensor from (nested arrays of) numbers or a typed array; default dtype f32, default device
+   * cpu.
+   */
   static from(
     data: Nested | NumericArray,
     options: TensorOptions & { shape?: readonly number[] } = {},
@@ -158,7 +165,10 @@ export class Tensor implements View {
   requireGrad(on = true): this {
     if (on && !isFloating(this.dtype)) {
       throw new DsError({
-        code: 'DS_DTYPE', op: 'requireGrad', expected: 'a floating dtype', got: this.dtype,
+        code: 'DS_DTYPE',
+        op: 'requireGrad',
+        expected: 'a floating dtype',
+        got: this.dtype,
       });
     }
     this.requiresGrad = on;
@@ -234,13 +244,20 @@ export class Tensor implements View {
   item(): number {
     if (this.numel === 1) return this.toArray()[0] as number;
     throw new DsError({
-      code: 'DS_SHAPE', op: 'item', expected: 'one element', got: describe(this),
+      code: 'DS_SHAPE',
+      op: 'item',
+      expected: 'one element',
+      got: describe(this),
     });
   }
 
   /** The values as of this point of the compute stream, without blocking the event loop. */
   async read(): Promise<number[]> {
-    const wide = Tensor.empty(this.shape, isFloating(this.dtype) ? 'f32' : this.dtype, this.device).keep();
+    const wide = Tensor.empty(
+      this.shape,
+      isFloating(this.dtype) ? 'f32' : this.dtype,
+      this.device,
+    ).keep();
     kernels.copy({ in: this, out: wide });
     const event = new Event(this.device).record(this.device.compute);
     await event.reached();
@@ -276,7 +293,7 @@ export class Tensor implements View {
       op: 'tensor',
       expected: 'a live tensor',
       got: `${describe(this)} that was released`,
-      hint: 'Call keep() on a tensor that must outlive its scope, and do not use it after dispose().',
+      hint: 'Call keep() on a tensor that must outlive its scope; after dispose() it is gone.',
     });
   }
 }
@@ -290,8 +307,11 @@ function flatten(data: Nested | NumericArray): {
     return { values: data as never, shape: [data.length], natural: naturalDType(data) };
   }
   const shape: number[] = [];
-  for (let level: Nested = data; Array.isArray(level); level = level[0] ?? 0) shape.push(level.length);
-  const values = Array.isArray(data) ? (data.flat(Number.POSITIVE_INFINITY) as number[]) : [data as number];
+  for (let level: Nested = data; Array.isArray(level); level = level[0] ?? 0)
+    shape.push(level.length);
+  const values = Array.isArray(data)
+    ? (data.flat(Number.POSITIVE_INFINITY) as number[])
+    : [data as number];
   return { values, shape, natural: 'f32' };
 }
 

@@ -17,8 +17,8 @@ export interface GenerateOptions {
 }
 
 /**
- * The prompt's tokens followed by `maxNewTokens` sampled ones. Memory does not grow with the number of tokens
- * beyond the cache. Throws DS_ARGUMENT when they do not fit the model's longest sequence.
+ * The prompt's tokens followed by `maxNewTokens` sampled ones. Memory does not grow with the number
+ * of tokens beyond the cache. Throws DS_ARGUMENT when they do not fit the model's longest sequence.
  */
 export function generate(
   model: GPT2,
@@ -78,7 +78,10 @@ function nextScores(model: GPT2, tokens: number[], caches: readonly KeyValueCach
   return model.next(input, caches).toArray();
 }
 
-/** The token at `draw` of the cumulative distribution of softmax(scores / temperature) over the best K. */
+/**
+ * The token at `draw` of the cumulative distribution of softmax(scores / temperature) over the best
+ * K.
+ */
 function sample(
   scores: readonly number[],
   draw: number,
@@ -90,7 +93,9 @@ function sample(
   if (temperature === 0) return best;
   const top = scores[best] as number;
   const candidates = order.slice(0, topK);
-  const weights = candidates.map((token) => Math.exp(((scores[token] as number) - top) / temperature));
+  const weights = candidates.map((token) =>
+    Math.exp(((scores[token] as number) - top) / temperature),
+  );
   let left = draw * weights.reduce((sum, w) => sum + w, 0);
   for (const [i, weight] of weights.entries()) {
     left -= weight;

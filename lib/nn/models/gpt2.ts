@@ -1,14 +1,20 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
 import { DsError } from '../../errors.js';
 import {
-  addLayerNorm, checkpoint, dropout, linearCrossEntropy, linearPadded, scope, type Tensor,
+  addLayerNorm,
+  checkpoint,
+  dropout,
+  linearCrossEntropy,
+  linearPadded,
+  scope,
+  type Tensor,
 } from '../../tensor/index.js';
 import { CausalSelfAttention, type KeyValueCache } from '../attention.js';
 import { normal, zeros } from '../initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../layers.js';
 import { Module } from '../module.js';
 import type { Parameter } from '../parameter.js';
-import { generate, type GenerateOptions } from './gpt2-generate.js';
+import { type GenerateOptions, generate } from './gpt2-generate.js';
 
 export interface GPT2Config {
   vocabSize: number;
@@ -37,7 +43,9 @@ const configs: Record<string, GPT2Config> = {
   '10B': { ...published, layers: 50, heads: 32, channels: 4096 },
 };
 
-/** Radford et al. 2019: projections onto the residual stream start smaller, by the number of them. */
+/**
+ * Radford et al. 2019: projections onto the residual stream start smaller, by the number of them.
+ */
 const INIT_STDDEV = 0.02;
 const residualStddev = (layers: number): number => INIT_STDDEV / Math.sqrt(2 * layers);
 
@@ -59,8 +67,8 @@ class Mlp extends Module {
 }
 
 /**
- * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the addition
- * happens inside the next normalisation.
+ * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the
+ * addition happens inside the next normalisation.
  */
 export class GPT2Block extends Module {
   readonly ln_1: LayerNorm;
@@ -74,14 +82,19 @@ export class GPT2Block extends Module {
     const { channels, heads, layers } = config;
     this.ln_1 = new LayerNorm(channels);
     this.attn = new CausalSelfAttention(
-      channels, heads, weightInit(INIT_STDDEV), weightInit(residualStddev(layers)),
+      channels,
+      heads,
+      weightInit(INIT_STDDEV),
+      weightInit(residualStddev(layers)),
     );
     this.ln_2 = new LayerNorm(channels);
     this.mlp = new Mlp(config);
     this.dropoutRate = config.dropout ?? 0;
   }
 
-  /** The stream is branch + residual, or branch alone when residual is null; returns the next pair. */
+  /**
+   * The stream is branch + residual, or branch alone when residual is null; returns the next pair.
+   */
   override forward(
     branch: Tensor,
     residual: Tensor | null,
@@ -169,9 +182,10 @@ class TiedHead extends Module {
 }
 
 /**
- * The language model; its head is the token embedding. forward(tokens [B, T] i32 or i64) gives logits
- * [B, T, V], whose rows are padded to a multiple of 64 elements; forward(tokens, targets) gives the mean
- * cross-entropy, f32. Source: Radford et al. 2019; initialisation as in transformers' GPT2Model.
+ * The language model; its head is the token embedding. forward(tokens [B, T] i32 or i64) gives
+ * logits [B, T, V], whose rows are padded to a multiple of 64 elements; forward(tokens, targets)
+ * gives the mean cross-entropy, f32. Source: Radford et al. 2019; initialisation as in
+ * transformers' GPT2Model.
  */
 export class GPT2 extends Module {
   readonly transformer: Transformer;

@@ -5,7 +5,13 @@ import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
-  overwriteOrAdd, packed, requireAlike, requireSameDevice, shapeError, viewOf, writeTogether,
+  overwriteOrAdd,
+  packed,
+  requireAlike,
+  requireSameDevice,
+  shapeError,
+  viewOf,
+  writeTogether,
 } from './shapes.js';
 
 export interface AttentionOptions {
@@ -46,9 +52,7 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor, causal: boolean): void 
  * h / (H / Hk). Returns [B, H, T, D], a view of [B, T, H, D] memory, so that transposing back to
  * [B, T, H * D] is free. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Dao 2023.
  */
-export function attention(
-  q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {},
-): Tensor {
+export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
   const causal = options.causal ?? false;
   checkAttention(q, k, v, causal);
   const [B, H, T, D] = q.shape as [number, number, number, number];
@@ -97,8 +101,8 @@ function splitHeads(x: View, heads: number): View {
 }
 
 /**
- * Causal self-attention straight from the packed projection qkv [B, T, 3C] (q, k, v side by side, as in GPT-2)
- * to [B, T, C], without a copy in either direction. Throws DS_SHAPE.
+ * Causal self-attention straight from the packed projection qkv [B, T, 3C] (q, k, v side by side,
+ * as in GPT-2) to [B, T, C], without a copy in either direction. Throws DS_SHAPE.
  */
 export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
   const [B, T, width] = qkv.shape as [number, number, number];
@@ -120,7 +124,19 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
       overwriteOrAdd(into, accumulate, (d) => {
         const [dq, dk, dv] = [headsOf(d, 0, heads), headsOf(d, 1, heads), headsOf(d, 2, heads)];
         const result = splitHeads(out, heads);
-        kernels.attentionBackward({ q, k, v, out: result, dout, lse, dq, dk, dv, scale, causal: true });
+        kernels.attentionBackward({
+          q,
+          k,
+          v,
+          out: result,
+          dout,
+          lse,
+          dq,
+          dk,
+          dv,
+          scale,
+          causal: true,
+        });
       });
     });
   });
@@ -128,8 +144,8 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
 }
 
 /**
- * Rotary position embedding in the rotate-half form. x [B, T, H, D], cos and sin [T, D / 2] in f32 (f64 for f64).
- * Throws DS_SHAPE. Source: Su et al. 2021.
+ * Rotary position embedding in the rotate-half form. x [B, T, H, D], cos and sin [T, D / 2] in f32
+ * (f64 for f64). Throws DS_SHAPE. Source: Su et al. 2021.
  */
 export function rope(x: Tensor, cos: Tensor, sin: Tensor): Tensor {
   requireSameDevice('rope', x, cos);
@@ -140,7 +156,9 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor): Tensor {
   record('rope', [x], [out], [cos, sin], ([grad], sink) => {
     const dout = lastPacked(grad as Tensor);
     sink.write(0, (dx, accumulate) =>
-      overwriteOrAdd(dx, accumulate, (to) => kernels.rope({ in: dout, cos, sin, out: to, inverse: true })),
+      overwriteOrAdd(dx, accumulate, (to) =>
+        kernels.rope({ in: dout, cos, sin, out: to, inverse: true }),
+      ),
     );
   });
   return out;

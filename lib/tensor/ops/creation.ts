@@ -13,11 +13,7 @@ function create(shape: readonly number[], options: TensorOptions): Tensor {
 }
 
 /** A tensor filled with `value`; default f32 on the CPU. */
-export function full(
-  shape: readonly number[],
-  value: number,
-  options: TensorOptions = {},
-): Tensor {
+export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
   const out = create(shape, options);
   kernels.fill({ out, value });
   return out;
@@ -77,7 +73,10 @@ function converted(x: Tensor, dtype: DType): Tensor {
   return out;
 }
 
-/** The same values in `dtype`; the tensor itself when it has it. Differentiable between floating dtypes. */
+/**
+ * The same values in `dtype`; the tensor itself when it has it. Differentiable between floating
+ * dtypes.
+ */
 export function cast(x: Tensor, dtype: DType): Tensor {
   if (x.dtype === dtype) return x;
   const out = converted(x, dtype);
@@ -100,8 +99,8 @@ function moved(x: Tensor, device: Device): Tensor {
 }
 
 /**
- * The tensor on another device and, or, in another dtype; itself when nothing changes. Differentiable.
- * A copy to the host blocks until it is there.
+ * The tensor on another device and, or, in another dtype; itself when nothing changes.
+ * Differentiable. A copy to the host blocks until it is there.
  */
 export function to(x: Tensor, ...targets: (DType | Device | string)[]): Tensor {
   let out = x;

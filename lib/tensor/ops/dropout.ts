@@ -8,13 +8,18 @@ import { packed } from './shapes.js';
 import { contiguous } from './views.js';
 
 /**
- * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0. The backward
- * draws the same mask again. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
+ * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0.
+ * The backward draws the same mask again. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
   if (p === 0) return x;
   if (!(p > 0 && p < 1)) {
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'dropout', expected: 'p in [0, 1)', got: String(p) });
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'dropout',
+      expected: 'p in [0, 1)',
+      got: String(p),
+    });
   }
   const { seed, offset } = nextRandom();
   const source = contiguous(x);

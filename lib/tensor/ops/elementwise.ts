@@ -1,12 +1,18 @@
 // Element-wise arithmetic, comparison and selection with NumPy broadcasting.
 import { isFloating } from '../../runtime/dtype.js';
-import * as kernels from '../../runtime/kernels.generated.js';
 import type { BinaryOp, CompareOp } from '../../runtime/kernels.generated.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
-  broadcastShape, constant, expanded, giveBroadcast, requireAlike, requireSameDevice, sameShape,
+  broadcastShape,
+  constant,
+  expanded,
+  giveBroadcast,
+  requireAlike,
+  requireSameDevice,
+  sameShape,
   writeBroadcast,
 } from './shapes.js';
 
@@ -24,7 +30,9 @@ function combine(op: BinaryOp, a: Tensor, b: Tensor): Tensor {
   return out;
 }
 
-/** What an op's backward reads: an operand is kept only for the sake of the other one's gradient. */
+/**
+ * What an op's backward reads: an operand is kept only for the sake of the other one's gradient.
+ */
 function operandsFor(a: Tensor, b: Tensor): Tensor[] {
   if (a.requiresGrad && b.requiresGrad) return [a, b];
   return a.requiresGrad ? [b] : b.requiresGrad ? [a] : [];
@@ -47,7 +55,9 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
   return out;
 }
 
-/** a + b, broadcast. Both of one dtype and device; a number takes a's. Throws DS_SHAPE, DS_DTYPE. */
+/**
+ * a + b, broadcast. Both of one dtype and device; a number takes a's. Throws DS_SHAPE, DS_DTYPE.
+ */
 export function add(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === 'number' && isFloating(a.dtype)) return scale(a, 1, b);
   const right = operand(b, a);
@@ -77,7 +87,13 @@ export function sub(a: Tensor, b: Tensor | number): Tensor {
 }
 
 /** Writes grad * other into the gradient of input `i`. */
-function giveProduct(sink: GradSink, i: number, shape: readonly number[], grad: Tensor, other: View) {
+function giveProduct(
+  sink: GradSink,
+  i: number,
+  shape: readonly number[],
+  grad: Tensor,
+  other: View,
+) {
   writeBroadcast(sink, i, shape, grad, (out, accumulate) =>
     kernels.binary({ a: grad, b: expanded(other, grad.shape), out, op: 'mul', accumulate }),
   );

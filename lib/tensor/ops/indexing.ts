@@ -6,19 +6,24 @@ import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import { normalizeDim, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
 
-/** Throws DS_DTYPE unless `index` is i32 or i64, and DS_DEVICE when it is elsewhere than `values`. */
+/**
+ * Throws DS_DTYPE unless `index` is i32 or i64, and DS_DEVICE when it is elsewhere than `values`.
+ */
 export function requireIndex(op: string, values: Tensor, index: Tensor): void {
   if (index.dtype !== 'i32' && index.dtype !== 'i64') {
     throw new DsError({
-      code: 'DS_DTYPE', op, expected: 'an index of i32 or i64', got: describe(index),
+      code: 'DS_DTYPE',
+      op,
+      expected: 'an index of i32 or i64',
+      got: describe(index),
     });
   }
   requireSameDevice(op, values, index);
 }
 
 /**
- * Rows of `weight` [V, C] at `index` [..] (i32 or i64): [.., C]. Throws DS_INDEX on the CPU for an index
- * outside [0, V); on a GPU such rows are NaN.
+ * Rows of `weight` [V, C] at `index` [..] (i32 or i64): [.., C]. Throws DS_INDEX on the CPU for an
+ * index outside [0, V); on a GPU such rows are NaN.
  */
 export function embedding(weight: Tensor, index: Tensor): Tensor {
   requireIndex('embedding', weight, index);
@@ -39,14 +44,18 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
 }
 
 /**
- * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather; `index` has x's sizes apart from
- * `dim`. Throws DS_SHAPE, DS_INDEX (CPU).
+ * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather; `index` has x's sizes
+ * apart from `dim`. Throws DS_SHAPE, DS_INDEX (CPU).
  */
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   const at = normalizeDim('gather', dim, x.ndim);
   requireIndex('gather', x, index);
   if (index.ndim !== x.ndim || index.shape.some((n, d) => d !== at && n !== x.shape[d])) {
-    throw shapeError('gather', `an index like ${describe(x)} apart from dim ${at}`, describe(index));
+    throw shapeError(
+      'gather',
+      `an index like ${describe(x)} apart from dim ${at}`,
+      describe(index),
+    );
   }
   const out = Tensor.empty(index.shape, x.dtype, x.device);
   kernels.gather({ in: x, index, out, dim: at });

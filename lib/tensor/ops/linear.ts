@@ -49,7 +49,10 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
   return project(x, weight, bias, { out, rows: asRows(out) });
 }
 
-/** As linear without bias, but rows lie a multiple of 64 elements apart: fast for a vocabulary of any size. */
+/**
+ * As linear without bias, but rows lie a multiple of 64 elements apart: fast for a vocabulary of
+ * any size.
+ */
 export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
   const shape = outputShape(x, weight);
@@ -75,8 +78,15 @@ function project(
   { out, rows }: { out: Tensor; rows: View },
 ): Tensor {
   kernels.matmul({
-    a: gemmRows(x), b: weight, bias, aux: null, out: rows,
-    transA: false, transB: true, epilogue: 'none', accumulate: false,
+    a: gemmRows(x),
+    b: weight,
+    bias,
+    aux: null,
+    out: rows,
+    transA: false,
+    transB: true,
+    epilogue: 'none',
+    accumulate: false,
   });
   record('linear', bias ? [x, weight, bias] : [x, weight], [out], [x, weight], ([grad], sink) => {
     const dz = gemmRows(grad as Tensor);
@@ -87,22 +97,33 @@ function project(
 }
 
 /**
- * gelu_tanh(x W^T + b) in one GEMM; shapes and errors as in linear. The backward keeps x and the value before
- * the activation.
+ * gelu_tanh(x W^T + b) in one GEMM; shapes and errors as in linear. The backward keeps x and the
+ * value before the activation.
  */
 export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   checkLinear('linear_gelu', x, weight, bias);
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
   const before = Tensor.emptyLike(out);
   kernels.matmul({
-    a: gemmRows(x), b: weight, bias, aux: asRows(before), out: asRows(out),
-    transA: false, transB: true, epilogue: 'gelu', accumulate: false,
+    a: gemmRows(x),
+    b: weight,
+    bias,
+    aux: asRows(before),
+    out: asRows(out),
+    transA: false,
+    transB: true,
+    epilogue: 'gelu',
+    accumulate: false,
   });
   const inputs = bias ? [x, weight, bias] : [x, weight];
   record('linear_gelu', inputs, [out], [x, weight, before], ([grad], sink) => {
     const slope = Tensor.emptyLike(before);
     kernels.unaryBackward({
-      in: before, dout: grad as Tensor, dx: slope, op: 'gelu_tanh', accumulate: false,
+      in: before,
+      dout: grad as Tensor,
+      dx: slope,
+      op: 'gelu_tanh',
+      accumulate: false,
     });
     const dz = asRows(slope);
     linearBackward(dz, x, weight, sink);

@@ -1,4 +1,4 @@
-// Losses: cross-entropy, alone and fused with the vocabulary head over row chunks, and mean squared error.
+// Losses: cross-entropy, alone and fused with the vocabulary head, and mean squared error.
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, numel, type View } from '../../runtime/view.js';
@@ -10,7 +10,15 @@ import { paddedColumns } from './linear.js';
 import { gemmRows } from './matmul.js';
 import { mean } from './reduce.js';
 import {
-  constant, expanded, overwriteOrAdd, packed, requireAlike, rowCount, shapeError, viewOf, writeTogether,
+  constant,
+  expanded,
+  overwriteOrAdd,
+  packed,
+  requireAlike,
+  rowCount,
+  shapeError,
+  viewOf,
+  writeTogether,
 } from './shapes.js';
 import { square } from './unary.js';
 
@@ -80,11 +88,13 @@ function logitRows(logits: Tensor): View {
 }
 
 /**
- * Mean of -log softmax(logits)[target] over the rows that count: a scalar in f32 (f64 for f64). logits [.., V],
- * target [..] i32 or i64. Throws DS_SHAPE, DS_DTYPE, DS_INDEX (CPU; NaN on a GPU).
+ * Mean of -log softmax(logits)[target] over the rows that count: a scalar in f32 (f64 for f64).
+ * logits [.., V], target [..] i32 or i64. Throws DS_SHAPE, DS_DTYPE, DS_INDEX (CPU; NaN on a GPU).
  */
 export function crossEntropy(
-  logits: Tensor, target: Tensor, options: CrossEntropyOptions = {},
+  logits: Tensor,
+  target: Tensor,
+  options: CrossEntropyOptions = {},
 ): Tensor {
   checkTarget('cross_entropy', logits, logits.shape.slice(0, -1), target);
   const ignoreIndex = options.ignoreIndex ?? IGNORE_INDEX;
@@ -103,7 +113,14 @@ export function crossEntropy(
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) => {
         const dlogits = viewOf(to, source.shape);
-        kernels.crossEntropyBackward({ logits: source, target: at, lse, scale, dlogits, ignoreIndex });
+        kernels.crossEntropyBackward({
+          logits: source,
+          target: at,
+          lse,
+          scale,
+          dlogits,
+          ignoreIndex,
+        });
       }),
     );
   });
@@ -152,7 +169,13 @@ class ChunkedHead {
       const n = Math.min(this.chunkRows, this.count - start);
       const part = (of: View): View => viewOf(of, [n], [1], of.offset + start);
       const x = rowRange(this.rows, start, n);
-      out.push({ start, x, target: part(this.target), losses: part(this.losses), lse: part(this.lse) });
+      out.push({
+        start,
+        x,
+        target: part(this.target),
+        losses: part(this.losses),
+        lse: part(this.lse),
+      });
     }
     return out;
   }
@@ -172,8 +195,15 @@ class ChunkedHead {
   /** logits = x W^T. */
   project(chunk: Chunk, logits: View): void {
     kernels.matmul({
-      a: chunk.x, b: this.weight, bias: null, aux: null, out: logits,
-      transA: false, transB: true, epilogue: 'none', accumulate: false,
+      a: chunk.x,
+      b: this.weight,
+      bias: null,
+      aux: null,
+      out: logits,
+      transA: false,
+      transB: true,
+      epilogue: 'none',
+      accumulate: false,
     });
   }
 
@@ -217,12 +247,15 @@ function rowRange(matrix: View, start: number, count: number): View {
 }
 
 /**
- * crossEntropy(linear(x, weight), target) without the logits as a tensor: computed in row chunks, kept and
- * turned into their gradient in place, or computed again in the backward. x [.., C], weight [V, C], target [..].
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU).
+ * crossEntropy(linear(x, weight), target) without the logits as a tensor: computed in row chunks,
+ * kept and turned into their gradient in place, or computed again in the backward. x [.., C],
+ * weight [V, C], target [..]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU).
  */
 export function linearCrossEntropy(
-  x: Tensor, weight: Tensor, target: Tensor, options: LinearCrossEntropyOptions = {},
+  x: Tensor,
+  weight: Tensor,
+  target: Tensor,
+  options: LinearCrossEntropyOptions = {},
 ): Tensor {
   const { ignoreIndex = IGNORE_INDEX, recompute = false } = options;
   requireAlike('linear_cross_entropy', x, weight);

@@ -41,8 +41,15 @@ function strided(x: Tensor, rowStride: number): View {
 /** out (+)= a b for operands of the same rank; no epilogue. */
 export function gemm(a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void {
   kernels.matmul({
-    a: a.view, b: b.view, bias: null, aux: null, out,
-    transA: a.flip, transB: b.flip, epilogue: 'none', accumulate,
+    a: a.view,
+    b: b.view,
+    bias: null,
+    aux: null,
+    out,
+    transA: a.flip,
+    transB: b.flip,
+    epilogue: 'none',
+    accumulate,
   });
 }
 
@@ -67,13 +74,13 @@ function batched(x: Tensor): Tensor {
 }
 
 /**
- * The matrix product over the last two dims; leading dims broadcast as in NumPy. [.., M, K] x [.., K, N].
- * One-dim operands are a row on the left and a column on the right. f32 accumulation, one rounding to the
- * operands' dtype. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * The matrix product over the last two dims; leading dims broadcast as in NumPy. [.., M, K] x [..,
+ * K, N]. One-dim operands are a row on the left and a column on the right. f32 accumulation, one
+ * rounding to the operands' dtype. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function matmul(a: Tensor, b: Tensor): Tensor {
   requireAlike('matmul', a, b);
-  if (a.ndim === 1) return squeeze(matmul(unsqueeze(a, 0), b), -2);
+  if (a.ndim === 1) return squeeze(matmul(unsqueeze(a, 0), b), b.ndim === 1 ? 0 : -2);
   if (b.ndim === 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
   if (a.ndim < 2 || b.ndim < 2 || a.shape[a.ndim - 1] !== b.shape[b.ndim - 2]) {
     throw shapeError('matmul', '[.., M, K] and [.., K, N]', `${describe(a)} and ${describe(b)}`);

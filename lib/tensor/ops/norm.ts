@@ -1,11 +1,19 @@
 // LayerNorm and RMSNorm, alone and fused with the residual addition before them.
-import * as kernels from '../../runtime/kernels.generated.js';
+
 import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
-  asRows, overwriteOrAdd, packed, requireAlike, rowCount, sameShape, shapeError, writeTogether,
+  asRows,
+  overwriteOrAdd,
+  packed,
+  requireAlike,
+  rowCount,
+  sameShape,
+  shapeError,
+  writeTogether,
 } from './shapes.js';
 import { contiguous } from './views.js';
 
@@ -50,7 +58,9 @@ function normBackward(saved: Saved, dout: View, dsum: View | null, to: Targets):
   else kernels.rmsNormBackward(rows);
 }
 
-/** The parameter gradients, inputs `first` and `first + 1`, and dx through `write` in the same pass. */
+/**
+ * The parameter gradients, inputs `first` and `first + 1`, and dx through `write` in the same pass.
+ */
 function withParameters(
   sink: GradSink,
   first: number,
@@ -58,19 +68,29 @@ function withParameters(
   write: (dweight: View | null, dbias: View | null, accumulate: boolean) => void,
 ): void {
   const wanted = hasBias ? [first, first + 1] : [first];
-  writeTogether(sink, wanted, ([dweight = null, dbias = null], [addWeight = false, addBias = false]) => {
-    if (!dweight || !dbias || addWeight === addBias) {
-      write(dweight, dbias, dweight ? addWeight : addBias);
-      return;
-    }
-    overwriteOrAdd(addWeight ? dweight : dbias, true, (fresh) =>
-      write(addWeight ? fresh : dweight, addWeight ? dbias : fresh, false),
-    );
-  });
+  writeTogether(
+    sink,
+    wanted,
+    ([dweight = null, dbias = null], [addWeight = false, addBias = false]) => {
+      if (!dweight || !dbias || addWeight === addBias) {
+        write(dweight, dbias, dweight ? addWeight : addBias);
+        return;
+      }
+      overwriteOrAdd(addWeight ? dweight : dbias, true, (fresh) =>
+        write(addWeight ? fresh : dweight, addWeight ? dbias : fresh, false),
+      );
+    },
+  );
 }
 
 /** dx goes to input 0; see withParameters for the rest. */
-function recordNorm(op: string, inputs: Tensor[], out: Tensor, saved: Saved, hasBias: boolean): void {
+function recordNorm(
+  op: string,
+  inputs: Tensor[],
+  out: Tensor,
+  saved: Saved,
+  hasBias: boolean,
+): void {
   const { s, weight, mean, rstd } = saved;
   const keep = mean ? [s, weight, mean, rstd] : [s, weight, rstd];
   record(op, inputs, [out], keep, ([grad], sink) => {
@@ -86,9 +106,16 @@ function recordNorm(op: string, inputs: Tensor[], out: Tensor, saved: Saved, has
   });
 }
 
-/** The one dx goes to x and residual (inputs 0 and 1) alike; it is made in place of dsum where possible. */
+/**
+ * The one dx goes to x and residual (inputs 0 and 1) alike; it is made in place of dsum where
+ * possible.
+ */
 function recordAddNorm(
-  op: string, inputs: Tensor[], outs: [Tensor, Tensor], saved: Saved, hasBias: boolean,
+  op: string,
+  inputs: Tensor[],
+  outs: [Tensor, Tensor],
+  saved: Saved,
+  hasBias: boolean,
 ): void {
   const { s, weight, mean, rstd } = saved;
   const keep = mean ? [s, weight, mean, rstd] : [s, weight, rstd];
@@ -98,10 +125,17 @@ function recordAddNorm(
       const dout = asRows(packed(grad));
       const given = dsum && packed(dsum);
       const wantsInput = sink.needs(0) || sink.needs(1);
-      dx = wantsInput ? (given && (given !== dsum || given.exclusive) ? given : Tensor.emptyLike(s)) : null;
+      dx = wantsInput
+        ? given && (given !== dsum || given.exclusive)
+          ? given
+          : Tensor.emptyLike(s)
+        : null;
       withParameters(sink, 2, hasBias, (dweight, dbias, accumulate) =>
         normBackward(saved, dout, given && asRows(given), {
-          dx: dx && asRows(dx), dweight, dbias, accumulate,
+          dx: dx && asRows(dx),
+          dweight,
+          dbias,
+          accumulate,
         }),
       );
     }
@@ -112,10 +146,15 @@ function recordAddNorm(
 }
 
 /**
- * (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and bias [C] of x's dtype;
- * statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al. 2016.
+ * (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and bias [C] of
+ * x's dtype; statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al. 2016.
  */
-export function layerNorm(x: Tensor, weight: Tensor, bias: Tensor | null = null, eps = 1e-5): Tensor {
+export function layerNorm(
+  x: Tensor,
+  weight: Tensor,
+  bias: Tensor | null = null,
+  eps = 1e-5,
+): Tensor {
   checkNorm('layer_norm', x, weight, bias);
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
@@ -123,7 +162,15 @@ export function layerNorm(x: Tensor, weight: Tensor, bias: Tensor | null = null,
   const mean = Tensor.empty(shape, statistic(x.dtype), x.device);
   const rstd = Tensor.emptyLike(mean);
   kernels.layerNorm({
-    x: asRows(source), residual: null, weight, bias, sum: null, out: asRows(out), mean, rstd, eps,
+    x: asRows(source),
+    residual: null,
+    weight,
+    bias,
+    sum: null,
+    out: asRows(out),
+    mean,
+    rstd,
+    eps,
   });
   const inputs = bias ? [source, weight, bias] : [source, weight];
   recordNorm('layer_norm', inputs, out, { s: source, weight, mean, rstd }, bias !== null);
@@ -132,7 +179,11 @@ export function layerNorm(x: Tensor, weight: Tensor, bias: Tensor | null = null,
 
 /** [s, layerNorm(s)] with s = x + residual rounded once, in one pass; see layerNorm. */
 export function addLayerNorm(
-  x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | null = null, eps = 1e-5,
+  x: Tensor,
+  residual: Tensor,
+  weight: Tensor,
+  bias: Tensor | null = null,
+  eps = 1e-5,
 ): [Tensor, Tensor] {
   checkNorm('add_layer_norm', x, weight, bias);
   checkResidual('add_layer_norm', x, residual);
@@ -142,10 +193,24 @@ export function addLayerNorm(
   const mean = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
   const rstd = Tensor.emptyLike(mean);
   kernels.layerNorm({
-    x: asRows(left), residual: asRows(right), weight, bias, sum: asRows(sum), out: asRows(out), mean, rstd, eps,
+    x: asRows(left),
+    residual: asRows(right),
+    weight,
+    bias,
+    sum: asRows(sum),
+    out: asRows(out),
+    mean,
+    rstd,
+    eps,
   });
   const inputs = bias ? [left, right, weight, bias] : [left, right, weight];
-  recordAddNorm('add_layer_norm', inputs, [sum, out], { s: sum, weight, mean, rstd }, bias !== null);
+  recordAddNorm(
+    'add_layer_norm',
+    inputs,
+    [sum, out],
+    { s: sum, weight, mean, rstd },
+    bias !== null,
+  );
   return [sum, out];
 }
 
@@ -156,7 +221,13 @@ export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
   const out = Tensor.emptyLike(source);
   const rstd = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
   kernels.rmsNorm({
-    x: asRows(source), residual: null, weight, sum: null, out: asRows(out), rstd, eps,
+    x: asRows(source),
+    residual: null,
+    weight,
+    sum: null,
+    out: asRows(out),
+    rstd,
+    eps,
   });
   recordNorm('rms_norm', [source, weight], out, { s: source, weight, mean: null, rstd }, false);
   return out;
@@ -164,7 +235,10 @@ export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
 
 /** [s, rmsNorm(s)] with s = x + residual rounded once, in one pass. */
 export function addRmsNorm(
-  x: Tensor, residual: Tensor, weight: Tensor, eps = 1e-5,
+  x: Tensor,
+  residual: Tensor,
+  weight: Tensor,
+  eps = 1e-5,
 ): [Tensor, Tensor] {
   checkNorm('add_rms_norm', x, weight, null);
   checkResidual('add_rms_norm', x, residual);
@@ -173,7 +247,13 @@ export function addRmsNorm(
   const out = Tensor.emptyLike(left);
   const rstd = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
   kernels.rmsNorm({
-    x: asRows(left), residual: asRows(right), weight, sum: asRows(sum), out: asRows(out), rstd, eps,
+    x: asRows(left),
+    residual: asRows(right),
+    weight,
+    sum: asRows(sum),
+    out: asRows(out),
+    rstd,
+    eps,
   });
   const saved = { s: sum, weight, mean: null, rstd };
   recordAddNorm('add_rms_norm', [left, right, weight], [sum, out], saved, false);

@@ -1,10 +1,18 @@
 // Reductions over dims, the index of the maximum, and softmax.
-import * as kernels from '../../runtime/kernels.generated.js';
+
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import { numel } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
-import { expanded, expandedStrides, normalizeDim, normalizeDims, packed, viewOf } from './shapes.js';
+import {
+  expanded,
+  expandedStrides,
+  normalizeDim,
+  normalizeDims,
+  packed,
+  viewOf,
+} from './shapes.js';
 import { contiguous, transpose } from './views.js';
 
 /** Which dims to reduce: all by default; `keepDim` leaves them with size 1. */
@@ -53,7 +61,13 @@ export function mean(x: Tensor, options: ReduceOptions = {}): Tensor {
   const { shape } = x;
   record('mean', [x], [out], [], ([grad], sink) => {
     const share = Tensor.emptyLike(grad as Tensor);
-    kernels.scale({ in: grad as Tensor, out: share, scale: 1 / count, shift: 0, accumulate: false });
+    kernels.scale({
+      in: grad as Tensor,
+      out: share,
+      scale: 1 / count,
+      shift: 0,
+      accumulate: false,
+    });
     sink.give(0, repeated(share, kept, shape));
   });
   return out;
@@ -93,7 +107,10 @@ export function argmax(x: Tensor, dim = -1): Tensor {
   const at = normalizeDim('argmax', dim, x.ndim);
   const order = x.shape.map((_, d) => d).filter((d) => d !== at);
   order.push(at);
-  const rows = x.alias(order.map((d) => x.shape[d] as number), order.map((d) => x.strides[d] as number));
+  const rows = x.alias(
+    order.map((d) => x.shape[d] as number),
+    order.map((d) => x.strides[d] as number),
+  );
   const source = packed(rows);
   const out = Tensor.empty(rows.shape.slice(0, -1), 'i64', x.device);
   kernels.argMax({ in: source, out });

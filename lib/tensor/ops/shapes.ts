@@ -1,4 +1,4 @@
-// Shape arithmetic and argument checks that the ops share: dims, broadcasting, plain views, contiguity.
+// Shape arithmetic and argument checks that the ops share: dims, broadcasting, plain views.
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -113,7 +113,9 @@ export function expanded(of: View, shape: readonly number[]): View {
   return sameShape(of.shape, shape) ? of : viewOf(of, shape, expandedStrides(of, shape));
 }
 
-/** The tensor itself, or a copy with row-major strides that the current scope owns. Not recorded. */
+/**
+ * The tensor itself, or a copy with row-major strides that the current scope owns. Not recorded.
+ */
 export function packed(x: Tensor): Tensor {
   if (isContiguous(x)) return x;
   const out = Tensor.emptyLike(x);
@@ -160,7 +162,9 @@ export function giveBroadcast(
   else sink.write(i, (out, accumulate) => sumToShape(grad, out, accumulate));
 }
 
-/** Lets `body` write the gradient of input `i` in its broadcast form `like`, and sums it to `shape`. */
+/**
+ * Lets `body` write the gradient of input `i` in its broadcast form `like`, and sums it to `shape`.
+ */
 export function writeBroadcast(
   sink: GradSink,
   i: number,
@@ -179,8 +183,8 @@ export function writeBroadcast(
 }
 
 /**
- * Lets `body` write the gradients of several inputs in one go: outs[k] belongs to input wanted[k] and is null
- * when it wants none.
+ * Lets `body` write the gradients of several inputs in one go: outs[k] belongs to input wanted[k]
+ * and is null when it wants none.
  */
 export function writeTogether(
   sink: GradSink,

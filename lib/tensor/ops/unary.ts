@@ -1,6 +1,7 @@
 // Element-wise functions of one tensor: powers, exponentials and activations.
-import * as kernels from '../../runtime/kernels.generated.js';
+
 import type { UnaryOp } from '../../runtime/kernels.generated.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 

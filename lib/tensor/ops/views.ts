@@ -1,10 +1,17 @@
-// Views: the same memory under another shape; their backward is a view of the gradient or a write into it.
+// Views: the same memory under another shape, or a write into part of the gradient backwards.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
-  expandedStrides, normalizeDim, packed, requireAlike, sameShape, shapeError, sumToShape, viewOf,
+  expandedStrides,
+  normalizeDim,
+  packed,
+  requireAlike,
+  sameShape,
+  shapeError,
+  sumToShape,
+  viewOf,
 } from './shapes.js';
 
 /** A copy with row-major strides; the tensor itself when it has them. */
@@ -27,7 +34,10 @@ function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
   return shape.map((s, d) => (d === unknown ? size : s));
 }
 
-/** The same elements in row-major order; one size may be -1. A view where x is contiguous, else a copy. */
+/**
+ * The same elements in row-major order; one size may be -1. A view where x is contiguous, else a
+ * copy.
+ */
 export function reshape(x: Tensor, shape: readonly number[]): Tensor {
   const target = resolveShape(x, shape);
   const source = contiguous(x);
@@ -109,7 +119,8 @@ export function unsqueeze(x: Tensor, dim: number): Tensor {
 /** Without dim `dim`, which must have size 1; without every dim of size 1 when none is named. */
 export function squeeze(x: Tensor, dim?: number): Tensor {
   const at = dim === undefined ? -1 : normalizeDim('squeeze', dim, x.ndim);
-  if (at >= 0 && x.shape[at] !== 1) throw shapeError('squeeze', 'size 1', `${describe(x)}, dim ${at}`);
+  if (at >= 0 && x.shape[at] !== 1)
+    throw shapeError('squeeze', 'size 1', `${describe(x)}, dim ${at}`);
   const kept = x.shape.map((_, d) => d).filter((d) => (at < 0 ? x.shape[d] !== 1 : d !== at));
   const pick = (list: readonly number[]): number[] => kept.map((d) => list[d] as number);
   return relabel('squeeze', x, pick(x.shape), pick(x.strides));
@@ -149,11 +160,15 @@ function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cu
   return { shape, strides, offset: count > 0 ? x.offset + start * stride : x.offset };
 }
 
-/** Elements [start, end) of `dim` in steps of `step` > 0; negative bounds count from the end. A view. */
+/**
+ * Elements [start, end) of `dim` in steps of `step` > 0; negative bounds count from the end. A
+ * view.
+ */
 export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1): Tensor {
   const at = normalizeDim('slice', dim, x.ndim);
   const size = x.shape[at] as number;
-  if (!Number.isInteger(step) || step < 1) throw shapeError('slice', 'a step of 1 or more', `${step}`);
+  if (!Number.isInteger(step) || step < 1)
+    throw shapeError('slice', 'a step of 1 or more', `${step}`);
   const clamp = (i: number): number => Math.min(Math.max(i < 0 ? i + size : i, 0), size);
   const from = clamp(start);
   const count = Math.max(0, Math.ceil((clamp(end ?? size) - from) / step));
@@ -186,7 +201,10 @@ export function select(x: Tensor, dim: number, index: number): Tensor {
   return squeeze(slice(x, dim, at, at + 1), dim);
 }
 
-/** Views of `x` along `dim`, of `sizes` (or all of one size, the last one smaller). One backward for all. */
+/**
+ * Views of `x` along `dim`, of `sizes` (or all of one size, the last one smaller). One backward for
+ * all.
+ */
 export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
   const at = normalizeDim('split', dim, x.ndim);
   const size = x.shape[at] as number;
@@ -195,7 +213,8 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
       ? Array.from({ length: Math.ceil(size / sizes) }, (_, i) => Math.min(sizes, size - i * sizes))
       : sizes;
   const total = list.reduce((sum, n) => sum + n, 0);
-  if (total !== size) throw shapeError('split', `sizes that add up to ${size}`, `[${list.join(', ')}]`);
+  if (total !== size)
+    throw shapeError('split', `sizes that add up to ${size}`, `[${list.join(', ')}]`);
   let start = 0;
   const outs = list.map((count) => {
     const cut = cutOf(x, at, start, count);
@@ -253,5 +272,8 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
 
 /** Tensors of one shape along a new dim. */
 export function stack(tensors: readonly Tensor[], dim = 0): Tensor {
-  return concat(tensors.map((t) => unsqueeze(t, dim)), dim);
+  return concat(
+    tensors.map((t) => unsqueeze(t, dim)),
+    dim,
+  );
 }
