@@ -1,12 +1,24 @@
 // Every device-independent case, for the GPU runner.
+import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
+import { cases as layerGradients } from './autograd/layers.cases.js';
+import { cases as viewGradients } from './autograd/views.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
+import { cases as modules } from './nn/modules.cases.js';
+import { cases as parity } from './parity/gpt2.cases.js';
 import type { Case } from './support/case.js';
+import { cases as values } from './tensor/values.cases.js';
 
 export const allCases: readonly Case[] = [
+  ...values,
+  ...elementwiseGradients,
+  ...viewGradients,
+  ...layerGradients,
+  ...modules,
+  ...parity,
   ...badInput,
   ...lifetime,
   ...offload,

@@ -1,12 +1,12 @@
-// A tiny GPT-2 in PyTorch's weights computes what PyTorch recorded: logits, gradients, AdamW steps, bf16.
+// A tiny GPT-2 in recorded weights computes what PyTorch did: logits, gradients, steps, bf16.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Parameter } from '../../lib/nn/index.js';
 import { packageRoot } from '../../lib/runtime/addon.js';
 import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { held, noGrad, scope, Tensor } from '../../lib/tensor/index.js';
-import type { Parameter } from '../../lib/nn/index.js';
 import type { Case } from '../support/case.js';
 import { Golden, relativeError } from './golden.js';
 
@@ -64,8 +64,16 @@ class Adam {
       const flat = (x: Tensor): Tensor => held(() => x.alias([x.numel]));
       const [master, grad] = [flat(parameter), flat(parameter.grad as Tensor)];
       kernels.adamW({
-        master, m, v, grad, weight: null, control: this.control, ...this.options,
-        correction1: 1 - beta1 ** t, correction2: 1 - beta2 ** t, decoupled: true,
+        master,
+        m,
+        v,
+        grad,
+        weight: null,
+        control: this.control,
+        ...this.options,
+        correction1: 1 - beta1 ** t,
+        correction2: 1 - beta2 ** t,
+        decoupled: true,
       });
       master.release();
       grad.release();
@@ -78,7 +86,10 @@ export const cases: Case[] = [
     const model = recorded.model(device);
     const [tokens, targets] = [recorded.tensor('tokens'), recorded.tensor('targets')];
     noGrad(() => {
-      const error = relativeError(model.call(tokens).toArray(), recorded.tensor('logits').toArray());
+      const error = relativeError(
+        model.call(tokens).toArray(),
+        recorded.tensor('logits').toArray(),
+      );
       assert.ok(error < 1e-5, `logits: relative error ${error}`);
       const loss = model.call(tokens, targets).item();
       assert.ok(Math.abs(loss / recorded.description.loss - 1) < 1e-6, `loss ${loss}`);
@@ -112,7 +123,10 @@ export const cases: Case[] = [
         dropGradients(parameters);
         return out.item();
       });
-      assert.ok(Math.abs(loss - expected) < 1e-4, `step ${i + 1}: loss ${loss}, PyTorch ${expected}`);
+      assert.ok(
+        Math.abs(loss - expected) < 1e-4,
+        `step ${i + 1}: loss ${loss}, PyTorch ${expected}`,
+      );
     });
   }),
   golden('bf16', (recorded, device) => {

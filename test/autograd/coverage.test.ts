@@ -1,0 +1,32 @@
+// Every differentiable function has a gradient case.
+import * as ops from '../../lib/tensor/ops/index.js';
+import { checks as elementwise } from './elementwise.cases.js';
+import { checks as layers } from './layers.cases.js';
+import { checks as views } from './views.cases.js';
+
+const notDifferentiable = new Set([
+  'FunctionContext',
+  'full',
+  'zeros',
+  'ones',
+  'zerosLike',
+  'onesLike',
+  'arange',
+  'randn',
+  'uniform',
+  'compare',
+  'eq',
+  'ne',
+  'lt',
+  'le',
+  'gt',
+  'ge',
+  'argmax',
+  'unary',
+]);
+
+const covered = new Set([...elementwise, ...layers, ...views].map(({ op }) => op));
+
+test.each(Object.keys(ops).filter((name) => !notDifferentiable.has(name)))('%s', (name) => {
+  expect(covered).toContain(name);
+});

@@ -1,0 +1,351 @@
+// Gradients of matrix products, lookups, normalisation, attention, losses and what wraps them.
+import * as ops from '../../lib/tensor/index.js';
+import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
+
+const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
+const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
+
+const matmuls: GradientCheck[] = [
+  { op: 'matmul', inputs: shapes([3, 5], [5, 7]), run: ops.matmul },
+  { op: 'matmul', title: 'transposed operands', inputs: strided([3, 5], [5, 7]), run: ops.matmul },
+  { op: 'matmul', title: 'row and column', inputs: shapes([1, 5], [5, 1]), run: ops.matmul },
+  { op: 'matmul', title: 'vectors', inputs: shapes([5], [5]), run: ops.matmul },
+  { op: 'matmul', title: 'matrix and vector', inputs: shapes([3, 5], [5]), run: ops.matmul },
+  { op: 'matmul', title: 'batched', inputs: shapes([4, 3, 5], [4, 5, 2]), run: ops.matmul },
+  {
+    op: 'matmul',
+    title: 'batched, transposed',
+    inputs: strided([4, 3, 5], [4, 5, 2]),
+    run: ops.matmul,
+  },
+  {
+    op: 'matmul',
+    title: 'two batch dims',
+    inputs: shapes([2, 3, 3, 5], [2, 3, 5, 2]),
+    run: ops.matmul,
+  },
+  {
+    op: 'matmul',
+    title: 'broadcast batch',
+    inputs: shapes([2, 1, 3, 4], [3, 4, 2]),
+    run: ops.matmul,
+  },
+  { op: 'matmul', title: 'batch and matrix', inputs: shapes([2, 3, 4], [4, 2]), run: ops.matmul },
+  {
+    op: 'matmul',
+    title: 'sliced rows',
+    inputs: shapes([4, 9], [5, 3]),
+    run: (a, b) => a.narrow(1, 2, 5).matmul(b),
+  },
+  { op: 'matmul', title: 'no rows', inputs: shapes([0, 5], [5, 3]), run: ops.matmul },
+  { op: 'matmul', title: 'nothing to sum', inputs: shapes([3, 0], [0, 2]), run: ops.matmul },
+];
+
+const linears: GradientCheck[] = [
+  { op: 'linear', inputs: shapes([3, 5], [7, 5], [7]), run: (x, w, b) => ops.linear(x, w, b) },
+  {
+    op: 'linear',
+    title: 'no bias',
+    inputs: shapes([2, 3, 5], [4, 5]),
+    run: (x, w) => ops.linear(x, w),
+  },
+  {
+    op: 'linear',
+    title: 'one row',
+    inputs: shapes([5], [4, 5], [4]),
+    run: (x, w, b) => ops.linear(x, w, b),
+  },
+  {
+    op: 'linear',
+    title: 'strided',
+    inputs: [...strided([6, 5]), ...shapes([4, 5], [4])],
+    run: (x, w, b) => ops.linear(x, w, b),
+  },
+  {
+    op: 'linear',
+    title: 'empty',
+    inputs: shapes([0, 5], [4, 5], [4]),
+    run: (x, w, b) => ops.linear(x, w, b),
+  },
+  {
+    op: 'linear',
+    title: 'frozen weight',
+    inputs: [{ shape: [3, 5] }, { shape: [4, 5], grad: false }, { shape: [4] }],
+    run: (x, w, b) => ops.linear(x, w, b),
+  },
+  {
+    op: 'linearGelu',
+    inputs: shapes([2, 3, 5], [7, 5], [7]),
+    run: (x, w, b) => ops.linearGelu(x, w, b),
+  },
+  {
+    op: 'linearGelu',
+    title: 'no bias',
+    inputs: shapes([3, 5], [7, 5]),
+    run: (x, w) => ops.linearGelu(x, w),
+  },
+  { op: 'linearPadded', inputs: shapes([2, 3, 5], [7, 5]), run: (x, w) => ops.linearPadded(x, w) },
+];
+
+const lookups: GradientCheck[] = [
+  {
+    op: 'embedding',
+    inputs: shapes([7, 3]),
+    run: (w) => ops.embedding(w, indices([6, 0, 2, 2, 6, 2], [2, 3], w)),
+  },
+  {
+    op: 'embedding',
+    title: 'empty',
+    inputs: shapes([7, 3]),
+    run: (w) => ops.embedding(w, indices([], [0], w)),
+  },
+  {
+    op: 'gather',
+    inputs: shapes([3, 4]),
+    run: (x) => ops.gather(x, 1, indices([3, 3, 0, 1, 2, 1], [3, 2], x)),
+  },
+  {
+    op: 'gather',
+    title: 'first dim, strided',
+    inputs: strided([4, 3]),
+    run: (x) => ops.gather(x, 0, indices([1, 0, 3, 1, 1, 2], [2, 3], x)),
+  },
+];
+
+const norms: GradientCheck[] = [
+  {
+    op: 'layerNorm',
+    inputs: shapes([2, 3, 8], [8], [8]),
+    run: (x, w, b) => ops.layerNorm(x, w, b),
+  },
+  {
+    op: 'layerNorm',
+    title: 'no bias',
+    inputs: shapes([5, 7], [7]),
+    run: (x, w) => ops.layerNorm(x, w),
+  },
+  {
+    op: 'layerNorm',
+    title: 'strided',
+    inputs: [...strided([5, 7]), ...shapes([7], [7])],
+    run: (x, w, b) => ops.layerNorm(x, w, b),
+  },
+  {
+    op: 'layerNorm',
+    title: 'frozen input',
+    inputs: [{ shape: [5, 7], grad: false }, ...shapes([7], [7])],
+    run: (x, w, b) => ops.layerNorm(x, w, b),
+  },
+  {
+    op: 'layerNorm',
+    title: 'frozen weight',
+    inputs: [{ shape: [5, 7] }, { shape: [7], grad: false }, { shape: [7] }],
+    run: (x, w, b) => ops.layerNorm(x, w, b),
+  },
+  {
+    op: 'layerNorm',
+    title: 'empty',
+    inputs: shapes([0, 7], [7], [7]),
+    run: (x, w, b) => ops.layerNorm(x, w, b),
+  },
+  ...[[], [0], [1]].map((dropped) => ({
+    op: 'addLayerNorm',
+    title: `without the gradients of ${dropped.length ? dropped : 'none'}`,
+    inputs: shapes([4, 6], [4, 6], [6], [6]),
+    run: (x: ops.Tensor, r: ops.Tensor, w: ops.Tensor, b: ops.Tensor) =>
+      ops.addLayerNorm(x, r, w, b),
+    dropped,
+  })),
+  {
+    op: 'addLayerNorm',
+    title: 'chained',
+    inputs: shapes([3, 6], [3, 6], [6], [6]),
+    run: chainedNorms,
+  },
+  {
+    op: 'addLayerNorm',
+    title: 'x with itself',
+    inputs: shapes([3, 6], [6]),
+    run: (x, w) => ops.addLayerNorm(x, x, w),
+  },
+  { op: 'rmsNorm', inputs: shapes([2, 3, 8], [8]), run: (x, w) => ops.rmsNorm(x, w) },
+  {
+    op: 'addRmsNorm',
+    inputs: shapes([4, 6], [4, 6], [6]),
+    run: (x, r, w) => ops.addRmsNorm(x, r, w),
+  },
+  {
+    op: 'addRmsNorm',
+    title: 'strided',
+    inputs: [...strided([4, 6], [4, 6]), ...shapes([6])],
+    run: (x, r, w) => ops.addRmsNorm(x, r, w),
+  },
+];
+
+/** A residual stream through two normalisations, as between the blocks of a transformer. */
+function chainedNorms(x: ops.Tensor, r: ops.Tensor, w: ops.Tensor, b: ops.Tensor): ops.Tensor {
+  const [sum, normed] = ops.addLayerNorm(x, r, w, b);
+  const [, out] = ops.addLayerNorm(normed.tanh(), sum, w, b);
+  return out;
+}
+
+const attentions: GradientCheck[] = [
+  {
+    op: 'attention',
+    inputs: shapes([2, 2, 5, 4], [2, 2, 5, 4], [2, 2, 5, 4]),
+    run: (q, k, v) => ops.attention(q, k, v),
+  },
+  {
+    op: 'attention',
+    title: 'causal',
+    inputs: shapes([1, 2, 5, 4], [1, 2, 5, 4], [1, 2, 5, 4]),
+    run: (q, k, v) => ops.attention(q, k, v, { causal: true, scale: 0.7 }),
+  },
+  {
+    op: 'attention',
+    title: 'grouped heads',
+    inputs: shapes([1, 4, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]),
+    run: (q, k, v) => ops.attention(q, k, v, { causal: true }),
+  },
+  {
+    op: 'attention',
+    title: 'more keys than queries',
+    inputs: shapes([1, 2, 3, 4], [1, 2, 7, 4], [1, 2, 7, 4]),
+    run: (q, k, v) => ops.attention(q, k, v, { causal: true }),
+  },
+  {
+    op: 'attention',
+    title: 'strided',
+    inputs: strided([1, 2, 5, 4], [1, 2, 5, 4], [1, 2, 5, 4]),
+    run: (q, k, v) => ops.attention(q, k, v),
+  },
+  {
+    op: 'attention',
+    title: 'then merged',
+    inputs: shapes([2, 2, 3, 4], [2, 2, 3, 4], [2, 2, 3, 4]),
+    run: (q, k, v) => ops.attention(q, k, v).transpose(1, 2).reshape([2, 3, 8]),
+  },
+  {
+    op: 'causalSelfAttentionPacked',
+    inputs: shapes([2, 5, 24]),
+    run: (qkv) => ops.causalSelfAttentionPacked(qkv, 2),
+  },
+  { op: 'rope', inputs: shapes([2, 3, 2, 4]), run: rotated },
+];
+
+function rotated(x: ops.Tensor): ops.Tensor {
+  const angle = (i: number): number => Math.floor(i / 2) * 0.3 + (i % 2) * 0.1;
+  const table = (f: (a: number) => number): ops.Tensor => {
+    const values = Array.from({ length: 6 }, (_, i) => f(angle(i)));
+    const data = x.dtype === 'f64' ? Float64Array.from(values) : values;
+    return ops.Tensor.from(data, { shape: [3, 2], dtype: x.dtype, device: x.device });
+  };
+  return ops.rope(x, table(Math.cos), table(Math.sin));
+}
+
+const targets = (x: ops.Tensor): ops.Tensor => indices([4, -100, 0, 6, 6], [5], x);
+
+const losses: GradientCheck[] = [
+  {
+    op: 'crossEntropy',
+    inputs: [{ shape: [5, 7], low: -3, high: 3 }],
+    run: (x) => ops.crossEntropy(x, targets(x)),
+  },
+  {
+    op: 'crossEntropy',
+    title: 'strided',
+    inputs: strided([5, 7]),
+    run: (x) => ops.crossEntropy(x, targets(x)),
+  },
+  {
+    op: 'crossEntropy',
+    title: 'leading dims',
+    inputs: shapes([1, 5, 7]),
+    run: (x) => ops.crossEntropy(x, targets(x).reshape([1, 5])),
+  },
+  {
+    op: 'crossEntropy',
+    title: 'padded logits',
+    inputs: shapes([5, 3], [7, 3]),
+    run: (x, w) => ops.crossEntropy(ops.linearPadded(x, w), targets(x)),
+  },
+  ...[{}, { chunkRows: 2 }, { chunkRows: 2, recompute: true }, { ignoreIndex: 6 }].map(
+    (options) => ({
+      op: 'linearCrossEntropy',
+      title: JSON.stringify(options),
+      inputs: shapes([5, 3], [7, 3]),
+      run: (x: ops.Tensor, w: ops.Tensor) =>
+        ops.linearCrossEntropy(x, w, indices([4, 1, 0, 6, 6], [5], x), options),
+    }),
+  ),
+  {
+    op: 'linearCrossEntropy',
+    title: 'frozen weight',
+    inputs: [{ shape: [5, 3] }, { shape: [7, 3], grad: false }],
+    run: (x, w) => ops.linearCrossEntropy(x, w, targets(x)),
+  },
+  { op: 'mse', inputs: shapes([3, 4], [3, 4]), run: ops.mse },
+];
+
+const scaledSquare = ops.customFunction<ops.Tensor>({
+  name: 'scaled_square',
+  forward(context, x) {
+    context.save(x);
+    context.values.factor = 3;
+    return x.square().mul(3);
+  },
+  backward(context, grad) {
+    const [x] = context.saved as [ops.Tensor];
+    return (grad as ops.Tensor).mul(x).mul(2 * (context.values.factor as number));
+  },
+});
+
+const around: GradientCheck[] = [
+  { op: 'dropout', inputs: shapes([5, 7]), run: (x) => ops.dropout(x, 0.4) },
+  { op: 'dropout', title: 'strided', inputs: strided([5, 7]), run: (x) => ops.dropout(x, 0.4) },
+  { op: 'customFunction', inputs: shapes([3, 4]), run: (x) => scaledSquare(x).sin() },
+  {
+    op: 'checkpoint',
+    inputs: shapes([3, 4], [5, 4]),
+    run: (x, w) => ops.checkpoint((y) => ops.linear(y.tanh(), w).square(), x),
+  },
+  {
+    op: 'checkpoint',
+    title: 'two outputs, dropout',
+    inputs: shapes([3, 4], [4]),
+    run: (x, w) => ops.checkpoint((a, b) => [ops.dropout(a, 0.5).mul(b), a.exp()], x, w),
+  },
+  {
+    op: 'checkpoint',
+    title: 'nested',
+    inputs: shapes([3, 4]),
+    run: (x) => ops.checkpoint((a) => ops.checkpoint((b) => b.sin().square(), a).exp(), x),
+  },
+  {
+    op: 'checkpoint',
+    title: 'parameters only',
+    inputs: [{ shape: [3, 4], grad: false }, { shape: [4] }],
+    run: (x, w) => ops.checkpoint((a) => a.mul(w).tanh(), x),
+  },
+  {
+    op: 'checkpoint',
+    title: 'chained',
+    inputs: shapes([3, 4]),
+    run: (x) =>
+      ops.checkpoint(
+        (a) => a.square().sin(),
+        ops.checkpoint((a) => a.exp().tanh(), x),
+      ),
+  },
+];
+
+export const checks: GradientCheck[] = [
+  ...matmuls,
+  ...linears,
+  ...lookups,
+  ...norms,
+  ...attentions,
+  ...losses,
+  ...around,
+];
+export const cases = gradientCases(checks);

@@ -1,0 +1,164 @@
+// What op functions compute: shapes, broadcasting and views against arithmetic in JavaScript.
+import assert from 'node:assert/strict';
+import { DsError } from '../../lib/errors.js';
+import type { Device } from '../../lib/runtime/device.js';
+import * as ops from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+const { Tensor } = ops;
+
+function valueCase(name: string, body: (device: Device) => void): Case {
+  return {
+    name: `values: ${name}`,
+    run(device) {
+      const before = ops.liveTensors();
+      ops.scope(() => body(device));
+      assert.equal(ops.liveTensors(), before, 'live tensors');
+    },
+  };
+}
+
+/** [shape, values] of a tensor. */
+function expectTensor(x: ops.Tensor, shape: number[], values: number[]): void {
+  assert.deepEqual([...x.shape], shape);
+  for (const [i, value] of x.toArray().entries()) {
+    assert.ok(Math.abs(value - (values[i] as number)) < 1e-5, `${x.toArray()} is not ${values}`);
+  }
+}
+
+function expectError(code: string, text: RegExp, body: () => unknown): void {
+  assert.throws(body, (error: unknown) => {
+    assert.ok(error instanceof DsError, String(error));
+    assert.equal(error.code, code);
+    assert.match(error.message, text);
+    return true;
+  });
+}
+
+const counting = (device: Device, ...shape: number[]): ops.Tensor =>
+  ops
+    .arange(
+      shape.reduce((n, s) => n * s, 1),
+      { device },
+    )
+    .reshape(shape);
+
+export const cases: Case[] = [
+  valueCase('creation', (device) => {
+    expectTensor(ops.zeros([2], { device }), [2], [0, 0]);
+    expectTensor(ops.ones([1, 2], { device, dtype: 'bf16' }), [1, 2], [1, 1]);
+    expectTensor(ops.arange(3, { device, start: 5, step: -2 }), [3], [5, 3, 1]);
+    assert.equal(ops.arange(3, { device, dtype: 'i64' }).dtype, 'i64');
+    expectTensor(
+      Tensor.from(
+        [
+          [1, 2],
+          [3, 4],
+        ],
+        { device },
+      ).transpose(),
+      [2, 2],
+      [1, 3, 2, 4],
+    );
+  }),
+  valueCase('random tensors follow the seed and advance', (device) => {
+    const state = ops.getRandomState();
+    ops.seed(3);
+    const [a, b] = [ops.randn([100], { device }).toArray(), ops.randn([100], { device }).toArray()];
+    ops.seed(3);
+    assert.deepEqual(ops.randn([100], { device }).toArray(), a);
+    assert.notDeepEqual(a, b);
+    const u = ops.uniform([1000], { device, low: 2, high: 4 }).toArray();
+    assert.ok(u.every((x) => x >= 2 && x < 4));
+    ops.setRandomState(state);
+  }),
+  valueCase('broadcasting', (device) => {
+    const row = Tensor.from([10, 20, 30], { device });
+    expectTensor(counting(device, 2, 3).add(row), [2, 3], [10, 21, 32, 13, 24, 35]);
+    expectTensor(counting(device, 2, 1).mul(row), [2, 3], [0, 0, 0, 10, 20, 30]);
+    expectTensor(ops.gt(row, 15), [3], [0, 1, 1]);
+    expectTensor(ops.where(ops.eq(row, 20), row, -1), [3], [-1, 20, -1]);
+    const whole = Tensor.from(Int32Array.from([7, -7]), { device });
+    expectTensor(whole.div(2), [2], [3, -3]);
+    expectTensor(whole.add(1), [2], [8, -6]);
+  }),
+  valueCase('matmul over a broadcast batch', (device) => {
+    const a = counting(device, 2, 1, 1, 2);
+    const b = counting(device, 2, 2, 1);
+    expectTensor(a.matmul(b), [2, 2, 1, 1], [1, 3, 3, 13]);
+    expectTensor(counting(device, 2, 2).transpose().matmul(counting(device, 2)), [2], [2, 3]);
+  }),
+  valueCase('reductions', (device) => {
+    const x = counting(device, 2, 3);
+    expectTensor(x.sum(), [], [15]);
+    expectTensor(x.mean({ dims: 0 }), [3], [1.5, 2.5, 3.5]);
+    expectTensor(x.max({ dims: -1, keepDim: true }), [2, 1], [2, 5]);
+    expectTensor(x.argmax(0), [3], [1, 1, 1]);
+    expectTensor(x.neg().argmax(), [2], [0, 0]);
+  }),
+  valueCase('views', (device) => {
+    const x = counting(device, 2, 3);
+    expectTensor(x.slice(1, 0, 3, 2), [2, 2], [0, 2, 3, 5]);
+    expectTensor(x.select(0, -1), [3], [3, 4, 5]);
+    expectTensor(ops.concat([x, x.narrow(0, 1, 1)]), [3, 3], [0, 1, 2, 3, 4, 5, 3, 4, 5]);
+    expectTensor(ops.stack([x.select(0, 0), x.select(0, 1)], 1), [3, 2], [0, 3, 1, 4, 2, 5]);
+    expectTensor(x.permute([1, 0]).reshape([-1]), [6], [0, 3, 1, 4, 2, 5]);
+    expectTensor(
+      x
+        .unsqueeze(1)
+        .expand([2, 2, 3])
+        .sum({ dims: [0, 1] }),
+      [3],
+      [6, 10, 14],
+    );
+    assert.deepEqual(
+      x.split(2, 1).map((part) => part.shape[1]),
+      [2, 1],
+    );
+  }),
+  valueCase('casts and moves keep gradients', (device) => {
+    const x = Tensor.from([1, 2.5], { device: 'cpu' }).requireGrad();
+    const y = x.to(device, 'bf16').to('f32', 'cpu').mul(3).sum();
+    y.backward();
+    expectTensor(x.grad as ops.Tensor, [2], [3, 3]);
+    x.grad?.release();
+    x.grad = null;
+  }),
+  valueCase('dropout keeps the mean and draws a new mask each time', (device) => {
+    const x = ops.ones([10_000], { device });
+    const [a, b] = [ops.dropout(x, 0.25), ops.dropout(x, 0.25)];
+    const mean = a.mean().item();
+    assert.ok(Math.abs(mean - 1) < 0.03, `mean ${mean}`);
+    assert.notDeepEqual(a.toArray(), b.toArray());
+    assert.equal(ops.dropout(x, 0), x);
+  }),
+  valueCase('errors name the op, both operands and the cure', (device) => {
+    const x = counting(device, 2, 3);
+    const half = x.to('bf16');
+    expectError('DS_SHAPE', /add.*\[2, 3\] and \[2\]/, () => x.add(counting(device, 2)));
+    expectError('DS_SHAPE', /matmul.*\[2, 3\] f32 and \[2, 3\] f32/, () => x.matmul(x));
+    expectError('DS_DTYPE', /mul.*f32.*bf16.*\.to\('f32'\)/, () => x.mul(half));
+    expectError('DS_SHAPE', /reshape.*\[4, 2\]/, () => x.reshape([4, 2]));
+    expectError('DS_SHAPE', /linear/, () => ops.linear(x, counting(device, 4, 2)));
+    expectError('DS_SHAPE', /concat/, () => ops.concat([x, counting(device, 2, 2)]));
+    expectError('DS_SHAPE', /sum.*\[-2, 2\).*2/, () => x.sum({ dims: 2 }));
+    expectError('DS_DTYPE', /embedding.*i32/, () => ops.embedding(x, x));
+    expectError('DS_ARGUMENT', /dropout/, () => ops.dropout(x, 1));
+    if (device.kind !== 'cpu') {
+      expectError('DS_DEVICE', /add.*cpu/, () => x.add(ops.ones([3])));
+    }
+  }),
+  valueCase('autograd errors', (device) => {
+    const x = counting(device, 3).requireGrad();
+    expectError('DS_AUTOGRAD', /backward.*scalar/, () => x.mul(2).backward());
+    expectError('DS_AUTOGRAD', /backward/, () => ops.noGrad(() => x.sum()).backward());
+    const y = x.square().sum();
+    y.backward();
+    expectError('DS_AUTOGRAD', /second/, () => y.backward());
+    expectError('DS_DTYPE', /requireGrad/, () =>
+      ops.zeros([1], { dtype: 'i32', device }).requireGrad(),
+    );
+    x.grad?.release();
+    x.grad = null;
+  }),
+];
