@@ -6,6 +6,6 @@ assert.equal(typeof initialize, 'function');
 assert.equal(typeof nn.models.GPT2, 'function');
 assert.match(version, /^\d+\.\d+\.\d+/);
 const x = Tensor.from([1, 2, 3], { device: cpu() });
-assert.deepEqual([...x.readSync()], [1, 2, 3]);
+assert.deepEqual([...(await x.read())], [1, 2, 3]);
 x.dispose();
-assert.throws(() => x.readSync(), DsError);
+await assert.rejects(async () => x.read(), DsError);
