@@ -79,6 +79,7 @@ export interface Addon {
   syncPath(path: string): Promise<void>;
   /** "io_uring" or "threads". */
   fileEngineName(): string;
+  setFileEngine(name: string): void;
 }
 
 export interface GpuProbe {

@@ -128,4 +128,6 @@ napi_value file_engine_name(Addon& addon) {
   return Napi::String::New(addon.env, io::file_engine().name());
 }
 
+void set_file_engine(Addon&, std::string name) { io::choose_file_engine(name); }
+
 }  // namespace ds::addon

@@ -26,5 +26,6 @@ napi_value sync_path(Addon& addon, std::string path);
 
 /// "io_uring" or "threads".
 napi_value file_engine_name(Addon& addon);
+void set_file_engine(Addon& addon, std::string name);
 
 }  // namespace ds::addon

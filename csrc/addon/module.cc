@@ -251,6 +251,7 @@ constexpr Row kRows[] = {
     {"checksumFile", Trampoline<checksum_file>::call},
     {"syncPath", Trampoline<sync_path>::call},
     {"fileEngineName", Trampoline<file_engine_name>::call},
+    {"setFileEngine", Trampoline<set_file_engine>::call},
 };
 
 /// Host calls may still run when the environment ends: wait for them before their memory goes.

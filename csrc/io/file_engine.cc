@@ -1,19 +1,47 @@
 // Choosing the process's engine, and waiting for a batch.
 #include "file_engine.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 
 namespace ds::io {
 
-FileEngine& file_engine() {
+namespace {
+
+constexpr int kThreads = 4;
+
+/// Engines are kept for the life of the process: a batch may be under way in any of them.
+FileEngine& uring_or_threads() {
   static FileEngine* engine = [] {
     std::unique_ptr<FileEngine> made = make_uring_engine();
-    if (!made) made = make_thread_engine(4);
+    if (!made) made = make_thread_engine(kThreads);
     return made.release();
   }();
   return *engine;
+}
+
+FileEngine& threads() {
+  static FileEngine* engine = make_thread_engine(kThreads).release();
+  return *engine;
+}
+
+std::atomic<bool> threads_wanted{false};
+
+}  // namespace
+
+FileEngine& file_engine() { return threads_wanted ? threads() : uring_or_threads(); }
+
+void choose_file_engine(const std::string& name) {
+  if (name != "io_uring" && name != "threads") {
+    throw Error("DS_ARGUMENT", "file engine", "io_uring or threads", name);
+  }
+  if (name == "io_uring" && uring_or_threads().name() != name) {
+    throw Error("DS_PLATFORM", "file engine", "a kernel with io_uring", "none, or it is forbidden",
+                "Containers often forbid it; \"threads\" works everywhere.");
+  }
+  threads_wanted = name == "threads";
 }
 
 struct Pending::State {

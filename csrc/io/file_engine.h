@@ -45,6 +45,10 @@ std::unique_ptr<FileEngine> make_thread_engine(int threads);
 /// The process's engine: io_uring if it works here, else threads. Never destroyed.
 FileEngine& file_engine();
 
+/// Makes `name` ("io_uring" or "threads") the engine of later calls. Throws DS_PLATFORM when the
+/// kernel has no io_uring, DS_ARGUMENT for another name.
+void choose_file_engine(const std::string& name);
+
 /// A batch under way. The destructor waits, so that borrowed memory outlives the transfers.
 class Pending {
  public:

@@ -49,9 +49,16 @@ export function syncPath(path: string): Promise<void> {
   return settled(() => addon.syncPath(path));
 }
 
-/** What serves file I/O here: "io_uring" or "threads". */
-export function fileEngineName(): string {
-  return native(() => addon.fileEngineName());
+/** What serves file I/O: io_uring where the kernel has and allows it, else threads. */
+export type FileEngineName = 'io_uring' | 'threads';
+
+export function fileEngineName(): FileEngineName {
+  return native(() => addon.fileEngineName()) as FileEngineName;
+}
+
+/** Chooses what serves later calls. Throws DS_PLATFORM where io_uring does not work. */
+export function setFileEngine(name: FileEngineName): void {
+  native(() => addon.setFileEngine(name));
 }
 
 /** Native failures, thrown or rejected, as DsErrors. */

@@ -10,6 +10,7 @@ import {
   checksumFile,
   fileEngineName,
   readFile,
+  setFileEngine,
   syncPath,
   writeFile,
 } from '../../lib/runtime/file.js';
@@ -28,79 +29,90 @@ function pinned(bytes: Uint8Array): DeviceBuffer {
 
 const bytes = Uint8Array.from({ length: 9_000_001 }, (_, i) => Math.imul(i, 2654435761) >>> 24);
 
-test('the checksum is CRC-32C', async () => {
-  const path = join(dir, 'check');
-  writeFileSync(path, '123456789');
-  expect(await checksumFile(path)).toBe(0xe3069283);
-  writeFileSync(path, '');
-  expect(await checksumFile(path)).toBe(0);
+const kernelHasRing = fileEngineName() === 'io_uring';
+const engines = kernelHasRing ? (['io_uring', 'threads'] as const) : (['threads'] as const);
+
+describe.each(engines)('%s', (name) => {
+  beforeAll(() => setFileEngine(name));
+
+  test('is the engine', () => {
+    expect(fileEngineName()).toBe(name);
+  });
+
+  test('the checksum is CRC-32C', async () => {
+    const path = join(dir, 'check');
+    writeFileSync(path, '123456789');
+    expect(await checksumFile(path)).toBe(0xe3069283);
+    writeFileSync(path, '');
+    expect(await checksumFile(path)).toBe(0);
+  });
+
+  test('ranges are written one after another and read back, in one call or several', async () => {
+    const path = join(dir, 'ranges');
+    const buffer = pinned(bytes);
+    const head = new TextEncoder().encode('head');
+    const range = (offset: number, count: number) => ({ buffer, offset, bytes: count });
+    const ranges = [range(5, 3), range(0, 0), range(100, bytes.length - 100)];
+    const whole = await writeFile(path, { offset: 0, head, ranges });
+    const expected = Buffer.concat([head, bytes.subarray(5, 8), bytes.subarray(100)]);
+    expect(Buffer.compare(readFileSync(path), expected)).toBe(0);
+    expect(await checksumFile(path)).toBe(whole);
+
+    const first = await writeFile(path, { offset: 0, head, ranges: ranges.slice(0, 1) });
+    const rest = { offset: 7, ranges: ranges.slice(1), crc: first };
+    expect(await writeFile(path, rest)).toBe(whole);
+    expect(await checksumFile(path)).toBe(whole);
+    await syncPath(path);
+    await syncPath(dir);
+
+    const into = DeviceBuffer.allocatePinned(cpu(), bytes.length);
+    await readFile(path, 7, { buffer: into, offset: 100, bytes: bytes.length - 100 });
+    const back = new Uint8Array(bytes.length);
+    into.read(0, back);
+    expect(Buffer.compare(back.subarray(100), bytes.subarray(100))).toBe(0);
+  });
+
+  test('errors name the operation, the path, the reason and a cure', async () => {
+    const buffer = pinned(bytes);
+    const all = { buffer, offset: 0, bytes: bytes.length };
+    const path = join(dir, 'short');
+    writeFileSync(path, bytes);
+    truncateSync(path, 1000);
+    const io = (fields: object) => expect.objectContaining({ code: 'DS_IO', ...fields });
+    await expect(readFile(path, 0, all)).rejects.toEqual(
+      io({ op: `read ${path}`, got: 'the end of the file' }),
+    );
+    await expect(writeFile('/dev/full', { offset: 0, ranges: [all] })).rejects.toEqual(
+      io({ op: 'write /dev/full', hint: expect.stringContaining('Free space') }),
+    );
+    const nowhere = join(dir, 'no', 'file');
+    await expect(writeFile(nowhere, { offset: 0 })).rejects.toEqual(io({ op: `open ${nowhere}` }));
+    await expect(syncPath(nowhere)).rejects.toEqual(io({ op: `open ${nowhere}` }));
+    await expect(checksumFile(dir)).rejects.toEqual(io({ op: expect.stringContaining(dir) }));
+    await expect(readFile(path, 0, { ...all, offset: 1 })).rejects.toEqual(
+      expect.objectContaining({ code: 'DS_BOUNDS' }),
+    );
+  });
+
+  test('hundreds of calls at once', async () => {
+    const path = join(dir, 'many');
+    writeFileSync(path, bytes);
+    const into = DeviceBuffer.allocatePinned(cpu(), bytes.length);
+    const piece = 30_000;
+    const calls: Promise<void>[] = [];
+    for (let at = 0; at < bytes.length; at += piece) {
+      const count = Math.min(piece, bytes.length - at);
+      calls.push(readFile(path, at, { buffer: into, offset: at, bytes: count }));
+    }
+    await Promise.all(calls);
+    const back = new Uint8Array(bytes.length);
+    into.read(0, back);
+    expect(Buffer.compare(back, bytes)).toBe(0);
+  });
 });
 
-test('ranges are written one after another and read back, in one call or several', async () => {
-  const path = join(dir, 'ranges');
-  const buffer = pinned(bytes);
-  const head = new TextEncoder().encode('head');
-  const range = (offset: number, count: number) => ({ buffer, offset, bytes: count });
-  const ranges = [range(5, 3), range(0, 0), range(100, bytes.length - 100)];
-  const whole = await writeFile(path, { offset: 0, head, ranges });
-  const expected = Buffer.concat([head, bytes.subarray(5, 8), bytes.subarray(100)]);
-  expect(Buffer.compare(readFileSync(path), expected)).toBe(0);
-  expect(await checksumFile(path)).toBe(whole);
-
-  const first = await writeFile(path, { offset: 0, head, ranges: ranges.slice(0, 1) });
-  const rest = { offset: 7, ranges: ranges.slice(1), crc: first };
-  expect(await writeFile(path, rest)).toBe(whole);
-  expect(await checksumFile(path)).toBe(whole);
-  await syncPath(path);
-  await syncPath(dir);
-
-  const into = DeviceBuffer.allocatePinned(cpu(), bytes.length);
-  await readFile(path, 7, { buffer: into, offset: 100, bytes: bytes.length - 100 });
-  const back = new Uint8Array(bytes.length);
-  into.read(0, back);
-  expect(Buffer.compare(back.subarray(100), bytes.subarray(100))).toBe(0);
-});
-
-test('errors name the operation, the path, the reason and a cure', async () => {
-  const buffer = pinned(bytes);
-  const all = { buffer, offset: 0, bytes: bytes.length };
-  const path = join(dir, 'short');
-  writeFileSync(path, bytes);
-  truncateSync(path, 1000);
-  const io = (fields: object) => expect.objectContaining({ code: 'DS_IO', ...fields });
-  await expect(readFile(path, 0, all)).rejects.toEqual(
-    io({ op: `read ${path}`, got: 'the end of the file' }),
-  );
-  await expect(writeFile('/dev/full', { offset: 0, ranges: [all] })).rejects.toEqual(
-    io({ op: 'write /dev/full', hint: expect.stringContaining('Free space') }),
-  );
-  const nowhere = join(dir, 'no', 'file');
-  await expect(writeFile(nowhere, { offset: 0 })).rejects.toEqual(io({ op: `open ${nowhere}` }));
-  await expect(syncPath(nowhere)).rejects.toEqual(io({ op: `open ${nowhere}` }));
-  await expect(checksumFile(dir)).rejects.toEqual(io({ op: expect.stringContaining(dir) }));
-  await expect(readFile(path, 0, { ...all, offset: 1 })).rejects.toEqual(
-    expect.objectContaining({ code: 'DS_BOUNDS' }),
-  );
-});
-
-test('hundreds of calls at once', async () => {
-  const path = join(dir, 'many');
-  writeFileSync(path, bytes);
-  const into = DeviceBuffer.allocatePinned(cpu(), bytes.length);
-  const piece = 30_000;
-  const calls: Promise<void>[] = [];
-  for (let at = 0; at < bytes.length; at += piece) {
-    const count = Math.min(piece, bytes.length - at);
-    calls.push(readFile(path, at, { buffer: into, offset: at, bytes: count }));
-  }
-  await Promise.all(calls);
-  const back = new Uint8Array(bytes.length);
-  into.read(0, back);
-  expect(Buffer.compare(back, bytes)).toBe(0);
-});
-
-test('the engine says which back end it is', () => {
-  expect(['io_uring', 'threads']).toContain(fileEngineName());
+test('an unknown engine is refused', () => {
+  expect(() => setFileEngine('dma' as 'threads')).toThrow(/io_uring or threads, got dma/);
 });
 
 const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
