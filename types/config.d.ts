@@ -1,4 +1,5 @@
-// ds_config.json: what users write (DsConfig) and what the engine reads (ResolvedConfig), in one spelling.
+// ds_config.json: what users write (DsConfig) and what the engine reads (ResolvedConfig), in one
+// spelling.
 
 /** The user's form: every key is optional. lib/config/schema.json holds ranges and defaults. */
 export interface DsConfig {
@@ -52,7 +53,10 @@ export interface AdamParams {
   weight_decay?: number;
   /** Divides the moments by 1 - beta^t. Default true. */
   bias_correction?: boolean;
-  /** Decoupled weight decay; false adds weight_decay * p to the gradient ("Adam" only). Default true. */
+  /**
+   * Decoupled weight decay; false adds weight_decay * p to the gradient ("Adam" only). Default
+   * true.
+   */
   adam_w_mode?: boolean;
 }
 
@@ -117,7 +121,9 @@ export interface Bf16Config {
 }
 
 export interface ZeroConfig extends ZeroTuning {
-  /** 0 replicates everything; 1 shards optimizer state, 2 also gradients, 3 also weights. Default 0. */
+  /**
+   * 0 replicates everything; 1 shards optimizer state, 2 also gradients, 3 also weights. Default 0.
+   */
   stage?: 0 | 1 | 2 | 3;
   offload_optimizer?: OffloadOptimizerConfig | null;
   /** Acts at stage 3 only, where it is not supported yet. */
@@ -180,7 +186,10 @@ type Filled<T> = T extends readonly unknown[]
 export type ResolvedOptimizer = Filled<OptimizerConfig>;
 export type ResolvedScheduler = Filled<SchedulerConfig>;
 
-/** What the engine reads: defaults filled in, the batch triad complete, everything checked and frozen. */
+/**
+ * What the engine reads: defaults filled in, the batch triad complete, everything checked and
+ * frozen.
+ */
 export interface ResolvedConfig {
   readonly train_batch_size: number;
   readonly train_micro_batch_size_per_gpu: number;

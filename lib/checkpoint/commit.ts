@@ -8,9 +8,9 @@
 //   4. D/.old-T-<owner> is deleted.
 //   5. `latest` is replaced: written under another name, synced, renamed, D synced.
 //
-// A death in 1 leaves the old D/T; between 2 and 3 the old one under its .old name, where a reader finds
-// it (see find()) and from where the next save moves it back; after 3 the new one. `latest` never names
-// what is not there. What a dead owner left behind is deleted by the next save.
+// A death in 1 leaves the old D/T; between 2 and 3 the old one under its .old name, where a reader
+// finds it (see find()) and from where the next save moves it back; after 3 the new one. `latest`
+// never names what is not there. What a dead owner left behind is deleted by the next save.
 import { randomBytes } from 'node:crypto';
 import { mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
@@ -32,8 +32,8 @@ function owner(): string {
 }
 
 /**
- * Fills a temporary folder through `fill` and makes it `dir`/`tag`; then `latest` names it, if asked to.
- * When `fill` fails, nothing has changed. Returns the checkpoint's path. Throws DS_IO.
+ * Fills a temporary folder through `fill` and makes it `dir`/`tag`; then `latest` names it, if
+ * asked to. When `fill` fails, nothing has changed. Returns the checkpoint's path. Throws DS_IO.
  */
 export async function commit(
   dir: string,
@@ -81,8 +81,8 @@ async function pointLatest(dir: string, tag: string): Promise<void> {
 }
 
 /**
- * The folder of `tag`: `dir`/`tag`, or where a save that died between its two renames has put it. Null when
- * there is none. Changes nothing.
+ * The folder of `tag`: `dir`/`tag`, or where a save that died between its two renames has put it.
+ * Null when there is none. Changes nothing.
  */
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
@@ -107,8 +107,9 @@ async function clearLeftovers(dir: string): Promise<void> {
 }
 
 /**
- * Whether the process that made `name` cannot be working on it any more: it is gone, or had this process's
- * number before it (containers reuse them). On another host that cannot be known, only guessed by age.
+ * Whether the process that made `name` cannot be working on it any more: it is gone, or had this
+ * process's number before it (containers reuse them). On another host that cannot be known, only
+ * guessed by age.
  */
 async function isAbandoned(dir: string, name: string): Promise<boolean> {
   const [host, pid] = name.slice(name.lastIndexOf('-') + 1).split('~');

@@ -1,10 +1,10 @@
 // Names inside a checkpoint folder: DeepSpeed's layout with safetensors payloads.
 //
-//   <dir>/latest                                                        text: the tag to resume from
-//   <dir>/<tag>/mp_rank_00_model_states.safetensors                     weights and buffers
-//   <dir>/<tag>/zero_pp_rank_0_mp_rank_00_optim_states.safetensors      master weights, moments
-//   <dir>/<tag>/manifest.json                                           sizes, checksums, engine state
-//   <dir>/.tmp-..., <dir>/.old-...                                      a save under way; see commit.ts
+//   <dir>/latest                                                     text: the tag to resume from
+//   <dir>/<tag>/mp_rank_00_model_states.safetensors                  weights and buffers
+//   <dir>/<tag>/zero_pp_rank_0_mp_rank_00_optim_states.safetensors   master weights, moments
+//   <dir>/<tag>/manifest.json                                        sizes, checksums, state
+//   <dir>/.tmp-..., <dir>/.old-...                                   a save under way: commit.ts
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 

@@ -1,5 +1,5 @@
-// The safetensors header: a table of named tensors in front of their bytes, written and strictly parsed.
-// Format: 8 bytes of little-endian header length, JSON, then the data without holes.
+// The safetensors header: a table of named tensors in front of their bytes, written and strictly
+// parsed. Format: 8 bytes of little-endian header length, JSON, then the data without holes.
 import { DsError } from '../errors.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
@@ -62,8 +62,8 @@ export function encodeHeader(
 }
 
 /**
- * The JSON's length from the first eight bytes of a file of `fileBytes`. Throws DS_CHECKPOINT unless it
- * lies inside the file and the limit.
+ * The JSON's length from the first eight bytes of a file of `fileBytes`. Throws DS_CHECKPOINT
+ * unless it lies inside the file and the limit.
  */
 export function headerLength(prefix: Uint8Array, fileBytes: number, file: string): number {
   const view = new DataView(prefix.buffer, prefix.byteOffset, prefix.byteLength);
@@ -76,8 +76,9 @@ export function headerLength(prefix: Uint8Array, fileBytes: number, file: string
 }
 
 /**
- * The tensors of a file, in the order of their bytes, which number `dataBytes`. Throws DS_CHECKPOINT unless
- * every entry is well formed and the entries cover the data exactly: no hole, no overlap, no rest.
+ * The tensors of a file, in the order of their bytes, which number `dataBytes`. Throws
+ * DS_CHECKPOINT unless every entry is well formed and the entries cover the data exactly: no hole,
+ * no overlap, no rest.
  */
 export function parseHeader(json: Uint8Array, dataBytes: number, file: string): TensorEntry[] {
   const table = parseJson(json, file);

@@ -1,4 +1,5 @@
-// Saving and opening checkpoints: named tensors and JSON state, committed atomically, verified when opened.
+// Saving and opening checkpoints: named tensors and JSON state, committed atomically, verified when
+// opened.
 import { join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
@@ -37,9 +38,9 @@ export interface CheckpointContent {
 }
 
 /**
- * Writes `dir/tag` and returns its path. A crash at any moment leaves the previous checkpoint of that tag
- * or this one, complete. Tensors must not change until the promise settles. Throws DS_IO (disk full, no
- * permission), or DS_CHECKPOINT for a bad tag or a tensor name given twice.
+ * Writes `dir/tag` and returns its path. A crash at any moment leaves the previous checkpoint of
+ * that tag or this one, complete. Tensors must not change until the promise settles. Throws DS_IO
+ * (disk full, no permission), or DS_CHECKPOINT for a bad tag or a tensor name given twice.
  */
 export async function saveCheckpoint(
   dir: string,
@@ -73,9 +74,9 @@ export interface Checkpoint {
 }
 
 /**
- * Opens `dir/tag`, by default the one that `latest` names. Every file is read once and compared with its
- * checksum, so that loading cannot fail halfway. Throws DS_CHECKPOINT: no such tag (with those there are), a
- * half-written checkpoint, a damaged file (named).
+ * Opens `dir/tag`, by default the one that `latest` names. Every file is read once and compared
+ * with its checksum, so that loading cannot fail halfway. Throws DS_CHECKPOINT: no such tag (with
+ * those there are), a half-written checkpoint, a damaged file (named).
  */
 export async function openCheckpoint(dir: string, tag?: string): Promise<Checkpoint> {
   const wanted = tag ?? (await readLatest(dir));

@@ -37,8 +37,8 @@ export interface FileSum {
 const STAGING_BYTES = 64 * 2 ** 20;
 
 /**
- * Writes the tensors in the given order and returns when they are on disk. They must not change meanwhile.
- * Throws DS_IO.
+ * Writes the tensors in the given order and returns when they are on disk. They must not change
+ * meanwhile. Throws DS_IO.
  */
 export async function writeSafetensors(
   path: string,
@@ -57,7 +57,9 @@ export async function writeSafetensors(
   }
 }
 
-/** Collects host ranges and writes them together; device tensors are copied to staging memory first. */
+/**
+ * Collects host ranges and writes them together; device tensors are copied to staging memory first.
+ */
 class StagedWriter {
   private ranges: HostRange[] = [];
   private staging: Buffer | null = null;
@@ -118,7 +120,9 @@ export class SafetensorsFile {
     readonly entries: readonly TensorEntry[],
   ) {}
 
-  /** Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read. */
+  /**
+   * Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read.
+   */
   static async open(path: string): Promise<SafetensorsFile> {
     const name = basename(path);
     const file = await open(path, 'r').catch((cause: Error) => {
@@ -138,8 +142,9 @@ export class SafetensorsFile {
   }
 
   /**
-   * Overwrites `tensor` (contiguous, on any device) with the saved values of one of `entries`. It has the
-   * saved dtype and shape, or is flat with as many elements. Throws DS_CHECKPOINT when it has not.
+   * Overwrites `tensor` (contiguous, on any device) with the saved values of one of `entries`. It
+   * has the saved dtype and shape, or is flat with as many elements. Throws DS_CHECKPOINT when it
+   * has not.
    */
   async readInto(entry: TensorEntry, tensor: Tensor): Promise<void> {
     requireContiguous(entry.name, tensor);

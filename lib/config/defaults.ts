@@ -2,8 +2,8 @@
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
 /**
- * A copy of `value` in which every key with a default is present and keys without effect are left out. A
- * section whose default is a section is filled also where it is missing or null.
+ * A copy of `value` in which every key with a default is present and keys without effect are left
+ * out. A section whose default is a section is filled also where it is missing or null.
  */
 export function withDefaults(value: Section, schema: Schema = configSchema): Section {
   const out: Section = { ...value };

@@ -22,16 +22,16 @@ export type ConfigReport =
   | { config: null; errors: readonly DsError[] };
 
 /**
- * What a file (or base64) holds, unchecked: for programs that adjust it before they resolve it. Throws
- * DS_CONFIG.
+ * What a file (or base64) holds, unchecked: for programs that adjust it before they resolve it.
+ * Throws DS_CONFIG.
  */
 export function readConfig(source: string | DsConfig): DsConfig {
   return readDocument(source).value as DsConfig;
 }
 
 /**
- * Reads a file, base64 or an object and returns what the engine obeys, frozen. Throws the first DS_CONFIG error;
- * its hint says how many more there are.
+ * Reads a file, base64 or an object and returns what the engine obeys, frozen. Throws the first
+ * DS_CONFIG error; its hint says how many more there are.
  */
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
   const { config, errors } = checkConfig(source, env);
@@ -86,7 +86,9 @@ function ruleErrors(config: ResolvedConfig, document: ConfigDocument): DsError[]
   return errors;
 }
 
-/** offload_param has no effect below stage 3; at stage 3 it would have one that is not there yet. */
+/**
+ * offload_param has no effect below stage 3; at stage 3 it would have one that is not there yet.
+ */
 function stage3Errors(value: Section, document: ConfigDocument): DsError[] {
   const zero = value.zero_optimization;
   if (!isSection(zero) || zero.stage !== 3 || !isSection(zero.offload_param)) return [];

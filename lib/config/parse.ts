@@ -28,8 +28,9 @@ export function dotted(path: Path): string {
 }
 
 /**
- * `source` is a file, URL-safe base64 of its contents, or an object, which is copied. Throws DS_CONFIG for
- * an unreadable file, a syntax error, a key given twice, or anything that is not an object.
+ * `source` is a file, URL-safe base64 of its contents, or an object, which is copied. Throws
+ * DS_CONFIG for an unreadable file, a syntax error, a key given twice, or anything that is not an
+ * object.
  */
 export function readDocument(source: unknown): ConfigDocument {
   if (typeof source === 'string') {
@@ -49,7 +50,9 @@ export function readDocument(source: unknown): ConfigDocument {
   return { value: copyJson(source) as Section, locate: dotted };
 }
 
-/** The text behind a base64 string that holds a JSON object; null for anything else, such as a path. */
+/**
+ * The text behind a base64 string that holds a JSON object; null for anything else, such as a path.
+ */
 function decodeBase64(source: string): string | null {
   if (!/^[\w-]+={0,2}$/.test(source)) return null;
   const text = Buffer.from(source, 'base64url').toString('utf8').trim();

@@ -1,4 +1,5 @@
-// Typed access to schema.json: the subschema behind a key, with references and alternatives resolved.
+// Typed access to schema.json: the subschema behind a key, with references and alternatives
+// resolved.
 import schemaJson from './schema.json';
 
 /** The part of JSON Schema that schema.json uses. */
@@ -32,8 +33,9 @@ export function isSection(value: unknown): value is Section {
 }
 
 /**
- * The schema that applies to `value`: follows a $ref into $defs, and picks the alternative whose constant
- * equals the value's discriminator (`type`). Returns `schema` itself where there is nothing to resolve.
+ * The schema that applies to `value`: follows a $ref into $defs, and picks the alternative whose
+ * constant equals the value's discriminator (`type`). Returns `schema` itself where there is
+ * nothing to resolve.
  */
 export function resolveSchema(schema: Schema, value: unknown): Schema {
   if (schema.$ref) {

@@ -1,5 +1,5 @@
-// The batch triad: train_batch_size = micro-batch x accumulation steps x world size, from any part of it.
-// Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
+// The batch triad: train_batch_size = micro-batch x accumulation steps x world size, from any part
+// of it. Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
 import { DsError } from '../errors.js';
 
 export interface Triad {
@@ -15,8 +15,9 @@ const NAMES = [
 ] as const;
 
 /**
- * Completes what is given by DeepSpeed's rules, with its floor divisions: a pair that does not divide ends
- * in the error. Throws DS_CONFIG with the three values, which of them was derived, and what would fit.
+ * Completes what is given by DeepSpeed's rules, with its floor divisions: a pair that does not
+ * divide ends in the error. Throws DS_CONFIG with the three values, which of them was derived, and
+ * what would fit.
  */
 export function resolveTriad(given: Partial<Triad>, worldSize: number): Triad {
   const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = given;
@@ -69,8 +70,7 @@ function mismatch(given: Partial<Triad>, triad: Triad, worldSize: number): DsErr
   return new DsError({
     code: 'DS_CONFIG',
     op: 'train_batch_size',
-    expected:
-      'train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size',
+    expected: 'train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size',
     got: `${total} != ${micro} x ${steps} x ${worldSize}`,
     hint: determined
       ? `With these two it is ${unit}: set it so, or leave one of the three keys out.`

@@ -1,4 +1,5 @@
-// Keys that the schema does not have: ignored with a notice when they are off, else an error with a guess.
+// Keys that the schema does not have: ignored with a notice when they are off, else an error with a
+// guess.
 import { DsError } from '../errors.js';
 import type { ConfigDocument, Path } from './parse.js';
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';

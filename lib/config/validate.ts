@@ -1,4 +1,5 @@
-// Types and ranges of single keys: schema.json through ajv, with errors that name the place and the cure.
+// Types and ranges of single keys: schema.json through ajv, with errors that name the place and the
+// cure.
 import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js';
 
 import { DsError } from '../errors.js';

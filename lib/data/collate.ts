@@ -12,9 +12,9 @@ export type Batched<Sample> = unknown extends Sample
     : { [K in keyof Sample]: Batched<Sample[K]> };
 
 /**
- * Stacks along a new first dim: numbers (f32), typed arrays (their own dtype) and tensors; arrays and plain
- * objects of these, at any depth, are batched part by part. The caller owns the tensors, which are on
- * `device`. Throws DS_DATA when samples differ in structure or length.
+ * Stacks along a new first dim: numbers (f32), typed arrays (their own dtype) and tensors; arrays
+ * and plain objects of these, at any depth, are batched part by part. The caller owns the tensors,
+ * which are on `device`. Throws DS_DATA when samples differ in structure or length.
  */
 export function collate<Sample>(samples: readonly Sample[], device: Device): Batched<Sample> {
   return batch(samples, device, 'sample') as Batched<Sample>;

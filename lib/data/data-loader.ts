@@ -1,4 +1,5 @@
-// DataLoader: serves a dataset in batches, in an order that a seed decides and a checkpoint can resume.
+// DataLoader: serves a dataset in batches, in an order that a seed decides and a checkpoint can
+// resume.
 import { types } from 'node:util';
 
 import type { JsonObject } from '../../types/json.js';
@@ -30,9 +31,9 @@ export interface DataLoaderOptions<Sample, Batch> {
 }
 
 /**
- * Every iteration serves the rest of the current epoch and then moves on to the next. The order is a
- * function of seed and epoch, so a loader that load()s a state goes on with the very next sample. The
- * caller owns the tensors of a batch. There is one position: do not iterate twice at a time.
+ * Every iteration serves the rest of the current epoch and then moves on to the next. The order is
+ * a function of seed and epoch, so a loader that load()s a state goes on with the very next sample.
+ * The caller owns the tensors of a batch. There is one position: do not iterate twice at a time.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   readonly batchSize: number;
@@ -45,7 +46,10 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Samples of this epoch that have been served. */
   private served = 0;
 
-  /** Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for a bad batch size or seed. */
+  /**
+   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for a bad batch size or
+   * seed.
+   */
   constructor(
     private readonly dataset: Dataset<Sample>,
     options: DataLoaderOptions<Sample, Batch> = {},

@@ -1,5 +1,5 @@
-// Philox4x32-10 in JavaScript: the same words as csrc/core/philox.h, for orders that depend on a seed.
-// Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
+// Philox4x32-10 in JavaScript: the same words as csrc/core/philox.h, for orders that depend on a
+// seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
 
 /** The upper 32 bits of a product of two unsigned 32-bit integers, by their halves. */
 function highProduct(a: number, b: number): number {
@@ -9,7 +9,9 @@ function highProduct(a: number, b: number): number {
   return aHigh * bHigh + Math.floor(first / 65536) + Math.floor(second / 65536);
 }
 
-/** The four words of block `counter` of stream (`seed`, `offset`); all three are safe integers >= 0. */
+/**
+ * The four words of block `counter` of stream (`seed`, `offset`); all three are safe integers >= 0.
+ */
 export function philox(
   seed: number,
   offset: number,

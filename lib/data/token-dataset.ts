@@ -25,13 +25,16 @@ export interface TextSource {
 }
 
 /**
- * Window i covers tokens [i * seq, (i + 1) * seq] of the run: windows overlap by one token, which is a
- * target in one and an input in the next. A last window that is not full is left out.
+ * Window i covers tokens [i * seq, (i + 1) * seq] of the run: windows overlap by one token, which
+ * is a target in one and an input in the next. A last window that is not full is left out.
  */
 export class TokenDataset implements Dataset<TokenWindow> {
   readonly length: number;
 
-  /** `tokens` is kept, not copied; `place` names it in errors. Throws DS_DATA when no window is full. */
+  /**
+   * `tokens` is kept, not copied; `place` names it in errors. Throws DS_DATA when no window is
+   * full.
+   */
   constructor(
     readonly tokens: Int32Array,
     readonly seq: number,
@@ -47,7 +50,9 @@ export class TokenDataset implements Dataset<TokenWindow> {
     }
   }
 
-  /** Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short. */
+  /**
+   * Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short.
+   */
   static fromText(source: TextSource): TokenDataset {
     const run = new TokenRun();
     for (const file of textFiles(source)) {

@@ -1,5 +1,6 @@
-// Loss scaling for fp16: the factor that keeps small gradients representable, and how overflows move it.
-// Source: DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler (the one of ZeRO, used at every stage here).
+// Loss scaling for fp16: the factor that keeps small gradients representable, and how overflows
+// move it. Source: DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler (the one of ZeRO, used
+// at every stage here).
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 
@@ -44,8 +45,8 @@ export interface DynamicLossScalerOptions {
 }
 
 /**
- * Doubles after window + 1 good steps in a row and every `window` good steps from then on; halves when an
- * overflow finds the hysteresis used up. There is no upper limit.
+ * Doubles after window + 1 good steps in a row and every `window` good steps from then on; halves
+ * when an overflow finds the hysteresis used up. There is no upper limit.
  */
 export class DynamicLossScaler implements LossScaler {
   readonly dynamic = true;

@@ -1,10 +1,11 @@
-// What the engine needs of a learning-rate schedule: the rate as a function of the updates applied so far.
+// What the engine needs of a learning-rate schedule: the rate as a function of the updates applied
+// so far.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 
 /**
- * The engine asks for lr(n) before applying update number n (from 0) and counts only updates that were
- * applied: one that was skipped for an overflow does not advance the schedule. DeepSpeed's
+ * The engine asks for lr(n) before applying update number n (from 0) and counts only updates that
+ * were applied: one that was skipped for an overflow does not advance the schedule. DeepSpeed's
  * `last_batch_iteration` is n - 1.
  */
 export interface LrSchedule {

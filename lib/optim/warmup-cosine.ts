@@ -20,7 +20,8 @@ export interface WarmupCosineOptions {
 
 /**
  * Before the first update the share is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
- * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2), p = min(1, (t - warmup + 1) / max(1, total - warmup)).
+ * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2) with
+ * p = min(1, (t - warmup + 1) / max(1, total - warmup)).
  */
 export class WarmupCosineLr extends PureSchedule {
   readonly name = 'WarmupCosineLR';

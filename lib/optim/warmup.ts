@@ -17,8 +17,8 @@ export interface WarmupOptions {
 }
 
 /**
- * The climb from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0: ln(t + 1) / ln(steps), which
- * reaches 1 at t = steps - 1, or t / steps, which reaches it at t = steps.
+ * The climb from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0: ln(t + 1) /
+ * ln(steps), which reaches 1 at t = steps - 1, or t / steps, which reaches it at t = steps.
  */
 export function warmupFraction(t: number, steps: number, type: WarmupType): number {
   if (t >= steps) return 1;
@@ -26,8 +26,9 @@ export function warmupFraction(t: number, steps: number, type: WarmupType): numb
 }
 
 /**
- * lr = min + (max - min) * fraction. The first two updates both run at the minimum, because iteration -1
- * (nothing applied yet) and iteration 0 both give it. Throws DS_CONFIG for a bad number of steps.
+ * lr = min + (max - min) * fraction. The first two updates both run at the minimum, because
+ * iteration -1 (nothing applied yet) and iteration 0 both give it. Throws DS_CONFIG for a bad
+ * number of steps.
  */
 export class WarmupLr extends PureSchedule {
   readonly name: string = 'WarmupLR';

@@ -1,4 +1,5 @@
-// What this installation can use here: the addon, devices, and libraries that are opened at run time.
+// What this installation can use here: the addon, devices, and libraries that are opened at run
+// time.
 import { DsError } from '../errors.js';
 import { addon, addonPath } from './addon.js';
 import { native } from './call.js';

@@ -161,7 +161,7 @@ describe('refusals', () => {
     await expect(openCheckpoint(dir)).rejects.toEqual(refusal(/complete checkpoint/));
   });
 
-  test('one name in both files, and a name twice, are refused before anything is written', async () => {
+  test('a tensor name given twice is refused before anything is written', async () => {
     const twice = content(1);
     await expect(
       saveCheckpoint(dir, 't', {

@@ -1,4 +1,5 @@
-// A process that saves numbered checkpoints until it is killed: node save-process.ts DIR TAG MEGABYTES FIRST
+// A process that saves numbered checkpoints until it is killed: node save-process.ts DIR TAG
+// MEGABYTES FIRST
 import { saveCheckpoint } from '../../lib/checkpoint/index.js';
 import { Tensor } from '../../lib/tensor/tensor.js';
 

@@ -1,4 +1,5 @@
-// DataLoader and TokenDataset: every sample once per epoch, exact resumption, windows, and bad data.
+// DataLoader and TokenDataset: every sample once per epoch, exact resumption, windows, and bad
+// data.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

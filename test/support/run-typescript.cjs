@@ -1,4 +1,5 @@
-// Lets a plain Node process run the TypeScript sources: node -r test/support/run-typescript.cjs file.ts
+// Lets a plain Node process run the TypeScript sources: node -r test/support/run-typescript.cjs
+// file.ts
 const { existsSync, readFileSync } = require('node:fs');
 const Module = require('node:module');
 const { transformSync } = require('@swc/core');

@@ -1,4 +1,5 @@
-// The safetensors header: what is written parses back, and no hostile input gets through or crashes.
+// The safetensors header: what is written parses back, and no hostile input gets through or
+// crashes.
 import {
   encodeHeader,
   headerLength,

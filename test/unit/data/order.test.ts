@@ -1,4 +1,5 @@
-// The generator against published vectors, and epoch orders as permutations that only seed and epoch decide.
+// The generator against published vectors, and epoch orders as permutations that only seed and
+// epoch decide.
 import { naturalOrder, shuffledOrder } from '../../../lib/data/order.js';
 import { PhiloxStream, philox } from '../../../lib/data/philox.js';
 

@@ -1,4 +1,5 @@
-// Learning-rate schedules against formulas written down independently from DeepSpeed's documentation.
+// Learning-rate schedules against formulas written down independently from DeepSpeed's
+// documentation.
 import { WarmupLr } from '../../../lib/optim/warmup.js';
 import { WarmupCosineLr } from '../../../lib/optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../../lib/optim/warmup-decay.js';
