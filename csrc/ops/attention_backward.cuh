@@ -40,17 +40,17 @@ struct BackwardArguments {
   }
 };
 
-/// Eight lanes a row: lse_log2 and delta, padding included.
+constexpr int kStatisticsThreads = 256, kStatisticsRows = kStatisticsThreads / 8;
+
+/// Eight lanes a row, kStatisticsRows rows of one head a thread block, padding included.
 template <class T>
-__global__ void attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
+__global__ void __launch_bounds__(kStatisticsThreads)
+attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
   const AttentionSizes& sizes = args.sizes;
-  const int64_t padded = padded_rows(sizes.rows);
-  const int64_t index = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
-  const int lane = threadIdx.x % 8;
-  if (index >= padded * sizes.heads * sizes.batches) return;
-  const int64_t which = index / padded, row = index % padded;
-  const int batch = static_cast<int>(which / sizes.heads);
-  const int head = static_cast<int>(which % sizes.heads);
+  const auto head_blocks = static_cast<unsigned>(padded_rows(sizes.rows) / kStatisticsRows);
+  const int which = static_cast<int>(blockIdx.x / head_blocks);
+  const int row = static_cast<int>(blockIdx.x % head_blocks * kStatisticsRows + threadIdx.x / 8);
+  const int batch = which / sizes.heads, head = which % sizes.heads, lane = threadIdx.x % 8;
   const bool valid = row < sizes.rows;
   float delta = 0.f;
   if (valid) {
@@ -68,19 +68,18 @@ __global__ void attention_statistics_kernel(const __grid_constant__ BackwardArgu
   }
 #pragma unroll
   for (int other = 4; other > 0; other /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, other, 8);
-  if (lane == 0)
-    args.statistics[index] = {valid ? args.lse[which * sizes.rows + row] * 1.4426950408889634f
-                                    : INFINITY, delta};
+  if (lane != 0) return;
+  const float lse = valid ? args.lse[static_cast<int64_t>(which) * sizes.rows + row] : INFINITY;
+  args.statistics_of(batch, head)[row] = {lse * 1.4426950408889634f, delta};
 }
 
 template <class T>
 void launch_attention_statistics(const BackwardArguments<T>& args, cudaStream_t stream) {
-  constexpr int threads = 256;
   const AttentionSizes& sizes = args.sizes;
   const int64_t rows = padded_rows(sizes.rows) * sizes.heads * sizes.batches;
   if (rows == 0) return;
-  const auto grid = static_cast<unsigned>((rows * 8 + threads - 1) / threads);
-  attention_statistics_kernel<T><<<grid, threads, 0, stream>>>(args);
+  const auto grid = static_cast<unsigned>(rows / kStatisticsRows);
+  attention_statistics_kernel<T><<<grid, kStatisticsThreads, 0, stream>>>(args);
   DS_CUDA_LAUNCHED("attention_backward");
 }
 
