@@ -84,7 +84,7 @@ export function formatSystem(report: SystemReport): string {
     ['@ds/native', report.version],
     ['node', `${report.node}, Node-API ${report.napi}`],
     ['system', `${report.system}, ${report.platform}`],
-    ['cpu', `${cpu.model}, ${cpu.logical} logical, ${cpu.features.join(' ')}`],
+    ['processor', `${cpu.model}, ${cpu.logical} logical, ${cpu.features.join(' ')}`],
     ['memory', `${binary(memory.totalBytes)}, huge pages: ${memory.hugePages}`],
     ['locked memory', `limit ${limit}`],
   ];
