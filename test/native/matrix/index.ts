@@ -1,9 +1,31 @@
 // All cases of the native op matrix.
 import type { Case } from '../../support/case.js';
+import { cases as adamw } from './adamw.js';
+import { cases as attention } from './attention.js';
+import { cases as copy } from './copy.js';
 import { cases as creation } from './creation.js';
+import { cases as elementwise } from './elementwise.js';
+import { cases as errors } from './errors.js';
+import { cases as gradients } from './gradients.js';
 import type { MatrixCase } from './harness.js';
+import { cases as lookup } from './lookup.js';
+import { cases as matmul } from './matmul.js';
+import { cases as norm } from './norm.js';
+import { cases as reduce } from './reduce.js';
+import { cases as softmax } from './softmax.js';
 
 /** One op, one layout, one dtype each. */
-export const opCases: readonly MatrixCase[] = [...creation];
+export const opCases: readonly MatrixCase[] = [
+  ...creation,
+  ...copy,
+  ...elementwise,
+  ...reduce,
+  ...softmax,
+  ...matmul,
+  ...lookup,
+  ...norm,
+  ...attention,
+  ...adamw,
+];
 
-export const cases: readonly Case[] = [...opCases];
+export const cases: readonly Case[] = [...opCases, ...gradients, ...errors];

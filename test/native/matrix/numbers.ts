@@ -1,6 +1,10 @@
 // Element types in JavaScript: rounding to a dtype, raw bits of values, and a seeded generator.
 import { type DType, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
 
+// Taken from their objects once: jest's sandbox makes every global look-up slow.
+const { abs, cos, floor, fround, imul, log, log2, round, sqrt, trunc, PI } = Math;
+const { is } = Object;
+
 const word = new DataView(new ArrayBuffer(8));
 
 function bitsOfFloat(x: number): number {
@@ -15,27 +19,27 @@ function floatOfBits(bits: number): number {
 
 /** The f32 `x` as bfloat16 bits, ties to even. */
 function toBfloat16(x: number): number {
-  if (Number.isNaN(x)) return 0x7fff;
+  if (x !== x) return 0x7fff;
   const bits = bitsOfFloat(x);
   return ((bits + 0x7fff + ((bits >>> 16) & 1)) / 65536) & 0xffff;
 }
 
 /** x to the nearest integer, ties to even; |x| below 2^52. */
 function roundEven(x: number): number {
-  const down = Math.floor(x);
+  const down = floor(x);
   const rest = x - down;
-  if (rest !== 0.5) return Math.round(x);
+  if (rest !== 0.5) return round(x);
   return down % 2 === 0 ? down : down + 1;
 }
 
 /** The f32 `x` as binary16 bits, ties to even, by arithmetic on the value. */
 function toHalf(x: number): number {
-  if (Number.isNaN(x)) return 0x7e00;
-  const sign = x < 0 || Object.is(x, -0) ? 0x8000 : 0;
-  const magnitude = Math.abs(x);
+  if (x !== x) return 0x7e00;
+  const sign = x < 0 || is(x, -0) ? 0x8000 : 0;
+  const magnitude = abs(x);
   if (magnitude >= 65520) return sign | 0x7c00;
   if (magnitude < 2 ** -14) return sign | roundEven(magnitude * 2 ** 24);
-  let exponent = Math.floor(Math.log2(magnitude));
+  let exponent = floor(log2(magnitude));
   if (2 ** exponent > magnitude) exponent--;
   // A mantissa that rounds up to 2048 carries into the exponent, as it should.
   return sign | (((exponent + 14) << 10) + roundEven(magnitude * 2 ** (10 - exponent)));
@@ -52,19 +56,19 @@ function fromHalf(bits: number): number {
 
 /** Stores `value` as element `at` of a raw array of `dtype`; what a cast from f64 gives. */
 export function encode(raw: NumericArray, at: number, value: number, dtype: DType): void {
-  if (raw instanceof BigInt64Array) raw[at] = BigInt(Math.trunc(value));
-  else if (dtype === 'bf16') raw[at] = toBfloat16(Math.fround(value));
-  else if (dtype === 'f16') raw[at] = toHalf(Math.fround(value));
+  if (dtype === 'i64') raw[at] = value >= 2 ** 63 ? 2n ** 63n - 1n : BigInt(trunc(value));
+  else if (dtype === 'bf16') raw[at] = toBfloat16(fround(value));
+  else if (dtype === 'f16') raw[at] = toHalf(fround(value));
   else if (dtype === 'bool') raw[at] = value !== 0 ? 1 : 0;
   else raw[at] = value;
 }
 
 /** Element `at` of a raw array of `dtype` as a number. */
 export function decode(raw: NumericArray, at: number, dtype: DType): number {
-  const bits = raw[at] as number | bigint;
-  if (dtype === 'bf16') return floatOfBits(Number(bits) << 16);
-  if (dtype === 'f16') return fromHalf(Number(bits));
-  return Number(bits);
+  const bits = raw[at] as number;
+  if (dtype === 'bf16') return floatOfBits(bits << 16);
+  if (dtype === 'f16') return fromHalf(bits);
+  return dtype === 'i64' ? Number(bits) : bits;
 }
 
 /** `value` rounded to `dtype`. */
@@ -81,37 +85,43 @@ export class Random {
   /** `text` is the seed: the name of the case. */
   constructor(text: string) {
     this.state = 0x811c9dc5;
-    for (const letter of text) this.state = Math.imul(this.state ^ letter.charCodeAt(0), 0x01000193);
+    for (const letter of text) this.state = imul(this.state ^ letter.charCodeAt(0), 0x01000193);
   }
 
   /** In [0, 1). */
   unit(): number {
     this.state = (this.state + 0x6d2b79f5) | 0;
-    let t = Math.imul(this.state ^ (this.state >>> 15), 1 | this.state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    let t = imul(this.state ^ (this.state >>> 15), 1 | this.state);
+    t = (t + imul(t ^ (t >>> 7), 61 | t)) ^ t;
     return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
   }
 
   /** An integer in [low, high). */
   integer(low: number, high: number): number {
-    return low + Math.floor(this.unit() * (high - low));
+    return low + floor(this.unit() * (high - low));
   }
 
   /** `n` values in [low, high). */
   uniform(n: number, low = -1, high = 1): Float64Array {
-    return Float64Array.from({ length: n }, () => low + this.unit() * (high - low));
+    return this.draw(n, () => low + this.unit() * (high - low));
   }
 
   /** `n` integers in [low, high). */
   integers(n: number, low: number, high: number): Float64Array {
-    return Float64Array.from({ length: n }, () => this.integer(low, high));
+    return this.draw(n, () => this.integer(low, high));
   }
 
   /** `n` values of about unit variance. */
   normal(n: number): Float64Array {
-    return Float64Array.from({ length: n }, () => {
-      const radius = Math.sqrt(-2 * Math.log(1 - this.unit()));
-      return radius * Math.cos(2 * Math.PI * this.unit());
+    return this.draw(n, () => {
+      const radius = sqrt(-2 * log(1 - this.unit()));
+      return radius * cos(2 * PI * this.unit());
     });
+  }
+
+  private draw(n: number, next: () => number): Float64Array {
+    const out = new Float64Array(n);
+    for (let i = 0; i < n; ++i) out[i] = next();
+    return out;
   }
 }

@@ -1,0 +1,243 @@
+// Reduce, ArgMax, SumOfSquares and GradientControl.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import type { ReduceOp } from '../../../lib/runtime/kernels.generated.js';
+import { numel } from '../../../lib/runtime/view.js';
+import { close, exact, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
+import {
+  broadcast, flatOf, floating, indexOf, integers, numeric, oddSizes, padded, permuted, reversed, unaligned,
+} from './layouts.js';
+
+const { max, sqrt } = Math;
+
+const start: Record<ReduceOp, number> = { sum: 0, mean: 0, max: -Infinity, min: Infinity };
+const join: Record<ReduceOp, (a: number, b: number) => number> = {
+  sum: (a, b) => a + b,
+  mean: (a, b) => a + b,
+  max: Math.max,
+  min: Math.min,
+};
+
+function reduced(x: Float64Array, from: readonly number[], to: readonly number[], op: ReduceOp): Float64Array {
+  const out = new Float64Array(numel(to)).fill(start[op]);
+  x.forEach((value, i) => {
+    const target = flatOf(to, indexOf(from, i).map((k, d) => (to[d] === 1 ? 0 : k)));
+    out[target] = join[op](out[target]!, value);
+  });
+  return op === 'mean' ? out.map((sum) => sum / (numel(from) / numel(to))) : out;
+}
+
+interface Reduction {
+  from: readonly number[];
+  to: readonly number[];
+  layout?: Layout;
+  outLayout?: Layout;
+}
+
+const reductions: readonly Reduction[] = [
+  ...oddSizes.flatMap((n) => [
+    { from: [n], to: [1], layout: unaligned },
+    { from: [17, n], to: [17, 1] },
+    { from: [33, n], to: [1, n], outLayout: unaligned },
+  ]),
+  { from: [0, 5], to: [1, 5] },
+  { from: [5, 0], to: [1, 1] },
+  { from: [], to: [] },
+  { from: [3, 5], to: [3, 5] },
+  { from: [129, 65], to: [1, 65], layout: padded([129, 65]) },
+  { from: [129, 65], to: [1, 65], layout: reversed([129, 65]) },
+  { from: [129, 65], to: [129, 1], layout: reversed([129, 65]) },
+  { from: [5, 17, 33], to: [1, 17, 1] },
+  { from: [5, 17, 33], to: [5, 1, 33] },
+  { from: [5, 17, 33], to: [1, 1, 1], layout: permuted([5, 17, 33], [1, 2, 0]) },
+  { from: [5, 17, 33], to: [1, 17, 33], layout: broadcast([5, 17, 33], [1]) },
+  { from: [2, 3, 4, 5, 6, 7], to: [1, 3, 1, 5, 1, 7], layout: permuted([2, 3, 4, 5, 6, 7], [4, 0, 2, 5, 1, 3]) },
+  { from: [2, 3, 4, 5, 6, 7], to: [2, 1, 4, 1, 6, 1] },
+  { from: [4099, 3], to: [1, 3] },
+  { from: [70_001], to: [1] },
+];
+
+function reduction(dtype: DType, op: ReduceOp, r: Reduction, accumulate: boolean): MatrixCase {
+  const isFloat = floating.includes(dtype);
+  const selects = op === 'max' || op === 'min';
+  const terms = max(1, numel(r.from) / max(1, numel(r.to)));
+  return opCase({
+    op: 'Reduce',
+    dtype,
+    title: `${op} [${r.from}] to [${r.to}] at ${r.layout?.lead ?? 16}${r.layout?.strides ? ` strides ${r.layout.strides}` : ''}${accumulate ? ' accumulates' : ''}`,
+    build(random) {
+      const values = isFloat ? random.normal(numel(r.from)) : random.integers(numel(r.from), 0, dtype === 'u8' ? 3 : 99);
+      const old = isFloat ? random.normal(numel(r.to)) : random.integers(numel(r.to), 0, 20);
+      const check = !isFloat || (selects && !accumulate) ? exact : { ...close(dtype, 1, 'tensor'), absolute: (dtype === 'f64' ? 1e-15 : 1e-6) * sqrt(terms) };
+      return {
+        operands: {
+          in: input(dtype, r.from, values, r.layout),
+          out: accumulate ? updated(input(dtype, r.to, old, r.outLayout), check) : output(dtype, r.to, check, r.outLayout),
+        },
+        args: { op, accumulate },
+        reference(v) {
+          const result = reduced(v.in!, r.from, r.to, op);
+          return { out: result.map((x, i) => x + (accumulate ? v.out![i]! : 0)) };
+        },
+      };
+    },
+  });
+}
+
+function reduces(): MatrixCase[] {
+  const cases: MatrixCase[] = [];
+  for (const dtype of numeric) {
+    for (const op of Object.keys(start) as ReduceOp[]) {
+      const ordered = op === 'max' || op === 'min';
+      if (op === 'mean' && integers.includes(dtype)) continue;
+      for (const r of reductions) {
+        if (numel(r.from) === 0 && ordered && numel(r.to) > 0) continue;
+        if (dtype === 'u8' && numel(r.from) / max(1, numel(r.to)) > 64 && !ordered) continue;
+        cases.push(reduction(dtype, op, r, false));
+        if (op === 'sum' || r.from.length === 3) cases.push(reduction(dtype, op, r, true));
+      }
+    }
+  }
+  return cases;
+}
+
+/** One special value among ordinary ones, in rows and in columns. */
+function nonFinite(): MatrixCase[] {
+  const shape = [33, 65];
+  return floating.flatMap((dtype) =>
+    (Object.keys(start) as ReduceOp[]).flatMap((op) =>
+      [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY].flatMap((special) =>
+        [[33, 1], [1, 65], [1, 1]].map((to) =>
+          opCase({
+            op: 'Reduce',
+            dtype,
+            title: `${op} [33,65] to [${to}] with ${special}`,
+            build(random) {
+              const values = random.normal(numel(shape));
+              values[7 * 65 + 40] = special;
+              return {
+                operands: {
+                  in: input(dtype, shape, values),
+                  out: output(dtype, to, op === 'max' || op === 'min' ? exact : { ...close(dtype, 1, 'tensor'), absolute: 1e-5 }),
+                },
+                args: { op, accumulate: false },
+                reference: (v) => ({ out: reduced(v.in!, shape, to, op) }),
+              };
+            },
+          }),
+        ),
+      ),
+    ),
+  );
+}
+
+function argMaxOf(row: Float64Array): number {
+  const nan = row.findIndex(Number.isNaN);
+  return nan >= 0 ? nan : row.indexOf(row.reduce((a, b) => max(a, b)));
+}
+
+function argMaxes(): MatrixCase[] {
+  const cases: MatrixCase[] = [];
+  for (const dtype of numeric) {
+    for (const columns of oddSizes.filter((n) => n > 0)) {
+      for (const [title, layout] of [
+        ['ties', undefined], ['ties padded', padded([17, columns])], ['ties reversed', reversed([17, columns])],
+        ['NaN', unaligned],
+      ] as const) {
+        if (title === 'NaN' && !floating.includes(dtype)) continue;
+        cases.push(
+          opCase({
+            op: 'ArgMax',
+            dtype,
+            title: `[17,${columns}] ${title}`,
+            build(random) {
+              // Few distinct values, so that the first of several maxima counts.
+              const values = random.integers(17 * columns, 0, 40);
+              if (title === 'NaN') for (let r = 0; r < 17; r += 3) values[r * columns + random.integer(0, columns)] = Number.NaN;
+              return {
+                operands: { in: input(dtype, [17, columns], values, layout), out: output('i64', [17], exact, unaligned) },
+                reference: (v) => ({
+                  out: Array.from({ length: 17 }, (_, r) => argMaxOf(v.in!.subarray(r * columns, (r + 1) * columns))),
+                }),
+              };
+            },
+          }),
+        );
+      }
+    }
+    cases.push(
+      opCase({
+        op: 'ArgMax',
+        dtype,
+        title: '[0,5]',
+        build: () => ({
+          operands: { in: input(dtype, [0, 5], []), out: output('i64', [0], exact) },
+          reference: () => ({ out: [] }),
+        }),
+      }),
+    );
+  }
+  return cases;
+}
+
+function sumsOfSquares(): MatrixCase[] {
+  return floating.flatMap((dtype) =>
+    [...oddSizes, 70_001, 200_003].flatMap((n) =>
+      [0, Number.NaN, Number.POSITIVE_INFINITY].filter((special) => special === 0 || n === 257 || n === 70_001).map((special) =>
+        opCase({
+          op: 'SumOfSquares',
+          dtype,
+          title: `[${n}] special ${special}`,
+          build(random) {
+            const values = random.uniform(n);
+            if (special !== 0) values[n >> 1] = special;
+            return {
+              operands: { x: input(dtype, [n], values, n % 2 ? unaligned : {}), out: output('f32', [1], close('f32', 0.02)) },
+              reference: (v) => ({ out: [v.x!.reduce((sum, x) => sum + x * x, 0)] }),
+            };
+          },
+        }),
+      ),
+    ),
+  );
+}
+
+function gradientControls(): MatrixCase[] {
+  const partials = [[], [0], [4, 5, 16], [1e-12], [1e30, 1e30], [Number.NaN, 1], [1, Number.POSITIVE_INFINITY], new Array<number>(1029).fill(0.25)];
+  return partials.flatMap((sums, k) =>
+    [0, 1, 1e6].flatMap((maxNorm) =>
+      [1, 65536].flatMap((lossScale) =>
+        [false, true].map((skipNonfinite) =>
+          opCase({
+            op: 'GradientControl',
+            dtype: 'f32',
+            title: `partials ${k} of ${sums.length} max ${maxNorm} scale ${lossScale} ${skipNonfinite ? 'skips' : 'applies'}`,
+            build: () => ({
+              operands: {
+                partials: input('f32', [sums.length], sums, unaligned),
+                control: output('f32', [4], close('f32', 0.1, 'element'), unaligned),
+              },
+              args: { lossScale, maxNorm, skipNonfinite },
+              reference(v) {
+                const sum = v.partials!.reduce((a, b) => a + b, 0);
+                const finite = Number.isFinite(sum);
+                const norm = sqrt(sum) / lossScale;
+                const wanted = (norm + 1e-6) / maxNorm;
+                // A NaN norm leaves the factor unspecified unless the update is skipped; the op takes 1.
+                const clip = maxNorm > 0 && wanted > 1 ? wanted : 1;
+                return { control: [1 / (lossScale * clip), finite || !skipNonfinite ? 1 : 0, norm, finite ? 1 : 0] };
+              },
+            }),
+          }),
+        ),
+      ),
+    ),
+  );
+}
+
+export const cases: MatrixCase[] = [
+  ...reduces(),
+  ...nonFinite(),
+  ...argMaxes(),
+  ...sumsOfSquares(),
+  ...gradientControls(),
+];

@@ -1,0 +1,188 @@
+// Softmax, log-softmax, cross-entropy and their gradients.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import { numel } from '../../../lib/runtime/view.js';
+import { close, input, type Layout, type MatrixCase, opCase, output, sameAs, updated } from './harness.js';
+import { aligned, floating, oddSizes, padded, unaligned } from './layouts.js';
+import { rounded } from './numbers.js';
+
+const { exp, log, max } = Math;
+
+/** Applies `f` to every row of `columns` values. */
+function byRow(x: Float64Array, columns: number, f: (row: Float64Array, r: number) => ArrayLike<number>): Float64Array {
+  const out = new Float64Array(x.length);
+  for (let r = 0; r * columns < x.length; ++r) out.set(f(x.subarray(r * columns, (r + 1) * columns), r), r * columns);
+  return out;
+}
+
+function logSumExp(row: Float64Array): number {
+  const largest = row.reduce((a, b) => max(a, b), -Infinity);
+  return largest + log(row.reduce((sum, x) => sum + exp(x - largest), 0));
+}
+
+const sumOf = (row: ArrayLike<number>): number => Array.from(row).reduce((a, b) => a + b, 0);
+
+const shapes: readonly (readonly number[])[] = [
+  ...oddSizes.map((n) => [5, n]), [0, 7], [1029], [2, 3, 33], [257, 3], [2, 1, 3, 2, 3, 17],
+];
+
+function softmaxes(): MatrixCase[] {
+  const cases: MatrixCase[] = [];
+  for (const dtype of floating) {
+    for (const shape of shapes) {
+      for (const log of [false, true]) {
+        const n = numel(shape);
+        const columns = shape.at(-1)!;
+        const layout = columns % 2 ? unaligned : aligned;
+        const title = `[${shape}]${log ? ' log' : ''}`;
+        cases.push(
+          opCase({
+            op: 'Softmax',
+            dtype,
+            title,
+            build: (random) => ({
+              operands: {
+                // An offset that overflows without the maximum taken out.
+                in: input(dtype, shape, random.normal(n).map((x) => 4 * x + (dtype === 'f16' ? 0 : 200)), layout),
+                out: output(dtype, shape, close(dtype), layout),
+              },
+              args: { log },
+              reference: (v) => ({
+                out: byRow(v.in!, columns, (row) => {
+                  const lse = logSumExp(row);
+                  return row.map((x) => (log ? x - lse : exp(x - lse)));
+                }),
+              }),
+            }),
+          }),
+        );
+        for (const accumulate of [false, true]) cases.push(softmaxBackward(dtype, shape, log, accumulate));
+      }
+    }
+  }
+  return cases;
+}
+
+function softmaxBackward(dtype: DType, shape: readonly number[], log: boolean, accumulate: boolean): MatrixCase {
+  const n = numel(shape);
+  const columns = shape.at(-1)!;
+  return opCase({
+    op: 'SoftmaxBackward',
+    dtype,
+    title: `[${shape}]${log ? ' log' : ''}${accumulate ? ' accumulates' : ''}`,
+    build(random) {
+      const y = byRow(random.normal(n), columns, (row) => {
+        const lse = logSumExp(row);
+        return row.map((x) => (log ? x - lse : exp(x - lse)));
+      });
+      const check = close(dtype, 1, 'tensor');
+      const layout = columns % 2 ? unaligned : aligned;
+      return {
+        operands: {
+          out: input(dtype, shape, y, layout),
+          dout: input(dtype, shape, random.normal(n), layout),
+          dx: accumulate ? updated(input(dtype, shape, random.normal(n), layout), check) : output(dtype, shape, check, layout),
+        },
+        args: { log, accumulate },
+        reference: (v) => ({
+          dx: byRow(v.out!, columns, (row, r) => {
+            const dout = v.dout!.subarray(r * columns, (r + 1) * columns);
+            const total = sumOf(log ? dout : row.map((value, i) => value * dout[i]!));
+            return row.map((value, i) => {
+              const dx = log ? dout[i]! - exp(value) * total : value * (dout[i]! - total);
+              return dx + (accumulate ? v.dx![r * columns + i]! : 0);
+            });
+          }),
+        }),
+      };
+    },
+  });
+}
+
+const IGNORE = -100;
+
+interface Loss {
+  dtype: DType;
+  index: 'i32' | 'i64';
+  rows: number;
+  classes: number;
+  layout: Layout;
+}
+
+function losses(): Loss[] {
+  const list: Loss[] = [];
+  for (const dtype of floating) {
+    for (const classes of oddSizes.filter((n) => n > 0)) {
+      list.push({ dtype, index: 'i32', rows: 7, classes, layout: unaligned });
+      list.push({ dtype, index: 'i64', rows: 5, classes, layout: padded([5, classes], 11, 16) });
+    }
+    list.push({ dtype, index: 'i64', rows: 0, classes: 17, layout: aligned });
+    list.push({ dtype, index: 'i64', rows: 3, classes: 50257, layout: padded([3, 50257], 47, 16) });
+  }
+  return list;
+}
+
+function crossEntropies(): MatrixCase[] {
+  return losses().flatMap(({ dtype, index, rows, classes, layout }) => {
+    const shape = [rows, classes];
+    const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
+    const title = `[${shape}] targets ${index} row stride ${layout.strides?.[0] ?? classes}`;
+    const targetsOf = (random: { integer(low: number, high: number): number }): number[] =>
+      Array.from({ length: rows }, (_, r) => (r === 1 ? IGNORE : random.integer(0, classes)));
+    const rowOf = (x: Float64Array, r: number): Float64Array => x.subarray(r * classes, (r + 1) * classes);
+    const forward = opCase({
+      op: 'CrossEntropy',
+      dtype,
+      title,
+      build: (random) => ({
+        operands: {
+          logits: input(dtype, shape, random.normal(rows * classes).map((x) => 3 * x), layout),
+          target: input(index, [rows], targetsOf(random)),
+          // A loss of a hundredth of its two terms keeps the error of the terms.
+          losses: output(statistic, [rows], { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 }, unaligned),
+          lse: output(statistic, [rows], { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 }, unaligned),
+        },
+        args: { ignoreIndex: IGNORE },
+        reference: (v) => {
+          const lse = Array.from(v.target!, (t, r) => (t === IGNORE ? 0 : logSumExp(rowOf(v.logits!, r))));
+          return {
+            lse,
+            losses: Array.from(v.target!, (t, r) => (t === IGNORE ? 0 : lse[r]! - v.logits![r * classes + t]!)),
+          };
+        },
+      }),
+    });
+    const backward = (inPlace: boolean): MatrixCase =>
+      opCase({
+        op: 'CrossEntropyBackward',
+        dtype,
+        title: `${title}${inPlace ? ' in place' : ''}`,
+        build(random) {
+          const data = random.normal(rows * classes).map((x) => rounded(3 * x, dtype));
+          const logits = input(dtype, shape, data, layout);
+          const lse = Array.from({ length: rows }, (_, r) => logSumExp(rowOf(data, r)));
+          const check = { ...close(dtype), absolute: dtype === 'f16' ? 1e-6 : 1e-9 };
+          return {
+            operands: {
+              logits: inPlace ? updated(logits, check) : logits,
+              target: input(index, [rows], targetsOf(random)),
+              lse: input(statistic, [rows], lse),
+              scale: input(statistic, [1], [0.37]),
+              dlogits: inPlace ? sameAs(logits, 'logits') : output(dtype, shape, check, layout),
+            },
+            args: { ignoreIndex: IGNORE },
+            reference(v) {
+              const gradient = byRow(v.logits!, classes, (row, r) => {
+                const t = v.target![r]!;
+                if (t === IGNORE) return new Float64Array(classes);
+                return row.map((x, i) => (exp(x - v.lse![r]!) - (i === t ? 1 : 0)) * v.scale![0]!);
+              });
+              return inPlace ? { logits: gradient } : { dlogits: gradient };
+            },
+          };
+        },
+      });
+    return [forward, backward(false), backward(true)];
+  });
+}
+
+export const cases: MatrixCase[] = [...softmaxes(), ...crossEntropies()];
