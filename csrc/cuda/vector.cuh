@@ -95,14 +95,14 @@ __device__ __forceinline__ compute_t<T> widen(T x) {
   else return to_float(x);
 }
 
-/// Converts a compute value to an element: round to nearest even; float to integer truncates; bool
-/// is != 0.
+/// Converts a compute value to an element: round to nearest even; float to integer truncates, where
+/// NaN gives 0 and what exceeds 64 bits saturates; bool is != 0.
 template <class T, class From>
 __device__ __forceinline__ T narrow(From x) {
   if constexpr (std::is_same_v<T, bool>) return x != From(0);
   else if constexpr (is_integer<T>) {
     if constexpr (is_integer<From>) return static_cast<T>(x);
-    else return static_cast<T>(static_cast<int64_t>(x));
+    else return static_cast<T>(x == x ? static_cast<int64_t>(x) : 0);
   } else return from_float<T>(static_cast<float>(x));
 }
 
