@@ -16,10 +16,20 @@ function argumentsFor(make: Make, n: number): kernels.AdamWArgs {
   const control = make('f32', 4);
   control.buffer.write(0, new Float32Array([1, 1, 1, 1]));
   return {
-    master: make('f32', n), m: make('f32', n), v: make('f32', n),
-    grad: make('bf16', n), weight: make('bf16', n), control,
-    lr: 1e-4, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1,
-    correction1: 0.5, correction2: 0.5, decoupled: true,
+    master: make('f32', n),
+    m: make('f32', n),
+    v: make('f32', n),
+    grad: make('bf16', n),
+    weight: make('bf16', n),
+    control,
+    lr: 1e-4,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    weightDecay: 0.1,
+    correction1: 0.5,
+    correction2: 0.5,
+    decoupled: true,
   };
 }
 

@@ -45,9 +45,15 @@ export function hostBench(options: Options): object {
   const a = Tensor.from([1], { device }).keep();
   const b = Tensor.from([2], { device }).keep().requireGrad();
   const out = Tensor.from([0], { device }).keep();
-  const x = Tensor.from(new Float32Array(64), { shape: [8, 8], device }).keep().requireGrad();
+  const x = Tensor.from(new Float32Array(64), { shape: [8, 8], device })
+    .keep()
+    .requireGrad();
   const w = Tensor.from(new Float32Array(8), { device }).keep().requireGrad();
-  const launch = launchCost('Binary', () => kernels.binary({ a, b, out, op: 'add', accumulate: false }), drain);
+  const launch = launchCost(
+    'Binary',
+    () => kernels.binary({ a, b, out, op: 'add', accumulate: false }),
+    drain,
+  );
   const eager = cost(() => add(a, b), drain);
   return {
     device: device.name,

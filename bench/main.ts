@@ -1,8 +1,9 @@
 // Runs a benchmark by name and leaves its result in bench/results: node build/js/bench/main.js NAME [options].
-import { hostBench } from './host.js';
+
 import { adamBench } from './adam.js';
-import { trainBench } from './train.js';
+import { hostBench } from './host.js';
 import { writeResult } from './report.js';
+import { trainBench } from './train.js';
 
 export type Options = Record<string, string>;
 export type Bench = (options: Options) => Promise<object> | object;

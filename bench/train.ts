@@ -66,7 +66,9 @@ export async function trainBench(options: Options): Promise<object> {
   return {
     model: name,
     params: model.numParameters(),
-    batch, seq, accumulation,
+    batch,
+    seq,
+    accumulation,
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
     checkpoint: options.checkpoint === 'true',

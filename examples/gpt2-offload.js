@@ -3,7 +3,17 @@
 const { writeFileSync } = require('node:fs');
 const { dirname, join } = require('node:path');
 const { parseArgs } = require('node:util');
-const { data, DsError, initialize, monitor, nn, probeGpus, readConfig, seed, version } = require('@ds/native');
+const {
+  data,
+  DsError,
+  initialize,
+  monitor,
+  nn,
+  probeGpus,
+  readConfig,
+  seed,
+  version,
+} = require('@ds/native');
 const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
 
 const usage = `node examples/gpt2-offload.js [options]
@@ -92,7 +102,10 @@ async function train(engine, loader, steps) {
 
 function sample(model, prompt) {
   const tokens = model.generate(encode(prompt), {
-    maxNewTokens: Number(options.sample), temperature: 0.8, topK: 40, seed: Number(options.seed),
+    maxNewTokens: Number(options.sample),
+    temperature: 0.8,
+    topK: 40,
+    seed: Number(options.seed),
   });
   return decode(tokens);
 }
@@ -102,7 +115,11 @@ const quantile = (values, q) => [...values].sort((a, b) => a - b)[Math.floor(q *
 function summarize(engine, config, run) {
   const { losses, milliseconds, phases } = run;
   const median = quantile(milliseconds, 0.5);
-  const phase = (name) => quantile(phases.map((p) => p[name]), 0.5);
+  const phase = (name) =>
+    quantile(
+      phases.map((p) => p[name]),
+      0.5,
+    );
   return {
     model: options.model,
     params: engine.module.numParameters(),
@@ -119,7 +136,11 @@ function summarize(engine, config, run) {
     peak_device_bytes: engine.device.memory.peakInUse,
     peak_host_bytes: process.resourceUsage().maxRSS * 1024,
     config,
-    versions: { '@ds/native': version, node: process.versions.node, driver: probeGpus().driverVersion },
+    versions: {
+      '@ds/native': version,
+      node: process.versions.node,
+      driver: probeGpus().driverVersion,
+    },
   };
 }
 
@@ -130,12 +151,19 @@ async function main() {
   const seq = Number(options.seq);
   const shape = nn.models.GPT2.config(options.model);
   const model = new nn.models.GPT2({
-    ...shape, maxSeq: Math.max(shape.maxSeq, seq), activationCheckpointing: options.checkpoint,
+    ...shape,
+    maxSeq: Math.max(shape.maxSeq, seq),
+    activationCheckpointing: options.checkpoint,
   });
   const { engine, trainLoader } = await initialize({
-    model, config, trainingData: dataset(seq), device: options.device,
+    model,
+    config,
+    trainingData: dataset(seq),
+    device: options.device,
   });
-  console.log(`GPT-2 ${options.model}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`);
+  console.log(
+    `GPT-2 ${options.model}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
+  );
   if (options.resume) {
     const { path, clientState } = await engine.loadCheckpoint(options.save);
     trainLoader.load(clientState.loader);
@@ -143,7 +171,9 @@ async function main() {
   }
   const run = await train(engine, trainLoader, Number(options.steps));
   if (options.save) {
-    const path = await engine.saveCheckpoint(options.save, { clientState: { loader: trainLoader.state() } });
+    const path = await engine.saveCheckpoint(options.save, {
+      clientState: { loader: trainLoader.state() },
+    });
     console.log(`saved ${path}`);
   }
   if (Number(options.sample) > 0) console.log(`\nsample: ${sample(model, 'interface ')}\n`);

@@ -8,7 +8,7 @@ import { DsError } from './errors.js';
 import type { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { LrSchedule } from './optim/schedule.js';
-import { device as findDevice, type Device } from './runtime/device.js';
+import { type Device, device as findDevice } from './runtime/device.js';
 import { seed } from './tensor/index.js';
 
 export type { DsConfig, ResolvedConfig } from '../types/config.js';

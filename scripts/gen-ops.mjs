@@ -1,5 +1,5 @@
 // Generates lib/runtime/kernels.generated.ts from the op structs in csrc/ops; --check fails on drift.
-import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -21,15 +21,26 @@ function opNames() {
 function parseHeaders() {
   const structs = new Map();
   const enums = new Map();
-  const files = readdirSync(opsDir).filter((f) => f.endsWith('.h') && f !== 'op_list.h').sort();
+  const files = readdirSync(opsDir)
+    .filter((f) => f.endsWith('.h') && f !== 'op_list.h')
+    .sort();
   for (const file of files) {
     const text = readFileSync(join(opsDir, file), 'utf8');
     for (const m of text.matchAll(/enum class (\w+) : int32_t \{([^}]*)\}/g)) {
       const body = m[2].replace(/\/\/.*$/gm, '');
-      enums.set(m[1], body.split(',').map((v) => v.trim()).filter(Boolean));
+      enums.set(
+        m[1],
+        body
+          .split(',')
+          .map((v) => v.trim())
+          .filter(Boolean),
+      );
     }
     for (const m of text.matchAll(/((?:^\/\/\/.*\n)*)^struct (\w+) \{\n([\s\S]*?)^\};/gm)) {
-      const doc = m[1].split('\n').map((l) => l.replace(/^\/\/\/ ?/, '')).filter(Boolean);
+      const doc = m[1]
+        .split('\n')
+        .map((l) => l.replace(/^\/\/\/ ?/, ''))
+        .filter(Boolean);
       const fields = [...m[3].matchAll(/^\s+([\w:]+) (\w+);(?:\s*\/\/ ?(.*))?$/gm)].map(
         ([, type, name, comment]) => ({ type, name: camel(name), comment: comment ?? '' }),
       );
@@ -44,13 +55,16 @@ function fieldType(field, enums) {
   if (field.type === 'bool') return 'boolean';
   if (enums.has(field.type)) return field.type;
   if (field.type === 'double' || field.type === 'int64_t') return 'number';
-  throw new Error(`field ${field.name} has the type ${field.type}, which the binding does not know`);
+  throw new Error(
+    `field ${field.name} has the type ${field.type}, which the binding does not know`,
+  );
 }
 
 function put(field, enums) {
   if (field.type === 'View') return `at = putView(args.${field.name}, at);`;
   if (field.type === 'bool') return `block[at++] = args.${field.name} ? 1 : 0;`;
-  if (enums.has(field.type)) return `block[at++] = ${lowerFirst(field.type)}Codes[args.${field.name}];`;
+  if (enums.has(field.type))
+    return `block[at++] = ${lowerFirst(field.type)}Codes[args.${field.name}];`;
   return `block[at++] = args.${field.name};`;
 }
 
@@ -111,7 +125,9 @@ if (process.argv.includes('--check')) {
     // A missing file is drift like any other.
   }
   if (current !== text) {
-    console.error('lib/runtime/kernels.generated.ts is out of date: run `npm run gen` and commit it.');
+    console.error(
+      'lib/runtime/kernels.generated.ts is out of date: run `npm run gen` and commit it.',
+    );
     process.exit(1);
   }
 } else {

@@ -11,7 +11,11 @@ import type { Placement } from '../zero/placement.js';
 import type { Unit } from '../zero/unit.js';
 import { PhaseTimer, type PhaseTimes } from './phase-timer.js';
 import {
-  loadEngine, saveEngine, type LoadedCheckpoint, type LoadOptions, type SaveOptions,
+  type LoadedCheckpoint,
+  type LoadOptions,
+  loadEngine,
+  type SaveOptions,
+  saveEngine,
 } from './snapshot.js';
 import type { StepControl, Verdict } from './step-control.js';
 
@@ -51,7 +55,12 @@ export interface Progress {
 export class Engine {
   readonly module: Module;
   readonly device: Device;
-  readonly progress: Progress = { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0 };
+  readonly progress: Progress = {
+    globalSteps: 0,
+    globalSamples: 0,
+    skippedSteps: 0,
+    appliedSteps: 0,
+  };
   private microSteps = 0;
   private stepped = false;
   private lastVerdict: Verdict | null = null;

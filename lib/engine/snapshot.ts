@@ -1,6 +1,6 @@
 // What a checkpoint of an engine holds: weights, master weights, optimizer state, counters and generators.
 import type { JsonObject } from '../../types/json.js';
-import { openCheckpoint, type NamedTensor, saveCheckpoint } from '../checkpoint/index.js';
+import { type NamedTensor, openCheckpoint, saveCheckpoint } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { getRandomState, setRandomState } from '../tensor/index.js';
 import type { Slot } from '../zero/layout.js';
@@ -102,7 +102,8 @@ export async function loadEngine(
     }
   }
   for (const unit of units) placement.publish(unit);
-  for (const [name, buffer] of engine.module.namedBuffers()) await checkpoint.readInto(name, buffer);
+  for (const [name, buffer] of engine.module.namedBuffers())
+    await checkpoint.readInto(name, buffer);
   const state = checkpoint.state as {
     progress: Progress & JsonObject;
     scaler: JsonObject;

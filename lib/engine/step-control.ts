@@ -34,7 +34,11 @@ export class StepControl {
   private readonly slots = new Map<Unit, Tensor>();
   private pending = false;
 
-  constructor(device: Device, units: readonly Unit[], private readonly options: ControlOptions) {
+  constructor(
+    device: Device,
+    units: readonly Unit[],
+    private readonly options: ControlOptions,
+  ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
     this.partials = held(() => Tensor.empty([units.length], 'f32', device));
     this.onHost = Buffer.allocatePinned(device, 5 * 4);
@@ -53,10 +57,18 @@ export class StepControl {
   decide(lossScale: number, loss: Tensor): void {
     const { maxNorm, skipNonfinite } = this.options;
     kernels.gradientControl({
-      partials: this.partials, control: this.control, lossScale, maxNorm, skipNonfinite,
+      partials: this.partials,
+      control: this.control,
+      lossScale,
+      maxNorm,
+      skipNonfinite,
     });
     const { compute } = this.control.device;
-    this.onHost.copyFrom(this.control.buffer, { bytes: 16, from: this.control.offset * 4 }, compute);
+    this.onHost.copyFrom(
+      this.control.buffer,
+      { bytes: 16, from: this.control.offset * 4 },
+      compute,
+    );
     this.onHost.copyFrom(loss.buffer, { to: 16, from: loss.offset * 4, bytes: 4 }, compute);
     this.fetched.record(compute);
     this.pending = true;
@@ -69,7 +81,13 @@ export class StepControl {
     this.fetched.synchronize();
     const host = new Float32Array(5);
     this.onHost.read(0, host);
-    const [, applied, norm, finite, loss] = host as unknown as [number, number, number, number, number];
+    const [, applied, norm, finite, loss] = host as unknown as [
+      number,
+      number,
+      number,
+      number,
+      number,
+    ];
     return { applied: applied !== 0, norm, finite: finite !== 0, loss };
   }
 

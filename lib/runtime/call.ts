@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { dtypeCode } from './dtype.js';
 import type { Stream } from './stream.js';
-import { type View, describe } from './view.js';
+import { describe, type View } from './view.js';
 
 /** Shared with the addon; valid between writing an op's arguments and its call. */
 export const block = new Float64Array(512);

@@ -19,7 +19,10 @@ export class Device {
     /** Native number: 0 for the CPU, 1 + index for a GPU. */
     readonly number: number,
   ) {
-    this.compute = new Stream(this, native(() => addon.open(number)));
+    this.compute = new Stream(
+      this,
+      native(() => addon.open(number)),
+    );
   }
 
   /** "cpu" or "cuda:0". */

@@ -8,7 +8,14 @@ export const dtypes: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'i64', 'u8
 
 const codes = Object.fromEntries(dtypes.map((name, code) => [name, code])) as Record<DType, number>;
 const sizes: Record<DType, number> = {
-  f32: 4, f16: 2, bf16: 2, i32: 4, i64: 8, u8: 1, bool: 1, f64: 8,
+  f32: 4,
+  f16: 2,
+  bf16: 2,
+  i32: 4,
+  i64: 8,
+  u8: 1,
+  bool: 1,
+  f64: 8,
 };
 
 export type NumericArray =
@@ -34,14 +41,20 @@ export function isFloating(dtype: DType): boolean {
 /** A typed array of `length` elements that holds the raw bits of `dtype` (f16 and bf16 as Uint16Array). */
 export function rawArray(dtype: DType, length: number): NumericArray {
   switch (dtype) {
-    case 'f32': return new Float32Array(length);
-    case 'f64': return new Float64Array(length);
-    case 'i32': return new Int32Array(length);
-    case 'i64': return new BigInt64Array(length);
+    case 'f32':
+      return new Float32Array(length);
+    case 'f64':
+      return new Float64Array(length);
+    case 'i32':
+      return new Int32Array(length);
+    case 'i64':
+      return new BigInt64Array(length);
     case 'f16':
-    case 'bf16': return new Uint16Array(length);
+    case 'bf16':
+      return new Uint16Array(length);
     case 'u8':
-    case 'bool': return new Uint8Array(length);
+    case 'bool':
+      return new Uint8Array(length);
   }
 }
 

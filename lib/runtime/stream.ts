@@ -13,7 +13,10 @@ export class Stream {
 
   /** A stream of its own on `device`, to be released with dispose(). */
   static create(device: Device): Stream {
-    return new Stream(device, native(() => addon.createStream(device.number)));
+    return new Stream(
+      device,
+      native(() => addon.createStream(device.number)),
+    );
   }
 
   /** Later work of this stream starts after what `event` marks. */
@@ -36,7 +39,10 @@ export class Event {
   readonly handle: number;
 
   /** `timed` events can measure elapsed time; untimed ones cost less. */
-  constructor(readonly device: Device, timed = false) {
+  constructor(
+    readonly device: Device,
+    timed = false,
+  ) {
     this.handle = native(() => addon.createEvent(device.number, timed));
   }
 

@@ -1,6 +1,7 @@
 // Resident placement: master weights and optimizer state stay on the device, updates run on its compute stream.
-import * as kernels from '../runtime/kernels.generated.js';
+
 import { deviceKernels, type UpdateKernels } from '../optim/update-kernels.js';
+import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Slot } from './layout.js';
 import type { Placement, UpdateRule } from './placement.js';

@@ -3,8 +3,16 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { data, DsError, type DsErrorCode, initialize, matmul, nn, Tensor } from '../../lib/index.js';
-import { cpu, device as findDevice, type Device } from '../../lib/runtime/device.js';
+import {
+  DsError,
+  type DsErrorCode,
+  data,
+  initialize,
+  matmul,
+  nn,
+  Tensor,
+} from '../../lib/index.js';
+import { cpu, type Device, device as findDevice } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import { tinyBatch, tinyConfig, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 

@@ -14,7 +14,8 @@ export const cases: Case[] = [
       const checkpointed = await tinyEngine({ ...options, checkpointing: true }, device);
       assert.deepEqual(trainTiny(checkpointed, 0, 10), expected);
       const weights = weightBits(plain);
-      for (const [name, bits] of weightBits(checkpointed)) assert.equal(bits, weights.get(name), name);
+      for (const [name, bits] of weightBits(checkpointed))
+        assert.equal(bits, weights.get(name), name);
       plain.destroy();
       checkpointed.destroy();
     },

@@ -30,7 +30,13 @@ async function flatMemory(device: Device, offload: boolean): Promise<void> {
     zero_optimization: { stage: 1, offload_optimizer: { device: offload ? 'cpu' : 'none' } },
   } as const;
   const { engine } = await initialize({ model: new Regression(), config, device });
-  const x = Tensor.from([[1, 2, 3, 4], [2, 3, 4, 5]], { device }).keep();
+  const x = Tensor.from(
+    [
+      [1, 2, 3, 4],
+      [2, 3, 4, 5],
+    ],
+    { device },
+  ).keep();
   const y = Tensor.from([[1], [2]], { device }).keep();
   const run = (count: number): void => {
     for (let i = 0; i < count; ++i) {
@@ -42,10 +48,18 @@ async function flatMemory(device: Device, offload: boolean): Promise<void> {
   };
   run(500);
   collectGarbage();
-  const before = { memory: device.memory, tensors: liveTensors(), heap: process.memoryUsage().heapUsed };
+  const before = {
+    memory: device.memory,
+    tensors: liveTensors(),
+    heap: process.memoryUsage().heapUsed,
+  };
   run(10_000);
   collectGarbage();
-  const after = { memory: device.memory, tensors: liveTensors(), heap: process.memoryUsage().heapUsed };
+  const after = {
+    memory: device.memory,
+    tensors: liveTensors(),
+    heap: process.memoryUsage().heapUsed,
+  };
   assert.equal(after.memory.inUse, before.memory.inUse, 'native bytes in use');
   assert.equal(after.memory.reserved, before.memory.reserved, 'native bytes reserved');
   assert.equal(after.memory.liveBuffers, before.memory.liveBuffers, 'native buffers');
@@ -68,7 +82,11 @@ export const cases: Case[] = [
         escaped.push(Tensor.from([1, 2, 3], { device }));
       });
       const tensor = escaped[0] as Tensor;
-      for (const use of [() => tensor.toArray(), () => tensor.add(tensor), () => tensor.reshape([3, 1])]) {
+      for (const use of [
+        () => tensor.toArray(),
+        () => tensor.add(tensor),
+        () => tensor.reshape([3, 1]),
+      ]) {
         assert.throws(use, (error: unknown) => {
           assert.ok(error instanceof DsError);
           assert.equal(error.code, 'DS_RELEASED');

@@ -1,7 +1,13 @@
 // Offload on equals offload off: the same losses and weights, bit for bit, in every precision.
 import assert from 'node:assert/strict';
 import type { Case } from '../support/case.js';
-import { type Precision, tinyEngine, type TinyOptions, trainTiny, weightBits } from './tiny-training.js';
+import {
+  type Precision,
+  type TinyOptions,
+  tinyEngine,
+  trainTiny,
+  weightBits,
+} from './tiny-training.js';
 
 const steps = 50;
 
@@ -19,7 +25,8 @@ function equalCase(label: string, options: Omit<TinyOptions, 'offload'>): Case {
       const weights = weightBits(resident);
       for (const [name, bits] of weightBits(offloaded)) assert.equal(bits, weights.get(name), name);
       assert.equal(offloaded.skippedSteps, resident.skippedSteps);
-      if (options.precision === 'fp16') assert.ok(resident.skippedSteps > 0, 'no overflow was provoked');
+      if (options.precision === 'fp16')
+        assert.ok(resident.skippedSteps > 0, 'no overflow was provoked');
       resident.destroy();
       offloaded.destroy();
     },
@@ -32,6 +39,8 @@ export const cases: Case[] = [
   ...precisions.map((precision) => equalCase(`${precision}, clipping`, { precision, clip: 0.5 })),
   equalCase('bf16, no clipping, accumulation 3', { precision: 'bf16', clip: 0, accumulation: 3 }),
   equalCase('bf16, activation checkpointing, dropout', {
-    precision: 'bf16', checkpointing: true, dropout: 0.1,
+    precision: 'bf16',
+    checkpointing: true,
+    dropout: 0.1,
   }),
 ];

@@ -4,8 +4,8 @@ import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/addon.js';
+import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import type { TinyOptions } from './tiny-training.js';
 import type { TrainJob, TrainReport } from './train-process.js';
@@ -14,7 +14,9 @@ import type { TrainJob, TrainReport } from './train-process.js';
 export function trainInProcess(job: TrainJob): TrainReport {
   const script = join(packageRoot(), 'build', 'js', 'test', 'e2e', 'train-process.js');
   const out = execFileSync(process.execPath, [script, JSON.stringify(job)], {
-    encoding: 'utf8', maxBuffer: 1 << 28, timeout: 120_000,
+    encoding: 'utf8',
+    maxBuffer: 1 << 28,
+    timeout: 120_000,
   });
   return JSON.parse(out) as TrainReport;
 }

@@ -1,7 +1,7 @@
 // A tiny GPT-2 trained on fixed random tokens: the body that the end-to-end cases compare with itself.
 import { type DsConfig, type Engine, initialize, nn, Tensor } from '../../lib/index.js';
-import { seed } from '../../lib/tensor/index.js';
 import type { Device } from '../../lib/runtime/device.js';
+import { seed } from '../../lib/tensor/index.js';
 
 export type Precision = 'fp32' | 'bf16' | 'fp16';
 
@@ -34,7 +34,9 @@ export function tinyConfig(options: TinyOptions): DsConfig {
   };
 }
 
-export function tinyModel(options: Pick<TinyOptions, 'checkpointing' | 'dropout'> = {}): nn.models.GPT2 {
+export function tinyModel(
+  options: Pick<TinyOptions, 'checkpointing' | 'dropout'> = {},
+): nn.models.GPT2 {
   return new nn.models.GPT2({
     vocabSize: tinyShape.vocabulary,
     maxSeq: 32,
@@ -72,7 +74,11 @@ export interface TinyRun {
 
 export async function tinyEngine(options: TinyOptions, device: Device): Promise<Engine> {
   seed(1234);
-  const { engine } = await initialize({ model: tinyModel(options), config: tinyConfig(options), device });
+  const { engine } = await initialize({
+    model: tinyModel(options),
+    config: tinyConfig(options),
+    device,
+  });
   return engine;
 }
 

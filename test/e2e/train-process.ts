@@ -1,6 +1,6 @@
 // A training process for tests: trains the tiny model, saving to and resuming from a folder, and prints JSON.
 import { device } from '../../lib/index.js';
-import { tinyEngine, type TinyOptions, trainTiny, weightBits } from './tiny-training.js';
+import { type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
 /** The one argument, as JSON. */
 export interface TrainJob {

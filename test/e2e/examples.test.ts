@@ -1,0 +1,62 @@
+// The examples run as a user would run them: as processes, importing the package by name.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+
+const root = packageRoot();
+let folder: string;
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'ds-examples-'));
+});
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+function run(script: string, ...words: string[]): string {
+  return execFileSync(process.execPath, [join(root, script), ...words], {
+    encoding: 'utf8',
+    cwd: folder,
+    timeout: 110_000,
+  });
+}
+
+const small = ['--steps', '8', '--seq', '32', '--batch', '2', '--sample', '4', '--device', 'cpu'];
+
+test('gpt2-offload trains, samples, saves, resumes and writes its summary', () => {
+  const summary = join(folder, 'summary.json');
+  const save = join(folder, 'checkpoints');
+  const first = run('examples/gpt2-offload.js', ...small, '--save', save, '--summary', summary);
+  expect(first).toMatch(/saved .*global_step8/);
+  expect(first).toMatch(/sample: interface /);
+  expect(first).toMatch(/loss \d+\.\d+ -> \d+\.\d+ in 8 steps, \d+ tokens\/s, peak/);
+  const report = JSON.parse(readFileSync(summary, 'utf8'));
+  expect(Object.keys(report)).toEqual([
+    'model',
+    'params',
+    'device',
+    'world',
+    'steps',
+    'loss',
+    'tokens_per_second',
+    'step_ms',
+    'peak_device_bytes',
+    'peak_host_bytes',
+    'config',
+    'versions',
+  ]);
+  expect(report.loss).toHaveLength(8);
+  expect(report.loss.every(Number.isFinite)).toBe(true);
+  const second = run('examples/gpt2-offload.js', ...small, '--save', save, '--resume');
+  expect(second).toMatch(/resumed from .*global_step8 at step 8/);
+  expect(second).toMatch(/saved .*global_step16/);
+}, 120_000);
+
+test('simple-model learns a sine and saves a checkpoint', () => {
+  const out = run('build/js/examples/simple-model.js', join(folder, 'simple'));
+  const losses = [...out.matchAll(/loss (\d+\.\d+)/g)].map(([, loss]) => Number(loss));
+  expect(losses).toHaveLength(10);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 100);
+  expect(out).toMatch(/saved .*global_step160/);
+});
