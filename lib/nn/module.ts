@@ -199,6 +199,7 @@ export abstract class Module {
 type InputsOf<M extends Module> = Parameters<M['forward']>;
 
 function relocate(parameter: Parameter, dtype: DType, home: Device): void {
+  requireFree(parameter, 'Module.to');
   if (!isFloating(dtype)) {
     throw new DsError({
       code: 'DS_DTYPE',
@@ -219,7 +220,20 @@ function relocate(parameter: Parameter, dtype: DType, home: Device): void {
   );
 }
 
+/** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
+function requireFree(parameter: Tensor, op: string): void {
+  if (!parameter.onGradReady) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a model that no engine owns yet',
+    got: 'one that initialize() has taken over',
+    hint: 'Do it before initialize(), or restore the engine with engine.loadCheckpoint().',
+  });
+}
+
 function assign(target: Tensor, source: Tensor): void {
+  requireFree(target, 'loadStateDict');
   noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
 }
 

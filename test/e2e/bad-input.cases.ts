@@ -122,6 +122,16 @@ export const cases: Case[] = [
     },
   },
   {
+    name: 'writing weights past the engine that owns them is a typed error',
+    async run(device) {
+      const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
+      const state = engine.module.stateDict();
+      await expectError('DS_ARGUMENT', /loadStateDict/, () => engine.module.loadStateDict(state));
+      await expectError('DS_ARGUMENT', /Module\.to/, () => engine.module.to('f32'));
+      engine.destroy();
+    },
+  },
+  {
     name: 'backward on what is not a loss, and step without backward, are typed errors',
     async run(device) {
       const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
