@@ -9,10 +9,12 @@ import { cases as offload } from './e2e/offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
+import { cases as matrix } from './native/matrix/index.js';
 import type { Case } from './support/case.js';
 import { cases as values } from './tensor/values.cases.js';
 
 export const allCases: readonly Case[] = [
+  ...matrix,
   ...values,
   ...elementwiseGradients,
   ...viewGradients,

@@ -1,6 +1,14 @@
 // AdamW: both forms of decay, every dtype of gradient and weight, skipped steps and denormals.
 import type { DType } from '../../../lib/runtime/dtype.js';
-import { closeSameBits, exact, input, type MatrixCase, opCase, sameAs, updated } from './harness.js';
+import {
+  closeSameBits,
+  exact,
+  input,
+  type MatrixCase,
+  opCase,
+  sameAs,
+  updated,
+} from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Random } from './numbers.js';
 
@@ -27,7 +35,12 @@ function update(u: Update): MatrixCase {
   const { lr, beta1, beta2, eps, weightDecay } = settings;
   const correction1 = 1 - beta1 ** u.step;
   const correction2 = 1 - beta2 ** u.step;
-  const flags = [u.decoupled ? 'decoupled' : 'coupled', u.apply ? '' : 'skipped', u.tiny ? 'tiny' : '', u.inPlace ? 'in place' : '']
+  const flags = [
+    u.decoupled ? 'decoupled' : 'coupled',
+    u.apply ? '' : 'skipped',
+    u.tiny ? 'tiny' : '',
+    u.inPlace ? 'in place' : '',
+  ]
     .filter(Boolean)
     .join(' ');
   return opCase({
@@ -38,10 +51,18 @@ function update(u: Update): MatrixCase {
       const layout = u.n % 2 ? unaligned : aligned;
       const size = u.tiny ? 1e-39 : 1;
       const check = u.apply ? closeSameBits('f32', 1, 'tensor') : exact;
-      const vector = (values: ArrayLike<number>) => updated(input('f32', [u.n], values, layout), check);
+      const vector = (values: ArrayLike<number>) =>
+        updated(input('f32', [u.n], values, layout), check);
       const weightCheck = u.weight && u.apply ? closeSameBits(u.weight, 1, 'tensor') : exact;
-      const grad = input(u.grad, [u.n], random.normal(u.n).map((x) => x * size), layout);
-      const weight = u.weight ? updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck) : null;
+      const grad = input(
+        u.grad,
+        [u.n],
+        random.normal(u.n).map((x) => x * size),
+        layout,
+      );
+      const weight = u.weight
+        ? updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck)
+        : null;
       return {
         operands: {
           master: vector(random.normal(u.n)),
@@ -53,7 +74,12 @@ function update(u: Update): MatrixCase {
         },
         args: { ...settings, correction1, correction2, decoupled: u.decoupled },
         reference(all) {
-          const { master, m, v, grad } = all as { master: Float64Array; m: Float64Array; v: Float64Array; grad: Float64Array };
+          const { master, m, v, grad } = all as {
+            master: Float64Array;
+            m: Float64Array;
+            v: Float64Array;
+            grad: Float64Array;
+          };
           if (!u.apply) return { master, m, v, weight: master, grad: master };
           const out = { master: master.slice(), m: m.slice(), v: v.slice() };
           const flush = (x: number): number => (abs(x) < 2 ** -126 ? 0 : x);
@@ -75,7 +101,15 @@ function update(u: Update): MatrixCase {
 }
 
 function updates(): Update[] {
-  const plain: Update = { n: 257, grad: 'f32', weight: null, decoupled: true, apply: true, tiny: false, step: 3 };
+  const plain: Update = {
+    n: 257,
+    grad: 'f32',
+    weight: null,
+    decoupled: true,
+    apply: true,
+    tiny: false,
+    step: 3,
+  };
   const list: Update[] = [];
   for (const grad of narrow) {
     for (const weight of [null, ...narrow]) {
@@ -84,7 +118,10 @@ function updates(): Update[] {
     for (const n of [...oddSizes, 40_009]) list.push({ ...plain, n, grad, weight: grad });
     list.push({ ...plain, grad, weight: grad, inPlace: true });
     list.push({ ...plain, grad, weight: grad, inPlace: true, apply: false });
-    list.push({ ...plain, grad, weight: 'bf16', apply: false }, { ...plain, grad, weight: 'bf16', step: 1, n: 1029 });
+    list.push(
+      { ...plain, grad, weight: 'bf16', apply: false },
+      { ...plain, grad, weight: 'bf16', step: 1, n: 1029 },
+    );
   }
   list.push({ ...plain, tiny: true, n: 1029 }, { ...plain, tiny: true, decoupled: false, n: 33 });
   return list;

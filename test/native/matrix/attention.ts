@@ -1,7 +1,18 @@
 // Attention and rotary embedding against the formulas, with grouped heads, caches and packed strides.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
-import { close, input, type Layout, type MatrixCase, opCase, type Operand, output, sameAs, updated, type Values } from './harness.js';
+import {
+  close,
+  input,
+  type Layout,
+  type MatrixCase,
+  type Operand,
+  opCase,
+  output,
+  sameAs,
+  updated,
+  type Values,
+} from './harness.js';
 import { floating, padded, permuted } from './layouts.js';
 
 const { exp, floor, log, max, sqrt } = Math;
@@ -17,17 +28,28 @@ interface Sizes {
 }
 
 /** Rows of a contiguous [B, H, T, D] array. */
-function rowOf(x: Float64Array, heads: number, length: number, d: number): (b: number, h: number, t: number) => Float64Array {
+function rowOf(
+  x: Float64Array,
+  heads: number,
+  length: number,
+  d: number,
+): (b: number, h: number, t: number) => Float64Array {
   return (b, h, t) => {
     const start = ((b * heads + h) * length + t) * d;
     return x.subarray(start, start + d);
   };
 }
 
-const dot = (a: Float64Array, b: Float64Array): number => a.reduce((sum, x, i) => sum + x * b[i]!, 0);
+const dot = (a: Float64Array, b: Float64Array): number =>
+  a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 
 /** Calls f for every query with its probabilities over the keys it sees. */
-function forEachQuery(z: Sizes, v: Values, scale: number, f: (at: { b: number; h: number; t: number; kh: number }, p: Float64Array, lse: number) => void): void {
+function forEachQuery(
+  z: Sizes,
+  v: Values,
+  scale: number,
+  f: (at: { b: number; h: number; t: number; kh: number }, p: Float64Array, lse: number) => void,
+): void {
   const q = rowOf(v.q!, z.h, z.t, z.d);
   const k = rowOf(v.k!, z.hk, z.s, z.d);
   for (let b = 0; b < z.b; ++b) {
@@ -35,10 +57,20 @@ function forEachQuery(z: Sizes, v: Values, scale: number, f: (at: { b: number; h
       const kh = floor(h / (z.h / z.hk));
       for (let t = 0; t < z.t; ++t) {
         const seen = z.causal ? t + (z.s - z.t) + 1 : z.s;
-        const scores = Float64Array.from({ length: seen }, (_, s) => scale * dot(q(b, h, t), k(b, kh, s)));
+        const scores = Float64Array.from(
+          { length: seen },
+          (_, s) => scale * dot(q(b, h, t), k(b, kh, s)),
+        );
         const largest = scores.reduce((x, y) => max(x, y), -Infinity);
-        const lse = seen > 0 ? largest + log(scores.reduce((sum, x) => sum + exp(x - largest), 0)) : -Infinity;
-        f({ b, h, t, kh }, scores.map((x) => exp(x - lse)), lse);
+        const lse =
+          seen > 0
+            ? largest + log(scores.reduce((sum, x) => sum + exp(x - largest), 0))
+            : -Infinity;
+        f(
+          { b, h, t, kh },
+          scores.map((x) => exp(x - lse)),
+          lse,
+        );
       }
     }
   }
@@ -62,12 +94,17 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
 }
 
 function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Float64Array> {
-  const [dq, dk, dv] = [v.q!, v.k!, v.v!].map((x) => new Float64Array(x.length)) as [Float64Array, Float64Array, Float64Array];
+  const [dq, dk, dv] = [v.q!, v.k!, v.v!].map((x) => new Float64Array(x.length)) as [
+    Float64Array,
+    Float64Array,
+    Float64Array,
+  ];
   const rows = (x: Float64Array) => rowOf(x, z.h, z.t, z.d);
   const keys = (x: Float64Array) => rowOf(x, z.hk, z.s, z.d);
-  const add = (to: Float64Array, from: Float64Array, factor: number) => from.forEach((x, i) => {
-    to[i]! += factor * x;
-  });
+  const add = (to: Float64Array, from: Float64Array, factor: number) =>
+    from.forEach((x, i) => {
+      to[i]! += factor * x;
+    });
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p) => {
     const dout = rows(v.dout!)(b, h, t);
     const delta = dot(dout, rows(v.out!)(b, h, t));
@@ -114,7 +151,10 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
         k: draw(random, keyShape),
         v: draw(random, keyShape),
         out: output(dtype, shape, close(dtype, 2, 'tensor'), at(shape)),
-        lse: output(statistic, [z.b, z.h, z.t], { ...close(statistic, 2, 'tensor'), absolute: statistic === 'f64' ? 1e-13 : 1e-5 }),
+        lse: output(statistic, [z.b, z.h, z.t], {
+          ...close(statistic, 2, 'tensor'),
+          absolute: statistic === 'f64' ? 1e-13 : 1e-5,
+        }),
       },
       args: { scale, causal: z.causal },
       reference: (v) => ({ ...attend(z, v, scale) }),
@@ -151,13 +191,21 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
 
 function everyAttention(): MatrixCase[] {
   const list: [Sizes, LayoutKind][] = [];
-  const add = (b: number, heads: readonly [number, number], lengths: readonly [number, number], d: number, kind: LayoutKind): void => {
+  const add = (
+    b: number,
+    heads: readonly [number, number],
+    lengths: readonly [number, number],
+    d: number,
+    kind: LayoutKind,
+  ): void => {
     const [h, hk] = heads;
     const [t, s] = lengths;
-    for (const causal of s >= t ? [false, true] : [false]) list.push([{ b, h, hk, t, s, d, causal }, kind]);
+    for (const causal of s >= t ? [false, true] : [false])
+      list.push([{ b, h, hk, t, s, d, causal }, kind]);
   };
   for (const t of [1, 3, 17, 33, 65, 129]) add(2, [3, 3], [t, t], 8, 'packed');
-  for (const d of [1, 3, 16, 17, 32, 40, 64, 80, 96, 128]) add(1, [2, 2], [35, 35], d, 'contiguous');
+  for (const d of [1, 3, 16, 17, 32, 40, 64, 80, 96, 128])
+    add(1, [2, 2], [35, 35], d, 'contiguous');
   add(2, [4, 2], [17, 17], 16, 'heads last');
   add(1, [6, 1], [33, 33], 64, 'contiguous');
   add(1, [2, 2], [1, 129], 64, 'contiguous');
@@ -172,7 +220,15 @@ function everyAttention(): MatrixCase[] {
 }
 
 function ropes(): MatrixCase[] {
-  const shapes = [[2, 3, 5, 8], [1, 17, 3, 2], [1, 1, 1, 64], [2, 33, 3, 34], [1, 129, 2, 128], [0, 3, 2, 4], [1, 3, 2, 0]];
+  const shapes = [
+    [2, 3, 5, 8],
+    [1, 17, 3, 2],
+    [1, 1, 1, 64],
+    [2, 33, 3, 34],
+    [1, 129, 2, 128],
+    [0, 3, 2, 4],
+    [1, 3, 2, 0],
+  ];
   return floating.flatMap((dtype) =>
     shapes.flatMap((shape) =>
       [false, true].flatMap((inverse) =>
@@ -186,8 +242,14 @@ function ropes(): MatrixCase[] {
               const half = d / 2;
               const angles = random.uniform(t * half, 0, 7);
               const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
-              const layout = mode === 'padded' && d > 0 ? padded(shape) : { strides: contiguousStrides(shape) };
-              const x = input(dtype, shape, random.normal(shape.reduce((a, b) => a * b, 1)), layout);
+              const layout =
+                mode === 'padded' && d > 0 ? padded(shape) : { strides: contiguousStrides(shape) };
+              const x = input(
+                dtype,
+                shape,
+                random.normal(shape.reduce((a, b) => a * b, 1)),
+                layout,
+              );
               const check = close(dtype, 1, 'tensor');
               return {
                 operands: {

@@ -3,7 +3,16 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
 import { exact, input, type Layout, type MatrixCase, opCase, output } from './harness.js';
 import {
-  aligned, broadcast, everyDType, floating, integers, oddSizes, padded, permuted, reversed, sparse,
+  aligned,
+  broadcast,
+  everyDType,
+  floating,
+  integers,
+  oddSizes,
+  padded,
+  permuted,
+  reversed,
+  sparse,
   unaligned,
 } from './layouts.js';
 import { rounded } from './numbers.js';
@@ -14,7 +23,8 @@ export function converted(value: number, dtype: DType): number {
   if (!integers.includes(dtype)) return rounded(value, dtype);
   if (Number.isNaN(value)) return 0;
   const limit = 2n ** 63n;
-  let wide = value >= 2 ** 63 ? limit - 1n : value < -(2 ** 63) ? -limit : BigInt(Math.trunc(value));
+  let wide =
+    value >= 2 ** 63 ? limit - 1n : value < -(2 ** 63) ? -limit : BigInt(Math.trunc(value));
   if (dtype === 'i32') wide = BigInt.asIntN(32, wide);
   if (dtype === 'u8') wide = BigInt.asUintN(8, wide);
   return Number(wide);
@@ -38,9 +48,11 @@ function copying({ from, to, shape, title, inLayout, outLayout, values }: Copyin
     build(random) {
       const n = numel(shape);
       const signed = from !== 'u8' && to !== 'u8' && from !== 'bool';
-      const data = values ?? (floating.includes(from)
-        ? random.uniform(n, signed ? -100 : 0, 100)
-        : random.integers(n, signed ? -100 : 0, from === 'bool' ? 2 : 100));
+      const data =
+        values ??
+        (floating.includes(from)
+          ? random.uniform(n, signed ? -100 : 0, 100)
+          : random.integers(n, signed ? -100 : 0, from === 'bool' ? 2 : 100));
       return {
         operands: {
           in: input(from, shape, data, inLayout),
@@ -55,8 +67,22 @@ function copying({ from, to, shape, title, inLayout, outLayout, values }: Copyin
 function pairs(): MatrixCase[] {
   return everyDType.flatMap((from) =>
     everyDType.flatMap((to) => [
-      copying({ from, to, shape: [257], title: 'unaligned', inLayout: unaligned, outLayout: aligned }),
-      copying({ from, to, shape: [17, 33], title: 'padded', inLayout: padded([17, 33]), outLayout: reversed([17, 33]) }),
+      copying({
+        from,
+        to,
+        shape: [257],
+        title: 'unaligned',
+        inLayout: unaligned,
+        outLayout: aligned,
+      }),
+      copying({
+        from,
+        to,
+        shape: [17, 33],
+        title: 'padded',
+        inLayout: padded([17, 33]),
+        outLayout: reversed([17, 33]),
+      }),
       copying({ from, to, shape: [3, 40], title: 'broadcast', inLayout: broadcast([3, 40], [1]) }),
     ]),
   );
@@ -68,13 +94,24 @@ function layouts(): MatrixCase[] {
     const one = (shape: readonly number[], title: string, inLayout?: Layout, outLayout?: Layout) =>
       cases.push(copying({ from: dtype, to: dtype, shape, title, inLayout, outLayout }));
     for (const n of oddSizes) one([n], 'contiguous', unaligned, n % 2 ? unaligned : aligned);
-    for (const shape of [[33, 65], [127, 129], [1, 257], [255, 3], [64, 64]]) {
+    for (const shape of [
+      [33, 65],
+      [127, 129],
+      [1, 257],
+      [255, 3],
+      [64, 64],
+    ]) {
       one(shape, 'transposed', reversed(shape), aligned);
       one(shape, 'transposed unaligned', reversed(shape, 5), padded(shape));
     }
     one([5, 33, 17], 'batched transpose', permuted([5, 33, 17], [0, 2, 1]), aligned);
     one([5, 33, 17], 'rotated', permuted([5, 33, 17], [2, 0, 1]), unaligned);
-    one([2, 3, 4, 5, 6, 7], 'six dims', permuted([2, 3, 4, 5, 6, 7], [5, 1, 3, 0, 4, 2]), permuted([2, 3, 4, 5, 6, 7], [2, 0, 5, 1, 3, 4]));
+    one(
+      [2, 3, 4, 5, 6, 7],
+      'six dims',
+      permuted([2, 3, 4, 5, 6, 7], [5, 1, 3, 0, 4, 2]),
+      permuted([2, 3, 4, 5, 6, 7], [2, 0, 5, 1, 3, 4]),
+    );
     one([3, 17, 33], 'broadcast rows', broadcast([3, 17, 33], [0, 1]), unaligned);
     one([3, 17, 33], 'broadcast columns', broadcast([3, 17, 33], [2]), aligned);
     one([129], 'broadcast scalar', broadcast([129], [0], 5), unaligned);
@@ -88,17 +125,61 @@ function layouts(): MatrixCase[] {
 /** Values that a narrower dtype cannot hold, and bytes that every value has. */
 function corners(): MatrixCase[] {
   const values = [
-    Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, -0, 0.5, -0.5, 1.9999, -1.9999,
-    255, 256, 300.7, -1, 65504, 65519, 65520, 3e9, -3e9, 2 ** 31, -(2 ** 31), 1e20, -1e20, 1e-8,
-    2 ** -24, 2 ** -25, 1e-40, 3.4e38, 1 + 2 ** -8, 1 + 3 * 2 ** -8, 1 + 2 ** -11, 1 + 3 * 2 ** -11,
+    Number.NaN,
+    Number.POSITIVE_INFINITY,
+    Number.NEGATIVE_INFINITY,
+    -0,
+    0.5,
+    -0.5,
+    1.9999,
+    -1.9999,
+    255,
+    256,
+    300.7,
+    -1,
+    65504,
+    65519,
+    65520,
+    3e9,
+    -3e9,
+    2 ** 31,
+    -(2 ** 31),
+    1e20,
+    -1e20,
+    1e-8,
+    2 ** -24,
+    2 ** -25,
+    1e-40,
+    3.4e38,
+    1 + 2 ** -8,
+    1 + 3 * 2 ** -8,
+    1 + 2 ** -11,
+    1 + 3 * 2 ** -11,
   ];
-  const whole = [0, 1, -1, 127, 128, 255, 256, 257, 2 ** 24 + 1, -(2 ** 24) - 3, 2 ** 31 - 1, -(2 ** 31)];
+  const whole = [
+    0,
+    1,
+    -1,
+    127,
+    128,
+    255,
+    256,
+    257,
+    2 ** 24 + 1,
+    -(2 ** 24) - 3,
+    2 ** 31 - 1,
+    -(2 ** 31),
+  ];
   return [
     ...floating.flatMap((from) =>
-      everyDType.map((to) => copying({ from, to, shape: [values.length], title: 'corners', values })),
+      everyDType.map((to) =>
+        copying({ from, to, shape: [values.length], title: 'corners', values }),
+      ),
     ),
     ...(['i32', 'i64'] as const).flatMap((from) =>
-      everyDType.map((to) => copying({ from, to, shape: [whole.length], title: 'corners', values: whole })),
+      everyDType.map((to) =>
+        copying({ from, to, shape: [whole.length], title: 'corners', values: whole }),
+      ),
     ),
   ];
 }

@@ -1,8 +1,28 @@
 // Fill, Arange, RandomUniform, RandomNormal and Dropout against a Philox written in plain integers.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
-import { close, closeSameBits, exact, input, type MatrixCase, opCase, output, sameAs, updated } from './harness.js';
-import { aligned, everyDType, floating, numeric, oddSizes, padded, reversed, sparse, unaligned } from './layouts.js';
+import {
+  close,
+  closeSameBits,
+  exact,
+  input,
+  type MatrixCase,
+  opCase,
+  output,
+  sameAs,
+  updated,
+} from './harness.js';
+import {
+  aligned,
+  everyDType,
+  floating,
+  numeric,
+  oddSizes,
+  padded,
+  reversed,
+  sparse,
+  unaligned,
+} from './layouts.js';
 
 const { cos, log, sin, sqrt } = Math;
 
@@ -41,7 +61,16 @@ function normals(n: number, seed: number, offset: number): number[] {
   return out.slice(0, n);
 }
 
-const shapes: readonly (readonly number[])[] = [[], [0], [1], [3, 0, 2], [17], [1029], [3, 5, 7], [2, 3, 2, 3, 2, 3]];
+const shapes: readonly (readonly number[])[] = [
+  [],
+  [0],
+  [1],
+  [3, 0, 2],
+  [17],
+  [1029],
+  [3, 5, 7],
+  [2, 3, 2, 3, 2, 3],
+];
 
 function fills(): MatrixCase[] {
   const cases: MatrixCase[] = [];
@@ -113,9 +142,18 @@ function randoms(): MatrixCase[] {
             dtype,
             title,
             build: () => ({
-              operands: { out: output(dtype, [n], dtype === 'f64' ? close('f32', 1, 'tensor') : check, layout) },
+              operands: {
+                out: output(
+                  dtype,
+                  [n],
+                  dtype === 'f64' ? close('f32', 1, 'tensor') : check,
+                  layout,
+                ),
+              },
               args: { low, high, seed, offset },
-              reference: () => ({ out: unitFloats(n, seed, offset).map((u) => low + u * (high - low)) }),
+              reference: () => ({
+                out: unitFloats(n, seed, offset).map((u) => low + u * (high - low)),
+              }),
             }),
           }),
           opCase({
@@ -123,7 +161,14 @@ function randoms(): MatrixCase[] {
             dtype,
             title,
             build: () => ({
-              operands: { out: output(dtype, [n], dtype === 'f64' ? close('f32', 1, 'tensor') : check, layout) },
+              operands: {
+                out: output(
+                  dtype,
+                  [n],
+                  dtype === 'f64' ? close('f32', 1, 'tensor') : check,
+                  layout,
+                ),
+              },
               args: { mean: low, stddev: high, seed, offset },
               reference: () => ({ out: normals(n, seed, offset).map((z) => low + z * high) }),
             }),

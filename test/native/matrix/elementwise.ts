@@ -4,10 +4,27 @@ import type { BinaryOp, CompareOp } from '../../../lib/runtime/kernels.generated
 import { numel } from '../../../lib/runtime/view.js';
 import { unary, unaryOps } from './functions.js';
 import {
-  type Check, close, exact, input, type Layout, type MatrixCase, opCase, output, updated,
+  type Check,
+  close,
+  exact,
+  input,
+  type Layout,
+  type MatrixCase,
+  opCase,
+  output,
+  updated,
 } from './harness.js';
 import {
-  aligned, broadcast, everyDType, floating, numeric, oddSizes, padded, permuted, reversed, sparse,
+  aligned,
+  broadcast,
+  everyDType,
+  floating,
+  numeric,
+  oddSizes,
+  padded,
+  permuted,
+  reversed,
+  sparse,
   unaligned,
 } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -22,17 +39,47 @@ interface Setting {
 
 const six = [2, 3, 2, 5, 2, 3];
 const settings: readonly Setting[] = [
-  ...oddSizes.map((n) => ({ title: 'unaligned', shape: [n], a: unaligned, b: aligned, out: unaligned })),
+  ...oddSizes.map((n) => ({
+    title: 'unaligned',
+    shape: [n],
+    a: unaligned,
+    b: aligned,
+    out: unaligned,
+  })),
   { title: 'contiguous', shape: [17, 64] },
   { title: 'scalar', shape: [] },
   { title: 'empty', shape: [3, 0, 5] },
-  { title: 'padded', shape: [17, 33], a: padded([17, 33]), b: reversed([17, 33]), out: padded([17, 33], 7) },
+  {
+    title: 'padded',
+    shape: [17, 33],
+    a: padded([17, 33]),
+    b: reversed([17, 33]),
+    out: padded([17, 33], 7),
+  },
   { title: 'row broadcast', shape: [17, 129], a: aligned, b: broadcast([17, 129], [0]) },
   { title: 'column broadcast', shape: [17, 128], a: broadcast([17, 128], [1]), b: aligned },
-  { title: 'both broadcast', shape: [17, 33], a: broadcast([17, 33], [0]), b: broadcast([17, 33], [1]), out: sparse([17, 33]) },
-  { title: 'outer of three', shape: [5, 7, 9], a: broadcast([5, 7, 9], [1]), b: broadcast([5, 7, 9], [0, 2]), out: reversed([5, 7, 9]) },
+  {
+    title: 'both broadcast',
+    shape: [17, 33],
+    a: broadcast([17, 33], [0]),
+    b: broadcast([17, 33], [1]),
+    out: sparse([17, 33]),
+  },
+  {
+    title: 'outer of three',
+    shape: [5, 7, 9],
+    a: broadcast([5, 7, 9], [1]),
+    b: broadcast([5, 7, 9], [0, 2]),
+    out: reversed([5, 7, 9]),
+  },
   { title: 'scalar operand', shape: [1029], a: broadcast([1029], [0], 5), b: unaligned },
-  { title: 'six dims', shape: six, a: permuted(six, [3, 0, 5, 1, 4, 2]), b: broadcast(six, [1, 4]), out: permuted(six, [5, 4, 3, 2, 1, 0]) },
+  {
+    title: 'six dims',
+    shape: six,
+    a: permuted(six, [3, 0, 5, 1, 4, 2]),
+    b: broadcast(six, [1, 4]),
+    out: permuted(six, [5, 4, 3, 2, 1, 0]),
+  },
 ];
 /** A few settings for ops whose dtype decides little. */
 const few = settings.filter((_, i) => i % 4 === 1 || i === 20);
@@ -71,7 +118,10 @@ function unaries(): MatrixCase[] {
               title: `${op} ${name(setting)}${accumulate ? ' accumulates' : ''}`,
               build(random) {
                 const dx = accumulate
-                  ? updated(input(dtype, setting.shape, random.normal(n), setting.out), close(dtype, 1, 'tensor'))
+                  ? updated(
+                      input(dtype, setting.shape, random.normal(n), setting.out),
+                      close(dtype, 1, 'tensor'),
+                    )
                   : output(dtype, setting.shape, close(dtype, 1, 'tensor'), setting.out);
                 return {
                   operands: {
@@ -97,14 +147,27 @@ function unaries(): MatrixCase[] {
 /** Large, special and denormal inputs of the functions that networks use. */
 function unaryCorners(): MatrixCase[] {
   const values = [
-    0, -0, 20, -20, 87, -87, 1000, -1000, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY,
-    Number.NaN, 1e-6, -1e-6, 0.624, 0.626,
+    0,
+    -0,
+    20,
+    -20,
+    87,
+    -87,
+    1000,
+    -1000,
+    Number.POSITIVE_INFINITY,
+    Number.NEGATIVE_INFINITY,
+    Number.NaN,
+    1e-6,
+    -1e-6,
+    0.624,
+    0.626,
   ];
   const limits: Record<string, (x: number) => number> = {
     tanh: Math.tanh,
     sigmoid: unary.sigmoid.value,
     exp: Math.exp,
-    relu: (x) => (x < 0 ? 0 : x),
+    relu: (x) => Math.max(x, 0),
     abs: Math.abs,
     sqrt: Math.sqrt,
     log: Math.log,
@@ -143,7 +206,12 @@ const binary: Record<BinaryOp, (a: number, b: number) => number> = {
 };
 
 /** Inputs that every op of a dtype can take: positive bases, divisors away from 0. */
-function operandsOf(random: Random, dtype: DType, op: BinaryOp, n: number): [Float64Array, Float64Array] {
+function operandsOf(
+  random: Random,
+  dtype: DType,
+  op: BinaryOp,
+  n: number,
+): [Float64Array, Float64Array] {
   if (floating.includes(dtype)) {
     if (op === 'pow') return [random.uniform(n, 0.2, 3), random.uniform(n, -2, 2)];
     return [random.uniform(n, -4, 4), random.uniform(n, 0.3, 3)];
@@ -184,7 +252,11 @@ function binaries(): MatrixCase[] {
                     out: v.a!.map((x, i) => {
                       const result = binary[op](x, v.b![i]!);
                       // The result exists in f32 before it is narrowed or added to.
-                      const inside = isFloat ? (dtype === 'f64' ? result : Math.fround(result)) : Math.trunc(result);
+                      const inside = isFloat
+                        ? dtype === 'f64'
+                          ? result
+                          : Math.fround(result)
+                        : Math.trunc(result);
                       return inside + (accumulate ? v.out![i]! : 0);
                     }),
                   }),
@@ -200,7 +272,14 @@ function binaries(): MatrixCase[] {
 }
 
 const specials = [
-  Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 0, -0, 1, -1, 2 ** -14,
+  Number.NaN,
+  Number.POSITIVE_INFINITY,
+  Number.NEGATIVE_INFINITY,
+  0,
+  -0,
+  1,
+  -1,
+  2 ** -14,
 ];
 
 function binaryCorners(): MatrixCase[] {
@@ -214,7 +293,11 @@ function binaryCorners(): MatrixCase[] {
         dtype,
         title: `${op} of special values`,
         build: () => ({
-          operands: { a: input(dtype, [n], left), b: input(dtype, [n], right), out: output(dtype, [n], exact) },
+          operands: {
+            a: input(dtype, [n], left),
+            b: input(dtype, [n], right),
+            out: output(dtype, [n], exact),
+          },
           args: { op, accumulate: false },
           reference: (v) => ({ out: v.a!.map((x, i) => binary[op](x, v.b![i]!)) }),
         }),
@@ -230,13 +313,23 @@ function binaryCorners(): MatrixCase[] {
       title: `${op} wraps around`,
       build: () => ({
         operands: {
-          a: input('i32', [pairs.length], pairs.map(([a]) => a)),
-          b: input('i32', [pairs.length], pairs.map(([, b]) => b)),
+          a: input(
+            'i32',
+            [pairs.length],
+            pairs.map(([a]) => a),
+          ),
+          b: input(
+            'i32',
+            [pairs.length],
+            pairs.map(([, b]) => b),
+          ),
           out: output('i32', [pairs.length], exact),
         },
         args: { op, accumulate: false },
         reference: () => ({
-          out: pairs.map(([a, b]) => (op === 'mul' ? Math.imul(a, b) : Math.trunc(binary[op](a, b)) | 0)),
+          out: pairs.map(([a, b]) =>
+            op === 'mul' ? Math.imul(a, b) : Math.trunc(binary[op](a, b)) | 0,
+          ),
         }),
       }),
     }),
@@ -274,7 +367,9 @@ function compares(): MatrixCase[] {
                 out: output('bool', setting.shape, exact, setting.out),
               },
               args: { op },
-              reference: (v) => ({ out: Array.from(v.a!, (x, i) => Number(comparisons[op](x, v.b![i]!))) }),
+              reference: (v) => ({
+                out: Array.from(v.a!, (x, i) => Number(comparisons[op](x, v.b![i]!))),
+              }),
             };
           },
         }),
@@ -326,7 +421,12 @@ function wheres(): MatrixCase[] {
           const draw = (): Float64Array => random.integers(n, 0, dtype === 'bool' ? 2 : 100);
           return {
             operands: {
-              condition: input('bool', shape, random.integers(n, 0, 2), shape.length === 2 ? broadcast(shape, [0]) : unaligned),
+              condition: input(
+                'bool',
+                shape,
+                random.integers(n, 0, 2),
+                shape.length === 2 ? broadcast(shape, [0]) : unaligned,
+              ),
               a: input(dtype, shape, draw(), setting.a),
               b: input(dtype, shape, draw(), setting.b),
               out: output(dtype, shape, exact, setting.out),

@@ -56,7 +56,12 @@ export const unary: Record<UnaryOp, Unary> = {
   tanh: { value: Math.tanh, slope: (x) => 1 / cosh(x) ** 2, low: -4, high: 4 },
   sigmoid: { value: sigmoid, slope: (x) => sigmoid(x) * sigmoid(-x), low: -9, high: 9 },
   relu: { value: (x) => max(x, 0), slope: (x) => (x > 0 ? 1 : 0), low: -3, high: 3 },
-  silu: { value: (x) => x * sigmoid(x), slope: (x) => sigmoid(x) * (1 + x * sigmoid(-x)), low: -9, high: 9 },
+  silu: {
+    value: (x) => x * sigmoid(x),
+    slope: (x) => sigmoid(x) * (1 + x * sigmoid(-x)),
+    low: -9,
+    high: 9,
+  },
   gelu_tanh: { value: geluTanh, slope: geluTanhSlope, low: -5, high: 5 },
   gelu_erf: {
     value: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),

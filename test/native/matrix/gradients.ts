@@ -47,7 +47,8 @@ interface Derivative {
   backward(inputs: Views, dout: View, memory: Memory): Views;
 }
 
-const dot = (a: Float64Array, b: Float64Array): number => a.reduce((sum, x, i) => sum + x * b[i]!, 0);
+const dot = (a: Float64Array, b: Float64Array): number =>
+  a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 
 /** d/de of projection . forward(inputs + e direction) must be gradient . direction. */
 function check(derivative: Derivative, name: string): void {
@@ -57,7 +58,8 @@ function check(derivative: Derivative, name: string): void {
   const projected = (values: Record<string, Float64Array>): number => {
     const memory = new Memory();
     const views: Views = {};
-    for (const [key, { shape }] of Object.entries(inputs)) views[key] = memory.view(shape, values[key]);
+    for (const [key, { shape }] of Object.entries(inputs))
+      views[key] = memory.view(shape, values[key]);
     const out = memory.view(derivative.out);
     derivative.forward(views, out, memory);
     const result = dot(memory.read(out), projection);
@@ -66,12 +68,16 @@ function check(derivative: Derivative, name: string): void {
   };
   const memory = new Memory();
   const views: Views = {};
-  for (const [key, { shape, values }] of Object.entries(inputs)) views[key] = memory.view(shape, values);
+  for (const [key, { shape, values }] of Object.entries(inputs))
+    views[key] = memory.view(shape, values);
   const gradients = derivative.backward(views, memory.view(derivative.out, projection), memory);
   const base = Object.fromEntries(Object.entries(inputs).map(([key, { values }]) => [key, values]));
   for (const [key, gradient] of Object.entries(gradients)) {
     const direction = random.normal(base[key]!.length);
-    const moved = (step: number) => ({ ...base, [key]: base[key]!.map((x, i) => x + step * direction[i]!) });
+    const moved = (step: number) => ({
+      ...base,
+      [key]: base[key]!.map((x, i) => x + step * direction[i]!),
+    });
     const difference = (projected(moved(STEP)) - projected(moved(-STEP))) / (2 * STEP);
     const expected = dot(memory.read(gradient), direction);
     const error = Math.abs(difference - expected) / Math.max(1, Math.abs(expected));
@@ -80,7 +86,10 @@ function check(derivative: Derivative, name: string): void {
   memory.release();
 }
 
-const tensor = (random: Random, ...shape: number[]) => ({ shape, values: random.normal(numel(shape)) });
+const tensor = (random: Random, ...shape: number[]) => ({
+  shape,
+  values: random.normal(numel(shape)),
+});
 
 const unaryDerivatives: Derivative[] = unaryOps.map((op) => ({
   name: `UnaryBackward ${op}`,
@@ -114,7 +123,17 @@ const softmaxDerivatives: Derivative[] = [false, true].map((log) => ({
 
 function layerNorm(v: Views, out: View, memory: Memory): { mean: View; rstd: View } {
   const [mean, rstd] = [memory.view([5]), memory.view([5])];
-  kernels.layerNorm({ x: v.s!, residual: null, weight: v.weight!, bias: v.bias!, sum: null, out, mean, rstd, eps: 1e-5 });
+  kernels.layerNorm({
+    x: v.s!,
+    residual: null,
+    weight: v.weight!,
+    bias: v.bias!,
+    sum: null,
+    out,
+    mean,
+    rstd,
+    eps: 1e-5,
+  });
   return { mean, rstd };
 }
 
@@ -127,13 +146,28 @@ function rmsNorm(v: Views, out: View, memory: Memory): View {
 const normDerivatives: Derivative[] = [
   {
     name: 'LayerNormBackward',
-    inputs: (random) => ({ s: tensor(random, 5, 33), weight: tensor(random, 33), bias: tensor(random, 33) }),
+    inputs: (random) => ({
+      s: tensor(random, 5, 33),
+      weight: tensor(random, 33),
+      bias: tensor(random, 33),
+    }),
     out: [5, 33],
     forward: (v, out, memory) => void layerNorm(v, out, memory),
     backward(v, dout, memory) {
       const { mean, rstd } = layerNorm(v, memory.view([5, 33]), memory);
       const [dx, dweight, dbias] = [memory.view([5, 33]), memory.view([33]), memory.view([33])];
-      kernels.layerNormBackward({ s: v.s!, weight: v.weight!, mean, rstd, dout, dsum: null, dx, dweight, dbias, accumulate: false });
+      kernels.layerNormBackward({
+        s: v.s!,
+        weight: v.weight!,
+        mean,
+        rstd,
+        dout,
+        dsum: null,
+        dx,
+        dweight,
+        dbias,
+        accumulate: false,
+      });
       return { s: dx, weight: dweight, bias: dbias };
     },
   },
@@ -145,7 +179,16 @@ const normDerivatives: Derivative[] = [
     backward(v, dout, memory) {
       const rstd = rmsNorm(v, memory.view([5, 33]), memory);
       const [dx, dweight] = [memory.view([5, 33]), memory.view([33])];
-      kernels.rmsNormBackward({ s: v.s!, weight: v.weight!, rstd, dout, dsum: null, dx, dweight, accumulate: false });
+      kernels.rmsNormBackward({
+        s: v.s!,
+        weight: v.weight!,
+        rstd,
+        dout,
+        dsum: null,
+        dx,
+        dweight,
+        accumulate: false,
+      });
       return { s: dx, weight: dweight };
     },
   },
@@ -161,14 +204,34 @@ function attentionDerivative(causal: boolean, lengths: readonly [number, number]
   };
   return {
     name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}`,
-    inputs: (random) => ({ q: tensor(random, ...shape), k: tensor(random, 2, 2, s, 8), v: tensor(random, 2, 2, s, 8) }),
+    inputs: (random) => ({
+      q: tensor(random, ...shape),
+      k: tensor(random, 2, 2, s, 8),
+      v: tensor(random, 2, 2, s, 8),
+    }),
     out: shape,
     forward: (v, out, memory) => void run(v, out, memory),
     backward(v, dout, memory) {
       const out = memory.view(shape);
       const lse = run(v, out, memory);
-      const [dq, dk, dv] = [v.q!, v.k!, v.v!].map((x) => memory.view(x.shape)) as [View, View, View];
-      kernels.attentionBackward({ q: v.q!, k: v.k!, v: v.v!, out, dout, lse, dq, dk, dv, scale: 0.3, causal });
+      const [dq, dk, dv] = [v.q!, v.k!, v.v!].map((x) => memory.view(x.shape)) as [
+        View,
+        View,
+        View,
+      ];
+      kernels.attentionBackward({
+        q: v.q!,
+        k: v.k!,
+        v: v.v!,
+        out,
+        dout,
+        lse,
+        dq,
+        dk,
+        dv,
+        scale: 0.3,
+        causal,
+      });
       return { q: dq, k: dk, v: dv };
     },
   };
@@ -197,7 +260,14 @@ const crossEntropyDerivative: Derivative = {
     const lse = crossEntropy(v, memory.view([5]), memory);
     const dlogits = memory.view([5, 33]);
     const target = memory.view([5], targets, 'i64');
-    kernels.crossEntropyBackward({ logits: v.logits!, target, lse, scale: dout, dlogits, ignoreIndex: -1 });
+    kernels.crossEntropyBackward({
+      logits: v.logits!,
+      target,
+      lse,
+      scale: dout,
+      dlogits,
+      ignoreIndex: -1,
+    });
     return { logits: dlogits };
   },
 };
@@ -209,10 +279,16 @@ const lookupDerivatives: Derivative[] = [
     name: 'EmbeddingBackward',
     inputs: (random) => ({ weight: tensor(random, 5, 9) }),
     out: [7, 9],
-    forward: (v, out, memory) => kernels.embedding({ weight: v.weight!, index: memory.view([7], rows, 'i64'), out }),
+    forward: (v, out, memory) =>
+      kernels.embedding({ weight: v.weight!, index: memory.view([7], rows, 'i64'), out }),
     backward(v, dout, memory) {
       const dweight = memory.view(v.weight!.shape);
-      kernels.embeddingBackward({ dout, index: memory.view([7], rows, 'i64'), dweight, accumulate: false });
+      kernels.embeddingBackward({
+        dout,
+        index: memory.view([7], rows, 'i64'),
+        dweight,
+        accumulate: false,
+      });
       return { weight: dweight };
     },
   },
@@ -220,21 +296,39 @@ const lookupDerivatives: Derivative[] = [
     name: 'GatherBackward',
     inputs: (random) => ({ in: tensor(random, 1, 5) }),
     out: [1, 7],
-    forward: (v, out, memory) => kernels.gather({ in: v.in!, index: memory.view([1, 7], rows, 'i64'), out, dim: 1 }),
+    forward: (v, out, memory) =>
+      kernels.gather({ in: v.in!, index: memory.view([1, 7], rows, 'i64'), out, dim: 1 }),
     backward(v, dout, memory) {
       const dx = memory.view(v.in!.shape);
-      kernels.gatherBackward({ dout, index: memory.view([1, 7], rows, 'i64'), dx, dim: 1, accumulate: false });
+      kernels.gatherBackward({
+        dout,
+        index: memory.view([1, 7], rows, 'i64'),
+        dx,
+        dim: 1,
+        accumulate: false,
+      });
       return { in: dx };
     },
   },
 ];
 
-const plain = { bias: null, aux: null, transA: false, transB: false, epilogue: 'none', accumulate: false } as const;
+const plain = {
+  bias: null,
+  aux: null,
+  transA: false,
+  transB: false,
+  epilogue: 'none',
+  accumulate: false,
+} as const;
 
 /** out = gelu(a b) c: the gradient of a b is dout c^T through the gelu_grad epilogue. */
 const matmulDerivative: Derivative = {
   name: 'Matmul gelu and gelu_grad',
-  inputs: (random) => ({ a: tensor(random, 5, 7), b: tensor(random, 7, 9), c: tensor(random, 9, 3) }),
+  inputs: (random) => ({
+    a: tensor(random, 5, 7),
+    b: tensor(random, 7, 9),
+    c: tensor(random, 9, 3),
+  }),
   out: [5, 3],
   forward(v, out, memory) {
     const [hidden, aux] = [memory.view([5, 9]), memory.view([5, 9])];
@@ -246,7 +340,15 @@ const matmulDerivative: Derivative = {
     const [da, db, dc] = [v.a!, v.b!, v.c!].map((x) => memory.view(x.shape)) as [View, View, View];
     kernels.matmul({ ...plain, a: v.a!, b: v.b!, aux, out: hidden, epilogue: 'gelu' });
     kernels.matmul({ ...plain, a: hidden, b: dout, out: dc, transA: true });
-    kernels.matmul({ ...plain, a: dout, b: v.c!, aux, out: dz, transB: true, epilogue: 'gelu_grad' });
+    kernels.matmul({
+      ...plain,
+      a: dout,
+      b: v.c!,
+      aux,
+      out: dz,
+      transB: true,
+      epilogue: 'gelu_grad',
+    });
     kernels.matmul({ ...plain, a: dz, b: v.b!, out: da, transB: true });
     kernels.matmul({ ...plain, a: v.a!, b: dz, out: db, transA: true });
     return { a: da, b: db, c: dc };
@@ -265,7 +367,8 @@ const derivatives: readonly Derivative[] = [
   matmulDerivative,
 ];
 
-const skip = (device: Device): string | null => (device.kind === 'cpu' ? null : 'f64 exists on the CPU only');
+const skip = (device: Device): string | null =>
+  device.kind === 'cpu' ? null : 'f64 exists on the CPU only';
 
 export const cases: Case[] = derivatives.map((derivative) => {
   const name = `finite differences of ${derivative.name}`;

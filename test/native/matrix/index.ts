@@ -2,6 +2,7 @@
 import type { Case } from '../../support/case.js';
 import { cases as adamw } from './adamw.js';
 import { cases as attention } from './attention.js';
+import { cases as big } from './big.js';
 import { cases as copy } from './copy.js';
 import { cases as creation } from './creation.js';
 import { cases as elementwise } from './elementwise.js';
@@ -28,4 +29,4 @@ export const opCases: readonly MatrixCase[] = [
   ...adamw,
 ];
 
-export const cases: readonly Case[] = [...opCases, ...gradients, ...errors];
+export const cases: readonly Case[] = [...opCases, ...gradients, ...errors, ...big];

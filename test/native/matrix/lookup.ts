@@ -1,12 +1,36 @@
 // Embedding, Gather and their gradients.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
-import { close, exact, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
-import { aligned, everyDType, flatOf, floating, indexOf, oddSizes, padded, permuted, reversed, sparse, unaligned } from './layouts.js';
+import {
+  close,
+  exact,
+  input,
+  type Layout,
+  type MatrixCase,
+  opCase,
+  output,
+  updated,
+} from './harness.js';
+import {
+  aligned,
+  everyDType,
+  flatOf,
+  floating,
+  indexOf,
+  oddSizes,
+  padded,
+  permuted,
+  reversed,
+  sparse,
+  unaligned,
+} from './layouts.js';
 
 function embeddings(): MatrixCase[] {
   const sizes: readonly (readonly [number, number, number])[] = [
-    ...oddSizes.map((c) => [17, 33, c] as const), [0, 5, 3], [1, 1, 1], [257, 3, 65],
+    ...oddSizes.map((c) => [17, 33, c] as const),
+    [0, 5, 3],
+    [1, 1, 1],
+    [257, 3, 65],
   ];
   return everyDType.flatMap((dtype) =>
     sizes.flatMap(([n, v, c]) =>
@@ -17,12 +41,20 @@ function embeddings(): MatrixCase[] {
           title: `[${v},${c}] of ${n} ${index}`,
           build: (random) => ({
             operands: {
-              weight: input(dtype, [v, c], random.integers(v * c, 0, dtype === 'bool' ? 2 : 99), index === 'i32' ? padded([v, c]) : aligned),
+              weight: input(
+                dtype,
+                [v, c],
+                random.integers(v * c, 0, dtype === 'bool' ? 2 : 99),
+                index === 'i32' ? padded([v, c]) : aligned,
+              ),
               index: input(index, [n], random.integers(n, 0, v), unaligned),
               out: output(dtype, [n, c], exact, index === 'i32' ? unaligned : aligned),
             },
             reference: (values) => ({
-              out: Array.from({ length: n * c }, (_, i) => values.weight![values.index![Math.floor(i / c)]! * c + (i % c)]!),
+              out: Array.from(
+                { length: n * c },
+                (_, i) => values.weight![values.index![Math.floor(i / c)]! * c + (i % c)]!,
+              ),
             }),
           }),
         }),
@@ -32,7 +64,14 @@ function embeddings(): MatrixCase[] {
 }
 
 function embeddingBackwards(): MatrixCase[] {
-  const sizes = [...oddSizes.map((c) => [33, 17, c]), [0, 5, 3], [1029, 3, 33], [300, 1, 17], [3, 1029, 65], [1029, 1029, 5]];
+  const sizes = [
+    ...oddSizes.map((c) => [33, 17, c]),
+    [0, 5, 3],
+    [1029, 3, 33],
+    [300, 1, 17],
+    [3, 1029, 65],
+    [1029, 1029, 5],
+  ];
   return floating.flatMap((dtype) =>
     sizes.flatMap(([n, v, c]) =>
       [false, true].map((accumulate) =>
@@ -47,7 +86,9 @@ function embeddingBackwards(): MatrixCase[] {
               operands: {
                 dout: input(dtype, [n!, c!], random.normal(n! * c!), layout),
                 index: input(accumulate ? 'i64' : 'i32', [n!], random.integers(n!, 0, v!)),
-                dweight: accumulate ? updated(input(dtype, [v!, c!], random.normal(v! * c!), layout), check) : output(dtype, [v!, c!], check, layout),
+                dweight: accumulate
+                  ? updated(input(dtype, [v!, c!], random.normal(v! * c!), layout), check)
+                  : output(dtype, [v!, c!], check, layout),
               },
               args: { accumulate },
               reference(values) {
@@ -77,7 +118,13 @@ const gatherings: readonly Gathering[] = [
   ...oddSizes.filter((n) => n > 0).map((n) => ({ from: [n], to: [33], dim: 0, layout: unaligned })),
   { from: [17, 33], to: [17, 5], dim: 1 },
   { from: [17, 33], to: [3, 33], dim: 0, layout: padded([17, 33]), outLayout: reversed([3, 33]) },
-  { from: [5, 7, 9], to: [5, 11, 9], dim: 1, layout: permuted([5, 7, 9], [2, 0, 1]), outLayout: sparse([5, 11, 9]) },
+  {
+    from: [5, 7, 9],
+    to: [5, 11, 9],
+    dim: 1,
+    layout: permuted([5, 7, 9], [2, 0, 1]),
+    outLayout: sparse([5, 11, 9]),
+  },
   { from: [2, 3, 2, 5, 2, 3], to: [2, 3, 2, 8, 2, 3], dim: 3 },
   { from: [4, 3], to: [4, 0], dim: 1 },
   { from: [3, 1029], to: [3, 257], dim: 1 },
@@ -85,12 +132,16 @@ const gatherings: readonly Gathering[] = [
 
 function gathers(): MatrixCase[] {
   const cases: MatrixCase[] = [];
-  const name = (g: Gathering, index: DType): string => `[${g.from}] to [${g.to}] dim ${g.dim} ${index}`;
+  const name = (g: Gathering, index: DType): string =>
+    `[${g.from}] to [${g.to}] dim ${g.dim} ${index}`;
   for (const dtype of everyDType) {
     for (const g of gatherings) {
       const index = numel(g.to) % 2 ? 'i32' : 'i64';
       const source = (at: Float64Array, i: number): number =>
-        flatOf(g.from, indexOf(g.to, i).map((k, d) => (d === g.dim ? at[i]! : k)));
+        flatOf(
+          g.from,
+          indexOf(g.to, i).map((k, d) => (d === g.dim ? at[i]! : k)),
+        );
       cases.push(
         opCase({
           op: 'Gather',
@@ -98,7 +149,12 @@ function gathers(): MatrixCase[] {
           title: name(g, index),
           build: (random) => ({
             operands: {
-              in: input(dtype, g.from, random.integers(numel(g.from), 0, dtype === 'bool' ? 2 : 99), g.layout),
+              in: input(
+                dtype,
+                g.from,
+                random.integers(numel(g.from), 0, dtype === 'bool' ? 2 : 99),
+                g.layout,
+              ),
               index: input(index, g.to, random.integers(numel(g.to), 0, g.from[g.dim]!), unaligned),
               out: output(dtype, g.to, exact, g.outLayout),
             },
@@ -120,7 +176,9 @@ function gathers(): MatrixCase[] {
                 operands: {
                   dout: input(dtype, g.to, random.normal(numel(g.to)), g.outLayout),
                   index: input(index, g.to, random.integers(numel(g.to), 0, g.from[g.dim]!)),
-                  dx: accumulate ? updated(input(dtype, g.from, random.normal(numel(g.from)), g.layout), check) : output(dtype, g.from, check, g.layout),
+                  dx: accumulate
+                    ? updated(input(dtype, g.from, random.normal(numel(g.from)), g.layout), check)
+                    : output(dtype, g.from, check, g.layout),
                 },
                 args: { dim: g.dim, accumulate },
                 reference(v) {

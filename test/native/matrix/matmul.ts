@@ -3,7 +3,17 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import type { MatmulEpilogue } from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
 import { geluTanh, geluTanhSlope } from './functions.js';
-import { type Check, close, input, type Layout, type MatrixCase, opCase, type Operand, output, updated } from './harness.js';
+import {
+  type Check,
+  close,
+  input,
+  type Layout,
+  type MatrixCase,
+  type Operand,
+  opCase,
+  output,
+  updated,
+} from './harness.js';
 import { floating } from './layouts.js';
 
 interface Product {
@@ -32,7 +42,12 @@ function rows(shape: readonly number[], p: Product, shared = false): Layout {
 
 /** The product of row-major f64 matrices, element by element. */
 function reference(p: Product, a: Float64Array, b: Float64Array): Float64Array {
-  const [batch, m, k, n] = (p.sizes.length === 4 ? p.sizes : [1, ...p.sizes]) as [number, number, number, number];
+  const [batch, m, k, n] = (p.sizes.length === 4 ? p.sizes : [1, ...p.sizes]) as [
+    number,
+    number,
+    number,
+    number,
+  ];
   const out = new Float64Array(batch * m * n);
   for (let z = 0; z < batch; ++z) {
     for (let i = 0; i < m; ++i) {
@@ -67,28 +82,44 @@ function product(p: Product): MatrixCase {
   const outDType = p.out ?? p.dtype;
   const epilogue = p.epilogue ?? 'none';
   const withAux = epilogue === 'gelu_grad' || (epilogue === 'gelu' && p.aux !== false);
-  const check: Check = { ...close(outDType, 1, 'tensor'), absolute: (outDType === 'f64' ? 1e-15 : 2e-6) * Math.sqrt(Math.max(1, k)) };
+  const check: Check = {
+    ...close(outDType, 1, 'tensor'),
+    absolute: (outDType === 'f64' ? 1e-15 : 2e-6) * Math.sqrt(Math.max(1, k)),
+  };
   return opCase({
     op: 'Matmul',
     dtype: p.dtype,
     title: title(p),
     build(random) {
-      const fill = (size: readonly number[]): Float64Array => random.normal(size.reduce((x, y) => x * y, 1));
+      const fill = (size: readonly number[]): Float64Array =>
+        random.normal(size.reduce((x, y) => x * y, 1));
       const outLayout = rows(shape, p);
-      const target: Operand = p.accumulate ? updated(input(outDType, shape, random.normal(count), outLayout), check) : output(outDType, shape, check, outLayout);
+      const target: Operand = p.accumulate
+        ? updated(input(outDType, shape, random.normal(count), outLayout), check)
+        : output(outDType, shape, check, outLayout);
       return {
         operands: {
           a: input(p.dtype, shapeA, fill(shapeA), rows(shapeA, p)),
           b: input(p.dtype, shapeB, fill(shapeB), rows(shapeB, p, p.sharedB)),
           bias: p.bias ? input(outDType, [n], random.normal(n), { lead: p.lead ?? 16 }) : null,
-          aux: !withAux ? null : epilogue === 'gelu' ? output(outDType, shape, check, outLayout) : input(outDType, shape, random.normal(count), outLayout),
+          aux: !withAux
+            ? null
+            : epilogue === 'gelu'
+              ? output(outDType, shape, check, outLayout)
+              : input(outDType, shape, random.normal(count), outLayout),
           out: target,
         },
-        args: { transA: p.transA ?? false, transB: p.transB ?? false, epilogue, accumulate: p.accumulate ?? false },
+        args: {
+          transA: p.transA ?? false,
+          transB: p.transB ?? false,
+          epilogue,
+          accumulate: p.accumulate ?? false,
+        },
         reference(v) {
           const z = reference(p, v.a!, v.b!).map((x, i) => x + (v.bias ? v.bias[i % n]! : 0));
           if (epilogue === 'gelu') return { out: z.map(geluTanh), aux: z };
-          if (epilogue === 'gelu_grad') return { out: z.map((x, i) => x * geluTanhSlope(v.aux![i]!)) };
+          if (epilogue === 'gelu_grad')
+            return { out: z.map((x, i) => x * geluTanhSlope(v.aux![i]!)) };
           return { out: z.map((x, i) => x + (p.accumulate ? v.out![i]! : 0)) };
         },
       };
@@ -98,7 +129,17 @@ function product(p: Product): MatrixCase {
 
 function forDType(dtype: DType): Product[] {
   const list: Product[] = [];
-  const sizes = [[1, 1, 1], [1, 17, 33], [17, 1, 3], [33, 127, 1], [17, 33, 127], [64, 64, 64], [129, 65, 31], [3, 1029, 17], [255, 7, 257]];
+  const sizes = [
+    [1, 1, 1],
+    [1, 17, 33],
+    [17, 1, 3],
+    [33, 127, 1],
+    [17, 33, 127],
+    [64, 64, 64],
+    [129, 65, 31],
+    [3, 1029, 17],
+    [255, 7, 257],
+  ];
   for (const size of sizes) {
     for (const transA of [false, true]) {
       for (const transB of [false, true]) list.push({ dtype, sizes: size, transA, transB });
@@ -115,12 +156,23 @@ function forDType(dtype: DType): Product[] {
       list.push({ dtype, out: 'f32', sizes: size, transA: true, accumulate: true });
     }
   }
-  for (const size of [[0, 3, 5], [3, 5, 0], [3, 0, 5], [0, 2, 3, 4], [2, 3, 0, 4]]) {
+  for (const size of [
+    [0, 3, 5],
+    [3, 5, 0],
+    [3, 0, 5],
+    [0, 2, 3, 4],
+    [2, 3, 0, 4],
+  ]) {
     list.push({ dtype, sizes: size }, { dtype, sizes: size, accumulate: true });
     list.push({ dtype, sizes: size, bias: true });
   }
   list.push({ dtype, sizes: [3, 0, 5], epilogue: 'gelu', bias: true });
-  for (const size of [[3, 17, 33, 9], [5, 1, 64, 65], [2, 65, 31, 64], [7, 3, 3, 3]]) {
+  for (const size of [
+    [3, 17, 33, 9],
+    [5, 1, 64, 65],
+    [2, 65, 31, 64],
+    [7, 3, 3, 3],
+  ]) {
     for (const transB of [false, true]) {
       list.push({ dtype, sizes: size, transB });
       list.push({ dtype, sizes: size, transB, transA: true, gap: 2 });

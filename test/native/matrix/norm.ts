@@ -1,6 +1,16 @@
 // LayerNorm and RMSNorm with their fused residual additions, and their gradients.
 import type { DType } from '../../../lib/runtime/dtype.js';
-import { close, exact, input, type MatrixCase, opCase, type Operand, output, sameAs, updated } from './harness.js';
+import {
+  close,
+  exact,
+  input,
+  type MatrixCase,
+  type Operand,
+  opCase,
+  output,
+  sameAs,
+  updated,
+} from './harness.js';
 import { aligned, floating, oddSizes, unaligned } from './layouts.js';
 import { rounded } from './numbers.js';
 
@@ -8,13 +18,22 @@ const { floor, sqrt } = Math;
 
 const EPS = 1e-5;
 const sizes: readonly (readonly [number, number])[] = [
-  ...oddSizes.filter((c) => c > 0).map((c) => [7, c] as const), [0, 17], [1, 64], [257, 24], [33, 768],
+  ...oddSizes.filter((c) => c > 0).map((c) => [7, c] as const),
+  [0, 17],
+  [1, 64],
+  [257, 24],
+  [33, 768],
 ];
 
 const mean = (row: Float64Array): number => row.reduce((a, b) => a + b, 0) / row.length;
 
 /** Statistics of every row of s: RMSNorm takes no mean out. */
-function statistics(s: Float64Array, n: number, c: number, centred: boolean): { mean: Float64Array; rstd: Float64Array } {
+function statistics(
+  s: Float64Array,
+  n: number,
+  c: number,
+  centred: boolean,
+): { mean: Float64Array; rstd: Float64Array } {
   const means = new Float64Array(n);
   const rstd = new Float64Array(n);
   for (let r = 0; r < n; ++r) {
@@ -25,7 +44,13 @@ function statistics(s: Float64Array, n: number, c: number, centred: boolean): { 
   return { mean: means, rstd };
 }
 
-function forward(dtype: DType, n: number, c: number, centred: boolean, residual: boolean): MatrixCase {
+function forward(
+  dtype: DType,
+  n: number,
+  c: number,
+  centred: boolean,
+  residual: boolean,
+): MatrixCase {
   const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
   return opCase({
     op: centred ? 'LayerNorm' : 'RmsNorm',
@@ -34,7 +59,12 @@ function forward(dtype: DType, n: number, c: number, centred: boolean, residual:
     build(random) {
       const layout = c % 2 ? unaligned : aligned;
       const operands: Record<string, Operand | null> = {
-        x: input(dtype, [n, c], random.normal(n * c).map((x) => 2 * x + 1), layout),
+        x: input(
+          dtype,
+          [n, c],
+          random.normal(n * c).map((x) => 2 * x + 1),
+          layout,
+        ),
         residual: residual ? input(dtype, [n, c], random.normal(n * c), layout) : null,
         weight: input(dtype, [c], random.uniform(c, 0.5, 1.5), unaligned),
         sum: residual ? output(dtype, [n, c], exact, layout) : null,
@@ -43,17 +73,25 @@ function forward(dtype: DType, n: number, c: number, centred: boolean, residual:
       };
       if (centred) {
         operands.bias = residual ? input(dtype, [c], random.normal(c)) : null;
-        operands.mean = output(statistic, [n], { ...close(statistic), absolute: statistic === 'f64' ? 1e-14 : 1e-6 });
+        operands.mean = output(statistic, [n], {
+          ...close(statistic),
+          absolute: statistic === 'f64' ? 1e-14 : 1e-6,
+        });
       }
       return {
         operands,
         args: { eps: EPS },
         reference(v) {
-          const s = v.x!.map((x, i) => (residual ? rounded(rounded(x + v.residual![i]!, statistic), dtype) : x));
+          const s = v.x!.map((x, i) =>
+            residual ? rounded(rounded(x + v.residual![i]!, statistic), dtype) : x,
+          );
           const stats = statistics(s, n, c, centred);
           const out = s.map((x, i) => {
             const r = floor(i / c);
-            return (x - stats.mean[r]!) * stats.rstd[r]! * v.weight![i % c]! + (v.bias ? v.bias[i % c]! : 0);
+            return (
+              (x - stats.mean[r]!) * stats.rstd[r]! * v.weight![i % c]! +
+              (v.bias ? v.bias[i % c]! : 0)
+            );
           });
           return { sum: s, out, mean: stats.mean, rstd: stats.rstd };
         },
@@ -69,7 +107,12 @@ interface Backward {
   accumulate: boolean;
 }
 
-function gradients(b: Backward, n: number, c: number, v: Record<string, Float64Array>): Record<string, Float64Array> {
+function gradients(
+  b: Backward,
+  n: number,
+  c: number,
+  v: Record<string, Float64Array>,
+): Record<string, Float64Array> {
   const dx = new Float64Array(n * c);
   const dweight = b.accumulate ? v.dweight!.slice() : new Float64Array(c);
   const dbias = b.accumulate && v.dbias ? v.dbias.slice() : new Float64Array(c);
@@ -104,9 +147,18 @@ function backward(dtype: DType, n: number, c: number, b: Backward): MatrixCase {
       const matrix = (): Operand => input(dtype, [n, c], random.normal(n * c), layout);
       const check = { ...close(dtype, 2, 'tensor'), absolute: dtype === 'f64' ? 1e-14 : 3e-6 };
       const sums = { ...check, absolute: (dtype === 'f64' ? 1e-14 : 1e-5) * sqrt(n + 1) };
-      const column = (): Operand => b.accumulate ? updated(input(dtype, [c], random.normal(c), unaligned), sums) : output(dtype, [c], sums, unaligned);
-      const dsum = b.mode === 'fused' ? matrix() : b.mode === 'in place' ? updated(matrix(), check) : null;
-      const dx = b.mode === 'only sums' ? null : dsum && b.mode === 'in place' ? sameAs(dsum, 'dsum') : output(dtype, [n, c], check, layout);
+      const column = (): Operand =>
+        b.accumulate
+          ? updated(input(dtype, [c], random.normal(c), unaligned), sums)
+          : output(dtype, [c], sums, unaligned);
+      const dsum =
+        b.mode === 'fused' ? matrix() : b.mode === 'in place' ? updated(matrix(), check) : null;
+      const dx =
+        b.mode === 'only sums'
+          ? null
+          : dsum && b.mode === 'in place'
+            ? sameAs(dsum, 'dsum')
+            : output(dtype, [n, c], check, layout);
       const operands: Record<string, Operand | null> = {
         s: input(dtype, [n, c], s, layout),
         weight: input(dtype, [c], random.uniform(c, 0.5, 1.5), unaligned),
@@ -120,7 +172,11 @@ function backward(dtype: DType, n: number, c: number, b: Backward): MatrixCase {
         operands.mean = input(statistic, [n], stats.mean);
         operands.dbias = b.mode === 'only dx' ? null : column();
       }
-      return { operands, args: { accumulate: b.accumulate }, reference: (v) => gradients(b, n, c, v) };
+      return {
+        operands,
+        args: { accumulate: b.accumulate },
+        reference: (v) => gradients(b, n, c, v),
+      };
     },
   });
 }

@@ -4,6 +4,7 @@ import { type DType, type NumericArray, rawArray } from '../../../lib/runtime/dt
 // Taken from their objects once: jest's sandbox makes every global look-up slow.
 const { abs, cos, floor, fround, imul, log, log2, round, sqrt, trunc, PI } = Math;
 const { is } = Object;
+const { isNaN: nan } = Number;
 
 const word = new DataView(new ArrayBuffer(8));
 
@@ -19,7 +20,7 @@ function floatOfBits(bits: number): number {
 
 /** The f32 `x` as bfloat16 bits, ties to even. */
 function toBfloat16(x: number): number {
-  if (x !== x) return 0x7fff;
+  if (nan(x)) return 0x7fff;
   const bits = bitsOfFloat(x);
   return ((bits + 0x7fff + ((bits >>> 16) & 1)) / 65536) & 0xffff;
 }
@@ -34,7 +35,7 @@ function roundEven(x: number): number {
 
 /** The f32 `x` as binary16 bits, ties to even, by arithmetic on the value. */
 function toHalf(x: number): number {
-  if (x !== x) return 0x7e00;
+  if (nan(x)) return 0x7e00;
   const sign = x < 0 || is(x, -0) ? 0x8000 : 0;
   const magnitude = abs(x);
   if (magnitude >= 65520) return sign | 0x7c00;

@@ -2,9 +2,28 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import type { ReduceOp } from '../../../lib/runtime/kernels.generated.js';
 import { numel } from '../../../lib/runtime/view.js';
-import { close, exact, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
 import {
-  broadcast, flatOf, floating, indexOf, integers, numeric, oddSizes, padded, permuted, reversed, unaligned,
+  close,
+  exact,
+  input,
+  type Layout,
+  type MatrixCase,
+  opCase,
+  output,
+  updated,
+} from './harness.js';
+import {
+  broadcast,
+  flatOf,
+  floating,
+  indexOf,
+  integers,
+  numeric,
+  oddSizes,
+  padded,
+  permuted,
+  reversed,
+  unaligned,
 } from './layouts.js';
 
 const { max, sqrt } = Math;
@@ -17,10 +36,18 @@ const join: Record<ReduceOp, (a: number, b: number) => number> = {
   min: Math.min,
 };
 
-function reduced(x: Float64Array, from: readonly number[], to: readonly number[], op: ReduceOp): Float64Array {
+function reduced(
+  x: Float64Array,
+  from: readonly number[],
+  to: readonly number[],
+  op: ReduceOp,
+): Float64Array {
   const out = new Float64Array(numel(to)).fill(start[op]);
   x.forEach((value, i) => {
-    const target = flatOf(to, indexOf(from, i).map((k, d) => (to[d] === 1 ? 0 : k)));
+    const target = flatOf(
+      to,
+      indexOf(from, i).map((k, d) => (to[d] === 1 ? 0 : k)),
+    );
     out[target] = join[op](out[target]!, value);
   });
   return op === 'mean' ? out.map((sum) => sum / (numel(from) / numel(to))) : out;
@@ -50,7 +77,11 @@ const reductions: readonly Reduction[] = [
   { from: [5, 17, 33], to: [5, 1, 33] },
   { from: [5, 17, 33], to: [1, 1, 1], layout: permuted([5, 17, 33], [1, 2, 0]) },
   { from: [5, 17, 33], to: [1, 17, 33], layout: broadcast([5, 17, 33], [1]) },
-  { from: [2, 3, 4, 5, 6, 7], to: [1, 3, 1, 5, 1, 7], layout: permuted([2, 3, 4, 5, 6, 7], [4, 0, 2, 5, 1, 3]) },
+  {
+    from: [2, 3, 4, 5, 6, 7],
+    to: [1, 3, 1, 5, 1, 7],
+    layout: permuted([2, 3, 4, 5, 6, 7], [4, 0, 2, 5, 1, 3]),
+  },
   { from: [2, 3, 4, 5, 6, 7], to: [2, 1, 4, 1, 6, 1] },
   { from: [4099, 3], to: [1, 3] },
   { from: [70_001], to: [1] },
@@ -65,13 +96,23 @@ function reduction(dtype: DType, op: ReduceOp, r: Reduction, accumulate: boolean
     dtype,
     title: `${op} [${r.from}] to [${r.to}] at ${r.layout?.lead ?? 16}${r.layout?.strides ? ` strides ${r.layout.strides}` : ''}${accumulate ? ' accumulates' : ''}`,
     build(random) {
-      const values = isFloat ? random.normal(numel(r.from)) : random.integers(numel(r.from), 0, dtype === 'u8' ? 3 : 99);
+      const values = isFloat
+        ? random.normal(numel(r.from))
+        : random.integers(numel(r.from), 0, dtype === 'u8' ? 3 : 99);
       const old = isFloat ? random.normal(numel(r.to)) : random.integers(numel(r.to), 0, 20);
-      const check = !isFloat || (selects && !accumulate) ? exact : { ...close(dtype, 1, 'tensor'), absolute: (dtype === 'f64' ? 1e-15 : 1e-6) * sqrt(terms) };
+      const check =
+        !isFloat || (selects && !accumulate)
+          ? exact
+          : {
+              ...close(dtype, 1, 'tensor'),
+              absolute: (dtype === 'f64' ? 1e-15 : 1e-6) * sqrt(terms),
+            };
       return {
         operands: {
           in: input(dtype, r.from, values, r.layout),
-          out: accumulate ? updated(input(dtype, r.to, old, r.outLayout), check) : output(dtype, r.to, check, r.outLayout),
+          out: accumulate
+            ? updated(input(dtype, r.to, old, r.outLayout), check)
+            : output(dtype, r.to, check, r.outLayout),
         },
         args: { op, accumulate },
         reference(v) {
@@ -106,7 +147,11 @@ function nonFinite(): MatrixCase[] {
   return floating.flatMap((dtype) =>
     (Object.keys(start) as ReduceOp[]).flatMap((op) =>
       [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY].flatMap((special) =>
-        [[33, 1], [1, 65], [1, 1]].map((to) =>
+        [
+          [33, 1],
+          [1, 65],
+          [1, 1],
+        ].map((to) =>
           opCase({
             op: 'Reduce',
             dtype,
@@ -117,7 +162,13 @@ function nonFinite(): MatrixCase[] {
               return {
                 operands: {
                   in: input(dtype, shape, values),
-                  out: output(dtype, to, op === 'max' || op === 'min' ? exact : { ...close(dtype, 1, 'tensor'), absolute: 1e-5 }),
+                  out: output(
+                    dtype,
+                    to,
+                    op === 'max' || op === 'min'
+                      ? exact
+                      : { ...close(dtype, 1, 'tensor'), absolute: 1e-5 },
+                  ),
                 },
                 args: { op, accumulate: false },
                 reference: (v) => ({ out: reduced(v.in!, shape, to, op) }),
@@ -140,7 +191,9 @@ function argMaxes(): MatrixCase[] {
   for (const dtype of numeric) {
     for (const columns of oddSizes.filter((n) => n > 0)) {
       for (const [title, layout] of [
-        ['ties', undefined], ['ties padded', padded([17, columns])], ['ties reversed', reversed([17, columns])],
+        ['ties', undefined],
+        ['ties padded', padded([17, columns])],
+        ['ties reversed', reversed([17, columns])],
         ['NaN', unaligned],
       ] as const) {
         if (title === 'NaN' && !floating.includes(dtype)) continue;
@@ -152,11 +205,18 @@ function argMaxes(): MatrixCase[] {
             build(random) {
               // Few distinct values, so that the first of several maxima counts.
               const values = random.integers(17 * columns, 0, 40);
-              if (title === 'NaN') for (let r = 0; r < 17; r += 3) values[r * columns + random.integer(0, columns)] = Number.NaN;
+              if (title === 'NaN')
+                for (let r = 0; r < 17; r += 3)
+                  values[r * columns + random.integer(0, columns)] = Number.NaN;
               return {
-                operands: { in: input(dtype, [17, columns], values, layout), out: output('i64', [17], exact, unaligned) },
+                operands: {
+                  in: input(dtype, [17, columns], values, layout),
+                  out: output('i64', [17], exact, unaligned),
+                },
                 reference: (v) => ({
-                  out: Array.from({ length: 17 }, (_, r) => argMaxOf(v.in!.subarray(r * columns, (r + 1) * columns))),
+                  out: Array.from({ length: 17 }, (_, r) =>
+                    argMaxOf(v.in!.subarray(r * columns, (r + 1) * columns)),
+                  ),
                 }),
               };
             },
@@ -182,27 +242,41 @@ function argMaxes(): MatrixCase[] {
 function sumsOfSquares(): MatrixCase[] {
   return floating.flatMap((dtype) =>
     [...oddSizes, 70_001, 200_003].flatMap((n) =>
-      [0, Number.NaN, Number.POSITIVE_INFINITY].filter((special) => special === 0 || n === 257 || n === 70_001).map((special) =>
-        opCase({
-          op: 'SumOfSquares',
-          dtype,
-          title: `[${n}] special ${special}`,
-          build(random) {
-            const values = random.uniform(n);
-            if (special !== 0) values[n >> 1] = special;
-            return {
-              operands: { x: input(dtype, [n], values, n % 2 ? unaligned : {}), out: output('f32', [1], close('f32', 0.02)) },
-              reference: (v) => ({ out: [v.x!.reduce((sum, x) => sum + x * x, 0)] }),
-            };
-          },
-        }),
-      ),
+      [0, Number.NaN, Number.POSITIVE_INFINITY]
+        .filter((special) => special === 0 || n === 257 || n === 70_001)
+        .map((special) =>
+          opCase({
+            op: 'SumOfSquares',
+            dtype,
+            title: `[${n}] special ${special}`,
+            build(random) {
+              const values = random.uniform(n);
+              if (special !== 0) values[n >> 1] = special;
+              return {
+                operands: {
+                  x: input(dtype, [n], values, n % 2 ? unaligned : {}),
+                  out: output('f32', [1], close('f32', 0.02)),
+                },
+                reference: (v) => ({ out: [v.x!.reduce((sum, x) => sum + x * x, 0)] }),
+              };
+            },
+          }),
+        ),
     ),
   );
 }
 
 function gradientControls(): MatrixCase[] {
-  const partials = [[], [0], [4, 5, 16], [1e-12], [1e30, 1e30], [Number.NaN, 1], [1, Number.POSITIVE_INFINITY], new Array<number>(1029).fill(0.25)];
+  const partials = [
+    [],
+    [0],
+    [4, 5, 16],
+    [1e-12],
+    [1e30, 1e30],
+    [Number.NaN, 1],
+    [1, Number.POSITIVE_INFINITY],
+    new Array<number>(1029).fill(0.25),
+  ];
   return partials.flatMap((sums, k) =>
     [0, 1, 1e6].flatMap((maxNorm) =>
       [1, 65536].flatMap((lossScale) =>
@@ -224,7 +298,14 @@ function gradientControls(): MatrixCase[] {
                 const wanted = (norm + 1e-6) / maxNorm;
                 // A NaN norm leaves the factor unspecified unless the update is skipped; the op takes 1.
                 const clip = maxNorm > 0 && wanted > 1 ? wanted : 1;
-                return { control: [1 / (lossScale * clip), finite || !skipNonfinite ? 1 : 0, norm, finite ? 1 : 0] };
+                return {
+                  control: [
+                    1 / (lossScale * clip),
+                    finite || !skipNonfinite ? 1 : 0,
+                    norm,
+                    finite ? 1 : 0,
+                  ],
+                };
               },
             }),
           }),

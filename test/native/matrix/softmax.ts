@@ -1,16 +1,30 @@
 // Softmax, log-softmax, cross-entropy and their gradients.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
-import { close, input, type Layout, type MatrixCase, opCase, output, sameAs, updated } from './harness.js';
+import {
+  close,
+  input,
+  type Layout,
+  type MatrixCase,
+  opCase,
+  output,
+  sameAs,
+  updated,
+} from './harness.js';
 import { aligned, floating, oddSizes, padded, unaligned } from './layouts.js';
 import { rounded } from './numbers.js';
 
 const { exp, log, max } = Math;
 
 /** Applies `f` to every row of `columns` values. */
-function byRow(x: Float64Array, columns: number, f: (row: Float64Array, r: number) => ArrayLike<number>): Float64Array {
+function byRow(
+  x: Float64Array,
+  columns: number,
+  f: (row: Float64Array, r: number) => ArrayLike<number>,
+): Float64Array {
   const out = new Float64Array(x.length);
-  for (let r = 0; r * columns < x.length; ++r) out.set(f(x.subarray(r * columns, (r + 1) * columns), r), r * columns);
+  for (let r = 0; r * columns < x.length; ++r)
+    out.set(f(x.subarray(r * columns, (r + 1) * columns), r), r * columns);
   return out;
 }
 
@@ -22,7 +36,12 @@ function logSumExp(row: Float64Array): number {
 const sumOf = (row: ArrayLike<number>): number => Array.from(row).reduce((a, b) => a + b, 0);
 
 const shapes: readonly (readonly number[])[] = [
-  ...oddSizes.map((n) => [5, n]), [0, 7], [1029], [2, 3, 33], [257, 3], [2, 1, 3, 2, 3, 17],
+  ...oddSizes.map((n) => [5, n]),
+  [0, 7],
+  [1029],
+  [2, 3, 33],
+  [257, 3],
+  [2, 1, 3, 2, 3, 17],
 ];
 
 function softmaxes(): MatrixCase[] {
@@ -42,7 +61,12 @@ function softmaxes(): MatrixCase[] {
             build: (random) => ({
               operands: {
                 // An offset that overflows without the maximum taken out.
-                in: input(dtype, shape, random.normal(n).map((x) => 4 * x + (dtype === 'f16' ? 0 : 200)), layout),
+                in: input(
+                  dtype,
+                  shape,
+                  random.normal(n).map((x) => 4 * x + (dtype === 'f16' ? 0 : 200)),
+                  layout,
+                ),
                 out: output(dtype, shape, close(dtype), layout),
               },
               args: { log },
@@ -55,14 +79,20 @@ function softmaxes(): MatrixCase[] {
             }),
           }),
         );
-        for (const accumulate of [false, true]) cases.push(softmaxBackward(dtype, shape, log, accumulate));
+        for (const accumulate of [false, true])
+          cases.push(softmaxBackward(dtype, shape, log, accumulate));
       }
     }
   }
   return cases;
 }
 
-function softmaxBackward(dtype: DType, shape: readonly number[], log: boolean, accumulate: boolean): MatrixCase {
+function softmaxBackward(
+  dtype: DType,
+  shape: readonly number[],
+  log: boolean,
+  accumulate: boolean,
+): MatrixCase {
   const n = numel(shape);
   const columns = shape.at(-1)!;
   return opCase({
@@ -80,7 +110,9 @@ function softmaxBackward(dtype: DType, shape: readonly number[], log: boolean, a
         operands: {
           out: input(dtype, shape, y, layout),
           dout: input(dtype, shape, random.normal(n), layout),
-          dx: accumulate ? updated(input(dtype, shape, random.normal(n), layout), check) : output(dtype, shape, check, layout),
+          dx: accumulate
+            ? updated(input(dtype, shape, random.normal(n), layout), check)
+            : output(dtype, shape, check, layout),
         },
         args: { log, accumulate },
         reference: (v) => ({
@@ -128,25 +160,45 @@ function crossEntropies(): MatrixCase[] {
     const title = `[${shape}] targets ${index} row stride ${layout.strides?.[0] ?? classes}`;
     const targetsOf = (random: { integer(low: number, high: number): number }): number[] =>
       Array.from({ length: rows }, (_, r) => (r === 1 ? IGNORE : random.integer(0, classes)));
-    const rowOf = (x: Float64Array, r: number): Float64Array => x.subarray(r * classes, (r + 1) * classes);
+    const rowOf = (x: Float64Array, r: number): Float64Array =>
+      x.subarray(r * classes, (r + 1) * classes);
     const forward = opCase({
       op: 'CrossEntropy',
       dtype,
       title,
       build: (random) => ({
         operands: {
-          logits: input(dtype, shape, random.normal(rows * classes).map((x) => 3 * x), layout),
+          logits: input(
+            dtype,
+            shape,
+            random.normal(rows * classes).map((x) => 3 * x),
+            layout,
+          ),
           target: input(index, [rows], targetsOf(random)),
           // A loss of a hundredth of its two terms keeps the error of the terms.
-          losses: output(statistic, [rows], { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 }, unaligned),
-          lse: output(statistic, [rows], { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 }, unaligned),
+          losses: output(
+            statistic,
+            [rows],
+            { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 },
+            unaligned,
+          ),
+          lse: output(
+            statistic,
+            [rows],
+            { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 },
+            unaligned,
+          ),
         },
         args: { ignoreIndex: IGNORE },
         reference: (v) => {
-          const lse = Array.from(v.target!, (t, r) => (t === IGNORE ? 0 : logSumExp(rowOf(v.logits!, r))));
+          const lse = Array.from(v.target!, (t, r) =>
+            t === IGNORE ? 0 : logSumExp(rowOf(v.logits!, r)),
+          );
           return {
             lse,
-            losses: Array.from(v.target!, (t, r) => (t === IGNORE ? 0 : lse[r]! - v.logits![r * classes + t]!)),
+            losses: Array.from(v.target!, (t, r) =>
+              t === IGNORE ? 0 : lse[r]! - v.logits![r * classes + t]!,
+            ),
           };
         },
       }),

@@ -1,0 +1,370 @@
+// Shapes of real training, only on a GPU and against the CPU: inputs are drawn by the native generator.
+import assert from 'node:assert/strict';
+import { Buffer } from '../../../lib/runtime/buffer.js';
+import { cpu, type Device } from '../../../lib/runtime/device.js';
+import { type DType, dtypeSize, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
+import * as kernels from '../../../lib/runtime/kernels.generated.js';
+import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
+import type { Case } from '../../support/case.js';
+import { decode } from './numbers.js';
+
+/** One device's memory in a case; the same calls make the same inputs on every device. */
+class Arena {
+  private readonly buffers: Buffer[] = [];
+  private seed = 1;
+
+  constructor(readonly device: Device) {}
+
+  /** Memory of 0xFF bytes. */
+  empty(shape: readonly number[], dtype: DType, strides = contiguousStrides(shape)): View {
+    const elements = shape.reduce((last, size, d) => last + (size - 1) * strides[d]!, 1);
+    const bytes = elements * dtypeSize(dtype);
+    const buffer = Buffer.allocate(this.device, bytes);
+    this.buffers.push(buffer);
+    const bits: View = { buffer, dtype: 'u8', offset: 0, shape: [bytes], strides: [1] };
+    kernels.fill({ out: bits, value: 255 });
+    return { buffer, dtype, offset: 0, shape, strides };
+  }
+
+  /** N(mean, stddev^2) in every element, gaps included. */
+  normal(
+    shape: readonly number[],
+    dtype: DType,
+    { mean = 0, stddev = 1, strides = contiguousStrides(shape) } = {},
+  ): View {
+    const view = this.empty(shape, dtype, strides);
+    const n = view.buffer.bytes / dtypeSize(dtype);
+    const out: View = { ...view, shape: [n], strides: [1] };
+    kernels.randomNormal({ out, mean, stddev, seed: this.seed++, offset: 0 });
+    return view;
+  }
+
+  from(shape: readonly number[], dtype: DType, raw: NumericArray): View {
+    const view = this.empty(shape, dtype);
+    view.buffer.write(0, raw);
+    return view;
+  }
+
+  release(): void {
+    for (const buffer of this.buffers) buffer.release();
+  }
+}
+
+interface Result {
+  view: View;
+  /** Relative to the largest value; absent where the contract promises the CPU's bits. */
+  tolerance?: number;
+}
+
+type Body = (arena: Arena) => Record<string, Result>;
+
+function read({ view }: Result): NumericArray {
+  const raw = rawArray(view.dtype, view.buffer.bytes / dtypeSize(view.dtype));
+  view.buffer.read(0, raw);
+  return raw;
+}
+
+function compare(name: string, expected: NumericArray, got: NumericArray, result: Result): void {
+  const { dtype } = result.view;
+  let scale = 0;
+  if (result.tolerance !== undefined) {
+    for (let i = 0; i < expected.length; ++i) {
+      const x = Math.abs(decode(expected, i, dtype));
+      if (x > scale && x < Number.POSITIVE_INFINITY) scale = x;
+    }
+  }
+  const limit = (result.tolerance ?? 0) * scale;
+  for (let i = 0; i < expected.length; ++i) {
+    if (expected[i] === got[i]) continue;
+    const [want, have] = [decode(expected, i, dtype), decode(got, i, dtype)];
+    const close = result.tolerance !== undefined && Math.abs(want - have) <= limit;
+    if (close || (Number.isNaN(want) && Number.isNaN(have))) continue;
+    assert.fail(`${name}[${i}]: expected ${want}, got ${have} (limit ${limit})`);
+  }
+}
+
+/** Twice on the device, once on the CPU. */
+function bigCase(name: string, body: Body): Case {
+  return {
+    name: `big ${name}`,
+    skip: (device) => (device.kind === 'cpu' ? 'compares a GPU with the CPU' : null),
+    run(device) {
+      const [first, second, host] = [device, device, cpu()].map((on) => {
+        const arena = new Arena(on);
+        const results = body(arena);
+        const raw = Object.entries(results).map(([key, result]) => ({
+          key,
+          result,
+          raw: read(result),
+        }));
+        arena.release();
+        return raw;
+      });
+      host!.forEach(({ key, result, raw }, i) => {
+        compare(`${key} in a second run`, first![i]!.raw, second![i]!.raw, { view: result.view });
+        compare(key, raw, first![i]!.raw, result);
+      });
+    },
+  };
+}
+
+const layerNormBackward =
+  (n: number, c: number): Body =>
+  (arena) => {
+    const s = arena.normal([n, c], 'bf16', { mean: 1 });
+    const weight = arena.normal([c], 'bf16', { mean: 1, stddev: 0.1 });
+    const dout = arena.normal([n, c], 'bf16');
+    const dx = arena.normal([n, c], 'bf16');
+    const [mean, rstd] = [arena.empty([n], 'f32'), arena.empty([n], 'f32')];
+    const out = arena.empty([n, c], 'bf16');
+    kernels.layerNorm({
+      x: s,
+      residual: null,
+      weight,
+      bias: null,
+      sum: null,
+      out,
+      mean,
+      rstd,
+      eps: 1e-5,
+    });
+    const [dweight, dbias] = [arena.normal([c], 'bf16'), arena.normal([c], 'bf16')];
+    kernels.layerNormBackward({
+      s,
+      weight,
+      mean,
+      rstd,
+      dout,
+      dsum: dx,
+      dx,
+      dweight,
+      dbias,
+      accumulate: true,
+    });
+    const tolerance = 1.6e-2;
+    return {
+      out: { view: out, tolerance },
+      dx: { view: dx, tolerance },
+      dweight: { view: dweight, tolerance },
+      dbias: { view: dbias, tolerance },
+    };
+  };
+
+const embeddingBackward =
+  (repeated: boolean): Body =>
+  (arena) => {
+    const [n, v, c] = [16384, 50257, 256];
+    const indices = Int32Array.from({ length: n }, (_, i) => (repeated ? 7 : (i * 7919) % v));
+    const dout = arena.normal([n, c], 'bf16');
+    const dweight = arena.normal([v, c], 'bf16');
+    kernels.embeddingBackward({
+      dout,
+      index: arena.from([n], 'i32', indices),
+      dweight,
+      accumulate: true,
+    });
+    return { dweight: { view: dweight, tolerance: 1.6e-2 } };
+  };
+
+const crossEntropy: Body = (arena) => {
+  const [n, v] = [64, 50257];
+  const logits = arena.normal([n, v], 'bf16', { stddev: 3, strides: [50304, 1] });
+  const target = arena.from(
+    [n],
+    'i64',
+    BigInt64Array.from({ length: n }, (_, i) => BigInt(i === 5 ? -100 : (i * 7919) % v)),
+  );
+  const [losses, lse] = [arena.empty([n], 'f32'), arena.empty([n], 'f32')];
+  kernels.crossEntropy({ logits, target, losses, lse, ignoreIndex: -100 });
+  const scale = arena.from([1], 'f32', Float32Array.of(1));
+  kernels.crossEntropyBackward({ logits, target, lse, scale, dlogits: logits, ignoreIndex: -100 });
+  return {
+    losses: { view: losses, tolerance: 1e-5 },
+    lse: { view: lse, tolerance: 1e-5 },
+    dlogits: { view: logits, tolerance: 8e-3 },
+  };
+};
+
+const transpose =
+  (dtype: DType): Body =>
+  (arena) => {
+    const [rows, columns] = [4099, 1027];
+    const bytes = arena.normal([rows * columns * dtypeSize(dtype)], 'f32');
+    const source: View = { ...bytes, dtype, shape: [columns, rows], strides: [1, columns] };
+    const out = arena.empty([columns, rows], dtype);
+    kernels.copy({ in: source, out });
+    return { out: { view: out } };
+  };
+
+const columnSum: Body = (arena) => {
+  const x = arena.normal([16384, 768], 'bf16');
+  const out = arena.normal([1, 768], 'bf16');
+  kernels.reduce({ in: x, out, op: 'sum', accumulate: true });
+  return { out: { view: out, tolerance: 8e-3 } };
+};
+
+const adamW =
+  (stddev: number): Body =>
+  (arena) => {
+    const n = 2 ** 22 + 3;
+    const [master, m, v] = [
+      arena.normal([n], 'f32'),
+      arena.normal([n], 'f32', { stddev }),
+      arena.empty([n], 'f32'),
+    ];
+    kernels.randomUniform({ out: v, low: 0, high: stddev, seed: 99, offset: 0 });
+    const grad = arena.normal([n], 'bf16', { stddev });
+    const weight = arena.empty([n], 'bf16');
+    const control = arena.from([4], 'f32', Float32Array.of(0.7, 1, 1, 1));
+    for (let step = 1; step <= 3; ++step) {
+      kernels.adamW({
+        master,
+        m,
+        v,
+        grad,
+        weight,
+        control,
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weightDecay: 0.1,
+        correction1: 1 - 0.9 ** step,
+        correction2: 1 - 0.999 ** step,
+        decoupled: true,
+      });
+    }
+    return { master: { view: master }, m: { view: m }, v: { view: v }, weight: { view: weight } };
+  };
+
+const randomBits: Body = (arena) => {
+  const normal = arena.normal([1_000_003], 'f32', { mean: 0.5, stddev: 2 });
+  const dropped = arena.empty([1_000_003], 'f32');
+  kernels.dropout({
+    in: normal,
+    out: dropped,
+    p: 0.1,
+    seed: 2 ** 41 + 1,
+    offset: 3,
+    accumulate: false,
+  });
+  return { normal: { view: normal }, dropped: { view: dropped } };
+};
+
+const attention =
+  (t: number, d: number): Body =>
+  (arena) => {
+    const [b, h] = [2, 5];
+    const packed = arena.normal([b, t, 3, h, d], 'bf16');
+    const gradients = arena.empty([b, t, 3, h, d], 'bf16');
+    const part = (of: View, which: number): View => ({
+      ...of,
+      offset: which * h * d,
+      shape: [b, h, t, d],
+      strides: [t * 3 * h * d, d, 3 * h * d, 1],
+    });
+    const heads = { shape: [b, h, t, d], strides: [t * h * d, d, h * d, 1] };
+    const out = { ...arena.empty([b, t, h, d], 'bf16'), ...heads };
+    const dout = { ...arena.normal([b, t, h, d], 'bf16'), ...heads };
+    const lse = arena.empty([b, h, t], 'f32');
+    const common = {
+      q: part(packed, 0),
+      k: part(packed, 1),
+      v: part(packed, 2),
+      out,
+      lse,
+      scale: d ** -0.5,
+      causal: true,
+    };
+    kernels.attention(common);
+    kernels.attentionBackward({
+      ...common,
+      dout,
+      dq: part(gradients, 0),
+      dk: part(gradients, 1),
+      dv: part(gradients, 2),
+    });
+    return {
+      out: { view: out, tolerance: 1.6e-2 },
+      lse: { view: lse, tolerance: 1e-4 },
+      gradients: { view: gradients, tolerance: 1.6e-2 },
+    };
+  };
+
+const matmul =
+  (epilogue: 'none' | 'gelu' | 'gelu_grad', dtype: DType): Body =>
+  (arena) => {
+    const [m, k, n] = [512, 1600, 6400];
+    const a = arena.normal([m, k], dtype);
+    const b = arena.normal([n, k], dtype, { stddev: 0.025 });
+    const bias = epilogue === 'gelu_grad' ? null : arena.normal([n], dtype);
+    const aux = epilogue === 'none' ? null : arena.normal([m, n], dtype);
+    const out = arena.empty([m, n], dtype);
+    kernels.matmul({
+      a,
+      b,
+      bias,
+      aux,
+      out,
+      transA: false,
+      transB: true,
+      epilogue,
+      accumulate: false,
+    });
+    const tolerance = dtype === 'f32' ? 2e-5 : 1.6e-2;
+    return { out: { view: out, tolerance }, ...(aux ? { aux: { view: aux, tolerance } } : {}) };
+  };
+
+/** More than 2^31 elements: the ends and the middle must hold what was written. */
+const huge: Case = {
+  name: 'big Fill, Copy and Unary of more than 2^31 elements',
+  skip(device) {
+    if (device.kind === 'cpu') return 'needs the memory of a GPU';
+    return device.info.totalBytes < 24 * 2 ** 30 ? 'needs 24 GiB of device memory' : null;
+  },
+  run(device) {
+    const n = 2 ** 31 + 4097;
+    const arena = new Arena(device);
+    const [bytes, copied] = [arena.empty([n], 'u8'), arena.empty([n], 'u8')];
+    kernels.fill({ out: bytes, value: 7 });
+    kernels.fill({ out: { ...bytes, offset: n - 5, shape: [5] }, value: 9 });
+    kernels.copy({ in: bytes, out: copied });
+    const wide = arena.empty([n], 'bf16');
+    kernels.copy({ in: copied, out: wide });
+    kernels.unary({ in: wide, out: wide, op: 'neg' });
+    const probe = (at: number): number => {
+      const raw = new Uint16Array(1);
+      wide.buffer.read(2 * at, raw);
+      return decode(raw, 0, 'bf16');
+    };
+    for (const at of [0, 1, 2 ** 30, 2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, n - 6])
+      assert.equal(probe(at), -7, `element ${at}`);
+    for (const at of [n - 5, n - 1]) assert.equal(probe(at), -9, `element ${at}`);
+    assert.equal(numel(wide.shape), n);
+    arena.release();
+  },
+};
+
+export const cases: Case[] = [
+  ...[768, 1600, 4096].map((c) =>
+    bigCase(`LayerNorm and its backward [4096, ${c}] bf16 in place`, layerNormBackward(4096, c)),
+  ),
+  bigCase('EmbeddingBackward of one index 16384 times', embeddingBackward(true)),
+  bigCase('EmbeddingBackward of 16384 indices', embeddingBackward(false)),
+  bigCase('CrossEntropy [64, 50257] bf16 with row stride 50304, in place', crossEntropy),
+  ...(['u8', 'bf16', 'f32', 'i64'] as const).map((dtype) =>
+    bigCase(`transposing Copy [4099, 1027] ${dtype}`, transpose(dtype)),
+  ),
+  bigCase('column sum [16384, 768] bf16 accumulates', columnSum),
+  bigCase('AdamW of 2^22 + 3 parameters', adamW(1)),
+  bigCase('AdamW of 2^22 + 3 parameters with denormal moments', adamW(1e-38)),
+  bigCase('RandomNormal and Dropout of a million elements', randomBits),
+  bigCase('Attention T1000 D64 packed', attention(1000, 64)),
+  bigCase('Attention T1000 D128 packed', attention(1000, 128)),
+  ...(['bf16', 'f32'] as const).flatMap((dtype) =>
+    (['none', 'gelu', 'gelu_grad'] as const).map((epilogue) =>
+      bigCase(`Matmul [512, 1600, 6400] ${dtype} ${epilogue}`, matmul(epilogue, dtype)),
+    ),
+  ),
+  huge,
+];
