@@ -19,7 +19,7 @@ const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
 const usage = `node examples/gpt2-offload.js [options]
   --model NAME             tiny (default), 124M, 355M, 774M, 1558M or 10B
   --data FILE|DIR          text to train on (default: the TypeScript library's declarations)
-  --steps N                optimizer steps (default 120)
+  --steps N                optimizer steps (default 400)
   --batch N                micro-batch size (default: the configuration's)
   --seq N                  sequence length (default 128)
   --deepspeed_config FILE  default: examples/ds_config.json
@@ -35,7 +35,7 @@ const { values: options } = parseArgs({
   options: {
     model: { type: 'string', default: 'tiny' },
     data: { type: 'string' },
-    steps: { type: 'string', default: '120' },
+    steps: { type: 'string', default: '400' },
     batch: { type: 'string' },
     seq: { type: 'string', default: '128' },
     deepspeed_config: { type: 'string', default: join(__dirname, 'ds_config.json') },

@@ -1,4 +1,4 @@
-// The GPU half of the tests, in plain Node: node build/js/test/gpu.js [--device cuda] [--only TEXT] [--list].
+// The GPU half of the tests, in plain Node: node build/js/test/gpu.js [--device cuda] [--only REGEXP].
 import { device as findDevice, probeGpus } from '../lib/runtime/device.js';
 import { allCases } from './all-cases.js';
 
@@ -14,8 +14,8 @@ function option(name: string): string | undefined {
 }
 
 async function main(): Promise<void> {
-  const only = option('only') ?? '';
-  const cases = allCases.filter(({ name }) => name.includes(only));
+  const only = new RegExp(option('only') ?? '');
+  const cases = allCases.filter(({ name }) => only.test(name));
   const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
   const name = option('device') ?? 'cuda';
   if (name.startsWith('cuda') && probeGpus().deviceCount === 0) {
