@@ -1,0 +1,66 @@
+// CSV monitor: one file per metric, in DeepSpeed's layout. Source: DeepSpeed monitor/csv_monitor.py.
+import { join } from 'node:path';
+
+import { AppendFile, makeFolder } from './append-file.js';
+import type { Monitor, MonitorEvent } from './monitor.js';
+
+/** Where a monitor writes: `<outputPath>/<jobName>`, relative to the working directory. */
+export interface LogFolder {
+  outputPath: string;
+  jobName: string;
+}
+
+/**
+ * "Train/Samples/lr" goes to Train_Samples_lr.csv: the header "step,lr", then a row per event. A
+ * later run of the same job appends; the header is written into an empty file only. Throws DS_IO.
+ */
+export class CsvMonitor implements Monitor {
+  readonly folder: string;
+  private readonly files = new Map<string, AppendFile>();
+
+  constructor({ outputPath, jobName }: LogFolder) {
+    this.folder = join(outputPath, jobName);
+    makeFolder(this.folder);
+  }
+
+  write(events: readonly MonitorEvent[]): void {
+    for (const { name, value, step } of events) {
+      this.file(name).append(Buffer.from(row(String(step), number(value))));
+    }
+  }
+
+  async flush(): Promise<void> {
+    await Promise.all([...this.files.values()].map((file) => file.sync()));
+  }
+
+  close(): void {
+    for (const file of this.files.values()) file.close();
+    this.files.clear();
+  }
+
+  private file(name: string): AppendFile {
+    const known = this.files.get(name);
+    if (known) return known;
+    const file = new AppendFile(join(this.folder, `${name.replace(/[/ ]/g, '_')}.csv`));
+    const column = name.slice(name.lastIndexOf('/') + 1);
+    if (file.initialBytes === 0) file.append(Buffer.from(row('step', quoted(column))));
+    this.files.set(name, file);
+    return file;
+  }
+}
+
+/** Lines end as those of Python's csv writer. */
+function row(step: string, value: string): string {
+  return `${step},${value}\r\n`;
+}
+
+function quoted(field: string): string {
+  return /[",\r\n]/.test(field) ? `"${field.replaceAll('"', '""')}"` : field;
+}
+
+/** A number as Python writes and reads it. */
+function number(value: number): string {
+  if (Number.isFinite(value)) return String(value);
+  if (Number.isNaN(value)) return 'nan';
+  return value > 0 ? 'inf' : '-inf';
+}

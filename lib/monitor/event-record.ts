@@ -1,0 +1,68 @@
+// TensorBoard's events as bytes: the protobuf fields of Event and Summary, framed as TFRecords.
+// Sources: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
+import { maskedCrc32c } from './crc32c.js';
+import type { MonitorEvent } from './monitor.js';
+
+/** Protobuf wire types. */
+const VARINT = 0;
+const DOUBLE = 1;
+const BYTES = 2;
+const FLOAT = 5;
+
+/**
+ * u64 length, masked crc of the length, data, masked crc of the data; little-endian. A reader stops
+ * before a record that is not all there.
+ */
+export function tfRecord(data: Uint8Array): Buffer {
+  const head = Buffer.alloc(12);
+  head.writeBigUInt64LE(BigInt(data.length));
+  head.writeUInt32LE(maskedCrc32c(head.subarray(0, 8)), 8);
+  const foot = Buffer.alloc(4);
+  foot.writeUInt32LE(maskedCrc32c(data));
+  return Buffer.concat([head, data, foot]);
+}
+
+/** The first event of a file: Event { wall_time = 1, file_version = 3 }. `wallTime` in seconds. */
+export function versionEvent(wallTime: number): Buffer {
+  const version = Buffer.from('brain.Event:2');
+  return Buffer.concat([double(1, wallTime), bytes(3, version)]);
+}
+
+/**
+ * Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
+ * TensorBoard keeps values as f32.
+ */
+export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
+  const summaryValue = Buffer.concat([bytes(1, Buffer.from(name)), float(2, value)]);
+  const number = Buffer.concat([tag(2, VARINT), varint(step)]);
+  return Buffer.concat([double(1, wallTime), number, bytes(5, bytes(1, summaryValue))]);
+}
+
+function tag(field: number, wireType: number): Buffer {
+  return varint(field * 8 + wireType);
+}
+
+/** `value` is a non-negative safe integer. */
+function varint(value: number): Buffer {
+  const out: number[] = [];
+  let rest = value;
+  for (; rest >= 128; rest = Math.floor(rest / 128)) out.push((rest % 128) + 128);
+  out.push(rest);
+  return Buffer.from(out);
+}
+
+function bytes(field: number, content: Uint8Array): Buffer {
+  return Buffer.concat([tag(field, BYTES), varint(content.length), content]);
+}
+
+function double(field: number, value: number): Buffer {
+  const out = Buffer.alloc(8);
+  out.writeDoubleLE(value);
+  return Buffer.concat([tag(field, DOUBLE), out]);
+}
+
+function float(field: number, value: number): Buffer {
+  const out = Buffer.alloc(4);
+  out.writeFloatLE(value);
+  return Buffer.concat([tag(field, FLOAT), out]);
+}

@@ -1,0 +1,50 @@
+// TensorBoard monitor: one event file per run, written without TensorFlow or Python.
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+
+import { AppendFile, makeFolder } from './append-file.js';
+import type { LogFolder } from './csv.js';
+import { scalarEvent, tfRecord, versionEvent } from './event-record.js';
+import type { Monitor, MonitorEvent } from './monitor.js';
+
+/** Tells apart the files of one process that were opened in the same second. */
+let opened = 0;
+
+/**
+ * Writes `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`. Each
+ * write() is one append, so a crash costs at most the record that it cuts. Throws DS_IO.
+ */
+export class TensorBoardMonitor implements Monitor {
+  private readonly file: AppendFile;
+
+  constructor({ outputPath, jobName }: LogFolder) {
+    const start = seconds();
+    const run = `${Math.floor(start)}.${hostname()}.${process.pid}.${opened++}`;
+    const folder = join(outputPath, jobName);
+    makeFolder(folder);
+    this.file = new AppendFile(join(folder, `events.out.tfevents.${run}`), { fresh: true });
+    this.file.append(tfRecord(versionEvent(start)));
+  }
+
+  /** The event file. */
+  get path(): string {
+    return this.file.path;
+  }
+
+  write(events: readonly MonitorEvent[]): void {
+    const now = seconds();
+    this.file.append(Buffer.concat(events.map((event) => tfRecord(scalarEvent(event, now)))));
+  }
+
+  flush(): Promise<void> {
+    return this.file.sync();
+  }
+
+  close(): void {
+    this.file.close();
+  }
+}
+
+function seconds(): number {
+  return Date.now() / 1000;
+}
