@@ -53,8 +53,8 @@ function event(data: Buffer): ReadEvent {
 }
 
 function scalar(data: Buffer): { tag: string; value: number } {
-  const [name, value] = decode(data) as [{ value: Buffer }, { value: Buffer }];
-  return { tag: name.value.toString(), value: value.value.readFloatLE() };
+  const [name, value] = decode(data).map((field) => field.value as Buffer) as [Buffer, Buffer];
+  return { tag: name.toString(), value: value.readFloatLE() };
 }
 
 /** Fixed-width fields stay bytes. */
