@@ -1,5 +1,6 @@
 // ds_config.json: what users write (DsConfig) and what the engine reads (ResolvedConfig), in one
 // spelling.
+import type { SchedulerConfig } from './schedulers.js';
 
 /** The user's form: every key is optional. lib/config/schema.json holds ranges and defaults. */
 export interface DsConfig {
@@ -58,42 +59,6 @@ export interface AdamParams {
    * true.
    */
   adam_w_mode?: boolean;
-}
-
-export type SchedulerConfig =
-  | { type: 'WarmupLR'; params?: WarmupParams }
-  | { type: 'WarmupDecayLR'; params: WarmupDecayParams }
-  | { type: 'WarmupCosineLR'; params: WarmupCosineParams };
-
-export interface WarmupParams {
-  /** Rate before the first update. Default 0. */
-  warmup_min_lr?: number;
-  /** Rate after the warm-up; null takes the optimizer's. Default null. */
-  warmup_max_lr?: number | null;
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
-  warmup_num_steps?: number;
-  /** Shape of the climb. Default "log". */
-  warmup_type?: 'log' | 'linear';
-}
-
-export interface WarmupDecayParams extends Omit<WarmupParams, 'warmup_max_lr'> {
-  /** Updates of the whole run, warm-up included. */
-  total_num_steps: number;
-  /** Rate after the warm-up. Default 1e-3. */
-  warmup_max_lr?: number;
-}
-
-export interface WarmupCosineParams {
-  /** Updates of the whole run, warm-up included. */
-  total_num_steps: number;
-  /** Share of the optimizer's rate at the start. Default 0. */
-  warmup_min_ratio?: number;
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
-  warmup_num_steps?: number;
-  /** Share of the optimizer's rate at the end. Default 1e-4. */
-  cos_min_ratio?: number;
-  /** Shape of the climb. Default "log". */
-  warmup_type?: 'log' | 'linear';
 }
 
 export interface Fp16Config {

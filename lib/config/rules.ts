@@ -58,8 +58,7 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
 
 /** A schedule that decays needs steps left after its warm-up. */
 const warmupEndsBeforeTotal: Rule = ({ scheduler }) =>
-  scheduler &&
-  scheduler.type !== 'WarmupLR' &&
+  (scheduler?.type === 'WarmupDecayLR' || scheduler?.type === 'WarmupCosineLR') &&
   scheduler.params.total_num_steps < scheduler.params.warmup_num_steps
     ? {
         path: ['scheduler', 'params', 'warmup_num_steps'],

@@ -6,16 +6,13 @@ import type { Parameter } from '../nn/parameter.js';
 import { AdamW } from '../optim/adamw.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../optim/loss-scale.js';
 import type { Optimizer } from '../optim/optimizer.js';
-import { ConstantLr, type LrSchedule } from '../optim/schedule.js';
-import { WarmupLr } from '../optim/warmup.js';
-import { WarmupCosineLr } from '../optim/warmup-cosine.js';
-import { WarmupDecayLr } from '../optim/warmup-decay.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { OffloadPlacement } from '../zero/offload.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
 import { Unit, type UnitParameter } from '../zero/unit.js';
+import { buildSchedule } from './build-schedule.js';
 import { Engine } from './engine.js';
 import { StepControl } from './step-control.js';
 
@@ -36,7 +33,7 @@ export function buildEngine(module: Module, config: ResolvedConfig, device: Devi
     placement,
     optimizer,
     control,
-    schedule: buildSchedule(config, optimizer),
+    schedule: buildSchedule(config.scheduler, optimizer.groups[0]?.lr ?? 0),
     scaler: buildScaler(config),
     batch: {
       train: config.train_batch_size,
@@ -102,44 +99,6 @@ function buildOptimizer({ optimizer }: ResolvedConfig): Optimizer {
     biasCorrection: bias_correction,
     decoupled: optimizer.type === 'AdamW' || adam_w_mode,
   });
-}
-
-function buildSchedule({ scheduler }: ResolvedConfig, optimizer: Optimizer): LrSchedule {
-  const lr = optimizer.groups[0]?.lr ?? 0;
-  switch (scheduler?.type) {
-    case undefined:
-      return new ConstantLr(lr);
-    case 'WarmupLR': {
-      const { params } = scheduler;
-      return new WarmupLr({
-        minLr: params.warmup_min_lr,
-        maxLr: params.warmup_max_lr ?? lr,
-        warmupSteps: params.warmup_num_steps,
-        warmupType: params.warmup_type,
-      });
-    }
-    case 'WarmupDecayLR': {
-      const { params } = scheduler;
-      return new WarmupDecayLr({
-        minLr: params.warmup_min_lr,
-        maxLr: params.warmup_max_lr,
-        warmupSteps: params.warmup_num_steps,
-        warmupType: params.warmup_type,
-        totalSteps: params.total_num_steps,
-      });
-    }
-    case 'WarmupCosineLR': {
-      const { params } = scheduler;
-      return new WarmupCosineLr({
-        baseLr: lr,
-        warmupMinRatio: params.warmup_min_ratio,
-        cosMinRatio: params.cos_min_ratio,
-        warmupSteps: params.warmup_num_steps,
-        warmupType: params.warmup_type,
-        totalSteps: params.total_num_steps,
-      });
-    }
-  }
 }
 
 function buildScaler({ fp16 }: ResolvedConfig): LossScaler {

@@ -131,7 +131,7 @@ export class Engine {
     this.stepped = true;
     const { placement, optimizer, schedule, control } = this.parts;
     const { appliedSteps } = this.progress;
-    for (const group of optimizer.groups) group.lr = schedule.lr(appliedSteps);
+    for (const group of optimizer.groups) schedule.apply(group, appliedSteps);
     this.timer.time('step', () =>
       placement.update(control.control, (range, run) =>
         optimizer.update(range, range.group, appliedSteps + 1, run),

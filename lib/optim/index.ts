@@ -1,13 +1,21 @@
 // The door of the optimizer room.
 export { AdamW, type AdamWOptions } from './adamw.js';
+export { ConstantLr } from './constant.js';
+export { CosineAnnealingLr } from './cosine-annealing.js';
+export { ExponentialLr } from './exponential.js';
 export {
   DynamicLossScaler,
   type DynamicLossScalerOptions,
   type LossScaler,
   StaticLossScaler,
 } from './loss-scale.js';
+export { OneCycle, type OneCycleOptions } from './one-cycle.js';
 export type { Optimizer, ParamGroup, UpdateTensors } from './optimizer.js';
-export { ConstantLr, type LrSchedule } from './schedule.js';
+export { PolynomialLr } from './polynomial.js';
+export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
+export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
+export { FixedLr, type LrSchedule, type ScheduledGroup } from './schedule.js';
+export { StepLr } from './step-decay.js';
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
 export { WarmupCosineLr } from './warmup-cosine.js';
 export { WarmupDecayLr } from './warmup-decay.js';

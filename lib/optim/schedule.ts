@@ -2,16 +2,22 @@
 // so far.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import type { ParamGroup } from './optimizer.js';
+
+/** What a schedule may set in a group of parameters. */
+export type ScheduledGroup = Pick<ParamGroup, 'lr' | 'betas'>;
 
 /**
- * The engine asks for lr(n) before applying update number n (from 0) and counts only updates that
+ * The engine calls apply(group, n) before update number n (from 0) and counts only updates that
  * were applied: one that was skipped for an overflow does not advance the schedule. DeepSpeed's
- * `last_batch_iteration` is n - 1.
+ * `last_batch_iteration` is n - 1, PyTorch's `last_epoch` is n.
  */
 export interface LrSchedule {
   readonly name: string;
   /** The learning rate in effect after `appliedSteps` updates. */
   lr(appliedSteps: number): number;
+  /** Sets all that the schedule governs in `group`: the rate, with OneCycle also the betas. */
+  apply(group: ScheduledGroup, appliedSteps: number): void;
   /** What a checkpoint keeps; empty for a schedule that depends on the number of updates alone. */
   stateDict(): JsonObject;
   loadStateDict(state: JsonObject): void;
@@ -22,6 +28,10 @@ export abstract class PureSchedule implements LrSchedule {
   abstract readonly name: string;
   abstract lr(appliedSteps: number): number;
 
+  apply(group: ScheduledGroup, appliedSteps: number): void {
+    group.lr = this.lr(appliedSteps);
+  }
+
   stateDict(): JsonObject {
     return {};
   }
@@ -30,8 +40,8 @@ export abstract class PureSchedule implements LrSchedule {
 }
 
 /** The same rate for every update. */
-export class ConstantLr extends PureSchedule {
-  readonly name = 'constant';
+export class FixedLr extends PureSchedule {
+  readonly name = 'fixed';
 
   constructor(private readonly rate: number) {
     super();

@@ -94,6 +94,21 @@ test('sections get the defaults of their type', () => {
     cos_min_ratio: 1e-4,
     warmup_type: 'log',
   });
+  const cycle = { cycle_min_lr: 1e-4, cycle_max_lr: 1e-3 };
+  expect(scheduler({ type: 'OneCycle', params: cycle })).toEqual({
+    ...cycle,
+    decay_lr_rate: 0,
+    cycle_first_step_size: 2000,
+    cycle_second_step_size: null,
+    cycle_first_stair_count: 0,
+    cycle_second_stair_count: null,
+    decay_step_size: 0,
+    cycle_momentum: true,
+    cycle_min_mom: 0.8,
+    cycle_max_mom: 0.9,
+    decay_mom_rate: 0,
+  });
+  expect(scheduler({ type: 'ConstantLR' })).toEqual({ factor: 1 / 3, total_iters: 5 });
 });
 
 test.each(['adam', 'ADAM', 'Adam'])('optimizer names come in any case: %s', (type) => {
@@ -233,8 +248,28 @@ test.each([
   [
     { scheduler: { type: 'WarmupLr' } },
     'scheduler.type',
-    '"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"',
+    '"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", ' +
+      '"CosineAnnealingLR", "StepLR", "ExponentialLR", "PolynomialLR", "ConstantLR", ' +
+      '"ReduceLROnPlateau"',
     '"WarmupLr"',
+  ],
+  [
+    { scheduler: { type: 'OneCycle', params: { cycle_min_lr: 0 } } },
+    'scheduler.params.cycle_max_lr',
+    'a value',
+    'nothing',
+  ],
+  [
+    { scheduler: { type: 'LRRangeTest', params: { lr_range_test_step_size: 0.5 } } },
+    'scheduler.params.lr_range_test_step_size',
+    'an integer',
+    '0.5',
+  ],
+  [
+    { scheduler: { type: 'ReduceLROnPlateau', params: { factor: 1 } } },
+    'scheduler.params.factor',
+    'a value < 1',
+    '1',
   ],
   [{ steps_per_print: 0 }, 'steps_per_print', 'a value >= 1', '0'],
 ])('a wrong value is refused: %j', (extra, op, expected, got) => {

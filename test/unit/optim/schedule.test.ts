@@ -1,5 +1,9 @@
 // Learning-rate schedules against formulas written down independently from DeepSpeed's
 // documentation.
+
+import { OneCycle } from '../../../lib/optim/one-cycle.js';
+import { LrRangeTest } from '../../../lib/optim/range-test.js';
+import { ReduceLrOnPlateau } from '../../../lib/optim/reduce-on-plateau.js';
 import { WarmupLr } from '../../../lib/optim/warmup.js';
 import { WarmupCosineLr } from '../../../lib/optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../../lib/optim/warmup-decay.js';
@@ -72,4 +76,66 @@ test.each([0, -3, 2.5, Number.NaN])('%p warm-up updates are refused', (warmupSte
   expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(
     /warmup_num_steps.*positive integer/,
   );
+});
+
+describe('OneCycle', () => {
+  const ends = { minLr: 1e-4, maxLr: 1e-3, firstStepSize: 10, secondStepSize: 30 };
+
+  test('the rate peaks where the momentum is lowest, and both return', () => {
+    const schedule = new OneCycle(ends);
+    expect([0, 10, 25, 40].map((n) => schedule.lr(n))).toEqual([1e-4, 1e-3, 5.5e-4, 1e-4]);
+    expect(schedule.momentum(1)).toBeCloseTo(0.89, 14);
+    expect(schedule.momentum(10)).toBeCloseTo(0.8, 14);
+    expect(schedule.momentum(40)).toBe(0.9);
+  });
+
+  test('update 0 runs at the lower momentum', () => {
+    expect(new OneCycle(ends).momentum(0)).toBe(0.8);
+  });
+
+  test('without a decay step size nothing decays', () => {
+    const schedule = new OneCycle({ ...ends, decayLrRate: 1, decayMomentumRate: 1 });
+    expect([schedule.lr(5000), schedule.momentum(5000)]).toEqual([1e-4, 0.9]);
+  });
+
+  test('without cycleMomentum the betas stay as they are', () => {
+    const group = { lr: 0, betas: [0.9, 0.999] as const };
+    new OneCycle({ ...ends, cycleMomentum: false }).apply(group, 10);
+    expect(group).toEqual({ lr: 1e-3, betas: [0.9, 0.999] });
+  });
+
+  test.each([
+    [{ firstStepSize: 0 }, /cycle_first_step_size/],
+    [{ secondStepSize: -1 }, /cycle_second_step_size/],
+  ])('%j is refused', (options, message) => {
+    expect(() => new OneCycle({ ...ends, ...options })).toThrow(message);
+  });
+});
+
+test('LRRangeTest starts at its minimum and adds it once per interval', () => {
+  const schedule = new LrRangeTest({ stepSize: 4, staircase: true });
+  expect([0, 3, 4, 8].map((n) => schedule.lr(n))).toEqual([1e-3, 1e-3, 2e-3, 3e-3]);
+});
+
+describe('ReduceLROnPlateau', () => {
+  test('one bad metric more than the patience lowers the rate', () => {
+    const schedule = new ReduceLrOnPlateau({ baseLr: 1, patience: 2, factor: 0.5, minLr: 0.3 });
+    const rates = [5, 4, 4, 4, 4, 4, Number.NaN, Number.POSITIVE_INFINITY].map((metric) => {
+      schedule.observe(metric);
+      return schedule.lr();
+    });
+    expect(rates).toEqual([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.3]);
+  });
+
+  test('the state of another schedule is refused and leaves this one alone', () => {
+    const schedule = new ReduceLrOnPlateau({ baseLr: 1 });
+    expect(() => schedule.loadStateDict({ lr: 5 })).toThrow(
+      expect.objectContaining({ code: 'DS_CHECKPOINT' }),
+    );
+    expect(schedule.lr()).toBe(1);
+  });
+
+  test('a factor of 1 is refused', () => {
+    expect(() => new ReduceLrOnPlateau({ baseLr: 1, factor: 1 })).toThrow(/factor/);
+  });
 });

@@ -1,0 +1,113 @@
+// The scheduler section of a configuration to the schedule it names.
+import type { ResolvedScheduler } from '../../types/config.js';
+import { ConstantLr } from '../optim/constant.js';
+import { CosineAnnealingLr } from '../optim/cosine-annealing.js';
+import { ExponentialLr } from '../optim/exponential.js';
+import { OneCycle } from '../optim/one-cycle.js';
+import { PolynomialLr } from '../optim/polynomial.js';
+import { LrRangeTest } from '../optim/range-test.js';
+import { ReduceLrOnPlateau } from '../optim/reduce-on-plateau.js';
+import { FixedLr, type LrSchedule } from '../optim/schedule.js';
+import { StepLr } from '../optim/step-decay.js';
+import { WarmupLr } from '../optim/warmup.js';
+import { WarmupCosineLr } from '../optim/warmup-cosine.js';
+import { WarmupDecayLr } from '../optim/warmup-decay.js';
+
+/** The parameters of each type of schedule. */
+type Params = { [S in ResolvedScheduler as S['type']]: S['params'] };
+
+/** Makes a schedule for an optimizer whose rate is `baseLr`. */
+type Builder<Type extends keyof Params> = (params: Params[Type], baseLr: number) => LrSchedule;
+
+/** The schedule that `scheduler` names; without one the optimizer's rate `baseLr` stays. */
+export function buildSchedule(scheduler: ResolvedScheduler | null, baseLr: number): LrSchedule {
+  return scheduler ? build(scheduler, baseLr) : new FixedLr(baseLr);
+}
+
+function build<Type extends keyof Params>(
+  { type, params }: { type: Type; params: Params[Type] },
+  baseLr: number,
+): LrSchedule {
+  return builders[type](params, baseLr);
+}
+
+const warmupLr: Builder<'WarmupLR'> = (params, baseLr) =>
+  new WarmupLr({
+    minLr: params.warmup_min_lr,
+    maxLr: params.warmup_max_lr ?? baseLr,
+    warmupSteps: params.warmup_num_steps,
+    warmupType: params.warmup_type,
+  });
+
+const warmupDecayLr: Builder<'WarmupDecayLR'> = (params) =>
+  new WarmupDecayLr({
+    minLr: params.warmup_min_lr,
+    maxLr: params.warmup_max_lr,
+    warmupSteps: params.warmup_num_steps,
+    warmupType: params.warmup_type,
+    totalSteps: params.total_num_steps,
+  });
+
+const warmupCosineLr: Builder<'WarmupCosineLR'> = (params, baseLr) =>
+  new WarmupCosineLr({
+    baseLr,
+    warmupMinRatio: params.warmup_min_ratio,
+    cosMinRatio: params.cos_min_ratio,
+    warmupSteps: params.warmup_num_steps,
+    warmupType: params.warmup_type,
+    totalSteps: params.total_num_steps,
+  });
+
+const oneCycle: Builder<'OneCycle'> = (params) =>
+  new OneCycle({
+    minLr: params.cycle_min_lr,
+    maxLr: params.cycle_max_lr,
+    decayLrRate: params.decay_lr_rate,
+    firstStepSize: params.cycle_first_step_size,
+    secondStepSize: params.cycle_second_step_size,
+    firstStairCount: params.cycle_first_stair_count,
+    secondStairCount: params.cycle_second_stair_count,
+    decayStepSize: params.decay_step_size,
+    cycleMomentum: params.cycle_momentum,
+    minMomentum: params.cycle_min_mom,
+    maxMomentum: params.cycle_max_mom,
+    decayMomentumRate: params.decay_mom_rate,
+  });
+
+const lrRangeTest: Builder<'LRRangeTest'> = (params) =>
+  new LrRangeTest({
+    minLr: params.lr_range_test_min_lr,
+    stepSize: params.lr_range_test_step_size,
+    stepRate: params.lr_range_test_step_rate,
+    staircase: params.lr_range_test_staircase,
+  });
+
+const reduceLrOnPlateau: Builder<'ReduceLROnPlateau'> = (params, baseLr) =>
+  new ReduceLrOnPlateau({
+    baseLr,
+    mode: params.mode,
+    factor: params.factor,
+    patience: params.patience,
+    threshold: params.threshold,
+    thresholdMode: params.threshold_mode,
+    cooldown: params.cooldown,
+    minLr: params.min_lr,
+    eps: params.eps,
+  });
+
+const builders: { [Type in keyof Params]: Builder<Type> } = {
+  WarmupLR: warmupLr,
+  WarmupDecayLR: warmupDecayLr,
+  WarmupCosineLR: warmupCosineLr,
+  OneCycle: oneCycle,
+  LRRangeTest: lrRangeTest,
+  CosineAnnealingLR: ({ T_max, eta_min }, baseLr) =>
+    new CosineAnnealingLr({ baseLr, halfPeriod: T_max, minLr: eta_min }),
+  StepLR: ({ step_size, gamma }, baseLr) => new StepLr({ baseLr, stepSize: step_size, gamma }),
+  ExponentialLR: ({ gamma }, baseLr) => new ExponentialLr({ baseLr, gamma }),
+  PolynomialLR: ({ total_iters, power }, baseLr) =>
+    new PolynomialLr({ baseLr, totalSteps: total_iters, power }),
+  ConstantLR: ({ factor, total_iters }, baseLr) =>
+    new ConstantLr({ baseLr, factor, steps: total_iters }),
+  ReduceLROnPlateau: reduceLrOnPlateau,
+};

@@ -1,0 +1,33 @@
+// CosineAnnealingLR: half a cosine down to a minimum, then up again, without end.
+// Sources: Loshchilov & Hutter 2017, arXiv:1608.03983; PyTorch torch.optim.lr_scheduler.
+import { PureSchedule, requirePositiveInteger } from './schedule.js';
+
+export interface CosineAnnealingOptions {
+  /** Rate of the first update. */
+  baseLr: number;
+  /** Updates of half a period. */
+  halfPeriod: number;
+  /** Rate at the bottom. Default 0. */
+  minLr?: number;
+}
+
+/**
+ * lr = min + (base - min) * (1 + cos(pi n / T)) / 2 after n updates; T is `halfPeriod`. Throws
+ * DS_CONFIG unless T is a positive integer.
+ */
+export class CosineAnnealingLr extends PureSchedule {
+  readonly name = 'CosineAnnealingLR';
+  private readonly options: Required<CosineAnnealingOptions>;
+
+  constructor({ baseLr, halfPeriod, minLr = 0 }: CosineAnnealingOptions) {
+    super();
+    requirePositiveInteger('scheduler.params.T_max', halfPeriod);
+    this.options = { baseLr, halfPeriod, minLr };
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, halfPeriod, minLr } = this.options;
+    const wave = (1 + Math.cos((Math.PI * appliedSteps) / halfPeriod)) / 2;
+    return minLr + (baseLr - minLr) * wave;
+  }
+}

@@ -1,0 +1,135 @@
+// OneCycle: the rate climbs and falls once while the momentum does the opposite, then both decay.
+// Sources: Smith 2018, arXiv:1803.09820; DeepSpeed runtime/lr_schedules.py, OneCycle.
+import { DsError } from '../errors.js';
+import { PureSchedule, type ScheduledGroup } from './schedule.js';
+
+/** The second beta of a group whose momentum is scheduled, as in DeepSpeed. */
+const SECOND_BETA = 0.99;
+
+export interface OneCycleOptions {
+  /** Rate at both ends of the cycle. */
+  minLr: number;
+  /** Rate at its peak. */
+  maxLr: number;
+  /** The rate is divided by 1 + decayLrRate * d after the cycle. Default 0. */
+  decayLrRate?: number;
+  /** Updates of the climb. Default 2000. */
+  firstStepSize?: number;
+  /** Updates of the fall; 0 is no fall. Default: as many as the climb. */
+  secondStepSize?: number | null;
+  /** Stairs of the climb; 0 is a straight line. Default 0. */
+  firstStairCount?: number;
+  /** Stairs of the fall. Default: as many as the climb. */
+  secondStairCount?: number | null;
+  /** Updates per unit of d; 0 switches both decays off. Default 0. */
+  decayStepSize?: number;
+  /** Schedules the first beta too. Default true. */
+  cycleMomentum?: boolean;
+  /** Momentum at the peak of the rate, and at update 0. Default 0.8. */
+  minMomentum?: number;
+  /** Momentum at the other end of the cycle. Default 0.9. */
+  maxMomentum?: number;
+  /** The momentum is multiplied by 1 + decayMomentumRate * d after the cycle. Default 0. */
+  decayMomentumRate?: number;
+}
+
+/**
+ * With n updates applied, halves of f and s updates and c = n mod (f + s):
+ * scale = c / f while c <= f, else (f + s - c) / s; k stairs make it floor(scale * k) / k.
+ * Cycle (n <= f + s): lr = min + (max - min) * scale, momentum = max - (max - min) * scale.
+ * Afterwards, with d = (n - f - s) / decayStepSize: lr = min / (1 + decayLrRate * d),
+ * momentum = max * (1 + decayMomentumRate * d), which nothing keeps below 1.
+ */
+export class OneCycle extends PureSchedule {
+  readonly name = 'OneCycle';
+  private readonly options: { [K in keyof OneCycleOptions]-?: NonNullable<OneCycleOptions[K]> };
+
+  /** Throws DS_CONFIG unless the climb has a positive and the fall no negative length. */
+  constructor(options: OneCycleOptions) {
+    super();
+    const { firstStepSize = 2000, firstStairCount = 0 } = options;
+    const secondStepSize = options.secondStepSize ?? firstStepSize;
+    requireLength('cycle_first_step_size', firstStepSize, firstStepSize > 0);
+    requireLength('cycle_second_step_size', secondStepSize, secondStepSize >= 0);
+    this.options = {
+      minLr: options.minLr,
+      maxLr: options.maxLr,
+      decayLrRate: options.decayLrRate ?? 0,
+      firstStepSize,
+      secondStepSize,
+      firstStairCount,
+      secondStairCount: options.secondStairCount ?? firstStairCount,
+      decayStepSize: options.decayStepSize ?? 0,
+      cycleMomentum: options.cycleMomentum ?? true,
+      minMomentum: options.minMomentum ?? 0.8,
+      maxMomentum: options.maxMomentum ?? 0.9,
+      decayMomentumRate: options.decayMomentumRate ?? 0,
+    };
+  }
+
+  lr(appliedSteps: number): number {
+    const { minLr, maxLr, decayLrRate } = this.options;
+    if (this.inCycle(appliedSteps)) return minLr + (maxLr - minLr) * this.scale(appliedSteps);
+    return minLr / (1 + decayLrRate * this.decayIntervals(appliedSteps));
+  }
+
+  /**
+   * The first beta in effect after `appliedSteps` updates; null when it is not scheduled. Update 0
+   * runs at the minimum, although the cycle begins at the maximum: DeepSpeed sets it so.
+   */
+  momentum(appliedSteps: number): number | null {
+    const { cycleMomentum, minMomentum, maxMomentum, decayMomentumRate } = this.options;
+    if (!cycleMomentum) return null;
+    if (appliedSteps === 0) return minMomentum;
+    if (this.inCycle(appliedSteps)) {
+      return maxMomentum - (maxMomentum - minMomentum) * this.scale(appliedSteps);
+    }
+    return maxMomentum * (1 + decayMomentumRate * this.decayIntervals(appliedSteps));
+  }
+
+  override apply(group: ScheduledGroup, appliedSteps: number): void {
+    super.apply(group, appliedSteps);
+    const momentum = this.momentum(appliedSteps);
+    if (momentum !== null) group.betas = [momentum, SECOND_BETA];
+  }
+
+  private get cycleSize(): number {
+    return this.options.firstStepSize + this.options.secondStepSize;
+  }
+
+  private inCycle(appliedSteps: number): boolean {
+    return appliedSteps - 1 < this.cycleSize;
+  }
+
+  /** Position between the ends (0) and the peak (1) of the cycle. */
+  private scale(appliedSteps: number): number {
+    const { firstStepSize, secondStepSize, firstStairCount, secondStairCount } = this.options;
+    const offset = appliedSteps % this.cycleSize;
+    return offset <= firstStepSize
+      ? stairs(offset, firstStepSize, firstStairCount)
+      : stairs(this.cycleSize - offset, secondStepSize, secondStairCount);
+  }
+
+  private decayIntervals(appliedSteps: number): number {
+    const { decayStepSize } = this.options;
+    return decayStepSize === 0 ? 0 : (appliedSteps - this.cycleSize) / decayStepSize;
+  }
+}
+
+/**
+ * position / length, rounded down to a multiple of 1 / count when count > 0. The product comes
+ * first, so that a position that is exactly on a stair is not rounded below it.
+ */
+function stairs(position: number, length: number, count: number): number {
+  return count > 0 ? Math.floor((position * count) / length) / count : position / length;
+}
+
+function requireLength(key: string, value: number, valid: boolean): void {
+  if (valid) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `scheduler.params.${key}`,
+    expected: 'a number of updates (the first half at least 1)',
+    got: String(value),
+  });
+}

@@ -1,0 +1,32 @@
+// PolynomialLR: a power of the share of updates that are left, then zero.
+// Source: PyTorch torch.optim.lr_scheduler.PolynomialLR.
+import { PureSchedule, requirePositiveInteger } from './schedule.js';
+
+export interface PolynomialOptions {
+  /** Rate of the first update. */
+  baseLr: number;
+  /** Updates until the rate is zero. Default 5. */
+  totalSteps?: number;
+  /** 1 is a straight line. Default 1. */
+  power?: number;
+}
+
+/**
+ * lr = base * (1 - min(n, total) / total)^power after n updates. Throws DS_CONFIG unless the total
+ * is a positive integer.
+ */
+export class PolynomialLr extends PureSchedule {
+  readonly name = 'PolynomialLR';
+  private readonly options: Required<PolynomialOptions>;
+
+  constructor({ baseLr, totalSteps = 5, power = 1 }: PolynomialOptions) {
+    super();
+    requirePositiveInteger('scheduler.params.total_iters', totalSteps);
+    this.options = { baseLr, totalSteps, power };
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, totalSteps, power } = this.options;
+    return baseLr * ((totalSteps - Math.min(appliedSteps, totalSteps)) / totalSteps) ** power;
+  }
+}

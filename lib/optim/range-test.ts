@@ -1,0 +1,36 @@
+// LRRangeTest: a rate that only grows, to find the largest one that still trains.
+// Sources: Smith 2017, arXiv:1506.01186; DeepSpeed runtime/lr_schedules.py, LRRangeTest.
+import { PureSchedule, requirePositiveInteger } from './schedule.js';
+
+export interface LrRangeTestOptions {
+  /** Rate of the first update. Default 1e-3. */
+  minLr?: number;
+  /** Updates of one interval. Default 2000. */
+  stepSize?: number;
+  /** Share of the first rate that one interval adds. Default 1. */
+  stepRate?: number;
+  /** Grows once per interval instead of at every update. Default false. */
+  staircase?: boolean;
+}
+
+/**
+ * lr = min * (1 + rate * u) with u = n / size after n updates, rounded down with `staircase`.
+ * Throws DS_CONFIG unless the interval is a positive integer.
+ */
+export class LrRangeTest extends PureSchedule {
+  readonly name = 'LRRangeTest';
+  private readonly options: Required<LrRangeTestOptions>;
+
+  constructor(options: LrRangeTestOptions = {}) {
+    super();
+    const { minLr = 1e-3, stepSize = 2000, stepRate = 1, staircase = false } = options;
+    requirePositiveInteger('scheduler.params.lr_range_test_step_size', stepSize);
+    this.options = { minLr, stepSize, stepRate, staircase };
+  }
+
+  lr(appliedSteps: number): number {
+    const { minLr, stepSize, stepRate, staircase } = this.options;
+    const intervals = appliedSteps / stepSize;
+    return minLr * (1 + stepRate * (staircase ? Math.floor(intervals) : intervals));
+  }
+}

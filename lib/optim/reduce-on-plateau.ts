@@ -1,0 +1,141 @@
+// ReduceLROnPlateau: lowers the rate when a metric has stopped improving.
+// Source: PyTorch torch.optim.lr_scheduler.ReduceLROnPlateau.
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import type { LrSchedule, ScheduledGroup } from './schedule.js';
+
+export interface PlateauOptions {
+  /** The rate before the first reduction. */
+  baseLr: number;
+  /** Whether a smaller or a larger metric is better. Default "min". */
+  mode?: 'min' | 'max';
+  /** Each reduction multiplies the rate by this, below 1. Default 0.1. */
+  factor?: number;
+  /** Observations without improvement that are tolerated. Default 10. */
+  patience?: number;
+  /** The least improvement that counts. Default 1e-4. */
+  threshold?: number;
+  /** Whether the threshold is a share of the best metric or a difference. Default "rel". */
+  thresholdMode?: 'rel' | 'abs';
+  /** Observations after a reduction that do not count against the patience. Default 0. */
+  cooldown?: number;
+  /** The rate is never lowered below this. Default 0. */
+  minLr?: number;
+  /** A reduction by no more than this is not made. Default 1e-8. */
+  eps?: number;
+}
+
+/**
+ * The rate depends on what observe() has seen, not on the number of updates: call it with the
+ * metric at the end of each evaluation. More than `patience` observations in a row without an
+ * improvement set lr = max(lr * factor, min).
+ */
+export class ReduceLrOnPlateau implements LrSchedule {
+  readonly name = 'ReduceLROnPlateau';
+  private readonly options: Required<PlateauOptions>;
+  private rate: number;
+  /** Null until the first observation. */
+  private best: number | null = null;
+  private badObservations = 0;
+  private cooldownLeft = 0;
+
+  /** Throws DS_CONFIG unless the factor is below 1. */
+  constructor(options: PlateauOptions) {
+    const { factor = 0.1 } = options;
+    if (!(factor < 1)) {
+      throw new DsError({
+        code: 'DS_CONFIG',
+        op: 'scheduler.params.factor',
+        expected: 'a value < 1',
+        got: String(factor),
+      });
+    }
+    this.options = {
+      baseLr: options.baseLr,
+      mode: options.mode ?? 'min',
+      factor,
+      patience: options.patience ?? 10,
+      threshold: options.threshold ?? 1e-4,
+      thresholdMode: options.thresholdMode ?? 'rel',
+      cooldown: options.cooldown ?? 0,
+      minLr: options.minLr ?? 0,
+      eps: options.eps ?? 1e-8,
+    };
+    this.rate = options.baseLr;
+  }
+
+  lr(): number {
+    return this.rate;
+  }
+
+  apply(group: ScheduledGroup): void {
+    group.lr = this.rate;
+  }
+
+  /** Takes note of a metric, and lowers the rate if it is time. One that is not finite is bad. */
+  observe(metric: number): void {
+    if (Number.isFinite(metric) && this.isBetter(metric)) {
+      this.best = metric;
+      this.badObservations = 0;
+    } else {
+      this.badObservations++;
+    }
+    if (this.cooldownLeft > 0) {
+      this.cooldownLeft--;
+      this.badObservations = 0;
+    }
+    if (this.badObservations > this.options.patience) {
+      this.reduce();
+      this.cooldownLeft = this.options.cooldown;
+      this.badObservations = 0;
+    }
+  }
+
+  stateDict(): JsonObject {
+    return {
+      lr: this.rate,
+      best: this.best,
+      num_bad_epochs: this.badObservations,
+      cooldown_counter: this.cooldownLeft,
+    };
+  }
+
+  /** Throws DS_CHECKPOINT for the state of another schedule. */
+  loadStateDict(state: JsonObject): void {
+    const { lr, best, num_bad_epochs, cooldown_counter } = state;
+    requireNumber('lr', lr);
+    requireNumber('num_bad_epochs', num_bad_epochs);
+    requireNumber('cooldown_counter', cooldown_counter);
+    if (best !== null) requireNumber('best', best);
+    this.rate = lr;
+    this.best = best;
+    this.badObservations = num_bad_epochs;
+    this.cooldownLeft = cooldown_counter;
+  }
+
+  private isBetter(metric: number): boolean {
+    const { mode, threshold, thresholdMode } = this.options;
+    if (this.best === null) return true;
+    const sign = mode === 'min' ? -1 : 1;
+    const bar =
+      thresholdMode === 'rel' ? this.best * (1 + sign * threshold) : this.best + sign * threshold;
+    return mode === 'min' ? metric < bar : metric > bar;
+  }
+
+  private reduce(): void {
+    const { factor, minLr, eps } = this.options;
+    const lower = Math.max(this.rate * factor, minLr);
+    if (this.rate - lower > eps) this.rate = lower;
+  }
+}
+
+function requireNumber(key: string, value: unknown): asserts value is number {
+  if (typeof value === 'number') return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: `schedule.${key}`,
+    expected: 'the state of ReduceLROnPlateau',
+    got: String(value),
+    hint: 'It was saved with another schedule: load with loadOptimizerStates: false, or set that one.',
+  });
+}

@@ -1,0 +1,32 @@
+// StepLR: multiplies the rate by a factor once every so many updates.
+// Source: PyTorch torch.optim.lr_scheduler.StepLR.
+import { PureSchedule, requirePositiveInteger } from './schedule.js';
+
+export interface StepOptions {
+  /** Rate of the first update. */
+  baseLr: number;
+  /** Updates between two multiplications. */
+  stepSize: number;
+  /** The factor. Default 0.1. */
+  gamma?: number;
+}
+
+/**
+ * lr = base * gamma^floor(n / size) after n updates. Throws DS_CONFIG unless the size is a positive
+ * integer.
+ */
+export class StepLr extends PureSchedule {
+  readonly name = 'StepLR';
+  private readonly options: Required<StepOptions>;
+
+  constructor({ baseLr, stepSize, gamma = 0.1 }: StepOptions) {
+    super();
+    requirePositiveInteger('scheduler.params.step_size', stepSize);
+    this.options = { baseLr, stepSize, gamma };
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, stepSize, gamma } = this.options;
+    return baseLr * gamma ** Math.floor(appliedSteps / stepSize);
+  }
+}
