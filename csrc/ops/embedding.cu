@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "../cuda/vector.cuh"
 
@@ -11,6 +12,13 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
+
+/// What a bad index reads: NaN where there is one, else 0.
+template <class T>
+__device__ __forceinline__ T missing() {
+  if constexpr (std::is_integral_v<T>) return T{0};
+  else return from_float<T>(NAN);
+}
 
 template <class T, class I, int N>
 __global__ void __launch_bounds__(kMaxThreads)
@@ -22,7 +30,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int64_t c = int64_t{threadIdx.x} * N; c < columns; c += int64_t{blockDim.x} * N) {
     Vector<T, N> x = load_vector<N>(source + c);
     if (bad)
-      for (int i = 0; i < N; ++i) x.v[i] = from_float<T>(NAN);
+      for (int i = 0; i < N; ++i) x.v[i] = missing<T>();
     store_streaming(out + n * columns + c, x);
   }
 }
@@ -215,10 +223,11 @@ void run(const Embedding& op, CudaContext& ctx) {
   const int64_t columns = op.out.shape[1], n = op.index.shape[0];
   DS_CHECK_SHAPE(op.weight.ndim == 2 && op.weight.shape[1] == columns &&
                      (columns <= 1 || op.weight.strides[1] == 1),
-                 kOp, text("[V, ", columns, "] with last stride 1"), op.weight.describe());
+                 kOp, text("a table [V, ", columns, "] with last stride 1"),
+                 text(op.weight.describe(), " for rows ", op.out.describe()));
   if (op.out.numel() == 0) return;
   DS_CHECK_SHAPE(op.weight.shape[0] > 0, kOp, "a table with rows", op.weight.describe());
-  for_floating(kOp, op.weight.dtype, [&](auto tag) {
+  for_all(kOp, op.weight.dtype, [&](auto tag) {
     dispatch_index(kOp, op.index.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;

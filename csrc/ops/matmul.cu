@@ -92,7 +92,7 @@ void check_epilogue(const Matmul& op) {
     throw Error("DS_ARGUMENT", kOp, "no epilogue together with accumulate", "both");
   }
   if (grad && (op.bias || !op.aux)) {
-    throw Error("DS_ARGUMENT", kOp, "gelu_grad with aux and without bias",
+    throw Error("DS_SHAPE", kOp, "aux for gelu_grad and no bias",
                 text("aux ", op.aux.describe(), ", bias ", op.bias.describe()));
   }
   if (op.bias) {
