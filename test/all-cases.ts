@@ -7,9 +7,10 @@ import { cases as checkpointing } from './e2e/checkpointing.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
+import { cases as schedule } from './e2e/schedule.cases.js';
+import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
-import { cases as matrix } from './native/matrix/index.js';
 import type { Case } from './support/case.js';
 import { cases as values } from './tensor/values.cases.js';
 
@@ -26,4 +27,5 @@ export const allCases: readonly Case[] = [
   ...offload,
   ...checkpointing,
   ...resume,
+  ...schedule,
 ];
