@@ -51,6 +51,7 @@ export async function trainBench(options: Options): Promise<object> {
       engine.step();
     }
   };
+  engine.recordPhases();
   for (let i = 0; i < warmUp; ++i) run();
   device.synchronize();
   const marks = [performance.now()];

@@ -164,6 +164,7 @@ async function main() {
   console.log(
     `GPT-2 ${options.model}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
   );
+  engine.recordPhases();
   if (options.resume) {
     const { path, clientState } = await engine.loadCheckpoint(options.save);
     trainLoader.load(clientState.loader);

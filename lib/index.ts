@@ -5,6 +5,7 @@ import { type Batched, DataLoader, type Dataset } from './data/index.js';
 import { buildEngine } from './engine/build.js';
 import type { Engine } from './engine/engine.js';
 import { DsError } from './errors.js';
+import type { Monitor } from './monitor/index.js';
 import type { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { LrSchedule } from './optim/schedule.js';
@@ -34,6 +35,8 @@ export interface InitializeOptions<Sample, Batch> {
   collate?: (samples: Sample[], device: Device) => Batch;
   /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. */
   device?: string | Device;
+  /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
+  monitors?: readonly Monitor[];
 }
 
 export interface Initialized<Sample, Batch> {
@@ -46,7 +49,8 @@ export interface Initialized<Sample, Batch> {
 /**
  * Builds the engine around a model, as deepspeed.initialize does: the model's parameters move into flat
  * buffers on the device, their master weights and optimizer state to where the configuration says.
- * Throws DsError (DS_CONFIG, DS_DEVICE, DS_OUT_OF_MEMORY).
+ * Warns (code DS_NOTICE) of each key that has no effect. Throws DsError (DS_CONFIG, DS_DEVICE,
+ * DS_OUT_OF_MEMORY, DS_IO).
  */
 export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch>,
@@ -61,9 +65,12 @@ export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
     });
   }
   const resolved = resolveConfig(config, { worldSize: 1 });
+  for (const notice of resolved.notices) {
+    process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
+  }
   if (resolved.seed !== null) seed(resolved.seed);
   const device = findDevice(options.device ?? 'auto');
-  const engine = buildEngine(model, resolved, device);
+  const engine = buildEngine(model, resolved, device, options.monitors);
   const { optimizer, schedule: lrScheduler } = engine.parts;
   const trainLoader = trainingData
     ? new DataLoader<Sample, Batch>(trainingData, {

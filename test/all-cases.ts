@@ -5,6 +5,7 @@ import { cases as viewGradients } from './autograd/views.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
+import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
 import { cases as schedule } from './e2e/schedule.cases.js';
@@ -24,6 +25,7 @@ export const allCases: readonly Case[] = [
   ...parity,
   ...badInput,
   ...lifetime,
+  ...monitoring,
   ...offload,
   ...checkpointing,
   ...resume,

@@ -31,10 +31,27 @@ export interface DsConfig {
   steps_per_print?: number | null;
   /** Seed of the library's generator; null leaves the generator as it is. Default null. */
   seed?: number | null;
-  /** Accepted; no effect yet. */
+  /**
+   * Times forward, backward and step on the device: a line every steps_per_print steps (every step
+   * without it), and events for the monitors. Default false.
+   */
   wall_clock_breakdown?: boolean;
+  /** Event files that TensorBoard reads. */
+  tensorboard?: EventFolderConfig;
+  /** One CSV file per metric. */
+  csv_monitor?: EventFolderConfig;
   /** Accepted; no effect yet: activation checkpointing is an option of the model. */
   activation_checkpointing?: { [key: string]: unknown };
+}
+
+/** A monitor and its folder, `<output_path>/<job_name>`. */
+export interface EventFolderConfig {
+  /** Default false. */
+  enabled?: boolean;
+  /** Folder of all jobs, relative to the working directory. Default "". */
+  output_path?: string;
+  /** Default "DeepSpeedJobName". */
+  job_name?: string;
 }
 
 export interface OptimizerConfig {
@@ -170,6 +187,9 @@ export interface ResolvedConfig {
   readonly gradient_clipping: number;
   readonly prescale_gradients: boolean;
   readonly steps_per_print: number | null;
+  readonly wall_clock_breakdown: boolean;
+  readonly tensorboard: Filled<EventFolderConfig>;
+  readonly csv_monitor: Filled<EventFolderConfig>;
   readonly seed: number | null;
   /** One line for each key that was accepted without having an effect. */
   readonly notices: readonly string[];

@@ -1,6 +1,7 @@
 // The composition root: turns a resolved configuration into the engine's parts. Nobody else branches on it.
 import type { ResolvedConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
+import type { Monitor } from '../monitor/index.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { AdamW } from '../optim/adamw.js';
@@ -14,11 +15,22 @@ import { ResidentPlacement } from '../zero/resident.js';
 import { Unit, type UnitParameter } from '../zero/unit.js';
 import { buildSchedule } from './build-schedule.js';
 import { Engine } from './engine.js';
+import { buildObservers } from './monitoring.js';
+import { EventTimer, untimed } from './phase-timer.js';
 import { StepControl } from './step-control.js';
 
-/** Builds the engine for one process. Throws DS_CONFIG when the configuration names no optimizer. */
-export function buildEngine(module: Module, config: ResolvedConfig, device: Device): Engine {
+/**
+ * Builds the engine for one process; `monitors` are the caller's own. Throws DS_CONFIG when the
+ * configuration names no optimizer, DS_IO when a monitor cannot write.
+ */
+export function buildEngine(
+  module: Module,
+  config: ResolvedConfig,
+  device: Device,
+  monitors: readonly Monitor[] = [],
+): Engine {
   const optimizer = buildOptimizer(config);
+  const observers = buildObservers(config, monitors);
   const units = buildUnits(module, weightDType(config), device);
   const placement = buildPlacement(config, optimizer, device);
   for (const unit of units) placement.adopt(unit);
@@ -40,6 +52,8 @@ export function buildEngine(module: Module, config: ResolvedConfig, device: Devi
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,
     },
+    timer: config.wall_clock_breakdown ? new EventTimer(device) : untimed,
+    observers,
   });
 }
 

@@ -9,7 +9,14 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { backward, held, Scope, surrenderResult, Tensor, within } from '../tensor/index.js';
 import type { Placement } from '../zero/placement.js';
 import type { Unit } from '../zero/unit.js';
-import { PhaseTimer, type PhaseTimes } from './phase-timer.js';
+import type { StepObserver } from './observer.js';
+import {
+  EventTimer,
+  type PhaseTimer,
+  type PhaseTimes,
+  type TimedStep,
+  untimed,
+} from './phase-timer.js';
 import {
   type LoadedCheckpoint,
   type LoadOptions,
@@ -31,6 +38,8 @@ export interface EngineParts {
   scaler: LossScaler;
   control: StepControl;
   batch: BatchSizes;
+  timer: PhaseTimer;
+  observers: readonly StepObserver[];
 }
 
 export interface BatchSizes {
@@ -65,14 +74,13 @@ export class Engine {
   private stepped = false;
   private lastVerdict: Verdict | null = null;
   private readonly results = new Scope();
-  private readonly timer: PhaseTimer;
-  private readTimes: (() => PhaseTimes) | null = null;
+  private timer: PhaseTimer;
   private readonly removeHooks: readonly (() => void)[];
 
   constructor(readonly parts: EngineParts) {
     this.module = parts.module;
     this.device = parts.device;
-    this.timer = new PhaseTimer(parts.device);
+    this.timer = parts.timer;
     this.removeHooks = parts.units.map((unit) => {
       unit.onReady = () => this.gradReady(unit);
       return unit.module.registerForwardPreHook(() => parts.placement.awaitWeights(unit));
@@ -83,7 +91,8 @@ export class Engine {
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     if (this.stepped || !this.module.training) this.results.release();
     this.stepped = false;
-    return this.timer.time('forward', () => {
+    const timer = this.module.training ? this.timer : untimed;
+    return timer.time('forward', () => {
       const scope = new Scope();
       try {
         const result = within(scope, () => this.module.call(...inputs)) as Result;
@@ -110,7 +119,8 @@ export class Engine {
       backward(loss, [seed]);
       seed.release();
       for (const unit of units) unit.finish();
-      if (this.isGradientAccumulationBoundary()) control.decide(scaler.scale, loss);
+      control.addLoss(loss);
+      if (this.isGradientAccumulationBoundary()) control.decide(scaler.scale);
     });
     this.microSteps++;
     this.progress.globalSamples += batch.microPerDevice;
@@ -138,7 +148,7 @@ export class Engine {
       ),
     );
     this.progress.globalSteps++;
-    this.readTimes = this.timer.finishStep();
+    this.timer.finishStep(this.globalSteps, this.globalSamples);
   }
 
   /** True when the next (or the just finished) backward() completes an accumulation step. */
@@ -159,8 +169,7 @@ export class Engine {
   /** The learning rate of each group at the next update. */
   getLr(): number[] {
     this.resolve();
-    const { schedule, optimizer } = this.parts;
-    return optimizer.groups.map(() => schedule.lr(this.progress.appliedSteps));
+    return this.rates();
   }
 
   /** Norm of the last step's gradients before clipping; null before the first step. Waits for its backward. */
@@ -205,9 +214,17 @@ export class Engine {
     return this.parts.batch.accumulationSteps;
   }
 
-  /** Device milliseconds of the last finished step, by phase. Waits for the device. */
+  /** Times the phases from now on, as wall_clock_breakdown does from the start. */
+  recordPhases(): void {
+    if (this.timer === untimed) this.timer = new EventTimer(this.device);
+  }
+
+  /**
+   * Device milliseconds of the last finished step, by phase; null when it was not recorded. Waits
+   * for the device.
+   */
   phaseTimes(): PhaseTimes | null {
-    return this.readTimes?.() ?? null;
+    return this.timer.last();
   }
 
   /** See saveEngine. */
@@ -224,11 +241,18 @@ export class Engine {
   synchronize(): void {
     this.resolve();
     this.parts.placement.synchronize();
+    this.reportTimes(this.timer.all());
+  }
+
+  /** Resolves when what monitors were told so far is on disk. */
+  async flushMonitors(): Promise<void> {
+    await Promise.all(this.parts.observers.map((observer) => observer.flush?.()));
   }
 
   /** Frees everything the engine owns. The model's parameters are gone with it. */
   destroy(): void {
     this.parts.placement.synchronize();
+    this.dismissObservers();
     for (const remove of this.removeHooks) remove();
     this.results.release();
     this.parts.control.dispose();
@@ -262,8 +286,46 @@ export class Engine {
     this.lastVerdict = verdict;
     if (verdict.applied) this.progress.appliedSteps++;
     else this.progress.skippedSteps++;
-    this.parts.scaler.update(!verdict.finite);
+    try {
+      this.parts.scaler.update(!verdict.finite);
+    } finally {
+      this.report(verdict);
+    }
     if (!Number.isFinite(verdict.loss) && !this.parts.scaler.dynamic) throw this.nonfinite(verdict);
+  }
+
+  /** Tells the observers of the last step, and the times of those before it. */
+  private report({ applied, loss, norm }: Verdict): void {
+    const { globalSteps: step, globalSamples: samples, skippedSteps: skipped } = this.progress;
+    const betas = this.parts.optimizer.groups.map((group) => group.betas);
+    const lossScale = this.parts.scaler.scale;
+    const counts = { step, samples, skipped };
+    const report = { ...counts, applied, loss, norm, lr: this.rates(), betas, lossScale };
+    this.reportTimes(this.timer.passed());
+    for (const observer of this.parts.observers) observer.stepFinished?.(report);
+  }
+
+  private reportTimes(steps: readonly TimedStep[]): void {
+    for (const timed of steps) {
+      for (const observer of this.parts.observers) observer.stepTimed?.(timed);
+    }
+  }
+
+  /** The last step is reported as well; whether training could have gone on no longer matters. */
+  private dismissObservers(): void {
+    try {
+      this.resolve();
+    } catch (error) {
+      if (!(error instanceof DsError && error.code === 'DS_NONFINITE')) throw error;
+    }
+    this.reportTimes(this.timer.all());
+    for (const observer of this.parts.observers) observer.close?.();
+    this.timer.dispose();
+  }
+
+  private rates(): number[] {
+    const { schedule, optimizer } = this.parts;
+    return optimizer.groups.map(() => schedule.lr(this.progress.appliedSteps));
   }
 
   private nonfinite(verdict: Verdict): DsError {

@@ -1,8 +1,48 @@
-// Phase times of a step from device events, read only after the device has passed them: no host stalls.
+// Phase times of a step from device events, read only after the device has passed them: no host
+// stalls.
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 
 export type Phase = 'forward' | 'backward' | 'step';
+
+/** Milliseconds per phase of one global step, all micro-batches together. */
+export type PhaseTimes = Record<Phase, number>;
+
+/** A closed step: its place in the run, and its times. */
+export interface TimedStep {
+  /** Global steps, this one included. */
+  step: number;
+  /** Global samples, this step's included. */
+  samples: number;
+  times: PhaseTimes;
+}
+
+export interface PhaseTimer {
+  /** Runs `body` and times the compute work it enqueues. */
+  time<T>(phase: Phase, body: () => T): T;
+  /** Closes a step. */
+  finishStep(step: number, samples: number): void;
+  /**
+   * All closed steps but the last, each once. Does not wait when the device has passed the backward
+   * of the last one: the steps before it lie before that.
+   */
+  passed(): TimedStep[];
+  /** All closed steps, each once; waits for the device. */
+  all(): TimedStep[];
+  /** The times of the last closed step; waits for the device. */
+  last(): PhaseTimes | null;
+  dispose(): void;
+}
+
+/** Times nothing. */
+export const untimed: PhaseTimer = {
+  time: (_phase, body) => body(),
+  finishStep() {},
+  passed: () => [],
+  all: () => [],
+  last: () => null,
+  dispose() {},
+};
 
 interface Span {
   phase: Phase;
@@ -10,17 +50,23 @@ interface Span {
   end: Event;
 }
 
-/** Milliseconds per phase of one global step, all micro-batches together. */
-export type PhaseTimes = Record<Phase, number>;
+/** `spans` is empty once `times` holds what they said. */
+interface ClosedStep {
+  step: number;
+  samples: number;
+  spans: Span[];
+  times: PhaseTimes;
+}
 
 /** Times spans on the device's compute stream. Events are reused. */
-export class PhaseTimer {
+export class EventTimer implements PhaseTimer {
   private open: Span[] = [];
+  private readonly closed: ClosedStep[] = [];
+  private latest: ClosedStep | null = null;
   private readonly spare: Event[] = [];
 
   constructor(private readonly device: Device) {}
 
-  /** Runs `body` and times the compute work it enqueues. */
   time<T>(phase: Phase, body: () => T): T {
     const start = this.event().record(this.device.compute);
     try {
@@ -30,19 +76,39 @@ export class PhaseTimer {
     }
   }
 
-  /** Closes the step: a function that gives its times once they can be read (it waits for the device). */
-  finishStep(): () => PhaseTimes {
-    const spans = this.open;
+  finishStep(step: number, samples: number): void {
+    const times: PhaseTimes = { forward: 0, backward: 0, step: 0 };
+    this.latest = { step, samples, spans: this.open, times };
+    this.closed.push(this.latest);
     this.open = [];
-    return () => {
-      const times: PhaseTimes = { forward: 0, backward: 0, step: 0 };
-      for (const { phase, start, end } of spans.splice(0)) {
-        end.synchronize();
-        times[phase] += end.since(start);
-        this.spare.push(start, end);
-      }
-      return times;
-    };
+  }
+
+  passed(): TimedStep[] {
+    return this.closed.splice(0, this.closed.length - 1).map((step) => this.read(step));
+  }
+
+  all(): TimedStep[] {
+    return this.closed.splice(0).map((step) => this.read(step));
+  }
+
+  last(): PhaseTimes | null {
+    return this.latest && this.read(this.latest).times;
+  }
+
+  dispose(): void {
+    for (const step of this.closed) this.read(step);
+    for (const { start, end } of this.open.splice(0)) this.spare.push(start, end);
+    for (const event of this.spare.splice(0)) event.dispose();
+  }
+
+  private read(closed: ClosedStep): TimedStep {
+    const { step, samples, spans, times } = closed;
+    for (const { phase, start, end } of spans.splice(0)) {
+      end.synchronize();
+      times[phase] += end.since(start);
+      this.spare.push(start, end);
+    }
+    return { step, samples, times: { ...times } };
   }
 
   private event(): Event {

@@ -51,6 +51,7 @@ export async function saveEngine(
   { tag, clientState = {}, saveLatest = true }: SaveOptions = {},
 ): Promise<string> {
   engine.synchronize();
+  await engine.flushMonitors();
   const { placement, scaler, schedule } = engine.parts;
   const modelTensors: NamedTensor[] = [];
   for (const [name, tensor] of engine.module.namedParameters()) modelTensors.push({ name, tensor });

@@ -2,7 +2,7 @@
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { Event } from '../runtime/stream.js';
+import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import { sliceFlat, type Unit } from '../zero/unit.js';
 
@@ -13,7 +13,7 @@ export interface Verdict {
   finite: boolean;
   /** False when the update was skipped because of a non-finite gradient. */
   applied: boolean;
-  /** The last micro-batch's loss. */
+  /** Mean over the step's micro-batches. */
   loss: number;
 }
 
@@ -24,14 +24,22 @@ export interface ControlOptions {
   skipNonfinite: boolean;
 }
 
-/** Owns one partial sum per unit, the [4] control of the update kernels and its copy on the host. */
+/**
+ * Owns one partial sum per unit, the sum of the micro-batches' losses, the [4] control of the update
+ * kernels and its copy on the host.
+ */
 export class StepControl {
   /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
   private readonly partials: Tensor;
+  /** [1] f32 */
+  private readonly lossSum: Tensor;
   private readonly onHost: Buffer;
   private readonly fetched: Event;
+  /** Of its own, so that reading waits for `fetched` and not for later compute work. */
+  private readonly reading: Stream;
   private readonly slots = new Map<Unit, Tensor>();
+  private microBatches = 0;
   private pending = false;
 
   constructor(
@@ -41,8 +49,10 @@ export class StepControl {
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
     this.partials = held(() => Tensor.empty([units.length], 'f32', device));
+    this.lossSum = held(() => Tensor.empty([1], 'f32', device));
     this.onHost = Buffer.allocatePinned(device, 5 * 4);
     this.fetched = new Event(device);
+    this.reading = Stream.create(device);
     units.forEach((unit, offset) => {
       this.slots.set(unit, sliceFlat(this.partials, { offset, numel: 1 }));
     });
@@ -53,8 +63,16 @@ export class StepControl {
     kernels.sumOfSquares({ x: unit.grad as Tensor, out: this.slots.get(unit) as Tensor });
   }
 
+  /** Adds a micro-batch's loss, one f32 element, to the step's. */
+  addLoss(loss: Tensor): void {
+    const sum = sliceFlat(this.lossSum, { offset: 0, numel: 1 }, loss.shape);
+    if (this.microBatches++ === 0) kernels.copy({ in: loss, out: sum });
+    else kernels.binary({ a: sum, b: loss, out: sum, op: 'add', accumulate: false });
+    sum.release();
+  }
+
   /** Computes the control from the units' sums; the gradients carry the factor `lossScale`. */
-  decide(lossScale: number, loss: Tensor): void {
+  decide(lossScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
     kernels.gradientControl({
       partials: this.partials,
@@ -69,7 +87,11 @@ export class StepControl {
       { bytes: 16, from: this.control.offset * 4 },
       compute,
     );
-    this.onHost.copyFrom(loss.buffer, { to: 16, from: loss.offset * 4, bytes: 4 }, compute);
+    this.onHost.copyFrom(
+      this.lossSum.buffer,
+      { to: 16, from: this.lossSum.offset * 4, bytes: 4 },
+      compute,
+    );
     this.fetched.record(compute);
     this.pending = true;
   }
@@ -80,14 +102,16 @@ export class StepControl {
     this.pending = false;
     this.fetched.synchronize();
     const host = new Float32Array(5);
-    this.onHost.read(0, host);
-    const [, applied, norm, finite, loss] = host as unknown as [
+    this.onHost.read(0, host, this.reading);
+    const [, applied, norm, finite, sum] = host as unknown as [
       number,
       number,
       number,
       number,
       number,
     ];
+    const loss = sum / this.microBatches;
+    this.microBatches = 0;
     return { applied: applied !== 0, norm, finite: finite !== 0, loss };
   }
 
@@ -95,8 +119,10 @@ export class StepControl {
     for (const slot of this.slots.values()) slot.release();
     this.control.release();
     this.partials.release();
+    this.lossSum.release();
     this.fetched.synchronize();
     this.fetched.dispose();
+    this.reading.dispose();
     this.onHost.release();
   }
 }

@@ -1,4 +1,5 @@
-// A file that only grows: whole chunks are appended at once, so that a crash leaves a readable prefix.
+// A file that only grows: whole chunks are appended at once, so that a crash leaves a readable
+// prefix.
 import { closeSync, fstatSync, fsync, mkdirSync, openSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
 

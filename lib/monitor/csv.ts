@@ -1,4 +1,5 @@
-// CSV monitor: one file per metric, in DeepSpeed's layout. Source: DeepSpeed monitor/csv_monitor.py.
+// CSV monitor: one file per metric, in DeepSpeed's layout. Source: DeepSpeed
+// monitor/csv_monitor.py.
 import { join } from 'node:path';
 
 import { AppendFile, makeFolder } from './append-file.js';

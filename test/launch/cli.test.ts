@@ -55,19 +55,19 @@ describe('ds env', () => {
 
 describe('ds validate', () => {
   test('prints notices and the resolved configuration', () => {
-    const path = config('{ "train_batch_size": 8, "wall_clock_breakdown": true }');
+    const path = config('{ "train_batch_size": 8, "gradient_predivide_factor": 2 }');
     const { status, stdout } = ds(['validate', path, '--world-size', '4']);
     expect(status).toBe(0);
-    expect(stdout).toMatch(/^note: ds_config.json:1:26: wall_clock_breakdown has no effect/);
+    expect(stdout).toMatch(/^note: ds_config.json:1:26: gradient_predivide_factor has no effect/);
     expect(stdout).toContain('"train_micro_batch_size_per_gpu": 2');
   });
 
   test('lists every error with its place and fails', () => {
-    const path = config('{\n  "train_batch_size": 0,\n  "tensorboard": { "enabled": true }\n}');
+    const path = config('{\n  "train_batch_size": 0,\n  "wandb": { "enabled": true }\n}');
     const { status, stdout, stderr } = ds(['validate', path]);
     expect({ status, stdout }).toEqual({ status: 1, stdout: '' });
     expect(stderr).toMatch(/^error: ds_config.json:2:3: train_batch_size: expected a value >= 1/m);
-    expect(stderr).toMatch(/^error: ds_config.json:3:3: tensorboard: .*not supported yet/m);
+    expect(stderr).toMatch(/^error: ds_config.json:3:3: wandb: .*not supported yet/m);
     const json = ds(['validate', path, '--json']);
     expect(json.status).toBe(1);
     expect(JSON.parse(json.stdout)).toMatchObject({ valid: false, config: null });

@@ -54,6 +54,9 @@ test('an almost empty configuration gets every default', () => {
     gradient_clipping: 1,
     prescale_gradients: false,
     steps_per_print: null,
+    wall_clock_breakdown: false,
+    tensorboard: { enabled: false, output_path: '', job_name: 'DeepSpeedJobName' },
+    csv_monitor: { enabled: false, output_path: '', job_name: 'DeepSpeedJobName' },
     seed: null,
     notices: [],
   });
@@ -145,7 +148,7 @@ test('a file may have comments, trailing commas and numbers like 5e8', () => {
 });
 
 test.each([
-  ['wall_clock_breakdown', { wall_clock_breakdown: true }],
+  ['gradient_predivide_factor', { gradient_predivide_factor: 2 }],
   ['activation_checkpointing', { activation_checkpointing: { cpu_checkpointing: true } }],
   ['zero_optimization.overlap_comm', { zero_optimization: { overlap_comm: true } }],
   [
@@ -184,7 +187,9 @@ test.each([
 });
 
 test.each([
-  [{ tensorboard: { enabled: true } }, 'tensorboard', /not supported yet/],
+  [{ wandb: { enabled: true } }, 'wandb', /not supported yet/],
+  [{ tensorboard: { log_dir: 'x' } }, 'tensorboard.log_dir', /not supported/],
+  [{ csv_monitor: { jobname: 'x' } }, 'csv_monitor.jobname', /mean "job_name"/],
   [{ gradient_cliping: 1 }, 'gradient_cliping', /mean "gradient_clipping"/],
   [{ zero_optimisation: { stage: 2 } }, 'zero_optimisation', /mean "zero_optimization"/],
   [{ zero_optimization: { stge: 2 } }, 'zero_optimization.stge', /mean "stage"/],
@@ -271,6 +276,7 @@ test.each([
     'a value < 1',
     '1',
   ],
+  [{ tensorboard: { job_name: 7 } }, 'tensorboard.job_name', 'a string', '7'],
   [{ steps_per_print: 0 }, 'steps_per_print', 'a value >= 1', '0'],
 ])('a wrong value is refused: %j', (extra, op, expected, got) => {
   expect(refusal({ ...MICRO, ...extra })).toMatchObject({ code: 'DS_CONFIG', op, expected, got });

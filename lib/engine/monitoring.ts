@@ -1,0 +1,101 @@
+// Monitors as observers of the engine: which events of which step they get, under DeepSpeed's
+// names.
+import type { ResolvedConfig } from '../../types/config.js';
+import {
+  ConsoleMonitor,
+  CsvMonitor,
+  type Monitor,
+  MonitorMaster,
+  TensorBoardMonitor,
+} from '../monitor/index.js';
+import type { FinishedStep, StepObserver } from './observer.js';
+import type { TimedStep } from './phase-timer.js';
+
+/** A name and where its value comes from; x is the number of global samples. */
+interface Metric {
+  name: string;
+  of(report: FinishedStep): number;
+}
+
+const TRAIN_LOSS: Metric = { name: 'Train/Samples/train_loss', of: ({ loss }) => loss };
+const LR: Metric = { name: 'Train/Samples/lr', of: ({ lr }) => lr[0] ?? 0 };
+const LOSS_SCALE: Metric = { name: 'Train/Samples/loss_scale', of: ({ lossScale }) => lossScale };
+
+/** Owns the monitor. */
+class MetricEvents implements StepObserver {
+  constructor(
+    private readonly monitor: Monitor,
+    private readonly metrics: readonly Metric[],
+  ) {}
+
+  stepFinished(report: FinishedStep): void {
+    const { samples: step } = report;
+    this.monitor.write(this.metrics.map(({ name, of }) => ({ name, value: of(report), step })));
+  }
+
+  flush(): Promise<void> {
+    return this.monitor.flush();
+  }
+
+  close(): void {
+    this.monitor.close();
+  }
+}
+
+/** "Train/Samples/elapsed_time_ms_forward" and its like. */
+class TimeEvents implements StepObserver {
+  constructor(private readonly monitor: Monitor) {}
+
+  stepTimed({ samples: step, times }: TimedStep): void {
+    this.monitor.write(
+      Object.entries(times).map(([phase, value]) => ({
+        name: `Train/Samples/elapsed_time_ms_${phase}`,
+        value,
+        step,
+      })),
+    );
+  }
+}
+
+class ProgressLines implements StepObserver {
+  constructor(private readonly console: ConsoleMonitor) {}
+
+  stepFinished({ step, samples, skipped, lr, betas }: FinishedStep): void {
+    this.console.progress({ step, samples, skipped, lr, momentum: betas });
+  }
+}
+
+class TimeLines implements StepObserver {
+  constructor(private readonly console: ConsoleMonitor) {}
+
+  stepTimed({ step, times }: TimedStep): void {
+    this.console.times(step, times);
+  }
+}
+
+/**
+ * What the configuration asks for, and the caller's own monitors. The observers own the files they
+ * open and close `own`. Throws DS_IO when a folder cannot be written.
+ */
+export function buildObservers(config: ResolvedConfig, own: readonly Monitor[]): StepObserver[] {
+  const { steps_per_print: every, wall_clock_breakdown: timed, fp16 } = config;
+  const master = new MonitorMaster([...configured(config), ...own]);
+  const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
+  const observers: StepObserver[] = [];
+  if (timed && master.enabled) observers.push(new TimeEvents(master));
+  if (master.enabled) observers.push(new MetricEvents(master, metrics));
+  if (every) observers.push(new ProgressLines(new ConsoleMonitor({ every })));
+  if (timed) observers.push(new TimeLines(new ConsoleMonitor({ every: every ?? 1 })));
+  return observers;
+}
+
+function configured({ tensorboard, csv_monitor: csv }: ResolvedConfig): Monitor[] {
+  const monitors: Monitor[] = [];
+  const folder = ({ output_path, job_name }: ResolvedConfig['tensorboard']) => ({
+    outputPath: output_path,
+    jobName: job_name,
+  });
+  if (tensorboard.enabled) monitors.push(new TensorBoardMonitor(folder(tensorboard)));
+  if (csv.enabled) monitors.push(new CsvMonitor(folder(csv)));
+  return monitors;
+}
