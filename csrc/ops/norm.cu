@@ -189,21 +189,24 @@ constexpr int kBlocksPerSm = kRowsAtOnce == 2 ? 3 : 1;
 template <int N, class T>
 __device__ __forceinline__ void write_partials(const Backward<T>& b, int64_t column, bool active,
                                                const float (&dweight)[N], const float (&dbias)[N]) {
-  extern __shared__ float columns[];  // [2, C] where the block has several groups
+  extern __shared__ float columns[];  // [groups, 2, C] where the block has several groups
   const int group = threadIdx.y, groups = blockDim.y;
-  float* out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
-  for (int g = 0; g < groups; ++g) {
-    if (group == g && active) {
+  float* const out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
+  float* const own = groups > 1 ? columns + group * 2 * b.c : out;
+  if (active) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        float dw = dweight[i], db = dbias[i];
-        if (g > 0) dw += columns[column + i], db += columns[b.c + column + i];
-        float* const target = g < groups - 1 ? columns : out;
-        target[column + i] = dw;
-        target[b.c + column + i] = db;
-      }
+    for (int i = 0; i < N; ++i) {
+      own[column + i] = dweight[i];
+      own[b.c + column + i] = dbias[i];
     }
-    __syncthreads();
+  }
+  if (groups == 1) return;
+  __syncthreads();
+  const int threads = blockDim.x * groups;
+  for (int64_t i = group * blockDim.x + threadIdx.x; i < 2 * b.c; i += threads) {
+    float sum = columns[i];
+    for (int g = 1; g < groups; ++g) sum += columns[g * 2 * b.c + i];
+    out[i] = sum;
   }
 }
 
@@ -339,7 +342,7 @@ int64_t launch_backward_rows(const char* op, Backward<T>& b, int64_t threads, bo
   const int64_t per_sm = std::max<int64_t>(1, kSmThreads / (threads * groups));
   const int64_t wanted = (b.n + groups * kRowsAtOnce - 1) / (groups * kRowsAtOnce);
   const int64_t blocks = std::min<int64_t>(wanted, ctx.sm_count * per_sm);
-  const size_t shared = groups > 1 ? 2 * b.c * sizeof(float) : 0;
+  const size_t shared = groups > 1 ? groups * 2 * b.c * sizeof(float) : 0;
   const dim3 block(static_cast<unsigned>(threads), static_cast<unsigned>(groups));
   if (weights) b.partials = ctx.scratch_of<float>(blocks * 2 * b.c);
   norm_backward_rows<T, kCentered, kRowsAtOnce>
