@@ -37,7 +37,7 @@ export class ConsoleMonitor {
   }
 
   /**
-   * "step=20, skipped=0, lr=[0.001], mom=[[0.9,0.999]], samples/s=512.0". The rate is that of the
+   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], samples/s=512.0". The rate is that of the
    * wall clock since the line before, or since the first step heard of.
    */
   progress({ step, samples, skipped, lr, momentum }: ProgressReport): void {
@@ -45,7 +45,8 @@ export class ConsoleMonitor {
     const since = this.last;
     this.last ??= { samples, time };
     if (step % this.every !== 0) return;
-    const list = (values: readonly unknown[]): string => JSON.stringify(values);
+    const list = (values: readonly unknown[]): string =>
+      JSON.stringify(values).replaceAll(',', ', ');
     const rate = since ? (1000 * (samples - since.samples)) / (time - since.time) : null;
     const speed = rate === null ? '' : `, samples/s=${rate.toFixed(1)}`;
     this.print(`step=${step}, skipped=${skipped}, lr=${list(lr)}, mom=${list(momentum)}${speed}`);

@@ -199,7 +199,7 @@ async function consoleLines(device: Device): Promise<void> {
   });
   assert.equal(lines.length, 4, lines.join('\n'));
   const [first, second] = lines.filter((line) => line.includes('lr='));
-  const start = `step=2, skipped=0, lr=[${rate}], mom=[[0.9,0.95]], samples/s=`;
+  const start = `step=2, skipped=0, lr=[${rate}], mom=[[0.9, 0.95]], samples/s=`;
   assert.ok(first?.startsWith(start), `${first}, expected ${start}`);
   assert.match(second ?? '', /^step=4, .*samples\/s=\d+\.\d$/);
   const times = lines.filter((line) => line.includes('time (ms)'));

@@ -17,15 +17,15 @@ test('every N-th step gets a line with the rate since the line before', () => {
     monitor.progress({ ...report, step, samples: step * 8 });
   }
   expect(out).toEqual([
-    'step=2, skipped=1, lr=[0.001], mom=[[0.9,0.95]], samples/s=16.0\n',
-    'step=4, skipped=1, lr=[0.001], mom=[[0.9,0.95]], samples/s=16.0\n',
+    'step=2, skipped=1, lr=[0.001], mom=[[0.9, 0.95]], samples/s=16.0\n',
+    'step=4, skipped=1, lr=[0.001], mom=[[0.9, 0.95]], samples/s=16.0\n',
   ]);
 });
 
 test('the first line of all has nothing to measure a rate from', () => {
   const { out, monitor } = lines(1, { time: 0 });
   monitor.progress({ ...report, step: 41, samples: 328 });
-  expect(out).toEqual(['step=41, skipped=1, lr=[0.001], mom=[[0.9,0.95]]\n']);
+  expect(out).toEqual(['step=41, skipped=1, lr=[0.001], mom=[[0.9, 0.95]]\n']);
 });
 
 test('phase times', () => {
