@@ -50,22 +50,40 @@ function parseHeaders() {
   return { structs, enums };
 }
 
-function fieldType(field, enums) {
+/** A struct that is no op but a field of one: its numbers travel in the place of that field. */
+function nested(field, structs, enums) {
+  return field.type !== 'View' && !enums.has(field.type) ? structs.get(field.type) : undefined;
+}
+
+function fieldType(field, enums, structs) {
   if (field.type === 'View') return /\boptional\b/.test(field.comment) ? 'View | null' : 'View';
   if (field.type === 'bool') return 'boolean';
-  if (enums.has(field.type)) return field.type;
+  if (enums.has(field.type) || structs.has(field.type)) return field.type;
   if (field.type === 'double' || field.type === 'int64_t') return 'number';
   throw new Error(
     `field ${field.name} has the type ${field.type}, which the binding does not know`,
   );
 }
 
-function put(field, enums) {
-  if (field.type === 'View') return `at = putView(args.${field.name}, at);`;
-  if (field.type === 'bool') return `block[at++] = args.${field.name} ? 1 : 0;`;
-  if (enums.has(field.type))
-    return `block[at++] = ${lowerFirst(field.type)}Codes[args.${field.name}];`;
-  return `block[at++] = args.${field.name};`;
+/** The lines that write one field of `from`. */
+function put(field, enums, structs, from = 'args') {
+  const value = `${from}.${field.name}`;
+  const inner = nested(field, structs, enums);
+  if (inner) return inner.fields.flatMap((f) => put(f, enums, structs, value));
+  if (field.type === 'View') return [`at = putView(${value}, at);`];
+  if (field.type === 'bool') return [`block[at++] = ${value} ? 1 : 0;`];
+  if (enums.has(field.type)) return [`block[at++] = ${lowerFirst(field.type)}Codes[${value}];`];
+  return [`block[at++] = ${value};`];
+}
+
+/** The documented TypeScript interface `name` of a struct. */
+function interfaceOf(name, struct, enums, structs) {
+  const out = ['/**', ...struct.doc.map((l) => ` * ${l}`), ' */', `export interface ${name} {`];
+  for (const f of struct.fields) {
+    if (f.comment) out.push(`  /** ${f.comment} */`);
+    out.push(`  ${f.name}: ${fieldType(f, enums, structs)};`);
+  }
+  return [...out, '}', ''];
 }
 
 function generate() {
@@ -85,25 +103,21 @@ function generate() {
     out.push(...values.map((v, i) => `  ${v}: ${i},`), '};', '');
   }
   const names = opNames();
+  const fields = names.flatMap((name) => structs.get(name)?.fields ?? []);
+  for (const type of new Set(fields.map((f) => f.type))) {
+    const inner = nested({ type }, structs, enums);
+    if (inner) out.push(...interfaceOf(type, inner, enums, structs));
+  }
   names.forEach((name, id) => {
     const struct = structs.get(name);
     if (!struct) throw new Error(`op_list.h names ${name}, but no header declares struct ${name}`);
-    out.push('/**', ...struct.doc.map((l) => ` * ${l}`), ' */');
-    out.push(`export interface ${name}Args {`);
-    for (const f of struct.fields) {
-      if (f.comment) out.push(`  /** ${f.comment} */`);
-      out.push(`  ${f.name}: ${fieldType(f, enums)};`);
-    }
-    out.push('}', '');
+    out.push(...interfaceOf(`${name}Args`, struct, enums, structs));
     out.push(`function put${name}(args: ${name}Args): void {`, '  let at = 0;');
-    struct.fields.forEach((f, i) => {
-      const line = put(f, enums);
-      const last = i === struct.fields.length - 1;
-      out.push(`  ${last ? line.replace('at = putView', 'putView').replace('at++', 'at') : line}`);
-    });
-    out.push('}', '');
+    const lines = struct.fields.flatMap((f) => put(f, enums, structs));
+    const last = lines.pop().replace('at = putView', 'putView').replace('at++', 'at');
+    out.push(...[...lines, last].map((line) => `  ${line}`), '}', '');
     const fn = lowerFirst(name);
-    const first = struct.fields.find((f) => fieldType(f, enums) === 'View').name;
+    const first = struct.fields.find((f) => f.type === 'View').name;
     out.push(`export function ${fn}(`, `  args: ${name}Args,`);
     out.push(`  stream: Stream = args.${first}.buffer.device.compute,`, '): void {');
     out.push(`  put${name}(args);`, `  call(${id}, stream);`, '}', '');

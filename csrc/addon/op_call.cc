@@ -17,7 +17,7 @@ constexpr const char* kNames[] = {
 };
 
 /// Reads the block: a view is [handle, dtype, ndim, offset, shape..., strides...] and an absent one is [0];
-/// numbers, booleans and enums are one word.
+/// numbers, booleans and enums are one word, and a struct is its fields.
 class Reader {
  public:
   Reader(Addon& addon, const char* op, Device& device, bool on_host)
@@ -49,6 +49,9 @@ class Reader {
   template <class E>
     requires std::is_enum_v<E>
   void operator()(E& x) { x = static_cast<E>(static_cast<int32_t>(next_int())); }
+  template <class S>
+    requires std::is_class_v<S>
+  void operator()(S& x) { for_each_field(x, *this); }
 
  private:
   double next() {

@@ -1,36 +1,15 @@
 // AdamW on the CPU: the shared rule over blocks that stay in cache, with denormals flushed.
 #include "adamw.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 
 #include "../cpu/rows.h"
-#include "adamw_rule.h"
+#include "adamw_cpu.h"
 
 namespace ds::cpu {
 namespace {
 
 constexpr const char* kOp = "adamw";
-constexpr int64_t kBlock = 1024;     // parameters per pass over the cached gradient
-constexpr int64_t kGrain = 1 << 15;  // parameters per task, a multiple of kBlock
-
-/// Flushes denormals of this thread to zero for its lifetime, operands and results alike.
-class FlushDenormals {
- public:
-  FlushDenormals() : saved_(_mm_getcsr()) {
-    _mm_setcsr(saved_ | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
-  }
-  ~FlushDenormals() { _mm_setcsr(saved_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  const unsigned saved_;
-};
-
-using UpdateBlock = void(const AdamWConstants&, float factor, const float* grad, float* p, float* m,
-                         float* v, int64_t n);
 
 #define DS_UPDATE_BLOCK                                                                         \
   (const AdamWConstants& constants, float factor, const float* __restrict grad,                 \
@@ -43,13 +22,6 @@ using UpdateBlock = void(const AdamWConstants&, float factor, const float* grad,
 __attribute__((noinline)) void update_block_256 DS_UPDATE_BLOCK
 __attribute__((noinline, target("arch=x86-64-v4"))) void update_block_512 DS_UPDATE_BLOCK
 #undef DS_UPDATE_BLOCK
-
-UpdateBlock* choose_update_block() {
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vl");
-  return wide ? update_block_512 : update_block_256;
-}
 
 void check(const AdamW& op) {
   for (const View* v : {&op.master, &op.m, &op.v, &op.grad}) {
@@ -79,9 +51,9 @@ void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begi
   const FlushDenormals flush;
   const float factor = op.control.as<float>()[0];
   const bool apply = op.control.as<float>()[1] != 0.0f;
-  alignas(64) float grad[kBlock];
-  for (int64_t i = begin; i < end; i += kBlock) {
-    const int64_t count = std::min(kBlock, end - i);
+  alignas(64) float grad[kAdamWBlock];
+  for (int64_t i = begin; i < end; i += kAdamWBlock) {
+    const int64_t count = std::min(kAdamWBlock, end - i);
     float* const p = op.master.as<float>() + i;
     if (apply) {
       widen(op.grad.as<G>() + i, grad, count);
@@ -93,6 +65,13 @@ void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begi
 
 }  // namespace
 
+UpdateBlock* choose_update_block() {
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512vl");
+  return wide ? update_block_512 : update_block_256;
+}
+
 void run(const AdamW& op, CpuContext& ctx) {
   check(op);
   const AdamWConstants constants = adamw_constants(op);
@@ -100,7 +79,7 @@ void run(const AdamW& op, CpuContext& ctx) {
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     for_floating(kOp, weight_dtype, [&]<class W>(TypeTag<W>) {
       if constexpr (!std::is_same_v<G, double> && !std::is_same_v<W, double>) {
-        ctx.pool.parallel_for(op.master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        ctx.pool.parallel_for(op.master.numel(), kAdamWGrain, [&](int64_t begin, int64_t end) {
           update_range<G, W>(op, constants, begin, end);
         });
       }

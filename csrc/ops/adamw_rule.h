@@ -19,7 +19,9 @@ struct AdamWConstants {
   float negative_step;  // -lr / correction1
 };
 
-inline AdamWConstants adamw_constants(const AdamW& op) {
+/// Of an op or a struct with the fields lr, beta1 ... decoupled of AdamW.
+template <class Rule>
+inline AdamWConstants adamw_constants(const Rule& op) {
   AdamWConstants c;
   c.beta1 = static_cast<float>(op.beta1);
   c.one_minus_beta1 = static_cast<float>(1.0 - op.beta1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "adamw.h"
+#include "adamw_speculate.h"
 #include "attention.h"
 #include "copy.h"
 #include "cross_entropy.h"

@@ -2,9 +2,9 @@
 // test matrix follow. Each name is a struct declared in a header of this folder.
 //
 // The contract of an op <Name>:
-//  * its header declares `struct Name`, whose fields are View, double, int64_t, bool or an enum of
-//    int32_t, in the order of the generated TypeScript function; a View may be absent only where
-//    the field's comment says "optional";
+//  * its header declares `struct Name`, whose fields are View, double, int64_t, bool, an enum of
+//    int32_t or a struct of such numbers, in the order of the generated TypeScript function; a View
+//    may be absent only where the field's comment says "optional";
 //  * `void ds::cpu::run(const Name&, CpuContext&)` is the plain oracle (<file>_cpu.cc);
 //  * `void ds::cuda::run(const Name&, CudaContext&)` is the kernel and its launcher (<file>.cu);
 //  * all outputs are overwritten unless a field `accumulate` says otherwise: then, when it is true,
@@ -48,7 +48,8 @@
   ROW(CrossEntropyBackward) \
   ROW(SumOfSquares)      \
   ROW(GradientControl)   \
-  ROW(AdamW)
+  ROW(AdamW)             \
+  ROW(AdamWSpeculate)
 
 namespace ds {
 

@@ -102,6 +102,22 @@ const reduceOpCodes: Record<ReduceOp, number> = {
 };
 
 /**
+ * One group's hyperparameters at one step, as in AdamW.
+ */
+export interface AdamWScalars {
+  lr: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+  /** 1 - beta1^t, or 1 without bias correction */
+  correction1: number;
+  /** 1 - beta2^t, or 1 */
+  correction2: number;
+  decoupled: boolean;
+}
+
+/**
  * out = value, converted to out's dtype.
  */
 export interface FillArgs {
@@ -1364,6 +1380,78 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
   callOnHost(32, stream);
 }
 
+/**
+ * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates master, m
+ * and v. Speculation: where `next` is present, AdamW with next_control and next_rule runs on the
+ * values so committed and nothing of it is stored but `weight`, rounded to its dtype. Without `next`
+ * weight is the committed master, rounded. The bits are those of AdamW followed by AdamW, denormals
+ * flushed; a control whose apply is 0 skips its step, as there.
+ * weight may be previous itself, which is read before it is written.
+ */
+export interface AdamWSpeculateArgs {
+  /** [n] f32, updated by the commit */
+  master: View;
+  /** [n] f32, updated by the commit */
+  m: View;
+  /** [n] f32, updated by the commit */
+  v: View;
+  /** optional [n] f32, f16 or bf16: gradient of the step to commit */
+  previous: View | null;
+  /** optional [4] f32, see GradientControl; present with previous */
+  previousControl: View | null;
+  /** optional [n], dtype of previous: gradient of the step to try out */
+  next: View | null;
+  /** optional [4] f32; present with next */
+  nextControl: View | null;
+  /** optional [n] f32, f16 or bf16; present with next */
+  weight: View | null;
+  /** read with previous */
+  previousRule: AdamWScalars;
+  /** read with next */
+  nextRule: AdamWScalars;
+}
+
+function putAdamWSpeculate(args: AdamWSpeculateArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.previous, at);
+  at = putView(args.previousControl, at);
+  at = putView(args.next, at);
+  at = putView(args.nextControl, at);
+  at = putView(args.weight, at);
+  block[at++] = args.previousRule.lr;
+  block[at++] = args.previousRule.beta1;
+  block[at++] = args.previousRule.beta2;
+  block[at++] = args.previousRule.eps;
+  block[at++] = args.previousRule.weightDecay;
+  block[at++] = args.previousRule.correction1;
+  block[at++] = args.previousRule.correction2;
+  block[at++] = args.previousRule.decoupled ? 1 : 0;
+  block[at++] = args.nextRule.lr;
+  block[at++] = args.nextRule.beta1;
+  block[at++] = args.nextRule.beta2;
+  block[at++] = args.nextRule.eps;
+  block[at++] = args.nextRule.weightDecay;
+  block[at++] = args.nextRule.correction1;
+  block[at++] = args.nextRule.correction2;
+  block[at] = args.nextRule.decoupled ? 1 : 0;
+}
+
+export function adamWSpeculate(
+  args: AdamWSpeculateArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAdamWSpeculate(args);
+  call(33, stream);
+}
+
+export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
+  putAdamWSpeculate(args);
+  callOnHost(33, stream);
+}
+
 /** Op names in table order; the index is the native op id. */
 export const opNames = [
   'Fill',
@@ -1399,4 +1487,5 @@ export const opNames = [
   'SumOfSquares',
   'GradientControl',
   'AdamW',
+  'AdamWSpeculate',
 ] as const;

@@ -1,6 +1,7 @@
 // All cases of the native op matrix.
 import type { Case } from '../../support/case.js';
 import { cases as adamw } from './adamw.js';
+import { cases as adamwSpeculate } from './adamw-speculate.js';
 import { cases as attention } from './attention.js';
 import { cases as big } from './big.js';
 import { cases as copy } from './copy.js';
@@ -27,6 +28,7 @@ export const opCases: readonly MatrixCase[] = [
   ...norm,
   ...attention,
   ...adamw,
+  ...adamwSpeculate,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...gradients, ...errors, ...big];

@@ -1,0 +1,99 @@
+// AdamWSpeculate on the GPU: one parameter per thread and step, plain loads and stores.
+#include "adamw_speculate.h"
+
+#include <algorithm>
+
+#include "../cuda/cuda_context.h"
+#include "adamw_rule.h"
+
+namespace ds::cuda {
+namespace {
+
+constexpr const char* kOp = "adamw_speculate";
+constexpr int kThreads = 256, kBlocksPerSm = 8;
+
+/// A step of one of the two gradients; `grad` is null where it is absent.
+template <class G>
+struct Step {
+  const G* grad;
+  const float* control;
+  AdamWConstants constants;
+};
+
+template <class G>
+Step<G> step_of(const View& grad, const View& control, const AdamWScalars& rule) {
+  if (!grad) return {};
+  return {grad.as<G>(), control.as<float>(), adamw_constants(rule)};
+}
+
+/// weight may be previous.grad: each thread reads an element before it writes it.
+template <class G, class W>
+__global__ void __launch_bounds__(kThreads)
+    speculate_kernel(float* master, float* moment1, float* moment2, Step<G> previous, Step<G> next,
+                     W* weight, int64_t n) {
+  const bool commit = previous.grad && previous.control[1] != 0;
+  const bool speculate = next.grad && next.control[1] != 0;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (int64_t i = first; i < n; i += int64_t{gridDim.x} * kThreads) {
+    float p = master[i], m = moment1[i], v = moment2[i];
+    if (commit) {
+      adamw_update(previous.constants, previous.control[0], to_float(previous.grad[i]), p, m, v);
+      master[i] = p;
+      moment1[i] = m;
+      moment2[i] = v;
+    }
+    if (speculate)
+      adamw_update(next.constants, next.control[0], to_float(next.grad[i]), p, m, v);
+    if (weight) weight[i] = from_float<W>(p);
+  }
+}
+
+void check_gradient(const AdamWSpeculate& op, const View& grad, const View& control) {
+  require_same_shape(kOp, op.master, grad);
+  require_contiguous(kOp, grad, "gradients");
+  DS_CHECK_SHAPE(control && control.numel() == 4 && control.dtype == DType::f32, kOp,
+                 "control [4] f32 with its gradient", control.describe());
+}
+
+void check(const AdamWSpeculate& op) {
+  for (const View* state : {&op.master, &op.m, &op.v}) {
+    require_same_shape(kOp, op.master, *state);
+    require_contiguous(kOp, *state, "every operand");
+    if (state->dtype != DType::f32) unsupported(kOp, state->dtype, "f32");
+  }
+  if (op.previous) check_gradient(op, op.previous, op.previous_control);
+  if (op.next) check_gradient(op, op.next, op.next_control);
+  if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
+  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight with next", "none");
+  if (!op.weight) return;
+  require_same_shape(kOp, op.master, op.weight);
+  require_contiguous(kOp, op.weight, "weight");
+}
+
+template <class G, class W>
+void launch(const AdamWSpeculate& op, CudaContext& ctx) {
+  const int64_t n = op.master.numel();
+  const int64_t blocks =
+      std::min<int64_t>((n + kThreads - 1) / kThreads, int64_t{ctx.sm_count} * kBlocksPerSm);
+  speculate_kernel<G, W><<<static_cast<unsigned>(blocks), kThreads, 0, ctx.stream>>>(
+      op.master.as<float>(), op.m.as<float>(), op.v.as<float>(),
+      step_of<G>(op.previous, op.previous_control, op.previous_rule),
+      step_of<G>(op.next, op.next_control, op.next_rule),
+      op.weight ? op.weight.as<W>() : nullptr, n);
+  DS_CUDA_LAUNCHED("adamw_speculate");
+}
+
+}  // namespace
+
+void run(const AdamWSpeculate& op, CudaContext& ctx) {
+  check(op);
+  if (op.master.numel() == 0) return;
+  const DType grad_dtype = op.previous ? op.previous.dtype : op.next ? op.next.dtype : DType::f32;
+  for_floating(kOp, grad_dtype, [&](auto grad) {
+    for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto weight) {
+      launch<typename decltype(grad)::type, typename decltype(weight)::type>(op, ctx);
+    });
+  });
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,105 @@
+// AdamWSpeculate on the CPU: commit and speculation of one block while it is in cache.
+#include "adamw_speculate.h"
+
+#include <algorithm>
+
+#include "../cpu/rows.h"
+#include "adamw_cpu.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr const char* kOp = "adamw_speculate";
+
+void check_gradient(const AdamWSpeculate& op, const View& grad, const View& control) {
+  require_contiguous(kOp, grad, "gradients");
+  DS_CHECK_SHAPE(grad.numel() == op.master.numel(), kOp, op.master.describe(), grad.describe());
+  if (grad.dtype == DType::f64) unsupported(kOp, grad.dtype, "an f32, f16 or bf16 gradient");
+  DS_CHECK_SHAPE(control && control.numel() == 4 && control.dtype == DType::f32, kOp,
+                 "control [4] f32 with its gradient", control.describe());
+  require_contiguous(kOp, control, "control");
+}
+
+void check(const AdamWSpeculate& op) {
+  for (const View* state : {&op.master, &op.m, &op.v}) {
+    require_contiguous(kOp, *state, "operands");
+    DS_CHECK_SHAPE(state->numel() == op.master.numel(), kOp, op.master.describe(),
+                   state->describe());
+    if (state->dtype != DType::f32) unsupported(kOp, state->dtype, "f32 master and moments");
+  }
+  if (op.previous) check_gradient(op, op.previous, op.previous_control);
+  if (op.next) check_gradient(op, op.next, op.next_control);
+  if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
+  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight with next", "none");
+  if (!op.weight) return;
+  require_contiguous(kOp, op.weight, "weight");
+  DS_CHECK_SHAPE(op.weight.numel() == op.master.numel(), kOp, op.master.describe(),
+                 op.weight.describe());
+  if (op.weight.dtype == DType::f64)
+    unsupported(kOp, op.weight.dtype, "an f32, f16 or bf16 weight");
+}
+
+/// A step of one of the two gradients; absent or skipped ones have no `grad`.
+template <class G>
+struct Step {
+  Step(const View& gradient, const View& control, const AdamWScalars& rule) {
+    if (!gradient || control.as<float>()[1] == 0.0f) return;
+    grad = gradient.as<G>();
+    factor = control.as<float>()[0];
+    constants = adamw_constants(rule);
+  }
+
+  const G* grad = nullptr;
+  float factor = 0;
+  AdamWConstants constants{};
+};
+
+template <class G, class W>
+void run_range(const AdamWSpeculate& op, const Step<G>& previous, const Step<G>& next,
+               int64_t begin, int64_t end) {
+  static UpdateBlock* const update_block = choose_update_block();
+  const FlushDenormals flush;
+  alignas(64) float grad[kAdamWBlock], p_tried[kAdamWBlock], m_tried[kAdamWBlock],
+      v_tried[kAdamWBlock];
+  for (int64_t i = begin; i < end; i += kAdamWBlock) {
+    const int64_t count = std::min(kAdamWBlock, end - i);
+    float* const p = op.master.as<float>() + i;
+    float* const m = op.m.as<float>() + i;
+    float* const v = op.v.as<float>() + i;
+    if (previous.grad) {
+      widen(previous.grad + i, grad, count);
+      update_block(previous.constants, previous.factor, grad, p, m, v, count);
+    }
+    const float* result = p;
+    if (next.grad) {
+      std::copy_n(p, count, p_tried);
+      std::copy_n(m, count, m_tried);
+      std::copy_n(v, count, v_tried);
+      widen(next.grad + i, grad, count);
+      update_block(next.constants, next.factor, grad, p_tried, m_tried, v_tried, count);
+      result = p_tried;
+    }
+    if (op.weight) narrow(result, op.weight.as<W>() + i, count);
+  }
+}
+
+}  // namespace
+
+void run(const AdamWSpeculate& op, CpuContext& ctx) {
+  check(op);
+  const DType grad_dtype = op.previous ? op.previous.dtype : op.next ? op.next.dtype : DType::f32;
+  const DType weight_dtype = op.weight ? op.weight.dtype : DType::f32;
+  for_floating(kOp, grad_dtype, [&]<class G>(TypeTag<G>) {
+    for_floating(kOp, weight_dtype, [&]<class W>(TypeTag<W>) {
+      if constexpr (!std::is_same_v<G, double> && !std::is_same_v<W, double>) {
+        const Step<G> previous(op.previous, op.previous_control, op.previous_rule);
+        const Step<G> next(op.next, op.next_control, op.next_rule);
+        ctx.pool.parallel_for(op.master.numel(), kAdamWGrain, [&](int64_t begin, int64_t end) {
+          run_range<G, W>(op, previous, next, begin, end);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace ds::cpu
