@@ -9,6 +9,7 @@ import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
 import { cases as schedule } from './e2e/schedule.cases.js';
+import { cases as speculativeOffload } from './e2e/speculative-offload.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
@@ -27,6 +28,7 @@ export const allCases: readonly Case[] = [
   ...lifetime,
   ...monitoring,
   ...offload,
+  ...speculativeOffload,
   ...checkpointing,
   ...resume,
   ...schedule,

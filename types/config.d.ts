@@ -117,6 +117,12 @@ export interface OffloadOptimizerConfig {
   device?: 'none' | 'cpu';
   /** Keeps them in page-locked memory; always so here. Default true. */
   pin_memory?: boolean;
+  /**
+   * Computes new weights on the host while backward runs, before it is known what is clipped, and again where
+   * needed: the same bits, at 2 more bytes of host memory per 16-bit weight. Default null: on a GPU, with an
+   * optimizer that can.
+   */
+  super_offload?: boolean | null;
 }
 
 /** Tuning of communication and of sharded weights: accepted, without effect on one process. */

@@ -6,12 +6,13 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { AdamW } from '../optim/adamw.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../optim/loss-scale.js';
-import type { Optimizer } from '../optim/optimizer.js';
+import { canSpeculate, type Optimizer } from '../optim/optimizer.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { OffloadPlacement } from '../zero/offload.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
+import { SpeculativeOffload } from '../zero/speculative-offload.js';
 import { Unit, type UnitParameter } from '../zero/unit.js';
 import { buildSchedule } from './build-schedule.js';
 import { Engine } from './engine.js';
@@ -88,10 +89,21 @@ function buildUnits(module: Module, dtype: DType, device: Device): Unit[] {
   return units;
 }
 
+/** Speculation overlaps host and device: on the CPU alone there is nothing to overlap. */
 function buildPlacement(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
-  return config.zero_optimization.offload_optimizer.device === 'cpu'
-    ? new OffloadPlacement(device, optimizer.stateNames)
-    : new ResidentPlacement(optimizer.stateNames);
+  const { device: home, super_offload: wanted } = config.zero_optimization.offload_optimizer;
+  if (home !== 'cpu') return new ResidentPlacement(optimizer.stateNames);
+  const able = canSpeculate(optimizer);
+  if (!(wanted ?? (able && device.kind !== 'cpu')))
+    return new OffloadPlacement(device, optimizer.stateNames);
+  if (able) return new SpeculativeOffload(device, optimizer);
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'zero_optimization.offload_optimizer.super_offload',
+    expected: 'an optimizer whose update can be tried out, such as AdamW',
+    got: optimizer.name,
+    hint: 'Set super_offload to false, or leave it out.',
+  });
 }
 
 function buildOptimizer({ optimizer }: ResolvedConfig): Optimizer {

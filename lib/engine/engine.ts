@@ -7,7 +7,7 @@ import type { LrSchedule } from '../optim/schedule.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { backward, held, Scope, surrenderResult, Tensor, within } from '../tensor/index.js';
-import type { Placement } from '../zero/placement.js';
+import type { Placement, UpdatePlan } from '../zero/placement.js';
 import type { Unit } from '../zero/unit.js';
 import type { StepObserver } from './observer.js';
 import {
@@ -112,7 +112,8 @@ export class Engine {
     this.resolve();
     requireLoss(loss);
     this.requireStep();
-    const { units, scaler, control, batch } = this.parts;
+    const { units, scaler, control, placement, batch } = this.parts;
+    if (this.isGradientAccumulationBoundary()) placement.prepare(this.planUpdate());
     this.timer.time('backward', () => {
       for (const unit of units) unit.expect();
       const seed = scalar(scaler.scale / batch.accumulationSteps, loss);
@@ -139,14 +140,8 @@ export class Engine {
     if (this.microSteps < this.parts.batch.accumulationSteps) return;
     this.microSteps = 0;
     this.stepped = true;
-    const { placement, optimizer, schedule, control } = this.parts;
-    const { appliedSteps } = this.progress;
-    for (const group of optimizer.groups) schedule.apply(group, appliedSteps);
-    this.timer.time('step', () =>
-      placement.update(control.control, (range, run) =>
-        optimizer.update(range, range.group, appliedSteps + 1, run),
-      ),
-    );
+    const { placement, control } = this.parts;
+    this.timer.time('step', () => placement.update(control.control, this.planUpdate()));
     this.progress.globalSteps++;
     this.timer.finishStep(this.globalSteps, this.globalSamples);
   }
@@ -270,6 +265,18 @@ export class Engine {
       got: 'another backward()',
       hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary.',
     });
+  }
+
+  /** The coming update; its number and hyperparameters are certain once the last verdict was taken. */
+  private planUpdate(): UpdatePlan {
+    const { optimizer, schedule, scaler } = this.parts;
+    const step = this.progress.appliedSteps + 1;
+    for (const group of optimizer.groups) schedule.apply(group, step - 1);
+    return {
+      settings: { step, groups: optimizer.groups.map((group) => ({ ...group })) },
+      lossScale: scaler.scale,
+      apply: (range, run) => optimizer.update(range, range.group, step, run),
+    };
   }
 
   private gradReady(unit: Unit): void {

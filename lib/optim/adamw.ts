@@ -1,5 +1,13 @@
 // Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
-import type { Optimizer, ParamGroup, UpdateTensors } from './optimizer.js';
+import type { AdamWScalars } from '../runtime/kernels.generated.js';
+import type {
+  ParamGroup,
+  SpeculationTensors,
+  SpeculativeOptimizer,
+  StepGradient,
+  UpdateSettings,
+  UpdateTensors,
+} from './optimizer.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 export interface AdamWOptions {
@@ -21,7 +29,7 @@ export interface AdamWOptions {
  * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
  * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h.
  */
-export class AdamW implements Optimizer {
+export class AdamW implements SpeculativeOptimizer {
   readonly name = 'AdamW';
   readonly stateNames = ['exp_avg', 'exp_avg_sq'] as const;
   readonly groups: ParamGroup[];
@@ -36,9 +44,7 @@ export class AdamW implements Optimizer {
   }
 
   update(tensors: UpdateTensors, group: number, step: number, kernels: UpdateKernels): void {
-    const { lr, betas, eps, weightDecay } = this.groups[group] as ParamGroup;
     const { master, grad, weight, state, control } = tensors;
-    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
     kernels.adamW({
       master,
       m: state.exp_avg!,
@@ -46,6 +52,31 @@ export class AdamW implements Optimizer {
       grad,
       weight,
       control,
+      ...this.scalars({ step, groups: this.groups }, group),
+    });
+  }
+
+  speculate(tensors: SpeculationTensors, group: number, kernels: UpdateKernels): void {
+    const { master, state, previous, next, weight } = tensors;
+    const either = (previous ?? next) as StepGradient;
+    kernels.adamWSpeculate({
+      master,
+      m: state.exp_avg!,
+      v: state.exp_avg_sq!,
+      previous: previous?.grad ?? null,
+      previousControl: previous?.control ?? null,
+      next: next?.grad ?? null,
+      nextControl: next?.control ?? null,
+      weight,
+      previousRule: this.scalars(either.settings, group),
+      nextRule: this.scalars((next ?? either).settings, group),
+    });
+  }
+
+  private scalars({ step, groups }: UpdateSettings, group: number): AdamWScalars {
+    const { lr, betas, eps, weightDecay } = groups[group] as ParamGroup;
+    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
+    return {
       lr,
       beta1: betas[0],
       beta2: betas[1],
@@ -54,6 +85,6 @@ export class AdamW implements Optimizer {
       correction1: correction(betas[0]),
       correction2: correction(betas[1]),
       decoupled: this.decoupled,
-    });
+    };
   }
 }

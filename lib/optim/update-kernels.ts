@@ -5,14 +5,21 @@ import type { Stream } from '../runtime/stream.js';
 /** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
 export interface UpdateKernels {
   adamW(args: kernels.AdamWArgs): void;
+  adamWSpeculate(args: kernels.AdamWSpeculateArgs): void;
 }
 
 /** Runs on the device's compute stream. */
 export function deviceKernels(): UpdateKernels {
-  return { adamW: (args) => kernels.adamW(args) };
+  return {
+    adamW: (args) => kernels.adamW(args),
+    adamWSpeculate: (args) => kernels.adamWSpeculate(args),
+  };
 }
 
 /** Runs on host threads, in the order of `stream`, over pinned memory. */
 export function hostKernels(stream: Stream): UpdateKernels {
-  return { adamW: (args) => kernels.adamWOnHost(args, stream) };
+  return {
+    adamW: (args) => kernels.adamWOnHost(args, stream),
+    adamWSpeculate: (args) => kernels.adamWSpeculateOnHost(args, stream),
+  };
 }

@@ -1,14 +1,13 @@
 // Offload placement: master weights and optimizer state in pinned host memory, Adam on host threads.
 // Source: Ren et al. 2021 (ZeRO-Offload), with the clipping factor known before the first update ("deferred").
 import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
-import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
-import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Range, Slot } from './layout.js';
-import type { Placement, UpdateRule } from './placement.js';
+import { copyFlat, pinned } from './pinned.js';
+import type { Placement, UpdatePlan } from './placement.js';
 import { mapValues } from './resident.js';
 import { sliceFlat, type Unit } from './unit.js';
 
@@ -75,6 +74,8 @@ export class OffloadPlacement implements Placement {
     this.device.compute.synchronize();
   }
 
+  prepare(): void {}
+
   gradReady(unit: Unit): void {
     const host = this.units.get(unit) as HostUnit;
     this.d2h.wait(this.computed.record(this.device.compute));
@@ -87,14 +88,14 @@ export class OffloadPlacement implements Placement {
     unit.dropGrad();
   }
 
-  update(control: Tensor, rule: UpdateRule): void {
+  update(control: Tensor, plan: UpdatePlan): void {
     this.d2h.wait(this.computed.record(this.device.compute));
     const four = { offset: 0, numel: 4 };
     copyFlat(this.control, four, control, four, this.d2h);
     this.host.wait(this.updated.record(this.d2h));
     for (const [unit, host] of this.units) {
       this.host.wait(host.arrived);
-      for (const range of unit.layout.groups) this.updateRange(host, range, rule);
+      for (const range of unit.layout.groups) this.updateRange(host, range, plan);
       this.upload(unit, host);
     }
   }
@@ -102,13 +103,13 @@ export class OffloadPlacement implements Placement {
   private updateRange(
     { master, grad, state }: HostUnit,
     range: Range & { group: number },
-    rule: UpdateRule,
+    plan: UpdatePlan,
   ): void {
     const cut = (flat: Tensor): Tensor => sliceFlat(flat, range);
     const gradPart = cut(grad);
     const parts = { master: cut(master), grad: gradPart, state: mapValues(state, cut) };
     const weight = grad.dtype === 'f32' ? null : gradPart;
-    rule({ group: range.group, control: this.control, weight, ...parts }, this.kernels);
+    plan.apply({ group: range.group, control: this.control, weight, ...parts }, this.kernels);
     for (const part of [parts.master, gradPart, ...Object.values(parts.state)]) part.release();
   }
 
@@ -168,24 +169,4 @@ export class OffloadPlacement implements Placement {
     for (const event of [this.computed, this.updated]) event.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
   }
-}
-
-/** A zero-filled tensor in pinned host memory; the caller releases it. */
-function pinned(device: Device, shape: readonly number[], dtype: DType): Tensor {
-  const bytes = shape.reduce((a, b) => a * b, dtypeSize(dtype));
-  return held(() => new Tensor(Buffer.allocatePinned(device, bytes), dtype, shape));
-}
-
-/** Enqueues a copy between contiguous tensors of one dtype, by element ranges. */
-function copyFlat(to: Tensor, at: Range, from: Tensor, range: Range, stream: Stream): void {
-  const size = dtypeSize(to.dtype);
-  to.buffer.copyFrom(
-    from.buffer,
-    {
-      to: (to.offset + at.offset) * size,
-      from: (from.offset + range.offset) * size,
-      bytes: range.numel * size,
-    },
-    stream,
-  );
 }

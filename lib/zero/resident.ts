@@ -4,7 +4,7 @@ import { deviceKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Slot } from './layout.js';
-import type { Placement, UpdateRule } from './placement.js';
+import type { Placement, UpdatePlan } from './placement.js';
 import { sliceFlat, type Unit } from './unit.js';
 
 interface Held {
@@ -32,9 +32,11 @@ export class ResidentPlacement implements Placement {
     });
   }
 
+  prepare(): void {}
+
   gradReady(): void {}
 
-  update(control: Tensor, rule: UpdateRule): void {
+  update(control: Tensor, plan: UpdatePlan): void {
     for (const [unit, { master, state }] of this.units) {
       const grad = unit.grad as Tensor;
       for (const range of unit.layout.groups) {
@@ -45,7 +47,7 @@ export class ResidentPlacement implements Placement {
           weight: master === unit.weights ? null : cut(unit.weights),
           state: mapValues(state, cut),
         };
-        rule({ group: range.group, control, ...parts }, this.kernels);
+        plan.apply({ group: range.group, control, ...parts }, this.kernels);
         for (const part of [parts.master, parts.grad, parts.weight]) part?.release();
         for (const part of Object.values(parts.state)) part.release();
       }

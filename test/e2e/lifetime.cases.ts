@@ -5,6 +5,7 @@ import { runInNewContext } from 'node:vm';
 import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { liveTensors, scope } from '../../lib/tensor/index.js';
+import type { OffloadOptimizerConfig } from '../../types/config.js';
 import type { Case } from '../support/case.js';
 
 class Regression extends nn.Module {
@@ -23,11 +24,15 @@ function collectGarbage(): void {
   (runInNewContext('gc') as () => void)();
 }
 
-async function flatMemory(device: Device, offload: boolean): Promise<void> {
+async function flatMemory(
+  device: Device,
+  steps: number,
+  offload: OffloadOptimizerConfig,
+): Promise<void> {
   const config = {
     train_micro_batch_size_per_gpu: 2,
     optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
-    zero_optimization: { stage: 1, offload_optimizer: { device: offload ? 'cpu' : 'none' } },
+    zero_optimization: { stage: 1, offload_optimizer: offload },
   } as const;
   const { engine } = await initialize({ model: new Regression(), config, device });
   const x = Tensor.from(
@@ -53,7 +58,7 @@ async function flatMemory(device: Device, offload: boolean): Promise<void> {
     tensors: liveTensors(),
     heap: process.memoryUsage().heapUsed,
   };
-  run(10_000);
+  run(steps);
   collectGarbage();
   const after = {
     memory: device.memory,
@@ -72,8 +77,18 @@ async function flatMemory(device: Device, offload: boolean): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: '10,000 steps leave memory flat', run: (device) => flatMemory(device, false) },
-  { name: '10,000 offloaded steps leave memory flat', run: (device) => flatMemory(device, true) },
+  {
+    name: '10,000 steps leave memory flat',
+    run: (device) => flatMemory(device, 10_000, { device: 'none' }),
+  },
+  {
+    name: '10,000 offloaded steps leave memory flat',
+    run: (device) => flatMemory(device, 10_000, { device: 'cpu', super_offload: false }),
+  },
+  {
+    name: '2,000 steps of speculative offload leave memory flat',
+    run: (device) => flatMemory(device, 2_000, { device: 'cpu', super_offload: true }),
+  },
   {
     name: 'a released tensor is a clear error',
     run(device) {

@@ -41,6 +41,17 @@ export const cases: Case[] = [
     run: (device) => resumeEqualsOneRun(device, { precision: 'bf16', offload: true, dropout: 0.1 }),
   },
   {
+    name: 'resume in a new process equals one run: bf16, speculative offload, clipping at times',
+    run: (device) =>
+      resumeEqualsOneRun(device, {
+        precision: 'bf16',
+        offload: true,
+        speculative: true,
+        clip: 1.4,
+        dropout: 0.1,
+      }),
+  },
+  {
     name: 'resume in a new process equals one run: fp16 with overflows, resident',
     run: (device) => resumeEqualsOneRun(device, { precision: 'fp16', offload: false }),
   },

@@ -8,6 +8,8 @@ export type Precision = 'fp32' | 'bf16' | 'fp16';
 export interface TinyOptions {
   precision: Precision;
   offload: boolean;
+  /** Offload that overlaps backward. Default false. */
+  speculative?: boolean;
   clip?: number;
   accumulation?: number;
   checkpointing?: boolean;
@@ -30,7 +32,13 @@ export function tinyConfig(options: TinyOptions): DsConfig {
     },
     ...(precision === 'bf16' ? { bf16: { enabled: true } } : {}),
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
-    zero_optimization: { stage: 1, offload_optimizer: { device: offload ? 'cpu' : 'none' } },
+    zero_optimization: {
+      stage: 1,
+      offload_optimizer: {
+        device: offload ? 'cpu' : 'none',
+        super_offload: options.speculative ?? false,
+      },
+    },
   };
 }
 

@@ -50,7 +50,10 @@ test('an almost empty configuration gets every default', () => {
       min_loss_scale: 1,
     },
     bf16: { enabled: false, check_grad_overflow: true },
-    zero_optimization: { stage: 0, offload_optimizer: { device: 'none', pin_memory: true } },
+    zero_optimization: {
+      stage: 0,
+      offload_optimizer: { device: 'none', pin_memory: true, super_offload: null },
+    },
     gradient_clipping: 1,
     prescale_gradients: false,
     steps_per_print: null,

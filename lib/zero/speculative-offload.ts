@@ -1,0 +1,354 @@
+// Offload that overlaps backward: the weights of the coming update are tried out before its verdict, the state never.
+// Exact: equal to the other placements bit for bit, whatever is clipped or skipped.
+import type { SpeculativeOptimizer, StepGradient, UpdateSettings } from '../optim/optimizer.js';
+import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
+import type { Device } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { Event, Stream } from '../runtime/stream.js';
+import { held, Tensor } from '../tensor/index.js';
+import { ClipWindow } from './clip-window.js';
+import type { Range, Slot } from './layout.js';
+import { copyFlat, pinned } from './pinned.js';
+import type { Placement, UpdatePlan } from './placement.js';
+import { mapValues } from './resident.js';
+import { SpeculationOrder } from './speculation-order.js';
+import { sliceFlat, type Unit } from './unit.js';
+
+/** A unit's host side. Its two buffers, in the weights' dtype, swap roles with every speculation. */
+interface HostUnit {
+  master: Tensor;
+  state: Record<string, Tensor>;
+  /** Takes the next gradient; until then, what was uploaded last. */
+  landing: Tensor;
+  /** A gradient whose step is not committed yet, or nothing. */
+  held: Tensor;
+  /** What `held` is: tentative until its step's verdict is known, then decided. */
+  pending: 'none' | 'tentative' | 'decided';
+  /** The gradient has reached the host. */
+  arrived: Event;
+  /** The weights to upload are in `landing`. */
+  emitted: Event;
+  /** They have reached the device. */
+  uploaded: Event;
+  /** The compute stream has not yet been told to wait for `uploaded`. */
+  uploading: boolean;
+  /** Something may read the weights on the device after their gradient was complete. */
+  readLate: boolean;
+}
+
+/** A step whose weights are tried out before its verdict. */
+interface Trial {
+  settings: UpdateSettings;
+  /** In the order of the host stream. */
+  units: Unit[];
+  /** The state was changed from outside since. */
+  stale: boolean;
+}
+
+/** What was decided about a step's gradients. */
+interface Verdict {
+  multiplier: number;
+  apply: number;
+}
+
+/**
+ * Per step, ordered by events alone:
+ *   d2h stream   gradient of each unit as backward completes it
+ *   host stream  for each unit, in one pass over its state: commits the last step, whose verdict is known by now, then
+ *                computes the weights that this step gives if nothing is clipped, and stores only these
+ *   h2d stream   these weights, from step() on; the unit's next forward waits for them
+ * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
+ * state, with what was decided: no state was touched, so there is nothing to roll back. While most steps miss, updates
+ * wait for their verdict as in OffloadPlacement. Host memory per parameter: 12 bytes of state and two gradient elements.
+ */
+export class SpeculativeOffload implements Placement {
+  /** Which units are updated during backward, and when. */
+  readonly order = new SpeculationOrder<Unit>();
+  private readonly units = new Map<Unit, HostUnit>();
+  private readonly d2h: Stream;
+  private readonly host: Stream;
+  private readonly h2d: Stream;
+  private readonly kernels: UpdateKernels;
+  private readonly window = new ClipWindow();
+  /** [4] f32 each, written in the order of the host stream: control of decided gradients, and of the coming ones. */
+  private readonly decided: Tensor;
+  private readonly assumed: Tensor;
+  /** [4] f32, what the device has decided. */
+  private readonly fetched: Tensor;
+  private readonly computed: Event;
+  private readonly landed: Event;
+  /** The early share of the speculation has ended. */
+  private readonly earlyDone: Event;
+  private decidedSettings: UpdateSettings | null = null;
+  /** From prepare() to update(), unless updates wait for their verdict. */
+  private tried: Trial | null = null;
+
+  constructor(
+    private readonly device: Device,
+    private readonly optimizer: SpeculativeOptimizer,
+  ) {
+    this.d2h = Stream.create(device);
+    this.host = Stream.create(device);
+    this.h2d = Stream.create(device);
+    this.kernels = hostKernels(this.host);
+    this.decided = pinned(device, [4], 'f32');
+    this.assumed = pinned(device, [4], 'f32');
+    this.fetched = pinned(device, [4], 'f32');
+    this.computed = new Event(device);
+    this.landed = new Event(device);
+    this.earlyDone = new Event(device);
+  }
+
+  adopt(unit: Unit): void {
+    const { device } = this;
+    const shape = [unit.layout.numel];
+    const names = this.optimizer.stateNames;
+    const host: HostUnit = {
+      master: pinned(device, shape, 'f32'),
+      state: Object.fromEntries(names.map((name) => [name, pinned(device, shape, 'f32')])),
+      landing: pinned(device, shape, unit.weights.dtype),
+      held: pinned(device, shape, unit.weights.dtype),
+      pending: 'none',
+      arrived: new Event(device),
+      emitted: new Event(device),
+      uploaded: new Event(device),
+      uploading: false,
+      readLate: false,
+    };
+    this.units.set(unit, host);
+    unit.adopt((slot, values) =>
+      copyFlat(host.master, slot, values, { offset: 0, numel: slot.numel }, device.compute),
+    );
+    device.compute.synchronize();
+  }
+
+  prepare({ settings, lossScale }: UpdatePlan): void {
+    // What a backward that failed has left behind is of no step.
+    for (const host of this.units.values()) if (host.pending === 'tentative') host.pending = 'none';
+    this.tried = this.window.speculate ? { settings, units: [], stale: false } : null;
+    if (!this.tried) this.commitDecided();
+    this.write(this.assumed, { multiplier: unclipped(lossScale), apply: 1 });
+    this.order.start([...this.units.keys()]);
+  }
+
+  gradReady(unit: Unit): void {
+    const host = this.hostOf(unit);
+    this.d2h.wait(this.computed.record(this.device.compute));
+    this.d2h.wait(host.emitted);
+    this.d2h.wait(host.uploaded);
+    const grad = unit.grad as Tensor;
+    const all = { offset: 0, numel: unit.layout.numel };
+    copyFlat(host.landing, all, grad, all, this.d2h);
+    host.arrived.record(this.d2h);
+    grad.buffer.releaseOn(this.d2h);
+    unit.dropGrad();
+    // A weight that wants no gradient is used until backward has ended.
+    host.readLate = unit.parameters.some(({ parameter }) => !parameter.requiresGrad);
+    if (!this.tried) return;
+    for (const next of this.order.arrive(unit)) this.tryOut(next, this.tried);
+    if (this.order.inEarlyShare) this.earlyDone.record(this.host);
+  }
+
+  update(control: Tensor, plan: UpdatePlan): void {
+    const { tried } = this;
+    this.tried = null;
+    this.computed.record(this.device.compute);
+    for (const unit of tried?.units ?? []) this.upload(unit);
+    const verdict = this.awaitVerdict(control);
+    if (tried) this.order.adapt(this.earlyDone.done);
+    const asAssumed = verdict.multiplier === unclipped(plan.lossScale) && verdict.apply === 1;
+    this.window.record(!asAssumed);
+    this.write(this.decided, verdict);
+    this.decidedSettings = plan.settings;
+    const holds = asAssumed && tried && !tried.stale && sameSettings(tried.settings, plan.settings);
+    for (const [unit, host] of this.units) {
+      if (!tried) {
+        this.updateNow(unit, plan);
+        continue;
+      }
+      host.pending = 'decided';
+      if (!holds) this.emitAgain(unit);
+    }
+  }
+
+  /** Commits what is decided and computes the weights of the gradient that has just arrived, in one pass. */
+  private tryOut(unit: Unit, tried: Trial): void {
+    const host = this.hostOf(unit);
+    const next = { grad: host.landing, control: this.assumed, settings: tried.settings };
+    this.host.wait(host.arrived);
+    this.pass(unit, this.decidedOf(host), next, host.held);
+    host.emitted.record(this.host);
+    [host.landing, host.held] = [host.held, host.landing];
+    host.pending = 'tentative';
+    tried.units.push(unit);
+  }
+
+  /** Weights of the decided gradient from the committed state, without committing it. */
+  private emitAgain(unit: Unit): void {
+    const host = this.hostOf(unit);
+    // The weights that were tried out may still be on their way from where the new ones go.
+    this.host.wait(host.uploaded);
+    this.pass(unit, null, this.decidedOf(host), host.landing);
+    host.emitted.record(this.host);
+    this.upload(unit);
+  }
+
+  /** Updates a unit at once, from the gradient that has landed. */
+  private updateNow(unit: Unit, plan: UpdatePlan): void {
+    const { master, state, landing, arrived, emitted } = this.hostOf(unit);
+    this.host.wait(arrived);
+    for (const range of unit.layout.groups) {
+      withSlices(range, (cut) => {
+        const grad = cut(landing);
+        const parts = { master: cut(master), grad, weight: grad, state: mapValues(state, cut) };
+        plan.apply({ group: range.group, control: this.decided, ...parts }, this.kernels);
+      });
+    }
+    emitted.record(this.host);
+    this.upload(unit);
+  }
+
+  private upload(unit: Unit): void {
+    const host = this.hostOf(unit);
+    if (host.readLate) this.h2d.wait(this.computed);
+    this.h2d.wait(host.emitted);
+    const all = { offset: 0, numel: unit.layout.numel };
+    copyFlat(unit.weights, all, host.landing, all, this.h2d);
+    host.uploaded.record(this.h2d);
+    host.uploading = true;
+  }
+
+  /** Blocks until backward has ended: until then the device has work, and afterwards none before the weights. */
+  private awaitVerdict(control: Tensor): Verdict {
+    const four = { offset: 0, numel: 4 };
+    this.d2h.wait(this.computed);
+    copyFlat(this.fetched, four, control, four, this.d2h);
+    this.landed.record(this.d2h).synchronize();
+    const values = new Float32Array(2);
+    this.fetched.buffer.read(0, values, this.d2h);
+    return { multiplier: values[0] as number, apply: values[1] as number };
+  }
+
+  private commitDecided(): void {
+    for (const [unit, host] of this.units) {
+      const previous = this.decidedOf(host);
+      if (!previous) continue;
+      this.pass(unit, previous, null, null);
+      host.pending = 'none';
+    }
+  }
+
+  private decidedOf({ pending, held: grad }: HostUnit): StepGradient | null {
+    if (pending !== 'decided') return null;
+    return { grad, control: this.decided, settings: this.decidedSettings as UpdateSettings };
+  }
+
+  /** Enqueues the optimizer's pass over one unit; gradients and weight are whole flat tensors. */
+  private pass(
+    unit: Unit,
+    previous: StepGradient | null,
+    next: StepGradient | null,
+    weight: Tensor | null,
+  ): void {
+    const { master, state } = this.hostOf(unit);
+    for (const range of unit.layout.groups) {
+      withSlices(range, (cut) => {
+        const parts = {
+          master: cut(master),
+          state: mapValues(state, cut),
+          previous: previous && { ...previous, grad: cut(previous.grad) },
+          next: next && { ...next, grad: cut(next.grad) },
+          weight: weight && cut(weight),
+        };
+        this.optimizer.speculate(parts, range.group, this.kernels);
+      });
+    }
+  }
+
+  /** Writes a control in the order of the host stream: passes enqueued before still read the old one. */
+  private write(control: Tensor, { multiplier, apply }: Verdict): void {
+    [multiplier, apply].forEach((value, offset) => {
+      withSlices({ offset, numel: 1 }, (cut) =>
+        kernels.fillOnHost({ out: cut(control), value }, this.host),
+      );
+    });
+  }
+
+  awaitWeights(unit: Unit): void {
+    const host = this.hostOf(unit);
+    host.readLate = true;
+    if (!host.uploading) return;
+    this.device.compute.wait(host.uploaded);
+    host.uploading = false;
+  }
+
+  stateOf(unit: Unit, slot: Slot, name: string): Tensor {
+    this.commitDecided();
+    this.host.synchronize();
+    const { master, state } = this.hostOf(unit);
+    return sliceFlat(name === 'master' ? master : (state[name] as Tensor), slot, slot.shape);
+  }
+
+  publish(unit: Unit): void {
+    const { master } = this.hostOf(unit);
+    if (this.tried) this.tried.stale = true;
+    const wide = held(() => Tensor.empty(master.shape, 'f32', this.device));
+    const all = { offset: 0, numel: unit.layout.numel };
+    copyFlat(wide, all, master, all, this.device.compute);
+    kernels.copy({ in: wide, out: unit.weights });
+    wide.release();
+    this.device.compute.synchronize();
+  }
+
+  synchronize(): void {
+    this.commitDecided();
+    for (const stream of [this.d2h, this.host, this.h2d, this.device.compute]) stream.synchronize();
+  }
+
+  get bytes(): { device: number; host: number } {
+    const controls = [this.decided, this.assumed, this.fetched];
+    const tensors = [...this.units.values()].flatMap(tensorsOf).concat(controls);
+    return { device: 0, host: tensors.reduce((sum, { bytes }) => sum + bytes, 0) };
+  }
+
+  dispose(): void {
+    this.synchronize();
+    for (const host of this.units.values()) {
+      for (const tensor of tensorsOf(host)) tensor.release();
+      for (const event of [host.arrived, host.emitted, host.uploaded]) event.dispose();
+    }
+    this.units.clear();
+    for (const control of [this.decided, this.assumed, this.fetched]) control.release();
+    for (const event of [this.computed, this.landed, this.earlyDone]) event.dispose();
+    for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
+  }
+
+  private hostOf(unit: Unit): HostUnit {
+    return this.units.get(unit) as HostUnit;
+  }
+}
+
+/** The factor that undoes the loss scale when nothing is clipped, as the device computes it. */
+const unclipped = (lossScale: number): number => Math.fround(1 / lossScale);
+
+function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
+function tensorsOf({ master, landing, held: pending, state }: HostUnit): Tensor[] {
+  return [master, landing, pending, ...Object.values(state)];
+}
+
+/** Calls `body` with a function that cuts `range` out of flat tensors, and releases what it cut. */
+function withSlices(range: Range, body: (cut: (flat: Tensor) => Tensor) => void): void {
+  const slices: Tensor[] = [];
+  try {
+    body((flat) => {
+      const slice = sliceFlat(flat, range);
+      slices.push(slice);
+      return slice;
+    });
+  } finally {
+    for (const slice of slices) slice.release();
+  }
+}

@@ -1,0 +1,201 @@
+// Speculative offload equals no offload bit for bit, whatever is clipped, skipped, saved or reordered.
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Engine, Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { SpeculativeOffload } from '../../lib/zero/speculative-offload.js';
+import type { Case } from '../support/case.js';
+import {
+  type Precision,
+  type TinyOptions,
+  tinyBatch,
+  tinyEngine,
+  trainTiny,
+  weightBits,
+} from './tiny-training.js';
+
+const steps = 50;
+
+type Options = Omit<TinyOptions, 'offload' | 'speculative'>;
+
+const resident = (options: Options, device: Device): Promise<Engine> =>
+  tinyEngine({ ...options, offload: false }, device);
+
+async function speculative(options: Options, device: Device): Promise<Engine> {
+  const engine = await tinyEngine({ ...options, offload: true, speculative: true }, device);
+  assert.ok(engine.parts.placement instanceof SpeculativeOffload);
+  return engine;
+}
+
+/** The raw bits of all master weights and moments. */
+function stateBits(engine: Engine): Map<string, string> {
+  const { placement, units, optimizer } = engine.parts;
+  const bits = new Map<string, string>();
+  for (const unit of units) {
+    for (const slot of unit.layout.slots) {
+      for (const name of ['master', ...optimizer.stateNames]) {
+        const tensor = placement.stateOf(unit, slot, name);
+        const { buffer, byteOffset, byteLength } = tensor.toRaw();
+        bits.set(
+          `${slot.name} ${name}`,
+          Buffer.from(buffer, byteOffset, byteLength).toString('base64'),
+        );
+        tensor.release();
+      }
+    }
+  }
+  return bits;
+}
+
+function assertSame(engine: Engine, expected: Engine): void {
+  assert.deepEqual(weightBits(engine), weightBits(expected));
+  assert.deepEqual(stateBits(engine), stateBits(expected));
+  assert.equal(engine.skippedSteps, expected.skippedSteps);
+}
+
+/** Trains step by step; returns losses and the gradient norm of every step. */
+function trainWithNorms(engine: Engine): { losses: number[]; norms: number[] } {
+  const losses: number[] = [];
+  const norms: number[] = [];
+  for (let step = 0; step < steps; ++step) {
+    losses.push(...trainTiny(engine, step, step + 1));
+    norms.push(engine.getGlobalGradNorm() as number);
+  }
+  return { losses, norms };
+}
+
+type Clipped = 'always' | 'sometimes' | 'never';
+
+function assertClipped(norms: readonly number[], clip: number, clipped: Clipped): void {
+  const count = norms.filter((norm) => clip > 0 && norm > clip).length;
+  const seen = count === 0 ? 'never' : count === steps ? 'always' : 'sometimes';
+  assert.equal(seen, clipped, `clip ${clip}, norms ${norms}`);
+}
+
+function equalCase(label: string, clipped: Clipped, options: Options): Case {
+  return {
+    name: `speculative offload equals resident: ${label}, ${steps} steps`,
+    async run(device) {
+      device.setDeterministic(true);
+      const plain = await resident(options, device);
+      const expected = trainWithNorms(plain);
+      assertClipped(expected.norms, options.clip ?? 1, clipped);
+      const engine = await speculative(options, device);
+      assert.deepEqual(trainTiny(engine, 0, steps), expected.losses);
+      assertSame(engine, plain);
+      if (options.precision === 'fp16')
+        assert.ok(plain.skippedSteps > 0, 'no overflow was provoked');
+      plain.destroy();
+      engine.destroy();
+    },
+  };
+}
+
+/** `early` units are updated as they arrive: none, one, or all. */
+function orderCase(early: number): Case {
+  return {
+    name: `speculative offload does not depend on its order: ${early} units at once`,
+    async run(device) {
+      device.setDeterministic(true);
+      const options = { precision: 'bf16', clip: 1.4 } as const;
+      const plain = await resident(options, device);
+      const expected = trainTiny(plain, 0, 20);
+      const engine = await speculative(options, device);
+      (engine.parts.placement as SpeculativeOffload).order.fix(early);
+      assert.deepEqual(trainTiny(engine, 0, 20), expected);
+      assertSame(engine, plain);
+      plain.destroy();
+      engine.destroy();
+    },
+  };
+}
+
+async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-speculative-'));
+  try {
+    await body(dir);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+const saving: Case = {
+  name: 'speculative offload: saving changes nothing, and a resumed run equals one that never stopped',
+  run: (device) =>
+    inFolder(async (dir) => {
+      device.setDeterministic(true);
+      const options = { precision: 'bf16', clip: 1.4 } as const;
+      const plain = await resident(options, device);
+      const expected = trainTiny(plain, 0, 20);
+      const engine = await speculative(options, device);
+      const losses = trainTiny(engine, 0, 10);
+      await engine.saveCheckpoint(dir);
+      losses.push(...trainTiny(engine, 10, 20));
+      assert.deepEqual(losses, expected);
+      assertSame(engine, plain);
+      const resumed = await speculative(options, device);
+      await resumed.loadCheckpoint(dir);
+      assert.deepEqual(trainTiny(resumed, 10, 20), expected.slice(10));
+      assertSame(resumed, plain);
+      for (const one of [plain, engine, resumed]) one.destroy();
+    }),
+};
+
+/** Runs forward and backward of one micro-batch, then `between`, then the step. */
+async function stepWith(engine: Engine, between: () => void | Promise<void>): Promise<void> {
+  const { tokens, targets } = tinyBatch(10, engine.device);
+  engine.backward(engine.forward<Tensor>(tokens, targets));
+  await between();
+  engine.step();
+  tokens.dispose();
+  targets.dispose();
+}
+
+const betweenBackwardAndStep: Case = {
+  name: 'speculative offload: weights change at step(), and a checkpoint may be loaded before it',
+  run: (device) =>
+    inFolder(async (dir) => {
+      device.setDeterministic(true);
+      const options = { precision: 'bf16', clip: 0 } as const;
+      const engines = [await resident(options, device), await speculative(options, device)];
+      for (const engine of engines) {
+        const folder = join(dir, engine.parts.placement.constructor.name);
+        trainTiny(engine, 0, 5);
+        await engine.saveCheckpoint(folder);
+        trainTiny(engine, 5, 10);
+        const before = weightBits(engine);
+        await stepWith(engine, () => assert.deepEqual(weightBits(engine), before));
+        for (const loadOptimizerStates of [false, true]) {
+          await stepWith(engine, async () => {
+            await engine.loadCheckpoint(folder, { loadOptimizerStates });
+          });
+          trainTiny(engine, 11, 15);
+        }
+      }
+      const [plain, engine] = engines as [Engine, Engine];
+      assertSame(engine, plain);
+      for (const one of engines) one.destroy();
+    }),
+};
+
+const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
+
+export const cases: Case[] = [
+  ...precisions.flatMap((precision) => [
+    equalCase(`${precision}, clipping every step`, 'always', { precision, clip: 0.05 }),
+    equalCase(`${precision}, clipping sometimes`, 'sometimes', { precision, clip: 1.4 }),
+    equalCase(`${precision}, no clipping`, 'never', { precision, clip: 0 }),
+  ]),
+  equalCase('bf16, accumulation 3', 'sometimes', { precision: 'bf16', accumulation: 3 }),
+  equalCase('bf16, activation checkpointing, dropout', 'sometimes', {
+    precision: 'bf16',
+    clip: 1.4,
+    checkpointing: true,
+    dropout: 0.1,
+  }),
+  ...[0, 1, 3].map(orderCase),
+  saving,
+  betweenBackwardAndStep,
+];
