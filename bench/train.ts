@@ -15,7 +15,7 @@ const warmUp = 4;
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
  * next step counts, work left over does not.
- * --model 124M --batch 16 --seq 1024 [--offload] [--checkpoint] [--precision bf16] [--steps 10] [--cap GiB]
+ * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--checkpoint] [--precision bf16] [--steps 10] [--cap GiB]
  * [--accumulate N] [--clip 1.0] [--device auto]
  */
 export async function trainBench(options: Options): Promise<object> {
@@ -31,7 +31,10 @@ export async function trainBench(options: Options): Promise<object> {
     optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
     ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
     zero_optimization: options.offload
-      ? { stage: 2, offload_optimizer: { device: 'cpu', pin_memory: true } }
+      ? {
+          stage: 2,
+          offload_optimizer: { device: 'cpu', super_offload: options.deferred ? false : null },
+        }
       : { stage: 0 },
   };
   const name = options.model ?? '124M';
@@ -72,6 +75,7 @@ export async function trainBench(options: Options): Promise<object> {
     accumulation,
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
+    placement: engine.parts.placement.constructor.name,
     checkpoint: options.checkpoint === 'true',
     tokens_per_second: (batch * seq * accumulation * 1000) / mean,
     step_ms: {

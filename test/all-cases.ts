@@ -4,6 +4,7 @@ import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
+import { cases as frozen } from './e2e/frozen.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
@@ -25,6 +26,7 @@ export const allCases: readonly Case[] = [
   ...modules,
   ...parity,
   ...badInput,
+  ...frozen,
   ...lifetime,
   ...monitoring,
   ...offload,

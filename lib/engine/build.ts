@@ -66,7 +66,7 @@ function weightDType(config: ResolvedConfig): DType {
 
 /**
  * Root parameters first (embeddings are read first), then the model's units in forward order. A parameter with several
- * names belongs to the first unit that has it.
+ * names belongs to the first unit that has it; a frozen one belongs to none: it has no gradient and no state.
  */
 function buildUnits(module: Module, dtype: DType, device: Device): Unit[] {
   const taken = new Set<Parameter>();
@@ -74,13 +74,14 @@ function buildUnits(module: Module, dtype: DType, device: Device): Unit[] {
   const owned = inner.map((unit) => new Set(unit.module.parameters()));
   const rest: UnitParameter[] = [];
   for (const [name, parameter] of module.namedParameters()) {
-    if (!owned.some((set) => set.has(parameter))) rest.push({ name, parameter, group: 0 });
+    if (!parameter.requiresGrad) parameter.moveTo(device, dtype);
+    else if (!owned.some((set) => set.has(parameter))) rest.push({ name, parameter, group: 0 });
   }
   const units = rest.length > 0 ? [new Unit('root', module, rest, dtype, device)] : [];
   for (const { name, module: part } of inner) {
     const parameters: UnitParameter[] = [];
     for (const [inside, parameter] of part.namedParameters()) {
-      if (taken.has(parameter)) continue;
+      if (taken.has(parameter) || !parameter.requiresGrad) continue;
       taken.add(parameter);
       parameters.push({ name: `${name}.${inside}`, parameter, group: 0 });
     }

@@ -103,6 +103,8 @@ export async function loadEngine(
     }
   }
   for (const unit of units) placement.publish(unit);
+  for (const [name, parameter] of engine.module.namedParameters())
+    if (!parameter.requiresGrad) await checkpoint.readInto(name, parameter);
   for (const [name, buffer] of engine.module.namedBuffers())
     await checkpoint.readInto(name, buffer);
   const state = checkpoint.state as {

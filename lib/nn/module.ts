@@ -1,10 +1,10 @@
 // Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
-import { type DType, dtypes, isFloating } from '../runtime/dtype.js';
+import { type DType, dtypes } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
-import { held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
 /** Runs before forward, with its inputs. */
@@ -189,7 +189,8 @@ export abstract class Module {
         if ((dtypes as readonly unknown[]).includes(target)) dtype = target as DType;
         else home = findDevice(target);
       }
-      relocate(parameter, dtype, home ?? parameter.device);
+      requireFree(parameter, 'Module.to');
+      parameter.moveTo(home ?? parameter.device, dtype);
     }
     return this;
   }
@@ -197,28 +198,6 @@ export abstract class Module {
 
 /** The inputs of a module's forward. */
 type InputsOf<M extends Module> = Parameters<M['forward']>;
-
-function relocate(parameter: Parameter, dtype: DType, home: Device): void {
-  requireFree(parameter, 'Module.to');
-  if (!isFloating(dtype)) {
-    throw new DsError({
-      code: 'DS_DTYPE',
-      op: 'Module.to',
-      expected: 'a floating dtype',
-      got: dtype,
-    });
-  }
-  noGrad(() =>
-    scope(() => {
-      const values = Tensor.empty(parameter.shape, 'f32', home);
-      parameter.writeInitial(values);
-      const moved = held(() => Tensor.empty(parameter.shape, dtype, home));
-      kernels.copy({ in: values, out: moved });
-      parameter.place(moved);
-      moved.release();
-    }),
-  );
-}
 
 /** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
 function requireFree(parameter: Tensor, op: string): void {

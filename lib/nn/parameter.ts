@@ -1,7 +1,8 @@
 // Parameter: a leaf that wants a gradient and has no memory until somebody needs its values.
+import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
-import { cpu } from '../runtime/device.js';
-import type { DType } from '../runtime/dtype.js';
+import { cpu, type Device } from '../runtime/device.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to } from '../tensor/index.js';
@@ -59,6 +60,28 @@ export class Parameter extends Tensor {
     const mutable = this as { dtype: DType; offset: number };
     mutable.dtype = dtype;
     mutable.offset = offset;
+  }
+
+  /** Moves the values, the initial ones included, to memory of its own. Throws DS_DTYPE. */
+  moveTo(home: Device, dtype: DType): void {
+    if (!isFloating(dtype)) {
+      throw new DsError({
+        code: 'DS_DTYPE',
+        op: 'Parameter.moveTo',
+        expected: 'a floating dtype',
+        got: dtype,
+      });
+    }
+    noGrad(() =>
+      scope(() => {
+        const values = Tensor.empty(this.shape, 'f32', home);
+        this.writeInitial(values);
+        const moved = held(() => Tensor.empty(this.shape, dtype, home));
+        kernels.copy({ in: values, out: moved });
+        this.place(moved);
+        moved.release();
+      }),
+    );
   }
 
   private materialize(): void {
