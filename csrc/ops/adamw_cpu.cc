@@ -19,8 +19,10 @@ constexpr const char* kOp = "adamw";
   }
 // The same loop for two instruction sets: wider vectors change the speed and no bit. Neither may be
 // inlined, so that no arithmetic leaves the scope of FlushDenormals.
-__attribute__((noinline)) void update_block_256 DS_UPDATE_BLOCK
+__attribute__((noinline)) void update_block DS_UPDATE_BLOCK
+#if defined(__x86_64__)
 __attribute__((noinline, target("arch=x86-64-v4"))) void update_block_512 DS_UPDATE_BLOCK
+#endif
 #undef DS_UPDATE_BLOCK
 
 void check(const AdamW& op) {
@@ -47,7 +49,7 @@ void check(const AdamW& op) {
 /// Parameters [begin, end): gradient widened and weight rounded while the block is cached.
 template <class G, class W>
 void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begin, int64_t end) {
-  static UpdateBlock* const update_block = choose_update_block();
+  static UpdateBlock* const update = choose_update_block();
   const FlushDenormals flush;
   const float factor = op.control.as<float>()[0];
   const bool apply = op.control.as<float>()[1] != 0.0f;
@@ -57,7 +59,7 @@ void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begi
     float* const p = op.master.as<float>() + i;
     if (apply) {
       widen(op.grad.as<G>() + i, grad, count);
-      update_block(constants, factor, grad, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
+      update(constants, factor, grad, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
     }
     if (op.weight) narrow(p, op.weight.as<W>() + i, count);
   }
@@ -66,10 +68,13 @@ void update_range(const AdamW& op, const AdamWConstants& constants, int64_t begi
 }  // namespace
 
 UpdateBlock* choose_update_block() {
+#if defined(__x86_64__)
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");
-  return wide ? update_block_512 : update_block_256;
+  if (wide) return update_block_512;
+#endif
+  return update_block;
 }
 
 void run(const AdamW& op, CpuContext& ctx) {
