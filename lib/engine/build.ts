@@ -32,6 +32,7 @@ export function buildEngine(
 ): Engine {
   const optimizer = buildOptimizer(config);
   const observers = buildObservers(config, monitors);
+  module.moveBuffers(device);
   const units = buildUnits(module, weightDType(config), device);
   const placement = buildPlacement(config, optimizer, device);
   for (const unit of units) placement.adopt(unit);

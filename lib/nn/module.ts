@@ -4,7 +4,7 @@ import { type Device, device as findDevice } from '../runtime/device.js';
 import { type DType, dtypes } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
-import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
 /** Runs before forward, with its inputs. */
@@ -177,11 +177,23 @@ export abstract class Module {
     for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
   }
 
-  /**
-   * Moves parameters and buffers to a device and, or, a floating dtype. Call it before
-   * initialize().
-   */
+  /** Replaces every buffer by one on `home`, dtypes kept; initialize() does it. */
+  moveBuffers(home: Device): void {
+    for (const [, module] of this.namedModules()) {
+      for (const [name, field] of module.fields()) {
+        const isBuffer = field instanceof Tensor && !(field instanceof Parameter);
+        if (!isBuffer || field.device === home) continue;
+        const moved = held(() => noGrad(() => field.to(home)));
+        (module as unknown as Record<string, Tensor>)[name] = moved;
+      }
+    }
+  }
+
+  /** Moves parameters to a device and, or, a floating dtype, and buffers to the device. Call it before initialize(). */
   to(...targets: (DType | Device | string)[]): this {
+    for (const target of targets) {
+      if (!(dtypes as readonly unknown[]).includes(target)) this.moveBuffers(findDevice(target));
+    }
     for (const parameter of this.parameters()) {
       let { dtype } = parameter;
       let home: Device | null = null;

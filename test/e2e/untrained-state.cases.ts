@@ -1,9 +1,9 @@
-// Frozen parameters: no gradient, no decay, no state, and the same values after a resume.
+// What is no trained parameter: frozen ones keep their values, buffers follow the engine to its device.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Engine, initialize, seed } from '../../lib/index.js';
+import { type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import { tinyConfig, tinyModel, trainTiny, weightBits } from './tiny-training.js';
@@ -43,7 +43,35 @@ async function stayAsTheyAre(device: Device, offload: boolean): Promise<void> {
   engine.destroy();
 }
 
+class Shifted extends nn.Module {
+  readonly linear = new nn.Linear(3, 1);
+  readonly shift = Tensor.from([1, 2, 3]).keep();
+
+  forward(x: Tensor): Tensor {
+    return this.linear.call(x.add(this.shift)).sum();
+  }
+}
+
+/** A buffer made on the CPU goes where the engine goes. */
+async function buffersFollow(device: Device): Promise<void> {
+  const model = new Shifted();
+  const config = tinyConfig({ precision: 'fp32', offload: false });
+  const { engine } = await initialize({ model, config, device });
+  const x = Tensor.from([[1, 1, 1]], { device });
+  engine.backward(engine.forward<Tensor>(x));
+  engine.step();
+  assert.equal(model.shift.device, device);
+  assert.deepEqual(model.shift.toArray(), [1, 2, 3]);
+  assert.deepEqual(
+    [...model.namedBuffers()].map(([name]) => name),
+    ['shift'],
+  );
+  engine.destroy();
+  x.dispose();
+}
+
 export const cases: Case[] = [
+  { name: 'buffers follow the engine to its device', run: buffersFollow },
   { name: 'frozen parameters stay as they are', run: (device) => stayAsTheyAre(device, false) },
   { name: 'frozen parameters stay under offload', run: (device) => stayAsTheyAre(device, true) },
 ];
