@@ -1,7 +1,6 @@
 // The CPU as a device: a caching allocator, streams that run everything at once, and the op table.
 #pragma once
 
-#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>

@@ -47,7 +47,7 @@ struct CudaContext {
   int used_ = 0;
 };
 
-/// A 16-byte packet of elements, loaded and stored in one instruction (as llm.c's Packed128).
+/// A 16-byte packet of elements, loaded in one instruction (as llm.c's Packed128).
 template <class T>
 struct alignas(16) Packet {
   static constexpr int size = 16 / sizeof(T);
@@ -57,10 +57,6 @@ template <class T>
 __device__ __forceinline__ Packet<T> load_packet(const T* p) {
   int4 raw = *reinterpret_cast<const int4*>(p);
   return *reinterpret_cast<Packet<T>*>(&raw);
-}
-template <class T>
-__device__ __forceinline__ void store_packet(T* p, const Packet<T>& x) {
-  *reinterpret_cast<int4*>(p) = *reinterpret_cast<const int4*>(&x);
 }
 
 __device__ __forceinline__ float to_float(float x) { return x; }
