@@ -2,20 +2,20 @@
 import type { DsConfig } from '../types/config.js';
 import { resolveConfig } from './config/index.js';
 import { type Batched, DataLoader, type Dataset } from './data/index.js';
-import { buildEngine } from './engine/build.js';
+import { buildEngine, type Clients } from './engine/build.js';
 import type { Engine } from './engine/engine.js';
 import { DsError } from './errors.js';
-import type { Monitor } from './monitor/index.js';
 import type { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
-import type { LrSchedule } from './optim/schedule.js';
+import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { seed } from './tensor/index.js';
 
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
 export { readConfig, resolveConfig } from './config/index.js';
 export * as data from './data/index.js';
-export type { Engine, Progress } from './engine/engine.js';
+export type { Clients } from './engine/build.js';
+export { type Engine, type Progress, scaleJointLoss } from './engine/engine.js';
 export type { LoadedCheckpoint, LoadOptions, SaveOptions } from './engine/snapshot.js';
 export { DsError, type DsErrorCode } from './errors.js';
 export * as monitor from './monitor/index.js';
@@ -25,7 +25,7 @@ export { cpu, type Device, device, probeGpus, setThreads, threads } from './runt
 export * from './tensor/index.js';
 export { version } from './version.js';
 
-export interface InitializeOptions<Sample, Batch> {
+export interface InitializeOptions<Sample, Batch> extends Clients {
   model: Module;
   /** A path to a ds_config.json, base64, or the object itself. */
   config: string | DsConfig;
@@ -35,15 +35,13 @@ export interface InitializeOptions<Sample, Batch> {
   collate?: (samples: Sample[], device: Device) => Batch;
   /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. */
   device?: string | Device;
-  /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
-  monitors?: readonly Monitor[];
 }
 
 export interface Initialized<Sample, Batch> {
   engine: Engine;
   optimizer: Optimizer;
   trainLoader: DataLoader<Sample, Batch> | null;
-  lrScheduler: LrSchedule;
+  lrScheduler: ScheduleSet;
 }
 
 /**
@@ -70,8 +68,8 @@ export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
   }
   if (resolved.seed !== null) seed(resolved.seed);
   const device = findDevice(options.device ?? 'auto');
-  const engine = buildEngine(model, resolved, device, options.monitors);
-  const { optimizer, schedule: lrScheduler } = engine.parts;
+  const engine = buildEngine(model, resolved, device, options);
+  const { optimizer, schedules: lrScheduler } = engine.parts;
   const trainLoader = trainingData
     ? new DataLoader<Sample, Batch>(trainingData, {
         batchSize: engine.trainMicroBatchSizePerGpu(),

@@ -28,6 +28,7 @@ export interface DsConfig {
   /** Dtype of reductions over ranks; no effect on one process. */
   communication_data_type?: 'fp16' | 'bf16' | 'fp32' | null;
   /** Global steps between two progress lines; null prints none. Default null. */
+  managed_gradient_accumulation?: boolean;
   steps_per_print?: number | null;
   /** Seed of the library's generator; null leaves the generator as it is. Default null. */
   seed?: number | null;
@@ -182,6 +183,7 @@ export interface ResolvedConfig {
   readonly train_batch_size: number;
   readonly train_micro_batch_size_per_gpu: number;
   readonly gradient_accumulation_steps: number;
+  readonly managed_gradient_accumulation: boolean;
   readonly optimizer: ResolvedOptimizer | null;
   readonly scheduler: ResolvedScheduler | null;
   readonly fp16: Filled<Fp16Config>;

@@ -4,10 +4,12 @@ import { ConstantLr } from '../optim/constant.js';
 import { CosineAnnealingLr } from '../optim/cosine-annealing.js';
 import { ExponentialLr } from '../optim/exponential.js';
 import { OneCycle } from '../optim/one-cycle.js';
+import type { ParamGroup } from '../optim/param-groups.js';
 import { PolynomialLr } from '../optim/polynomial.js';
 import { LrRangeTest } from '../optim/range-test.js';
 import { ReduceLrOnPlateau } from '../optim/reduce-on-plateau.js';
-import { FixedLr, type LrSchedule } from '../optim/schedule.js';
+import type { LrSchedule } from '../optim/schedule.js';
+import { ScheduleSet } from '../optim/schedule-set.js';
 import { StepLr } from '../optim/step-decay.js';
 import { WarmupLr } from '../optim/warmup.js';
 import { WarmupCosineLr } from '../optim/warmup-cosine.js';
@@ -19,9 +21,17 @@ type Params = { [S in ResolvedScheduler as S['type']]: S['params'] };
 /** Makes a schedule for an optimizer whose rate is `baseLr`. */
 type Builder<Type extends keyof Params> = (params: Params[Type], baseLr: number) => LrSchedule;
 
-/** The schedule that `scheduler` names; without one the optimizer's rate `baseLr` stays. */
-export function buildSchedule(scheduler: ResolvedScheduler | null, baseLr: number): LrSchedule {
-  return scheduler ? build(scheduler, baseLr) : new FixedLr(baseLr);
+/** A schedule of the type that `scheduler` names for each group of the optimizer; none without one. */
+export function buildSchedules(
+  scheduler: ResolvedScheduler | null,
+  groups: readonly ParamGroup[],
+): ScheduleSet {
+  return new ScheduleSet(scheduler ? groups.map(({ lr }) => buildSchedule(scheduler, lr)) : []);
+}
+
+/** The schedule that a configuration names, for a group whose rate is `baseLr`. */
+export function buildSchedule(scheduler: ResolvedScheduler, baseLr: number): LrSchedule {
+  return build(scheduler, baseLr);
 }
 
 function build<Type extends keyof Params>(

@@ -4,59 +4,111 @@ import { DsError } from '../errors.js';
 import type { Monitor } from '../monitor/index.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
-import { AdamW } from '../optim/adamw.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../optim/loss-scale.js';
 import { canSpeculate, type Optimizer } from '../optim/optimizer.js';
+import type { ParamGroup, ParamsOf } from '../optim/param-groups.js';
+import type { LrSchedule } from '../optim/schedule.js';
+import { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import type { Tensor } from '../tensor/index.js';
 import { OffloadPlacement } from '../zero/offload.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
 import { SpeculativeOffload } from '../zero/speculative-offload.js';
 import { Unit, type UnitParameter } from '../zero/unit.js';
-import { buildSchedule } from './build-schedule.js';
+import { managed, unmanaged } from './accumulation.js';
+import { buildOptimizer } from './build-optimizer.js';
+import { buildSchedules } from './build-schedule.js';
 import { Engine } from './engine.js';
 import { buildObservers } from './monitoring.js';
 import { EventTimer, untimed } from './phase-timer.js';
 import { StepControl } from './step-control.js';
 
+/** What a caller of initialize() brings beside the configuration; each wins over what the file says. */
+export interface Clients {
+  /** Parameters to train, or groups of them. Default: every parameter of the model that wants a gradient. */
+  modelParameters?: ParamsOf<ParamGroup>;
+  optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
+  /** One schedule for all groups, or a function that gives one, or one per group. */
+  lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
+  /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
+  monitors?: readonly Monitor[];
+}
+
 /**
- * Builds the engine for one process; `monitors` are the caller's own. Throws DS_CONFIG when the
- * configuration names no optimizer, DS_IO when a monitor cannot write.
+ * Builds the engine for one process. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are
+ * wrong, DS_IO when a monitor cannot write.
  */
 export function buildEngine(
   module: Module,
   config: ResolvedConfig,
   device: Device,
-  monitors: readonly Monitor[] = [],
+  clients: Clients = {},
 ): Engine {
-  const optimizer = buildOptimizer(config);
-  const observers = buildObservers(config, monitors);
+  const optimizer = findOptimizer(module, config, clients);
+  const observers = buildObservers(config, clients.monitors ?? []);
   module.moveBuffers(device);
-  const units = buildUnits(module, weightDType(config), device);
+  const units = buildUnits(module, optimizer.groups, weightDType(config), device);
   const placement = buildPlacement(config, optimizer, device);
   for (const unit of units) placement.adopt(unit);
   const control = new StepControl(device, units, {
     maxNorm: config.gradient_clipping,
     skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
   });
+  const accumulationSteps = config.gradient_accumulation_steps;
   return new Engine({
     module,
+    config,
     device,
     units,
     placement,
     optimizer,
     control,
-    schedule: buildSchedule(config.scheduler, optimizer.groups[0]?.lr ?? 0),
+    schedules: findSchedules(config, optimizer, clients),
     scaler: buildScaler(config),
     batch: {
       train: config.train_batch_size,
       microPerDevice: config.train_micro_batch_size_per_gpu,
-      accumulationSteps: config.gradient_accumulation_steps,
+      accumulationSteps,
     },
+    accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
     timer: config.wall_clock_breakdown ? new EventTimer(device) : untimed,
     observers,
   });
+}
+
+function findOptimizer(
+  module: Module,
+  { optimizer: section }: ResolvedConfig,
+  { optimizer, modelParameters }: Clients,
+): Optimizer {
+  if (optimizer && typeof optimizer !== 'function') return optimizer;
+  const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  const params = modelParameters ?? trainable;
+  return optimizer ? optimizer(params) : buildOptimizer(section, params);
+}
+
+function findSchedules(
+  { scheduler }: ResolvedConfig,
+  optimizer: Optimizer,
+  { lrScheduler }: Clients,
+): ScheduleSet {
+  const { groups } = optimizer;
+  if (!lrScheduler) return buildSchedules(scheduler, groups);
+  const given = typeof lrScheduler === 'function' ? lrScheduler(optimizer) : lrScheduler;
+  if (!isList(given)) return new ScheduleSet(groups.map(() => given));
+  if (given.length === groups.length) return new ScheduleSet(given);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initialize lrScheduler',
+    expected: `a schedule, or one for each of ${groups.length} groups`,
+    got: `${given.length} schedules`,
+  });
+}
+
+function isList<T>(value: T | readonly T[]): value is readonly T[] {
+  return Array.isArray(value);
 }
 
 /** The dtype of weights, activations and gradients. */
@@ -67,37 +119,71 @@ function weightDType(config: ResolvedConfig): DType {
 
 /**
  * Root parameters first (embeddings are read first), then the model's units in forward order. A parameter with several
- * names belongs to the first unit that has it; a frozen one belongs to none: it has no gradient and no state.
+ * names belongs to the first unit that has it; one that is frozen, or in no group, belongs to none: it gets no gradient
+ * and keeps no state.
  */
-function buildUnits(module: Module, dtype: DType, device: Device): Unit[] {
-  const taken = new Set<Parameter>();
-  const inner = module.units();
-  const owned = inner.map((unit) => new Set(unit.module.parameters()));
-  const rest: UnitParameter[] = [];
-  for (const [name, parameter] of module.namedParameters()) {
-    if (!parameter.requiresGrad) parameter.moveTo(device, dtype);
-    else if (!owned.some((set) => set.has(parameter))) rest.push({ name, parameter, group: 0 });
+function buildUnits(
+  module: Module,
+  groups: readonly ParamGroup[],
+  dtype: DType,
+  device: Device,
+): Unit[] {
+  const groupOf = indexGroups(module, groups);
+  for (const parameter of module.parameters()) {
+    if (parameter.requiresGrad && groupOf.has(parameter)) continue;
+    parameter.requiresGrad = false;
+    parameter.moveTo(device, dtype);
   }
+  const inner = module.units();
+  const owned = new Set(inner.flatMap((unit) => unit.module.parameters()));
+  const taken = new Set<Parameter>();
+  const take = (named: Iterable<[string, Parameter]>, prefix: string): UnitParameter[] => {
+    const found: UnitParameter[] = [];
+    for (const [name, parameter] of named) {
+      if (!parameter.requiresGrad || taken.has(parameter)) continue;
+      taken.add(parameter);
+      found.push({ name: prefix + name, parameter, group: groupOf.get(parameter) as number });
+    }
+    return found;
+  };
+  const root = [...module.namedParameters()].filter(([, parameter]) => !owned.has(parameter));
+  const rest = take(root, '');
   const units = rest.length > 0 ? [new Unit('root', module, rest, dtype, device)] : [];
   for (const { name, module: part } of inner) {
-    const parameters: UnitParameter[] = [];
-    for (const [inside, parameter] of part.namedParameters()) {
-      if (taken.has(parameter) || !parameter.requiresGrad) continue;
-      taken.add(parameter);
-      parameters.push({ name: `${name}.${inside}`, parameter, group: 0 });
-    }
+    const parameters = take(part.namedParameters(), `${name}.`);
     if (parameters.length > 0) units.push(new Unit(name, part, parameters, dtype, device));
   }
   return units;
 }
 
+/** The group of each parameter. Throws DS_ARGUMENT for one that is not the model's. */
+function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor, number> {
+  const own = new Set<Tensor>(module.parameters());
+  const groupOf = new Map<Tensor, number>();
+  groups.forEach(({ params }, index) => {
+    for (const parameter of params) {
+      if (!own.has(parameter)) throw foreign(index, parameter);
+      groupOf.set(parameter, index);
+    }
+  });
+  return groupOf;
+}
+
+function foreign(group: number, { shape }: Tensor): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `initialize, parameter group ${group}`,
+    expected: 'parameters of the model',
+    got: `a tensor [${shape.join(', ')}] that is none of them`,
+  });
+}
+
 /** Speculation overlaps host and device: on the CPU alone there is nothing to overlap. */
 function buildPlacement(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
   const { device: home, super_offload: wanted } = config.zero_optimization.offload_optimizer;
-  if (home !== 'cpu') return new ResidentPlacement(optimizer.stateNames);
+  if (home !== 'cpu') return new ResidentPlacement(optimizer);
   const able = canSpeculate(optimizer);
-  if (!(wanted ?? (able && device.kind !== 'cpu')))
-    return new OffloadPlacement(device, optimizer.stateNames);
+  if (!(wanted ?? (able && device.kind !== 'cpu'))) return new OffloadPlacement(device, optimizer);
   if (able) return new SpeculativeOffload(device, optimizer);
   throw new DsError({
     code: 'DS_CONFIG',
@@ -105,27 +191,6 @@ function buildPlacement(config: ResolvedConfig, optimizer: Optimizer, device: De
     expected: 'an optimizer whose update can be tried out, such as AdamW',
     got: optimizer.name,
     hint: 'Set super_offload to false, or leave it out.',
-  });
-}
-
-function buildOptimizer({ optimizer }: ResolvedConfig): Optimizer {
-  if (!optimizer) {
-    throw new DsError({
-      code: 'DS_CONFIG',
-      op: 'optimizer',
-      expected: 'an optimizer',
-      got: 'none',
-      hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } } to the configuration.',
-    });
-  }
-  const { lr, betas, eps, weight_decay, bias_correction, adam_w_mode } = optimizer.params;
-  return new AdamW({
-    lr,
-    betas: [betas[0] as number, betas[1] as number],
-    eps,
-    weightDecay: weight_decay,
-    biasCorrection: bias_correction,
-    decoupled: optimizer.type === 'AdamW' || adam_w_mode,
   });
 }
 

@@ -1,14 +1,18 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
+import type { ResolvedConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { LossScaler } from '../optim/loss-scale.js';
 import type { Optimizer } from '../optim/optimizer.js';
-import type { LrSchedule } from '../optim/schedule.js';
+import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { backward, held, Scope, surrenderResult, Tensor, within } from '../tensor/index.js';
 import type { Placement, UpdatePlan } from '../zero/placement.js';
 import type { Unit } from '../zero/unit.js';
+import { type Accumulation, managed } from './accumulation.js';
+import { misuse, nonfinite, requireLoss } from './engine-errors.js';
+import { GradientCollector } from './gradient-collector.js';
 import type { StepObserver } from './observer.js';
 import {
   EventTimer,
@@ -29,15 +33,17 @@ import type { StepControl, Verdict } from './step-control.js';
 /** Everything the engine is made of; build.ts puts it together. */
 export interface EngineParts {
   module: Module;
+  config: ResolvedConfig;
   device: Device;
   /** In forward order. */
   units: readonly Unit[];
   placement: Placement;
   optimizer: Optimizer;
-  schedule: LrSchedule;
+  schedules: ScheduleSet;
   scaler: LossScaler;
   control: StepControl;
   batch: BatchSizes;
+  accumulation: Accumulation;
   timer: PhaseTimer;
   observers: readonly StepObserver[];
 }
@@ -64,13 +70,15 @@ export interface Progress {
 export class Engine {
   readonly module: Module;
   readonly device: Device;
+  readonly config: ResolvedConfig;
   readonly progress: Progress = {
     globalSteps: 0,
     globalSamples: 0,
     skippedSteps: 0,
     appliedSteps: 0,
   };
-  private microSteps = 0;
+  private batch: BatchSizes;
+  private readonly gradients: GradientCollector;
   private stepped = false;
   private lastVerdict: Verdict | null = null;
   private readonly results = new Scope();
@@ -80,11 +88,24 @@ export class Engine {
   constructor(readonly parts: EngineParts) {
     this.module = parts.module;
     this.device = parts.device;
+    this.config = parts.config;
+    this.batch = parts.batch;
     this.timer = parts.timer;
-    this.removeHooks = parts.units.map((unit) => {
-      unit.onReady = () => this.gradReady(unit);
-      return unit.module.registerForwardPreHook(() => parts.placement.awaitWeights(unit));
-    });
+    const { units, control, placement } = parts;
+    this.gradients = new GradientCollector(
+      {
+        ...{ units, control, placement },
+        lossScale: () => this.lossScale,
+        plan: (gradientScale) => this.planUpdate(gradientScale),
+        onMicroBatch: () => {
+          this.progress.globalSamples += this.batch.microPerDevice * this.worldSize;
+        },
+      },
+      parts.accumulation,
+    );
+    this.removeHooks = units.map((unit) =>
+      unit.module.registerForwardPreHook(() => placement.awaitWeights(unit)),
+    );
   }
 
   /** Runs the model. Throws what the model throws. */
@@ -109,46 +130,72 @@ export class Engine {
    * when the previous step's loss was not finite and no smaller loss scale can help.
    */
   backward(loss: Tensor): void {
-    this.resolve();
-    requireLoss(loss);
-    this.requireStep();
-    const { units, scaler, control, placement, batch } = this.parts;
-    if (this.isGradientAccumulationBoundary()) placement.prepare(this.planUpdate());
+    requireLoss('engine.backward', loss);
+    const { lossScale } = this;
+    const { divisor } = this.gradients.accumulation;
     this.timer.time('backward', () => {
-      for (const unit of units) unit.expect();
-      const seed = scalar(scaler.scale / batch.accumulationSteps, loss);
-      backward(loss, [seed]);
-      seed.release();
-      for (const unit of units) unit.finish();
-      control.addLoss(loss);
-      if (this.isGradientAccumulationBoundary()) control.decide(scaler.scale);
+      this.gradients.run(lossScale, () => {
+        const seed = scalar(lossScale / divisor, loss);
+        backward(loss, [seed]);
+        seed.release();
+        this.parts.control.addLoss(loss);
+      });
     });
-    this.microSteps++;
-    this.progress.globalSamples += batch.microPerDevice;
+  }
+
+  /**
+   * The loss times the loss scale, for loss.backward() in fp16 (see scaleJointLoss for a loss of several engines), and
+   * the loss that monitors are told.
+   */
+  scale(loss: Tensor): Tensor {
+    requireLoss('engine.scale', loss);
+    const { lossScale } = this;
+    this.expectScaled(lossScale);
+    this.parts.control.addLoss(loss);
+    return lossScale === 1 ? loss : loss.mul(lossScale);
+  }
+
+  /** The loss of the coming loss.backward() was multiplied with `factor`; scale() does both. */
+  expectScaled(factor: number): void {
+    this.gradients.expectScaled(factor);
+  }
+
+  /**
+   * Ends a micro-batch whose gradients came from loss.backward(), of any number of losses and engines; step() does it
+   * when it was left out. Gradients are handed over here, not while backward runs: engine.backward() overlaps more.
+   */
+  backwardEpilogue(): void {
+    this.gradients.endDirect();
   }
 
   /** Applies the update at the accumulation boundary; before it, does nothing. */
   step(): void {
-    if (this.microSteps === 0) {
-      throw new DsError({
-        code: 'DS_AUTOGRAD',
-        op: 'engine.step',
-        expected: 'backward() before step()',
-        got: 'no gradient since the last step',
-      });
-    }
-    if (this.microSteps < this.parts.batch.accumulationSteps) return;
-    this.microSteps = 0;
-    this.stepped = true;
+    if (!this.gradients.complete()) return;
     const { placement, control } = this.parts;
-    this.timer.time('step', () => placement.update(control.control, this.planUpdate()));
+    const plan = this.planUpdate(this.gradients.gradientScale);
+    this.timer.time('step', () => placement.update(control.control, plan));
+    this.gradients.restart();
+    this.stepped = true;
     this.progress.globalSteps++;
     this.timer.finishStep(this.globalSteps, this.globalSamples);
   }
 
+  /**
+   * Backwards inside `body` add gradients without counting as micro-batches and without being reduced; step() has no
+   * place there. Source: DeepSpeed's no_sync(), here at every stage.
+   */
+  noSync<Result>(body: () => Result): Result {
+    return this.gradients.noSync(body);
+  }
+
   /** True when the next (or the just finished) backward() completes an accumulation step. */
   isGradientAccumulationBoundary(): boolean {
-    return this.microSteps >= this.parts.batch.accumulationSteps - 1;
+    return this.gradients.boundary;
+  }
+
+  /** Forgets the gradients accumulated since the last step. */
+  zeroGrad(): void {
+    this.gradients.drop();
   }
 
   train(): this {
@@ -198,16 +245,64 @@ export class Engine {
   }
 
   trainBatchSize(): number {
-    return this.parts.batch.train;
+    return this.batch.train;
   }
 
   trainMicroBatchSizePerGpu(): number {
-    return this.parts.batch.microPerDevice;
+    return this.batch.microPerDevice;
   }
 
   gradientAccumulationSteps(): number {
-    return this.parts.batch.accumulationSteps;
+    return this.batch.accumulationSteps;
   }
+
+  /**
+   * Another global batch from the next step on: the accumulation steps change, the micro-batch stays. Throws
+   * DS_ARGUMENT unless it is a multiple of the micro-batch over all ranks. Source: DeepSpeed's set_train_batch_size.
+   */
+  setTrainBatchSize(train: number): void {
+    const { microPerDevice } = this.batch;
+    const steps = train / (microPerDevice * this.worldSize);
+    if (!Number.isInteger(steps) || steps < 1) {
+      const unit = microPerDevice * this.worldSize;
+      throw misuse('engine.setTrainBatchSize', `a positive multiple of ${unit}`, String(train));
+    }
+    this.setBatch('engine.setTrainBatchSize', microPerDevice, steps);
+  }
+
+  /** Another micro-batch from the next step on: the accumulation steps stay, the global batch follows. */
+  setTrainMicroBatchSize(microPerDevice: number): void {
+    if (!Number.isInteger(microPerDevice) || microPerDevice < 1) {
+      throw misuse('engine.setTrainMicroBatchSize', 'a positive integer', String(microPerDevice));
+    }
+    this.setBatch('engine.setTrainMicroBatchSize', microPerDevice, this.batch.accumulationSteps);
+  }
+
+  /** Global steps between two progress lines; null prints none. */
+  stepsPerPrint(): number | null {
+    return this.config.steps_per_print;
+  }
+
+  gradientClipping(): number {
+    return this.config.gradient_clipping;
+  }
+
+  zeroOptimizationStage(): number {
+    return this.config.zero_optimization.stage;
+  }
+
+  get optimizer(): Optimizer {
+    return this.parts.optimizer;
+  }
+
+  get lrScheduler(): ScheduleSet {
+    return this.parts.schedules;
+  }
+
+  /** This process among all, among those of its machine, and how many there are. */
+  readonly globalRank = 0;
+  readonly localRank = 0;
+  readonly worldSize = 1;
 
   /** Times the phases from now on, as wall_clock_breakdown does from the start. */
   recordPhases(): void {
@@ -255,39 +350,33 @@ export class Engine {
     for (const unit of this.parts.units) unit.dispose();
   }
 
-  private requireStep(): void {
-    const { accumulationSteps } = this.parts.batch;
-    if (this.microSteps < accumulationSteps) return;
-    throw new DsError({
-      code: 'DS_AUTOGRAD',
-      op: 'engine.backward',
-      expected: `step() after ${accumulationSteps} backward()s (gradient_accumulation_steps)`,
-      got: 'another backward()',
-      hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary.',
-    });
+  private setBatch(op: string, microPerDevice: number, accumulationSteps: number): void {
+    if (this.gradients.microSteps > 0) {
+      throw misuse(op, 'no gradients of an unfinished step', 'some');
+    }
+    const train = microPerDevice * accumulationSteps * this.worldSize;
+    this.batch = { train, microPerDevice, accumulationSteps };
+    if (this.config.managed_gradient_accumulation) {
+      this.gradients.accumulation = managed(accumulationSteps);
+    }
   }
 
   /** The coming update; its number and hyperparameters are certain once the last verdict was taken. */
-  private planUpdate(): UpdatePlan {
-    const { optimizer, schedule, scaler } = this.parts;
+  private planUpdate(gradientScale: number): UpdatePlan {
+    const { optimizer, schedules } = this.parts;
     const step = this.progress.appliedSteps + 1;
-    for (const group of optimizer.groups) schedule.apply(group, step - 1);
+    schedules.apply(optimizer.groups, step - 1);
+    const settings = { step, groups: optimizer.groups.map((group) => ({ ...group })) };
     return {
-      settings: { step, groups: optimizer.groups.map((group) => ({ ...group })) },
-      lossScale: scaler.scale,
-      apply: (range, run) => optimizer.update(range, range.group, step, run),
+      settings,
+      gradientScale,
+      apply: (range, run) => optimizer.update(range, settings, run),
     };
-  }
-
-  private gradReady(unit: Unit): void {
-    if (!this.isGradientAccumulationBoundary()) return;
-    this.parts.control.add(unit);
-    this.parts.placement.gradReady(unit);
   }
 
   /** Takes the last step's verdict: counters, loss scale, and an error when training cannot go on. */
   private resolve(): void {
-    if (!this.stepped && this.microSteps > 0) return;
+    if (!this.stepped && this.gradients.microSteps > 0) return;
     const verdict = this.parts.control.take();
     if (!verdict) return;
     this.lastVerdict = verdict;
@@ -298,13 +387,15 @@ export class Engine {
     } finally {
       this.report(verdict);
     }
-    if (!Number.isFinite(verdict.loss) && !this.parts.scaler.dynamic) throw this.nonfinite(verdict);
+    const { loss } = verdict;
+    if (loss !== null && !Number.isFinite(loss) && !this.parts.scaler.dynamic)
+      throw nonfinite(this.globalSteps, verdict);
   }
 
   /** Tells the observers of the last step, and the times of those before it. */
   private report({ applied, loss, norm }: Verdict): void {
     const { globalSteps: step, globalSamples: samples, skippedSteps: skipped } = this.progress;
-    const betas = this.parts.optimizer.groups.map((group) => group.betas);
+    const betas = this.parts.optimizer.groups.map(({ betas = [] }) => betas);
     const lossScale = this.parts.scaler.scale;
     const counts = { step, samples, skipped };
     const report = { ...counts, applied, loss, norm, lr: this.rates(), betas, lossScale };
@@ -331,32 +422,19 @@ export class Engine {
   }
 
   private rates(): number[] {
-    const { schedule, optimizer } = this.parts;
-    return optimizer.groups.map(() => schedule.lr(this.progress.appliedSteps));
-  }
-
-  private nonfinite(verdict: Verdict): DsError {
-    return new DsError({
-      code: 'DS_NONFINITE',
-      op: `step ${this.progress.globalSteps}`,
-      expected: 'a finite loss',
-      got: `${verdict.loss}`,
-      hint: verdict.applied
-        ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
-        : 'The update was skipped, the weights are as before. Check the data, or lower the learning rate.',
-    });
+    const { schedules, optimizer } = this.parts;
+    return schedules.rates(optimizer.groups, this.progress.appliedSteps);
   }
 }
 
-function requireLoss(loss: Tensor): void {
-  if (loss.numel === 1 && loss.dtype === 'f32') return;
-  throw new DsError({
-    code: 'DS_SHAPE',
-    op: 'engine.backward',
-    expected: 'a loss of one f32 element',
-    got: `[${loss.shape.join(', ')}] ${loss.dtype}`,
-    hint: "Reduce it first, for example with .mean(), and cast it with .to('f32').",
-  });
+/**
+ * A loss over the outputs of several engines, scaled for one loss.backward(): by the smallest of their loss scales. End
+ * the backward with engines.map((engine) => engine.backwardEpilogue()).
+ */
+export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor {
+  const factor = Math.min(...engines.map(({ lossScale }) => lossScale));
+  for (const engine of engines) engine.expectScaled(factor);
+  return factor === 1 ? loss : loss.mul(factor);
 }
 
 /** A held tensor like `like` with one value; the caller releases it. */

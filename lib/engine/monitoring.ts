@@ -11,10 +11,10 @@ import {
 import type { FinishedStep, StepObserver } from './observer.js';
 import type { TimedStep } from './phase-timer.js';
 
-/** A name and where its value comes from; x is the number of global samples. */
+/** A name and where its value comes from, null when the step has none; x is the number of global samples. */
 interface Metric {
   name: string;
-  of(report: FinishedStep): number;
+  of(report: FinishedStep): number | null;
 }
 
 const TRAIN_LOSS: Metric = { name: 'Train/Samples/train_loss', of: ({ loss }) => loss };
@@ -30,7 +30,11 @@ class MetricEvents implements StepObserver {
 
   stepFinished(report: FinishedStep): void {
     const { samples: step } = report;
-    this.monitor.write(this.metrics.map(({ name, of }) => ({ name, value: of(report), step })));
+    const events = this.metrics.flatMap(({ name, of }) => {
+      const value = of(report);
+      return value === null ? [] : [{ name, value, step }];
+    });
+    this.monitor.write(events);
   }
 
   flush(): Promise<void> {

@@ -12,13 +12,13 @@ export interface FinishedStep {
   skipped: number;
   /** Whether this update changed the weights. */
   applied: boolean;
-  /** Mean over the micro-batches. */
-  loss: number;
+  /** Mean over the micro-batches; null when loss.backward() was used without scale(). */
+  loss: number | null;
   /** Global L2 norm of the gradients before clipping. */
   norm: number;
   /** The rate of each parameter group at the next update, as getLr() gives it. */
   lr: readonly number[];
-  /** Of each parameter group. */
+  /** Of each parameter group; empty where the optimizer has none. */
   betas: readonly (readonly number[])[];
   /** The loss scale of the next backward. */
   lossScale: number;

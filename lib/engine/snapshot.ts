@@ -2,6 +2,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { type NamedTensor, openCheckpoint, saveCheckpoint } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { hyperparameters } from '../optim/param-groups.js';
 import { getRandomState, setRandomState } from '../tensor/index.js';
 import type { Slot } from '../zero/layout.js';
 import type { Unit } from '../zero/unit.js';
@@ -37,8 +38,30 @@ function* slotsOf(engine: Engine): Generator<{ unit: Unit; slot: Slot }> {
   for (const unit of engine.parts.units) for (const slot of unit.layout.slots) yield { unit, slot };
 }
 
-function stateNames(engine: Engine): string[] {
-  return ['master', ...engine.parts.optimizer.stateNames];
+/** What is kept of a parameter: its master weights and the state of its group. */
+function stateNames(engine: Engine, slot: Slot): string[] {
+  return ['master', ...Object.keys(engine.parts.optimizer.initialState(slot.group))];
+}
+
+/** The hyperparameters of every group. */
+function groupSettings({ parts }: Engine): JsonObject[] {
+  return parts.optimizer.groups.map((group) => hyperparameters(group) as unknown as JsonObject);
+}
+
+function restoreGroups({ parts }: Engine, saved: readonly JsonObject[], path: string): void {
+  const { groups } = parts.optimizer;
+  if (saved.length !== groups.length) {
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: path,
+      expected: `${groups.length} parameter groups`,
+      got: `${saved.length}`,
+      hint: 'Build the optimizer with the groups that it was saved with.',
+    });
+  }
+  groups.forEach((group, i) => {
+    Object.assign(group, saved[i]);
+  });
 }
 
 /**
@@ -52,13 +75,13 @@ export async function saveEngine(
 ): Promise<string> {
   engine.synchronize();
   await engine.flushMonitors();
-  const { placement, scaler, schedule } = engine.parts;
+  const { placement, scaler, schedules } = engine.parts;
   const modelTensors: NamedTensor[] = [];
   for (const [name, tensor] of engine.module.namedParameters()) modelTensors.push({ name, tensor });
   for (const [name, tensor] of engine.module.namedBuffers()) modelTensors.push({ name, tensor });
   const optimizerTensors: NamedTensor[] = [];
   for (const { unit, slot } of slotsOf(engine)) {
-    for (const state of stateNames(engine)) {
+    for (const state of stateNames(engine, slot)) {
       const tensor = placement.stateOf(unit, slot, state);
       optimizerTensors.push({ name: stateKey(slot.name, state), tensor });
     }
@@ -66,7 +89,8 @@ export async function saveEngine(
   const state: JsonObject = {
     progress: { ...engine.progress },
     scaler: scaler.state(),
-    schedule: schedule.stateDict(),
+    schedule: schedules.stateDict(),
+    groups: groupSettings(engine),
     random: { ...getRandomState() },
     clientState,
   };
@@ -90,10 +114,9 @@ export async function loadEngine(
   engine.synchronize();
   const checkpoint = await openCheckpoint(dir, tag);
   requireSameModel(engine, checkpoint.names(), checkpoint.path);
-  const { placement, scaler, schedule, units } = engine.parts;
-  const wanted = loadOptimizerStates ? stateNames(engine) : ['master'];
+  const { placement, scaler, schedules, units } = engine.parts;
   for (const { unit, slot } of slotsOf(engine)) {
-    for (const state of wanted) {
+    for (const state of loadOptimizerStates ? stateNames(engine, slot) : ['master']) {
       const into = placement.stateOf(unit, slot, state);
       try {
         await checkpoint.readInto(stateKey(slot.name, state), into);
@@ -111,13 +134,15 @@ export async function loadEngine(
     progress: Progress & JsonObject;
     scaler: JsonObject;
     schedule: JsonObject;
+    groups: JsonObject[];
     random: { seed: number; offset: number };
     clientState: JsonObject;
   };
   if (loadOptimizerStates) {
     Object.assign(engine.progress, state.progress);
     scaler.load(state.scaler);
-    schedule.loadStateDict(state.schedule);
+    schedules.loadStateDict(state.schedule);
+    restoreGroups(engine, state.groups, checkpoint.path);
     setRandomState(state.random);
   }
   return { path: checkpoint.path, tag: checkpoint.tag, clientState: state.clientState };

@@ -13,8 +13,8 @@ export interface Verdict {
   finite: boolean;
   /** False when the update was skipped because of a non-finite gradient. */
   applied: boolean;
-  /** Mean over the step's micro-batches. */
-  loss: number;
+  /** Mean over the step's micro-batches; null when the engine was told of none. */
+  loss: number | null;
 }
 
 export interface ControlOptions {
@@ -71,13 +71,18 @@ export class StepControl {
     sum.release();
   }
 
-  /** Computes the control from the units' sums; the gradients carry the factor `lossScale`. */
-  decide(lossScale: number): void {
+  /** Forgets the losses added since the last decide(). */
+  dropLosses(): void {
+    this.microBatches = 0;
+  }
+
+  /** Computes the control from the units' sums; the gradients carry the factor `gradientScale`. */
+  decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
     kernels.gradientControl({
       partials: this.partials,
       control: this.control,
-      lossScale,
+      lossScale: gradientScale,
       maxNorm,
       skipNonfinite,
     });
@@ -110,7 +115,7 @@ export class StepControl {
       number,
       number,
     ];
-    const loss = sum / this.microBatches;
+    const loss = this.microBatches > 0 ? sum / this.microBatches : null;
     this.microBatches = 0;
     return { applied: applied !== 0, norm, finite: finite !== 0, loss };
   }

@@ -1,14 +1,19 @@
 // Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import type {
-  ParamGroup,
   SpeculationTensors,
   SpeculativeOptimizer,
   StepGradient,
   UpdateSettings,
   UpdateTensors,
 } from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
+
+export interface AdamGroup extends ParamGroup {
+  betas: readonly [number, number];
+  eps: number;
+}
 
 export interface AdamWOptions {
   /** Default 1e-3. */
@@ -29,22 +34,30 @@ export interface AdamWOptions {
  * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
  * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h.
  */
-export class AdamW implements SpeculativeOptimizer {
+export class AdamW implements SpeculativeOptimizer<AdamGroup> {
   readonly name = 'AdamW';
-  readonly stateNames = ['exp_avg', 'exp_avg_sq'] as const;
-  readonly groups: ParamGroup[];
+  readonly groups: AdamGroup[];
   private readonly biasCorrection: boolean;
   private readonly decoupled: boolean;
 
-  constructor(options: AdamWOptions = {}) {
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<AdamGroup>, options: AdamWOptions = {}) {
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
-    this.groups = [{ lr, betas, eps, weightDecay }];
+    this.groups = makeGroups<AdamGroup>('AdamW', params, { lr, betas, eps, weightDecay });
     this.biasCorrection = options.biasCorrection ?? true;
     this.decoupled = options.decoupled ?? true;
   }
 
-  update(tensors: UpdateTensors, group: number, step: number, kernels: UpdateKernels): void {
-    const { master, grad, weight, state, control } = tensors;
+  initialState(): { exp_avg: number; exp_avg_sq: number } {
+    return { exp_avg: 0, exp_avg_sq: 0 };
+  }
+
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<AdamGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, master, grad, weight, state, control } = tensors;
     kernels.adamW({
       master,
       m: state.exp_avg!,
@@ -52,13 +65,14 @@ export class AdamW implements SpeculativeOptimizer {
       grad,
       weight,
       control,
-      ...this.scalars({ step, groups: this.groups }, group),
+      ...this.scalars(settings, group),
     });
   }
 
-  speculate(tensors: SpeculationTensors, group: number, kernels: UpdateKernels): void {
-    const { master, state, previous, next, weight } = tensors;
-    const either = (previous ?? next) as StepGradient;
+  speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void {
+    const { group, master, state, previous, next, weight } = tensors;
+    const either = (previous ?? next) as StepGradient<AdamGroup>;
+    const tried = (next ?? either) as StepGradient<AdamGroup>;
     kernels.adamWSpeculate({
       master,
       m: state.exp_avg!,
@@ -69,12 +83,12 @@ export class AdamW implements SpeculativeOptimizer {
       nextControl: next?.control ?? null,
       weight,
       previousRule: this.scalars(either.settings, group),
-      nextRule: this.scalars((next ?? either).settings, group),
+      nextRule: this.scalars(tried.settings, group),
     });
   }
 
-  private scalars({ step, groups }: UpdateSettings, group: number): AdamWScalars {
-    const { lr, betas, eps, weightDecay } = groups[group] as ParamGroup;
+  private scalars({ step, groups }: UpdateSettings<AdamGroup>, group: number): AdamWScalars {
+    const { lr, betas, eps, weightDecay } = groups[group] as AdamGroup;
     const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
     return {
       lr,

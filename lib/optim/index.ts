@@ -1,5 +1,5 @@
 // The door of the optimizer room.
-export { AdamW, type AdamWOptions } from './adamw.js';
+export { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
 export { ConstantLr } from './constant.js';
 export { CosineAnnealingLr } from './cosine-annealing.js';
 export { ExponentialLr } from './exponential.js';
@@ -10,11 +10,13 @@ export {
   StaticLossScaler,
 } from './loss-scale.js';
 export { OneCycle, type OneCycleOptions } from './one-cycle.js';
-export type { Optimizer, ParamGroup, UpdateTensors } from './optimizer.js';
+export type { Optimizer, ParameterPlace, UpdateSettings, UpdateTensors } from './optimizer.js';
+export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';
 export { PolynomialLr } from './polynomial.js';
 export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
 export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
-export { FixedLr, type LrSchedule, type ScheduledGroup } from './schedule.js';
+export type { LrSchedule, ScheduledGroup } from './schedule.js';
+export { ScheduleSet } from './schedule-set.js';
 export { StepLr } from './step-decay.js';
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
 export { WarmupCosineLr } from './warmup-cosine.js';

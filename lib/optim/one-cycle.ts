@@ -90,7 +90,7 @@ export class OneCycle extends PureSchedule {
   override apply(group: ScheduledGroup, appliedSteps: number): void {
     super.apply(group, appliedSteps);
     const momentum = this.momentum(appliedSteps);
-    if (momentum !== null) group.betas = [momentum, SECOND_BETA];
+    if (momentum !== null && group.betas) group.betas = [momentum, SECOND_BETA];
   }
 
   private get cycleSize(): number {

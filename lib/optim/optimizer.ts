@@ -1,39 +1,55 @@
 // What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat range.
 import type { Tensor } from '../tensor/index.js';
+import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Hyperparameters of one group of parameters. */
-export interface ParamGroup {
-  lr: number;
-  betas: readonly [number, number];
-  eps: number;
-  weightDecay: number;
+/** Where one parameter lies in a range, in elements from the range's start. */
+export interface ParameterPlace {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly offset: number;
+  readonly numel: number;
 }
 
-/** The tensors of one range, all flat and of equal length, in one memory. */
+/**
+ * One group's part of one unit: flat tensors of equal length in one memory. Parameters start at multiples of 64
+ * elements; master, gradient and state are zero between them.
+ */
 export interface UpdateTensors {
+  /** Index of the group. */
+  group: number;
+  /** f32 weights that the update changes. */
   master: Tensor;
+  /** Gradient in the weights' dtype, scaled as control[0] undoes. */
   grad: Tensor;
+  /** Receives the updated weights in their dtype; it may be `grad`. Null when master is what the model computes with. */
   weight: Tensor | null;
+  /** f32 optimizer state by name. */
   state: Record<string, Tensor>;
+  /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
   control: Tensor;
+  /** The parameters of the range, in order; none where only part of a parameter is here. */
+  places: readonly ParameterPlace[];
+  /** [places + 1] i64 in the same memory: where each parameter starts, and where the range ends. */
+  starts: Tensor;
 }
 
 /** An update's number, from 1, and the hyperparameters of every group at it. */
-export interface UpdateSettings {
+export interface UpdateSettings<Group extends ParamGroup = ParamGroup> {
   readonly step: number;
-  readonly groups: readonly Readonly<ParamGroup>[];
+  readonly groups: readonly Readonly<Group>[];
 }
 
 /** A range's gradient, the verdict on it, and the settings of the step that it belongs to. */
-export interface StepGradient {
+export interface StepGradient<Group extends ParamGroup = ParamGroup> {
   grad: Tensor;
   control: Tensor;
-  settings: UpdateSettings;
+  settings: UpdateSettings<Group>;
 }
 
 /** The tensors of one range for a pass over two steps. */
 export interface SpeculationTensors {
+  group: number;
   master: Tensor;
   state: Record<string, Tensor>;
   /** The step to commit: master and state change. */
@@ -44,22 +60,23 @@ export interface SpeculationTensors {
   weight: Tensor | null;
 }
 
-export interface Optimizer {
+export interface Optimizer<Group extends ParamGroup = ParamGroup> {
   readonly name: string;
-  /** f32 tensors kept per parameter, in addition to the master weights. Starts as zeros. */
-  readonly stateNames: readonly string[];
-  readonly groups: ParamGroup[];
-  /** Enqueues update number `step` (from 1) of one range of `group`. */
-  update(tensors: UpdateTensors, group: number, step: number, kernels: UpdateKernels): void;
+  readonly groups: Group[];
+  /** f32 tensors kept per parameter of a group beside the master weights: names, and the value that each starts with. */
+  initialState(group: number): Readonly<Record<string, number>>;
+  /** Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is written anyway. */
+  update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
 
 /** An optimizer that can try an update out without storing it. */
-export interface SpeculativeOptimizer extends Optimizer {
+export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
+  extends Optimizer<Group> {
   /**
    * Enqueues the commit of `previous`, then the weights that `next` would give: the bits of update() followed by
    * update(). At least one of the two is present.
    */
-  speculate(tensors: SpeculationTensors, group: number, kernels: UpdateKernels): void;
+  speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }
 
 export function canSpeculate(optimizer: Optimizer): optimizer is SpeculativeOptimizer {

@@ -2,7 +2,7 @@
 // so far.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import type { ParamGroup } from './optimizer.js';
+import type { ParamGroup } from './param-groups.js';
 
 /** What a schedule may set in a group of parameters. */
 export type ScheduledGroup = Pick<ParamGroup, 'lr' | 'betas'>;
@@ -37,19 +37,6 @@ export abstract class PureSchedule implements LrSchedule {
   }
 
   loadStateDict(_state: JsonObject): void {}
-}
-
-/** The same rate for every update. */
-export class FixedLr extends PureSchedule {
-  readonly name = 'fixed';
-
-  constructor(private readonly rate: number) {
-    super();
-  }
-
-  lr(): number {
-    return this.rate;
-  }
 }
 
 /** Throws DS_CONFIG unless `value` is an integer of at least 1. */

@@ -1,4 +1,5 @@
 // Who owns which flat range: pure arithmetic from parameter shapes to offsets, with no device in sight.
+import type { ParameterPlace } from '../optim/optimizer.js';
 import { numel } from '../runtime/view.js';
 
 /** Every parameter starts on a multiple of this many elements, so that 16-byte accesses stay aligned. */
@@ -23,10 +24,17 @@ export interface Range {
   numel: number;
 }
 
+/** The part of a unit that one optimizer group updates, padding included. */
+export interface GroupRange extends Range {
+  group: number;
+  /** Its parameters, by offset from the range's start. */
+  places: readonly ParameterPlace[];
+}
+
 export interface UnitLayout {
   slots: readonly Slot[];
-  /** One contiguous range per optimizer group present, padding included. */
-  groups: readonly (Range & { group: number })[];
+  /** One contiguous range per optimizer group present. */
+  groups: readonly GroupRange[];
   /** Elements between parameters that belong to none: gradients must be zero there. */
   gaps: readonly Range[];
   /** Total elements, a multiple of slotAlignment. */
@@ -39,7 +47,7 @@ const alignUp = (n: number): number => Math.ceil(n / slotAlignment) * slotAlignm
 export function layoutUnit(parameters: readonly ParameterShape[]): UnitLayout {
   const ordered = [...parameters].sort((a, b) => a.group - b.group);
   const slots: Slot[] = [];
-  const groups: (Range & { group: number })[] = [];
+  const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];
   let end = 0;
   for (const parameter of ordered) {
@@ -47,9 +55,14 @@ export function layoutUnit(parameters: readonly ParameterShape[]): UnitLayout {
     const padded = alignUp(size);
     slots.push({ ...parameter, offset: end, numel: size });
     if (padded > size) gaps.push({ offset: end + size, numel: padded - size });
-    const last = groups.at(-1);
-    if (last?.group === parameter.group) last.numel += padded;
-    else groups.push({ group: parameter.group, offset: end, numel: padded });
+    let last = groups.at(-1);
+    if (last?.group !== parameter.group) {
+      last = { group: parameter.group, offset: end, numel: 0, places: [] };
+      groups.push(last);
+    }
+    const { name, shape } = parameter;
+    last.places.push({ name, shape, offset: end - last.offset, numel: size });
+    last.numel += padded;
     end += padded;
   }
   return { slots, groups, gaps, numel: end };

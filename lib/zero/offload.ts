@@ -1,21 +1,22 @@
 // Offload placement: master weights and optimizer state in pinned host memory, Adam on host threads.
 // Source: Ren et al. 2021 (ZeRO-Offload), with the clipping factor known before the first update ("deferred").
+import type { Optimizer } from '../optim/optimizer.js';
 import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { Range, Slot } from './layout.js';
-import { copyFlat, pinned } from './pinned.js';
+import type { Slot } from './layout.js';
+import { copyFlat, pinned, pinnedFilled } from './pinned.js';
 import type { Placement, UpdatePlan } from './placement.js';
-import { mapValues } from './resident.js';
+import { allocateState, type RangeState, stateSlice, stateTensors } from './range-state.js';
 import { sliceFlat, type Unit } from './unit.js';
 
 /** A unit's host side. `grad` receives the gradient and is then overwritten by the updated weights. */
 interface HostUnit {
   master: Tensor;
   grad: Tensor;
-  state: Record<string, Tensor>;
+  ranges: readonly RangeState[];
   /** The gradient has reached the host. */
   arrived: Event;
   /** The updated weights have reached the device. */
@@ -44,7 +45,7 @@ export class OffloadPlacement implements Placement {
 
   constructor(
     private readonly device: Device,
-    private readonly stateNames: readonly string[],
+    private readonly optimizer: Optimizer,
   ) {
     this.d2h = Stream.create(device);
     this.host = Stream.create(device);
@@ -60,9 +61,7 @@ export class OffloadPlacement implements Placement {
     const host: HostUnit = {
       master: pinned(this.device, shape, 'f32'),
       grad: pinned(this.device, shape, unit.weights.dtype),
-      state: Object.fromEntries(
-        this.stateNames.map((name) => [name, pinned(this.device, shape, 'f32')]),
-      ),
+      ranges: allocateState(unit.layout, this.optimizer, pinnedFilled.bind(null, this.device)),
       arrived: new Event(this.device),
       uploaded: new Event(this.device),
       pending: false,
@@ -95,22 +94,23 @@ export class OffloadPlacement implements Placement {
     this.host.wait(this.updated.record(this.d2h));
     for (const [unit, host] of this.units) {
       this.host.wait(host.arrived);
-      for (const range of unit.layout.groups) this.updateRange(host, range, plan);
+      for (const range of host.ranges) this.updateRange(host, range, plan);
       this.upload(unit, host);
     }
   }
 
   private updateRange(
-    { master, grad, state }: HostUnit,
-    range: Range & { group: number },
+    { master, grad }: HostUnit,
+    { range, state, starts }: RangeState,
     plan: UpdatePlan,
   ): void {
-    const cut = (flat: Tensor): Tensor => sliceFlat(flat, range);
-    const gradPart = cut(grad);
-    const parts = { master: cut(master), grad: gradPart, state: mapValues(state, cut) };
-    const weight = grad.dtype === 'f32' ? null : gradPart;
-    plan.apply({ group: range.group, control: this.control, weight, ...parts }, this.kernels);
-    for (const part of [parts.master, gradPart, ...Object.values(parts.state)]) part.release();
+    const { group, places } = range;
+    const part = sliceFlat(grad, range);
+    const parts = { master: sliceFlat(master, range), grad: part };
+    const weight = grad.dtype === 'f32' ? null : part;
+    const tensors = { group, places, starts, state, control: this.control, weight, ...parts };
+    plan.apply(tensors, this.kernels);
+    for (const slice of Object.values(parts)) slice.release();
   }
 
   private upload(unit: Unit, host: HostUnit): void {
@@ -130,8 +130,8 @@ export class OffloadPlacement implements Placement {
   }
 
   stateOf(unit: Unit, slot: Slot, name: string): Tensor {
-    const { master, state } = this.units.get(unit) as HostUnit;
-    return sliceFlat(name === 'master' ? master : (state[name] as Tensor), slot, slot.shape);
+    const { master, ranges } = this.units.get(unit) as HostUnit;
+    return name === 'master' ? sliceFlat(master, slot, slot.shape) : stateSlice(ranges, slot, name);
   }
 
   publish(unit: Unit): void {
@@ -150,17 +150,17 @@ export class OffloadPlacement implements Placement {
 
   get bytes(): { device: number; host: number } {
     let host = this.control.bytes;
-    for (const { master, grad, state } of this.units.values()) {
+    for (const { master, grad, ranges } of this.units.values()) {
       host += master.bytes + grad.bytes;
-      for (const tensor of Object.values(state)) host += tensor.bytes;
+      for (const tensor of stateTensors(ranges)) host += tensor.bytes;
     }
     return { device: 0, host };
   }
 
   dispose(): void {
     this.synchronize();
-    for (const { master, grad, state, arrived, uploaded } of this.units.values()) {
-      for (const tensor of [master, grad, ...Object.values(state)]) tensor.release();
+    for (const { master, grad, ranges, arrived, uploaded } of this.units.values()) {
+      for (const tensor of [master, grad, ...stateTensors(ranges)]) tensor.release();
       arrived.dispose();
       uploaded.dispose();
     }

@@ -2,6 +2,7 @@
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Range } from './layout.js';
@@ -10,6 +11,20 @@ import type { Range } from './layout.js';
 export function pinned(device: Device, shape: readonly number[], dtype: DType): Tensor {
   const bytes = shape.reduce((a, b) => a * b, dtypeSize(dtype));
   return held(() => new Tensor(Buffer.allocatePinned(device, bytes), dtype, shape));
+}
+
+/** The same with every element `value`, written before it returns. */
+export function pinnedFilled(
+  device: Device,
+  shape: readonly number[],
+  dtype: DType,
+  value: number,
+): Tensor {
+  const out = pinned(device, shape, dtype);
+  if (value === 0) return out;
+  kernels.fillOnHost({ out, value }, device.compute);
+  device.compute.synchronize();
+  return out;
 }
 
 /** Enqueues a copy between contiguous tensors of one dtype, by element ranges. */

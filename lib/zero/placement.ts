@@ -1,32 +1,17 @@
 // Where optimizer state lives and how an update reaches the weights: the interface of resident and offloads.
-import type { UpdateSettings } from '../optim/optimizer.js';
+import type { UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
 import type { UpdateKernels } from '../optim/update-kernels.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Slot } from './layout.js';
 import type { Unit } from './unit.js';
 
-/** One optimizer group's part of one unit: flat tensors of equal length in one memory. */
-export interface FlatRange {
-  group: number;
-  /** f32 weights that the update changes. */
-  master: Tensor;
-  /** Gradient in the weights' dtype, scaled by the loss scale. */
-  grad: Tensor;
-  /** Receives the updated weights in their dtype; null when master is what the model computes with. */
-  weight: Tensor | null;
-  /** f32 optimizer state by name. */
-  state: Record<string, Tensor>;
-  /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
-  control: Tensor;
-}
-
 /** The coming update: everything about it that is known before its gradients are. */
 export interface UpdatePlan {
   readonly settings: UpdateSettings;
-  /** The factor that the gradients carry. */
-  readonly lossScale: number;
+  /** The factor that the gradients carry: the loss scale, and more where accumulation was not divided out. */
+  readonly gradientScale: number;
   /** Applies the optimizer's rule to one range with the given kernels. */
-  apply(range: FlatRange, kernels: UpdateKernels): void;
+  apply(range: UpdateTensors, kernels: UpdateKernels): void;
 }
 
 export interface Placement {

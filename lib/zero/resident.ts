@@ -1,29 +1,32 @@
 // Resident placement: master weights and optimizer state stay on the device, updates run on its compute stream.
 
+import type { Optimizer } from '../optim/optimizer.js';
 import { deviceKernels, type UpdateKernels } from '../optim/update-kernels.js';
+import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Slot } from './layout.js';
 import type { Placement, UpdatePlan } from './placement.js';
+import { allocateState, type RangeState, stateSlice, stateTensors } from './range-state.js';
 import { sliceFlat, type Unit } from './unit.js';
 
 interface Held {
   /** The unit's own weights when they are f32. */
   master: Tensor;
-  state: Record<string, Tensor>;
+  ranges: readonly RangeState[];
 }
 
 export class ResidentPlacement implements Placement {
   private readonly units = new Map<Unit, Held>();
   private readonly kernels: UpdateKernels = deviceKernels();
 
-  constructor(private readonly stateNames: readonly string[]) {}
+  constructor(private readonly optimizer: Optimizer) {}
 
   adopt(unit: Unit): void {
     const own = unit.weights.dtype === 'f32';
-    const master = own ? unit.weights.retain() : zerosLike(unit);
-    const state = Object.fromEntries(this.stateNames.map((name) => [name, zerosLike(unit)]));
-    this.units.set(unit, { master, state });
+    const allocate = filled.bind(null, unit);
+    const master = own ? unit.weights.retain() : allocate([unit.layout.numel], 'f32', 0);
+    this.units.set(unit, { master, ranges: allocateState(unit.layout, this.optimizer, allocate) });
     unit.adopt((slot, values) => {
       if (own) return;
       const place = sliceFlat(master, slot, slot.shape);
@@ -37,19 +40,17 @@ export class ResidentPlacement implements Placement {
   gradReady(): void {}
 
   update(control: Tensor, plan: UpdatePlan): void {
-    for (const [unit, { master, state }] of this.units) {
+    for (const [unit, { master, ranges }] of this.units) {
       const grad = unit.grad as Tensor;
-      for (const range of unit.layout.groups) {
-        const cut = (flat: Tensor): Tensor => sliceFlat(flat, range);
+      for (const { range, state, starts } of ranges) {
+        const { group, places } = range;
         const parts = {
-          master: cut(master),
-          grad: cut(grad),
-          weight: master === unit.weights ? null : cut(unit.weights),
-          state: mapValues(state, cut),
+          master: sliceFlat(master, range),
+          grad: sliceFlat(grad, range),
+          weight: master === unit.weights ? null : sliceFlat(unit.weights, range),
         };
-        plan.apply({ group: range.group, control, ...parts }, this.kernels);
-        for (const part of [parts.master, parts.grad, parts.weight]) part?.release();
-        for (const part of Object.values(parts.state)) part.release();
+        plan.apply({ group, places, starts, state, control, ...parts }, this.kernels);
+        for (const part of Object.values(parts)) part?.release();
       }
       unit.dropGrad();
     }
@@ -58,8 +59,8 @@ export class ResidentPlacement implements Placement {
   awaitWeights(): void {}
 
   stateOf(unit: Unit, slot: Slot, name: string): Tensor {
-    const { master, state } = this.units.get(unit) as Held;
-    return sliceFlat(name === 'master' ? master : (state[name] as Tensor), slot, slot.shape);
+    const { master, ranges } = this.units.get(unit) as Held;
+    return name === 'master' ? sliceFlat(master, slot, slot.shape) : stateSlice(ranges, slot, name);
   }
 
   publish(unit: Unit): void {
@@ -73,29 +74,24 @@ export class ResidentPlacement implements Placement {
 
   get bytes(): { device: number; host: number } {
     let device = 0;
-    for (const [unit, { master, state }] of this.units) {
+    for (const [unit, { master, ranges }] of this.units) {
       if (master !== unit.weights) device += master.bytes;
-      for (const tensor of Object.values(state)) device += tensor.bytes;
+      for (const tensor of stateTensors(ranges)) device += tensor.bytes;
     }
     return { device, host: 0 };
   }
 
   dispose(): void {
-    for (const { master, state } of this.units.values()) {
+    for (const { master, ranges } of this.units.values()) {
       master.release();
-      for (const tensor of Object.values(state)) tensor.release();
+      for (const tensor of stateTensors(ranges)) tensor.release();
     }
     this.units.clear();
   }
 }
 
-/** Applies `f` to every value of a record. */
-export function mapValues<A, B>(record: Record<string, A>, f: (value: A) => B): Record<string, B> {
-  return Object.fromEntries(Object.entries(record).map(([key, value]) => [key, f(value)]));
-}
-
-function zerosLike(unit: Unit): Tensor {
-  const out = held(() => Tensor.empty([unit.layout.numel], 'f32', unit.device));
-  kernels.fill({ out, value: 0 });
+function filled(unit: Unit, shape: readonly number[], dtype: DType, value: number): Tensor {
+  const out = held(() => Tensor.empty(shape, dtype, unit.device));
+  kernels.fill({ out, value });
   return out;
 }

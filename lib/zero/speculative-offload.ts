@@ -1,6 +1,7 @@
 // Offload that overlaps backward: the weights of the coming update are tried out before its verdict, the state never.
 // Exact: equal to the other placements bit for bit, whatever is clipped or skipped.
 import type { SpeculativeOptimizer, StepGradient, UpdateSettings } from '../optim/optimizer.js';
+import { hyperparameters } from '../optim/param-groups.js';
 import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -8,16 +9,16 @@ import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import { ClipWindow } from './clip-window.js';
 import type { Range, Slot } from './layout.js';
-import { copyFlat, pinned } from './pinned.js';
+import { copyFlat, pinned, pinnedFilled } from './pinned.js';
 import type { Placement, UpdatePlan } from './placement.js';
-import { mapValues } from './resident.js';
+import { allocateState, type RangeState, stateSlice, stateTensors } from './range-state.js';
 import { SpeculationOrder } from './speculation-order.js';
 import { sliceFlat, type Unit } from './unit.js';
 
 /** A unit's host side. Its two buffers, in the weights' dtype, swap roles with every speculation. */
 interface HostUnit {
   master: Tensor;
-  state: Record<string, Tensor>;
+  ranges: readonly RangeState[];
   /** Takes the next gradient; until then, what was uploaded last. */
   landing: Tensor;
   /** A gradient whose step is not committed yet, or nothing. */
@@ -102,10 +103,10 @@ export class SpeculativeOffload implements Placement {
   adopt(unit: Unit): void {
     const { device } = this;
     const shape = [unit.layout.numel];
-    const names = this.optimizer.stateNames;
+    const allocate = pinnedFilled.bind(null, device);
     const host: HostUnit = {
       master: pinned(device, shape, 'f32'),
-      state: Object.fromEntries(names.map((name) => [name, pinned(device, shape, 'f32')])),
+      ranges: allocateState(unit.layout, this.optimizer, allocate),
       landing: pinned(device, shape, unit.weights.dtype),
       held: pinned(device, shape, unit.weights.dtype),
       pending: 'none',
@@ -122,12 +123,12 @@ export class SpeculativeOffload implements Placement {
     device.compute.synchronize();
   }
 
-  prepare({ settings, lossScale }: UpdatePlan): void {
+  prepare({ settings, gradientScale }: UpdatePlan): void {
     // What a backward that failed has left behind is of no step.
     for (const host of this.units.values()) if (host.pending === 'tentative') host.pending = 'none';
     this.tried = this.window.speculate ? { settings, units: [], stale: false } : null;
     if (!this.tried) this.commitDecided();
-    this.write(this.assumed, { multiplier: unclipped(lossScale), apply: 1 });
+    this.write(this.assumed, { multiplier: unclipped(gradientScale), apply: 1 });
     this.order.start([...this.units.keys()]);
   }
 
@@ -156,7 +157,7 @@ export class SpeculativeOffload implements Placement {
     for (const unit of tried?.units ?? []) this.upload(unit);
     const verdict = this.awaitVerdict(control);
     if (tried) this.order.adapt(this.earlyDone.done);
-    const asAssumed = verdict.multiplier === unclipped(plan.lossScale) && verdict.apply === 1;
+    const asAssumed = verdict.multiplier === unclipped(plan.gradientScale) && verdict.apply === 1;
     this.window.record(!asAssumed);
     this.write(this.decided, verdict);
     this.decidedSettings = plan.settings;
@@ -195,13 +196,15 @@ export class SpeculativeOffload implements Placement {
 
   /** Updates a unit at once, from the gradient that has landed. */
   private updateNow(unit: Unit, plan: UpdatePlan): void {
-    const { master, state, landing, arrived, emitted } = this.hostOf(unit);
+    const { master, ranges, landing, arrived, emitted } = this.hostOf(unit);
+    const { decided: control } = this;
     this.host.wait(arrived);
-    for (const range of unit.layout.groups) {
+    for (const { range, state, starts } of ranges) {
+      const { group, places } = range;
       withSlices(range, (cut) => {
         const grad = cut(landing);
-        const parts = { master: cut(master), grad, weight: grad, state: mapValues(state, cut) };
-        plan.apply({ group: range.group, control: this.decided, ...parts }, this.kernels);
+        const parts = { master: cut(master), grad, weight: grad };
+        plan.apply({ group, places, starts, state, control, ...parts }, this.kernels);
       });
     }
     emitted.record(this.host);
@@ -250,17 +253,18 @@ export class SpeculativeOffload implements Placement {
     next: StepGradient | null,
     weight: Tensor | null,
   ): void {
-    const { master, state } = this.hostOf(unit);
-    for (const range of unit.layout.groups) {
+    const { master, ranges } = this.hostOf(unit);
+    for (const { range, state } of ranges) {
       withSlices(range, (cut) => {
         const parts = {
+          group: range.group,
           master: cut(master),
-          state: mapValues(state, cut),
+          state,
           previous: previous && { ...previous, grad: cut(previous.grad) },
           next: next && { ...next, grad: cut(next.grad) },
           weight: weight && cut(weight),
         };
-        this.optimizer.speculate(parts, range.group, this.kernels);
+        this.optimizer.speculate(parts, this.kernels);
       });
     }
   }
@@ -285,8 +289,8 @@ export class SpeculativeOffload implements Placement {
   stateOf(unit: Unit, slot: Slot, name: string): Tensor {
     this.commitDecided();
     this.host.synchronize();
-    const { master, state } = this.hostOf(unit);
-    return sliceFlat(name === 'master' ? master : (state[name] as Tensor), slot, slot.shape);
+    const { master, ranges } = this.hostOf(unit);
+    return name === 'master' ? sliceFlat(master, slot, slot.shape) : stateSlice(ranges, slot, name);
   }
 
   publish(unit: Unit): void {
@@ -328,15 +332,17 @@ export class SpeculativeOffload implements Placement {
   }
 }
 
-/** The factor that undoes the loss scale when nothing is clipped, as the device computes it. */
-const unclipped = (lossScale: number): number => Math.fround(1 / lossScale);
+/** The factor that undoes the gradients' scale when nothing is clipped, as the device computes it. */
+const unclipped = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
-  return JSON.stringify(a) === JSON.stringify(b);
+  const written = ({ step, groups }: UpdateSettings): string =>
+    JSON.stringify([step, groups.map(hyperparameters)]);
+  return written(a) === written(b);
 }
 
-function tensorsOf({ master, landing, held: pending, state }: HostUnit): Tensor[] {
-  return [master, landing, pending, ...Object.values(state)];
+function tensorsOf({ master, landing, held: pending, ranges }: HostUnit): Tensor[] {
+  return [master, landing, pending, ...stateTensors(ranges)];
 }
 
 /** Calls `body` with a function that cuts `range` out of flat tensors, and releases what it cut. */

@@ -34,8 +34,11 @@ export class Unit {
   grad: Tensor | null = null;
   /** Called once per backward when every parameter's gradient is complete. */
   onReady: ((unit: Unit) => void) | null = null;
+  /** Called when a gradient comes after finish(): whoever starts a backward now calls expect(). */
+  onUnexpected: (() => void) | null = null;
   private readonly waiting = new Set<Parameter>();
   private ready = false;
+  private streaming = true;
 
   constructor(
     readonly name: string,
@@ -76,12 +79,16 @@ export class Unit {
       setGradTarget(parameter, () => this.gradPlace(slot));
       parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
     }
-    this.expect();
+    this.ready = true;
   }
 
-  /** Starts a backward: every gradient is awaited again. */
-  expect(): void {
+  /**
+   * Starts a backward: every gradient is awaited again. Unless `streaming`, the unit is not complete before finish():
+   * several backwards may follow each other.
+   */
+  expect({ streaming = true } = {}): void {
     this.ready = false;
+    this.streaming = streaming;
     for (const { parameter } of this.parameters) {
       if (parameter.requiresGrad) this.waiting.add(parameter);
     }
@@ -129,6 +136,7 @@ export class Unit {
   }
 
   private gradPlace(slot: Slot): Tensor {
+    if (this.ready) this.onUnexpected?.();
     if (this.ready) {
       throw new DsError({
         code: 'DS_AUTOGRAD',
@@ -142,8 +150,9 @@ export class Unit {
   }
 
   private arrived(parameter: Parameter): void {
+    if (this.ready) this.onUnexpected?.();
     this.waiting.delete(parameter);
-    if (this.waiting.size === 0 && !this.ready) this.complete();
+    if (this.streaming && this.waiting.size === 0 && !this.ready) this.complete();
   }
 
   private complete(): void {

@@ -35,7 +35,7 @@ function stateBits(engine: Engine): Map<string, string> {
   const bits = new Map<string, string>();
   for (const unit of units) {
     for (const slot of unit.layout.slots) {
-      for (const name of ['master', ...optimizer.stateNames]) {
+      for (const name of ['master', ...Object.keys(optimizer.initialState(slot.group))]) {
         const tensor = placement.stateOf(unit, slot, name);
         const { buffer, byteOffset, byteLength } = tensor.toRaw();
         bits.set(

@@ -2,11 +2,11 @@
 // configuration to the optimizer's group.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-
 import { type DsConfig, resolveConfig } from '../../../lib/config/index.js';
 import { buildSchedule } from '../../../lib/engine/build-schedule.js';
 import { ReduceLrOnPlateau } from '../../../lib/optim/reduce-on-plateau.js';
 import type { LrSchedule } from '../../../lib/optim/schedule.js';
+import type { ResolvedScheduler } from '../../../types/config.js';
 
 /** Of every block of steps the first value and the sum. */
 interface Series {
@@ -37,7 +37,7 @@ const BETAS = [0.6, 0.7] as const;
 function scheduleOf(scheduler: Case['scheduler']): LrSchedule {
   const config: DsConfig = { train_micro_batch_size_per_gpu: 1, scheduler };
   const resolved = resolveConfig(config, { worldSize: 1 });
-  return buildSchedule(resolved.scheduler, golden.learningRate);
+  return buildSchedule(resolved.scheduler as ResolvedScheduler, golden.learningRate);
 }
 
 /** The metric of the recording: a falling trend with noise, and NaN now and then. */
@@ -49,7 +49,7 @@ function metric(n: number): number {
 function run({ scheduler }: Case): { lr: number[]; betas: (readonly [number, number])[] } {
   const schedule = scheduleOf(scheduler);
   const larger = scheduler.type === 'ReduceLROnPlateau' && scheduler.params?.mode === 'max';
-  const group: { lr: number; betas: readonly [number, number] } = { lr: -1, betas: BETAS };
+  const group = { lr: -1, betas: BETAS as readonly [number, number] };
   const lr: number[] = [];
   const betas: (readonly [number, number])[] = [];
   for (let n = 0; n < golden.steps; ++n) {

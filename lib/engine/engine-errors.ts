@@ -1,0 +1,78 @@
+// The errors of wrong calls of the engine, and of a step that cannot go on.
+import { DsError } from '../errors.js';
+import type { Tensor } from '../tensor/index.js';
+import type { Verdict } from './step-control.js';
+
+/** Throws DS_SHAPE unless `loss` is one f32 element. */
+export function requireLoss(op: string, loss: Tensor): void {
+  if (loss.numel === 1 && loss.dtype === 'f32') return;
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op,
+    expected: 'a loss of one f32 element',
+    got: `[${loss.shape.join(', ')}] ${loss.dtype}`,
+    hint: "Reduce it first, for example with .mean(), and cast it with .to('f32').",
+  });
+}
+
+/** A call in the wrong place or with a wrong argument. */
+export function misuse(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_AUTOGRAD', op, expected, got });
+}
+
+/** Another backward where `accumulationSteps` of them have made a step. */
+export function stepMissing(accumulationSteps: number): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op: 'engine.backward',
+    expected: `step() after ${accumulationSteps} backward()s (gradient_accumulation_steps)`,
+    got: 'another backward()',
+    hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary.',
+  });
+}
+
+/** A backward while another is under way. */
+export function unfinished(direct: boolean): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op: 'engine.backward',
+    expected: 'the last backward to have ended',
+    got: direct ? 'loss.backward() without its epilogue' : 'a backward inside another',
+    hint: 'After loss.backward(), call engine.backwardEpilogue() or engine.step().',
+  });
+}
+
+/** loss.backward() with a loss scale that nobody has applied. */
+export function unscaled(lossScale: number): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op: 'loss.backward',
+    expected: `a loss times the loss scale, ${lossScale}`,
+    got: 'an unscaled one',
+    hint: 'Write engine.scale(loss).backward(), or engine.backward(loss).',
+  });
+}
+
+/** Gradients of one step that carry different factors. */
+export function mixedScales(first: number, second: number): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op: 'engine.backward',
+    expected: `gradients that carry the factor ${first}, as those before it in this step`,
+    got: `the factor ${second}`,
+    hint: 'Use either engine.backward() or loss.backward() for all micro-batches of a step.',
+  });
+}
+
+/** The loss of global step `step` was not finite. */
+export function nonfinite(step: number, verdict: Verdict): DsError {
+  return new DsError({
+    code: 'DS_NONFINITE',
+    op: `step ${step}`,
+    expected: 'a finite loss',
+    got: `${verdict.loss}`,
+    hint: verdict.applied
+      ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
+      : 'The update was skipped, the weights are as before. Check the data, or lower the learning rate.',
+  });
+}

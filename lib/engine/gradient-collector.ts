@@ -1,0 +1,157 @@
+// Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
+import type { Placement, UpdatePlan } from '../zero/placement.js';
+import type { Unit } from '../zero/unit.js';
+import type { Accumulation } from './accumulation.js';
+import { misuse, mixedScales, stepMissing, unfinished, unscaled } from './engine-errors.js';
+import type { StepControl } from './step-control.js';
+
+/** A backward under way: engine.backward(), which streams units, or loss.backward() until its epilogue. */
+type Pass = 'engine' | 'direct';
+
+export interface CollectorParts {
+  units: readonly Unit[];
+  control: StepControl;
+  placement: Placement;
+  /** The loss scale of the coming backward; the verdict on the last step is taken before. */
+  lossScale: () => number;
+  /** The coming update of gradients that carry a factor. */
+  plan: (gradientScale: number) => UpdatePlan;
+  /** A micro-batch's gradients are there. */
+  onMicroBatch: () => void;
+}
+
+export class GradientCollector {
+  /** Backwards since the last step, those inside noSync() aside. */
+  microSteps = 0;
+  private pass: Pass | null = null;
+  private inNoSync = false;
+  /** The factor that the gradients of this step carry; null before its first backward. */
+  private carried: number | null = null;
+  /** What the loss of the coming loss.backward() was multiplied with; null when nobody said. */
+  private applied: number | null = null;
+  /** The gradients of this step are complete and handed over. */
+  private decided = false;
+
+  constructor(
+    private readonly parts: CollectorParts,
+    public accumulation: Accumulation,
+  ) {
+    for (const unit of parts.units) {
+      unit.onReady = () => this.boundary && this.handOver(unit);
+      unit.onUnexpected = () => this.pass ?? this.beginDirect();
+    }
+  }
+
+  /** Whether the coming or present backward completes the gradients of a step. */
+  get boundary(): boolean {
+    return !this.inNoSync && this.accumulation.completes(this.microSteps);
+  }
+
+  /** The factor that this step's gradients carry. */
+  get gradientScale(): number {
+    return this.carried as number;
+  }
+
+  /** Runs `body`, which runs the backward of a loss that carries `lossScale` / divisor. */
+  run(lossScale: number, body: () => void): void {
+    this.begin('engine', lossScale);
+    try {
+      body();
+      this.finish();
+    } finally {
+      this.pass = null;
+    }
+  }
+
+  /** The loss of the coming loss.backward() carries `factor`. */
+  expectScaled(factor: number): void {
+    this.applied = factor;
+  }
+
+  /** Ends what loss.backward() has begun; a pass without any gradient counts as zeros. */
+  endDirect(): void {
+    if (!this.pass) this.beginDirect();
+    try {
+      this.finish();
+    } finally {
+      this.pass = null;
+      this.applied = null;
+    }
+  }
+
+  /** Before an update: completes the gradients if need be. False when the boundary is not reached. */
+  complete(): boolean {
+    if (this.pass === 'direct') this.endDirect();
+    if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
+    if (this.microSteps === 0) {
+      throw misuse('engine.step', 'backward() before step()', 'no gradient since the last step');
+    }
+    if (!this.accumulation.applies(this.microSteps)) return false;
+    if (this.decided) return true;
+    const { units, control, placement, plan } = this.parts;
+    placement.prepare(plan(this.gradientScale));
+    for (const unit of [...units].reverse()) this.handOver(unit);
+    control.decide(this.gradientScale);
+    return true;
+  }
+
+  /** After an update: the next step begins. */
+  restart(): void {
+    this.microSteps = 0;
+    this.carried = null;
+    this.decided = false;
+  }
+
+  /** Forgets the gradients since the last step. */
+  drop(): void {
+    if (this.decided)
+      throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
+    for (const unit of this.parts.units) unit.dropGrad();
+    this.parts.control.dropLosses();
+    this.pass = null;
+    this.restart();
+  }
+
+  noSync<Result>(body: () => Result): Result {
+    if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested one');
+    this.inNoSync = true;
+    try {
+      return body();
+    } finally {
+      this.inNoSync = false;
+    }
+  }
+
+  /** The first gradient of a loss.backward() has arrived. */
+  private beginDirect(): void {
+    const lossScale = this.parts.lossScale();
+    if (lossScale !== 1 && this.applied === null) throw unscaled(lossScale);
+    this.begin('direct', (this.applied ?? 1) * this.accumulation.divisor);
+  }
+
+  private begin(pass: Pass, carried: number): void {
+    if (this.pass) throw unfinished(this.pass === 'direct');
+    if (!this.accumulation.accepts(this.microSteps)) throw stepMissing(this.accumulation.divisor);
+    if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
+    this.carried = carried;
+    this.pass = pass;
+    const { units, placement, plan } = this.parts;
+    if (this.boundary) placement.prepare(plan(carried));
+    for (const unit of units) unit.expect({ streaming: pass === 'engine' });
+  }
+
+  private finish(): void {
+    const { units, control } = this.parts;
+    const { boundary } = this;
+    for (const unit of [...units].reverse()) unit.finish();
+    if (boundary) control.decide(this.gradientScale);
+    this.decided = boundary;
+    if (!this.inNoSync) this.microSteps++;
+    this.parts.onMicroBatch();
+  }
+
+  private handOver(unit: Unit): void {
+    this.parts.control.add(unit);
+    this.parts.placement.gradReady(unit);
+  }
+}

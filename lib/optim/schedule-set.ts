@@ -1,0 +1,54 @@
+// The schedules of an optimizer's groups as one: a schedule per group, or one that all groups share.
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import type { ParamGroup } from './param-groups.js';
+import type { LrSchedule } from './schedule.js';
+
+/**
+ * `schedules[i]` governs group i; an object that stands for several groups keeps one state. Groups without a
+ * schedule keep the rate that their owner sets.
+ */
+export class ScheduleSet {
+  private readonly distinct: readonly LrSchedule[];
+
+  constructor(readonly schedules: readonly LrSchedule[]) {
+    this.distinct = [...new Set(schedules)];
+  }
+
+  get name(): string {
+    return this.distinct.map(({ name }) => name).join(', ');
+  }
+
+  /** Sets the groups for the update after `appliedSteps` others. */
+  apply(groups: readonly ParamGroup[], appliedSteps: number): void {
+    groups.forEach((group, i) => {
+      this.schedules[i]?.apply(group, appliedSteps);
+    });
+  }
+
+  /** The rate of each group after `appliedSteps` updates. */
+  rates(groups: readonly ParamGroup[], appliedSteps: number): number[] {
+    return groups.map((group, i) => this.schedules[i]?.lr(appliedSteps) ?? group.lr);
+  }
+
+  stateDict(): JsonObject {
+    return { schedules: this.distinct.map((schedule) => schedule.stateDict()) };
+  }
+
+  /** Throws DS_CHECKPOINT when the state is of another number of schedules. */
+  loadStateDict(state: JsonObject): void {
+    const states = state.schedules as JsonObject[];
+    if (states.length !== this.distinct.length) {
+      throw new DsError({
+        code: 'DS_CHECKPOINT',
+        op: 'lr_scheduler',
+        expected: `the state of ${this.distinct.length} schedules`,
+        got: `that of ${states.length}`,
+        hint: 'Use the parameter groups and the scheduler that the checkpoint was saved with.',
+      });
+    }
+    this.distinct.forEach((schedule, i) => {
+      schedule.loadStateDict(states[i] as JsonObject);
+    });
+  }
+}
