@@ -21,6 +21,8 @@ export { DsError, type DsErrorCode } from './errors.js';
 export * as monitor from './monitor/index.js';
 export * as nn from './nn/index.js';
 export * as optim from './optim/index.js';
+export * as profiler from './profiler/index.js';
+export { FlopsProfiler, getModelProfile } from './profiler/index.js';
 export { cpu, type Device, device, probeGpus, setThreads, threads } from './runtime/device.js';
 export * from './tensor/index.js';
 export { version } from './version.js';

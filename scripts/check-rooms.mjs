@@ -11,6 +11,7 @@ const MAX_LINES = 500;
 const LIB_ROWS = [
   ['config'],
   ['engine'],
+  ['profiler'],
   ['zero', 'checkpoint'],
   ['optim', 'nn', 'data', 'monitor'],
   ['tensor'],

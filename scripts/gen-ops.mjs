@@ -120,10 +120,12 @@ function generate() {
     const first = struct.fields.find((f) => f.type === 'View').name;
     out.push(`export function ${fn}(`, `  args: ${name}Args,`);
     out.push(`  stream: Stream = args.${first}.buffer.device.compute,`, '): void {');
-    out.push(`  put${name}(args);`, `  call(${id}, stream);`, '}', '');
+    out.push(`  put${name}(args);`, `  call(${id}, stream, args);`, '}', '');
     out.push(`export function ${fn}OnHost(args: ${name}Args, stream: Stream): void {`);
     out.push(`  put${name}(args);`, `  callOnHost(${id}, stream);`, '}', '');
   });
+  out.push('/** The arguments of each op, by its name. */', 'export interface OpArgs {');
+  out.push(...names.map((name) => `  ${name}: ${name}Args;`), '}', '');
   const row = (n) => `  '${n}',`;
   out.push('/** Op names in table order; the index is the native op id. */');
   out.push('export const opNames = [', ...names.map(row), '] as const;', '');

@@ -15,6 +15,7 @@ import { cases as untrainedState } from './e2e/untrained-state.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
+import { cases as flops } from './profiler/flops.cases.js';
 import type { Case } from './support/case.js';
 import { cases as values } from './tensor/values.cases.js';
 
@@ -35,4 +36,5 @@ export const allCases: readonly Case[] = [
   ...checkpointing,
   ...resume,
   ...schedule,
+  ...flops,
 ];

@@ -39,8 +39,28 @@ function released(view: View): DsError {
   });
 }
 
-/** Runs op `op` on `stream`. Throws DsError. */
-export function call(op: number, stream: Stream): void {
+/** Told of an op, by its number and arguments, before it is enqueued on a device stream. */
+export type KernelObserver = (op: number, args: object) => void;
+
+let observer: KernelObserver | null = null;
+
+/** Lets `next` see every op from now on; null ends it. Throws DS_ARGUMENT while another one watches. */
+export function observeKernels(next: KernelObserver | null): void {
+  if (next && observer) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'observeKernels',
+      expected: 'one observer at a time',
+      got: 'a second one',
+      hint: 'End the other profile first.',
+    });
+  }
+  observer = next;
+}
+
+/** Runs op `op`, whose arguments are in the block, on `stream`. Throws DsError. */
+export function call(op: number, stream: Stream, args: object): void {
+  if (observer !== null) observer(op, args);
   try {
     addon.run(op, stream.handle);
   } catch (error) {

@@ -137,7 +137,7 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(0, stream);
+  call(0, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
@@ -167,7 +167,7 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(1, stream);
+  call(1, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
@@ -202,7 +202,7 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(2, stream);
+  call(2, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
@@ -237,7 +237,7 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(3, stream);
+  call(3, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
@@ -267,7 +267,7 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(4, stream);
+  call(4, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
@@ -299,7 +299,7 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(5, stream);
+  call(5, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
@@ -335,7 +335,7 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(6, stream);
+  call(6, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
@@ -371,7 +371,7 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(7, stream);
+  call(7, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
@@ -405,7 +405,7 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(8, stream);
+  call(8, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
@@ -440,7 +440,7 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(9, stream);
+  call(9, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
@@ -475,7 +475,7 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(10, stream);
+  call(10, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
@@ -511,7 +511,7 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(11, stream);
+  call(11, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
@@ -540,7 +540,7 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(12, stream);
+  call(12, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
@@ -571,7 +571,7 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(13, stream);
+  call(13, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
@@ -607,7 +607,7 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(14, stream);
+  call(14, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
@@ -656,7 +656,7 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(15, stream);
+  call(15, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
@@ -689,7 +689,7 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(16, stream);
+  call(16, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
@@ -725,7 +725,7 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(17, stream);
+  call(17, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
@@ -759,7 +759,7 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(18, stream);
+  call(18, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
@@ -795,7 +795,7 @@ export function gatherBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGatherBackward(args);
-  call(19, stream);
+  call(19, stream, args);
 }
 
 export function gatherBackwardOnHost(args: GatherBackwardArgs, stream: Stream): void {
@@ -845,7 +845,7 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(20, stream);
+  call(20, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
@@ -899,7 +899,7 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(21, stream);
+  call(21, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
@@ -942,7 +942,7 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(22, stream);
+  call(22, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
@@ -989,7 +989,7 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(23, stream);
+  call(23, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
@@ -1027,7 +1027,7 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(24, stream);
+  call(24, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
@@ -1065,7 +1065,7 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(25, stream);
+  call(25, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
@@ -1109,7 +1109,7 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(26, stream);
+  call(26, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
@@ -1161,7 +1161,7 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(27, stream);
+  call(27, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
@@ -1200,7 +1200,7 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(28, stream);
+  call(28, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
@@ -1240,7 +1240,7 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(29, stream);
+  call(29, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
@@ -1269,7 +1269,7 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(30, stream);
+  call(30, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
@@ -1308,7 +1308,7 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(31, stream);
+  call(31, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
@@ -1372,7 +1372,7 @@ export function adamW(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamW(args);
-  call(32, stream);
+  call(32, stream, args);
 }
 
 export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
@@ -1444,12 +1444,50 @@ export function adamWSpeculate(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamWSpeculate(args);
-  call(33, stream);
+  call(33, stream, args);
 }
 
 export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
   putAdamWSpeculate(args);
   callOnHost(33, stream);
+}
+
+/** The arguments of each op, by its name. */
+export interface OpArgs {
+  Fill: FillArgs;
+  Arange: ArangeArgs;
+  RandomUniform: RandomUniformArgs;
+  RandomNormal: RandomNormalArgs;
+  Copy: CopyArgs;
+  Unary: UnaryArgs;
+  UnaryBackward: UnaryBackwardArgs;
+  Binary: BinaryArgs;
+  Compare: CompareArgs;
+  Scale: ScaleArgs;
+  Where: WhereArgs;
+  Reduce: ReduceArgs;
+  ArgMax: ArgMaxArgs;
+  Softmax: SoftmaxArgs;
+  SoftmaxBackward: SoftmaxBackwardArgs;
+  Matmul: MatmulArgs;
+  Embedding: EmbeddingArgs;
+  EmbeddingBackward: EmbeddingBackwardArgs;
+  Gather: GatherArgs;
+  GatherBackward: GatherBackwardArgs;
+  LayerNorm: LayerNormArgs;
+  LayerNormBackward: LayerNormBackwardArgs;
+  RmsNorm: RmsNormArgs;
+  RmsNormBackward: RmsNormBackwardArgs;
+  Dropout: DropoutArgs;
+  Rope: RopeArgs;
+  Attention: AttentionArgs;
+  AttentionBackward: AttentionBackwardArgs;
+  CrossEntropy: CrossEntropyArgs;
+  CrossEntropyBackward: CrossEntropyBackwardArgs;
+  SumOfSquares: SumOfSquaresArgs;
+  GradientControl: GradientControlArgs;
+  AdamW: AdamWArgs;
+  AdamWSpeculate: AdamWSpeculateArgs;
 }
 
 /** Op names in table order; the index is the native op id. */

@@ -14,7 +14,18 @@ import { Tensor } from './tensor.js';
 export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => void;
 
 let sequence = 0;
+let running = 0;
 let enabled = true;
+
+/** The number of the node recorded last; numbers grow. */
+export function newestNode(): number {
+  return sequence;
+}
+
+/** The number of the node whose backward is running, 0 when none is. */
+export function runningNode(): number {
+  return running;
+}
 
 export function isGradEnabled(): boolean {
   return enabled;
@@ -232,17 +243,23 @@ export function backward(
   const { nodes, uses } = collect(list);
   const sink = new GradSink();
   const temporaries = new Scope();
-  noGrad(() => {
-    for (const [i, root] of list.entries()) plant(root, seeds[i] ?? null);
-    for (const node of nodes) {
-      const { edges } = node;
-      sink.node = node;
-      if (node.grads.some((g) => g !== null)) within(temporaries, () => node.run(sink));
-      else node.release();
-      temporaries.release();
-      for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
-    }
-  });
+  const outer = running;
+  try {
+    noGrad(() => {
+      for (const [i, root] of list.entries()) plant(root, seeds[i] ?? null);
+      for (const node of nodes) {
+        const { edges } = node;
+        sink.node = node;
+        running = node.sequence;
+        if (node.grads.some((g) => g !== null)) within(temporaries, () => node.run(sink));
+        else node.release();
+        temporaries.release();
+        for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
+      }
+    });
+  } finally {
+    running = outer;
+  }
 }
 
 /** Calls the leaf's hook when its last use has been passed. */

@@ -1,0 +1,94 @@
+// Arithmetic of each op from the shapes of its arguments: one formula per op, none measured.
+import { type OpArgs, opNames } from '../runtime/kernels.generated.js';
+import { numel, type View } from '../runtime/view.js';
+
+/** Multiply-accumulates of matrix products, and all floating-point operations: 2 per MAC and the rest. */
+export interface Work {
+  macs: number;
+  flops: number;
+}
+
+type Count<Args> = (args: Args) => Work;
+
+const products = (macs: number): Work => ({ macs, flops: 2 * macs });
+const plain = (flops: number): Work => ({ macs: 0, flops });
+const size = (view: View): number => numel(view.shape);
+
+/** Moves or chooses values, draws them, or belongs to the update, which is no part of the model. */
+const nothing = (): Work => ({ macs: 0, flops: 0 });
+
+const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
+
+/** 2 M N K for each matrix of the batch. The bias is not counted, as in DeepSpeed. */
+function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
+  const K = a.shape[a.shape.length - (transA ? 2 : 1)] as number;
+  const { macs, flops } = products(size(out) * K);
+  return { macs, flops: flops + GELU[epilogue] * size(out) };
+}
+
+/**
+ * The two products of B H queries with their keys: 4 B H T S D, of which a causal mask halves the T x T
+ * part. The softmax is not counted.
+ */
+function attentionProducts({
+  q,
+  k,
+  causal,
+}: OpArgs['Attention'] | OpArgs['AttentionBackward']): number {
+  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const S = k.shape[2] as number;
+  return 2 * B * H * D * (T * S - (causal ? (T * T) / 2 : 0));
+}
+
+/** Additions of a residual stream inside a normalisation. */
+const residual = (view: View | null): number => (view ? size(view) : 0);
+
+/**
+ * The counts. Elementwise functions are 1 per element whatever their cost, their backwards 2, the
+ * normalisations' and the softmax's those of DeepSpeed (5, 4 without mean and bias, 1), backwards twice
+ * that. Attention's backward is the four products of its gradients; scores that a kernel computes again
+ * are left out, as in model FLOPs utilisation. Source: DeepSpeed profiling/flops_profiler/profiler.py;
+ * Chowdhery et al. 2022 (PaLM), appendix B.
+ */
+const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
+  Fill: nothing,
+  Arange: nothing,
+  RandomUniform: nothing,
+  RandomNormal: nothing,
+  Copy: nothing,
+  Unary: ({ out }) => plain(size(out)),
+  UnaryBackward: ({ dx }) => plain(2 * size(dx)),
+  Binary: ({ out }) => plain(size(out)),
+  Compare: ({ out }) => plain(size(out)),
+  Scale: ({ out }) => plain(size(out)),
+  Where: nothing,
+  Reduce: ({ in: x }) => plain(size(x)),
+  ArgMax: ({ in: x }) => plain(size(x)),
+  Softmax: ({ out }) => plain(size(out)),
+  SoftmaxBackward: ({ dx }) => plain(2 * size(dx)),
+  Matmul: matmul,
+  Embedding: nothing,
+  EmbeddingBackward: ({ dout }) => plain(size(dout)),
+  Gather: nothing,
+  GatherBackward: ({ dout }) => plain(size(dout)),
+  LayerNorm: ({ out, residual: r }) => plain(5 * size(out) + residual(r)),
+  LayerNormBackward: ({ dout, dsum }) => plain(10 * size(dout) + residual(dsum)),
+  RmsNorm: ({ out, residual: r }) => plain(4 * size(out) + residual(r)),
+  RmsNormBackward: ({ dout, dsum }) => plain(8 * size(dout) + residual(dsum)),
+  Dropout: nothing,
+  Rope: ({ out }) => plain(3 * size(out)),
+  Attention: (args) => products(attentionProducts(args)),
+  AttentionBackward: (args) => products(2 * attentionProducts(args)),
+  CrossEntropy: ({ logits }) => plain(size(logits)),
+  CrossEntropyBackward: ({ dlogits }) => plain(2 * size(dlogits)),
+  SumOfSquares: nothing,
+  GradientControl: nothing,
+  AdamW: nothing,
+  AdamWSpeculate: nothing,
+};
+
+/** The work of op number `op` with the arguments of its kernel function. */
+export function workOf(op: number, args: object): Work {
+  const count = counts[opNames[op] as keyof OpArgs] as Count<object>;
+  return count(args);
+}

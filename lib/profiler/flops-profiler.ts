@@ -1,0 +1,175 @@
+// The FLOPs profiler: parameters, MACs, FLOPs and latency of every module, under DeepSpeed's names.
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { DsError } from '../errors.js';
+import { Module } from '../nn/index.js';
+import { cpu, type Device } from '../runtime/device.js';
+import { noGrad, scope } from '../tensor/index.js';
+import { type ModelProfile, modelProfile, type StepFacts } from './profile.js';
+import { Recorder } from './recorder.js';
+import { formatProfile, type ReportOptions } from './report.js';
+
+/** What can be profiled: an engine, or a model on the device of its parameters. */
+export type Profiled = Module | { module: Module; device: Device };
+
+export interface PrintOptions extends ReportOptions {
+  /** Instead of standard output; JSON when the name ends in ".json". Folders are created. */
+  outputFile?: string | null;
+}
+
+/**
+ * Counts from startProfile() to stopProfile() what the model runs; free of cost outside. The totals are
+ * those of the forward passes, as in DeepSpeed; profile() has the backward and recomputation too.
+ * Reading a result waits for the device; profiling does not.
+ */
+export class FlopsProfiler {
+  readonly module: Module;
+  readonly device: Device;
+  private recorder: Recorder | null = null;
+  private active = false;
+
+  constructor(target: Profiled) {
+    const bare = target instanceof Module;
+    this.module = bare ? target : target.module;
+    this.device = bare ? (target.parameters()[0]?.device ?? cpu()) : target.device;
+  }
+
+  /** Whether a profile was started and not ended. */
+  get started(): boolean {
+    return this.recorder !== null;
+  }
+
+  /** Starts from zero. Throws DS_ARGUMENT while another profiler runs in this thread. */
+  startProfile(): void {
+    this.endProfile();
+    const recorder = new Recorder(this.module, this.device);
+    recorder.attach();
+    this.recorder = recorder;
+    this.active = true;
+  }
+
+  /** Stops counting; the results stay. */
+  stopProfile(): void {
+    if (this.active) this.recorder?.detach();
+    this.active = false;
+  }
+
+  /** Counts from zero again. */
+  resetProfile(): void {
+    if (!this.active) return;
+    this.startProfile();
+  }
+
+  /** Stops counting and drops the results. */
+  endProfile(): void {
+    this.stopProfile();
+    this.recorder?.settle();
+    this.recorder = null;
+  }
+
+  /** Floating-point operations of the forward passes. */
+  getTotalFlops(): number {
+    return this.profile().work.forward.flops;
+  }
+
+  /** Multiply-accumulates of the forward passes. */
+  getTotalMacs(): number {
+    return this.profile().work.forward.macs;
+  }
+
+  /** Device milliseconds of the model's forward calls. */
+  getTotalDuration(): number {
+    return this.profile().model.latencyMs;
+  }
+
+  /** Tied parameters count once. */
+  getTotalParams(): number {
+    return this.module.numParameters();
+  }
+
+  /** Everything counted so far; `engine` adds what an engine knows. Throws DS_ARGUMENT before startProfile(). */
+  profile(engine: StepFacts | null = null): ModelProfile {
+    const { recorder } = this;
+    if (!recorder) {
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'FlopsProfiler',
+        expected: 'startProfile() before a result is read, endProfile() after',
+        got: 'no profile',
+      });
+    }
+    recorder.settle();
+    return modelProfile(recorder.tree.root, this.device.name, engine);
+  }
+
+  /** Prints the profile. Throws DS_ARGUMENT before startProfile(), DS_IO. */
+  printModelProfile(options: PrintOptions = {}, engine: StepFacts | null = null): void {
+    printProfile(this.profile(engine), options);
+  }
+}
+
+/** Prints a profile, or writes it to `outputFile`. Throws DS_IO. */
+export function printProfile(profile: ModelProfile, options: PrintOptions = {}): void {
+  const { outputFile = null, ...report } = options;
+  if (!outputFile) {
+    process.stdout.write(`${formatProfile(profile, report)}\n`);
+    return;
+  }
+  const json = outputFile.endsWith('.json');
+  const text = json ? JSON.stringify(profile, null, 2) : formatProfile(profile, report);
+  try {
+    mkdirSync(dirname(outputFile), { recursive: true });
+    writeFileSync(outputFile, `${text}\n`);
+  } catch (cause) {
+    throw new DsError({
+      code: 'DS_IO',
+      op: outputFile,
+      expected: 'a file to write the profile to',
+      got: (cause as Error).message,
+      cause,
+    });
+  }
+}
+
+export interface ModelProfileOptions extends PrintOptions {
+  /** Prints the profile as well. Default true, as in DeepSpeed. */
+  printProfile?: boolean;
+  /** Forward passes before the profiled one. Default 1. */
+  warmUp?: number;
+}
+
+/** A forward pass in numbers. */
+export interface ForwardProfile {
+  flops: number;
+  macs: number;
+  parameters: number;
+  /** formatProfile()'s text. */
+  table: string;
+  json: ModelProfile;
+}
+
+/**
+ * Profiles one forward pass of `model` on `inputs`, without a gradient. Named after DeepSpeed's
+ * get_model_profile. Throws what the model throws, DS_IO.
+ */
+export function getModelProfile(
+  model: Module,
+  inputs: readonly unknown[],
+  options: ModelProfileOptions = {},
+): ForwardProfile {
+  const { printProfile: print = true, warmUp = 1, ...output } = options;
+  const call = model.call as (...given: readonly unknown[]) => unknown;
+  const run = (): void => scope(() => noGrad(() => void call.apply(model, [...inputs])));
+  for (let pass = 0; pass < warmUp; ++pass) run();
+  const profiler = new FlopsProfiler(model);
+  profiler.startProfile();
+  try {
+    run();
+    const json = profiler.profile();
+    if (print) printProfile(json, output);
+    const { flops, macs } = json.work.forward;
+    return { flops, macs, parameters: json.parameters, table: formatProfile(json, output), json };
+  } finally {
+    profiler.endProfile();
+  }
+}

@@ -1,0 +1,14 @@
+// The door of the profiler room.
+export type { Work } from './flop-counts.js';
+export {
+  FlopsProfiler,
+  type ForwardProfile,
+  getModelProfile,
+  type ModelProfileOptions,
+  type PrintOptions,
+  type Profiled,
+  printProfile,
+} from './flops-profiler.js';
+export type { Pass, PassWork } from './module-tree.js';
+export type { ModelProfile, ModuleProfile, StepFacts } from './profile.js';
+export { formatProfile, type ReportOptions } from './report.js';

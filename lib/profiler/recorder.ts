@@ -1,0 +1,121 @@
+// Watches a model run: which module each op belongs to, and how long every module call took on the device.
+import type { Module } from '../nn/index.js';
+import { observeKernels } from '../runtime/call.js';
+import type { Device } from '../runtime/device.js';
+import { Event } from '../runtime/stream.js';
+import { newestNode, runningNode } from '../tensor/autograd.js';
+import { isGradEnabled } from '../tensor/index.js';
+import { workOf } from './flop-counts.js';
+import { addWork, type ModuleNode, ModuleTree, type Pass } from './module-tree.js';
+
+interface Call {
+  node: ModuleNode;
+  /** The module that made the call. */
+  caller: ModuleNode | null;
+  pass: 'forward' | 'recompute';
+  start: Event;
+  end: Event | null;
+}
+
+/** From tape node number `after` + 1 on, `node` was the innermost running module. */
+interface Mark {
+  after: number;
+  node: ModuleNode;
+}
+
+/**
+ * An op belongs to the innermost module that runs; in a backward, to the module that recorded the tape
+ * node. What runs outside every module belongs to the root. While backward runs, an op inside a module
+ * or with recording on is a recomputation. Hooks and events exist between attach() and detach() only.
+ */
+export class Recorder {
+  readonly tree: ModuleTree;
+  private readonly open: Call[] = [];
+  private readonly closed: Call[] = [];
+  private readonly marks: Mark[] = [];
+  private removers: (() => void)[] = [];
+
+  constructor(
+    model: Module,
+    private readonly device: Device,
+  ) {
+    this.tree = new ModuleTree(model);
+  }
+
+  /** Throws DS_ARGUMENT while another recorder is attached. */
+  attach(): void {
+    observeKernels((op, args) => this.count(op, args));
+    this.removers.push(() => observeKernels(null));
+    for (const module of this.tree.modules()) {
+      const node = this.tree.of(module);
+      this.removers.push(
+        module.registerForwardPreHook(() => this.enter(node)),
+        module.registerForwardHook(() => this.leave(node)),
+      );
+    }
+  }
+
+  detach(): void {
+    for (const remove of this.removers.splice(0)) remove();
+    for (const call of this.open.splice(0)) call.start.dispose();
+  }
+
+  /** Adds the latencies of the finished calls to the tree; waits for the device. */
+  settle(): void {
+    for (const { node, caller, pass, start, end } of this.closed.splice(0)) {
+      (end as Event).synchronize();
+      const ms = (end as Event).since(start);
+      start.dispose();
+      (end as Event).dispose();
+      if (pass === 'recompute') {
+        node.recomputeMs += ms;
+        continue;
+      }
+      node.calls++;
+      node.latencyMs += ms;
+      if (caller) caller.innerMs += ms;
+    }
+  }
+
+  private enter(node: ModuleNode): void {
+    const pass = runningNode() === 0 ? 'forward' : 'recompute';
+    const caller = this.open.at(-1)?.node ?? null;
+    this.open.push({ node, caller, pass, start: this.mark(), end: null });
+    this.marks.push({ after: newestNode(), node });
+  }
+
+  /** Calls that ended with an exception have not been left: they are dropped. */
+  private leave(node: ModuleNode): void {
+    let call = this.open.pop();
+    for (; call && call.node !== node; call = this.open.pop()) call.start.dispose();
+    if (!call) return;
+    call.end = this.mark();
+    this.closed.push(call);
+    this.marks.push({ after: newestNode(), node: call.caller ?? this.tree.root });
+  }
+
+  private count(op: number, args: object): void {
+    const work = workOf(op, args);
+    if (work.flops === 0) return;
+    const node = runningNode();
+    const caller = this.open.at(-1)?.node;
+    const again = caller !== undefined || isGradEnabled();
+    const pass: Pass = node === 0 ? 'forward' : again ? 'recompute' : 'backward';
+    addWork((caller ?? this.recorderOf(node)).own[pass], work);
+  }
+
+  /** The module that recorded tape node `node`, by bisection; the root for one older than the profile. */
+  private recorderOf(node: number): ModuleNode {
+    let [low, high] = [0, this.marks.length];
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if ((this.marks[middle] as Mark).after < node) low = middle + 1;
+      else high = middle;
+    }
+    return this.marks[low - 1]?.node ?? this.tree.root;
+  }
+
+  private mark(): Event {
+    return new Event(this.device, true).record(this.device.compute);
+  }
+}

@@ -1,0 +1,177 @@
+// A profile as text, in the three parts of DeepSpeed's: summary, aggregate by depth, module tree.
+import { type Aggregate, aggregateByDepth } from './aggregate.js';
+import type { ModelProfile, ModuleProfile } from './profile.js';
+
+export interface ReportOptions {
+  /** Deepest level of the aggregate, the model's is 0; -1 is the deepest there is. Default -1. */
+  moduleDepth?: number;
+  /** Module classes per level of the aggregate. Default 1. */
+  topModules?: number;
+  /** Whether to print the module tree. Default true. */
+  detailed?: boolean;
+  /** For the line that compares with DeepSpeed's estimate, (2 + factor) times the forward. Default 0. */
+  recomputeFwdFactor?: number;
+}
+
+const WIDTH = 78;
+const heading = (title: string): string => {
+  const left = Math.floor((WIDTH - title.length - 2) / 2);
+  return `${'-'.repeat(left)} ${title} ${'-'.repeat(WIDTH - title.length - 2 - left)}`;
+};
+
+/** 1234567 as "1.23 M"; units are powers of 1000. */
+export function formatCount(value: number, unit = ''): string {
+  const prefixes = ['', 'K', 'M', 'G', 'T', 'P', 'E'];
+  const size = value > 0 ? Math.floor(Math.log10(value) / 3) : 0;
+  const power = Math.max(0, Math.min(prefixes.length - 1, size));
+  const digits = Number((value / 1000 ** power).toFixed(2));
+  return `${digits} ${prefixes[power]}${unit}`.trimEnd();
+}
+
+/** Milliseconds as "1.23 s", "4.56 ms" or "7.89 us". */
+export function formatDuration(ms: number): string {
+  if (ms >= 1000) return `${(ms / 1000).toFixed(2)} s`;
+  return ms >= 1 || ms === 0 ? `${ms.toFixed(2)} ms` : `${(ms * 1000).toFixed(2)} us`;
+}
+
+/** Operations in milliseconds as a rate; "-" where no time was measured. */
+function formatRate(flops: number, ms: number): string {
+  return ms > 0 ? formatCount((flops * 1000) / ms, 'FLOPS') : '-';
+}
+
+const percent = (share: number): string => `${Number((100 * share).toFixed(2))}%`;
+
+/** The whole report; ends without a line break. */
+export function formatProfile(profile: ModelProfile, options: ReportOptions = {}): string {
+  const { moduleDepth = -1, topModules = 1, detailed = true } = options;
+  const lines = [
+    heading('Flops Profiler'),
+    ...summary(profile, options.recomputeFwdFactor ?? 0),
+    '',
+    heading('Aggregated Profile'),
+    `Top ${topModules} module classes by params, MACs and forward latency at each depth:`,
+    ...aggregateByDepth(profile.model, moduleDepth).flatMap((level, depth) =>
+      levelLines(level, depth, topModules),
+    ),
+  ];
+  if (detailed) lines.push('', heading('Detailed Profile'), ...NOTES, ...tree(profile.model, ''));
+  return [...lines, '-'.repeat(WIDTH)].join('\n');
+}
+
+const row = (name: string, value: string | number): string => `${`${name}:`.padEnd(54)}${value}`;
+
+function summary(
+  { device, parameters, work, engine, model }: ModelProfile,
+  factor: number,
+): string[] {
+  const { forward, backward, recompute } = work;
+  const lines = [
+    ...(engine ? [row('global step', engine.step)] : []),
+    row('device', device),
+    ...(engine
+      ? [row('micro-batch size x accumulation steps', batchOf(engine))]
+      : [row('forward calls', model.calls)]),
+    row('params', formatCount(parameters)),
+    row('fwd MACs', formatCount(forward.macs, 'MACs')),
+    row('fwd flops', formatCount(forward.flops)),
+  ];
+  if (backward.flops > 0) {
+    const estimate = (2 + factor) * forward.flops;
+    const counted = backward.flops + recompute.flops;
+    lines.push(
+      row('bwd flops', formatCount(backward.flops)),
+      row('recomputed fwd flops', formatCount(recompute.flops)),
+      row(
+        `(bwd + recomputed) / (${2 + factor} * fwd), DeepSpeed's estimate`,
+        (counted / estimate).toFixed(4),
+      ),
+    );
+  }
+  const fwdMs = engine ? engine.latencyMs.forward : model.latencyMs;
+  lines.push(
+    row('fwd latency', formatDuration(fwdMs)),
+    row('fwd FLOPS', formatRate(forward.flops, fwdMs)),
+  );
+  return engine ? [...lines, ...stepLines(engine, work)] : lines;
+}
+
+const batchOf = (engine: { microBatchSize: number; accumulationSteps: number }): string =>
+  `${engine.microBatchSize} x ${engine.accumulationSteps}`;
+
+function stepLines(
+  engine: NonNullable<ModelProfile['engine']>,
+  work: ModelProfile['work'],
+): string[] {
+  const { backward, step, total } = engine.latencyMs;
+  const inBackward = work.backward.flops + work.recompute.flops;
+  const samples = engine.microBatchSize * engine.accumulationSteps;
+  return [
+    row('bwd latency', formatDuration(backward)),
+    row('bwd FLOPS, recomputation included', formatRate(inBackward, backward)),
+    row('step latency', formatDuration(step)),
+    row('iter latency', formatDuration(total)),
+    row(
+      'model FLOPS = (fwd + bwd) / iter latency',
+      formatRate(work.forward.flops + work.backward.flops, total),
+    ),
+    row('samples/second', total > 0 ? ((1000 * samples) / total).toFixed(2) : '-'),
+  ];
+}
+
+function levelLines(level: readonly Aggregate[], depth: number, top: number): string[] {
+  const best = (value: (of: Aggregate) => number, text: (n: number) => string): string =>
+    [...level]
+      .sort((a, b) => value(b) - value(a))
+      .slice(0, top)
+      .map((of) => `${of.type}: ${text(value(of))}`)
+      .join(', ');
+  return [
+    `depth ${depth}:`,
+    `    params      - ${best(({ parameters }) => parameters, formatCount)}`,
+    `    MACs        - ${best(
+      ({ macs }) => macs,
+      (n) => formatCount(n, 'MACs'),
+    )}`,
+    `    fwd latency - ${best(({ latencyMs }) => latencyMs, formatDuration)}`,
+  ];
+}
+
+const NOTES = [
+  'Of each module: params and their share, forward MACs and their share, forward latency and its',
+  'share, forward FLOPS, backward flops and recomputed flops where there are any. "rest" is what a',
+  'module does itself: ops of its own and submodules that it has fused ("fused"), which have no line',
+  'of numbers. Counts follow from shapes, not from hardware counters.',
+  '',
+];
+
+function tree(node: ModuleProfile, indent: string): string[] {
+  const label = node.name ? `(${node.name}): ${node.type}` : node.type;
+  const params = `${formatCount(node.parameters)} = ${percent(node.share.parameters)} Params`;
+  if (node.calls === 0 && node.work.forward.flops === 0 && node.work.backward.flops === 0) {
+    return [`${indent}${label}(${params}, fused)`];
+  }
+  const { forward, backward, recompute } = node.work;
+  const facts = [
+    params,
+    `${formatCount(forward.macs, 'MACs')} = ${percent(node.share.macs)} MACs`,
+    `${formatDuration(node.latencyMs)} = ${percent(node.share.latency)} latency`,
+    formatRate(forward.flops, node.latencyMs),
+  ];
+  if (backward.flops > 0) facts.push(`bwd ${formatCount(backward.flops)}`);
+  if (recompute.flops > 0) facts.push(`recomputed ${formatCount(recompute.flops)}`);
+  const head = `${indent}${label}(${facts.join(', ')}`;
+  if (node.children.length === 0) return [`${head})`];
+  const inner = `${indent}  `;
+  return [
+    head,
+    ...node.children.flatMap((child) => tree(child, inner)),
+    `${inner}rest: ${rest(node)}`,
+    `${indent})`,
+  ];
+}
+
+function rest({ own, ownLatencyMs }: ModuleProfile): string {
+  const facts = [formatCount(own.forward.macs, 'MACs'), formatDuration(ownLatencyMs)];
+  if (own.backward.flops > 0) facts.push(`bwd ${formatCount(own.backward.flops)}`);
+  return facts.join(', ');
+}
