@@ -4,7 +4,7 @@ import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
-
+import { cases as clients } from './e2e/clients.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
@@ -12,6 +12,7 @@ import { cases as resume } from './e2e/resume.cases.js';
 import { cases as schedule } from './e2e/schedule.cases.js';
 import { cases as speculativeOffload } from './e2e/speculative-offload.cases.js';
 import { cases as untrainedState } from './e2e/untrained-state.cases.js';
+import { cases as userBackward } from './e2e/user-backward.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
@@ -37,4 +38,6 @@ export const allCases: readonly Case[] = [
   ...resume,
   ...schedule,
   ...flops,
+  ...clients,
+  ...userBackward,
 ];

@@ -1,0 +1,209 @@
+// What a caller brings to initialize(): parameter groups, optimizers, schedules; and what the engine says of itself.
+import assert from 'node:assert/strict';
+import {
+  type Clients,
+  type DsConfig,
+  type Engine,
+  initialize,
+  type nn,
+  optim,
+} from '../../lib/index.js';
+import type { Parameter } from '../../lib/nn/parameter.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { seed } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+import { tinyConfig, tinyModel, trainTiny, weightBits } from './tiny-training.js';
+
+const STEPS = 5;
+
+interface Run {
+  engine: Engine;
+  before: Map<string, string>;
+  after: Map<string, string>;
+}
+
+/** Trains the tiny GPT-2 with what `clients` makes of it. */
+async function run(
+  device: Device,
+  clients: (model: nn.models.GPT2) => Clients,
+  config: Partial<DsConfig> = {},
+): Promise<Run> {
+  seed(1234);
+  const model = tinyModel();
+  const whole = { ...tinyConfig({ precision: 'fp32', offload: false }), ...config };
+  const { engine } = await initialize({ model, config: whole, device, ...clients(model) });
+  const before = weightBits(engine);
+  trainTiny(engine, 0, STEPS);
+  const after = weightBits(engine);
+  return { engine, before, after };
+}
+
+const isMatrix = (parameter: Parameter): boolean => parameter.shape.length > 1;
+
+/** Matrices decay and the rest does not, as everybody has it. */
+function decayGroups(model: nn.models.GPT2): Clients {
+  const parameters = model.parameters();
+  return {
+    modelParameters: [
+      { params: parameters.filter(isMatrix), weightDecay: 0.5 },
+      { params: parameters.filter((parameter) => !isMatrix(parameter)), weightDecay: 0 },
+    ],
+  };
+}
+
+async function groupsDecayApart(device: Device): Promise<void> {
+  const plain = await run(device, () => ({}), noDecay);
+  const grouped = await run(device, decayGroups);
+  assert.equal(grouped.engine.getLr().length, 2);
+  const named = [...grouped.engine.module.namedParameters()];
+  const first = (shape: number): string =>
+    (named.find(([, { shape: own }]) => own.length === shape) as [string, Parameter])[0];
+  assert.notEqual(grouped.after.get(first(2)), plain.after.get(first(2)));
+  // In the first step the vectors move as without any decay: the forward before it was the same.
+  const [one, other] = [await firstStep(device, decayGroups), await firstStep(device, () => ({}))];
+  for (const [name, parameter] of named) {
+    assert.equal(one.get(name) === other.get(name), !isMatrix(parameter), name);
+  }
+  for (const { engine } of [plain, grouped]) engine.destroy();
+}
+
+const noDecay: Partial<DsConfig> = {
+  optimizer: { type: 'AdamW', params: { lr: 3e-3, betas: [0.9, 0.95], weight_decay: 0 } },
+};
+
+async function firstStep(
+  device: Device,
+  clients: (model: nn.models.GPT2) => Clients,
+): Promise<Map<string, string>> {
+  seed(1234);
+  const model = tinyModel();
+  const config = { ...tinyConfig({ precision: 'fp32', offload: false }), ...noDecay };
+  const { engine } = await initialize({ model, config, device, ...clients(model) });
+  trainTiny(engine, 0, 1);
+  const bits = weightBits(engine);
+  engine.destroy();
+  return bits;
+}
+
+/** Groups of one optimizer in several units equal the same settings in one group, bit for bit. */
+const equalGroupsEqualOne =
+  (offload: 'none' | 'cpu', superOffload: boolean) =>
+  async (device: Device): Promise<void> => {
+    const config: Partial<DsConfig> = {
+      zero_optimization: {
+        stage: 1,
+        offload_optimizer: { device: offload, super_offload: superOffload },
+      },
+    };
+    const whole = await run(device, () => ({}), config);
+    const split = await run(
+      device,
+      (model) => ({
+        modelParameters: [0, 1, 2].map((rest) => ({
+          params: model.parameters().filter((_, i) => i % 3 === rest),
+        })),
+      }),
+      config,
+    );
+    assert.deepEqual(split.after, whole.after);
+    for (const { engine } of [whole, split]) engine.destroy();
+  };
+
+async function parametersOutsideAreFrozen(device: Device): Promise<void> {
+  const { engine, before, after } = await run(device, (model) => ({
+    modelParameters: model.parameters().filter(isMatrix),
+  }));
+  for (const [name, parameter] of engine.module.namedParameters()) {
+    assert.equal(before.get(name) === after.get(name), !isMatrix(parameter), name);
+  }
+  engine.destroy();
+}
+
+const ADAMW = { lr: 3e-3, betas: [0.9, 0.95] as const, weightDecay: 0.1 };
+
+async function clientOptimizersEqualTheFiles(device: Device): Promise<void> {
+  const expected = await run(device, () => ({}));
+  const object = await run(
+    device,
+    (model) => ({ optimizer: new optim.AdamW(model.parameters(), ADAMW) }),
+    { optimizer: { type: 'AdamW', params: { lr: 1 } } },
+  );
+  const made = await run(device, () => ({ optimizer: (p) => new optim.AdamW(p as never, ADAMW) }), {
+    optimizer: null,
+  });
+  assert.deepEqual(object.after, expected.after);
+  assert.deepEqual(made.after, expected.after);
+  for (const { engine } of [expected, object, made]) engine.destroy();
+}
+
+async function clientSchedules(device: Device): Promise<void> {
+  const schedule = new optim.StepLr({ baseLr: 0.5, stepSize: 2, gamma: 0.1 });
+  const object = await run(device, () => ({ lrScheduler: schedule }));
+  assert.deepEqual(object.engine.getLr(), [schedule.lr(STEPS)]);
+  const apart = await run(device, (model) => ({
+    ...decayGroups(model),
+    lrScheduler: ({ groups }) =>
+      groups.map((_, i) => new optim.ConstantLr({ baseLr: 1e-3 * (i + 1), factor: 1, steps: 1 })),
+  }));
+  assert.deepEqual(apart.engine.getLr(), [1e-3, 2e-3]);
+  await assert.rejects(
+    run(device, (model) => ({ ...decayGroups(model), lrScheduler: () => [schedule] })),
+    /one for each of 2 groups/,
+  );
+  for (const { engine } of [object, apart]) engine.destroy();
+}
+
+/** Without a schedule, the caller sets the rate of a group at any time. */
+async function ratesAreTheCallers(device: Device): Promise<void> {
+  const { engine, after } = await run(device, () => ({}), { scheduler: null });
+  const [group] = engine.optimizer.groups;
+  assert.ok(group);
+  group.lr = 0;
+  trainTiny(engine, STEPS, STEPS + 2);
+  assert.deepEqual(engine.getLr(), [0]);
+  assert.deepEqual(weightBits(engine), after);
+  engine.destroy();
+}
+
+async function wrongGroups(device: Device): Promise<void> {
+  const reject = (clients: (model: nn.models.GPT2) => Clients, message: RegExp): Promise<void> =>
+    assert.rejects(run(device, clients), message);
+  await reject(() => ({ modelParameters: [] }), /at least one parameter/);
+  await reject(() => ({ modelParameters: tinyModel().parameters() }), /parameters of the model/);
+  await reject(
+    (model) => ({
+      modelParameters: [{ params: model.parameters() }, { params: model.parameters().slice(3, 4) }],
+    }),
+    /every parameter in one group/,
+  );
+  await reject(
+    () => ({ optimizer: undefined, modelParameters: undefined, lrScheduler: () => [] }),
+    /one for each of 1 groups/,
+  );
+}
+
+async function saysWhatItIs(device: Device): Promise<void> {
+  const { engine } = await run(device, () => ({}), { steps_per_print: 7, gradient_clipping: 0.5 });
+  assert.equal(engine.stepsPerPrint(), 7);
+  assert.equal(engine.gradientClipping(), 0.5);
+  assert.equal(engine.zeroOptimizationStage(), 1);
+  assert.deepEqual([engine.globalRank, engine.localRank, engine.worldSize], [0, 0, 1]);
+  assert.equal(engine.device, device);
+  assert.equal(engine.globalSteps, STEPS);
+  assert.equal(engine.optimizer.name, 'AdamW');
+  assert.equal(engine.lrScheduler.name, 'WarmupLR');
+  engine.destroy();
+}
+
+export const cases: Case[] = [
+  { name: 'groups: weight decay of matrices alone', run: groupsDecayApart },
+  { name: 'equal groups equal one group', run: equalGroupsEqualOne('none', false) },
+  { name: 'equal groups equal one group, offload', run: equalGroupsEqualOne('cpu', false) },
+  { name: 'equal groups equal one group, speculative', run: equalGroupsEqualOne('cpu', true) },
+  { name: 'parameters in no group are frozen', run: parametersOutsideAreFrozen },
+  { name: "client optimizers equal the file's", run: clientOptimizersEqualTheFiles },
+  { name: 'client schedules: one for all, one per group', run: clientSchedules },
+  { name: 'without a schedule rates are the caller’s', run: ratesAreTheCallers },
+  { name: 'wrong groups are refused', run: wrongGroups },
+  { name: 'the engine says what it is', run: saysWhatItIs },
+];
