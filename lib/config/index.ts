@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { deepFreeze, withDefaults } from './defaults.js';
 import { type ConfigDocument, readDocument } from './parse.js';
 import { rules } from './rules.js';
-import { isSection, type Section } from './schema.js';
+import { choices, configSchema, isSection, type Schema, type Section } from './schema.js';
 import { resolveTriad } from './triad.js';
 import { siftKeys } from './unknown-keys.js';
 import { schemaErrors } from './validate.js';
@@ -66,13 +66,22 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
   return { config: deepFreeze(config), errors: [] };
 }
 
-/** Optimizer names in any case, as DeepSpeed takes them. */
+/** Optimizer names in any case, as DeepSpeed takes them, and keys that have two names. */
 function canonicalNames(value: Section): void {
-  const { optimizer } = value;
-  if (!isSection(optimizer) || typeof optimizer.type !== 'string') return;
-  const name = optimizer.type.toLowerCase();
-  const known = ['Adam', 'AdamW'].find((candidate) => candidate.toLowerCase() === name);
-  if (known) optimizer.type = known;
+  const { optimizer, zero_optimization: zero } = value;
+  const { optimizer: types, zero_optimization: keys } = configSchema.properties ?? {};
+  if (isSection(optimizer) && typeof optimizer.type === 'string') {
+    const name = optimizer.type.toLowerCase();
+    const same = (type: unknown) => String(type).toLowerCase() === name;
+    optimizer.type = choices(types as Schema, 'type').find(same) ?? optimizer.type;
+  }
+  if (!isSection(zero)) return;
+  for (const [key, { dsAlias = [] }] of Object.entries(keys?.properties ?? {})) {
+    for (const alias of dsAlias.filter((name) => name in zero && !(key in zero))) {
+      zero[key] = zero[alias];
+      delete zero[alias];
+    }
+  }
 }
 
 function ruleErrors(config: ResolvedConfig, document: ConfigDocument): DsError[] {

@@ -12,17 +12,46 @@ export interface Schema {
   exclusiveMinimum?: number;
   maximum?: number;
   exclusiveMaximum?: number;
+  minItems?: number;
+  maxItems?: number;
+  items?: Schema;
+  title?: string;
   description?: string;
+  deprecated?: boolean;
   properties?: Record<string, Schema>;
-  additionalProperties?: boolean;
+  additionalProperties?: boolean | Schema;
   required?: readonly string[];
   oneOf?: readonly Schema[];
+  anyOf?: readonly Schema[];
   discriminator?: { propertyName: string };
   $ref?: string;
   $defs?: Record<string, Schema>;
-  /** Why this key is accepted although it changes nothing; not a JSON Schema keyword. */
+  /** Why this key is accepted although it changes nothing. */
   dsNoEffect?: string;
+  /** Why this key, or this whole section, is refused unless it is off. */
+  dsUnsupported?: string;
+  /** Why these values of the key are refused. */
+  dsUnsupportedValues?: Record<string, string>;
+  /** The dotted path that a deprecated key is read as. */
+  dsReplacedBy?: string;
+  /** Other spellings of this key. */
+  dsAlias?: readonly string[];
+  /** Hugging Face fills this key when it says "auto". */
+  dsAuto?: boolean;
+  /** Strings among the values of this key are matched in any case. */
+  dsAnyCase?: boolean;
 }
+
+/** The keywords above that JSON Schema does not have, with the type of their value. */
+export const annotations = {
+  dsNoEffect: 'string',
+  dsUnsupported: 'string',
+  dsUnsupportedValues: 'object',
+  dsReplacedBy: 'string',
+  dsAlias: 'array',
+  dsAuto: 'boolean',
+  dsAnyCase: 'boolean',
+} as const;
 
 export const configSchema = schemaJson as Schema;
 
@@ -32,17 +61,51 @@ export function isSection(value: unknown): value is Section {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
+/** The schema of a key as it is declared; undefined for a key that the section does not have. */
+export function declared(schema: Schema, key: string): Schema | undefined {
+  return Object.hasOwn(schema.properties ?? {}, key) ? schema.properties?.[key] : undefined;
+}
+
 /**
- * The schema that applies to `value`: follows a $ref into $defs, and picks the alternative whose
- * constant equals the value's discriminator (`type`). Returns `schema` itself where there is
- * nothing to resolve.
+ * The schema that applies to `value`: follows a $ref into $defs, whose keywords those beside it
+ * override, and picks the alternative whose constant equals the value's discriminator (`type`).
+ * Returns `schema` itself where there is nothing to resolve.
  */
 export function resolveSchema(schema: Schema, value: unknown): Schema {
   if (schema.$ref) {
-    const name = schema.$ref.slice('#/$defs/'.length);
-    return configSchema.$defs?.[name] as Schema;
+    const { $ref, ...beside } = schema;
+    const target = configSchema.$defs?.[$ref.slice('#/$defs/'.length)] as Schema;
+    return resolveSchema({ ...target, ...beside }, value);
   }
   const key = schema.discriminator?.propertyName;
   if (!key || !isSection(value)) return schema;
   return schema.oneOf?.find((option) => option.properties?.[key]?.const === value[key]) ?? schema;
+}
+
+/** The types that `schema` takes, over its alternatives. */
+export function typesOf(schema: Schema): readonly string[] {
+  const alternatives = [...(schema.oneOf ?? []), ...(schema.anyOf ?? [])];
+  const types = alternatives.flatMap((option) => typesOf(resolveSchema(option, undefined)));
+  const listed = [...(schema.enum ?? []), ...('const' in schema ? [schema.const] : [])];
+  return [...new Set([schema.type ?? [], types, listed.map(typeOf)].flat())];
+}
+
+/** Whether a constant or an enum of `schema` is `value`. */
+export function lists(schema: Schema, value: unknown): boolean {
+  if (schema.const === value || schema.enum?.includes(value)) return true;
+  const alternatives = [...(schema.oneOf ?? []), ...(schema.anyOf ?? [])];
+  return alternatives.some((option) => lists(resolveSchema(option, undefined), value));
+}
+
+/** The values that `key` may have in a section whose alternatives it tells apart, or by its enum. */
+export function choices(schema: Schema, key: string): readonly unknown[] {
+  const named = (schema.oneOf ?? []).map((option) => resolveSchema(option, undefined));
+  const constants = named.map((option) => option.properties?.[key]?.const);
+  return schema.oneOf ? constants : (schema.properties?.[key]?.enum ?? []);
+}
+
+function typeOf(value: unknown): string {
+  if (value === null) return 'null';
+  if (Number.isInteger(value)) return 'integer';
+  return Array.isArray(value) ? 'array' : typeof value;
 }

@@ -1,5 +1,7 @@
 // Keys that the schema does not have: ignored with a notice when they are off, else an error with a
 // guess.
+import { isDeepStrictEqual } from 'node:util';
+
 import { DsError } from '../errors.js';
 import type { ConfigDocument, Path } from './parse.js';
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
@@ -27,13 +29,15 @@ export function siftKeys(document: ConfigDocument): Sifted {
     for (const [key, item] of Object.entries(section)) {
       const here = [...path, key];
       const property = schema.properties?.[key];
-      if (!property) {
+      if (!property || property.deprecated) {
         if (schema.additionalProperties !== false) out[key] = item;
         else if (isOff(item)) notices.push(`${document.locate(here)} is ignored: it is off.`);
         else errors.push(unknownKey(document.locate(here), key, schema));
         continue;
       }
       const declared = resolveSchema(property, item);
+      const refusal = refuse(document.locate(here), item, declared);
+      if (refusal) errors.push(refusal);
       const reason = declared.dsNoEffect;
       if (reason && !isOff(item)) {
         notices.push(`${document.locate(here)} has no effect: ${reason}.`);
@@ -43,6 +47,21 @@ export function siftKeys(document: ConfigDocument): Sifted {
     return out;
   };
   return { value: sift(document.value, configSchema, []), errors, notices };
+}
+
+/** The error of a key or a value that is not supported yet; null if it is off or the default. */
+function refuse(place: string, item: unknown, schema: Schema): DsError | null {
+  const values = schema.dsUnsupportedValues ?? {};
+  const reason = schema.dsUnsupported ?? (typeof item === 'string' ? values[item] : undefined);
+  if (!reason || isOff(item) || isDeepStrictEqual(item, schema.default)) return null;
+  const good = (schema.enum ?? []).filter((value) => !(String(value) in values));
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: place,
+    expected: good.map((value) => JSON.stringify(value)).join(', ') || 'that it is off',
+    got: isSection(item) ? 'a section' : JSON.stringify(item),
+    hint: `It is not supported yet: ${reason}.`,
+  });
 }
 
 /** Off in every spelling: false, null, or a section that says enabled: false or device: "none". */

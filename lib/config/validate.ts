@@ -4,7 +4,7 @@ import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js';
 
 import { DsError } from '../errors.js';
 import type { ConfigDocument } from './parse.js';
-import { configSchema, isSection, type Section } from './schema.js';
+import { annotations, configSchema, isSection, type Schema, type Section } from './schema.js';
 import { closest } from './unknown-keys.js';
 
 const ajv = new Ajv2020({
@@ -15,7 +15,9 @@ const ajv = new Ajv2020({
   strictRequired: false,
   verbose: true,
 });
-ajv.addKeyword({ keyword: 'dsNoEffect', schemaType: 'string' });
+for (const [keyword, schemaType] of Object.entries(annotations)) {
+  ajv.addKeyword({ keyword, schemaType });
+}
 const check = ajv.compile(configSchema);
 
 /** Every violation of the schema in `value`, as DS_CONFIG errors. */
@@ -46,7 +48,7 @@ function expectation(error: ErrorObject): string {
     case 'enum':
       return (params.allowedValues as unknown[]).map(written).join(', ');
     case 'discriminator':
-      return schedules().map(written).join(', ');
+      return types(error).map(written).join(', ');
     case 'minimum':
     case 'exclusiveMinimum':
     case 'maximum':
@@ -67,15 +69,17 @@ function hintFor(error: ErrorObject, got: unknown): string {
   if (typeof got === 'string' && Number.isFinite(Number(got)) && error.keyword === 'type') {
     return `Write ${got} without quotes.`;
   }
-  const names = error.keyword === 'enum' ? error.params.allowedValues : schedules();
+  const names = error.keyword === 'enum' ? error.params.allowedValues : types(error);
   const isName = error.keyword === 'enum' || error.keyword === 'discriminator';
   const guess = isName && typeof got === 'string' ? closest(got, names.filter(isString)) : '';
   return guess ? `Did you mean "${guess}"?` : '';
 }
 
-function schedules(): unknown[] {
-  const options = configSchema.properties?.scheduler?.oneOf ?? [];
-  return options.map((option) => option.properties?.type?.const);
+/** The types among which a discriminator chooses: those that are there. */
+function types(error: ErrorObject): unknown[] {
+  const { oneOf = [] } = (error.parentSchema ?? {}) as Schema;
+  const named = oneOf.map((option) => option.properties?.type);
+  return named.filter((type) => !type?.dsUnsupportedValues).map((type) => type?.const);
 }
 
 function isString(value: unknown): value is string {

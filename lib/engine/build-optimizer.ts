@@ -45,7 +45,7 @@ function adam(
 ): Optimizer {
   return new AdamW(params as ParamsOf<AdamGroup>, {
     lr,
-    betas: [betas[0] as number, betas[1] as number],
+    betas: [...betas],
     eps,
     weightDecay: weight_decay,
     biasCorrection: bias_correction,
@@ -53,7 +53,28 @@ function adam(
   });
 }
 
+/** A type that the configuration may name and whose update is not there yet. */
+function absent(type: keyof Params): () => Optimizer {
+  return () => {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: 'optimizer.type',
+      expected: '"Adam" or "AdamW"',
+      got: JSON.stringify(type),
+      hint: 'It is not supported yet.',
+    });
+  };
+}
+
 const builders: { [Type in keyof Params]: Builder<Type> } = {
   Adam: (params, options) => adam(params, options, options.adam_w_mode),
   AdamW: (params, options) => adam(params, options, true),
+  FusedAdam: (params, options) => adam(params, options, options.adam_w_mode),
+  DeepSpeedCPUAdam: (params, options) => adam(params, options, options.adam_w_mode),
+  SGD: absent('SGD'),
+  Adagrad: absent('Adagrad'),
+  Lion: absent('Lion'),
+  Lamb: absent('Lamb'),
+  FusedLamb: absent('FusedLamb'),
+  Muon: absent('Muon'),
 };

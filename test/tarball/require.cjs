@@ -1,4 +1,4 @@
-// Consumer of the installed package: CommonJS, and that both module systems share one set of classes.
+// Consumer of the installed package: CommonJS, the editors' schema, and that both module systems share one set of classes.
 const assert = require('node:assert/strict');
 const required = require('@ds/native');
 
@@ -8,6 +8,8 @@ async function main() {
   assert.deepEqual(missing, [], 'names that import lacks');
   assert.equal(imported.DsError, required.DsError);
   assert.equal(imported.Tensor, required.Tensor);
+  const schema = require('@ds/native/ds_config.schema.json');
+  assert.equal(schema.properties.train_batch_size.anyOf[1].const, 'auto');
   assert.throws(() => required.device('cpu:1'), imported.DsError);
 }
 

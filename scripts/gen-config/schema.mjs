@@ -1,0 +1,60 @@
+// What the generators of types, editor schema and reference share: the schema and how its parts read.
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+export const schema = JSON.parse(readFileSync(join(root, 'lib/config/schema.json'), 'utf8'));
+
+/** `node` with its $ref followed; what stands beside the $ref wins. */
+export function resolve(node) {
+  if (!node.$ref) return node;
+  const { $ref, ...beside } = node;
+  return { ...schema.$defs[$ref.slice('#/$defs/'.length)], ...beside };
+}
+
+/** Whether `node` describes an object with declared keys or alternatives. */
+export function isSection(node) {
+  return Boolean(node.properties || node.oneOf);
+}
+
+/** The types of `node` as a list, without null. */
+export function typesOf(node) {
+  return [node.type ?? []].flat().filter((type) => type !== 'null');
+}
+
+export function isNullable(node) {
+  return [node.type].flat().includes('null') || Boolean(node.enum?.includes(null));
+}
+
+/** The values of an enum or a constant; those that are not supported yet only if `all`. */
+export function valuesOf(node, all = false) {
+  const values = node.enum ?? ('const' in node ? [node.const] : []);
+  return all ? values : values.filter((value) => !(value in (node.dsUnsupportedValues ?? {})));
+}
+
+/** A value as a configuration file would hold it; large round numbers as 5e8. */
+export function literal(value) {
+  if (Array.isArray(value)) return `[${value.map(literal).join(', ')}]`;
+  if (typeof value !== 'number') return JSON.stringify(value);
+  const short = value.toExponential().replace('e+', 'e');
+  return Math.abs(value) >= 1e5 && short.length < String(value).length ? short : String(value);
+}
+
+/** The default as text; '' where there is none, or where it is a section filled key by key. */
+export function defaultText({ default: value }) {
+  const isFilled = typeof value === 'object' && value !== null && !Array.isArray(value);
+  return value === undefined || isFilled ? '' : literal(value);
+}
+
+/** What becomes of a key: sentences without full stop, none for a key that works. */
+export function remarks(node) {
+  const out = [];
+  if (node.dsReplacedBy) out.push(`Deprecated: use ${node.dsReplacedBy}`);
+  if (node.dsNoEffect) out.push(`No effect: ${node.dsNoEffect}`);
+  if (node.dsUnsupported) out.push(`Not supported yet: ${node.dsUnsupported}`);
+  for (const [value, reason] of Object.entries(node.dsUnsupportedValues ?? {})) {
+    out.push(`${JSON.stringify(value)} is not supported yet: ${reason}`);
+  }
+  return out;
+}
