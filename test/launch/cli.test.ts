@@ -55,10 +55,10 @@ describe('ds env', () => {
 
 describe('ds validate', () => {
   test('prints notices and the resolved configuration', () => {
-    const path = config('{ "train_batch_size": 8, "gradient_predivide_factor": 2 }');
+    const path = config('{ "train_batch_size": 8, "sparse_gradients": true }');
     const { status, stdout } = ds(['validate', path, '--world-size', '4']);
     expect(status).toBe(0);
-    expect(stdout).toMatch(/^note: ds_config.json:1:26: gradient_predivide_factor has no effect/);
+    expect(stdout).toMatch(/^note: ds_config.json:1:26: sparse_gradients has no effect/);
     expect(stdout).toContain('"train_micro_batch_size_per_gpu": 2');
   });
 
