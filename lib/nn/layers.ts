@@ -158,6 +158,11 @@ export class Sequential extends Module {
     for (const [i, layer] of this.layers.entries()) yield [String(i), layer];
   }
 
+  /** The modules in order, as checkpointSequential() takes them. */
+  [Symbol.iterator](): Iterator<Module> {
+    return this.layers[Symbol.iterator]();
+  }
+
   override forward(x: Tensor): Tensor {
     let out = x;
     for (const layer of this.layers) out = layer.call(out) as Tensor;

@@ -2,7 +2,7 @@
 import { addon } from './addon.js';
 import { native } from './call.js';
 import type { Device } from './device.js';
-import type { Stream } from './stream.js';
+import type { Event, Stream } from './stream.js';
 
 /**
  * Owned by the tensors that view it: the last release() returns the memory in stream order. After
@@ -13,6 +13,7 @@ export class Buffer {
   handle: number;
   private references = 1;
   private releaseStream: Stream | null = null;
+  private releaseMark: Event | null = null;
 
   private constructor(
     readonly device: Device,
@@ -53,6 +54,7 @@ export class Buffer {
     const handle = this.handle;
     this.handle = 0;
     const stream = this.releaseStream;
+    if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));
     else native(() => addon.release(handle));
   }
@@ -60,6 +62,15 @@ export class Buffer {
   /** The last user is `stream`, not the compute stream: the memory is returned in its order. */
   releaseOn(stream: Stream): void {
     this.releaseStream = stream;
+  }
+
+  /**
+   * `stream` reads the memory beside the compute stream: it is returned when both have passed their
+   * last use. `mark` is an event of the device that release() records; both outlive the buffer.
+   */
+  sharedWith(stream: Stream, mark: Event): void {
+    this.releaseStream = stream;
+    this.releaseMark = mark;
   }
 
   /** Enqueues a copy of bytes from another buffer; either may be pinned. */

@@ -47,6 +47,12 @@ export function withGrad<T>(on: boolean, body: () => T): T {
   }
 }
 
+/** What a node holds until its backward has run: a tensor, or what stands for tensors. */
+export interface Saved {
+  retain(): unknown;
+  release(): void;
+}
+
 /** What a node remembers of an input: where its gradient goes, not its values. */
 interface Edge {
   readonly shape: readonly number[];
@@ -65,7 +71,7 @@ function edgeTo(input: Tensor): Edge {
   return { shape, dtype, device, requiresGrad, fn, index, leaf };
 }
 
-/** A recorded op. Holds its saved tensors until its backward has run or its scope ends. */
+/** A recorded op. Holds what it saved until its backward has run or its scope ends. */
 export class GradFn {
   readonly sequence = ++sequence;
   /** Gradients of the outputs, filled while backward runs; owned. */
@@ -77,12 +83,12 @@ export class GradFn {
     readonly name: string,
     inputs: readonly Tensor[],
     outputs: number,
-    private readonly saved: readonly Tensor[],
+    private readonly saved: readonly Saved[],
     private readonly body: Backward,
   ) {
     this.grads = new Array<Tensor | null>(outputs).fill(null);
     this.edges = inputs.map(edgeTo);
-    for (const tensor of saved) tensor.retain();
+    for (const each of saved) each.retain();
   }
 
   /** Runs the backward once and lets everything go. */
@@ -106,7 +112,7 @@ export class GradFn {
     if (this.isReleased) return;
     this.isReleased = true;
     this.dropGrads();
-    for (const tensor of this.saved) tensor.release();
+    for (const each of this.saved) each.release();
     for (const edge of this.edges) edge.leaf?.release();
   }
 
@@ -119,14 +125,14 @@ export class GradFn {
 }
 
 /**
- * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` are the
- * tensors that the backward reads: they are held until it has run.
+ * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` is what
+ * the backward reads: it is held until that has run.
  */
 export function record(
   name: string,
   inputs: readonly Tensor[],
   outputs: readonly Tensor[],
-  saved: readonly Tensor[],
+  saved: readonly Saved[],
   backward: Backward,
 ): void {
   if (!enabled || !inputs.some((t) => t.requiresGrad)) return;

@@ -8,10 +8,12 @@ export {
   isGradEnabled,
   noGrad,
   record,
+  type Saved,
   setGradTarget,
   withGrad,
 } from './autograd.js';
-export { checkpoint } from './checkpoint.js';
+export * as checkpointing from './checkpointing/index.js';
+export { checkpoint, checkpointSequential } from './checkpointing/index.js';
 export * from './ops/index.js';
 export {
   getRandomState,
@@ -21,5 +23,6 @@ export {
   seed,
   setRandomState,
 } from './random.js';
+export { recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
 export { liveTensors, type Nested, Tensor, type TensorOptions } from './tensor.js';

@@ -2,6 +2,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { contiguousStrides, describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
+import { SavedTensor } from '../recompute.js';
 import { Tensor } from '../tensor.js';
 import { gemmRows } from './matmul.js';
 import { asRows, requireAlike, rowCount, shapeError, sumToShape, viewOf } from './shapes.js';
@@ -23,13 +24,13 @@ function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null)
 }
 
 /** From dz [N, out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
-function linearBackward(dz: View, x: Tensor, weight: Tensor, sink: GradSink): void {
+function linearBackward(dz: View, x: SavedTensor, weight: Tensor, sink: GradSink): void {
   const gemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
   sink.write(0, (dx, accumulate) =>
     kernels.matmul({ ...gemm, a: dz, b: weight, out: asRows(dx), transA: false, accumulate }),
   );
   sink.write(1, (dw, accumulate) =>
-    kernels.matmul({ ...gemm, a: dz, b: gemmRows(x), out: dw, transA: true, accumulate }),
+    kernels.matmul({ ...gemm, a: dz, b: gemmRows(x.value()), out: dw, transA: true, accumulate }),
   );
 }
 
@@ -88,9 +89,11 @@ function project(
     epilogue: 'none',
     accumulate: false,
   });
-  record('linear', bias ? [x, weight, bias] : [x, weight], [out], [x, weight], ([grad], sink) => {
+  const inputs = bias ? [x, weight, bias] : [x, weight];
+  const kept = new SavedTensor(x);
+  record('linear', inputs, [out], [kept, weight], ([grad], sink) => {
     const dz = gemmRows(grad as Tensor);
-    linearBackward(dz, x, weight, sink);
+    linearBackward(dz, kept, weight, sink);
     if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
   });
   return out;
@@ -116,7 +119,8 @@ export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null
     accumulate: false,
   });
   const inputs = bias ? [x, weight, bias] : [x, weight];
-  record('linear_gelu', inputs, [out], [x, weight, before], ([grad], sink) => {
+  const kept = new SavedTensor(x);
+  record('linear_gelu', inputs, [out], [kept, weight, before], ([grad], sink) => {
     const slope = Tensor.emptyLike(before);
     kernels.unaryBackward({
       in: before,
@@ -126,7 +130,7 @@ export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null
       accumulate: false,
     });
     const dz = asRows(slope);
-    linearBackward(dz, x, weight, sink);
+    linearBackward(dz, kept, weight, sink);
     if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
   });
   return out;

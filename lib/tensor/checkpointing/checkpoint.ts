@@ -1,0 +1,121 @@
+// Activation checkpointing: forward keeps only the inputs, backward runs the function again.
+import { DsError } from '../../errors.js';
+import { backward, type GradSink, isGradEnabled, noGrad, record, withGrad } from '../autograd.js';
+import { getRandomState, type RandomState, replayRandom } from '../random.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { currentPolicy } from './policy.js';
+import type { KeptInputs } from './store.js';
+import { unwatchedSegment, type WatchedSegment } from './watch.js';
+
+const listOf = (result: Tensor | Tensor[]): Tensor[] => (Array.isArray(result) ? result : [result]);
+
+const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.requiresGrad;
+
+/**
+ * fn(...inputs), without keeping what its backward needs: that is computed again, from the same
+ * random state, when the backward gets there, and freed at once. Inputs may be tensors and anything
+ * else, null included; what is kept of them, and where, configure() says. Parameters used inside
+ * get their gradients from the nested backward. `fn` must be a function of its inputs and
+ * parameters alone. Throws DS_ARGUMENT for tensors hidden inside an array or a plain object.
+ * Source: Chen et al. 2016; the rule for inputs is DeepSpeed's.
+ */
+export function checkpoint<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
+  fn: (...inputs: Inputs) => Result,
+  ...inputs: Inputs
+): Result {
+  if (!isGradEnabled()) return scope(() => fn(...inputs));
+  inputs.forEach(requirePlain);
+  const tensors = inputs.filter((input) => input instanceof Tensor);
+  const { store, watch } = currentPolicy();
+  const kept = store.keep(inputs);
+  const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
+  const recorded: Recorded = {
+    run: (given) => fn(...(given as Inputs)),
+    kept,
+    segment,
+    wanting: inputs.flatMap((input, i) => (wantsGrad(input) ? [i] : [])),
+    at: getRandomState(),
+  };
+  try {
+    segment.retain();
+    kept.retain();
+    const result = segment.forward(() => scope(() => noGrad(() => fn(...inputs))));
+    const outputs = listOf(result).map((out) =>
+      inputs.includes(out) || out.requiresGrad ? out.detach() : out,
+    );
+    const wanting = tensors.filter(wantsGrad);
+    const tracked = wanting.length > 0 ? wanting : [anchor(outputs)];
+    record('checkpoint', tracked, outputs, [kept, segment], (grads, sink) =>
+      replay(recorded, grads, sink),
+    );
+    return (Array.isArray(result) ? outputs : outputs[0]) as Result;
+  } finally {
+    kept.release();
+    segment.release();
+  }
+}
+
+/** A tensor inside a collection would be neither kept nor differentiated. */
+function requirePlain(input: unknown, i: number): void {
+  if (input === null || typeof input !== 'object' || input instanceof Tensor) return;
+  const isPlain = Array.isArray(input) || Object.getPrototypeOf(input) === Object.prototype;
+  if (!isPlain || !Object.values(input).some((item) => item instanceof Tensor)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'checkpoint',
+    expected: 'tensors as inputs of their own',
+    got: `tensors inside input ${i}`,
+    hint: 'Spread them: checkpoint(fn, ...tensors).',
+  });
+}
+
+/** An empty leaf that puts the segment into the graph when only its parameters want gradients. */
+function anchor(outputs: readonly Tensor[]): Tensor {
+  const { dtype, device } = outputs[0] as Tensor;
+  return Tensor.empty([0], dtype, device).requireGrad();
+}
+
+interface Recorded {
+  run: (inputs: readonly unknown[]) => Tensor | Tensor[];
+  kept: KeptInputs;
+  segment: WatchedSegment;
+  /** Positions of the inputs that want gradients; input i of the node is wanting[i]. */
+  wanting: readonly number[];
+  at: RandomState;
+}
+
+/** Runs the segment again on leaves that stand for its inputs, and a backward through it. */
+function replay(
+  { run, kept, segment, wanting, at }: Recorded,
+  grads: readonly (Tensor | null)[],
+  sink: GradSink,
+): void {
+  scope(() => {
+    const inputs = [...kept.restore()];
+    const leaves = wanting.map((i) => (inputs[i] as Tensor).detach().requireGrad());
+    leaves.forEach((leaf, i) => {
+      inputs[wanting[i] as number] = leaf;
+    });
+    const again = segment.recompute(() =>
+      withGrad(true, () => replayRandom(at, () => scope(() => run(inputs)))),
+    );
+    const roots: Tensor[] = [];
+    const seeds: Tensor[] = [];
+    listOf(again).forEach((out, i) => {
+      const grad = grads[i];
+      if (!grad) return;
+      if (out.gradFn) {
+        roots.push(out);
+        seeds.push(grad);
+      } else if (leaves.includes(out)) sink.give(leaves.indexOf(out), grad);
+    });
+    if (roots.length > 0) backward(roots, seeds);
+    leaves.forEach((leaf, i) => {
+      if (!leaf.grad) return;
+      sink.give(i, leaf.grad);
+      leaf.grad.release();
+      leaf.grad = null;
+    });
+  });
+}

@@ -1,0 +1,12 @@
+// Activation checkpointing as DeepSpeed's users know it: the namespace `checkpointing`.
+export { checkpoint } from './checkpoint.js';
+export {
+  type ActivationCheckpointingSection,
+  type CheckpointingOptions,
+  configure,
+  isConfigured,
+  reset,
+  times,
+} from './policy.js';
+export { checkpointSequential, type Layer } from './sequential.js';
+export type { SegmentObserver, SegmentRun, SegmentTimes } from './watch.js';

@@ -1,0 +1,210 @@
+// cpu_checkpointing: a segment's inputs wait in pinned host memory and are back when their replay starts.
+import { Buffer } from '../../runtime/buffer.js';
+import type { Device } from '../../runtime/device.js';
+import { dtypeSize, isFloating } from '../../runtime/dtype.js';
+import { Event, Stream } from '../../runtime/stream.js';
+import { held } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { PinnedPool, type PinnedSlot } from './pinned-pool.js';
+import { type ActivationStore, type KeptInputs, onDevice } from './store.js';
+
+/**
+ * One device's two copy streams and the segments that wait, in forward order. Lives as long as the
+ * process, because buffers shared with its streams may outlive every configuration.
+ */
+class TransferLane {
+  readonly down: Stream;
+  readonly up: Stream;
+  readonly pool: PinnedPool;
+  readonly waiting: OffloadedInputs[] = [];
+  /** Recorded and waited for in one go; never pending for longer. */
+  readonly mark: Event;
+
+  constructor(readonly device: Device) {
+    this.down = Stream.create(device);
+    this.up = Stream.create(device);
+    this.pool = new PinnedPool(device);
+    this.mark = new Event(device);
+  }
+
+  /** Later work of `stream` starts after what `behind` has been given so far. */
+  order(stream: Stream, behind: Stream): void {
+    stream.wait(this.mark.record(behind));
+  }
+}
+
+const lanes = new Map<Device, TransferLane>();
+
+function laneOf(device: Device): TransferLane {
+  let lane = lanes.get(device);
+  if (!lane) {
+    lane = new TransferLane(device);
+    lanes.set(device, lane);
+  }
+  return lane;
+}
+
+/** An input that the host has a copy of. */
+interface Moved {
+  readonly index: number;
+  /** Its layout. The memory that it spans is copied as it lies, so that the strides stay the same. */
+  readonly like: Pick<Tensor, 'dtype' | 'shape' | 'strides'>;
+  readonly bytes: number;
+  /** The input on the device, held; null while only the host has it. */
+  tensor: Tensor | null;
+  /** The copy; null once its upload has been enqueued. */
+  slot: PinnedSlot | null;
+}
+
+/**
+ * Ordered by events alone, the host waits for nothing:
+ *   down stream  copies the inputs while their segment runs. Their device memory goes back in the
+ *                order of this stream when the next segment starts, which waits for that copy: the
+ *                inputs of two segments are on the device at a time
+ *   up stream    copies a segment's inputs back while its successor is replayed
+ * The newest segment's inputs stay: the backward begins with them.
+ */
+class OffloadedInputs implements KeptInputs {
+  private references = 0;
+  private place: 'device' | 'host' | 'uploading' | 'restored' = 'device';
+  private readonly moved: Moved[] = [];
+  /** The inputs, with null for those moved. */
+  private readonly rest: unknown[];
+  private readonly uploaded: Event;
+
+  constructor(
+    private readonly lane: TransferLane,
+    inputs: readonly unknown[],
+  ) {
+    this.rest = [...inputs];
+    this.uploaded = new Event(lane.device);
+  }
+
+  retain(): this {
+    if (this.references++ > 0) return this;
+    const { waiting, device, down } = this.lane;
+    waiting.at(-1)?.leaveDevice();
+    waiting.push(this);
+    this.lane.order(down, device.compute);
+    this.rest.forEach((input, index) => {
+      if (!(input instanceof Tensor)) return;
+      if (isMovable(input, device)) this.download(input.retain(), index);
+      else input.retain();
+    });
+    return this;
+  }
+
+  release(): void {
+    if (--this.references > 0) return;
+    this.stopWaiting();
+    this.awaitUpload();
+    for (const { tensor, slot } of this.moved) {
+      tensor?.release();
+      if (slot) this.lane.pool.give(slot);
+    }
+    for (const input of this.rest) if (input instanceof Tensor) input.release();
+    this.uploaded.dispose();
+  }
+
+  restore(): readonly unknown[] {
+    const predecessor = this.stopWaiting();
+    this.upload();
+    this.awaitUpload();
+    predecessor?.upload();
+    const inputs = [...this.rest];
+    for (const { index, tensor } of this.moved) inputs[index] = tensor;
+    return inputs;
+  }
+
+  private download(tensor: Tensor, index: number): void {
+    const { pool, down, mark } = this.lane;
+    const { dtype, shape, strides, offset } = tensor;
+    const size = dtypeSize(dtype);
+    const bytes = span(tensor) * size;
+    const moved: Moved = { index, like: { dtype, shape, strides }, bytes, tensor, slot: null };
+    this.rest[index] = null;
+    this.moved.push(moved);
+    moved.slot = pool.take(bytes);
+    down.wait(moved.slot.read);
+    moved.slot.buffer.copyFrom(tensor.buffer, { from: offset * size, bytes }, down);
+    tensor.buffer.sharedWith(down, mark);
+  }
+
+  /** Gives up the device's copies. Their memory can be used again from here on. */
+  private leaveDevice(): void {
+    if (this.place !== 'device') return;
+    this.place = 'host';
+    for (const moved of this.moved) {
+      moved.tensor?.release();
+      moved.tensor = null;
+    }
+    const { device, down } = this.lane;
+    this.lane.order(device.compute, down);
+  }
+
+  private upload(): void {
+    if (this.place !== 'host') return;
+    this.place = 'uploading';
+    const { device, up, pool } = this.lane;
+    const fresh = this.moved.map(({ like, bytes }) =>
+      held(() => new Tensor(Buffer.allocate(device, bytes), like.dtype, like.shape, like.strides)),
+    );
+    this.lane.order(up, device.compute);
+    this.moved.forEach((moved, i) => {
+      const tensor = fresh[i] as Tensor;
+      const slot = moved.slot as PinnedSlot;
+      tensor.buffer.copyFrom(slot.buffer, { bytes: moved.bytes }, up);
+      slot.read.record(up);
+      pool.give(slot);
+      moved.tensor = tensor;
+      moved.slot = null;
+    });
+    this.uploaded.record(up);
+  }
+
+  /** Work of the compute stream from here on finds the inputs in place. */
+  private awaitUpload(): void {
+    if (this.place !== 'uploading') return;
+    this.place = 'restored';
+    this.lane.device.compute.wait(this.uploaded);
+  }
+
+  /** Leaves the queue; returns the segment before this one. */
+  private stopWaiting(): OffloadedInputs | null {
+    const { waiting } = this.lane;
+    const index = waiting.indexOf(this);
+    if (index < 0) return null;
+    waiting.splice(index, 1);
+    return waiting[index - 1] ?? null;
+  }
+}
+
+/** The elements from a tensor's first to its last in memory. */
+function span({ shape, strides }: Tensor): number {
+  return shape.reduce((total, size, d) => total + (size - 1) * (strides[d] as number), 1);
+}
+
+/**
+ * Floating values that no leaf holds on the device anyway and whose memory has no gaps; what
+ * remains (indices, masks, parameters) stays where it is.
+ */
+function isMovable(input: Tensor, device: Device): boolean {
+  const isLeaf = input.requiresGrad && !input.gradFn;
+  if (isLeaf || input.numel === 0 || !isFloating(input.dtype)) return false;
+  return input.device === device && span(input) <= input.numel;
+}
+
+/**
+ * The copies take the bus while the device computes. On the CPU device it is the same with plain
+ * copies: same bits, nothing relieved.
+ */
+export class PinnedStore implements ActivationStore {
+  keep(inputs: readonly unknown[]): KeptInputs {
+    const first = inputs.find((input) => input instanceof Tensor);
+    return first ? new OffloadedInputs(laneOf(first.device), inputs) : onDevice.keep(inputs);
+  }
+
+  dispose(): void {
+    for (const { pool } of lanes.values()) pool.drain();
+  }
+}

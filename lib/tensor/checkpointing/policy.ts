@@ -1,0 +1,148 @@
+// The policy of activation checkpointing, chosen once by configure() and consulted by checkpoint().
+import { DsError } from '../../errors.js';
+import { PinnedStore } from './pinned-store.js';
+import { type ActivationStore, onDevice } from './store.js';
+import {
+  ProfilingWatch,
+  type SegmentObserver,
+  type SegmentTimes,
+  type SegmentWatch,
+  SynchronizedWatch,
+  unwatched,
+} from './watch.js';
+
+/** What configure() takes; DeepSpeed's defaults. */
+export interface CheckpointingOptions {
+  /** Of no effect, with a notice: there are no model-parallel ranks to split activations over. */
+  partitionActivations?: boolean;
+  /** Of no effect, with a notice: memory comes from a pool. Needs the options DeepSpeed needs. */
+  contiguousCheckpointing?: boolean;
+  /** Segments that a model is cut into; null (default): every layer is one. */
+  numberCheckpoints?: number | null;
+  /** Keep the inputs of segments in pinned host memory. Default false. */
+  cpuCheckpointing?: boolean;
+  /** Wait for the device before and after every segment. Default false. */
+  synchronize?: boolean;
+  /** Time every segment for times(), and tell an observer of every run. Default false. */
+  profile?: boolean | SegmentObserver;
+}
+
+/** The section "activation_checkpointing" of a ds_config.json. */
+export interface ActivationCheckpointingSection {
+  partition_activations?: boolean;
+  contiguous_memory_optimization?: boolean;
+  number_checkpoints?: number | null;
+  cpu_checkpointing?: boolean;
+  synchronize_checkpoint_boundary?: boolean;
+  profile?: boolean;
+}
+
+const sectionKeys: Record<keyof ActivationCheckpointingSection, keyof CheckpointingOptions> = {
+  partition_activations: 'partitionActivations',
+  contiguous_memory_optimization: 'contiguousCheckpointing',
+  number_checkpoints: 'numberCheckpoints',
+  cpu_checkpointing: 'cpuCheckpointing',
+  synchronize_checkpoint_boundary: 'synchronize',
+  profile: 'profile',
+};
+
+export interface CheckpointPolicy {
+  readonly store: ActivationStore;
+  readonly watch: SegmentWatch;
+  readonly numberCheckpoints: number | null;
+}
+
+const standard: CheckpointPolicy = { store: onDevice, watch: unwatched, numberCheckpoints: null };
+let policy = standard;
+
+export function currentPolicy(): CheckpointPolicy {
+  return policy;
+}
+
+/**
+ * Chooses how checkpoint() keeps and watches segments from now on, as deepspeed.checkpointing
+ * .configure does; segments recorded before keep what they were recorded with. Takes options, or
+ * the section of a ds_config.json under its own names. Throws DS_ARGUMENT, and DS_CONFIG where
+ * contiguous_memory_optimization lacks what it needs.
+ */
+export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
+  const options = toOptions(given);
+  check(options);
+  const { numberCheckpoints = null, cpuCheckpointing, synchronize, profile } = options;
+  const watch = profile
+    ? new ProfilingWatch(typeof profile === 'function' ? profile : null)
+    : unwatched;
+  reset();
+  policy = {
+    store: cpuCheckpointing ? new PinnedStore() : onDevice,
+    watch: synchronize ? new SynchronizedWatch(watch) : watch,
+    numberCheckpoints,
+  };
+}
+
+/** Whether configure() has been called since the start or the last reset(). */
+export function isConfigured(): boolean {
+  return policy !== standard;
+}
+
+/**
+ * Back to the defaults: every layer a segment, inputs on the device. Frees pinned memory that no
+ * segment uses, and waits for the device where there is some.
+ */
+export function reset(): void {
+  const { store, watch } = policy;
+  policy = standard;
+  store.dispose();
+  watch.dispose();
+}
+
+/** Times of the segments that ended, under `profile`; what the device has not passed is missing. */
+export function times(): SegmentTimes[] {
+  return policy.watch.times();
+}
+
+function toOptions(given: object): CheckpointingOptions {
+  const options: Record<string, unknown> = {};
+  const known = new Set<string>(Object.values(sectionKeys));
+  for (const [key, value] of Object.entries(given)) {
+    const name = sectionKeys[key as keyof ActivationCheckpointingSection] ?? key;
+    if (!known.has(name)) throw badOption(`one of ${[...known].join(', ')}`, key);
+    options[name] = value;
+  }
+  return options as CheckpointingOptions;
+}
+
+function check(options: CheckpointingOptions): void {
+  const {
+    numberCheckpoints: count = null,
+    partitionActivations,
+    contiguousCheckpointing,
+  } = options;
+  if (count !== null && !(Number.isInteger(count) && count > 0)) {
+    throw badOption('numberCheckpoints a positive integer, or null', String(count));
+  }
+  if (contiguousCheckpointing && !(partitionActivations && count !== null)) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: 'activation_checkpointing.contiguous_memory_optimization',
+      expected: 'partition_activations and number_checkpoints beside it',
+      got: `${partitionActivations ?? false} and ${count}`,
+      hint: 'Leave it out: it has no effect here, memory comes from a pool.',
+    });
+  }
+  if (partitionActivations) {
+    notice('partition_activations', 'there are no model-parallel ranks to split activations over');
+  }
+  if (contiguousCheckpointing) {
+    notice('contiguous_memory_optimization', 'memory comes from a pool that does not fragment');
+  }
+}
+
+function badOption(expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: 'checkpointing.configure', expected, got });
+}
+
+function notice(key: string, reason: string): void {
+  const text = `activation_checkpointing.${key} has no effect: ${reason}`;
+  process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
+}

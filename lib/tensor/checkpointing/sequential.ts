@@ -1,0 +1,58 @@
+// A chain of layers in checkpointed segments of several layers each.
+import { DsError } from '../../errors.js';
+import { scope } from '../scope.js';
+import type { Tensor } from '../tensor.js';
+import { checkpoint } from './checkpoint.js';
+import { currentPolicy } from './policy.js';
+
+/** A function, or a module (anything with call()), from one tensor to the next. */
+export type Layer = ((x: Tensor) => Tensor) | { call(x: Tensor): Tensor };
+
+const apply = (layer: Layer, x: Tensor): Tensor =>
+  typeof layer === 'function' ? layer(x) : layer.call(x);
+
+/** The layers one after the other; what passes between two of them is let go as soon as possible. */
+function chain(layers: readonly Layer[], input: Tensor): Tensor {
+  let x = input;
+  for (const layer of layers) {
+    const next = scope(() => apply(layer, x));
+    if (x !== input && x !== next) x.dispose();
+    x = next;
+  }
+  return x;
+}
+
+/**
+ * The layers in order, cut into `segments` of equal length (at most one layer apart; at most one
+ * segment per layer), each a checkpoint(). null takes number_checkpoints of configure(), else one
+ * segment per layer. With L layers of S bytes each, k to a segment, the forward keeps L / k inputs
+ * and the backward rebuilds k * S: k = sqrt(L) keeps least of all where an input is as large as S.
+ * Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential the last
+ * segment is checkpointed too. Throws DS_ARGUMENT. Source: Chen et al. 2016.
+ */
+export function checkpointSequential(
+  layers: Iterable<Layer>,
+  segments: number | null,
+  input: Tensor,
+): Tensor {
+  const list = [...layers];
+  const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
+  if (!Number.isInteger(wanted) || (wanted < 1 && list.length > 0)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'checkpointSequential',
+      expected: 'a positive number of segments, or null',
+      got: String(segments),
+    });
+  }
+  const count = Math.min(wanted, list.length);
+  let x = input;
+  for (let i = 0; i < count; ++i) {
+    const [from, to] = [i, i + 1].map((at) => Math.floor((at * list.length) / count));
+    const part = list.slice(from, to);
+    const next = checkpoint((given: Tensor) => chain(part, given), x);
+    if (x !== input) x.dispose();
+    x = next;
+  }
+  return x;
+}

@@ -1,0 +1,192 @@
+// What surrounds a segment's forward and its recomputation: nothing, device events, device waits.
+import type { Device } from '../../runtime/device.js';
+import { Event } from '../../runtime/stream.js';
+import type { Saved } from '../autograd.js';
+
+/** One run of a segment: its two halves, and the end of its life as release(). */
+export interface WatchedSegment extends Saved {
+  forward<T>(body: () => T): T;
+  recompute<T>(body: () => T): T;
+}
+
+/** Chosen once by configure(). */
+export interface SegmentWatch {
+  open(device: Device): WatchedSegment;
+  /** See SegmentTimes; those that the device has passed. */
+  times(): SegmentTimes[];
+  dispose(): void;
+}
+
+/** Device milliseconds of one segment, means over its runs. */
+export interface SegmentTimes {
+  /** In forward order, from 0. */
+  segment: number;
+  runs: number;
+  forwardMs: number;
+  /** Of the forward inside the backward; 0 where no backward came. */
+  recomputeMs: number;
+}
+
+/** One run of a segment, as an observer gets it. */
+export type SegmentRun = Omit<SegmentTimes, 'runs'>;
+export type SegmentObserver = (run: SegmentRun) => void;
+
+export const unwatchedSegment: WatchedSegment = {
+  forward: (body) => body(),
+  recompute: (body) => body(),
+  retain() {},
+  release() {},
+};
+
+export const unwatched: SegmentWatch = {
+  open: () => unwatchedSegment,
+  times: () => [],
+  dispose() {},
+};
+
+/** Waits for the device before and after each half. Source: DeepSpeed's synchronize. */
+export class SynchronizedWatch implements SegmentWatch {
+  constructor(private readonly inner: SegmentWatch) {}
+
+  open(device: Device): WatchedSegment {
+    const inner = this.inner.open(device);
+    const bounded = <T>(run: () => T): T => {
+      device.synchronize();
+      const result = run();
+      device.synchronize();
+      return result;
+    };
+    return {
+      forward: (body) => bounded(() => inner.forward(body)),
+      recompute: (body) => bounded(() => inner.recompute(body)),
+      retain: () => inner.retain(),
+      release: () => inner.release(),
+    };
+  }
+
+  times(): SegmentTimes[] {
+    return this.inner.times();
+  }
+
+  dispose(): void {
+    this.inner.dispose();
+  }
+}
+
+interface Span {
+  start: Event;
+  end: Event;
+}
+
+/** Events around both halves; they are read after the device has passed them, with no wait. */
+class TimedSegment implements WatchedSegment {
+  private references = 0;
+  readonly spans: Partial<Record<'forward' | 'recompute', Span>> = {};
+
+  constructor(
+    private readonly device: Device,
+    readonly number: number,
+    private readonly ended: (segment: TimedSegment) => void,
+  ) {}
+
+  forward<T>(body: () => T): T {
+    return this.time('forward', body);
+  }
+
+  recompute<T>(body: () => T): T {
+    return this.time('recompute', body);
+  }
+
+  retain(): void {
+    this.references++;
+  }
+
+  release(): void {
+    if (--this.references === 0) this.ended(this);
+  }
+
+  get passed(): boolean {
+    return Object.values(this.spans).every(({ end }) => end.done);
+  }
+
+  /** Milliseconds of a half, 0 when it did not run; frees its events. Call it once. */
+  take(half: 'forward' | 'recompute'): number {
+    const span = this.spans[half];
+    if (!span) return 0;
+    const milliseconds = span.end.since(span.start);
+    span.start.dispose();
+    span.end.dispose();
+    return milliseconds;
+  }
+
+  private time<T>(half: 'forward' | 'recompute', body: () => T): T {
+    const { compute } = this.device;
+    const start = new Event(this.device, true).record(compute);
+    try {
+      return body();
+    } finally {
+      this.spans[half] = { start, end: new Event(this.device, true).record(compute) };
+    }
+  }
+}
+
+/**
+ * Times every segment. Numbers start again from 0 when no earlier segment waits for its replay; a
+ * segment inside another's replay is part of the other's time and follows it in number. Runs are
+ * reported in the order in which they ended, when a later segment opens or times() is called.
+ */
+export class ProfilingWatch implements SegmentWatch {
+  private alive = 0;
+  private next = 0;
+  private ended: TimedSegment[] = [];
+  private readonly totals = new Map<number, SegmentTimes>();
+
+  constructor(private readonly observer: SegmentObserver | null) {}
+
+  open(device: Device): WatchedSegment {
+    this.report();
+    if (this.alive++ === 0) this.next = 0;
+    return new TimedSegment(device, this.next++, (segment) => {
+      this.alive--;
+      this.ended.push(segment);
+    });
+  }
+
+  times(): SegmentTimes[] {
+    this.report();
+    return [...this.totals.values()]
+      .sort((a, b) => a.segment - b.segment)
+      .map((sum) => ({
+        ...sum,
+        forwardMs: sum.forwardMs / sum.runs,
+        recomputeMs: sum.recomputeMs / sum.runs,
+      }));
+  }
+
+  /** Frees the events that the device has passed; the rest go with the process. */
+  dispose(): void {
+    this.report();
+  }
+
+  private report(): void {
+    const waits = this.ended.findIndex((segment) => !segment.passed);
+    const passed = this.ended.splice(0, waits < 0 ? this.ended.length : waits);
+    for (const segment of passed) {
+      const run: SegmentRun = {
+        segment: segment.number,
+        forwardMs: segment.take('forward'),
+        recomputeMs: segment.take('recompute'),
+      };
+      this.add(run);
+      this.observer?.(run);
+    }
+  }
+
+  private add({ segment, forwardMs, recomputeMs }: SegmentRun): void {
+    const sum = this.totals.get(segment) ?? { segment, runs: 0, forwardMs: 0, recomputeMs: 0 };
+    sum.runs++;
+    sum.forwardMs += forwardMs;
+    sum.recomputeMs += recomputeMs;
+    this.totals.set(segment, sum);
+  }
+}

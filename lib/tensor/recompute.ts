@@ -1,0 +1,68 @@
+// Selective recomputation: what is cheap to make again is not saved; an op saves how it was made.
+import { isGradEnabled, noGrad, type Saved } from './autograd.js';
+import type { Tensor } from './tensor.js';
+
+type Op = (...inputs: Tensor[]) => Tensor;
+
+interface Recipe {
+  readonly op: Op;
+  readonly inputs: readonly Tensor[];
+}
+
+const recipes = new WeakMap<Tensor, Recipe>();
+
+/**
+ * Marks `value` as what op(...inputs) gives again, bit for bit: matrix products that read it keep
+ * `inputs` for their backward and not the value, and make it again there. Worth it where `inputs`
+ * are kept anyway and `op` is element-wise or a norm. `op` draws no random numbers; parameters that
+ * it reads besides must keep their values until the backward. Returns `value`.
+ * Source: Korthikanti et al. 2022, applied to norms and activations.
+ */
+export function recomputable(value: Tensor, op: Op, ...inputs: Tensor[]): Tensor {
+  if (isGradEnabled()) recipes.set(value, { op, inputs });
+  return value;
+}
+
+/** op(...inputs), marked as recomputable. */
+export function recomputed(op: Op, ...inputs: Tensor[]): Tensor {
+  return recomputable(op(...inputs), op, ...inputs);
+}
+
+// Functions of their own, so that a recipe's closure does not hold the tensor that it replaces.
+const itself = (tensor: Tensor) => (): Tensor => tensor;
+const again = (op: Op, inputs: readonly SavedTensor[]) => (): Tensor =>
+  op(...inputs.map((input) => input.value()));
+
+/** A tensor saved for a backward: itself, or its recipe when it has one whose inputs still live. */
+export class SavedTensor implements Saved {
+  /** The tensor itself, or the recipe's inputs. */
+  private readonly parts: readonly Saved[];
+  /** Gives the values while the parts are held. */
+  private readonly read: () => Tensor;
+
+  constructor(tensor: Tensor) {
+    const recipe = recipes.get(tensor);
+    if (!recipe || recipe.inputs.some((input) => input.isDisposed)) {
+      this.parts = [tensor];
+      this.read = itself(tensor);
+      return;
+    }
+    const inputs = recipe.inputs.map((input) => new SavedTensor(input));
+    this.parts = inputs;
+    this.read = again(recipe.op, inputs);
+  }
+
+  retain(): this {
+    for (const part of this.parts) part.retain();
+    return this;
+  }
+
+  release(): void {
+    for (const part of this.parts) part.release();
+  }
+
+  /** The values; what was not kept is made again and belongs to the current scope. */
+  value(): Tensor {
+    return noGrad(this.read);
+  }
+}
