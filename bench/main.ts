@@ -1,5 +1,6 @@
 // Runs a benchmark by name and leaves its result in bench/results: node build/js/bench/main.js NAME [options].
 
+import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
 import { hostBench } from './host.js';
 import { writeResult } from './report.js';
@@ -8,7 +9,12 @@ import { trainBench } from './train.js';
 export type Options = Record<string, string>;
 export type Bench = (options: Options) => Promise<object> | object;
 
-const benches: Record<string, Bench> = { host: hostBench, adam: adamBench, train: trainBench };
+const benches: Record<string, Bench> = {
+  host: hostBench,
+  adam: adamBench,
+  train: trainBench,
+  activations: activationsBench,
+};
 
 /** `--key value` pairs and bare `--flag`s (value "true"). */
 function parseOptions(words: readonly string[]): Options {

@@ -2,6 +2,7 @@
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
+import { cases as activationMemory } from './e2e/activation-memory.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
 import { cases as clients } from './e2e/clients.cases.js';
@@ -18,6 +19,7 @@ import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
 import { cases as flops } from './profiler/flops.cases.js';
 import type { Case } from './support/case.js';
+import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
 
 export const allCases: readonly Case[] = [
@@ -34,7 +36,9 @@ export const allCases: readonly Case[] = [
   ...monitoring,
   ...offload,
   ...speculativeOffload,
+  ...checkpointSegments,
   ...checkpointing,
+  ...activationMemory,
   ...resume,
   ...schedule,
   ...flops,

@@ -1,23 +1,133 @@
-// Activation checkpointing changes no bit: the same losses and weights with and without, dropout on.
+// Activation checkpointing changes no bit in any mode: the same gradients, losses and weights, dropout on.
 import assert from 'node:assert/strict';
+import type { Device } from '../../lib/runtime/device.js';
+import { checkpointing, scope, seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
-import { tinyEngine, trainTiny, weightBits } from './tiny-training.js';
+import {
+  type Precision,
+  type TinyOptions,
+  tinyBatch,
+  tinyEngine,
+  tinyModel,
+  trainTiny,
+  weightBits,
+} from './tiny-training.js';
 
-export const cases: Case[] = [
+interface Mode {
+  name: string;
+  configure: checkpointing.CheckpointingOptions;
+  model: TinyOptions['model'];
+  /** The model that it must equal. Default: nothing checkpointed. */
+  plain?: TinyOptions['model'];
+}
+
+/** An odd number of blocks, so that segments differ in length. */
+const layers = 5;
+
+const modes: Mode[] = [
+  { name: 'full', configure: {}, model: { activationCheckpointing: true } },
   {
-    name: 'activation checkpointing equals none, bf16 with dropout, 10 steps',
+    name: 'number_checkpoints 2',
+    configure: { numberCheckpoints: 2 },
+    model: { activationCheckpointing: true },
+  },
+  {
+    name: 'cpu_checkpointing',
+    configure: { cpuCheckpointing: true },
+    model: { activationCheckpointing: true },
+  },
+  {
+    name: 'cpu_checkpointing, 2 segments, profile, synchronize',
+    configure: { cpuCheckpointing: true, profile: true, synchronize: true },
+    model: { activationCheckpointing: true, numberCheckpoints: 2 },
+  },
+  {
+    name: 'selective',
+    configure: {},
+    model: { activationCheckpointing: 'selective' },
+    plain: { fusedGelu: false },
+  },
+];
+
+/** Runs `body` with checkpointing configured for `mode`, and restores the defaults. */
+async function configured<T>(mode: Mode, body: () => T | Promise<T>): Promise<T> {
+  checkpointing.configure(mode.configure);
+  try {
+    return await body();
+  } finally {
+    checkpointing.reset();
+  }
+}
+
+/** The bits of every gradient after two micro-batches, by name. */
+function gradientBits(
+  model: TinyOptions['model'],
+  dtype: 'f32' | 'bf16',
+  device: Device,
+): Map<string, string> {
+  seed(77);
+  const gpt2 = tinyModel({ dropout: 0.1, model: { layers, ...model } }).to(device, dtype);
+  for (const micro of [0, 1]) {
+    const { tokens, targets } = tinyBatch(micro, device);
+    scope(() => gpt2.call(tokens, targets).backward());
+    tokens.dispose();
+    targets.dispose();
+  }
+  const bits = new Map<string, string>();
+  for (const [name, parameter] of gpt2.namedParameters()) {
+    assert.ok(parameter.grad, name);
+    bits.set(name, Buffer.from(parameter.grad.toRaw().buffer).toString('base64'));
+    parameter.grad.release();
+    parameter.grad = null;
+    parameter.dispose();
+  }
+  return bits;
+}
+
+function sameBits(got: Map<string, string>, expected: Map<string, string>): void {
+  assert.deepEqual([...got.keys()], [...expected.keys()]);
+  for (const [name, bits] of got) assert.equal(bits, expected.get(name), name);
+}
+
+function gradientCase(mode: Mode, dtype: 'f32' | 'bf16'): Case {
+  return {
+    name: `gradients with checkpointing (${mode.name}) equal those without, ${dtype}, dropout`,
     async run(device) {
       device.setDeterministic(true);
-      const options = { precision: 'bf16', offload: false, dropout: 0.1 } as const;
-      const plain = await tinyEngine(options, device);
-      const expected = trainTiny(plain, 0, 10);
-      const checkpointed = await tinyEngine({ ...options, checkpointing: true }, device);
-      assert.deepEqual(trainTiny(checkpointed, 0, 10), expected);
-      const weights = weightBits(plain);
-      for (const [name, bits] of weightBits(checkpointed))
-        assert.equal(bits, weights.get(name), name);
-      plain.destroy();
-      checkpointed.destroy();
+      const expected = gradientBits(mode.plain ?? {}, dtype, device);
+      sameBits(await configured(mode, () => gradientBits(mode.model, dtype, device)), expected);
     },
-  },
+  };
+}
+
+function trainingCase(mode: Mode, precision: Precision, offload: boolean): Case {
+  const place = offload ? 'offloaded' : 'resident';
+  return {
+    name: `training with checkpointing (${mode.name}) equals none, ${precision}, ${place}, 4 steps`,
+    async run(device) {
+      device.setDeterministic(true);
+      const train = async (
+        model: TinyOptions['model'],
+      ): Promise<[number[], Map<string, string>]> => {
+        const engine = await tinyEngine(
+          { precision, offload, dropout: 0.1, accumulation: 2, model: { layers, ...model } },
+          device,
+        );
+        const losses = trainTiny(engine, 0, 4);
+        const bits = weightBits(engine);
+        engine.destroy();
+        return [losses, bits];
+      };
+      const [losses, bits] = await train(mode.plain ?? {});
+      const [again, same] = await configured(mode, () => train(mode.model));
+      assert.deepEqual(again, losses);
+      sameBits(same, bits);
+    },
+  };
+}
+
+export const cases: Case[] = [
+  ...modes.flatMap((mode) => [gradientCase(mode, 'f32'), gradientCase(mode, 'bf16')]),
+  ...modes.map((mode) => trainingCase(mode, 'bf16', true)),
+  trainingCase(modes[0] as Mode, 'bf16', false),
 ];

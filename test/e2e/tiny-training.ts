@@ -15,6 +15,8 @@ export interface TinyOptions {
   checkpointing?: boolean;
   dropout?: number;
   lr?: number;
+  /** Of the model, beside the tiny sizes. */
+  model?: Partial<nn.models.GPT2Config>;
 }
 
 export const tinyShape = { batch: 3, seq: 17, vocabulary: 131 };
@@ -43,7 +45,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
 }
 
 export function tinyModel(
-  options: Pick<TinyOptions, 'checkpointing' | 'dropout'> = {},
+  options: Pick<TinyOptions, 'checkpointing' | 'dropout' | 'model'> = {},
 ): nn.models.GPT2 {
   return new nn.models.GPT2({
     vocabSize: tinyShape.vocabulary,
@@ -53,6 +55,7 @@ export function tinyModel(
     channels: 36,
     dropout: options.dropout ?? 0,
     activationCheckpointing: options.checkpointing ?? false,
+    ...options.model,
   });
 }
 

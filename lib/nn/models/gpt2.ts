@@ -2,10 +2,14 @@
 import { DsError } from '../../errors.js';
 import {
   addLayerNorm,
-  checkpoint,
+  checkpointSequential,
   dropout,
+  gelu,
+  layerNorm,
   linearCrossEntropy,
   linearPadded,
+  recomputable,
+  recomputed,
   scope,
   type Tensor,
 } from '../../tensor/index.js';
@@ -25,8 +29,18 @@ export interface GPT2Config {
   channels: number;
   /** After the embeddings and on both residual branches; default 0. */
   dropout?: number;
-  /** Keep one tensor per block and compute the rest again in the backward; default false. */
-  activationCheckpointing?: boolean;
+  /**
+   * true: keep one tensor per segment and compute the rest again in the backward. "selective": keep
+   * all but the outputs of norms and GELUs, which are computed again. Default false.
+   */
+  activationCheckpointing?: boolean | 'selective';
+  /** Segments of blocks when activationCheckpointing is true; default number_checkpoints, else `layers`. */
+  numberCheckpoints?: number;
+  /**
+   * GELU inside the GEMM before it, from its unrounded result: faster, and in 16 bits another last
+   * bit. Default true, except with "selective", which makes GELU again from the rounded values.
+   */
+  fusedGelu?: boolean;
   /** Targets that do not count; default -100. */
   ignoreIndex?: number;
 }
@@ -51,18 +65,27 @@ const residualStddev = (layers: number): number => INIT_STDDEV / Math.sqrt(2 * l
 
 const weightInit = (stddev: number) => ({ weightInit: normal(stddev), biasInit: zeros });
 
-class Mlp extends Module {
-  readonly c_fc: LinearGelu;
-  readonly c_proj: Linear;
+const geluTanh = (x: Tensor): Tensor => gelu(x, 'tanh');
 
-  constructor({ channels, layers }: GPT2Config) {
+class Mlp extends Module {
+  readonly c_fc: Linear;
+  readonly c_proj: Linear;
+  /** What follows c_fc. */
+  private readonly activation: (x: Tensor) => Tensor;
+
+  constructor({ channels, layers, activationCheckpointing, fusedGelu }: GPT2Config) {
     super();
-    this.c_fc = new LinearGelu(channels, 4 * channels, weightInit(INIT_STDDEV));
+    const selective = activationCheckpointing === 'selective';
+    const fused = fusedGelu ?? !selective;
+    if (fused) this.activation = (x) => x;
+    else this.activation = selective ? (x) => recomputed(geluTanh, x) : geluTanh;
+    const Expansion = fused ? LinearGelu : Linear;
+    this.c_fc = new Expansion(channels, 4 * channels, weightInit(INIT_STDDEV));
     this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(layers)));
   }
 
   override forward(x: Tensor): Tensor {
-    return this.c_proj.call(this.c_fc.call(x));
+    return this.c_proj.call(this.activation(this.c_fc.call(x)));
   }
 }
 
@@ -76,6 +99,7 @@ export class GPT2Block extends Module {
   readonly ln_2: LayerNorm;
   readonly mlp: Mlp;
   private readonly dropoutRate: number;
+  private readonly normalize: typeof normalized;
 
   constructor(config: GPT2Config) {
     super();
@@ -90,6 +114,8 @@ export class GPT2Block extends Module {
     this.ln_2 = new LayerNorm(channels);
     this.mlp = new Mlp(config);
     this.dropoutRate = config.dropout ?? 0;
+    const selective = config.activationCheckpointing === 'selective';
+    this.normalize = selective ? normalizedAgain : normalized;
   }
 
   /**
@@ -100,9 +126,9 @@ export class GPT2Block extends Module {
     residual: Tensor | null,
     cache: KeyValueCache | null = null,
   ): [Tensor, Tensor] {
-    const [stream, x] = normalized(branch, residual, this.ln_1);
+    const [stream, x] = this.normalize(branch, residual, this.ln_1);
     const attended = this.drop(this.attn.call(x, cache));
-    const [next, y] = normalized(attended, stream, this.ln_2);
+    const [next, y] = this.normalize(attended, stream, this.ln_2);
     return [this.drop(this.mlp.call(y)), next];
   }
 
@@ -114,6 +140,17 @@ export class GPT2Block extends Module {
 function normalized(branch: Tensor, residual: Tensor | null, norm: LayerNorm): [Tensor, Tensor] {
   if (!residual) return [branch, norm.call(branch)];
   return addLayerNorm(branch, residual, norm.weight, norm.bias, norm.eps);
+}
+
+/** normalized(), whose second result is made again from the first one and not saved. */
+function normalizedAgain(
+  branch: Tensor,
+  residual: Tensor | null,
+  norm: LayerNorm,
+): [Tensor, Tensor] {
+  const [stream, x] = normalized(branch, residual, norm);
+  const again = (s: Tensor): Tensor => layerNorm(s, norm.weight, norm.bias, norm.eps);
+  return [stream, recomputable(x, again, stream)];
 }
 
 class Transformer extends Module {
@@ -134,7 +171,7 @@ class Transformer extends Module {
   override forward(tokens: Tensor, caches: readonly KeyValueCache[] | null = null): Tensor {
     const start = caches?.[0]?.length ?? 0;
     const embedded = scope(() => this.embed(tokens, start));
-    const keepsInputsOnly = this.config.activationCheckpointing && !caches;
+    const keepsInputsOnly = this.config.activationCheckpointing === true && !caches;
     return keepsInputsOnly ? this.checkpointed(embedded) : this.fused(embedded, caches);
   }
 
@@ -144,24 +181,24 @@ class Transformer extends Module {
     return this.training ? dropout(sum, this.config.dropout ?? 0) : sum;
   }
 
-  /** Every addition to the stream is part of a normalisation. */
+  /** Every addition to the stream is part of a normalisation; what was added is let go. */
   private fused(x: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     this.h.forEach((block, i) => {
+      const used = [branch, residual];
       [branch, residual] = scope(() => block.call(branch, residual, caches?.[i] ?? null));
+      for (const tensor of used) tensor?.dispose();
     });
     return scope(() => normalized(branch, residual, this.ln_f)[1]);
   }
 
-  /** One tensor per block survives the forward. The same sums as fused(), bit for bit. */
+  /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
   private checkpointed(x: Tensor): Tensor {
-    let stream = x;
-    for (const block of this.h) {
-      stream = checkpoint((input) => {
-        const [branch, residual] = block.call(input, null);
-        return branch.add(residual);
-      }, stream);
-    }
+    const layers = this.h.map((block) => (input: Tensor) => {
+      const [branch, residual] = block.call(input, null);
+      return branch.add(residual);
+    });
+    const stream = checkpointSequential(layers, this.config.numberCheckpoints ?? null, x);
     return this.ln_f.call(stream);
   }
 }
@@ -223,7 +260,7 @@ export class GPT2 extends Module {
     if (!targets) return this.lm_head.call(x);
     return linearCrossEntropy(x, this.lm_head.weight, targets, {
       ignoreIndex: this.config.ignoreIndex,
-      recompute: this.config.activationCheckpointing,
+      recompute: this.config.activationCheckpointing === true,
     });
   }
 

@@ -1,0 +1,55 @@
+// The device memory that GPT-2's activations take in training, by closed formulas.
+import type { DType } from '../../runtime/dtype.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import type { GPT2Config } from './gpt2.js';
+
+/** What is kept between forward and backward. */
+export type ActivationMode = 'none' | 'selective' | 'full' | 'segments' | 'cpu';
+
+export interface ActivationBytes {
+  /** On the device when the blocks' forward has ended. */
+  held: number;
+  /** The most in the backward of the blocks, gradients of activations included. */
+  peak: number;
+}
+
+/** Elements per token and channel that a block saves: s1, x, qkv (3), attention, s2, y, z (4), gelu (4). */
+const BLOCK = 16;
+/** Without x, y and gelu. */
+const SELECTIVE_BLOCK = 10;
+/** d gelu (4) and the gradients of both branches of the stream: the MLP's backward. */
+const BACKWARD = 6;
+
+/**
+ * Bytes of the activations of the blocks for N = batch * seq tokens of C channels, e bytes each, with
+ * H heads and L blocks in S segments of K = ceil(L / S):
+ *   block b = N (16 C e + 4 H + 16): 16 above, the log-sum-exp of each head and two means and
+ *             deviations in f32;  selective  b' = N (10 C e + 4 H + 16);  c = N C e
+ *               held            peak
+ *   none        L b             L b  + 6 c
+ *   selective   L b'            L b' + 10 c     (gelu, made again, beside its gradient)
+ *   full        L c             L c + b + 6 c   (the newest block's b holds its input already)
+ *   segments    S c             S c + K b + 6 c
+ *   cpu         c               2 c + K b + 6 c (its own input and the one on its way back)
+ * Not in it: embeddings, the last norm (2 c) and the head (logits N V e, or 2048 V e under full).
+ */
+export function gpt2ActivationBytes(
+  { channels, heads, layers }: GPT2Config,
+  { batch, seq, dtype }: { batch: number; seq: number; dtype: DType },
+  mode: ActivationMode,
+  segments = layers,
+): ActivationBytes {
+  const tokens = batch * seq;
+  const c = tokens * channels * dtypeSize(dtype);
+  const statistics = tokens * (4 * heads + 16);
+  const block = BLOCK * c + statistics;
+  if (mode === 'none') return { held: layers * block, peak: layers * block + BACKWARD * c };
+  if (mode === 'selective') {
+    const held = layers * (SELECTIVE_BLOCK * c + statistics);
+    return { held, peak: held + (BACKWARD + 4) * c };
+  }
+  const rebuilt = Math.ceil(layers / segments) * block;
+  const held = mode === 'cpu' ? c : segments * c;
+  const restored = mode === 'cpu' ? Math.min(2, segments) * c : held;
+  return { held, peak: restored + rebuilt + BACKWARD * c };
+}
