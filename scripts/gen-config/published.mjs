@@ -7,12 +7,18 @@ function plain(node) {
   for (const [key, value] of Object.entries(node)) {
     if (key.startsWith('ds') || key === 'discriminator' || key === 'title') continue;
     out[key] = key === 'properties' ? properties(value) : value;
-    if (key === 'oneOf' || key === 'anyOf') out[key] = value.map(plain);
+    if (key === 'anyOf') out[key] = value.map(plain);
+    if (key === 'oneOf') out[key] = value.map(plain).concat({ type: 'null' }).map(alternative);
   }
   const notes = remarks(node).map((remark) => `${remark}.`);
   if (notes.length > 0) out.description = [node.description, ...notes].join(' ');
   if (node.dsAnyCase) return anyCase(out, node);
   return node.dsAuto ? orAuto(out) : out;
+}
+
+/** Alternatives of a section exclude each other and null, which has no keys to tell them apart. */
+function alternative(option) {
+  return { type: 'object', ...option };
 }
 
 function properties(declared) {

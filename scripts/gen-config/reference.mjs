@@ -67,11 +67,16 @@ function range({ minimum, exclusiveMinimum, maximum, exclusiveMaximum }) {
   return bounds.map(([sign, bound]) => ` ${sign} ${literal(bound)}`).join(',');
 }
 
-/** `inherited` is the status of the section around the key. */
+/** `inherited` is the status of the section around the key; a section has that of all its keys. */
 function statusText(node, inherited) {
   if (node.dsReplacedBy) return `deprecated: use \`${node.dsReplacedBy}\``;
   for (const [keyword, name] of STATUS) if (node[keyword]) return `${name}: ${node[keyword]}`;
   if (inherited) return inherited;
+  if (node.properties) {
+    const keys = Object.values(node.properties).map((key) => statusText(resolve(key), ''));
+    const kinds = new Set(keys.map((status) => status.split(':')[0]));
+    return kinds.size === 1 ? [...kinds][0] : 'works';
+  }
   const some = remarks(node).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));
   return ['works', ...some].join('; ');
 }
