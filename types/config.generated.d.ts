@@ -699,7 +699,7 @@ export interface Bf16Config {
   check_grad_overflow?: boolean;
   /**
    * Accumulates each gradient as soon as backward has it. Default false. No effect: gradients are
-   * always accumulated so.
+   * always accumulated at once.
    */
   immediate_grad_update?: boolean;
   /**
@@ -736,7 +736,7 @@ export interface ZeroConfig {
   offload_param?: OffloadParamConfig | null;
   /**
    * Copies gradients into one buffer as backward makes them. Default true. No effect: gradients
-   * always lie in one buffer.
+   * always lie in flat buffers.
    */
   contiguous_gradients?: boolean;
   /**
@@ -2152,7 +2152,7 @@ export interface ResolvedBf16 {
   readonly check_grad_overflow: boolean;
   /**
    * Accumulates each gradient as soon as backward has it. No effect: gradients are always
-   * accumulated so.
+   * accumulated at once.
    */
   readonly immediate_grad_update: boolean;
   /** Keeps master weights and gradients in bf16. Not supported yet: master weights are fp32. */
@@ -2183,8 +2183,8 @@ export interface ResolvedZero {
    */
   readonly offload_param: ResolvedOffloadParam;
   /**
-   * Copies gradients into one buffer as backward makes them. No effect: gradients always lie in one
-   * buffer.
+   * Copies gradients into one buffer as backward makes them. No effect: gradients always lie in
+   * flat buffers.
    */
   readonly contiguous_gradients: boolean;
   /**
