@@ -12,9 +12,11 @@ import { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
+import { adoptModel } from '../zero/adopt.js';
 import { OffloadPlacement } from '../zero/offload.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
+import { SingleRank } from '../zero/single-rank.js';
 import { SpeculativeOffload } from '../zero/speculative-offload.js';
 import { Unit, type UnitParameter } from '../zero/unit.js';
 import { managed, unmanaged } from './accumulation.js';
@@ -50,9 +52,10 @@ export function buildEngine(
   const observers = buildObservers(config, clients.monitors ?? []);
   module.moveBuffers(device);
   const units = buildUnits(module, optimizer.groups, weightDType(config), device);
+  const stage = new SingleRank(units);
   const placement = buildPlacement(config, optimizer, device);
-  for (const unit of units) placement.adopt(unit);
-  const control = new StepControl(device, units, {
+  adoptModel(stage, placement);
+  const control = new StepControl(device, stage, {
     maxNorm: config.gradient_clipping,
     skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
   });
@@ -62,6 +65,7 @@ export function buildEngine(
     config,
     device,
     units,
+    stage,
     placement,
     optimizer,
     control,

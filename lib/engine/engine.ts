@@ -9,6 +9,7 @@ import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { backward, held, Scope, surrenderResult, Tensor, within } from '../tensor/index.js';
 import type { Placement, UpdatePlan } from '../zero/placement.js';
+import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
 import { type Accumulation, managed } from './accumulation.js';
 import { misuse, nonfinite, requireLoss } from './engine-errors.js';
@@ -37,6 +38,7 @@ export interface EngineParts {
   device: Device;
   /** In forward order. */
   units: readonly Unit[];
+  stage: Stage;
   placement: Placement;
   optimizer: Optimizer;
   schedules: ScheduleSet;
@@ -91,10 +93,10 @@ export class Engine {
     this.config = parts.config;
     this.batch = parts.batch;
     this.timer = parts.timer;
-    const { units, control, placement } = parts;
+    const { units, stage, control, placement } = parts;
     this.gradients = new GradientCollector(
       {
-        ...{ units, control, placement },
+        ...{ units, stage, control, placement },
         lossScale: () => this.lossScale,
         plan: (gradientScale) => this.planUpdate(gradientScale),
         onMicroBatch: () => {
@@ -103,8 +105,11 @@ export class Engine {
       },
       parts.accumulation,
     );
-    this.removeHooks = units.map((unit) =>
-      unit.module.registerForwardPreHook(() => placement.awaitWeights(unit)),
+    this.removeHooks = stage.partitions.map((partition) =>
+      partition.unit.module.registerForwardPreHook(() => {
+        placement.awaitWeights(partition);
+        stage.acquire(partition.unit);
+      }),
     );
   }
 
@@ -171,9 +176,13 @@ export class Engine {
   /** Applies the update at the accumulation boundary; before it, does nothing. */
   step(): void {
     if (!this.gradients.complete()) return;
-    const { placement, control } = this.parts;
+    const { placement, stage, control } = this.parts;
     const plan = this.planUpdate(this.gradients.gradientScale);
-    this.timer.time('step', () => placement.update(control.control, plan));
+    this.timer.time('step', () =>
+      placement.update(control.control, plan, (partition, stream) =>
+        stage.publish(partition, stream),
+      ),
+    );
     this.gradients.restart();
     this.stepped = true;
     this.progress.globalSteps++;
@@ -347,6 +356,7 @@ export class Engine {
     this.results.release();
     this.parts.control.dispose();
     this.parts.placement.dispose();
+    this.parts.stage.dispose();
     for (const unit of this.parts.units) unit.dispose();
   }
 

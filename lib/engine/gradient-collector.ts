@@ -1,5 +1,6 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
 import type { Placement, UpdatePlan } from '../zero/placement.js';
+import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
 import type { Accumulation } from './accumulation.js';
 import { misuse, mixedScales, stepMissing, unfinished, unscaled } from './engine-errors.js';
@@ -10,6 +11,7 @@ type Pass = 'engine' | 'direct';
 
 export interface CollectorParts {
   units: readonly Unit[];
+  stage: Stage;
   control: StepControl;
   placement: Placement;
   /** The loss scale of the coming backward; the verdict on the last step is taken before. */
@@ -37,9 +39,14 @@ export class GradientCollector {
     public accumulation: Accumulation,
   ) {
     for (const unit of parts.units) {
-      unit.onReady = () => this.boundary && this.handOver(unit);
+      unit.onReady = () => this.unitReady(unit);
       unit.onUnexpected = () => this.pass ?? this.beginDirect();
     }
+    const { stage, control, placement } = parts;
+    stage.onReduced = (partition, stream) => {
+      control.add(partition, stream);
+      placement.gradReady(partition);
+    };
   }
 
   /** Whether the coming or present backward completes the gradients of a step. */
@@ -88,9 +95,10 @@ export class GradientCollector {
     }
     if (!this.accumulation.applies(this.microSteps)) return false;
     if (this.decided) return true;
-    const { units, control, placement, plan } = this.parts;
+    const { units, stage, control, placement, plan } = this.parts;
     placement.prepare(plan(this.gradientScale));
-    for (const unit of [...units].reverse()) this.handOver(unit);
+    for (const unit of [...units].reverse()) stage.settle(unit);
+    stage.flush();
     control.decide(this.gradientScale);
     return true;
   }
@@ -141,17 +149,19 @@ export class GradientCollector {
   }
 
   private finish(): void {
-    const { units, control } = this.parts;
+    const { units, stage, control } = this.parts;
     const { boundary } = this;
     for (const unit of [...units].reverse()) unit.finish();
+    stage.flush();
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
     if (!this.inNoSync) this.microSteps++;
     this.parts.onMicroBatch();
   }
 
-  private handOver(unit: Unit): void {
-    this.parts.control.add(unit);
-    this.parts.placement.gradReady(unit);
+  private unitReady(unit: Unit): void {
+    if (this.inNoSync) return;
+    this.parts.stage.reduce(unit);
+    if (this.boundary) this.parts.stage.settle(unit);
   }
 }

@@ -4,8 +4,8 @@ import { type NamedTensor, openCheckpoint, saveCheckpoint } from '../checkpoint/
 import { DsError } from '../errors.js';
 import { hyperparameters } from '../optim/param-groups.js';
 import { getRandomState, setRandomState } from '../tensor/index.js';
-import type { Slot } from '../zero/layout.js';
-import type { Unit } from '../zero/unit.js';
+import type { Piece, Slot } from '../zero/layout.js';
+import type { Partition } from '../zero/partition.js';
 import type { Engine, Progress } from './engine.js';
 
 export interface SaveOptions {
@@ -34,8 +34,9 @@ export interface LoadedCheckpoint {
 const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
-function* slotsOf(engine: Engine): Generator<{ unit: Unit; slot: Slot }> {
-  for (const unit of engine.parts.units) for (const slot of unit.layout.slots) yield { unit, slot };
+function* piecesOf(engine: Engine): Generator<{ partition: Partition; piece: Piece }> {
+  for (const partition of engine.parts.stage.partitions)
+    for (const piece of partition.pieces) yield { partition, piece };
 }
 
 /** What is kept of a parameter: its master weights and the state of its group. */
@@ -80,10 +81,10 @@ export async function saveEngine(
   for (const [name, tensor] of engine.module.namedParameters()) modelTensors.push({ name, tensor });
   for (const [name, tensor] of engine.module.namedBuffers()) modelTensors.push({ name, tensor });
   const optimizerTensors: NamedTensor[] = [];
-  for (const { unit, slot } of slotsOf(engine)) {
-    for (const state of stateNames(engine, slot)) {
-      const tensor = placement.stateOf(unit, slot, state);
-      optimizerTensors.push({ name: stateKey(slot.name, state), tensor });
+  for (const { partition, piece } of piecesOf(engine)) {
+    for (const state of stateNames(engine, piece.slot)) {
+      const tensor = placement.stateOf(partition, piece, state);
+      optimizerTensors.push({ name: stateKey(piece.slot.name, state), tensor });
     }
   }
   const state: JsonObject = {
@@ -114,18 +115,18 @@ export async function loadEngine(
   engine.synchronize();
   const checkpoint = await openCheckpoint(dir, tag);
   requireSameModel(engine, checkpoint.names(), checkpoint.path);
-  const { placement, scaler, schedules, units } = engine.parts;
-  for (const { unit, slot } of slotsOf(engine)) {
-    for (const state of loadOptimizerStates ? stateNames(engine, slot) : ['master']) {
-      const into = placement.stateOf(unit, slot, state);
+  const { placement, stage, scaler, schedules } = engine.parts;
+  for (const { partition, piece } of piecesOf(engine)) {
+    for (const state of loadOptimizerStates ? stateNames(engine, piece.slot) : ['master']) {
+      const into = placement.stateOf(partition, piece, state);
       try {
-        await checkpoint.readInto(stateKey(slot.name, state), into);
+        await checkpoint.readInto(stateKey(piece.slot.name, state), into);
       } finally {
         into.release();
       }
     }
   }
-  for (const unit of units) placement.publish(unit);
+  for (const partition of stage.partitions) placement.refresh(partition);
   for (const [name, parameter] of engine.module.namedParameters())
     if (!parameter.requiresGrad) await checkpoint.readInto(name, parameter);
   for (const [name, buffer] of engine.module.namedBuffers())
@@ -150,7 +151,7 @@ export async function loadEngine(
 
 function requireSameModel(engine: Engine, present: readonly string[], path: string): void {
   const saved = new Set(present);
-  const missing = [...slotsOf(engine)].map(({ slot }) => stateKey(slot.name, 'master'));
+  const missing = [...piecesOf(engine)].map(({ piece }) => stateKey(piece.slot.name, 'master'));
   const absent = missing.filter((name) => !saved.has(name));
   if (absent.length === 0) return;
   throw new DsError({

@@ -4,7 +4,9 @@ import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
-import { sliceFlat, type Unit } from '../zero/unit.js';
+import type { Partition } from '../zero/partition.js';
+import type { Stage } from '../zero/stage.js';
+import { sliceFlat } from '../zero/unit.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -25,12 +27,13 @@ export interface ControlOptions {
 }
 
 /**
- * Owns one partial sum per unit, the sum of the micro-batches' losses, the [4] control of the update
+ * Owns one partial sum per rank and partition, the sum of the micro-batches' losses, the [4] control of the update
  * kernels and its copy on the host.
  */
 export class StepControl {
   /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
+  /** [ranks, partitions] f32 */
   private readonly partials: Tensor;
   /** [1] f32 */
   private readonly lossSum: Tensor;
@@ -38,29 +41,33 @@ export class StepControl {
   private readonly fetched: Event;
   /** Of its own, so that reading waits for `fetched` and not for later compute work. */
   private readonly reading: Stream;
-  private readonly slots = new Map<Unit, Tensor>();
+  private readonly slots = new Map<Partition, Tensor>();
   private microBatches = 0;
   private pending = false;
 
   constructor(
     device: Device,
-    units: readonly Unit[],
+    private readonly stage: Stage,
     private readonly options: ControlOptions,
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
-    this.partials = held(() => Tensor.empty([units.length], 'f32', device));
+    const { partitions, rank, worldSize } = stage;
+    const shape = [worldSize, partitions.length];
+    this.partials = held(() => Tensor.empty(shape, 'f32', device));
     this.lossSum = held(() => Tensor.empty([1], 'f32', device));
     this.onHost = Buffer.allocatePinned(device, 5 * 4);
     this.fetched = new Event(device);
     this.reading = Stream.create(device);
-    units.forEach((unit, offset) => {
-      this.slots.set(unit, sliceFlat(this.partials, { offset, numel: 1 }));
+    partitions.forEach((partition, i) => {
+      const offset = rank * partitions.length + i;
+      this.slots.set(partition, sliceFlat(this.partials, { offset, numel: 1 }));
     });
   }
 
-  /** Adds a unit's complete gradient to the norm. */
-  add(unit: Unit): void {
-    kernels.sumOfSquares({ x: unit.grad as Tensor, out: this.slots.get(unit) as Tensor });
+  /** Adds a partition's complete gradient to the norm, in the order of `stream`. */
+  add(partition: Partition, stream: Stream): void {
+    const out = this.slots.get(partition) as Tensor;
+    kernels.sumOfSquares({ x: partition.grad as Tensor, out }, stream);
   }
 
   /** Adds a micro-batch's loss, one f32 element, to the step's. */
@@ -76,16 +83,19 @@ export class StepControl {
     this.microBatches = 0;
   }
 
-  /** Computes the control from the units' sums; the gradients carry the factor `gradientScale`. */
+  /** Computes the control from all partitions' sums; the gradients carry the factor `gradientScale`. */
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
+    this.stage.shareSums(this.partials);
+    const partials = sliceFlat(this.partials, { offset: 0, numel: this.partials.numel });
     kernels.gradientControl({
-      partials: this.partials,
+      partials,
       control: this.control,
       lossScale: gradientScale,
       maxNorm,
       skipNonfinite,
     });
+    partials.release();
     const { compute } = this.control.device;
     this.onHost.copyFrom(
       this.control.buffer,

@@ -67,3 +67,40 @@ export function layoutUnit(parameters: readonly ParameterShape[]): UnitLayout {
   }
   return { slots, groups, gaps, numel: end };
 }
+
+/** Part of one parameter inside a partition. */
+export interface Piece {
+  readonly slot: Slot;
+  /** Its first element, counted from the parameter's. */
+  readonly from: number;
+  /** Where it lies in the partition. */
+  readonly offset: number;
+  readonly numel: number;
+}
+
+const clip = (range: Range, window: Range): Range => {
+  const offset = Math.max(range.offset, window.offset);
+  const end = Math.min(range.offset + range.numel, window.offset + window.numel);
+  return { offset, numel: Math.max(0, end - offset) };
+};
+
+/** The groups' parts inside `window`, by offset from its start; places only of parameters that lie inside whole. */
+export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
+  return groups.flatMap(({ group, places, ...range }) => {
+    const { offset, numel } = clip(range, window);
+    if (numel === 0) return [];
+    const inside = places
+      .map((place) => ({ ...place, offset: range.offset + place.offset - offset }))
+      .filter((place) => place.offset >= 0 && place.offset + place.numel <= numel);
+    return [{ group, offset: offset - window.offset, numel, places: inside }];
+  });
+}
+
+/** The parameters, and parts of them, inside `window`. */
+export function piecesOf({ slots }: UnitLayout, window: Range): Piece[] {
+  return slots.flatMap((slot) => {
+    const { offset, numel } = clip(slot, window);
+    if (numel === 0) return [];
+    return [{ slot, from: offset - slot.offset, offset: offset - window.offset, numel }];
+  });
+}

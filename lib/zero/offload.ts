@@ -3,17 +3,23 @@
 import type { Optimizer } from '../optim/optimizer.js';
 import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
-import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
-import { held, Tensor } from '../tensor/index.js';
-import type { Slot } from './layout.js';
-import { copyFlat, pinned, pinnedFilled } from './pinned.js';
-import type { Placement, UpdatePlan } from './placement.js';
-import { allocateState, type RangeState, stateSlice, stateTensors } from './range-state.js';
-import { sliceFlat, type Unit } from './unit.js';
+import type { Tensor } from '../tensor/index.js';
+import type { Piece } from './layout.js';
+import type { Partition } from './partition.js';
+import { copyFlat, pinned, pinnedFilled, uploadRounded } from './pinned.js';
+import type { Placement, Published, UpdatePlan } from './placement.js';
+import {
+  allocateState,
+  type RangeState,
+  slicePiece,
+  stateSlice,
+  stateTensors,
+} from './range-state.js';
+import { sliceFlat } from './unit.js';
 
-/** A unit's host side. `grad` receives the gradient and is then overwritten by the updated weights. */
-interface HostUnit {
+/** A partition's host side. `grad` receives the gradient and is then overwritten by the updated weights. */
+interface HostPart {
   master: Tensor;
   grad: Tensor;
   ranges: readonly RangeState[];
@@ -27,14 +33,14 @@ interface HostUnit {
 
 /**
  * Per step, ordered by events alone:
- *   d2h stream   gradient of each unit as backward completes it, then the control
- *   host stream  Adam of each unit in forward order, on host threads (after its gradient and the control)
+ *   d2h stream   gradient of each partition as backward completes it, then the control
+ *   host stream  the update of each partition in forward order, on host threads (after its gradient and the control)
  *   h2d stream   its weights, under the Adam of the next unit; the unit's next forward waits for them
  * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns into the weight to
  * upload in place (f32 weights are uploaded from the master instead).
  */
 export class OffloadPlacement implements Placement {
-  private readonly units = new Map<Unit, HostUnit>();
+  private readonly parts = new Map<Partition, HostPart>();
   private readonly d2h: Stream;
   private readonly host: Stream;
   private readonly h2d: Stream;
@@ -56,51 +62,53 @@ export class OffloadPlacement implements Placement {
     this.updated = new Event(device);
   }
 
-  adopt(unit: Unit): void {
-    const shape = [unit.layout.numel];
-    const host: HostUnit = {
-      master: pinned(this.device, shape, 'f32'),
-      grad: pinned(this.device, shape, unit.weights.dtype),
-      ranges: allocateState(unit.layout, this.optimizer, pinnedFilled.bind(null, this.device)),
-      arrived: new Event(this.device),
-      uploaded: new Event(this.device),
+  adopt(partition: Partition): void {
+    const { device } = this;
+    const shape = [partition.numel];
+    this.parts.set(partition, {
+      master: pinned(device, shape, 'f32'),
+      grad: pinned(device, shape, partition.weights.dtype),
+      ranges: allocateState(partition, this.optimizer, pinnedFilled.bind(null, device)),
+      arrived: new Event(device),
+      uploaded: new Event(device),
       pending: false,
-    };
-    this.units.set(unit, host);
-    unit.adopt((slot, values) =>
-      copyFlat(host.master, slot, values, { offset: 0, numel: slot.numel }, this.device.compute),
-    );
-    this.device.compute.synchronize();
+    });
+  }
+
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    const { master } = this.hostOf(partition);
+    copyFlat(master, piece, values, { offset: 0, numel: piece.numel }, this.device.compute);
   }
 
   prepare(): void {}
 
-  gradReady(unit: Unit): void {
-    const host = this.units.get(unit) as HostUnit;
-    this.d2h.wait(this.computed.record(this.device.compute));
+  gradReady(partition: Partition): void {
+    const host = this.hostOf(partition);
+    this.d2h.wait(partition.ready);
     this.d2h.wait(host.uploaded);
-    const grad = unit.grad as Tensor;
-    const all = { offset: 0, numel: unit.layout.numel };
+    const grad = partition.grad as Tensor;
+    const all = { offset: 0, numel: partition.numel };
     copyFlat(host.grad, all, grad, all, this.d2h);
     host.arrived.record(this.d2h);
     grad.buffer.releaseOn(this.d2h);
-    unit.dropGrad();
+    partition.dropGrad();
   }
 
-  update(control: Tensor, plan: UpdatePlan): void {
+  update(control: Tensor, plan: UpdatePlan, published: Published): void {
     this.d2h.wait(this.computed.record(this.device.compute));
     const four = { offset: 0, numel: 4 };
     copyFlat(this.control, four, control, four, this.d2h);
     this.host.wait(this.updated.record(this.d2h));
-    for (const [unit, host] of this.units) {
+    for (const [partition, host] of this.parts) {
       this.host.wait(host.arrived);
       for (const range of host.ranges) this.updateRange(host, range, plan);
-      this.upload(unit, host);
+      this.upload(partition, host);
+      published(partition, this.h2d);
     }
   }
 
   private updateRange(
-    { master, grad }: HostUnit,
+    { master, grad }: HostPart,
     { range, state, starts }: RangeState,
     plan: UpdatePlan,
   ): void {
@@ -113,35 +121,31 @@ export class OffloadPlacement implements Placement {
     for (const slice of Object.values(parts)) slice.release();
   }
 
-  private upload(unit: Unit, host: HostUnit): void {
+  private upload(partition: Partition, host: HostPart): void {
     this.h2d.wait(this.updated.record(this.host));
-    const all = { offset: 0, numel: unit.layout.numel };
-    const source = unit.weights.dtype === 'f32' ? host.master : host.grad;
-    copyFlat(unit.weights, all, source, all, this.h2d);
+    const { weights, numel } = partition;
+    const all = { offset: 0, numel };
+    const source = weights.dtype === 'f32' ? host.master : host.grad;
+    copyFlat(weights, all, source, all, this.h2d);
     host.uploaded.record(this.h2d);
     host.pending = true;
   }
 
-  awaitWeights(unit: Unit): void {
-    const host = this.units.get(unit) as HostUnit;
+  awaitWeights(partition: Partition): void {
+    const host = this.hostOf(partition);
     if (!host.pending) return;
     this.device.compute.wait(host.uploaded);
     host.pending = false;
   }
 
-  stateOf(unit: Unit, slot: Slot, name: string): Tensor {
-    const { master, ranges } = this.units.get(unit) as HostUnit;
-    return name === 'master' ? sliceFlat(master, slot, slot.shape) : stateSlice(ranges, slot, name);
+  stateOf(partition: Partition, piece: Piece, name: string): Tensor {
+    const { master, ranges } = this.hostOf(partition);
+    return name === 'master' ? slicePiece(master, piece) : stateSlice(ranges, piece, name);
   }
 
-  publish(unit: Unit): void {
-    const { master } = this.units.get(unit) as HostUnit;
-    const wide = held(() => Tensor.empty(master.shape, 'f32', this.device));
-    const all = { offset: 0, numel: unit.layout.numel };
-    copyFlat(wide, all, master, all, this.device.compute);
-    kernels.copy({ in: wide, out: unit.weights });
-    wide.release();
-    this.device.compute.synchronize();
+  refresh(partition: Partition): void {
+    const { master } = this.hostOf(partition);
+    uploadRounded(master, partition.weights);
   }
 
   synchronize(): void {
@@ -150,7 +154,7 @@ export class OffloadPlacement implements Placement {
 
   get bytes(): { device: number; host: number } {
     let host = this.control.bytes;
-    for (const { master, grad, ranges } of this.units.values()) {
+    for (const { master, grad, ranges } of this.parts.values()) {
       host += master.bytes + grad.bytes;
       for (const tensor of stateTensors(ranges)) host += tensor.bytes;
     }
@@ -159,14 +163,18 @@ export class OffloadPlacement implements Placement {
 
   dispose(): void {
     this.synchronize();
-    for (const { master, grad, ranges, arrived, uploaded } of this.units.values()) {
+    for (const { master, grad, ranges, arrived, uploaded } of this.parts.values()) {
       for (const tensor of [master, grad, ...stateTensors(ranges)]) tensor.release();
       arrived.dispose();
       uploaded.dispose();
     }
-    this.units.clear();
+    this.parts.clear();
     this.control.release();
     for (const event of [this.computed, this.updated]) event.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
+  }
+
+  private hostOf(partition: Partition): HostPart {
+    return this.parts.get(partition) as HostPart;
   }
 }

@@ -40,3 +40,14 @@ export function copyFlat(to: Tensor, at: Range, from: Tensor, range: Range, stre
     stream,
   );
 }
+
+/** Rounds f32 in pinned memory to `weights`, on the device; blocks until it is there. */
+export function uploadRounded(master: Tensor, weights: Tensor): void {
+  const { device } = weights;
+  const wide = held(() => Tensor.empty(master.shape, 'f32', device));
+  const all = { offset: 0, numel: weights.numel };
+  copyFlat(wide, all, master, all, device.compute);
+  kernels.copy({ in: wide, out: weights });
+  wide.release();
+  device.compute.synchronize();
+}

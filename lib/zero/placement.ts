@@ -1,9 +1,10 @@
 // Where optimizer state lives and how an update reaches the weights: the interface of resident and offloads.
 import type { UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
 import type { UpdateKernels } from '../optim/update-kernels.js';
+import type { Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Slot } from './layout.js';
-import type { Unit } from './unit.js';
+import type { Piece } from './layout.js';
+import type { Partition } from './partition.js';
 
 /** The coming update: everything about it that is known before its gradients are. */
 export interface UpdatePlan {
@@ -14,21 +15,29 @@ export interface UpdatePlan {
   apply(range: UpdateTensors, kernels: UpdateKernels): void;
 }
 
+/** The partition's weights change in the order of `stream`; it comes once per partition and update. */
+export type Published = (partition: Partition, stream: Stream) => void;
+
 export interface Placement {
-  /** Takes over a unit: creates its master weights (from `values`, per slot) and its state. */
-  adopt(unit: Unit): void;
+  /** Takes over a partition: allocates its master weights and its state. */
+  adopt(partition: Partition): void;
+  /** Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute stream. */
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void;
   /** The backward that completes the gradients of `plan` is about to start. */
   prepare(plan: UpdatePlan): void;
-  /** The last micro-batch's gradient of `unit` is complete on the compute stream. */
-  gradReady(unit: Unit): void;
-  /** Updates every unit in forward order. `control` is on the device, written on the compute stream. */
-  update(control: Tensor, plan: UpdatePlan): void;
-  /** Called before a unit's weights are read: later compute work sees the updated weights. */
-  awaitWeights(unit: Unit): void;
-  /** The master weights (name "master") or a state tensor of one parameter; the caller releases it. */
-  stateOf(unit: Unit, slot: Slot, name: string): Tensor;
-  /** After master weights were changed from outside (a loaded checkpoint): refreshes the weights. */
-  publish(unit: Unit): void;
+  /** The gradient of `partition` is complete once partition.ready has been passed. */
+  gradReady(partition: Partition): void;
+  /**
+   * Updates every partition in forward order and reports each to `published` when its new weights have been enqueued.
+   * `control` is on the device, written on the compute stream.
+   */
+  update(control: Tensor, plan: UpdatePlan, published: Published): void;
+  /** Called before weights are read: later compute work sees the updated ones. */
+  awaitWeights(partition: Partition): void;
+  /** The master weights (name "master") or state of a piece; the caller releases it. */
+  stateOf(partition: Partition, piece: Piece, name: string): Tensor;
+  /** After master weights were changed from outside (a loaded checkpoint): refreshes the partition's weights. */
+  refresh(partition: Partition): void;
   /** Waits until every update has reached the weights. */
   synchronize(): void;
   /** Bytes of state, by where they are. */

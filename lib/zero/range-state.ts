@@ -1,14 +1,15 @@
-// The optimizer state of one unit: a set of flat f32 tensors per optimizer group, in memory of the placement's choice.
+// The optimizer state of one partition: a set of flat f32 tensors per optimizer group, in memory of the placement's choice.
 import type { Optimizer } from '../optim/optimizer.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
-import type { GroupRange, Slot, UnitLayout } from './layout.js';
+import type { GroupRange, Piece } from './layout.js';
+import type { Partition } from './partition.js';
 import { sliceFlat } from './unit.js';
 
 /** Memory of a placement: a held tensor of `shape`, each element `value`. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
-/** State of one group's range of a unit. Owned by the placement that made it. */
+/** State of one group's range of a partition. Owned by the placement that made it. */
 export interface RangeState {
   readonly range: GroupRange;
   /** [range.numel] f32 by name. */
@@ -17,9 +18,9 @@ export interface RangeState {
   readonly starts: Tensor;
 }
 
-/** Makes the initial state of every range of a unit. */
+/** Makes the initial state of every range of a partition. */
 export function allocateState(
-  { groups }: UnitLayout,
+  { groups }: Partition,
   optimizer: Optimizer,
   allocate: Allocate,
 ): RangeState[] {
@@ -42,11 +43,16 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
   return starts;
 }
 
-/** One parameter's part of the state called `name`; the caller releases it. */
-export function stateSlice(ranges: readonly RangeState[], slot: Slot, name: string): Tensor {
-  const { range, state } = ranges.find((one) => one.range.group === slot.group) as RangeState;
-  const place = { offset: slot.offset - range.offset, numel: slot.numel };
-  return sliceFlat(state[name] as Tensor, place, slot.shape);
+/** A piece's part of the state called `name`; the caller releases it. */
+export function stateSlice(ranges: readonly RangeState[], piece: Piece, name: string): Tensor {
+  const { range, state } = ranges.find((one) => one.range.group === piece.slot.group) as RangeState;
+  return slicePiece(state[name] as Tensor, piece, range.offset);
+}
+
+/** A piece of a flat tensor that starts `base` elements into the partition; a whole parameter has its shape. */
+export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece, base = 0): Tensor {
+  const place = { offset: offset - base, numel };
+  return sliceFlat(flat, place, numel === slot.numel ? slot.shape : [numel]);
 }
 
 /** Every tensor of the state. */

@@ -6,17 +6,24 @@ import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
-import { held, Tensor } from '../tensor/index.js';
+import type { Tensor } from '../tensor/index.js';
 import { ClipWindow } from './clip-window.js';
-import type { Range, Slot } from './layout.js';
-import { copyFlat, pinned, pinnedFilled } from './pinned.js';
-import type { Placement, UpdatePlan } from './placement.js';
-import { allocateState, type RangeState, stateSlice, stateTensors } from './range-state.js';
+import type { Piece, Range } from './layout.js';
+import type { Partition } from './partition.js';
+import { copyFlat, pinned, pinnedFilled, uploadRounded } from './pinned.js';
+import type { Placement, Published, UpdatePlan } from './placement.js';
+import {
+  allocateState,
+  type RangeState,
+  slicePiece,
+  stateSlice,
+  stateTensors,
+} from './range-state.js';
 import { SpeculationOrder } from './speculation-order.js';
-import { sliceFlat, type Unit } from './unit.js';
+import { sliceFlat } from './unit.js';
 
-/** A unit's host side. Its two buffers, in the weights' dtype, swap roles with every speculation. */
-interface HostUnit {
+/** A partition's host side. Its two buffers, in the weights' dtype, swap roles with every speculation. */
+interface HostPart {
   master: Tensor;
   ranges: readonly RangeState[];
   /** Takes the next gradient; until then, what was uploaded last. */
@@ -41,7 +48,7 @@ interface HostUnit {
 interface Trial {
   settings: UpdateSettings;
   /** In the order of the host stream. */
-  units: Unit[];
+  parts: Partition[];
   /** The state was changed from outside since. */
   stale: boolean;
 }
@@ -54,8 +61,8 @@ interface Verdict {
 
 /**
  * Per step, ordered by events alone:
- *   d2h stream   gradient of each unit as backward completes it
- *   host stream  for each unit, in one pass over its state: commits the last step, whose verdict is known by now, then
+ *   d2h stream   gradient of each partition as backward completes it
+ *   host stream  for each partition, in one pass over its state: commits the last step, whose verdict is known by now, then
  *                computes the weights that this step gives if nothing is clipped, and stores only these
  *   h2d stream   these weights, from step() on; the unit's next forward waits for them
  * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
@@ -63,9 +70,9 @@ interface Verdict {
  * wait for their verdict as in OffloadPlacement. Host memory per parameter: 12 bytes of state and two gradient elements.
  */
 export class SpeculativeOffload implements Placement {
-  /** Which units are updated during backward, and when. */
-  readonly order = new SpeculationOrder<Unit>();
-  private readonly units = new Map<Unit, HostUnit>();
+  /** Which partitions are updated during backward, and when. */
+  readonly order = new SpeculationOrder<Partition>();
+  private readonly parts = new Map<Partition, HostPart>();
   private readonly d2h: Stream;
   private readonly host: Stream;
   private readonly h2d: Stream;
@@ -100,61 +107,61 @@ export class SpeculativeOffload implements Placement {
     this.earlyDone = new Event(device);
   }
 
-  adopt(unit: Unit): void {
+  adopt(partition: Partition): void {
     const { device } = this;
-    const shape = [unit.layout.numel];
-    const allocate = pinnedFilled.bind(null, device);
-    const host: HostUnit = {
+    const shape = [partition.numel];
+    this.parts.set(partition, {
       master: pinned(device, shape, 'f32'),
-      ranges: allocateState(unit.layout, this.optimizer, allocate),
-      landing: pinned(device, shape, unit.weights.dtype),
-      held: pinned(device, shape, unit.weights.dtype),
+      ranges: allocateState(partition, this.optimizer, pinnedFilled.bind(null, device)),
+      landing: pinned(device, shape, partition.weights.dtype),
+      held: pinned(device, shape, partition.weights.dtype),
       pending: 'none',
       arrived: new Event(device),
       emitted: new Event(device),
       uploaded: new Event(device),
       uploading: false,
       readLate: false,
-    };
-    this.units.set(unit, host);
-    unit.adopt((slot, values) =>
-      copyFlat(host.master, slot, values, { offset: 0, numel: slot.numel }, device.compute),
-    );
-    device.compute.synchronize();
+    });
+  }
+
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    const { master } = this.hostOf(partition);
+    copyFlat(master, piece, values, { offset: 0, numel: piece.numel }, this.device.compute);
   }
 
   prepare({ settings, gradientScale }: UpdatePlan): void {
     // What a backward that failed has left behind is of no step.
-    for (const host of this.units.values()) if (host.pending === 'tentative') host.pending = 'none';
-    this.tried = this.window.speculate ? { settings, units: [], stale: false } : null;
+    for (const host of this.parts.values()) if (host.pending === 'tentative') host.pending = 'none';
+    this.tried = this.window.speculate ? { settings, parts: [], stale: false } : null;
     if (!this.tried) this.commitDecided();
     this.write(this.assumed, { multiplier: unclipped(gradientScale), apply: 1 });
-    this.order.start([...this.units.keys()]);
+    this.order.start([...this.parts.keys()]);
   }
 
-  gradReady(unit: Unit): void {
-    const host = this.hostOf(unit);
-    this.d2h.wait(this.computed.record(this.device.compute));
+  gradReady(partition: Partition): void {
+    const host = this.hostOf(partition);
+    this.d2h.wait(partition.ready);
     this.d2h.wait(host.emitted);
     this.d2h.wait(host.uploaded);
-    const grad = unit.grad as Tensor;
-    const all = { offset: 0, numel: unit.layout.numel };
+    const grad = partition.grad as Tensor;
+    const all = { offset: 0, numel: partition.numel };
     copyFlat(host.landing, all, grad, all, this.d2h);
     host.arrived.record(this.d2h);
     grad.buffer.releaseOn(this.d2h);
-    unit.dropGrad();
+    partition.dropGrad();
     // A weight that wants no gradient is used until backward has ended.
-    host.readLate = unit.parameters.some(({ parameter }) => !parameter.requiresGrad);
+    const { parameters } = partition.unit;
+    host.readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
     if (!this.tried) return;
-    for (const next of this.order.arrive(unit)) this.tryOut(next, this.tried);
+    for (const next of this.order.arrive(partition)) this.tryOut(next, this.tried);
     if (this.order.inEarlyShare) this.earlyDone.record(this.host);
   }
 
-  update(control: Tensor, plan: UpdatePlan): void {
+  update(control: Tensor, plan: UpdatePlan, published: Published): void {
     const { tried } = this;
     this.tried = null;
     this.computed.record(this.device.compute);
-    for (const unit of tried?.units ?? []) this.upload(unit);
+    for (const partition of tried?.parts ?? []) this.upload(partition);
     const verdict = this.awaitVerdict(control);
     if (tried) this.order.adapt(this.earlyDone.done);
     const asAssumed = verdict.multiplier === unclipped(plan.gradientScale) && verdict.apply === 1;
@@ -162,41 +169,41 @@ export class SpeculativeOffload implements Placement {
     this.write(this.decided, verdict);
     this.decidedSettings = plan.settings;
     const holds = asAssumed && tried && !tried.stale && sameSettings(tried.settings, plan.settings);
-    for (const [unit, host] of this.units) {
-      if (!tried) {
-        this.updateNow(unit, plan);
-        continue;
+    for (const [partition, host] of this.parts) {
+      if (!tried) this.updateNow(partition, plan);
+      else {
+        host.pending = 'decided';
+        if (!holds) this.emitAgain(partition);
       }
-      host.pending = 'decided';
-      if (!holds) this.emitAgain(unit);
+      published(partition, this.h2d);
     }
   }
 
   /** Commits what is decided and computes the weights of the gradient that has just arrived, in one pass. */
-  private tryOut(unit: Unit, tried: Trial): void {
-    const host = this.hostOf(unit);
+  private tryOut(partition: Partition, tried: Trial): void {
+    const host = this.hostOf(partition);
     const next = { grad: host.landing, control: this.assumed, settings: tried.settings };
     this.host.wait(host.arrived);
-    this.pass(unit, this.decidedOf(host), next, host.held);
+    this.pass(partition, this.decidedOf(host), next, host.held);
     host.emitted.record(this.host);
     [host.landing, host.held] = [host.held, host.landing];
     host.pending = 'tentative';
-    tried.units.push(unit);
+    tried.parts.push(partition);
   }
 
   /** Weights of the decided gradient from the committed state, without committing it. */
-  private emitAgain(unit: Unit): void {
-    const host = this.hostOf(unit);
+  private emitAgain(partition: Partition): void {
+    const host = this.hostOf(partition);
     // The weights that were tried out may still be on their way from where the new ones go.
     this.host.wait(host.uploaded);
-    this.pass(unit, null, this.decidedOf(host), host.landing);
+    this.pass(partition, null, this.decidedOf(host), host.landing);
     host.emitted.record(this.host);
-    this.upload(unit);
+    this.upload(partition);
   }
 
-  /** Updates a unit at once, from the gradient that has landed. */
-  private updateNow(unit: Unit, plan: UpdatePlan): void {
-    const { master, ranges, landing, arrived, emitted } = this.hostOf(unit);
+  /** Updates a partition at once, from the gradient that has landed. */
+  private updateNow(partition: Partition, plan: UpdatePlan): void {
+    const { master, ranges, landing, arrived, emitted } = this.hostOf(partition);
     const { decided: control } = this;
     this.host.wait(arrived);
     for (const { range, state, starts } of ranges) {
@@ -208,15 +215,15 @@ export class SpeculativeOffload implements Placement {
       });
     }
     emitted.record(this.host);
-    this.upload(unit);
+    this.upload(partition);
   }
 
-  private upload(unit: Unit): void {
-    const host = this.hostOf(unit);
+  private upload(partition: Partition): void {
+    const host = this.hostOf(partition);
     if (host.readLate) this.h2d.wait(this.computed);
     this.h2d.wait(host.emitted);
-    const all = { offset: 0, numel: unit.layout.numel };
-    copyFlat(unit.weights, all, host.landing, all, this.h2d);
+    const all = { offset: 0, numel: partition.numel };
+    copyFlat(partition.weights, all, host.landing, all, this.h2d);
     host.uploaded.record(this.h2d);
     host.uploading = true;
   }
@@ -233,27 +240,27 @@ export class SpeculativeOffload implements Placement {
   }
 
   private commitDecided(): void {
-    for (const [unit, host] of this.units) {
+    for (const [partition, host] of this.parts) {
       const previous = this.decidedOf(host);
       if (!previous) continue;
-      this.pass(unit, previous, null, null);
+      this.pass(partition, previous, null, null);
       host.pending = 'none';
     }
   }
 
-  private decidedOf({ pending, held: grad }: HostUnit): StepGradient | null {
+  private decidedOf({ pending, held: grad }: HostPart): StepGradient | null {
     if (pending !== 'decided') return null;
     return { grad, control: this.decided, settings: this.decidedSettings as UpdateSettings };
   }
 
-  /** Enqueues the optimizer's pass over one unit; gradients and weight are whole flat tensors. */
+  /** Enqueues the optimizer's pass over one partition; gradients and weight are whole flat tensors. */
   private pass(
-    unit: Unit,
+    partition: Partition,
     previous: StepGradient | null,
     next: StepGradient | null,
     weight: Tensor | null,
   ): void {
-    const { master, ranges } = this.hostOf(unit);
+    const { master, ranges } = this.hostOf(partition);
     for (const { range, state } of ranges) {
       withSlices(range, (cut) => {
         const parts = {
@@ -278,30 +285,24 @@ export class SpeculativeOffload implements Placement {
     });
   }
 
-  awaitWeights(unit: Unit): void {
-    const host = this.hostOf(unit);
+  awaitWeights(partition: Partition): void {
+    const host = this.hostOf(partition);
     host.readLate = true;
     if (!host.uploading) return;
     this.device.compute.wait(host.uploaded);
     host.uploading = false;
   }
 
-  stateOf(unit: Unit, slot: Slot, name: string): Tensor {
+  stateOf(partition: Partition, piece: Piece, name: string): Tensor {
     this.commitDecided();
     this.host.synchronize();
-    const { master, ranges } = this.hostOf(unit);
-    return name === 'master' ? sliceFlat(master, slot, slot.shape) : stateSlice(ranges, slot, name);
+    const { master, ranges } = this.hostOf(partition);
+    return name === 'master' ? slicePiece(master, piece) : stateSlice(ranges, piece, name);
   }
 
-  publish(unit: Unit): void {
-    const { master } = this.hostOf(unit);
+  refresh(partition: Partition): void {
     if (this.tried) this.tried.stale = true;
-    const wide = held(() => Tensor.empty(master.shape, 'f32', this.device));
-    const all = { offset: 0, numel: unit.layout.numel };
-    copyFlat(wide, all, master, all, this.device.compute);
-    kernels.copy({ in: wide, out: unit.weights });
-    wide.release();
-    this.device.compute.synchronize();
+    uploadRounded(this.hostOf(partition).master, partition.weights);
   }
 
   synchronize(): void {
@@ -311,24 +312,24 @@ export class SpeculativeOffload implements Placement {
 
   get bytes(): { device: number; host: number } {
     const controls = [this.decided, this.assumed, this.fetched];
-    const tensors = [...this.units.values()].flatMap(tensorsOf).concat(controls);
+    const tensors = [...this.parts.values()].flatMap(tensorsOf).concat(controls);
     return { device: 0, host: tensors.reduce((sum, { bytes }) => sum + bytes, 0) };
   }
 
   dispose(): void {
     this.synchronize();
-    for (const host of this.units.values()) {
+    for (const host of this.parts.values()) {
       for (const tensor of tensorsOf(host)) tensor.release();
       for (const event of [host.arrived, host.emitted, host.uploaded]) event.dispose();
     }
-    this.units.clear();
+    this.parts.clear();
     for (const control of [this.decided, this.assumed, this.fetched]) control.release();
     for (const event of [this.computed, this.landed, this.earlyDone]) event.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
   }
 
-  private hostOf(unit: Unit): HostUnit {
-    return this.units.get(unit) as HostUnit;
+  private hostOf(partition: Partition): HostPart {
+    return this.parts.get(partition) as HostPart;
   }
 }
 
@@ -341,7 +342,7 @@ function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
   return written(a) === written(b);
 }
 
-function tensorsOf({ master, landing, held: pending, ranges }: HostUnit): Tensor[] {
+function tensorsOf({ master, landing, held: pending, ranges }: HostPart): Tensor[] {
   return [master, landing, pending, ...stateTensors(ranges)];
 }
 

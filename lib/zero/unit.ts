@@ -63,7 +63,7 @@ export class Unit {
     return (this.parameters.find((p) => p.name === slot.name) as UnitParameter).parameter;
   }
 
-  /** Makes the parameters views of the flat weights; `onInitial` sees each one's f32 initial values first. */
+  /** Makes the parameters views of the flat weights; `onInitial` sees each one's initial values first, [numel] f32. */
   adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
     for (const slot of this.layout.slots) {
       const parameter = this.parameterOf(slot);
@@ -99,6 +99,11 @@ export class Unit {
     if (this.ready) return;
     this.waiting.clear();
     this.complete();
+  }
+
+  /** The complete flat gradient, held once more for the caller: zeros when there is none. */
+  takeGrad(): Tensor {
+    return this.flatGrad().retain();
   }
 
   /** Frees the flat gradient; `parameter.grad` is null (zero) from here on. */

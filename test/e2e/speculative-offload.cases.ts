@@ -31,12 +31,13 @@ async function speculative(options: Options, device: Device): Promise<Engine> {
 
 /** The raw bits of all master weights and moments. */
 function stateBits(engine: Engine): Map<string, string> {
-  const { placement, units, optimizer } = engine.parts;
+  const { placement, stage, optimizer } = engine.parts;
   const bits = new Map<string, string>();
-  for (const unit of units) {
-    for (const slot of unit.layout.slots) {
+  for (const partition of stage.partitions) {
+    for (const piece of partition.pieces) {
+      const { slot } = piece;
       for (const name of ['master', ...Object.keys(optimizer.initialState(slot.group))]) {
-        const tensor = placement.stateOf(unit, slot, name);
+        const tensor = placement.stateOf(partition, piece, name);
         const { buffer, byteOffset, byteLength } = tensor.toRaw();
         bits.set(
           `${slot.name} ${name}`,

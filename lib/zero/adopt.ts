@@ -1,0 +1,25 @@
+// Moves a model into units: parameters become views of flat weights, their values the partitions' master weights.
+import type { Tensor } from '../tensor/index.js';
+import type { Slot } from './layout.js';
+import type { Partition } from './partition.js';
+import type { Placement } from './placement.js';
+import type { Stage } from './stage.js';
+import { sliceFlat } from './unit.js';
+
+/** Blocks until everything is in place. Device memory beyond the result: one parameter in f32. */
+export function adoptModel(stage: Stage, placement: Placement): void {
+  for (const partition of stage.partitions) {
+    placement.adopt(partition);
+    partition.unit.adopt((slot, values) => writePieces(placement, partition, slot, values));
+  }
+  placement.synchronize();
+}
+
+function writePieces(placement: Placement, partition: Partition, slot: Slot, values: Tensor): void {
+  for (const piece of partition.pieces) {
+    if (piece.slot !== slot) continue;
+    const part = sliceFlat(values, { offset: piece.from, numel: piece.numel });
+    placement.writeMaster(partition, piece, part);
+    part.release();
+  }
+}

@@ -1,0 +1,44 @@
+// The stage of a world of one: every partition is its whole unit, and nothing moves.
+import { Partition } from './partition.js';
+import type { Stage } from './stage.js';
+import type { Unit } from './unit.js';
+
+export class SingleRank implements Stage {
+  readonly partitions: readonly Partition[];
+  readonly rank = 0;
+  readonly worldSize = 1;
+  onReduced: Stage['onReduced'] = null;
+  private readonly partitionOf = new Map<Unit, Partition>();
+
+  constructor(units: readonly Unit[]) {
+    this.partitions = units.map((unit) => {
+      const whole = { offset: 0, numel: unit.layout.numel };
+      const partition = new Partition(unit, whole, unit.weights.retain());
+      this.partitionOf.set(unit, partition);
+      return partition;
+    });
+  }
+
+  acquire(): void {}
+
+  release(): void {}
+
+  reduce(): void {}
+
+  settle(unit: Unit): void {
+    const partition = this.partitionOf.get(unit) as Partition;
+    partition.grad = unit.takeGrad();
+    partition.ready.record(unit.device.compute);
+    this.onReduced?.(partition, unit.device.compute);
+  }
+
+  flush(): void {}
+
+  shareSums(): void {}
+
+  publish(): void {}
+
+  dispose(): void {
+    for (const partition of this.partitions) partition.dispose();
+  }
+}
