@@ -15,13 +15,7 @@ import { type Accumulation, managed } from './accumulation.js';
 import { misuse, nonfinite, requireLoss } from './engine-errors.js';
 import { GradientCollector } from './gradient-collector.js';
 import type { StepObserver } from './observer.js';
-import {
-  EventTimer,
-  type PhaseTimer,
-  type PhaseTimes,
-  type TimedStep,
-  untimed,
-} from './phase-timer.js';
+import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './phase-timer.js';
 import {
   type LoadedCheckpoint,
   type LoadOptions,
@@ -315,7 +309,7 @@ export class Engine {
 
   /** Times the phases from now on, as wall_clock_breakdown does from the start. */
   recordPhases(): void {
-    if (this.timer === untimed) this.timer = new EventTimer(this.device);
+    this.timer = this.timer.recording(this.device);
   }
 
   /**

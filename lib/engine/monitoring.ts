@@ -46,13 +46,24 @@ class MetricEvents implements StepObserver {
   }
 }
 
-/** "Train/Samples/elapsed_time_ms_forward" and its like. */
+/**
+ * "Train/Samples/elapsed_time_ms_forward" and its like. backward_allreduce is the reduction over ranks, 0 on one;
+ * backward_inner is the backward without it.
+ */
 class TimeEvents implements StepObserver {
   constructor(private readonly monitor: Monitor) {}
 
   stepTimed({ samples: step, times }: TimedStep): void {
+    const { forward, backward, reduce } = times;
+    const phases = {
+      forward,
+      backward,
+      backward_inner: backward - reduce,
+      backward_allreduce: reduce,
+      step: times.step,
+    };
     this.monitor.write(
-      Object.entries(times).map(([phase, value]) => ({
+      Object.entries(phases).map(([phase, value]) => ({
         name: `Train/Samples/elapsed_time_ms_${phase}`,
         value,
         step,

@@ -3,9 +3,10 @@
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 
-export type Phase = 'forward' | 'backward' | 'step';
+/** `reduce`, the reduction of gradients over ranks, lies inside backward. */
+export type Phase = 'forward' | 'backward' | 'reduce' | 'step';
 
-/** Milliseconds per phase of one global step, all micro-batches together. */
+/** Milliseconds per phase of one global step, all micro-batches together; one rank reduces nothing: 0. */
 export type PhaseTimes = Record<Phase, number>;
 
 /** A closed step: its place in the run, and its times. */
@@ -31,6 +32,8 @@ export interface PhaseTimer {
   all(): TimedStep[];
   /** The times of the last closed step; waits for the device. */
   last(): PhaseTimes | null;
+  /** This timer with times of `device` from now on: itself where it has them. */
+  recording(device: Device): PhaseTimer;
   dispose(): void;
 }
 
@@ -41,6 +44,7 @@ export const untimed: PhaseTimer = {
   passed: () => [],
   all: () => [],
   last: () => null,
+  recording: (device) => new EventTimer(device),
   dispose() {},
 };
 
@@ -77,7 +81,7 @@ export class EventTimer implements PhaseTimer {
   }
 
   finishStep(step: number, samples: number): void {
-    const times: PhaseTimes = { forward: 0, backward: 0, step: 0 };
+    const times: PhaseTimes = { forward: 0, backward: 0, reduce: 0, step: 0 };
     this.latest = { step, samples, spans: this.open, times };
     this.closed.push(this.latest);
     this.open = [];
@@ -93,6 +97,10 @@ export class EventTimer implements PhaseTimer {
 
   last(): PhaseTimes | null {
     return this.latest && this.read(this.latest).times;
+  }
+
+  recording(): this {
+    return this;
   }
 
   dispose(): void {

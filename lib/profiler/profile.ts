@@ -30,8 +30,9 @@ export interface ModuleProfile {
 export interface StepFacts {
   /** Global step, from 1. */
   step: number;
-  microBatchSize: number;
-  accumulationSteps: number;
+  /** In the step, on this device. */
+  samples: number;
+  microBatches: number;
   /** Device milliseconds: each phase, all micro-batches together, and from the first to the last. */
   latencyMs: { forward: number; backward: number; step: number; total: number };
 }

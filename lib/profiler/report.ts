@@ -69,7 +69,7 @@ function summary(
     ...(engine ? [row('global step', engine.step)] : []),
     row('device', device),
     ...(engine
-      ? [row('micro-batch size x accumulation steps', batchOf(engine))]
+      ? [row('samples, in micro-batches', `${engine.samples} in ${engine.microBatches}`)]
       : [row('forward calls', model.calls)]),
     row('params', formatCount(parameters)),
     row('fwd MACs', formatCount(forward.macs, 'MACs')),
@@ -95,16 +95,12 @@ function summary(
   return engine ? [...lines, ...stepLines(engine, work)] : lines;
 }
 
-const batchOf = (engine: { microBatchSize: number; accumulationSteps: number }): string =>
-  `${engine.microBatchSize} x ${engine.accumulationSteps}`;
-
 function stepLines(
   engine: NonNullable<ModelProfile['engine']>,
   work: ModelProfile['work'],
 ): string[] {
   const { backward, step, total } = engine.latencyMs;
   const inBackward = work.backward.flops + work.recompute.flops;
-  const samples = engine.microBatchSize * engine.accumulationSteps;
   return [
     row('bwd latency', formatDuration(backward)),
     row('bwd FLOPS, recomputation included', formatRate(inBackward, backward)),
@@ -114,7 +110,7 @@ function stepLines(
       'model FLOPS = (fwd + bwd) / iter latency',
       formatRate(work.forward.flops + work.backward.flops, total),
     ),
-    row('samples/second', total > 0 ? ((1000 * samples) / total).toFixed(2) : '-'),
+    row('samples/second', total > 0 ? ((1000 * engine.samples) / total).toFixed(2) : '-'),
   ];
 }
 

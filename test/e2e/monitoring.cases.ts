@@ -13,6 +13,7 @@ import {
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { printed } from '../support/printed.js';
 import { readEvents } from '../unit/monitor/event-reader.js';
 import {
   type TinyOptions,
@@ -26,7 +27,8 @@ import {
 const LOSS = 'Train/Samples/train_loss';
 const LR = 'Train/Samples/lr';
 const SCALE = 'Train/Samples/loss_scale';
-const TIMES = ['forward', 'backward', 'step'].map((p) => `Train/Samples/elapsed_time_ms_${p}`);
+const time = (phase: string): string => `Train/Samples/elapsed_time_ms_${phase}`;
+const TIMES = ['forward', 'backward', 'step'].map(time);
 
 /** Keeps what it is told. */
 class Recorder implements monitor.Monitor {
@@ -118,8 +120,12 @@ async function oneStepLate(device: Device): Promise<void> {
   for (const name of TIMES) {
     for (const { value } of recorder.of(name)) assert.ok(value > 0 && value < 60_000, name);
   }
-  const last = TIMES.map((name) => recorder.of(name).at(-1)?.value);
-  assert.deepEqual(last, Object.values(engine.phaseTimes() ?? {}));
+  const last = (phase: string): number | undefined => recorder.of(time(phase)).at(-1)?.value;
+  const phases = ['forward', 'backward', 'backward_allreduce', 'step'];
+  const [forward, backward, reduce, step] = phases.map(last);
+  assert.deepEqual(engine.phaseTimes(), { forward, backward, reduce, step });
+  assert.equal(reduce, 0, 'one rank reduces nothing');
+  assert.equal(last('backward_inner'), backward);
   engine.destroy();
   for (const tensor of [tokens, targets]) tensor.dispose();
 }
@@ -170,40 +176,26 @@ async function files(device: Device, folder: string): Promise<void> {
   engine.destroy();
 }
 
-/** What `body` writes to standard output. */
-async function printed(body: () => Promise<void>): Promise<string[]> {
-  const { write } = process.stdout;
-  let text = '';
-  process.stdout.write = (chunk: string | Uint8Array): boolean => {
-    text += chunk;
-    return true;
-  };
-  try {
-    await body();
-  } finally {
-    process.stdout.write = write;
-  }
-  return text.split('\n').slice(0, -1);
-}
-
 async function consoleLines(device: Device): Promise<void> {
   const extra = { steps_per_print: 2, wall_clock_breakdown: true };
   const options: TinyOptions = { precision: 'fp32', offload: false };
   let rate = 0;
-  const lines = await printed(async () => {
+  const text = await printed(async () => {
     const engine = await watchedEngine(device, extra, [], options);
     trainTiny(engine, 0, 2);
     rate = engine.getLr()[0] as number;
     trainTiny(engine, 2, 5);
     engine.destroy();
   });
+  const lines = text.split('\n').slice(0, -1);
   assert.equal(lines.length, 4, lines.join('\n'));
   const [first, second] = lines.filter((line) => line.includes('lr='));
   const start = `step=2, skipped=0, lr=[${rate}], mom=[[0.9, 0.95]], samples/s=`;
   assert.ok(first?.startsWith(start), `${first}, expected ${start}`);
   assert.match(second ?? '', /^step=4, .*samples\/s=\d+\.\d$/);
   const times = lines.filter((line) => line.includes('time (ms)'));
-  const numbers = / \| forward: \d+\.\d\d \| backward: \d+\.\d\d \| step: \d+\.\d\d$/;
+  const numbers =
+    / \| forward: \d+\.\d\d \| backward: \d+\.\d\d \| reduce: 0\.00 \| step: \d+\.\d\d$/;
   for (const line of times) assert.match(line, numbers);
 }
 

@@ -1,0 +1,66 @@
+// dump_state: the resolved configuration and what the engine made of it, as text.
+import { formatCount } from '../profiler/index.js';
+import type { EngineParts } from './engine.js';
+
+/** Values of keys like these are not for a log. */
+const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
+
+const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+
+/** One section a part, then the configuration as JSON; secrets are masked. Ends without a line break. */
+export function describeState(parts: EngineParts): string {
+  return [
+    'engine state at initialization',
+    ...modelLines(parts),
+    ...optimizerLines(parts),
+    ...unitLines(parts),
+    'configuration (resolved)',
+    JSON.stringify(parts.config, mask, 2),
+  ].join('\n');
+}
+
+function mask(key: string, value: unknown): unknown {
+  return SECRET.test(key) && typeof value === 'string' ? '***' : value;
+}
+
+function row(name: string, value: string | number | boolean): string {
+  return `  ${name.padEnd(22)}${value}`;
+}
+
+function modelLines({ module, device, batch, scaler, units }: EngineParts): string[] {
+  const trained = units.reduce((sum, { parameters }) => {
+    return sum + parameters.reduce((all, { parameter }) => all + parameter.numel, 0);
+  }, 0);
+  const { train, microPerDevice, accumulationSteps } = batch;
+  return [
+    row('model', module.constructor.name),
+    row('parameters', `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`),
+    row('device', `${device.name}, ${device.info.name}`),
+    row('weights', units[0]?.weights.dtype ?? 'none'),
+    row('batch', `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x 1 rank`),
+    row('loss scale', `${scaler.scale}, ${scaler.dynamic ? 'dynamic' : 'static'}`),
+  ];
+}
+
+function optimizerLines({ optimizer, schedules, placement }: EngineParts): string[] {
+  const { device, host } = placement.bytes;
+  return [
+    row('optimizer', optimizer.name),
+    ...optimizer.groups.map(({ params, ...settings }, index) =>
+      row(`  group ${index}`, `${params.length} parameters, ${JSON.stringify(settings)}`),
+    ),
+    row('schedule', schedules.name || 'none'),
+    row('placement', placement.constructor.name),
+    row('master and state', `${mebibytes(device)} on the device, ${mebibytes(host)} on the host`),
+  ];
+}
+
+function unitLines({ units }: EngineParts): string[] {
+  return [
+    row('units', units.length),
+    ...units.map(({ name, parameters, layout, bytes }) => {
+      const size = `${formatCount(layout.numel)} elements, weights ${mebibytes(bytes.weights)}`;
+      return row(`  ${name}`, `${parameters.length} parameters, ${size}`);
+    }),
+  ];
+}

@@ -1,0 +1,115 @@
+// memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
+import type { Device } from '../runtime/device.js';
+import type { Placement } from '../zero/placement.js';
+import type { Unit } from '../zero/unit.js';
+import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
+
+/** Whose memory is reported. */
+export interface MemoryOwners {
+  device: Device;
+  units: readonly Unit[];
+  placement: Placement;
+}
+
+/** Bytes. */
+export interface MemoryUse {
+  device: {
+    inUse: number;
+    /** The most since the peaks were last reset. */
+    peak: number;
+    weights: number;
+    gradients: number;
+    /** Master weights and optimizer state. */
+    optimizer: number;
+    /** The rest: activations, batches, frozen parameters, other models. */
+    other: number;
+  };
+  host: {
+    /** Page-locked: offloaded master weights, state, and staging buffers. */
+    pinned: number;
+    /** Of the process. */
+    resident: number;
+  };
+}
+
+/** Host counters alone: nothing waits for the device. */
+export function memoryUse({ device, units, placement }: MemoryOwners): MemoryUse {
+  const { inUse, peakInUse: peak } = device.memory;
+  const sum = (of: (unit: Unit) => number): number => units.reduce((all, u) => all + of(u), 0);
+  const weights = sum(({ bytes }) => bytes.weights);
+  const gradients = sum(({ bytes }) => bytes.gradients);
+  const { device: optimizer, host: pinned } = placement.bytes;
+  const other = inUse - weights - gradients - optimizer;
+  return {
+    device: { inUse, peak, weights, gradients, optimizer, other },
+    host: { pinned, resident: process.memoryUsage.rss() },
+  };
+}
+
+const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+
+/** "memory after forward | cuda:0: 812.0 MiB, peak 900.5 MiB | weights: ... | pinned: ..." */
+export function memoryLine(point: string, device: Device, { device: on, host }: MemoryUse): string {
+  const owners = {
+    weights: on.weights,
+    gradients: on.gradients,
+    'master and optimizer': on.optimizer,
+    'activations and other': on.other,
+    'host pinned': host.pinned,
+    'host resident': host.resident,
+  };
+  const parts = Object.entries(owners).map(([name, bytes]) => `${name}: ${mebibytes(bytes)}`);
+  const total = `${device.name}: ${mebibytes(on.inUse)}, peak ${mebibytes(on.peak)}`;
+  return `memory ${point} | ${[total, ...parts].join(' | ')}`;
+}
+
+/**
+ * A phase timer around another that prints where DeepSpeed's memory_breakdown does. A peak is that since the line
+ * before it, as there: printing resets the device's peaks.
+ */
+export class MemoryBreakdown implements PhaseTimer {
+  constructor(
+    private inner: PhaseTimer,
+    private readonly owners: MemoryOwners,
+  ) {
+    this.print('after initialization');
+  }
+
+  time<T>(phase: Phase, body: () => T): T {
+    this.print(`before ${phase}`);
+    const result = this.inner.time(phase, body);
+    this.print(`after ${phase}`);
+    return result;
+  }
+
+  finishStep(step: number, samples: number): void {
+    this.inner.finishStep(step, samples);
+  }
+
+  passed(): TimedStep[] {
+    return this.inner.passed();
+  }
+
+  all(): TimedStep[] {
+    return this.inner.all();
+  }
+
+  last(): PhaseTimes | null {
+    return this.inner.last();
+  }
+
+  recording(device: Device): this {
+    this.inner = this.inner.recording(device);
+    return this;
+  }
+
+  dispose(): void {
+    this.inner.dispose();
+  }
+
+  private print(point: string): void {
+    const { device } = this.owners;
+    process.stdout.write(`${memoryLine(point, device, memoryUse(this.owners))}\n`);
+    device.resetPeaks();
+  }
+}

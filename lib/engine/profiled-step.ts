@@ -1,0 +1,121 @@
+// Profiles one global step with the FLOPs profiler: a phase timer around another.
+import type { FlopsProfiler, PrintOptions } from '../profiler/index.js';
+import type { Device } from '../runtime/device.js';
+import { Event } from '../runtime/stream.js';
+import {
+  EventTimer,
+  type Phase,
+  type PhaseTimer,
+  type PhaseTimes,
+  type TimedStep,
+} from './phase-timer.js';
+
+export interface ProfiledStepOptions extends PrintOptions {
+  /** Global step, from 1. A run that resumes behind it is not profiled. */
+  profileStep: number;
+}
+
+/** What exists while the step runs. */
+interface Running {
+  timer: EventTimer;
+  start: Event;
+  microBatches: number;
+}
+
+/** Hooks, counts and events exist during the profiled step only; at its end the host waits for the device. */
+export class ProfiledStep implements PhaseTimer {
+  private nextStep = 1;
+  private samples = 0;
+  private running: Running | null = null;
+
+  constructor(
+    private inner: PhaseTimer,
+    private readonly profiler: FlopsProfiler,
+    private readonly options: ProfiledStepOptions,
+  ) {}
+
+  time<T>(phase: Phase, body: () => T): T {
+    if (this.nextStep !== this.options.profileStep) return this.inner.time(phase, body);
+    this.running ??= this.start();
+    const { running } = this;
+    if (phase === 'forward') running.microBatches++;
+    return this.inner.time(phase, () => running.timer.time(phase, body));
+  }
+
+  finishStep(step: number, samples: number): void {
+    this.inner.finishStep(step, samples);
+    if (this.running) this.finish(this.running, step, samples - this.samples);
+    this.nextStep = step + 1;
+    this.samples = samples;
+  }
+
+  passed(): TimedStep[] {
+    return this.inner.passed();
+  }
+
+  all(): TimedStep[] {
+    return this.inner.all();
+  }
+
+  last(): PhaseTimes | null {
+    return this.inner.last();
+  }
+
+  recording(device: Device): this {
+    this.inner = this.inner.recording(device);
+    return this;
+  }
+
+  dispose(): void {
+    if (this.running) this.drop(this.running);
+    this.inner.dispose();
+  }
+
+  private start(): Running {
+    this.profiler.startProfile();
+    const { device } = this.profiler;
+    const start = new Event(device, true).record(device.compute);
+    return { timer: new EventTimer(device), start, microBatches: 0 };
+  }
+
+  /** A resumed run's first step has another number than the one awaited: nothing is printed. */
+  private finish(running: Running, step: number, samples: number): void {
+    this.profiler.stopProfile();
+    const { timer, microBatches } = running;
+    timer.finishStep(step, samples);
+    if (step === this.options.profileStep) {
+      const latencyMs = { ...(timer.last() as PhaseTimes), total: this.elapsed(running.start) };
+      this.print({ step, samples, microBatches, latencyMs });
+    }
+    this.drop(running);
+  }
+
+  /** Device milliseconds since `start`. */
+  private elapsed(start: Event): number {
+    const { device } = this.profiler;
+    const end = new Event(device, true).record(device.compute);
+    end.synchronize();
+    const ms = end.since(start);
+    end.dispose();
+    return ms;
+  }
+
+  /** A profile that cannot be written is a warning: training goes on. */
+  private print(facts: Parameters<FlopsProfiler['profile']>[0]): void {
+    try {
+      this.profiler.printModelProfile(this.options, facts);
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      const warning = `flops_profiler could not write its profile: ${reason}`;
+      process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });
+    }
+  }
+
+  private drop({ timer, start }: Running): void {
+    this.profiler.endProfile();
+    timer.all();
+    timer.dispose();
+    start.dispose();
+    this.running = null;
+  }
+}

@@ -1,0 +1,110 @@
+// memory_breakdown and dump_state: what they print is what the engine holds.
+import assert from 'node:assert/strict';
+import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { seed } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+import { printed } from '../support/printed.js';
+import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from './tiny-training.js';
+
+async function engineOf(device: Device, options: TinyOptions, extra: DsConfig): Promise<Engine> {
+  seed(1234);
+  const config = { ...tinyConfig(options), ...extra };
+  const { engine } = await initialize({ model: tinyModel(), config, device });
+  return engine;
+}
+
+const MiB = 2 ** 20;
+
+/** "name: 1.5 MiB" of one line, in MiB. */
+function figure(line: string, name: string): number {
+  const found = new RegExp(`${name}: (-?[\\d.]+) MiB`).exec(line);
+  assert.ok(found, `no ${name} in ${line}`);
+  return Number(found[1]);
+}
+
+const POINTS = ['forward', 'backward', 'step'].flatMap((p) => [`before ${p}`, `after ${p}`]);
+
+/** Every owner's bytes at every point, from the shapes: 16-bit weights and gradients, three f32 copies of them. */
+async function memory(device: Device, offload: boolean): Promise<void> {
+  let elements = 0;
+  const options: TinyOptions = { precision: 'bf16', offload };
+  const text = await printed(async () => {
+    const engine = await engineOf(device, options, { memory_breakdown: true });
+    elements = engine.parts.units.reduce((sum, { layout }) => sum + layout.numel, 0);
+    trainTiny(engine, 0, 2);
+    engine.destroy();
+  });
+  const lines = text.split('\n').slice(0, -1);
+  const points = lines.map((line) => /^memory (.*?) \|/.exec(line)?.[1]);
+  assert.deepEqual(points, ['after initialization', ...POINTS, ...POINTS]);
+  const close = (line: string, name: string, bytes: number): void =>
+    assert.ok(Math.abs(figure(line, name) - bytes / MiB) <= 0.0501, `${name}, ${bytes}: ${line}`);
+  lines.forEach((line, i) => {
+    const held = ['after backward', 'before step'].includes(points[i] as string);
+    close(line, 'weights', 2 * elements);
+    close(line, 'gradients', held && !offload ? 2 * elements : 0);
+    if (!offload) close(line, 'master and optimizer', 12 * elements);
+    assert.ok(figure(line, 'host pinned') >= (offload ? (12 * elements) / MiB - 0.06 : 0), line);
+    const sum = ['weights', 'gradients', 'master and optimizer', 'activations and other'];
+    const total = sum.reduce((all, name) => all + figure(line, name), 0);
+    assert.ok(Math.abs(total - figure(line, device.name)) < 0.3, line);
+    assert.ok(figure(line, 'host resident') > 1, line);
+  });
+  const others = (point: string): number =>
+    figure(lines.find((line) => line.includes(point)) as string, 'activations and other');
+  assert.ok(others('after forward') > others('after backward'), 'activations are freed');
+}
+
+async function state(device: Device): Promise<void> {
+  const options: TinyOptions = { precision: 'bf16', offload: false, accumulation: 2 };
+  const text = await printed(async () => {
+    const engine = await engineOf(device, options, { dump_state: true });
+    trainTiny(engine, 0, 1);
+    engine.destroy();
+  });
+  assert.equal(text.match(/engine state at initialization/g)?.length, 1);
+  assert.match(text, /model +GPT2\n/);
+  assert.match(text, /batch +6 = 3 x 2 accumulation steps x 1 rank\n/);
+  assert.match(text, /optimizer +AdamW\n.*group 0 .*"lr":0\.003/);
+  assert.match(text, /schedule +WarmupLR\n/);
+  assert.match(text, /units +3\n +root .*\n +transformer\.h\.0 /);
+  const json = text.slice(text.indexOf('{', text.indexOf('configuration (resolved)')));
+  const config = JSON.parse(json);
+  assert.equal(config.train_batch_size, 6);
+  assert.equal(config.dump_state, true);
+  assert.equal(config.gradient_clipping, 1);
+}
+
+async function neither(device: Device): Promise<void> {
+  const options: TinyOptions = { precision: 'fp32', offload: false };
+  const text = await printed(async () => {
+    const engine = await engineOf(device, options, {});
+    trainTiny(engine, 0, 1);
+    engine.destroy();
+  });
+  assert.equal(text, '');
+}
+
+/** Watchers around watchers: the phases are timed all the same, from when they are asked for. */
+async function together(device: Device): Promise<void> {
+  const extra = { memory_breakdown: true, flops_profiler: { enabled: true, detailed: false } };
+  await printed(async () => {
+    const engine = await engineOf(device, { precision: 'fp32', offload: false }, extra);
+    trainTiny(engine, 0, 1);
+    assert.equal(engine.phaseTimes(), null);
+    engine.recordPhases();
+    trainTiny(engine, 1, 2);
+    const times = engine.phaseTimes();
+    assert.ok(times && times.forward > 0 && times.backward > 0 && times.step > 0);
+    engine.destroy();
+  });
+}
+
+export const cases: Case[] = [
+  { name: 'memory_breakdown: bytes by owner', run: (device) => memory(device, false) },
+  { name: 'memory_breakdown: bytes by owner, offloaded', run: (device) => memory(device, true) },
+  { name: 'dump_state: once, everything, as it was resolved', run: state },
+  { name: 'nothing is printed when nothing is asked for', run: neither },
+  { name: 'memory_breakdown and flops_profiler together', run: together },
+];

@@ -1,0 +1,16 @@
+// Catches what a test's body writes to standard output.
+
+export async function printed(body: () => Promise<void>): Promise<string> {
+  const { write } = process.stdout;
+  let text = '';
+  process.stdout.write = (chunk: string | Uint8Array): boolean => {
+    text += chunk;
+    return true;
+  };
+  try {
+    await body();
+  } finally {
+    process.stdout.write = write;
+  }
+  return text;
+}
