@@ -14,10 +14,12 @@ import { cases as schedule } from './e2e/schedule.cases.js';
 import { cases as speculativeOffload } from './e2e/speculative-offload.cases.js';
 import { cases as untrainedState } from './e2e/untrained-state.cases.js';
 import { cases as userBackward } from './e2e/user-backward.cases.js';
+import { cases as watching } from './e2e/watching.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
 import { cases as flops } from './profiler/flops.cases.js';
+import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
@@ -42,6 +44,8 @@ export const allCases: readonly Case[] = [
   ...resume,
   ...schedule,
   ...flops,
+  ...watchedStep,
+  ...watching,
   ...clients,
   ...userBackward,
 ];

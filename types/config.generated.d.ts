@@ -85,13 +85,19 @@ export interface DsConfig {
   /** Global steps between two progress lines; null prints none. Default null. */
   steps_per_print?: number | null;
   /**
-   * Times forward, backward and step on the device: a line every steps_per_print steps (every step
-   * without it), and events. Default false.
+   * Times forward, backward, the reduction in it, and step on the device: a line every
+   * steps_per_print steps (every step without it), and events. Default false.
    */
   wall_clock_breakdown?: boolean;
-  /** Prints the memory in use after forward, backward and step. Default false. */
+  /**
+   * Prints the memory of the device and of the host, by owner, after initialization and around
+   * forward, backward and step. Default false.
+   */
   memory_breakdown?: boolean;
-  /** Prints the resolved configuration when the engine is built. Default false. */
+  /**
+   * Prints the resolved configuration and the engine's state, once, when the engine is built;
+   * secrets are masked. Default false.
+   */
   dump_state?: boolean;
   /** Seed of the library's generator; null leaves the generator as it is. Default null. */
   seed?: number | null;
@@ -130,7 +136,7 @@ export interface DsConfig {
   timers?: TimersConfig;
   /** How checkpointed activations are kept; the model says what is checkpointed. */
   activation_checkpointing?: ActivationCheckpointingConfig;
-  /** Counts operations and times per module in one step. */
+  /** Counts operations and times per module in one step, and in that step only. */
   flops_profiler?: FlopsProfilerConfig;
   /** Writes TensorBoard event files. */
   tensorboard?: EventFolderConfig;
@@ -1105,21 +1111,24 @@ export interface ActivationCheckpointingConfig {
   contiguous_memory_optimization?: boolean;
 }
 
-/** Counts operations and times per module in one step. */
+/** Counts operations and times per module in one step, and in that step only. */
 export interface FlopsProfilerConfig {
   /** Switches the profiler on. Default false. */
   enabled?: boolean;
-  /** Share of forward that backward runs again. Default 0. */
+  /**
+   * For the line that compares the operations counted with DeepSpeed's estimate, 2 + this many
+   * forwards. Default 0.
+   */
   recompute_fwd_factor?: number;
-  /** Global step that is profiled. Default 1. */
+  /** Global step that is profiled, from 1 (DeepSpeed counts from 0). Default 1. */
   profile_step?: number;
-  /** Depth of the modules in the table; -1 goes to the innermost. Default -1. */
+  /** Deepest level of the summary by depth; -1 goes to the innermost. Default -1. */
   module_depth?: number;
-  /** Modules per depth in the summary. Default 1. */
+  /** Module classes per depth in the summary. Default 1. */
   top_modules?: number;
   /** Prints the table of all modules. Default true. */
   detailed?: boolean;
-  /** File for the table; null prints it. Default null. */
+  /** File for the profile, JSON when its name ends in .json; null prints it. Default null. */
   output_file?: string | null;
 }
 
@@ -1602,13 +1611,19 @@ export interface ResolvedValues {
   /** Global steps between two progress lines; null prints none. */
   readonly steps_per_print: number | null;
   /**
-   * Times forward, backward and step on the device: a line every steps_per_print steps (every step
-   * without it), and events.
+   * Times forward, backward, the reduction in it, and step on the device: a line every
+   * steps_per_print steps (every step without it), and events.
    */
   readonly wall_clock_breakdown: boolean;
-  /** Prints the memory in use after forward, backward and step. */
+  /**
+   * Prints the memory of the device and of the host, by owner, after initialization and around
+   * forward, backward and step.
+   */
   readonly memory_breakdown: boolean;
-  /** Prints the resolved configuration when the engine is built. */
+  /**
+   * Prints the resolved configuration and the engine's state, once, when the engine is built;
+   * secrets are masked.
+   */
   readonly dump_state: boolean;
   /** Seed of the library's generator; null leaves the generator as it is. */
   readonly seed: number | null;
@@ -1638,7 +1653,7 @@ export interface ResolvedValues {
   readonly timers: ResolvedTimers;
   /** How checkpointed activations are kept; the model says what is checkpointed. */
   readonly activation_checkpointing: ResolvedActivationCheckpointing;
-  /** Counts operations and times per module in one step. */
+  /** Counts operations and times per module in one step, and in that step only. */
   readonly flops_profiler: ResolvedFlopsProfiler;
   /** Writes TensorBoard event files. */
   readonly tensorboard: ResolvedEventFolder;
@@ -2484,21 +2499,24 @@ export interface ResolvedActivationCheckpointing {
   readonly contiguous_memory_optimization: boolean;
 }
 
-/** Counts operations and times per module in one step. */
+/** Counts operations and times per module in one step, and in that step only. */
 export interface ResolvedFlopsProfiler {
   /** Switches the profiler on. */
   readonly enabled: boolean;
-  /** Share of forward that backward runs again. */
+  /**
+   * For the line that compares the operations counted with DeepSpeed's estimate, 2 + this many
+   * forwards.
+   */
   readonly recompute_fwd_factor: number;
-  /** Global step that is profiled. */
+  /** Global step that is profiled, from 1 (DeepSpeed counts from 0). */
   readonly profile_step: number;
-  /** Depth of the modules in the table; -1 goes to the innermost. */
+  /** Deepest level of the summary by depth; -1 goes to the innermost. */
   readonly module_depth: number;
-  /** Modules per depth in the summary. */
+  /** Module classes per depth in the summary. */
   readonly top_modules: number;
   /** Prints the table of all modules. */
   readonly detailed: boolean;
-  /** File for the table; null prints it. */
+  /** File for the profile, JSON when its name ends in .json; null prints it. */
   readonly output_file: string | null;
 }
 

@@ -22,10 +22,11 @@ import { Unit, type UnitParameter } from '../zero/unit.js';
 import { managed, unmanaged } from './accumulation.js';
 import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
-import { Engine } from './engine.js';
+import { describeState } from './dump-state.js';
+import { Engine, type EngineParts } from './engine.js';
 import { buildObservers } from './monitoring.js';
-import { EventTimer, untimed } from './phase-timer.js';
 import { StepControl } from './step-control.js';
+import { buildTimer } from './watching.js';
 
 /** What a caller of initialize() brings beside the configuration; each wins over what the file says. */
 export interface Clients {
@@ -60,7 +61,7 @@ export function buildEngine(
     skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
   });
   const accumulationSteps = config.gradient_accumulation_steps;
-  return new Engine({
+  const parts: EngineParts = {
     module,
     config,
     device,
@@ -77,9 +78,11 @@ export function buildEngine(
       accumulationSteps,
     },
     accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
-    timer: config.wall_clock_breakdown ? new EventTimer(device) : untimed,
+    timer: buildTimer(config, { module, device, units, placement }),
     observers,
-  });
+  };
+  if (config.dump_state) process.stdout.write(`${describeState(parts)}\n`);
+  return new Engine(parts);
 }
 
 function findOptimizer(

@@ -3,10 +3,23 @@ import assert from 'node:assert/strict';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type DsConfig, type Engine, initialize, nn, type profiler, Tensor } from '../../lib/index.js';
+import {
+  type DsConfig,
+  type Engine,
+  initialize,
+  nn,
+  type profiler,
+  Tensor,
+} from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
-import { type TinyOptions, tinyConfig, tinyModel, tinyShape, trainTiny } from '../e2e/tiny-training.js';
+import {
+  type TinyOptions,
+  tinyConfig,
+  tinyModel,
+  tinyShape,
+  trainTiny,
+} from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
 import { printed } from '../support/printed.js';
 import { gpt2Macs, modelFlopsPerToken, relative } from './closed-form.js';
