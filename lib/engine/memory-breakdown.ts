@@ -48,7 +48,7 @@ export function memoryUse({ device, units, placement }: MemoryOwners): MemoryUse
 
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** "memory after forward | cuda:0: 812.0 MiB, peak 900.5 MiB | weights: ... | pinned: ..." */
+/** "memory after forward | cpu: 812.0 MiB, peak 900.5 MiB | weights: ... | pinned: ..." */
 export function memoryLine(point: string, device: Device, { device: on, host }: MemoryUse): string {
   const owners = {
     weights: on.weights,
