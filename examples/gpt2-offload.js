@@ -71,12 +71,12 @@ async function train(engine, loader, steps) {
   const run = { losses: [], milliseconds: [], phases: [] };
   const tokensPerStep = engine.trainBatchSize() * Number(options.seq);
   const progress = new monitor.Progress({ total: steps });
-  const batches = data.repeat(loader);
+  const batches = new data.RepeatingLoader(loader);
   for (let step = 0; step < steps; ++step) {
     const start = performance.now();
     let sum = 0;
     for (let micro = 0; micro < engine.gradientAccumulationSteps(); ++micro) {
-      const { tokens, targets } = (await batches.next()).value;
+      const { tokens, targets } = batches.next().value;
       const loss = engine.forward(tokens, targets);
       engine.backward(loss);
       engine.step();
@@ -166,15 +166,12 @@ async function main() {
   );
   engine.recordPhases();
   if (options.resume) {
-    const { path, clientState } = await engine.loadCheckpoint(options.save);
-    trainLoader.load(clientState.loader);
+    const { path } = await engine.loadCheckpoint(options.save);
     console.log(`resumed from ${path} at step ${engine.globalSteps}`);
   }
   const run = await train(engine, trainLoader, Number(options.steps));
   if (options.save) {
-    const path = await engine.saveCheckpoint(options.save, {
-      clientState: { loader: trainLoader.state() },
-    });
+    const path = await engine.saveCheckpoint(options.save);
     console.log(`saved ${path}`);
   }
   if (Number(options.sample) > 0) console.log(`\nsample: ${sample(model, 'interface ')}\n`);

@@ -35,6 +35,8 @@ export interface InitializeOptions<Sample, Batch> extends Clients {
   trainingData?: Dataset<Sample>;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
+  /** Threads that get the samples of `trainLoader`. Default 0: the calling thread does. */
+  numWorkers?: number;
   /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. */
   device?: string | Device;
 }
@@ -78,7 +80,10 @@ export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
         device,
         seed: resolved.seed ?? 0,
         collate: options.collate,
+        dropLast: resolved.dataloader_drop_last,
+        numWorkers: options.numWorkers,
       })
     : null;
+  if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   return { engine, optimizer, trainLoader, lrScheduler };
 }

@@ -1,19 +1,15 @@
 // DataLoader: serves a dataset in batches, in an order that a seed decides and a checkpoint can
 // resume.
-import { types } from 'node:util';
-
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { device as findDevice } from '../runtime/device.js';
-import { type Batched, collate as defaultCollate } from './collate.js';
-import { naturalOrder, shuffledOrder } from './order.js';
-
-/** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
-export interface Dataset<Sample> {
-  readonly length: number;
-  get(index: number): Sample | Promise<Sample>;
-}
+import { type BatchMaker, InProcessMaker, type PassPlan, WorkerMaker } from './batch-maker.js';
+import type { Batched } from './collate.js';
+import type { Dataset } from './dataset.js';
+import { requireInteger } from './require-integer.js';
+import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
+import type { ThreadOptions } from './worker-protocol.js';
 
 export interface DataLoaderOptions<Sample, Batch> {
   /** Samples per batch. Default 1. */
@@ -24,131 +20,275 @@ export interface DataLoaderOptions<Sample, Batch> {
   shuffle?: boolean;
   /** Decides those orders. Default 0. */
   seed?: number;
+  /** Decides which samples are visited, in place of shuffle and seed. */
+  sampler?: Sampler;
   /** Leaves out a last batch that is not full. Default false. */
   dropLast?: boolean;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
+  /** Threads that get and stack samples. Default 0: the calling thread does. */
+  numWorkers?: number;
+  /** Batches that each worker makes ahead. Default 2. */
+  prefetchFactor?: number;
+  /** Milliseconds to wait for a worker's batch before it counts as stalled. Default 120000. */
+  workerTimeoutMs?: number;
+  /** Keeps the workers from one pass to the next, until close(). Default false. */
+  persistentWorkers?: boolean;
+  /** How the worker threads are started. */
+  workerThread?: ThreadOptions;
+}
+
+/** Where a loader is: `served` counts the samples of the epoch that all ranks have been given. */
+interface Position {
+  epoch: number;
+  served: number;
 }
 
 /**
  * Every iteration serves the rest of the current epoch and then moves on to the next. The order is
- * a function of seed and epoch, so a loader that load()s a state goes on with the very next sample.
- * The caller owns the tensors of a batch. There is one position: do not iterate twice at a time.
+ * a function of seed, epoch and rank, so a loader that loads a state goes on with the very next
+ * sample, at another world size too. The caller owns the tensors of a batch. There is one position:
+ * a new iteration takes it over from one that is under way.
+ *
+ * With workers, the order and the batches are the same. The dataset must say how a thread builds
+ * it (Dataset.source); a collate function still runs on the calling thread. `for` blocks that
+ * thread until a batch is there, `for await` does not. Threads end with the iteration.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   readonly batchSize: number;
   readonly device: Device;
-  private readonly shuffle: boolean;
+  readonly sampler: Sampler;
   private readonly dropLast: boolean;
-  private readonly collate: (samples: Sample[], device: Device) => Batch;
-  private seed: number;
-  private epoch = 0;
-  /** Samples of this epoch that have been served. */
-  private served = 0;
+  private readonly maker: BatchMaker<Batch>;
+  private position: Position = { epoch: 0, served: 0 };
+  /** The iteration under way. */
+  private pass: Pass | null = null;
 
   /**
-   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for a bad batch size or
-   * seed.
+   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for a bad number, or for
+   * workers that cannot build the dataset.
    */
   constructor(
     private readonly dataset: Dataset<Sample>,
     options: DataLoaderOptions<Sample, Batch> = {},
   ) {
-    this.batchSize = requireInteger('batchSize', options.batchSize ?? 1, 1);
-    this.seed = requireInteger('seed', options.seed ?? 0, 0);
+    this.batchSize = requireInteger('DataLoader batchSize', options.batchSize ?? 1, 1);
     this.device = findDevice(options.device ?? 'cpu');
-    this.shuffle = options.shuffle ?? true;
     this.dropLast = options.dropLast ?? false;
-    this.collate = options.collate ?? (defaultCollate as unknown as typeof this.collate);
-    if (this.length > 0) return;
-    throw new DsError({
-      code: 'DS_DATA',
-      op: 'DataLoader',
-      expected: `at least ${this.dropLast ? this.batchSize : 1} samples`,
-      got: `${dataset.length}`,
-      hint: this.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
-    });
+    const { length } = dataset;
+    const natural = options.shuffle === false;
+    this.sampler =
+      options.sampler ??
+      (natural ? new SequentialSampler(length) : new RandomSampler(length, options));
+    if (this.length < 1) throw this.tooFew();
+    this.maker = makerOf(dataset, this.device, options);
   }
 
-  /** Batches per epoch. */
+  /** Batches of a whole epoch on this rank. */
   get length(): number {
-    const batches = this.dataset.length / this.batchSize;
-    return this.dropLast ? Math.floor(batches) : Math.ceil(batches);
+    return this.batchesIn(this.sampler.length);
   }
 
+  get epoch(): number {
+    return this.sampler.epoch;
+  }
+
+  /** Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT. */
+  setEpoch(epoch: number): void {
+    this.sampler.setEpoch(epoch);
+  }
+
+  /** Throws DS_DATA, naming worker and sample, when one fails, ends or stalls. */
   *[Symbol.iterator](): Generator<Batch> {
-    for (const samples of this.rest()) {
-      if (samples.some(types.isPromise)) {
-        throw new DsError({
-          code: 'DS_DATA',
-          op: 'DataLoader',
-          expected: 'samples at once',
-          got: 'a dataset whose get() returns promises',
-          hint: 'Iterate with `for await`.',
-        });
+    const pass = new Pass();
+    try {
+      while (this.advance(pass)) {
+        const batch = this.maker.next();
+        this.count(pass);
+        yield batch;
       }
-      yield this.collate(samples as Sample[], this.device);
+    } finally {
+      this.end(pass);
     }
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Batch> {
-    for (const samples of this.rest()) {
-      yield this.collate(await Promise.all(samples), this.device);
+    const pass = new Pass();
+    try {
+      while (this.advance(pass)) {
+        const batch = await this.maker.nextAsync();
+        this.count(pass);
+        yield batch;
+      }
+    } finally {
+      this.end(pass);
     }
   }
 
-  /** The samples of every batch that is left of this epoch; counts each when it is handed out. */
-  private *rest(): Generator<(Sample | Promise<Sample>)[]> {
-    const { length } = this.dataset;
-    const order = this.shuffle
-      ? shuffledOrder(length, this.seed, this.epoch)
-      : naturalOrder(length);
-    const end = this.dropLast ? this.length * this.batchSize : length;
-    while (this.served < end) {
-      const indices = order.subarray(this.served, Math.min(this.served + this.batchSize, end));
-      const samples = Array.from(indices, (index) => this.dataset.get(index));
-      this.served += indices.length;
-      yield samples;
-    }
-    this.epoch++;
-    this.served = 0;
+  /** The position, for checkpoints; the same on every rank. */
+  stateDict(): JsonObject {
+    this.followSampler();
+    const { served } = this.position;
+    return { ...this.sampler.stateDict(), served, samples: this.dataset.length };
   }
 
-  /** The position, for checkpoints. */
-  state(): JsonObject {
-    const { seed, epoch, served, dataset } = this;
-    return { seed, epoch, served, samples: dataset.length };
-  }
-
-  /** Goes on where `state` was taken. Throws DS_CHECKPOINT when that was over another dataset. */
-  load(state: JsonObject): void {
-    const { seed, epoch, served, samples } = state;
+  /**
+   * Goes on where the state was taken; an iteration under way goes on there with its next batch.
+   * Throws DS_CHECKPOINT when that was over another dataset or in another kind of order.
+   */
+  loadStateDict(state: JsonObject): void {
+    const { served, samples } = state;
     if (samples !== this.dataset.length) {
       throw new DsError({
         code: 'DS_CHECKPOINT',
-        op: 'DataLoader.load',
+        op: 'DataLoader.loadStateDict',
         expected: `the position in a dataset of ${this.dataset.length} samples`,
         got: `one of ${JSON.stringify(samples)}`,
         hint: 'Resume with the same data and sequence length, or without the loader state.',
       });
     }
-    this.seed = requireInteger('seed', seed, 0);
-    this.epoch = requireInteger('epoch', epoch, 0);
-    this.served = requireInteger('served', served, 0);
+    requireInteger('DataLoader served', served, 0);
+    this.sampler.loadStateDict(state);
+    this.position = { epoch: this.sampler.epoch, served: served as number };
+    this.skipFinishedEpoch();
+  }
+
+  /** Ends worker threads and frees staging memory; the loader can still be iterated. */
+  async close(): Promise<void> {
+    this.pass = null;
+    await this.maker.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /** Whether the epoch has another batch; otherwise moves on to the next epoch. */
+  private advance(pass: Pass): boolean {
+    if (pass.position === null) this.pass = pass;
+    else if (this.pass !== pass) throw overtaken();
+    this.followSampler();
+    if (pass.position !== this.position) this.start(pass);
+    if (pass.next < pass.batches) return true;
+    this.goTo(this.position.epoch + 1);
+    return false;
+  }
+
+  private start(pass: Pass): void {
+    const order = this.skipFinishedEpoch();
+    const batches = this.batchesIn(order.length);
+    pass.begin(this.position, order, batches, this.batchSize);
+    this.maker.begin(pass);
+  }
+
+  /** The order of what is left of the epoch; when nothing is, that of the next one. */
+  private skipFinishedEpoch(): Uint32Array {
+    const order = this.sampler.order(this.position.served);
+    if (this.batchesIn(order.length) > 0) return order;
+    this.goTo(this.position.epoch + 1);
+    return this.sampler.order(0);
+  }
+
+  private count(pass: Pass): void {
+    if (this.pass !== pass || pass.position !== this.position) return;
+    this.position.served += pass.indices(pass.next++).length * this.sampler.worldSize;
+  }
+
+  private end(pass: Pass): void {
+    if (this.pass !== pass) return;
+    this.pass = null;
+    this.maker.end();
+  }
+
+  private goTo(epoch: number): void {
+    this.sampler.setEpoch(epoch);
+    this.position = { epoch, served: 0 };
+  }
+
+  /** Somebody may have set the sampler's epoch. */
+  private followSampler(): void {
+    const { epoch } = this.sampler;
+    if (epoch !== this.position.epoch) this.position = { epoch, served: 0 };
+  }
+
+  private batchesIn(samples: number): number {
+    const batches = samples / this.batchSize;
+    return this.dropLast ? Math.floor(batches) : Math.ceil(batches);
+  }
+
+  private tooFew(): DsError {
+    return new DsError({
+      code: 'DS_DATA',
+      op: 'DataLoader',
+      expected: `at least ${this.dropLast ? this.batchSize : 1} samples`,
+      got: `${this.sampler.length}`,
+      hint: this.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
+    });
   }
 }
 
-/** Batches without end: epoch after epoch, from the loader's position on. */
-export async function* repeat<Batch>(loader: AsyncIterable<Batch>): AsyncGenerator<Batch, never> {
-  while (true) yield* loader;
+/** One iteration: the order of what it serves, and how far it is. */
+class Pass implements PassPlan {
+  /** Where it started; null before that. Another position of the loader restarts it. */
+  position: Position | null = null;
+  next = 0;
+  batches = 0;
+  private order = new Uint32Array(0);
+  private batchSize = 0;
+
+  begin(position: Position, order: Uint32Array, batches: number, batchSize: number): void {
+    Object.assign(this, { position, order, batches, batchSize, next: 0 });
+  }
+
+  indices(batch: number): Uint32Array {
+    return this.order.subarray(batch * this.batchSize, (batch + 1) * this.batchSize);
+  }
 }
 
-function requireInteger(name: string, value: unknown, least: number): number {
-  if (Number.isSafeInteger(value) && (value as number) >= least) return value as number;
+function makerOf<Sample, Batch>(
+  dataset: Dataset<Sample>,
+  device: Device,
+  options: DataLoaderOptions<Sample, Batch>,
+): BatchMaker<Batch> {
+  const parts = { dataset, device, collate: options.collate ?? null };
+  const workers = requireInteger('DataLoader numWorkers', options.numWorkers ?? 0, 0);
+  if (workers === 0) return new InProcessMaker(parts);
+  const { source } = dataset;
+  if (source) {
+    return new WorkerMaker(parts, {
+      workers,
+      source,
+      timeoutMs: requireTimeout(options.workerTimeoutMs ?? 120_000),
+      prefetch: requireInteger('DataLoader prefetchFactor', options.prefetchFactor ?? 2, 1),
+      persistent: options.persistentWorkers ?? false,
+      thread: options.workerThread ?? {},
+    });
+  }
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: `DataLoader ${name}`,
-    expected: `an integer of at least ${least}`,
-    got: JSON.stringify(value) ?? String(value),
+    op: 'DataLoader numWorkers',
+    expected: 'a dataset that a worker thread can build',
+    got: 'an object of this thread',
+    hint: "Functions do not cross threads: give data.workerDataset({ module: require.resolve('./my-dataset.js'), export: 'build', args: [...] }), or numWorkers 0.",
+  });
+}
+
+function requireTimeout(milliseconds: number): number {
+  if (milliseconds > 0) return milliseconds;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'DataLoader workerTimeoutMs',
+    expected: 'a positive number of milliseconds',
+    got: String(milliseconds),
+  });
+}
+
+function overtaken(): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: 'DataLoader',
+    expected: 'one iteration at a time',
+    got: 'one that was given up for another, or closed',
+    hint: 'Use a loader of its own for each.',
   });
 }

@@ -1,4 +1,29 @@
 // The door of the data room.
 export { type Batched, collate } from './collate.js';
-export { DataLoader, type DataLoaderOptions, type Dataset, repeat } from './data-loader.js';
-export { type TextSource, TokenDataset, type TokenWindow } from './token-dataset.js';
+export { DataLoader, type DataLoaderOptions } from './data-loader.js';
+export {
+  type Dataset,
+  type DatasetSource,
+  type WorkerDatasetOptions,
+  workerDataset,
+} from './dataset.js';
+export { RepeatingLoader } from './repeating-loader.js';
+export {
+  DistributedSampler,
+  type DistributedSamplerOptions,
+  RandomSampler,
+  Sampler,
+  SequentialSampler,
+} from './sampler.js';
+export { TokenDataset } from './token-dataset.js';
+export {
+  type IndexedTokenOptions,
+  TokenFileDataset,
+  type TokenFileOptions,
+  type TokenLayout,
+  writeTokenFile,
+} from './token-file.js';
+export type { TokenDType } from './token-format.js';
+export type { Encode, JsonlSource, TextSource } from './token-text.js';
+export type { TokenWindow } from './token-window.js';
+export type { ThreadOptions } from './worker-protocol.js';

@@ -16,5 +16,7 @@ export function shuffledOrder(length: number, seed: number, epoch: number): Uint
 
 /** 0, 1, 2, ... */
 export function naturalOrder(length: number): Uint32Array {
-  return Uint32Array.from({ length }, (_, i) => i);
+  const order = new Uint32Array(length);
+  for (let i = 0; i < length; ++i) order[i] = i;
+  return order;
 }

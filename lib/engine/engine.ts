@@ -23,6 +23,7 @@ import {
   type SaveOptions,
   saveEngine,
 } from './snapshot.js';
+import type { Stateful } from './stateful.js';
 import type { StepControl, Verdict } from './step-control.js';
 
 /** Everything the engine is made of; build.ts puts it together. */
@@ -73,6 +74,8 @@ export class Engine {
     skippedSteps: 0,
     appliedSteps: 0,
   };
+  /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
+  readonly companions = new Map<string, Stateful>();
   private batch: BatchSizes;
   private readonly gradients: GradientCollector;
   private stepped = false;

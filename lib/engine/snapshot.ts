@@ -22,6 +22,11 @@ export interface LoadOptions {
   tag?: string;
   /** False restores the weights only: optimizer state and counters start afresh. Default true. */
   loadOptimizerStates?: boolean;
+  /**
+   * False leaves the engine's companions, such as the train loader, where they are. Default: as
+   * loadOptimizerStates.
+   */
+  loadCompanions?: boolean;
 }
 
 export interface LoadedCheckpoint {
@@ -87,12 +92,15 @@ export async function saveEngine(
       optimizerTensors.push({ name: stateKey(piece.slot.name, state), tensor });
     }
   }
+  const companions: JsonObject = {};
+  for (const [name, part] of engine.companions) companions[name] = part.stateDict();
   const state: JsonObject = {
     progress: { ...engine.progress },
     scaler: scaler.state(),
     schedule: schedules.stateDict(),
     groups: groupSettings(engine),
     random: { ...getRandomState() },
+    companions,
     clientState,
   };
   try {
@@ -110,7 +118,7 @@ export async function saveEngine(
 export async function loadEngine(
   engine: Engine,
   dir: string,
-  { tag, loadOptimizerStates = true }: LoadOptions = {},
+  { tag, loadOptimizerStates = true, loadCompanions = loadOptimizerStates }: LoadOptions = {},
 ): Promise<LoadedCheckpoint> {
   engine.synchronize();
   const checkpoint = await openCheckpoint(dir, tag);
@@ -137,6 +145,8 @@ export async function loadEngine(
     schedule: JsonObject;
     groups: JsonObject[];
     random: { seed: number; offset: number };
+    /** Absent in older checkpoints. */
+    companions?: Record<string, JsonObject>;
     clientState: JsonObject;
   };
   if (loadOptimizerStates) {
@@ -146,7 +156,16 @@ export async function loadEngine(
     restoreGroups(engine, state.groups, checkpoint.path);
     setRandomState(state.random);
   }
+  if (loadCompanions) restoreCompanions(engine, state.companions ?? {});
   return { path: checkpoint.path, tag: checkpoint.tag, clientState: state.clientState };
+}
+
+/** A companion that the checkpoint does not know stays where it is. */
+function restoreCompanions(engine: Engine, states: Record<string, JsonObject>): void {
+  for (const [name, part] of engine.companions) {
+    const state = states[name];
+    if (state) part.loadStateDict(state);
+  }
 }
 
 function requireSameModel(engine: Engine, present: readonly string[], path: string): void {

@@ -4,7 +4,13 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { collate, DataLoader, type Dataset, repeat, TokenDataset } from '../../lib/data/index.js';
+import {
+  collate,
+  DataLoader,
+  type Dataset,
+  RepeatingLoader,
+  TokenDataset,
+} from '../../lib/data/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors, Tensor } from '../../lib/tensor/tensor.js';
 
@@ -49,23 +55,25 @@ describe('DataLoader', () => {
   test('a position taken anywhere resumes with the very next sample', async () => {
     const options = { batchSize: 3, seed: 11, collate: asList };
     const all: number[][] = [];
-    const whole = repeat(new DataLoader(numbers(8), options));
-    for (let i = 0; i < 12; ++i) all.push((await whole.next()).value);
+    const whole = new RepeatingLoader(new DataLoader(numbers(8), options));
+    for (let i = 0; i < 12; ++i) all.push(whole.next().value);
     for (let cut = 0; cut < 9; ++cut) {
       const first = new DataLoader(numbers(8), options);
-      const batches = repeat(first);
-      for (let i = 0; i < cut; ++i) await batches.next();
+      const batches = new RepeatingLoader(first);
+      for (let i = 0; i < cut; ++i) batches.next();
       const second = new DataLoader(numbers(8), { ...options, seed: 99 });
-      second.load(JSON.parse(JSON.stringify(first.state())));
-      const rest = repeat(second);
-      for (let i = cut; i < 12; ++i) expect((await rest.next()).value).toEqual(all[i]);
+      second.loadStateDict(JSON.parse(JSON.stringify(first.stateDict())));
+      const rest = new RepeatingLoader(second);
+      for (let i = cut; i < 12; ++i) expect(rest.next().value).toEqual(all[i]);
     }
   });
 
   test('a position in other data, and bad options, are refused', () => {
     const loader = new DataLoader(numbers(8));
-    const other = new DataLoader(numbers(9)).state();
-    expect(() => loader.load(other)).toThrow(expect.objectContaining({ code: 'DS_CHECKPOINT' }));
+    const other = new DataLoader(numbers(9)).stateDict();
+    expect(() => loader.loadStateDict(other)).toThrow(
+      expect.objectContaining({ code: 'DS_CHECKPOINT' }),
+    );
     expect(() => new DataLoader(numbers(0))).toThrow(/at least 1 samples, got 0/);
     expect(() => new DataLoader(numbers(3), { batchSize: 4, dropLast: true })).toThrow(/dropLast/);
     for (const batchSize of [0, 1.5, -1, Number.NaN]) {

@@ -1,0 +1,59 @@
+// Batches on the host: plain arrays with a dtype and a shape, which threads can pass on.
+import type { DType, NumericArray } from '../runtime/dtype.js';
+import { type Column, columnsOf, requireAll, type Structure } from './structure.js';
+
+/** Values in row-major order, in memory of their own. */
+export interface HostArray {
+  dtype: DType;
+  shape: number[];
+  values: NumericArray;
+}
+
+export interface HostBatch {
+  structure: Structure;
+  arrays: HostArray[];
+}
+
+/** What each typed array is called; those of other types become f32. */
+const natural: Record<string, DType> = {
+  Float32Array: 'f32',
+  Float64Array: 'f64',
+  Int32Array: 'i32',
+  BigInt64Array: 'i64',
+  Uint8Array: 'u8',
+  Buffer: 'u8',
+};
+
+/** Stacks samples of numbers (f32) and typed arrays along a new first dim. Throws DS_DATA. */
+export function stackSamples(samples: readonly unknown[]): HostBatch {
+  const { structure, columns } = columnsOf(samples);
+  return { structure, arrays: columns.map(stackColumn) };
+}
+
+/** One leaf of every sample. Throws DS_DATA when they differ in type or length. */
+export function stackColumn(column: Column): HostArray {
+  const { items } = column;
+  if (typeof items[0] === 'number') {
+    requireAll(column, 'a number', (x) => typeof x === 'number');
+    const values = Float32Array.from(items as number[]);
+    return { dtype: 'f32', shape: [values.length], values };
+  }
+  const first = items[0] as NumericArray;
+  const { length } = first;
+  requireAll(column, `${length} values of one type`, (x) => {
+    return x?.constructor === first.constructor && (x as NumericArray).length === length;
+  });
+  const dtype = natural[first.constructor.name] ?? 'f32';
+  const values = arrayOf(dtype, items.length * length);
+  items.forEach((item, i) => {
+    values.set(item as never, i * length);
+  });
+  return { dtype, shape: [items.length, length], values };
+}
+
+function arrayOf(dtype: DType, length: number): NumericArray {
+  if (dtype === 'f64') return new Float64Array(length);
+  if (dtype === 'i32') return new Int32Array(length);
+  if (dtype === 'i64') return new BigInt64Array(length);
+  return dtype === 'u8' ? new Uint8Array(length) : new Float32Array(length);
+}

@@ -1,0 +1,144 @@
+// Reads and checks the .idx file of a Megatron indexed dataset (MMapIndexedDataset, version 1).
+// Source: megatron/core/datasets/indexed_dataset.py, and DeepSpeed's data_sampling copy of it.
+import { PositionalFile } from './positional-file.js';
+import { type TokenDType, tokenSize } from './token-format.js';
+import { dataError } from './token-window.js';
+
+const MAGIC = 'MMIDIDX\0\0';
+/** Magic, version (u64), dtype code (u8), sequences (u64), documents (u64). */
+const HEADER_BYTES = 34;
+/** Entries that are checked at a time; the index is never held as a whole. */
+const CHUNK = 1 << 16;
+
+/** Codes 6 to 8 differ between the two; which it is shows in the size of the tokens. */
+const dtypes: Record<number, TokenDType[]> = {
+  1: ['u8'],
+  2: ['i8'],
+  3: ['i16'],
+  4: ['i32'],
+  5: ['i64'],
+  6: ['u16'], // DeepSpeed; Megatron's float64 holds no tokens
+  7: ['u32'], // DeepSpeed; Megatron's float32 holds no tokens
+  8: ['u16', 'u64'], // Megatron, DeepSpeed
+};
+
+/** The tokens of all sequences, one after another in the .bin file. */
+export interface IndexedTokens {
+  dtype: TokenDType;
+  tokens: number;
+}
+
+/**
+ * Checks the whole index against the `binBytes` bytes of its .bin file: header, sizes, pointers
+ * (sequences must follow one another, as every writer has them), documents. Throws DS_DATA.
+ */
+export function readIndex(path: string, binBytes: number): IndexedTokens {
+  const file = new PositionalFile(path);
+  try {
+    const header = readHeader(file);
+    const tokens = sumOfLengths(file, header.sequences);
+    const dtype = chooseDType(path, header.code, tokens, binBytes);
+    requirePointers(file, header.sequences, tokenSize(dtype));
+    requireDocuments(file, header);
+    return { dtype, tokens };
+  } finally {
+    file.close();
+  }
+}
+
+interface Header {
+  code: number;
+  sequences: number;
+  documents: number;
+}
+
+function readHeader(file: PositionalFile): Header {
+  const { path, bytes } = file;
+  if (bytes < HEADER_BYTES) {
+    throw dataError(path, `a header of ${HEADER_BYTES} bytes`, `${bytes} bytes`, '');
+  }
+  const view = new DataView(file.read(0, HEADER_BYTES));
+  const magic = Buffer.from(view.buffer, 0, MAGIC.length).toString('latin1');
+  if (magic !== MAGIC) {
+    const hint = 'Is it the .idx file of an indexed dataset?';
+    throw dataError(path, `the magic ${JSON.stringify(MAGIC)}`, JSON.stringify(magic), hint);
+  }
+  const version = view.getBigUint64(9, true);
+  if (version !== 1n) throw dataError(path, 'version 1', String(version), '');
+  const code = view.getUint8(17);
+  if (!dtypes[code]) throw dataError(path, 'a dtype code of 1 to 8', String(code), '');
+  const sequences = Number(view.getBigUint64(18, true));
+  const documents = Number(view.getBigUint64(26, true));
+  const least = HEADER_BYTES + 12 * sequences + 8 * documents;
+  // Multimodal datasets append one byte per sequence.
+  if (bytes !== least && bytes !== least + sequences) {
+    const expected = `${least} bytes for ${sequences} sequences and ${documents} documents`;
+    throw dataError(path, expected, `${bytes} bytes`, 'It is truncated or damaged.');
+  }
+  return { code, sequences, documents };
+}
+
+function sumOfLengths(file: PositionalFile, sequences: number): number {
+  let tokens = 0;
+  for (let first = 0; first < sequences; first += CHUNK) {
+    const lengths = readLengths(file, first, sequences);
+    for (let i = 0; i < lengths.length; ++i) {
+      const length = lengths[i] as number;
+      if (length < 0) throw badEntry(file, 'length', first + i, 'at least 0', length);
+      tokens += length;
+    }
+  }
+  return tokens;
+}
+
+function chooseDType(path: string, code: number, tokens: number, binBytes: number): TokenDType {
+  const candidates = dtypes[code] as TokenDType[];
+  const fitting = candidates.find((dtype) => tokenSize(dtype) * tokens === binBytes);
+  if (fitting) return fitting;
+  const sizes = candidates.map((dtype) => `${tokenSize(dtype) * tokens} (${dtype})`).join(' or ');
+  const hint = 'The .bin file is truncated, or belongs to another index.';
+  throw dataError(path, `a .bin file of ${sizes} bytes`, `${binBytes}`, hint);
+}
+
+function requirePointers(file: PositionalFile, sequences: number, size: number): void {
+  let next = 0;
+  for (let first = 0; first < sequences; first += CHUNK) {
+    const lengths = readLengths(file, first, sequences);
+    const at = HEADER_BYTES + 4 * sequences + 8 * first;
+    const pointers = new BigInt64Array(file.read(at, 8 * lengths.length));
+    for (let i = 0; i < lengths.length; ++i) {
+      const pointer = Number(pointers[i]);
+      if (pointer !== next) throw badEntry(file, 'pointer', first + i, String(next), pointer);
+      next += size * (lengths[i] as number);
+    }
+  }
+}
+
+function requireDocuments(file: PositionalFile, { sequences, documents }: Header): void {
+  const start = HEADER_BYTES + 12 * sequences;
+  let last = 0;
+  for (let first = 0; first < documents; first += CHUNK) {
+    const count = Math.min(CHUNK, documents - first);
+    const ends = new BigInt64Array(file.read(start + 8 * first, 8 * count));
+    for (let i = 0; i < count; ++i) {
+      const end = Number(ends[i]);
+      if (end >= last && end <= sequences && (first + i > 0 || end === 0)) last = end;
+      else throw badEntry(file, 'document', first + i, `of [${last}, ${sequences}]`, end);
+    }
+  }
+}
+
+function readLengths(file: PositionalFile, first: number, sequences: number): Int32Array {
+  const count = Math.min(CHUNK, sequences - first);
+  return new Int32Array(file.read(HEADER_BYTES + 4 * first, 4 * count));
+}
+
+function badEntry(
+  { path }: PositionalFile,
+  kind: string,
+  at: number,
+  expected: string,
+  got: number,
+): Error {
+  return dataError(path, `${kind} ${at} ${expected}`, String(got), 'The index is damaged.');
+}

@@ -1,0 +1,76 @@
+// RepeatingLoader: a loader without end, epoch after epoch, as DeepSpeed's.
+import { DsError } from '../errors.js';
+
+/**
+ * Serves batches from the loader's position on, and begins the next epoch where one ends. It keeps
+ * one iteration: next(), `for` and iterators taken from it all go on where the last one was. A
+ * dataset of promises is served by nextAsync() and `for await`.
+ */
+export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
+  private current: Iterator<Batch> | null = null;
+  private currentAsync: AsyncIterator<Batch> | null = null;
+
+  constructor(readonly loader: Iterable<Batch> & AsyncIterable<Batch>) {}
+
+  /** Never done. Throws DS_DATA when the loader is empty, and what the loader throws. */
+  next(): IteratorYieldResult<Batch> {
+    for (let epochs = 0; epochs < 2; ++epochs) {
+      this.current ??= this.loader[Symbol.iterator]();
+      const result = this.attempt(this.current);
+      if (!result.done) return { done: false, value: result.value };
+      this.current = null;
+    }
+    throw empty();
+  }
+
+  /** next() for loaders whose batches take time. */
+  async nextAsync(): Promise<IteratorYieldResult<Batch>> {
+    for (let epochs = 0; epochs < 2; ++epochs) {
+      this.currentAsync ??= this.loader[Symbol.asyncIterator]();
+      const result = await this.attemptAsync(this.currentAsync);
+      if (!result.done) return { done: false, value: result.value };
+      this.currentAsync = null;
+    }
+    throw empty();
+  }
+
+  [Symbol.iterator](): this {
+    return this;
+  }
+
+  [Symbol.asyncIterator](): AsyncIterableIterator<Batch> {
+    const iterator: AsyncIterableIterator<Batch> = {
+      next: () => this.nextAsync(),
+      [Symbol.asyncIterator]: () => iterator,
+    };
+    return iterator;
+  }
+
+  /** A failed iteration is over; the next call begins another. */
+  private attempt(iterator: Iterator<Batch>): IteratorResult<Batch> {
+    try {
+      return iterator.next();
+    } catch (error) {
+      this.current = null;
+      throw error;
+    }
+  }
+
+  private async attemptAsync(iterator: AsyncIterator<Batch>): Promise<IteratorResult<Batch>> {
+    try {
+      return await iterator.next();
+    } catch (error) {
+      this.currentAsync = null;
+      throw error;
+    }
+  }
+}
+
+function empty(): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: 'RepeatingLoader',
+    expected: 'a loader with batches',
+    got: 'none in a whole epoch',
+  });
+}

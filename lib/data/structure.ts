@@ -1,0 +1,66 @@
+// The structure of samples: numbers, typed arrays and other leaves in arrays and plain objects.
+import { DsError } from '../errors.js';
+
+/** A leaf's place in a list of leaves, or an array or plain object of structures. */
+export type Structure = number | Structure[] | { [key: string]: Structure };
+
+/** The same leaf of every sample; `place` names it in errors. */
+export interface Column {
+  place: string;
+  items: readonly unknown[];
+}
+
+/** What a default batch is made of; tensors only where the caller can handle them. */
+export type LeafTest = (value: unknown) => boolean;
+
+/** Numbers and typed arrays. */
+export const isNumeric: LeafTest = (value) =>
+  typeof value === 'number' || (ArrayBuffer.isView(value) && !(value instanceof DataView));
+
+/** The structure that all samples share, with their leaves. Throws DS_DATA where they differ. */
+export function columnsOf(
+  samples: readonly unknown[],
+  isLeaf: LeafTest = isNumeric,
+): { structure: Structure; columns: Column[] } {
+  const columns: Column[] = [];
+  const walk = (items: readonly unknown[], place: string): Structure => {
+    const first = items[0];
+    if (isLeaf(first)) return columns.push({ place, items }) - 1;
+    if (typeof first !== 'object' || first === null) throw mixed(place, 'numbers or arrays', first);
+    const keys = Object.keys(first);
+    const sameKeys = (x: unknown): boolean =>
+      typeof x === 'object' && x !== null && Object.keys(x).join() === keys.join();
+    requireAll({ items, place }, `an object with ${keys.join(', ')}`, sameKeys);
+    const parts = keys.map((key) => {
+      const inner = items.map((item) => (item as Record<string, unknown>)[key]);
+      return [key, walk(inner, `${place}.${key}`)] as const;
+    });
+    return Array.isArray(first) ? parts.map(([, part]) => part) : Object.fromEntries(parts);
+  };
+  return { structure: walk(samples, 'sample'), columns };
+}
+
+/** The structure with the leaves in their places. */
+export function assemble(structure: Structure, leaves: readonly unknown[]): unknown {
+  if (typeof structure === 'number') return leaves[structure];
+  if (Array.isArray(structure)) return structure.map((part) => assemble(part, leaves));
+  const parts = Object.entries(structure).map(([key, part]) => [key, assemble(part, leaves)]);
+  return Object.fromEntries(parts);
+}
+
+/** Throws DS_DATA, naming the sample, unless all items pass. */
+export function requireAll({ items, place }: Column, expected: string, test: LeafTest): void {
+  const odd = items.findIndex((item) => !test(item));
+  if (odd >= 0) throw mixed(`${place}[${odd}]`, expected, items[odd]);
+}
+
+function mixed(op: string, expected: string, value: unknown): DsError {
+  const length = ArrayBuffer.isView(value) ? ` of ${(value as Uint8Array).length}` : '';
+  return new DsError({
+    code: 'DS_DATA',
+    op,
+    expected,
+    got: `${value?.constructor?.name ?? String(value)}${length}`,
+    hint: 'Samples of a batch have one structure; pass `collate` to combine others.',
+  });
+}

@@ -1,0 +1,190 @@
+// TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
+import { closeSync, openSync, writeSync } from 'node:fs';
+
+import { DsError } from '../errors.js';
+import type { Dataset, DatasetSource } from './dataset.js';
+import { readIndex } from './megatron-index.js';
+import { PositionalFile } from './positional-file.js';
+import {
+  decodeTokens,
+  LLMC_HEADER_BYTES,
+  parseLlmcHeader,
+  type TokenDType,
+  tokenSize,
+} from './token-format.js';
+import {
+  dataError,
+  requireWindow,
+  type TokenWindow,
+  windowCount,
+  windowOf,
+} from './token-window.js';
+
+export interface TokenFileOptions {
+  path: string;
+  /** Tokens per window. */
+  seq: number;
+  /** Of a file without a header. Default "u16", as nanoGPT writes them. */
+  dtype?: 'u16' | 'u32';
+}
+
+export interface IndexedTokenOptions {
+  /** Of the pair: with .bin, with .idx, or without either. */
+  path: string;
+  /** Tokens per window. */
+  seq: number;
+}
+
+/** Where a file's tokens lie. */
+export interface TokenLayout {
+  path: string;
+  dtype: TokenDType;
+  /** Bytes before the first token. */
+  offset: number;
+  tokens: number;
+  seq: number;
+}
+
+/**
+ * See windowCount for what a window covers. A window is read when it is asked for, so the file may
+ * be larger than memory; every thread opens it for itself.
+ */
+export class TokenFileDataset implements Dataset<TokenWindow> {
+  readonly length: number;
+  private readonly file: PositionalFile;
+
+  /** Throws DS_DATA when no window is full. */
+  constructor(readonly layout: TokenLayout) {
+    const { path, tokens, seq } = layout;
+    this.length = windowCount(tokens, seq, path);
+    this.file = new PositionalFile(path);
+  }
+
+  /**
+   * Opens little-endian tokens without a header (u16 or u32, as nanoGPT writes them), or with
+   * llm.c's, which is recognised. Throws DS_DATA for a file that is not as long as it should be.
+   */
+  static open({ path, seq, dtype }: TokenFileOptions): TokenFileDataset {
+    const file = new PositionalFile(path);
+    try {
+      const { bytes } = file;
+      const head = new Uint8Array(file.read(0, Math.min(bytes, LLMC_HEADER_BYTES)));
+      const header = parseLlmcHeader(head, path);
+      if (!header) return openRaw({ path, seq, dtype }, bytes);
+      if (dtype && dtype !== header.dtype) {
+        throw dataError(path, `tokens of dtype ${dtype}`, `a header that says ${header.dtype}`, '');
+      }
+      requireSize(path, bytes - LLMC_HEADER_BYTES, header.tokens * tokenSize(header.dtype));
+      return new TokenFileDataset({ path, seq, offset: LLMC_HEADER_BYTES, ...header });
+    } finally {
+      file.close();
+    }
+  }
+
+  /**
+   * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one run of all its sequences.
+   * Throws DS_DATA, naming the entry, for an index that is damaged or does not match.
+   */
+  static openIndexed({ path, seq }: IndexedTokenOptions): TokenFileDataset {
+    const prefix = path.replace(/\.(bin|idx)$/, '');
+    const data = new PositionalFile(`${prefix}.bin`);
+    try {
+      const found = readIndex(`${prefix}.idx`, data.bytes);
+      return new TokenFileDataset({ path: data.path, seq, offset: 0, ...found });
+    } finally {
+      data.close();
+    }
+  }
+
+  get source(): DatasetSource {
+    return { module: __filename, export: 'tokenFileDataset', args: [this.layout] };
+  }
+
+  /** Throws DS_INDEX; DS_DATA when the file has become shorter, or holds what is no token. */
+  get(index: number): TokenWindow {
+    requireWindow('TokenFileDataset.get', index, this.length);
+    const { path, dtype, offset, seq } = this.layout;
+    const size = tokenSize(dtype);
+    const bytes = this.file.read(offset + index * seq * size, (seq + 1) * size);
+    return windowOf(decodeTokens(bytes, dtype, `${path}, window ${index}`));
+  }
+
+  /** Closes the file; the next get() opens it again. */
+  close(): void {
+    this.file.close();
+  }
+}
+
+/** What a worker thread calls. */
+export function tokenFileDataset(layout: TokenLayout): TokenFileDataset {
+  return new TokenFileDataset(layout);
+}
+
+function openRaw({ path, seq, dtype = 'u16' }: TokenFileOptions, bytes: number): TokenFileDataset {
+  const size = tokenSize(requireFileDType(dtype));
+  requireSize(path, bytes, Math.floor(bytes / size) * size);
+  return new TokenFileDataset({ path, dtype, offset: 0, tokens: bytes / size, seq });
+}
+
+function requireSize(path: string, bytes: number, expected: number): void {
+  if (bytes === expected) return;
+  const hint = 'The file is truncated, or of another dtype.';
+  throw dataError(path, `${expected} bytes of tokens`, `${bytes}`, hint);
+}
+
+function requireFileDType(dtype: unknown): 'u16' | 'u32' {
+  if (dtype === 'u16' || dtype === 'u32') return dtype;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'dtype of a token file',
+    expected: '"u16" or "u32"',
+    got: JSON.stringify(dtype) ?? String(dtype),
+  });
+}
+
+/** Tokens that are converted and written at a time. */
+const CHUNK = 1 << 20;
+
+/**
+ * Writes tokens without a header, little-endian; replaces the file. Throws DS_DATA, before anything
+ * is written, for a token that `dtype` cannot hold, and DS_IO when the file cannot be written.
+ */
+export function writeTokenFile(
+  path: string,
+  tokens: ArrayLike<number>,
+  dtype: 'u16' | 'u32' = 'u16',
+): void {
+  const limit = requireFileDType(dtype) === 'u16' ? 2 ** 16 : 2 ** 31;
+  for (let i = 0; i < tokens.length; ++i) {
+    const token = tokens[i] as number;
+    if (!(Number.isInteger(token) && token >= 0 && token < limit)) {
+      throw dataError(`${path}, token ${i}`, `a number of [0, ${limit})`, String(token), '');
+    }
+  }
+  const Type = dtype === 'u16' ? Uint16Array : Uint32Array;
+  try {
+    const file = openSync(path, 'w');
+    try {
+      for (let first = 0; first < tokens.length; first += CHUNK) {
+        const count = Math.min(CHUNK, tokens.length - first);
+        const part = new Type(count);
+        for (let i = 0; i < count; ++i) part[i] = tokens[first + i] as number;
+        writeAll(file, new Uint8Array(part.buffer));
+      }
+    } finally {
+      closeSync(file);
+    }
+  } catch (cause) {
+    throw new DsError({
+      code: 'DS_IO',
+      op: path,
+      expected: 'a file that can be written',
+      got: (cause as Error).message,
+      cause,
+    });
+  }
+}
+
+function writeAll(file: number, bytes: Uint8Array): void {
+  for (let done = 0; done < bytes.length; ) done += writeSync(file, bytes, done);
+}

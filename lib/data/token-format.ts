@@ -1,0 +1,86 @@
+// Element types of token files, and the header that llm.c writes before the tokens.
+import { dataError } from './token-window.js';
+
+export type TokenDType = 'u8' | 'i8' | 'i16' | 'u16' | 'i32' | 'u32' | 'i64' | 'u64';
+
+const sizes: Record<TokenDType, number> = {
+  u8: 1,
+  i8: 1,
+  i16: 2,
+  u16: 2,
+  i32: 4,
+  u32: 4,
+  i64: 8,
+  u64: 8,
+};
+
+/** Bytes of a token. */
+export function tokenSize(dtype: TokenDType): number {
+  return sizes[dtype];
+}
+
+/**
+ * Tokens as i32, from little-endian bytes at an offset that their size divides. Throws DS_DATA,
+ * naming `place`, for a token that is negative or does not fit.
+ */
+export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, place: string): Int32Array {
+  if (dtype === 'u8') return new Int32Array(new Uint8Array(bytes));
+  if (dtype === 'u16') return new Int32Array(new Uint16Array(bytes));
+  if (dtype === 'i64' || dtype === 'u64') return narrow(new BigUint64Array(bytes), place);
+  const tokens =
+    dtype === 'i8'
+      ? new Int32Array(new Int8Array(bytes))
+      : dtype === 'i16'
+        ? new Int32Array(new Int16Array(bytes))
+        : new Int32Array(bytes);
+  for (let i = 0; i < tokens.length; ++i) {
+    if ((tokens[i] as number) < 0) throw badToken(place, i, tokens[i] as number);
+  }
+  return tokens;
+}
+
+function narrow(wide: BigUint64Array, place: string): Int32Array {
+  const tokens = new Int32Array(wide.length);
+  for (let i = 0; i < wide.length; ++i) {
+    const token = wide[i] as bigint;
+    if (token > 0x7fffffffn) throw badToken(place, i, BigInt.asIntN(64, token));
+    tokens[i] = Number(token);
+  }
+  return tokens;
+}
+
+function badToken(place: string, at: number, token: number | bigint): Error {
+  const hint = 'The file may be damaged, or of another dtype.';
+  return dataError(`${place}, token ${at}`, 'a number of [0, 2^31)', String(token), hint);
+}
+
+/** 256 32-bit integers: magic, version, number of tokens. */
+export const LLMC_HEADER_BYTES = 1024;
+
+/** Source: dev/data/data_common.py of llm.c. */
+const llmcFormats: { magic: number; version: number; dtype: TokenDType }[] = [
+  { magic: 20240520, version: 1, dtype: 'u16' },
+  { magic: 20240801, version: 7, dtype: 'u32' },
+];
+
+/**
+ * What a file's first bytes say when they are llm.c's header; null when they are tokens. A token
+ * file cannot begin so by chance: its first two tokens would be far outside the vocabularies that
+ * these dtypes are used for. Throws DS_DATA for a version that is not known.
+ */
+export function parseLlmcHeader(
+  head: Uint8Array,
+  place: string,
+): { dtype: TokenDType; tokens: number } | null {
+  if (head.byteLength < LLMC_HEADER_BYTES) return null;
+  const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
+  const format = llmcFormats.find(({ magic }) => magic === view.getInt32(0, true));
+  if (!format) return null;
+  const version = view.getInt32(4, true);
+  if (version !== format.version) {
+    throw dataError(place, `version ${format.version} in its header`, String(version), '');
+  }
+  const tokens = view.getInt32(8, true);
+  if (tokens >= 0) return { dtype: format.dtype, tokens };
+  throw dataError(place, 'a number of tokens in its header', String(tokens), '');
+}

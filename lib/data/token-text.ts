@@ -1,0 +1,172 @@
+// Reads text files, folders of them and JSON Lines, and makes one run of tokens of them.
+import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
+import { basename, join } from 'node:path';
+
+import { dataError, unreadable } from './token-window.js';
+
+/** A tokenizer: text to token numbers. */
+export type Encode = (text: string) => ArrayLike<number>;
+
+export interface TextSource {
+  /** A text file, or a folder whose text files are read in the order of their paths. */
+  path: string;
+  /** In a folder: which files, by name. Default: all. */
+  match?: RegExp;
+  encode: Encode;
+  /** Tokens per window. */
+  seq: number;
+  /** Appended after every file, such as GPT-2's 50256. Default: nothing. */
+  endOfText?: number;
+}
+
+export interface JsonlSource {
+  /** A file with one JSON object a line; empty lines are passed over. */
+  path: string;
+  /** The key of the text. Default "text". */
+  key?: string;
+  encode: Encode;
+  /** Tokens per window. */
+  seq: number;
+  /** Appended after every line's text, such as GPT-2's 50256. Default: nothing. */
+  endOfText?: number;
+}
+
+/** All tokens of a source, in memory that threads share. Throws DS_DATA, naming the file. */
+export function tokensOfText(source: TextSource): Int32Array {
+  const run = new TokenRun(source.endOfText);
+  for (const file of textFiles(source)) run.append(source.encode(readText(file)), file);
+  return run.finish();
+}
+
+/** The same of JSON Lines. Throws DS_DATA, naming file and line. */
+export function tokensOfJsonl(source: JsonlSource): Int32Array {
+  const { path, key = 'text', encode, endOfText } = source;
+  const run = new TokenRun(endOfText);
+  let number = 0;
+  for (const bytes of linesOf(path)) {
+    const place = `${path}:${++number}`;
+    const line = decode(bytes, place, 'Convert it to UTF-8.');
+    if (line.trim() !== '') run.append(encode(textOfLine(line, key, place)), place);
+  }
+  return run.finish();
+}
+
+function textOfLine(line: string, key: string, place: string): string {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch (cause) {
+    throw dataError(place, 'a JSON object', (cause as Error).message, '');
+  }
+  const isObject = typeof value === 'object' && value !== null && Object.hasOwn(value, key);
+  const text = isObject ? (value as Record<string, unknown>)[key] : undefined;
+  if (typeof text === 'string') return text;
+  const got = isObject ? `${JSON.stringify(text)}` : line;
+  const hint = 'Name the key of the text with `key`.';
+  throw dataError(place, `an object with a string "${key}"`, got.slice(0, 80), hint);
+}
+
+/** An Int32Array that grows. */
+class TokenRun {
+  private tokens = new Int32Array(1 << 16);
+  private length = 0;
+
+  constructor(private readonly endOfText: number | undefined) {}
+
+  append(more: ArrayLike<number>, place: string): void {
+    const needed = this.length + more.length + 1;
+    if (needed > this.tokens.length) {
+      const larger = new Int32Array(Math.max(needed, 2 * this.tokens.length));
+      larger.set(this.tokens);
+      this.tokens = larger;
+    }
+    for (let i = 0; i < more.length; ++i) this.push(more[i] as number, place);
+    if (this.endOfText !== undefined) this.push(this.endOfText, place);
+  }
+
+  private push(token: number, place: string): void {
+    if ((token | 0) !== token || token < 0) {
+      throw dataError(place, 'token numbers from the tokenizer', String(token), '');
+    }
+    this.tokens[this.length++] = token;
+  }
+
+  finish(): Int32Array {
+    const shared = new Int32Array(new SharedArrayBuffer(4 * this.length));
+    shared.set(this.tokens.subarray(0, this.length));
+    return shared;
+  }
+}
+
+function textFiles({ path, match }: TextSource): string[] {
+  try {
+    if (!statSync(path).isDirectory()) return [path];
+    const entries = readdirSync(path, { recursive: true, withFileTypes: true });
+    const files = entries
+      .filter((entry) => entry.isFile() && (!match || match.test(entry.name)))
+      .map((entry) => join(entry.parentPath ?? entry.path, entry.name))
+      .sort();
+    if (files.length > 0) return files;
+  } catch (cause) {
+    throw unreadable(path, cause);
+  }
+  const wanted = match ? `files that match ${match}` : 'text files';
+  throw dataError(path, `a folder with ${wanted}`, 'none', 'Check the path.');
+}
+
+function readText(file: string): string {
+  let bytes: Uint8Array;
+  try {
+    bytes = readFileSync(file);
+  } catch (cause) {
+    throw unreadable(file, cause);
+  }
+  const hint = `Leave ${basename(file)} out with \`match\`, or convert it to UTF-8.`;
+  return decode(bytes, file, hint);
+}
+
+function decode(bytes: Uint8Array, place: string, hint: string): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    throw dataError(place, 'UTF-8 text', 'other bytes', hint);
+  }
+}
+
+const CHUNK_BYTES = 1 << 20;
+
+/** The lines of a file, without their ends; the file is read in chunks. */
+function* linesOf(path: string): Generator<Uint8Array> {
+  let file: number;
+  try {
+    file = openSync(path, 'r');
+  } catch (cause) {
+    throw unreadable(path, cause);
+  }
+  try {
+    let rest = Buffer.alloc(0);
+    while (true) {
+      const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
+      const count = readChunk(file, chunk, path);
+      if (count === 0) break;
+      rest = Buffer.concat([rest, chunk.subarray(0, count)]);
+      let start = 0;
+      for (let end = rest.indexOf(10); end >= 0; end = rest.indexOf(10, start)) {
+        yield rest.subarray(start, end);
+        start = end + 1;
+      }
+      rest = rest.subarray(start);
+    }
+    if (rest.length > 0) yield rest;
+  } finally {
+    closeSync(file);
+  }
+}
+
+function readChunk(file: number, chunk: Uint8Array, path: string): number {
+  try {
+    return readSync(file, chunk);
+  } catch (cause) {
+    throw unreadable(path, cause);
+  }
+}

@@ -1,0 +1,57 @@
+// Windows of a long run of tokens: what next-token prediction trains on.
+import { DsError } from '../errors.js';
+
+/** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
+export interface TokenWindow {
+  tokens: Int32Array;
+  targets: Int32Array;
+}
+
+/**
+ * How many windows a run of tokens has: window i covers tokens [i * seq, (i + 1) * seq], so windows
+ * overlap by one token, a target in one and an input in the next. A last window that is not full is
+ * left out. Throws DS_DATA, naming `place`, when there is none.
+ */
+export function windowCount(tokens: number, seq: number, place: string): number {
+  if (!Number.isInteger(seq) || seq < 1) {
+    throw dataError(place, 'a sequence length of at least 1', String(seq), '');
+  }
+  const windows = Math.floor((tokens - 1) / seq);
+  if (windows >= 1) return windows;
+  const hint = 'Give more text, or use a shorter sequence.';
+  throw dataError(place, `at least ${seq + 1} tokens`, `${tokens}`, hint);
+}
+
+/** Throws DS_INDEX unless there is a window `index`. */
+export function requireWindow(op: string, index: number, windows: number): void {
+  if (Number.isInteger(index) && index >= 0 && index < windows) return;
+  throw new DsError({
+    code: 'DS_INDEX',
+    op,
+    expected: `a window of [0, ${windows})`,
+    got: String(index),
+  });
+}
+
+/** Splits seq + 1 tokens into inputs and targets, without copying. */
+export function windowOf(tokens: Int32Array): TokenWindow {
+  const seq = tokens.length - 1;
+  return { tokens: tokens.subarray(0, seq), targets: tokens.subarray(1) };
+}
+
+/** DS_DATA. */
+export function dataError(op: string, expected: string, got: string, hint: string): DsError {
+  return new DsError({ code: 'DS_DATA', op, expected, got, hint });
+}
+
+/** What a failed file operation becomes. */
+export function unreadable(path: string, cause: unknown): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: path,
+    expected: 'a readable file or folder',
+    got: (cause as Error).message,
+    hint: 'Check the path, and who may read it.',
+    cause,
+  });
+}

@@ -1,0 +1,213 @@
+// The main thread's end of the workers: hands out batches in turn and takes them back in order.
+import { extname, join } from 'node:path';
+import {
+  MessageChannel,
+  type MessagePort,
+  receiveMessageOnPort,
+  Worker,
+} from 'node:worker_threads';
+
+import { DsError } from '../errors.js';
+import type { DatasetSource } from './dataset.js';
+import {
+  errorOf,
+  type Failure,
+  type Job,
+  type Obituary,
+  type Reply,
+  Signal,
+  type SupervisorSetup,
+  type ThreadOptions,
+  type WorkerSetup,
+} from './worker-protocol.js';
+
+export interface PoolOptions {
+  workers: number;
+  source: DatasetSource;
+  /** Milliseconds to wait for one batch. */
+  timeoutMs: number;
+  thread: ThreadOptions;
+}
+
+/**
+ * Batch number id is made by worker id modulo the number of workers, so the order is that of the
+ * ids whatever the workers' speed. Threads do not keep the process alive, except while somebody
+ * awaits takeAsync().
+ */
+export class WorkerPool {
+  private readonly signal: Signal;
+  private readonly ports: MessagePort[] = [];
+  private readonly control: MessagePort;
+  private readonly supervisor: Worker;
+  private readonly ended = new Map<number, Obituary>();
+  private nextJob = 0;
+  private nextReply = 0;
+  private ending: Promise<unknown> | null = null;
+
+  /** Throws DS_ARGUMENT when the dataset's arguments cannot be passed to a thread. */
+  constructor(private readonly options: PoolOptions) {
+    const { workers, source, thread } = options;
+    this.signal = Signal.create(workers);
+    const control = new MessageChannel();
+    this.control = control.port1;
+    const setups: WorkerSetup[] = [];
+    for (let worker = 0; worker < workers; ++worker) {
+      const { port1, port2 } = new MessageChannel();
+      this.ports.push(port1);
+      setups.push({ worker, source, signal: this.signal.words, port: port2 });
+    }
+    const words = this.signal.words;
+    const setup = { workers: setups, signal: words, control: control.port2, thread };
+    this.supervisor = startSupervisor(setup, source);
+    this.supervisor.unref();
+    // Nobody may be listening for events: take() finds out by waiting too long.
+    this.supervisor.on('error', () => {});
+  }
+
+  /** Batches that have been ordered and not yet taken. */
+  get pending(): number {
+    return this.nextJob - this.nextReply;
+  }
+
+  /** Orders the next batch. */
+  order(indices: Uint32Array, raw: boolean): void {
+    const id = this.nextJob++;
+    const job: Job = { id, indices: indices.slice(), raw };
+    this.portOf(id).postMessage(job);
+  }
+
+  /** Forgets what has been ordered and not yet taken. */
+  discard(): void {
+    this.nextReply = this.nextJob;
+  }
+
+  /** The oldest batch ordered. Throws DS_DATA with a worker's error, or when one ended or stalls. */
+  take(): Reply {
+    const deadline = performance.now() + this.options.timeoutMs;
+    while (true) {
+      const seen = this.signal.count;
+      const reply = this.poll(deadline);
+      if (reply) return reply;
+      this.signal.wait(seen, Math.max(0, deadline - performance.now()));
+    }
+  }
+
+  /** take() for an event loop. */
+  async takeAsync(): Promise<Reply> {
+    const deadline = performance.now() + this.options.timeoutMs;
+    this.supervisor.ref();
+    try {
+      while (true) {
+        const seen = this.signal.count;
+        const reply = this.poll(deadline);
+        if (reply) return reply;
+        await this.signal.waitAsync(seen, Math.max(0, deadline - performance.now()));
+      }
+    } finally {
+      if (!this.ending) this.supervisor.unref();
+    }
+  }
+
+  /** Ends all threads, whatever they are at; resolves when they are gone. Idempotent. */
+  close(): Promise<unknown> {
+    if (!this.ending) {
+      for (const port of [...this.ports, this.control]) port.close();
+      this.ending = this.supervisor.terminate();
+      this.signal.raise();
+    }
+    return this.ending;
+  }
+
+  /** The oldest batch if it is there; null if it may still come. */
+  private poll(deadline: number): Reply | null {
+    if (this.ending) throw closed();
+    const id = this.nextReply;
+    const worker = id % this.options.workers;
+    const late = performance.now() >= deadline;
+    while (true) {
+      const received = receiveMessageOnPort(this.portOf(id))?.message as Reply | undefined;
+      if (!received) break;
+      if (received.id < id) continue;
+      if ('failure' in received) throw failed(worker, received.failure);
+      this.nextReply++;
+      return received;
+    }
+    this.readObituaries();
+    const obituary = this.ended.get(worker);
+    if (obituary) throw this.died(obituary);
+    if (late) throw this.stalled(worker);
+    return null;
+  }
+
+  /** What ended a worker is said before that it ended. */
+  private readObituaries(): void {
+    while (true) {
+      const received = receiveMessageOnPort(this.control)?.message as Obituary | undefined;
+      if (!received) return;
+      if (!this.ended.has(received.worker)) this.ended.set(received.worker, received);
+    }
+  }
+
+  private portOf(id: number): MessagePort {
+    return this.ports[id % this.options.workers] as MessagePort;
+  }
+
+  private died({ worker, error, exitCode }: Obituary): DsError {
+    if (error) return failed(worker, error);
+    return new DsError({
+      code: 'DS_DATA',
+      op: `DataLoader worker ${worker}`,
+      expected: 'a running thread',
+      got: `exit code ${exitCode} ${this.signal.activity(worker)}`,
+      hint: 'The dataset must not end its thread with process.exit().',
+    });
+  }
+
+  private stalled(worker: number): DsError {
+    return new DsError({
+      code: 'DS_DATA',
+      op: `DataLoader worker ${worker}`,
+      expected: `a batch within ${this.options.timeoutMs} ms`,
+      got: `nothing; it is ${this.signal.activity(worker)}`,
+      hint: 'Make that sample faster to get, use more workers, or raise workerTimeoutMs.',
+    });
+  }
+}
+
+function failed(worker: number, failure: Failure): DsError {
+  const cause = errorOf(failure);
+  return new DsError({
+    code: 'DS_DATA',
+    op: `DataLoader worker ${worker}, ${failure.place}`,
+    expected: 'samples',
+    got: `${cause.name}: ${cause.message}`,
+    cause,
+  });
+}
+
+function closed(): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: 'DataLoader',
+    expected: 'an open loader',
+    got: 'one that was closed during the wait for a batch',
+  });
+}
+
+function startSupervisor(setup: SupervisorSetup, source: DatasetSource): Worker {
+  const entry = join(__dirname, `worker-supervisor${extname(__filename)}`);
+  const transferList = [setup.control, ...setup.workers.map(({ port }) => port)];
+  const { execArgv } = setup.thread;
+  try {
+    return new Worker(entry, { workerData: setup, transferList, execArgv });
+  } catch (cause) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `dataset of ${source.module}`,
+      expected: 'arguments that can be copied to a worker thread',
+      got: (cause as Error).message,
+      hint: 'Pass plain data, such as a path, and build the rest in the exported function.',
+      cause,
+    });
+  }
+}

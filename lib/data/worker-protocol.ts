@@ -1,0 +1,149 @@
+// What the threads of a loader tell each other: messages by port, and one shared array to wait on.
+import type { MessagePort } from 'node:worker_threads';
+
+import type { DatasetSource } from './dataset.js';
+import type { HostBatch } from './host-array.js';
+
+/** What a worker is doing. */
+export const Phase = { start: 0, idle: 1, sample: 2, batch: 3 } as const;
+
+/**
+ * The shared array: a count of everything that was said, then phase and sample of each worker. A
+ * thread says something by posting it, and then counting and waking; so a reader that finds nothing
+ * waits for the count it has seen to change, and misses nothing.
+ */
+export class Signal {
+  private constructor(readonly words: Int32Array) {}
+
+  static create(workers: number): Signal {
+    return new Signal(new Int32Array(new SharedArrayBuffer(4 * (1 + 2 * workers))));
+  }
+
+  /** The same signal in another thread. */
+  static of(words: Int32Array): Signal {
+    return new Signal(words);
+  }
+
+  get count(): number {
+    return Atomics.load(this.words, 0);
+  }
+
+  raise(): void {
+    Atomics.add(this.words, 0, 1);
+    Atomics.notify(this.words, 0);
+  }
+
+  /** Blocks until something is said after `seen`, for at most so many milliseconds. */
+  wait(seen: number, milliseconds: number): void {
+    Atomics.wait(this.words, 0, seen, milliseconds);
+  }
+
+  /** wait() for an event loop. */
+  async waitAsync(seen: number, milliseconds: number): Promise<void> {
+    await (Atomics as unknown as AsyncAtomics).waitAsync(this.words, 0, seen, milliseconds).value;
+  }
+
+  mark(worker: number, phase: number, sample = 0): void {
+    Atomics.store(this.words, 2 + 2 * worker, sample);
+    Atomics.store(this.words, 1 + 2 * worker, phase);
+  }
+
+  /** What the worker is at, in words. */
+  activity(worker: number): string {
+    const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
+    switch (Atomics.load(this.words, 1 + 2 * worker)) {
+      case Phase.start:
+        return 'building its dataset';
+      case Phase.sample:
+        return `in sample ${sample}`;
+      case Phase.batch:
+        return `making the batch of sample ${sample}`;
+      default:
+        return 'between batches';
+    }
+  }
+}
+
+/** Standard since ES2024. */
+interface AsyncAtomics {
+  waitAsync(
+    words: Int32Array,
+    index: number,
+    value: number,
+    milliseconds: number,
+  ): { value: string | Promise<string> };
+}
+
+/** Main thread to worker: make this batch. */
+export interface Job {
+  id: number;
+  indices: Uint32Array;
+  /** Send the samples as they are: the main thread makes the batch. */
+  raw: boolean;
+}
+
+/** Worker to main thread, in the order of its jobs. */
+export type Reply = { id: number } & (
+  | { batch: HostBatch }
+  | { samples: unknown[] }
+  | { failure: Failure }
+);
+
+/** An error that has crossed threads. */
+export interface Failure {
+  /** "sample 17", or what else the worker was at. */
+  place: string;
+  name: string;
+  message: string;
+  stack: string;
+}
+
+/** Supervisor to main thread: a worker has ended. */
+export interface Obituary {
+  worker: number;
+  /** What ended it; null when it ended itself. */
+  error: Failure | null;
+  exitCode: number | null;
+}
+
+/** The worker thread's data. */
+export interface WorkerSetup {
+  worker: number;
+  source: DatasetSource;
+  signal: Int32Array;
+  port: MessagePort;
+}
+
+/** The supervisor thread's data. */
+export interface SupervisorSetup {
+  workers: WorkerSetup[];
+  signal: Int32Array;
+  /** For obituaries. */
+  control: MessagePort;
+  thread: ThreadOptions;
+}
+
+/** How threads are started; see node:worker_threads. */
+export interface ThreadOptions {
+  /** Node options of the threads, such as ["--import", "tsx"] for a dataset in TypeScript. */
+  execArgv?: string[];
+  /** Memory limits of each worker. */
+  resourceLimits?: { maxOldGenerationSizeMb?: number; maxYoungGenerationSizeMb?: number };
+}
+
+/** What was thrown, as plain data. */
+export function failureOf(thrown: unknown, place: string): Failure {
+  const error = thrown as Partial<Error> | null;
+  if (typeof error?.message !== 'string') {
+    return { place, name: 'Error', message: String(thrown), stack: '' };
+  }
+  return { place, name: error.name ?? 'Error', message: error.message, stack: error.stack ?? '' };
+}
+
+/** The error again, with the name, message and stack of its thread. */
+export function errorOf({ name, message, stack }: Failure): Error {
+  const error = new Error(message);
+  error.name = name;
+  if (stack) error.stack = stack;
+  return error;
+}

@@ -1,0 +1,28 @@
+// The entry of the supervisor thread: starts the workers and reports their end to the main thread,
+// which may be blocked in a wait and then hears no event of its own.
+import { extname, join } from 'node:path';
+import { Worker, workerData } from 'node:worker_threads';
+
+import { failureOf, type Obituary, Signal, type SupervisorSetup } from './worker-protocol.js';
+
+const { workers, signal: words, control, thread } = workerData as SupervisorSetup;
+const signal = Signal.of(words);
+const entry = join(__dirname, `worker${extname(__filename)}`);
+
+function report(obituary: Obituary): void {
+  control.postMessage(obituary);
+  signal.raise();
+}
+
+for (const setup of workers) {
+  const { worker, port } = setup;
+  try {
+    new Worker(entry, { ...thread, workerData: setup, transferList: [port] })
+      .on('error', (error) => {
+        report({ worker, error: failureOf(error, signal.activity(worker)), exitCode: null });
+      })
+      .on('exit', (exitCode) => report({ worker, error: null, exitCode }));
+  } catch (error) {
+    report({ worker, error: failureOf(error, 'starting'), exitCode: null });
+  }
+}

@@ -1,0 +1,104 @@
+// The entry of a worker thread: builds the dataset, then turns lists of indices into batches.
+import { pathToFileURL } from 'node:url';
+import { types } from 'node:util';
+import { workerData } from 'node:worker_threads';
+
+import { callExport, type Dataset, type DatasetSource, requireDataset } from './dataset.js';
+import { type HostBatch, stackSamples } from './host-array.js';
+import {
+  failureOf,
+  type Job,
+  Phase,
+  type Reply,
+  Signal,
+  type WorkerSetup,
+} from './worker-protocol.js';
+
+const { worker, source, signal: words, port } = workerData as WorkerSetup;
+const signal = Signal.of(words);
+
+async function load({ module }: DatasetSource): Promise<unknown> {
+  try {
+    return require(module);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ERR_REQUIRE_ESM') throw error;
+    return import(pathToFileURL(module).href);
+  }
+}
+
+function say(reply: Reply, transfer: ArrayBuffer[] = []): void {
+  port.postMessage(reply, transfer);
+  signal.raise();
+}
+
+/** Starts all samples, then awaits those that are promises. */
+async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promise<unknown[]> {
+  const started: unknown[] = [];
+  for (const index of indices) {
+    signal.mark(worker, Phase.sample, index);
+    const sample = dataset.get(index);
+    // An earlier sample's failure is reported first; this one must not count as unhandled.
+    if (types.isPromise(sample)) sample.catch(() => {});
+    started.push(sample);
+  }
+  const samples: unknown[] = [];
+  for (const [i, sample] of started.entries()) {
+    if (types.isPromise(sample)) signal.mark(worker, Phase.sample, indices[i]);
+    samples.push(types.isPromise(sample) ? await sample : sample);
+  }
+  return samples;
+}
+
+/** A copy of a sample whose arrays own their memory, which is then passed on instead of copied. */
+function owned(value: unknown, memory: ArrayBuffer[]): unknown {
+  if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
+    const copy = Uint8Array.prototype.slice.call(
+      new Uint8Array(value.buffer, value.byteOffset, value.byteLength),
+    );
+    memory.push(copy.buffer as ArrayBuffer);
+    const Type = value.constructor as new (buffer: ArrayBufferLike) => unknown;
+    return value instanceof Buffer ? copy : new Type(copy.buffer);
+  }
+  if (Array.isArray(value)) return value.map((item) => owned(item, memory));
+  if (value === null || typeof value !== 'object') return value;
+  if (Object.getPrototypeOf(value) !== Object.prototype) return value;
+  const parts = Object.entries(value).map(([key, item]) => [key, owned(item, memory)]);
+  return Object.fromEntries(parts);
+}
+
+async function serve(dataset: Dataset<unknown>, { id, indices, raw }: Job): Promise<void> {
+  try {
+    const samples = await fetchAll(dataset, indices);
+    signal.mark(worker, Phase.batch, indices[0]);
+    const memory: ArrayBuffer[] = [];
+    if (raw) say({ id, samples: samples.map((sample) => owned(sample, memory)) }, memory);
+    else {
+      const batch: HostBatch = stackSamples(samples);
+      for (const { values } of batch.arrays) memory.push(values.buffer as ArrayBuffer);
+      say({ id, batch }, memory);
+    }
+  } catch (error) {
+    say({ id, failure: failureOf(error, signal.activity(worker)) });
+  }
+  signal.mark(worker, Phase.idle);
+}
+
+async function run(): Promise<void> {
+  const building = load(source).then((module) => callExport(module, source));
+  const dataset = building.then((built) => requireDataset(built, source));
+  dataset.then(
+    () => signal.mark(worker, Phase.idle),
+    () => {},
+  );
+  let last: Promise<void> = Promise.resolve();
+  port.on('message', (job: Job) => {
+    last = last
+      .then(() => dataset)
+      .then(
+        (ready) => serve(ready, job),
+        (error) => say({ id: job.id, failure: failureOf(error, 'building its dataset') }),
+      );
+  });
+}
+
+void run();

@@ -1,0 +1,9 @@
+// What a checkpoint can carry along: objects that turn their state into JSON and back.
+import type { JsonObject } from '../../types/json.js';
+
+/** A companion of the engine, such as the loader of its training data. */
+export interface Stateful {
+  stateDict(): JsonObject;
+  /** Throws DS_CHECKPOINT when the state is not one of such an object. */
+  loadStateDict(state: JsonObject): void;
+}
