@@ -2,12 +2,14 @@
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
 /**
- * A copy of `value` in which every key with a default is present. A section whose default is a section is filled also where it is missing or null.
+ * A copy of `value` in which every key of today that has a default is present. A section whose default is a
+ * section is filled also where it is missing or null.
  */
 export function withDefaults(value: Section, schema: Schema = configSchema): Section {
   const out: Section = { ...value };
   for (const [key, property] of Object.entries(schema.properties ?? {})) {
     const declared = resolveSchema(property, value[key]);
+    if (declared.deprecated) continue;
     const fallback = declared.default ?? property.default;
     if (out[key] === undefined || (out[key] === null && isSection(fallback))) {
       if (fallback === undefined) continue;

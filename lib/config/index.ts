@@ -1,25 +1,42 @@
-// ds_config.json to a frozen ResolvedConfig: read, sift, validate, complete, cross-check.
-import type { DsConfig, ResolvedConfig } from '../../types/config.js';
+// ds_config.json to a frozen ResolvedConfig: read, rename, sift, fill, validate, complete,
+// cross-check.
+import type { DsConfig, ResolvedConfig, ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
+import { type AutoSources, fillAuto } from './auto.js';
+import { canonicalOptimizer, coerceValues } from './coerce.js';
+import { ConfigError } from './config-error.js';
 import { deepFreeze, withDefaults } from './defaults.js';
+import { renameKeys } from './deprecated.js';
+import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
+import { type Origins, originsOf } from './origins.js';
 import { type ConfigDocument, readDocument } from './parse.js';
-import { rules } from './rules.js';
-import { choices, configSchema, isSection, type Schema, type Section } from './schema.js';
-import { resolveTriad } from './triad.js';
+import { applyRules } from './rules.js';
+import type { Section } from './schema.js';
+import { judgeSupport } from './support.js';
+import { resolveTriad, type Triad, triadKeys } from './triad.js';
 import { siftKeys } from './unknown-keys.js';
-import { schemaErrors } from './validate.js';
+import { checkSchema } from './validate.js';
 
 export type { DsConfig, ResolvedConfig } from '../../types/config.js';
+export { type AutoSources, resolveAuto } from './auto.js';
+export { ConfigError, type Place, whereabouts } from './config-error.js';
+export { type Notice, type NoticeKind, noticeLine } from './draft.js';
+export { type Origin, type Origins, originLine } from './origins.js';
 
 export interface ConfigEnvironment {
   /** Ranks that train together; 1 for one process. */
   worldSize: number;
+  /** Unknown keys are errors. Default false: they are notices. */
+  strict?: boolean;
+  /** What fills "auto"; without it "auto" is an error where DeepSpeed gives it no meaning. */
+  auto?: AutoSources;
 }
 
 /** Either a configuration or the reasons why there is none. */
-export type ConfigReport =
-  | { config: ResolvedConfig; errors: readonly [] }
-  | { config: null; errors: readonly DsError[] };
+export type ConfigReport = { readonly notices: readonly Notice[] } & (
+  | { readonly config: ResolvedConfig; readonly origins: Origins; readonly errors: readonly [] }
+  | { readonly config: null; readonly origins: null; readonly errors: readonly ConfigError[] }
+);
 
 /**
  * What a file (or base64) holds, unchecked: for programs that adjust it before they resolve it.
@@ -36,80 +53,62 @@ export function readConfig(source: string | DsConfig): DsConfig {
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
   const { config, errors } = checkConfig(source, env);
   if (config) return config;
-  const [first, ...rest] = errors as readonly [DsError, ...DsError[]];
+  const [first, ...rest] = errors as readonly [ConfigError, ...ConfigError[]];
   if (rest.length === 0) throw first;
   const more = `${first.hint} (${rest.length} more: \`ds validate\` lists them all.)`.trim();
-  const { code, op, expected, got, cause } = first;
-  throw new DsError({ code, op, expected, got, cause, hint: more });
+  const { path, file, place, expected, got, cause } = first;
+  throw new ConfigError({ path, file, place, expected, got, cause, hint: more });
 }
 
-/** resolveConfig without throwing: all errors of the stage that found any. */
+/** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
   try {
     return check(readDocument(source), env);
   } catch (error) {
-    if (error instanceof DsError) return { config: null, errors: [error] };
-    throw error;
+    if (!(error instanceof ConfigError)) throw error;
+    return { config: null, origins: null, notices: [], errors: [error] };
   }
 }
 
 function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
-  canonicalNames(document.value);
-  const { value, errors, notices } = siftKeys(document);
-  errors.push(...schemaErrors(value, document));
-  if (errors.length > 0) return { config: null, errors };
-  const triad = resolveTriad(value, env.worldSize);
-  const { $schema: _editor, ...full } = withDefaults(value);
-  const config = { ...full, ...triad, notices } as unknown as ResolvedConfig;
-  errors.push(...ruleErrors(config, document), ...stage3Errors(value, document));
-  if (errors.length > 0) return { config: null, errors };
-  return { config: deepFreeze(config), errors: [] };
+  const draft = new Draft(document);
+  canonicalOptimizer(draft);
+  renameKeys(draft);
+  siftKeys(draft, env.strict ?? false);
+  fillAuto(draft, env.auto ?? {});
+  coerceValues(draft);
+  judgeSupport(draft);
+  checkSchema(draft);
+  if (draft.errors.length > 0) return failure(draft);
+  const triad = completeTriad(draft, env.worldSize);
+  const { $schema: _editor, ...values }: Section = { ...withDefaults(draft.value), ...triad };
+  applyRules(draft, values as unknown as ResolvedValues);
+  if (draft.errors.length > 0) return failure(draft);
+  const notices = draft.notices.toSorted(byPlace);
+  const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
+  const origins = originsOf(values, draft, draft.value);
+  return { config: config as unknown as ResolvedConfig, origins, errors: [], notices };
 }
 
-/** Optimizer names in any case, as DeepSpeed takes them, and keys that have two names. */
-function canonicalNames(value: Section): void {
-  const { optimizer, zero_optimization: zero } = value;
-  const { optimizer: types, zero_optimization: keys } = configSchema.properties ?? {};
-  if (isSection(optimizer) && typeof optimizer.type === 'string') {
-    const name = optimizer.type.toLowerCase();
-    const same = (type: unknown) => String(type).toLowerCase() === name;
-    optimizer.type = choices(types as Schema, 'type').find(same) ?? optimizer.type;
-  }
-  if (!isSection(zero)) return;
-  for (const [key, { dsAlias = [] }] of Object.entries(keys?.properties ?? {})) {
-    for (const alias of dsAlias.filter((name) => name in zero && !(key in zero))) {
-      zero[key] = zero[alias];
-      delete zero[alias];
-    }
-  }
+function failure({ errors, notices }: Draft): ConfigReport {
+  const sorted = { errors: errors.toSorted(byPlace), notices: notices.toSorted(byPlace) };
+  return { config: null, origins: null, ...sorted };
 }
 
-function ruleErrors(config: ResolvedConfig, document: ConfigDocument): DsError[] {
-  const errors: DsError[] = [];
-  for (const rule of rules) {
-    const violation = rule(config);
-    if (!violation) continue;
-    const { path, ...fields } = violation;
-    errors.push(new DsError({ code: 'DS_CONFIG', op: document.locate(path), ...fields }));
+/** The three batch sizes; refuses what does not fit. */
+function completeTriad(draft: Draft, worldSize: number): Triad | null {
+  const given = draft.value as Partial<Triad>;
+  const known = triadKeys.filter((key) => given[key] !== undefined);
+  try {
+    const triad = resolveTriad(given, worldSize);
+    const of = [...known, `world size ${worldSize}`].join(', ');
+    for (const key of triadKeys)
+      if (!known.includes(key)) draft.made.set(key, { from: 'derived', of });
+    return triad;
+  } catch (error) {
+    if (!(error instanceof DsError)) throw error;
+    const { expected, got, hint } = error;
+    draft.refuse([known[0] ?? 'train_batch_size'], { expected, got, hint });
+    return null;
   }
-  return errors;
-}
-
-/**
- * offload_param has no effect below stage 3; at stage 3 it would have one that is not there yet.
- */
-function stage3Errors(value: Section, document: ConfigDocument): DsError[] {
-  const zero = value.zero_optimization;
-  if (!isSection(zero) || zero.stage !== 3 || !isSection(zero.offload_param)) return [];
-  const { device } = zero.offload_param;
-  if (device === undefined || device === 'none') return [];
-  return [
-    new DsError({
-      code: 'DS_CONFIG',
-      op: document.locate(['zero_optimization', 'offload_param', 'device']),
-      expected: '"none"',
-      got: JSON.stringify(device),
-      hint: 'Offloading weights is not supported yet: set it to "none" or leave the section out.',
-    }),
-  ];
 }

@@ -1,5 +1,6 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
-import type { ResolvedConfig } from '../../types/config.js';
+import type { ResolvedValues } from '../../types/config.js';
+import type { Draft } from './draft.js';
 
 /** A disagreement: where it is, in the words of a DsError. */
 export interface Violation {
@@ -10,7 +11,7 @@ export interface Violation {
 }
 
 /** Types and ranges are right and defaults are filled in when a rule runs. */
-export type Rule = (config: ResolvedConfig) => Violation | null;
+export type Rule = (config: ResolvedValues) => Violation | null;
 
 /** Weights have one 16-bit format. */
 const onePrecision: Rule = ({ fp16, bf16 }) =>
@@ -68,10 +69,32 @@ const warmupEndsBeforeTotal: Rule = ({ scheduler }) =>
       }
     : null;
 
+/** Weights are offloaded at stage 3, which is not there yet; below it the section has no effect. */
+const weightsStayOnDevice: Rule = ({ zero_optimization: { stage, offload_param } }) =>
+  stage === 3 && offload_param.device !== 'none'
+    ? {
+        path: ['zero_optimization', 'offload_param', 'device'],
+        expected: '"none"',
+        got: JSON.stringify(offload_param.device),
+        hint: 'Offloading weights is not supported yet: set it to "none" or leave the section out.',
+      }
+    : null;
+
 export const rules: readonly Rule[] = [
   onePrecision,
   offloadNeedsStage,
   initialScaleAboveMinimum,
   adamWIsDecoupled,
   warmupEndsBeforeTotal,
+  weightsStayOnDevice,
 ];
+
+/** Refuses in `draft` what the rules find in `config`, its values with all defaults. */
+export function applyRules(draft: Draft, config: ResolvedValues): void {
+  for (const rule of rules) {
+    const violation = rule(config);
+    if (!violation) continue;
+    const { path, ...refusal } = violation;
+    draft.refuse(path, refusal);
+  }
+}

@@ -8,7 +8,8 @@ export interface Triad {
   gradient_accumulation_steps: number;
 }
 
-const NAMES = [
+/** In the order of the formula. */
+export const triadKeys = [
   'train_batch_size',
   'train_micro_batch_size_per_gpu',
   'gradient_accumulation_steps',
@@ -60,7 +61,7 @@ function complete(given: Partial<Triad>, worldSize: number): Triad {
 }
 
 function mismatch(given: Partial<Triad>, triad: Triad, worldSize: number): DsError {
-  const [total, micro, steps] = NAMES.map(
+  const [total, micro, steps] = triadKeys.map(
     (name) => `${triad[name]}${given[name] === undefined ? ' (derived)' : ''}`,
   );
   const { train_micro_batch_size_per_gpu: perDevice, gradient_accumulation_steps: times } = given;

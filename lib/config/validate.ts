@@ -1,42 +1,73 @@
 // Types and ranges of single keys: schema.json through ajv, with errors that name the place and the
 // cure.
-import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js';
+import { Ajv2020, type ErrorObject, type ValidateFunction } from 'ajv/dist/2020.js';
 
-import { DsError } from '../errors.js';
-import type { ConfigDocument } from './parse.js';
-import { annotations, configSchema, isSection, type Schema, type Section } from './schema.js';
-import { closest } from './unknown-keys.js';
+import type { Draft } from './draft.js';
+import type { Path } from './parse.js';
+import {
+  annotations,
+  choices,
+  configSchema,
+  isSection,
+  resolveSchema,
+  type Schema,
+  typesOf,
+} from './schema.js';
+import { closest } from './suggestion.js';
 
-const ajv = new Ajv2020({
-  allErrors: true,
-  discriminator: true,
-  strict: true,
-  strictTypes: false,
-  strictRequired: false,
-  verbose: true,
-});
-for (const [keyword, schemaType] of Object.entries(annotations)) {
-  ajv.addKeyword({ keyword, schemaType });
+let compiled: ValidateFunction | null = null;
+
+/** Compiles the schema on first use: a program that reads no configuration pays nothing. */
+function validator(): ValidateFunction {
+  if (compiled) return compiled;
+  const ajv = new Ajv2020({
+    allErrors: true,
+    discriminator: true,
+    strict: true,
+    strictTypes: false,
+    strictRequired: false,
+    verbose: true,
+  });
+  for (const [keyword, schemaType] of Object.entries(annotations)) {
+    ajv.addKeyword({ keyword, schemaType });
+  }
+  compiled = ajv.compile(configSchema);
+  return compiled;
 }
-const check = ajv.compile(configSchema);
 
-/** Every violation of the schema in `value`, as DS_CONFIG errors. */
-export function schemaErrors(value: Section, document: ConfigDocument): DsError[] {
-  if (check(value)) return [];
-  return (check.errors ?? []).map((error) => toDsError(error, document));
+/** Refuses every violation of the schema in `draft`; "auto" has been judged before. */
+export function checkSchema(draft: Draft): void {
+  const check = validator();
+  if (!check(draft.value)) {
+    for (const error of check.errors ?? []) {
+      if (error.data !== 'auto' && !isBranch(error)) refuseViolation(draft, error);
+    }
+  }
+  draft.visit(({ section, key, path, schema }) => {
+    const value = section[key];
+    const isInteger = typeof value === 'number' && typesOf(schema).includes('integer');
+    if (!isInteger || Math.abs(value) <= 2 ** 63) return;
+    draft.refuse(path, { expected: 'an integer of at most 64 bits', got: String(value) });
+  });
 }
 
-function toDsError(error: ErrorObject, document: ConfigDocument): DsError {
-  const path = error.instancePath.split('/').slice(1);
+/** One alternative of an anyOf; the error of the anyOf itself speaks for all. */
+function isBranch(error: ErrorObject): boolean {
+  return error.schemaPath.includes('/anyOf/');
+}
+
+function refuseViolation(draft: Draft, error: ErrorObject): void {
+  const path: string[] = error.instancePath
+    .split('/')
+    .slice(1)
+    .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
   if (error.keyword === 'required') path.push(error.params.missingProperty);
   if (error.keyword === 'discriminator') path.push(error.params.tag);
   const got = error.keyword === 'discriminator' ? error.params.tagValue : error.data;
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: document.locate(path),
+  draft.refuse(path, {
     expected: expectation(error),
     got: error.keyword === 'required' ? 'nothing' : written(got),
-    hint: hintFor(error, got),
+    hint: hintFor(draft, path, { error, got }),
   });
 }
 
@@ -46,9 +77,11 @@ function expectation(error: ErrorObject): string {
     case 'type':
       return [params.type].flat().map(article).join(' or ');
     case 'enum':
-      return (params.allowedValues as unknown[]).map(written).join(', ');
     case 'discriminator':
-      return types(error).map(written).join(', ');
+      return names(error).map(written).join(', ');
+    case 'anyOf':
+    case 'oneOf':
+      return ((error.schema ?? []) as Schema[]).map(alternative).join(' or ');
     case 'minimum':
     case 'exclusiveMinimum':
     case 'maximum':
@@ -64,22 +97,44 @@ function expectation(error: ErrorObject): string {
   }
 }
 
-function hintFor(error: ErrorObject, got: unknown): string {
-  if (got === 'auto') return '"auto" is filled in by Hugging Face\'s Trainer; write a value here.';
-  if (typeof got === 'string' && Number.isFinite(Number(got)) && error.keyword === 'type') {
+function hintFor(
+  draft: Draft,
+  path: Path,
+  { error, got }: { error: ErrorObject; got: unknown },
+): string {
+  if (typeof got !== 'string') return '';
+  if (Number.isFinite(Number(got)) && error.keyword === 'type') {
     return `Write ${got} without quotes.`;
   }
-  const names = error.keyword === 'enum' ? error.params.allowedValues : types(error);
-  const isName = error.keyword === 'enum' || error.keyword === 'discriminator';
-  const guess = isName && typeof got === 'string' ? closest(got, names.filter(isString)) : '';
-  return guess ? `Did you mean "${guess}"?` : '';
+  const guess = closest(got, names(error).filter(isString));
+  if (guess) return `Did you mean "${guess}"?`;
+  const runsOn = draft.document.unquoted(draft.written(path));
+  return runsOn ? 'Without quotes a string runs to the end of its line: quote it.' : '';
 }
 
-/** The types among which a discriminator chooses: those that are there. */
-function types(error: ErrorObject): unknown[] {
-  const { oneOf = [] } = (error.parentSchema ?? {}) as Schema;
-  const named = oneOf.map((option) => option.properties?.type);
-  return named.filter((type) => !type?.dsUnsupportedValues).map((type) => type?.const);
+/** The values that an enum or a discriminator allows. */
+function names(error: ErrorObject): readonly unknown[] {
+  if (error.keyword === 'enum') return error.params.allowedValues;
+  if (error.keyword !== 'discriminator') return [];
+  const schema = error.parentSchema as Schema;
+  const refused = (schema.oneOf ?? []).flatMap((option) => {
+    const type = resolveSchema(option, undefined).properties?.[error.params.tag];
+    return Object.keys(type?.dsUnsupportedValues ?? {});
+  });
+  return choices(schema, error.params.tag).filter((name) => !refused.includes(String(name)));
+}
+
+function alternative(schema: Schema): string {
+  const resolved = resolveSchema(schema, undefined);
+  if ('const' in resolved) return written(resolved.const);
+  if (resolved.enum) return resolved.enum.map(written).join(', ');
+  const range = [
+    resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`,
+    resolved.exclusiveMinimum === undefined ? '' : ` > ${resolved.exclusiveMinimum}`,
+    resolved.maximum === undefined ? '' : ` <= ${resolved.maximum}`,
+    resolved.exclusiveMaximum === undefined ? '' : ` < ${resolved.exclusiveMaximum}`,
+  ];
+  return `${typesOf(resolved).map(article).join(' or ')}${range.filter(Boolean).join(',')}`;
 }
 
 function isString(value: unknown): value is string {

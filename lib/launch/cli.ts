@@ -3,8 +3,7 @@
 import { Command, InvalidArgumentError } from 'commander';
 
 import { version } from '../version.js';
-import { formatSystem, inspectSystem } from './env.js';
-import { validate } from './validate.js';
+import type { ValidateOptions } from './validate.js';
 
 function positiveInteger(text: string): number {
   const value = Number(text);
@@ -19,6 +18,7 @@ program
   .description('print what was found on this machine and what is missing')
   .option('--json', 'as JSON')
   .action(async ({ json }: { json?: boolean }) => {
+    const { formatSystem, inspectSystem } = await import('./env.js');
     const report = await inspectSystem();
     console.log(json ? JSON.stringify(report, null, 2) : formatSystem(report));
     if (!report.native) process.exitCode = 1;
@@ -29,11 +29,14 @@ program
   .description('check a ds_config.json and print what it resolves to')
   .argument('<file>')
   .option('--world-size <n>', 'ranks that train together', positiveInteger, 1)
+  .option('--explain', 'print where each value came from')
+  .option('--strict', 'take unknown keys as errors')
   .option('--json', 'as JSON')
-  .action((file: string, { worldSize, json = false }: { worldSize: number; json?: boolean }) => {
-    const { valid, text } = validate(file, worldSize, json);
-    if (valid || json) console.log(text);
-    else console.error(text);
+  .action(async (file: string, options: ValidateOptions) => {
+    const { validate } = await import('./validate.js');
+    const { valid, output, messages } = validate(file, options);
+    for (const message of messages) console.error(message);
+    if (output) console.log(output);
     if (!valid) process.exitCode = 1;
   });
 

@@ -1,27 +1,83 @@
 // `ds validate`: a configuration checked without a model, a device or training.
-import { checkConfig } from '../config/index.js';
+import { checkConfig, type Notice, originLine, whereabouts } from '../config/index.js';
+
+export interface ValidateOptions {
+  /** Ranks that train together. */
+  worldSize: number;
+  /** Unknown keys are errors. */
+  strict?: boolean;
+  /** One JSON object instead of lines. */
+  json?: boolean;
+  /** Where each value came from, beside it. */
+  explain?: boolean;
+}
 
 export interface Validation {
   valid: boolean;
-  /** What to print: errors and notices, or JSON. */
-  text: string;
+  /** The result: JSON, or the resolved configuration; "" when there is none. */
+  output: string;
+  /** One line for each notice and error; empty with `json`, which holds them. */
+  messages: readonly string[];
 }
 
-/** Resolves `file` for `worldSize` ranks and lists every error, or every notice and the result. */
-export function validate(file: string, worldSize: number, json: boolean): Validation {
-  const { config, errors } = checkConfig(file, { worldSize });
+/** Resolves `file` and lists every error, or every notice and the result. */
+export function validate(file: string, options: ValidateOptions): Validation {
+  const { worldSize, strict = false, json = false, explain = false } = options;
+  const { config, origins, notices, errors } = checkConfig(file, { worldSize, strict });
   const valid = config !== null;
+  const { notices: _lines, ...values } = config ?? { notices: [] };
   if (json) {
-    const faults = errors.map(({ code, op, expected, got, hint }) => {
-      return { code, op, expected, got, hint };
-    });
-    return { valid, text: JSON.stringify({ valid, errors: faults, config }, null, 2) };
+    const report = {
+      valid,
+      config: config && values,
+      origins,
+      notices: notices.map((notice) => ({
+        kind: notice.kind,
+        ...placed(notice),
+        text: notice.text,
+      })),
+      errors: errors.map((error) => {
+        const { code, op, expected, got, hint } = error;
+        return { code, op, ...placed(error), expected, got, hint };
+      }),
+    };
+    return { valid, output: JSON.stringify(report, null, 2), messages: [] };
   }
-  if (!config) {
-    const lines = errors.map((error) => `error: ${error.message}`);
-    return { valid, text: lines.join('\n') };
-  }
-  const { notices, ...values } = config;
-  const lines = notices.map((notice) => `note: ${notice}`);
-  return { valid, text: [...lines, JSON.stringify(values, null, 2)].join('\n') };
+  const messages = [
+    ...notices.map((notice) => message(notice, label(notice), notice.text)),
+    ...errors.map((error) => {
+      const { expected, got, hint } = error;
+      return message(error, 'error', `expected ${expected}, got ${got}. ${hint}`.trim());
+    }),
+  ];
+  if (!config) return { valid, output: '', messages };
+  if (!explain) return { valid, output: JSON.stringify(values, null, 2), messages };
+  const lines = Object.entries(origins).map(([path, origin]) => {
+    return `${path} = ${JSON.stringify(valueAt(values, path))}  (${originLine(origin)})`;
+  });
+  return { valid, output: lines.join('\n'), messages };
+}
+
+/** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */
+function message({ file, place, path }: Where, kind: string, text: string): string {
+  const subject = kind === 'error' && path !== '' ? `${path}:` : path;
+  const position = file ? `${whereabouts(file, place, '')}: ` : '';
+  return `${position}${kind}: ${[subject, text].filter(Boolean).join(' ')}`;
+}
+
+type Where = Pick<Notice, 'path' | 'file' | 'place'>;
+
+function placed({ path, file, place }: Where) {
+  return { path, file, line: place?.line ?? null, column: place?.column ?? null };
+}
+
+/** Unknown keys are likely mistakes; the rest is for information. */
+function label({ kind }: Notice): string {
+  return kind === 'unknown' || kind === 'advice' ? 'warning' : 'note';
+}
+
+function valueAt(values: object, path: string): unknown {
+  return path
+    .split('.')
+    .reduce<unknown>((section, key) => (section as Record<string, unknown>)[key], values);
 }

@@ -54,24 +54,32 @@ describe('ds env', () => {
 });
 
 describe('ds validate', () => {
-  test('prints notices and the resolved configuration', () => {
+  test('prints the resolved configuration, and notices beside it', () => {
     const path = config('{ "train_batch_size": 8, "sparse_gradients": true }');
-    const { status, stdout } = ds(['validate', path, '--world-size', '4']);
+    const { status, stdout, stderr } = ds(['validate', path, '--world-size', '4']);
     expect(status).toBe(0);
-    expect(stdout).toMatch(/^note: ds_config.json:1:26: sparse_gradients has no effect/);
-    expect(stdout).toContain('"train_micro_batch_size_per_gpu": 2');
+    expect(stderr).toMatch(/\/ds_config.json:1:26: note: sparse_gradients has no effect/);
+    expect(JSON.parse(stdout)).toMatchObject({ train_micro_batch_size_per_gpu: 2 });
   });
 
   test('lists every error with its place and fails', () => {
     const path = config('{\n  "train_batch_size": 0,\n  "wandb": { "enabled": true }\n}');
     const { status, stdout, stderr } = ds(['validate', path]);
     expect({ status, stdout }).toEqual({ status: 1, stdout: '' });
-    expect(stderr).toMatch(/^error: ds_config.json:2:3: train_batch_size: expected a value >= 1/m);
-    expect(stderr).toMatch(/^error: ds_config.json:3:3: wandb: .*not supported yet/m);
-    const json = ds(['validate', path, '--json']);
-    expect(json.status).toBe(1);
-    expect(JSON.parse(json.stdout)).toMatchObject({ valid: false, config: null });
-    expect(JSON.parse(json.stdout).errors).toHaveLength(2);
+    expect(stderr).toMatch(/ds_config.json:2:3: error: train_batch_size: expected a value >= 1/);
+    expect(stderr).toMatch(/ds_config.json:3:3: error: wandb: .*not supported yet/);
+    expect(stderr).not.toContain('    at ');
+  });
+
+  test('takes --explain, --strict and --json', () => {
+    const path = config('{ "train_batch_size": 8, "train_batchsize": 8 }');
+    const explained = ds(['validate', path, '--explain']);
+    expect(explained.status).toBe(0);
+    expect(explained.stdout).toMatch(/^train_batch_size = 8 {2}\(.*ds_config.json:1:3\)$/m);
+    const strict = ds(['validate', path, '--strict', '--json']);
+    expect(strict.status).toBe(1);
+    expect(JSON.parse(strict.stdout)).toMatchObject({ valid: false, config: null });
+    expect(JSON.parse(strict.stdout).errors).toHaveLength(1);
   });
 
   test('a bad option is refused', () => {

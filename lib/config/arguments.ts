@@ -1,0 +1,69 @@
+// The command-line arguments of DeepSpeed's programs: --deepspeed and --deepspeed_config FILE.
+import { DsError } from '../errors.js';
+import type { ConfigArguments } from './source.js';
+
+/** What is used of a command-line parser; commander's Command is one. */
+export interface OptionRegistry {
+  option(flags: string, description: string): unknown;
+}
+
+const OPTIONS = [
+  ['--deepspeed', 'train with the engine (read by the program itself)'],
+  ['--deepspeed_config <file>', 'the ds_config.json to read'],
+  ['--deepscale', 'deprecated: --deepspeed'],
+  ['--deepscale_config <file>', 'deprecated: --deepspeed_config'],
+] as const;
+
+/**
+ * Adds the options to `command` and returns it; its parsed options are the `args` of initialize().
+ */
+export function addConfigArguments<Command extends OptionRegistry>(command: Command): Command {
+  for (const [flags, description] of OPTIONS) command.option(flags, description);
+  return command;
+}
+
+export interface ParsedArguments {
+  /** The `args` of initialize(). */
+  args: ConfigArguments;
+  /** Everything else, in order. */
+  rest: string[];
+}
+
+/**
+ * Picks the options out of a plain argument list such as process.argv.slice(2). Takes `--name FILE`,
+ * `--name=FILE`, and dashes for underscores; nothing after `--`. Throws DS_ARGUMENT for a missing
+ * file.
+ */
+export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
+  const args: { -readonly [Key in keyof ConfigArguments]: ConfigArguments[Key] } = {};
+  const rest: string[] = [];
+  for (let i = 0; i < argv.length; ++i) {
+    const word = argv[i] as string;
+    if (word === '--') return { args, rest: [...rest, ...argv.slice(i)] };
+    const [flag = '', inline] = split(word);
+    const name = flag.replaceAll('-', '_').replace(/^__/, '--');
+    if (name === '--deepspeed' || name === '--deepscale') args.deepspeed = true;
+    else if (name === '--deepspeed_config' || name === '--deepscale_config') {
+      const file = inline ?? argv[++i];
+      if (!file || file.startsWith('--')) throw missingFile(flag);
+      args[name === '--deepspeed_config' ? 'deepspeed_config' : 'deepscale_config'] = file;
+    } else rest.push(word);
+  }
+  return { args, rest };
+}
+
+/** "--name=value" to its two parts. */
+function split(word: string): [flag: string, value?: string] {
+  const equals = word.startsWith('--') ? word.indexOf('=') : -1;
+  return equals < 0 ? [word] : [word.slice(0, equals), word.slice(equals + 1)];
+}
+
+function missingFile(flag: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: flag,
+    expected: 'the path of a ds_config.json',
+    got: 'nothing',
+    hint: `Write ${flag} ds_config.json.`,
+  });
+}

@@ -1,0 +1,161 @@
+// "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
+import type { DsConfig } from '../../types/config.js';
+import { canonicalOptimizer } from './coerce.js';
+import { renameKeys } from './deprecated.js';
+import { Draft } from './draft.js';
+import { dotted, type Path, readDocument } from './parse.js';
+import { lists, type Schema } from './schema.js';
+
+/** What a program knows of its model and of the training it plans; what is missing fills nothing. */
+export interface AutoSources {
+  model?: {
+    /** Width of the residual stream, from which bucket sizes follow. */
+    hiddenSize?: number;
+  };
+  training?: {
+    lr?: number;
+    /** Rate at the start of the warm-up; default 0. */
+    minLr?: number;
+    betas?: readonly [number, number];
+    eps?: number;
+    weightDecay?: number;
+    /** Updates. */
+    warmupSteps?: number;
+    /** Updates, warm-up included. */
+    totalSteps?: number;
+    maxGradNorm?: number;
+    perDeviceBatchSize?: number;
+    accumulationSteps?: number;
+    fp16?: boolean;
+    bf16?: boolean;
+  };
+}
+
+interface Filler {
+  /** The name of the source, for origins and errors. */
+  of: string;
+  value: (sources: AutoSources) => unknown;
+}
+
+type Training = NonNullable<AutoSources['training']>;
+
+const training = (name: keyof Training): Filler => {
+  return { of: `training.${name}`, value: (sources) => sources.training?.[name] };
+};
+
+const hidden = (of: string, size: (hiddenSize: number) => number): Filler => {
+  const value = ({ model }: AutoSources) =>
+    model?.hiddenSize === undefined ? undefined : Math.floor(size(model.hiddenSize));
+  return { of, value };
+};
+
+/** By canonical path without `stage3_`. Source: Transformers, integrations/deepspeed.py. */
+const FILLERS: Partial<Record<string, Filler>> = {
+  train_micro_batch_size_per_gpu: training('perDeviceBatchSize'),
+  gradient_accumulation_steps: training('accumulationSteps'),
+  gradient_clipping: training('maxGradNorm'),
+  'optimizer.params.lr': training('lr'),
+  'optimizer.params.betas': training('betas'),
+  'optimizer.params.eps': training('eps'),
+  'optimizer.params.weight_decay': training('weightDecay'),
+  'scheduler.params.warmup_min_lr': {
+    of: 'training.minLr',
+    value: ({ training: given }) => given && (given.minLr ?? 0),
+  },
+  'scheduler.params.warmup_max_lr': training('lr'),
+  'scheduler.params.warmup_num_steps': training('warmupSteps'),
+  'scheduler.params.total_num_steps': training('totalSteps'),
+  'fp16.enabled': training('fp16'),
+  'bf16.enabled': training('bf16'),
+  'zero_optimization.reduce_bucket_size': hidden('model.hiddenSize^2', (h) => h * h),
+  'zero_optimization.prefetch_bucket_size': hidden('0.9 model.hiddenSize^2', (h) => 0.9 * h * h),
+  'zero_optimization.param_persistence_threshold': hidden('10 model.hiddenSize', (h) => 10 * h),
+};
+
+const BATCH = ['train_batch_size', 'train_micro_batch_size_per_gpu', 'gradient_accumulation_steps'];
+
+/** Sections in which DeepSpeed reads "auto" as "not given". */
+const DROPS_AUTO = [
+  'bf16',
+  'comet',
+  'comms_logger',
+  'compile',
+  'csv_monitor',
+  'fp16',
+  'hybrid_engine',
+  'tensor_parallel',
+  'tensorboard',
+  'timers',
+  'wandb',
+  'weight_quantization',
+  'zero_optimization',
+];
+
+/**
+ * `config` with every "auto" that Hugging Face fills filled from `sources`; in the sections where
+ * DeepSpeed reads "auto" as "not given", the others are left out. Throws one DS_CONFIG that names all that
+ * remain, and the first of any other error.
+ */
+export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
+  const draft = new Draft(readDocument(config));
+  canonicalOptimizer(draft);
+  renameKeys(draft);
+  fillAuto(draft, sources);
+  const [first] = draft.errors;
+  if (first) throw first;
+  return draft.value as DsConfig;
+}
+
+/** The step behind resolveAuto. */
+export function fillAuto(draft: Draft, sources: AutoSources): void {
+  const unfilled: { path: Path; needs: string }[] = [];
+  draft.visit(({ section, key, path, schema }) => {
+    if (section[key] !== 'auto' || hasOwnMeaning(schema)) return;
+    const filler = FILLERS[dotted(path).replace('.stage3_', '.')];
+    const value = filler?.value(sources);
+    if (filler && value !== undefined) {
+      section[key] = structuredClone(value);
+      draft.made.set(dotted(path), { from: 'auto', of: filler.of });
+    } else if (DROPS_AUTO.includes(String(path[0]))) {
+      delete section[key];
+      draft.note('auto', path, 'is "auto": the default applies.');
+    } else {
+      unfilled.push({ path, needs: filler ? `needs ${filler.of}` : 'nothing fills it' });
+    }
+  });
+  refuseUnfilled(
+    draft,
+    unfilled.filter(({ path }) => !leavesToDerive(draft, path)),
+  );
+}
+
+/** Takes out an "auto" batch size where another one determines it. */
+function leavesToDerive({ value }: Draft, path: Path): boolean {
+  const sizes = [value.train_batch_size, value.train_micro_batch_size_per_gpu];
+  const key = dotted(path);
+  if (!BATCH.includes(key) || sizes.every((size) => size === undefined || size === 'auto')) {
+    return false;
+  }
+  delete value[key];
+  return true;
+}
+
+/** "auto" is a choice of its own, or text. */
+function hasOwnMeaning(schema: Schema): boolean {
+  return !schema.dsAuto && (lists(schema, 'auto') || schema.type === 'string');
+}
+
+function refuseUnfilled(draft: Draft, unfilled: readonly { path: Path; needs: string }[]): void {
+  const [first] = unfilled;
+  if (!first) return;
+  const names = unfilled.map(({ path, needs }) => {
+    const { path: name, place } = draft.where(path);
+    const at = place ? ` at ${place.line}:${place.column}` : '';
+    return `${name}${at} (${needs})`;
+  });
+  draft.refuse(first.path, {
+    expected: 'a value, or a source that fills "auto"',
+    got: `"auto" in ${names.join(', ')}`,
+    hint: 'Write values, or give what they need as `auto` to resolveConfig.',
+  });
+}

@@ -1,0 +1,78 @@
+// Values in another type's clothes: "500", "true", 1 for true, as DeepSpeed's typed sections take
+// them, and names in another case.
+import type { Draft } from './draft.js';
+import { dotted } from './parse.js';
+import { choices, declared, isSection, lists, type Schema, typesOf } from './schema.js';
+
+const INTEGER = /^[+-]?\d+(\.0*)?$/;
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
+const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
+const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
+
+/** Numbers for which DeepSpeed refuses true and false, which it reads as 1 and 0 elsewhere. */
+const NEVER_BOOLEAN = ['fp16.loss_scale', 'fp16.loss_scale_window', 'fp16.min_loss_scale'];
+
+/**
+ * Writes optimizer.type as the schema does, whatever its case: what its section may hold depends on
+ * it.
+ */
+export function canonicalOptimizer(draft: Draft): void {
+  const { optimizer } = draft.value;
+  const schema = declared(draft.schema, 'optimizer');
+  if (!schema || !isSection(optimizer)) return;
+  optimizer.type = inItsCase(optimizer.type, choices(schema, 'type'));
+}
+
+/** Gives the values of `draft` the types of the schema, with one notice for each that it changes. */
+export function coerceValues(draft: Draft): void {
+  draft.visit(({ section, key, path, schema }) => {
+    const value = section[key];
+    const name = dotted(path);
+    if (schema.dsAnyCase) section[key] = inItsCase(value, schema.enum ?? []);
+    else if (name === 'steps_per_print' && isInfinite(value)) section[key] = null;
+    else if (typeof value === 'boolean' && NEVER_BOOLEAN.includes(name)) return;
+    else {
+      const changed = coerced(value, schema);
+      if (changed === value) return;
+      section[key] = changed;
+      draft.note('coerced', path, `is read as ${changed}, not as ${JSON.stringify(value)}.`);
+    }
+  });
+}
+
+/** `value` in a type that `schema` takes; `value` itself where it has one or cannot get one. */
+export function coerced(value: unknown, schema: Schema): unknown {
+  const types = typesOf(schema);
+  if (lists(schema, value) || types.length === 0) return value;
+  if (typeof value === 'string') return isText(schema) ? value : fromText(value, types);
+  const numeric = types.includes('integer') || types.includes('number');
+  if (typeof value === 'boolean' && !types.includes('boolean') && numeric) return Number(value);
+  const isSwitch = types.includes('boolean') && !numeric;
+  return isSwitch && (value === 0 || value === 1) ? value === 1 : value;
+}
+
+/** Takes any text, not only that of an enum. */
+function isText(schema: Schema): boolean {
+  return [schema.type].flat().includes('string');
+}
+
+function fromText(text: string, types: readonly string[]): unknown {
+  const trimmed = text.trim();
+  if (types.includes('number') && NUMBER.test(trimmed)) return Number(trimmed);
+  if (types.includes('integer') && INTEGER.test(trimmed)) return Number(trimmed);
+  const word = trimmed.toLowerCase();
+  if (types.includes('boolean') && TRUE.includes(word)) return true;
+  if (types.includes('boolean') && FALSE.includes(word)) return false;
+  return text;
+}
+
+function inItsCase(value: unknown, names: readonly unknown[]): unknown {
+  if (typeof value !== 'string') return value;
+  const same = (name: unknown) => String(name).toLowerCase() === value.toLowerCase();
+  return names.find((name) => name !== null && same(name)) ?? value;
+}
+
+/** Accelerate's way of saying never. */
+function isInfinite(value: unknown): boolean {
+  return value === Number.POSITIVE_INFINITY || /^(inf|infinity)$/i.test(String(value));
+}

@@ -1,0 +1,122 @@
+// A configuration on its way from what was written to what is obeyed: its values, where each came
+// from, and what there is to say about them.
+import { ConfigError, type Place, whereabouts } from './config-error.js';
+import { type ConfigDocument, dotted, type Path } from './parse.js';
+import {
+  configSchema,
+  declared,
+  isSection,
+  resolveSchema,
+  type Schema,
+  type Section,
+} from './schema.js';
+
+export type NoticeKind =
+  | 'unknown' // a key that neither DeepSpeed nor this library has
+  | 'no-effect' // a key that is accepted and changes nothing
+  | 'deprecated' // an old name
+  | 'coerced' // "500" for 500
+  | 'auto' // "auto" where only the default can stand for it
+  | 'advice'; // allowed, but probably not meant
+
+/** One line that the user should see; not an error. */
+export interface Notice {
+  readonly kind: NoticeKind;
+  /** The dotted path of the key, as the user wrote it. */
+  readonly path: string;
+  readonly file: string | null;
+  readonly place: Place | null;
+  /** What there is to say, without the place: a sentence whose subject is the key. */
+  readonly text: string;
+}
+
+/** "ds_config.json:3:5: fp16.enabled has no effect: ..." */
+export function noticeLine({ file, place, path, text }: Notice): string {
+  return `${whereabouts(file, place, path)} ${text}`;
+}
+
+export interface Refusal {
+  expected: string;
+  got: string;
+  hint?: string;
+}
+
+/** A key that the schema declares, in the section that holds it. */
+export interface Site {
+  readonly section: Section;
+  readonly key: string;
+  readonly path: Path;
+  /** Resolved for the value. */
+  readonly schema: Schema;
+}
+
+/** By line and column; without places, as they came. */
+export function byPlace(a: { place: Place | null }, b: { place: Place | null }): number {
+  if (!a.place || !b.place) return 0;
+  return a.place.line - b.place.line || a.place.column - b.place.column;
+}
+
+/** Owns `value`, which the passes change in place. */
+export class Draft {
+  readonly value: Section;
+  readonly notices: Notice[] = [];
+  readonly errors: ConfigError[] = [];
+  /** Dotted paths whose value the file does not hold, and what it was made of. */
+  readonly made = new Map<string, { from: 'auto' | 'derived'; of: string }>();
+  private readonly moves: { to: string; from: Path }[] = [];
+
+  constructor(
+    readonly document: ConfigDocument,
+    readonly schema: Schema = configSchema,
+  ) {
+    this.value = document.value;
+  }
+
+  /** Remembers that the value at `to` was written at `from`. */
+  moved(from: Path, to: Path): void {
+    this.moves.push({ to: dotted(to), from: this.written(from) });
+  }
+
+  /** The path under which the user wrote what is now at `path`. */
+  written(path: Path): Path {
+    for (let length = path.length; length > 0; --length) {
+      const move = this.moves.find(({ to }) => to === dotted(path.slice(0, length)));
+      if (move) return [...move.from, ...path.slice(length)];
+    }
+    return path;
+  }
+
+  note(kind: NoticeKind, path: Path, text: string): void {
+    this.notices.push({ kind, ...this.where(path), text });
+  }
+
+  refuse(path: Path, refusal: Refusal): void {
+    this.errors.push(new ConfigError({ ...this.where(path), ...refusal }));
+  }
+
+  /** Where the user finds `path`. */
+  where(path: Path): { path: string; file: string | null; place: Place | null } {
+    const written = this.written(path);
+    const { file, place } = this.document;
+    return { path: dotted(written), file, place: place(written) };
+  }
+
+  /**
+   * Visits every key that the schema declares and the configuration has, sections before what they
+   * hold; a visitor that answers false keeps out of the section.
+   */
+  visit(visitor: (site: Site) => unknown): void {
+    const enter = (section: Section, schema: Schema, path: Path): void => {
+      for (const key of Object.keys(section)) {
+        const property = declared(schema, key);
+        if (!property) continue;
+        const here = [...path, key];
+        const resolved = resolveSchema(property, section[key]);
+        if (visitor({ section, key, path: here, schema: resolved }) === false) continue;
+        const item = section[key];
+        if (isSection(item)) enter(item, resolveSchema(property, item), here);
+      }
+    };
+    enter(this.value, this.schema, []);
+  }
+}

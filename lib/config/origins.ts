@@ -1,0 +1,48 @@
+// Where each value of a resolved configuration came from.
+import { whereabouts } from './config-error.js';
+import type { Draft } from './draft.js';
+import { dotted, type Path } from './parse.js';
+import { isSection, type Section } from './schema.js';
+
+/**
+ * `file`: read from a file (`at` is "file:line:column") or from an object; `name` is there when the user wrote
+ * another name than today's. `default`: from the schema. `auto` and `derived`: made of `of`.
+ */
+export type Origin =
+  | { readonly from: 'file'; readonly at: string | null; readonly name?: string }
+  | { readonly from: 'default' }
+  | { readonly from: 'auto' | 'derived'; readonly of: string };
+
+/** By dotted path, for every value that is not a section. */
+export type Origins = Readonly<Record<string, Origin>>;
+
+/** The origins of all values in `config`, which `draft` became; `given` is what was written. */
+export function originsOf(config: Section, draft: Draft, given: Section): Origins {
+  const origins: Record<string, Origin> = {};
+  const visit = (section: Section, written: unknown, path: Path): void => {
+    for (const [key, item] of Object.entries(section)) {
+      const here = [...path, key];
+      const source = isSection(written) ? written[key] : undefined;
+      if (isSection(item) && Object.keys(item).length > 0) visit(item, source, here);
+      else origins[dotted(here)] = originOf(draft, here, source !== undefined);
+    }
+  };
+  visit(config, given, []);
+  return origins;
+}
+
+function originOf(draft: Draft, path: Path, given: boolean): Origin {
+  const made = draft.made.get(dotted(path));
+  if (made) return made;
+  if (!given) return { from: 'default' };
+  const { path: name, file, place } = draft.where(path);
+  const at = file && whereabouts(file, place, '');
+  return name === dotted(path) ? { from: 'file', at } : { from: 'file', at, name };
+}
+
+/** "ds_config.json:3:5", "default", "derived from ...". */
+export function originLine(origin: Origin): string {
+  if (origin.from === 'default') return 'default';
+  if (origin.from !== 'file') return `${origin.from}: ${origin.of}`;
+  return `${origin.at ?? 'given'}${origin.name ? ` as ${origin.name}` : ''}`;
+}

@@ -1,0 +1,61 @@
+// Which configuration initialize() reads: the one given to it, or the one named by the arguments of
+// the program.
+import type { DsConfig } from '../../types/config.js';
+import { DsError } from '../errors.js';
+
+/** The program's arguments, as addConfigArguments or parseConfigArguments leave them. */
+export interface ConfigArguments {
+  readonly deepspeed?: boolean;
+  readonly deepspeed_config?: string;
+  readonly deepspeedConfig?: string;
+  /** Old name of deepspeed_config. */
+  readonly deepscale_config?: string;
+}
+
+export interface ConfigSources {
+  config?: string | DsConfig | null;
+  /** Old name of `config`. */
+  configParams?: string | DsConfig | null;
+  args?: ConfigArguments | null;
+}
+
+export interface ConfigSource {
+  /** For resolveConfig. */
+  config: string | DsConfig;
+  /** One line for each old name that was used. */
+  notices: readonly string[];
+}
+
+/**
+ * The one configuration among `sources`, as deepspeed.initialize chooses it. Throws DS_ARGUMENT for
+ * none, and for more than one.
+ */
+export function configSource({ config, configParams, args }: ConfigSources): ConfigSource {
+  const given = [
+    { name: 'config', value: config },
+    { name: 'configParams', value: configParams },
+    { name: 'args.deepspeed_config', value: args?.deepspeed_config },
+    { name: 'args.deepspeedConfig', value: args?.deepspeedConfig },
+    { name: 'args.deepscale_config', value: args?.deepscale_config },
+  ].filter(({ value }) => value !== undefined && value !== null);
+  const [only, second] = given;
+  if (!only?.value || second) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'initialize',
+      expected: 'one configuration: config, or args with --deepspeed_config',
+      got: given.length === 0 ? 'none' : given.map(({ name }) => name).join(' and '),
+      hint: second
+        ? 'Keep one of them.'
+        : 'Pass `config`: the path of a ds_config.json, or the object itself.',
+    });
+  }
+  const renamed = RENAMED[only.name];
+  const notices = renamed ? [`${only.name} is deprecated: use ${renamed}.`] : [];
+  return { config: only.value, notices };
+}
+
+const RENAMED: Partial<Record<string, string>> = {
+  configParams: 'config',
+  'args.deepscale_config': 'args.deepspeed_config',
+};

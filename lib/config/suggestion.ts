@@ -1,0 +1,35 @@
+// "Did you mean": the known word closest to a mistyped one.
+
+/**
+ * The candidate within two edits of `word`; else the one that has all its words ("warmup_steps" in
+ * "warmup_num_steps"); else the one within a third of its length in edits; "" when there is none.
+ */
+export function closest(word: string, candidates: readonly string[]): string {
+  const lower = word.toLowerCase();
+  const loose = Math.floor(word.length / 3);
+  const distances = candidates.map((candidate) => editDistance(lower, candidate.toLowerCase()));
+  const least = Math.min(...distances);
+  const nearest = candidates[distances.indexOf(least)] ?? '';
+  if (least <= Math.min(2, loose)) return nearest;
+  const parts = lower.split('_');
+  const longer = candidates.filter((candidate) => {
+    const words = candidate.toLowerCase().split('_');
+    return parts.length > 1 && parts.every((part) => words.includes(part));
+  });
+  if (longer.length === 1) return longer[0] as string;
+  return least <= loose ? nearest : '';
+}
+
+/** Insertions, deletions and substitutions from `a` to `b` (Levenshtein 1966). */
+function editDistance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; ++i) {
+    const next = [i];
+    for (let j = 1; j <= b.length; ++j) {
+      const replaced = (row[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      next.push(Math.min(replaced, (row[j] as number) + 1, (next[j - 1] as number) + 1));
+    }
+    row = next;
+  }
+  return row[b.length] as number;
+}

@@ -1,0 +1,77 @@
+// Keys of DeepSpeed that change nothing here (one notice) or are not there yet (an error), unless
+// they are off.
+import { isDeepStrictEqual } from 'node:util';
+
+import type { Draft } from './draft.js';
+import { declared, isSection, resolveSchema, type Schema } from './schema.js';
+
+/** Judges the keys of `draft` by the schema's dsNoEffect, dsUnsupported and dsUnsupportedValues. */
+export function judgeSupport(draft: Draft): void {
+  draft.visit(({ section, key, path, schema }) => {
+    const value = section[key];
+    const idle = isOff(value) || isDefault(value, schema);
+    if (schema.dsUnsupported) {
+      if (!idle) {
+        const hint = `It is not supported yet: ${schema.dsUnsupported}. Remove it or switch it off.`;
+        draft.refuse(path, { expected: offValue(value, schema), got: shown(value), hint });
+      }
+      delete section[key];
+      return false;
+    }
+    if (schema.dsNoEffect) {
+      if (!idle) draft.note('no-effect', path, `has no effect: ${schema.dsNoEffect}.`);
+      if (isOff(value) && !isDefault(value, schema)) delete section[key];
+      return false;
+    }
+    const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
+    const reason = reasons.get(String(value));
+    if (reason) {
+      const hint = `This value is not supported yet: ${reason}.`;
+      draft.refuse(path, { expected: supported(schema), got: shown(value), hint });
+      delete section[key];
+    }
+    return true;
+  });
+}
+
+/** Off in every spelling: false, null, or a section that says enabled: false or device: "none". */
+function isOff(value: unknown): boolean {
+  if (isSection(value)) return value.enabled === false || value.device === 'none';
+  return value === false || value === null;
+}
+
+/**
+ * Whether `value` says what would hold without it; of a section, all that the schema declares in it. A
+ * section that is off by default and is not switched on says nothing.
+ */
+function isDefault(value: unknown, schema: Schema): boolean {
+  if (!isSection(value) || !schema.properties) {
+    return 'default' in schema && isDeepStrictEqual(value, schema.default);
+  }
+  const enabled = declared(schema, 'enabled');
+  if (enabled && value.enabled === undefined && enabled.default === false) return true;
+  return Object.entries(value).every(([key, item]) => {
+    const property = declared(schema, key);
+    return !property || isDefault(item, resolveSchema(property, item));
+  });
+}
+
+function offValue(value: unknown, schema: Schema): string {
+  if (isSection(value) && declared(schema, 'enabled')) return '"enabled": false';
+  if (isSection(value) && declared(schema, 'device')) return '"device": "none"';
+  if (isSection(value)) return 'no such section';
+  const { default: fallback } = schema;
+  return fallback === undefined
+    ? 'null or no such key'
+    : `${JSON.stringify(fallback)}, the default`;
+}
+
+function supported(schema: Schema): string {
+  const refused = Object.keys(schema.dsUnsupportedValues ?? {});
+  const allowed = (schema.enum ?? []).filter((value) => !refused.includes(String(value)));
+  return allowed.map((value) => JSON.stringify(value)).join(', ') || 'another value';
+}
+
+function shown(value: unknown): string {
+  return isSection(value) ? 'a section that is on' : JSON.stringify(value);
+}
