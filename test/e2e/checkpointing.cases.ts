@@ -100,8 +100,10 @@ function gradientCase(mode: Mode, dtype: 'f32' | 'bf16'): Case {
   };
 }
 
-function trainingCase(mode: Mode, precision: Precision, offload: boolean): Case {
-  const place = offload ? 'offloaded' : 'resident';
+type Place = 'resident' | 'offloaded' | 'speculative';
+
+function trainingCase(mode: Mode, precision: Precision, place: Place): Case {
+  const where = { offload: place !== 'resident', speculative: place === 'speculative' };
   return {
     name: `training with checkpointing (${mode.name}) equals none, ${precision}, ${place}, 4 steps`,
     async run(device) {
@@ -110,7 +112,7 @@ function trainingCase(mode: Mode, precision: Precision, offload: boolean): Case 
         model: TinyOptions['model'],
       ): Promise<[number[], Map<string, string>]> => {
         const engine = await tinyEngine(
-          { precision, offload, dropout: 0.1, accumulation: 2, model: { layers, ...model } },
+          { precision, ...where, dropout: 0.1, accumulation: 2, model: { layers, ...model } },
           device,
         );
         const losses = trainTiny(engine, 0, 4);
@@ -128,6 +130,7 @@ function trainingCase(mode: Mode, precision: Precision, offload: boolean): Case 
 
 export const cases: Case[] = [
   ...modes.flatMap((mode) => [gradientCase(mode, 'f32'), gradientCase(mode, 'bf16')]),
-  ...modes.map((mode) => trainingCase(mode, 'bf16', true)),
-  trainingCase(modes[0] as Mode, 'bf16', false),
+  ...modes.map((mode) => trainingCase(mode, 'bf16', 'offloaded')),
+  ...modes.slice(0, 3).map((mode) => trainingCase(mode, 'fp32', 'speculative')),
+  trainingCase(modes[0] as Mode, 'bf16', 'resident'),
 ];

@@ -4,6 +4,7 @@ import { DsError } from '../../lib/errors.js';
 import { nn } from '../../lib/index.js';
 
 import type { Device } from '../../lib/runtime/device.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
 import {
   checkpoint,
   checkpointing,
@@ -160,7 +161,38 @@ const inputCases: Case[] = [
   },
 ];
 
+/** Takes memory of this shape, as if from under a copy that still runs, and fills it with NaN. */
+function poison(shape: readonly number[], device: Device): void {
+  const memory = Tensor.empty(shape, 'f32', device);
+  kernels.fill({ out: memory, value: Number.NaN });
+  memory.dispose();
+}
+
 const lifetimeCases: Case[] = [
+  ...bothStores(
+    'memory that segments give up is used again at once, 12 large segments',
+    (device) => {
+      const shape = [device.kind === 'cpu' ? 64 : 4096, 512];
+      const [x, w] = [leaf(shape, device), leaf([512, 512], device)];
+      equalsPlain(
+        [x, w],
+        (run) => {
+          let y = x.sin();
+          for (let i = 0; i < 12; ++i) {
+            const next = run((a: Tensor) => {
+              poison(shape, device);
+              return linear(a, w).tanh();
+            }, y);
+            y.dispose();
+            poison(shape, device);
+            y = next;
+          }
+          return y.square().sum();
+        },
+        device,
+      );
+    },
+  ),
   ...bothStores('segments that no backward uses are freed, one on its way back too', (device) => {
     const x = leaf([64, 64], device);
     const chain = (): Tensor =>
@@ -261,7 +293,21 @@ const optionCases: Case[] = [
       rejects({ numberCheckpoints: 1.5 }, 'DS_ARGUMENT');
       rejects({ number_checkpoint: 3 }, 'DS_ARGUMENT');
       rejects({ contiguousCheckpointing: true }, 'DS_CONFIG');
+      rejects({ partition_activations: true }, 'DS_CONFIG');
       assert.equal(checkpointing.isConfigured(), false);
+    },
+  },
+  {
+    name: 'a section that asks for nothing leaves the configuration alone',
+    run() {
+      const nothing = { enabled: true, number_checkpoints: null, profile: false };
+      checkpointing.configureFromSection(nothing);
+      assert.equal(checkpointing.isConfigured(), false);
+      checkpointing.configureFromSection({ ...nothing, number_checkpoints: 2 });
+      assert.equal(checkpointing.isConfigured(), true);
+      checkpointing.configureFromSection(nothing);
+      assert.equal(checkpointing.isConfigured(), true);
+      checkpointing.reset();
     },
   },
   {

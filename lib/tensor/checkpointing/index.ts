@@ -4,6 +4,7 @@ export {
   type ActivationCheckpointingSection,
   type CheckpointingOptions,
   configure,
+  configureFromSection,
   isConfigured,
   reset,
   times,

@@ -13,9 +13,9 @@ import {
 
 /** What configure() takes; DeepSpeed's defaults. */
 export interface CheckpointingOptions {
-  /** Of no effect, with a notice: there are no model-parallel ranks to split activations over. */
+  /** Not supported yet: there are no model-parallel ranks to split activations over. */
   partitionActivations?: boolean;
-  /** Of no effect, with a notice: memory comes from a pool. Needs the options DeepSpeed needs. */
+  /** Not supported yet: each activation keeps its own memory, from a pool. */
   contiguousCheckpointing?: boolean;
   /** Segments that a model is cut into; null (default): every layer is one. */
   numberCheckpoints?: number | null;
@@ -35,9 +35,13 @@ export interface ActivationCheckpointingSection {
   cpu_checkpointing?: boolean;
   synchronize_checkpoint_boundary?: boolean;
   profile?: boolean;
+  /** Found in tutorials; DeepSpeed does not read it either. */
+  enabled?: boolean;
 }
 
-const sectionKeys: Record<keyof ActivationCheckpointingSection, keyof CheckpointingOptions> = {
+type SectionKey = Exclude<keyof ActivationCheckpointingSection, 'enabled'>;
+
+const sectionKeys: Record<SectionKey, keyof CheckpointingOptions> = {
   partition_activations: 'partitionActivations',
   contiguous_memory_optimization: 'contiguousCheckpointing',
   number_checkpoints: 'numberCheckpoints',
@@ -62,8 +66,8 @@ export function currentPolicy(): CheckpointPolicy {
 /**
  * Chooses how checkpoint() keeps and watches segments from now on, as deepspeed.checkpointing
  * .configure does; segments recorded before keep what they were recorded with. Takes options, or
- * the section of a ds_config.json under its own names. Throws DS_ARGUMENT, and DS_CONFIG where
- * contiguous_memory_optimization lacks what it needs.
+ * the section of a ds_config.json under its own names. Throws DS_ARGUMENT for unknown or wrong ones,
+ * DS_CONFIG for what is not supported yet.
  */
 export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
   const options = toOptions(given);
@@ -78,6 +82,15 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
     watch: synchronize ? new SynchronizedWatch(watch) : watch,
     numberCheckpoints,
   };
+}
+
+/**
+ * configure(section), but only when the section asks for something: a model trained without one
+ * keeps what its user has configured.
+ */
+export function configureFromSection(section: ActivationCheckpointingSection): void {
+  const { enabled: _unread, ...rest } = section;
+  if (Object.values(rest).some((value) => value !== false && value != null)) configure(rest);
 }
 
 /** Whether configure() has been called since the start or the last reset(). */
@@ -105,7 +118,8 @@ function toOptions(given: object): CheckpointingOptions {
   const options: Record<string, unknown> = {};
   const known = new Set<string>(Object.values(sectionKeys));
   for (const [key, value] of Object.entries(given)) {
-    const name = sectionKeys[key as keyof ActivationCheckpointingSection] ?? key;
+    if (key === 'enabled') continue;
+    const name = sectionKeys[key as SectionKey] ?? key;
     if (!known.has(name)) throw badOption(`one of ${[...known].join(', ')}`, key);
     options[name] = value;
   }
@@ -113,36 +127,27 @@ function toOptions(given: object): CheckpointingOptions {
 }
 
 function check(options: CheckpointingOptions): void {
-  const {
-    numberCheckpoints: count = null,
-    partitionActivations,
-    contiguousCheckpointing,
-  } = options;
+  const { numberCheckpoints: count = null } = options;
   if (count !== null && !(Number.isInteger(count) && count > 0)) {
     throw badOption('numberCheckpoints a positive integer, or null', String(count));
   }
-  if (contiguousCheckpointing && !(partitionActivations && count !== null)) {
+  for (const [key, reason] of Object.entries(unsupported)) {
+    if (!options[key as keyof typeof unsupported]) continue;
     throw new DsError({
       code: 'DS_CONFIG',
-      op: 'activation_checkpointing.contiguous_memory_optimization',
-      expected: 'partition_activations and number_checkpoints beside it',
-      got: `${partitionActivations ?? false} and ${count}`,
-      hint: 'Leave it out: it has no effect here, memory comes from a pool.',
+      op: `checkpointing.configure ${key}`,
+      expected: 'false',
+      got: 'true',
+      hint: `Leave it out: ${reason}.`,
     });
   }
-  if (partitionActivations) {
-    notice('partition_activations', 'there are no model-parallel ranks to split activations over');
-  }
-  if (contiguousCheckpointing) {
-    notice('contiguous_memory_optimization', 'memory comes from a pool that does not fragment');
-  }
 }
+
+const unsupported = {
+  partitionActivations: 'there is no model parallelism yet',
+  contiguousCheckpointing: 'each activation keeps its own memory, from a pool',
+} as const;
 
 function badOption(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: 'checkpointing.configure', expected, got });
-}
-
-function notice(key: string, reason: string): void {
-  const text = `activation_checkpointing.${key} has no effect: ${reason}`;
-  process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }

@@ -109,14 +109,17 @@ class TimedSegment implements WatchedSegment {
     return Object.values(this.spans).every(({ end }) => end.done);
   }
 
-  /** Milliseconds of a half, 0 when it did not run; frees its events. Call it once. */
-  take(half: 'forward' | 'recompute'): number {
+  /** Milliseconds of a half that has passed, 0 when it did not run. */
+  milliseconds(half: 'forward' | 'recompute'): number {
     const span = this.spans[half];
-    if (!span) return 0;
-    const milliseconds = span.end.since(span.start);
-    span.start.dispose();
-    span.end.dispose();
-    return milliseconds;
+    return span ? span.end.since(span.start) : 0;
+  }
+
+  dispose(): void {
+    for (const { start, end } of Object.values(this.spans)) {
+      start.dispose();
+      end.dispose();
+    }
   }
 
   private time<T>(half: 'forward' | 'recompute', body: () => T): T {
@@ -139,6 +142,7 @@ export class ProfilingWatch implements SegmentWatch {
   private alive = 0;
   private next = 0;
   private ended: TimedSegment[] = [];
+  private disposed = false;
   private readonly totals = new Map<number, SegmentTimes>();
 
   constructor(private readonly observer: SegmentObserver | null) {}
@@ -148,7 +152,8 @@ export class ProfilingWatch implements SegmentWatch {
     if (this.alive++ === 0) this.next = 0;
     return new TimedSegment(device, this.next++, (segment) => {
       this.alive--;
-      this.ended.push(segment);
+      if (this.disposed) segment.dispose();
+      else this.ended.push(segment);
     });
   }
 
@@ -163,9 +168,11 @@ export class ProfilingWatch implements SegmentWatch {
       }));
   }
 
-  /** Frees the events that the device has passed; the rest go with the process. */
+  /** Reports what the device has passed and drops the rest. */
   dispose(): void {
     this.report();
+    this.disposed = true;
+    for (const segment of this.ended.splice(0)) segment.dispose();
   }
 
   private report(): void {
@@ -174,9 +181,10 @@ export class ProfilingWatch implements SegmentWatch {
     for (const segment of passed) {
       const run: SegmentRun = {
         segment: segment.number,
-        forwardMs: segment.take('forward'),
-        recomputeMs: segment.take('recompute'),
+        forwardMs: segment.milliseconds('forward'),
+        recomputeMs: segment.milliseconds('recompute'),
       };
+      segment.dispose();
       this.add(run);
       this.observer?.(run);
     }
