@@ -2,7 +2,7 @@
 import { type DsConfig, initialize } from '../lib/index.js';
 import { models } from '../lib/nn/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
-import { Tensor } from '../lib/tensor/index.js';
+import { checkpointing, Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
 import { median, quantile } from './report.js';
 
@@ -12,10 +12,15 @@ function randomTokens(count: number, vocabulary: number): Int32Array {
 
 const warmUp = 4;
 
+function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
+  return checkpoint === 'selective' ? 'selective' : checkpoint === 'true';
+}
+
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
  * next step counts, work left over does not.
- * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--checkpoint] [--precision bf16] [--steps 10] [--cap GiB]
+ * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--precision bf16] [--steps 10] [--cap GiB]
+ * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
  * [--accumulate N] [--clip 1.0] [--device auto]
  */
 export async function trainBench(options: Options): Promise<object> {
@@ -38,9 +43,13 @@ export async function trainBench(options: Options): Promise<object> {
       : { stage: 0 },
   };
   const name = options.model ?? '124M';
+  checkpointing.configure({
+    numberCheckpoints: options.segments ? Number(options.segments) : null,
+    cpuCheckpointing: options['cpu-checkpointing'] === 'true',
+  });
   const model = new models.GPT2({
     ...models.GPT2.config(name),
-    activationCheckpointing: options.checkpoint === 'true',
+    activationCheckpointing: checkpointMode(options),
   });
   const { engine } = await initialize({ model, config, device });
   const shape = [batch, seq];
@@ -76,7 +85,9 @@ export async function trainBench(options: Options): Promise<object> {
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
     placement: engine.parts.placement.constructor.name,
-    checkpoint: options.checkpoint === 'true',
+    checkpoint: options.checkpoint ?? false,
+    segments: options.segments ?? null,
+    cpu_checkpointing: options['cpu-checkpointing'] === 'true',
     tokens_per_second: (batch * seq * accumulation * 1000) / mean,
     step_ms: {
       mean,
