@@ -17,13 +17,13 @@ template <class G>
 struct Step {
   const G* grad;
   const float* control;
-  AdamWConstants constants;
+  AdamWRule rule;
 };
 
 template <class G>
-Step<G> step_of(const View& grad, const View& control, const AdamWScalars& rule) {
+Step<G> step_of(const View& grad, const View& control, const AdamWScalars& scalars) {
   if (!grad) return {};
-  return {grad.as<G>(), control.as<float>(), adamw_constants(rule)};
+  return {grad.as<G>(), control.as<float>(), AdamWRule::of(scalars)};
 }
 
 /// weight may be previous.grad: each thread reads an element before it writes it.
@@ -37,13 +37,12 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = first; i < n; i += int64_t{gridDim.x} * kThreads) {
     float p = master[i], m = moment1[i], v = moment2[i];
     if (commit) {
-      adamw_update(previous.constants, previous.control[0], to_float(previous.grad[i]), p, m, v);
+      previous.rule.update(previous.control[0], to_float(previous.grad[i]), p, m, v);
       master[i] = p;
       moment1[i] = m;
       moment2[i] = v;
     }
-    if (speculate)
-      adamw_update(next.constants, next.control[0], to_float(next.grad[i]), p, m, v);
+    if (speculate) next.rule.update(next.control[0], to_float(next.grad[i]), p, m, v);
     if (weight) weight[i] = from_float<W>(p);
   }
 }

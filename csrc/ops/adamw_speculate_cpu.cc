@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "../cpu/rows.h"
-#include "adamw_cpu.h"
+#include "adamw_rule.h"
+#include "update_range_cpu.h"
 
 namespace ds::cpu {
 namespace {
@@ -42,33 +42,32 @@ void check(const AdamWSpeculate& op) {
 /// A step of one of the two gradients; absent or skipped ones have no `grad`.
 template <class G>
 struct Step {
-  Step(const View& gradient, const View& control, const AdamWScalars& rule) {
+  Step(const View& gradient, const View& control, const AdamWScalars& scalars) {
     if (!gradient || control.as<float>()[1] == 0.0f) return;
     grad = gradient.as<G>();
     factor = control.as<float>()[0];
-    constants = adamw_constants(rule);
+    rule = AdamWRule::of(scalars);
   }
 
   const G* grad = nullptr;
   float factor = 0;
-  AdamWConstants constants{};
+  AdamWRule rule{};
 };
 
 template <class G, class W>
 void run_range(const AdamWSpeculate& op, const Step<G>& previous, const Step<G>& next,
                int64_t begin, int64_t end) {
-  static UpdateBlock* const update_block = choose_update_block();
   const FlushDenormals flush;
-  alignas(64) float grad[kAdamWBlock], p_tried[kAdamWBlock], m_tried[kAdamWBlock],
-      v_tried[kAdamWBlock];
-  for (int64_t i = begin; i < end; i += kAdamWBlock) {
-    const int64_t count = std::min(kAdamWBlock, end - i);
+  alignas(64) float grad[kUpdateBlock], p_tried[kUpdateBlock], m_tried[kUpdateBlock],
+      v_tried[kUpdateBlock];
+  for (int64_t i = begin; i < end; i += kUpdateBlock) {
+    const int64_t count = std::min(kUpdateBlock, end - i);
     float* const p = op.master.as<float>() + i;
     float* const m = op.m.as<float>() + i;
     float* const v = op.v.as<float>() + i;
     if (previous.grad) {
       widen(previous.grad + i, grad, count);
-      update_block(previous.constants, previous.factor, grad, p, m, v, count);
+      update_values(previous.rule, previous.factor, grad, count, p, m, v);
     }
     const float* result = p;
     if (next.grad) {
@@ -76,7 +75,7 @@ void run_range(const AdamWSpeculate& op, const Step<G>& previous, const Step<G>&
       std::copy_n(m, count, m_tried);
       std::copy_n(v, count, v_tried);
       widen(next.grad + i, grad, count);
-      update_block(next.constants, next.factor, grad, p_tried, m_tried, v_tried, count);
+      update_values(next.rule, next.factor, grad, count, p_tried, m_tried, v_tried);
       result = p_tried;
     }
     if (op.weight) narrow(result, op.weight.as<W>() + i, count);
@@ -94,7 +93,7 @@ void run(const AdamWSpeculate& op, CpuContext& ctx) {
       if constexpr (!std::is_same_v<G, double> && !std::is_same_v<W, double>) {
         const Step<G> previous(op.previous, op.previous_control, op.previous_rule);
         const Step<G> next(op.next, op.next_control, op.next_rule);
-        ctx.pool.parallel_for(op.master.numel(), kAdamWGrain, [&](int64_t begin, int64_t end) {
+        ctx.pool.parallel_for(op.master.numel(), kUpdateGrain, [&](int64_t begin, int64_t end) {
           run_range<G, W>(op, previous, next, begin, end);
         });
       }
