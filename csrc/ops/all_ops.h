@@ -1,6 +1,7 @@
 // Every op's struct, for the two places that see them all: the binding and the back ends' tables.
 #pragma once
 
+#include "adagrad.h"
 #include "adamw.h"
 #include "adamw_speculate.h"
 #include "attention.h"
@@ -12,9 +13,11 @@
 #include "fill.h"
 #include "gather.h"
 #include "gradient_control.h"
+#include "lion.h"
 #include "matmul.h"
 #include "norm.h"
 #include "random.h"
 #include "reduce.h"
 #include "rope.h"
+#include "sgd.h"
 #include "softmax.h"

@@ -49,7 +49,10 @@
   ROW(SumOfSquares)      \
   ROW(GradientControl)   \
   ROW(AdamW)             \
-  ROW(AdamWSpeculate)
+  ROW(AdamWSpeculate)    \
+  ROW(Sgd)               \
+  ROW(Adagrad)           \
+  ROW(Lion)
 
 namespace ds {
 

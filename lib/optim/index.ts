@@ -1,8 +1,11 @@
 // The door of the optimizer room.
+export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
+export { Adam, type AdamOptions, DeepSpeedCPUAdam, FusedAdam } from './adam.js';
 export { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
 export { ConstantLr } from './constant.js';
 export { CosineAnnealingLr } from './cosine-annealing.js';
 export { ExponentialLr } from './exponential.js';
+export { Lion, type LionGroup, type LionOptions } from './lion.js';
 export {
   DynamicLossScaler,
   type DynamicLossScalerOptions,
@@ -17,6 +20,7 @@ export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
 export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 export type { LrSchedule, ScheduledGroup } from './schedule.js';
 export { ScheduleSet } from './schedule-set.js';
+export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 export { StepLr } from './step-decay.js';
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
 export { WarmupCosineLr } from './warmup-cosine.js';

@@ -6,6 +6,9 @@ import type { Stream } from '../runtime/stream.js';
 export interface UpdateKernels {
   adamW(args: kernels.AdamWArgs): void;
   adamWSpeculate(args: kernels.AdamWSpeculateArgs): void;
+  sgd(args: kernels.SgdArgs): void;
+  adagrad(args: kernels.AdagradArgs): void;
+  lion(args: kernels.LionArgs): void;
 }
 
 /** Runs on the device's compute stream. */
@@ -13,6 +16,9 @@ export function deviceKernels(): UpdateKernels {
   return {
     adamW: (args) => kernels.adamW(args),
     adamWSpeculate: (args) => kernels.adamWSpeculate(args),
+    sgd: (args) => kernels.sgd(args),
+    adagrad: (args) => kernels.adagrad(args),
+    lion: (args) => kernels.lion(args),
   };
 }
 
@@ -21,5 +27,8 @@ export function hostKernels(stream: Stream): UpdateKernels {
   return {
     adamW: (args) => kernels.adamWOnHost(args, stream),
     adamWSpeculate: (args) => kernels.adamWSpeculateOnHost(args, stream),
+    sgd: (args) => kernels.sgdOnHost(args, stream),
+    adagrad: (args) => kernels.adagradOnHost(args, stream),
+    lion: (args) => kernels.lionOnHost(args, stream),
   };
 }

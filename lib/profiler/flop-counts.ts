@@ -85,6 +85,9 @@ const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
   GradientControl: nothing,
   AdamW: nothing,
   AdamWSpeculate: nothing,
+  Sgd: nothing,
+  Adagrad: nothing,
+  Lion: nothing,
 };
 
 /** The work of op number `op` with the arguments of its kernel function. */

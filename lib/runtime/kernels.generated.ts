@@ -1452,6 +1452,160 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
   callOnHost(33, stream);
 }
 
+/**
+ * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ *   without momentum: d = g; otherwise
+ *   buffer = g at the first update, then momentum * buffer + (1 - dampening) * g;
+ *   d = nesterov ? g + momentum * buffer : buffer;
+ * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+ */
+export interface SgdArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** optional [n] f32, updated; absent: no momentum */
+  momentumBuffer: View | null;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  weightDecay: number;
+  /** read with momentum_buffer */
+  momentum: number;
+  /** read with momentum_buffer */
+  dampening: number;
+  /** read with momentum_buffer */
+  nesterov: boolean;
+  /** the buffer is written and not read */
+  first: boolean;
+}
+
+function putSgd(args: SgdArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.momentumBuffer, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.weightDecay;
+  block[at++] = args.momentum;
+  block[at++] = args.dampening;
+  block[at++] = args.nesterov ? 1 : 0;
+  block[at] = args.first ? 1 : 0;
+}
+
+export function sgd(
+  args: SgdArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putSgd(args);
+  call(34, stream, args);
+}
+
+export function sgdOnHost(args: SgdArgs, stream: Stream): void {
+  putSgd(args);
+  callOnHost(34, stream);
+}
+
+/**
+ * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ *   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
+ * Denormals are flushed to zero on every back end.
+ */
+export interface AdagradArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  sum: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  /** that of this update, lr / (1 + (t - 1) lr_decay) */
+  lr: number;
+  eps: number;
+  weightDecay: number;
+}
+
+function putAdagrad(args: AdagradArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.sum, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.eps;
+  block[at] = args.weightDecay;
+}
+
+export function adagrad(
+  args: AdagradArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAdagrad(args);
+  call(35, stream, args);
+}
+
+export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
+  putAdagrad(args);
+  callOnHost(35, stream);
+}
+
+/**
+ * An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
+ *   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g;
+ * weight = p rounded to its dtype. sign(0) is 0, as in the paper (DeepSpeed's kernels move such a
+ * parameter by lr); NaN stays NaN. Denormals are flushed to zero on every back end.
+ */
+export interface LionArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  beta1: number;
+  beta2: number;
+  weightDecay: number;
+}
+
+function putLion(args: LionArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.beta1;
+  block[at++] = args.beta2;
+  block[at] = args.weightDecay;
+}
+
+export function lion(
+  args: LionArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putLion(args);
+  call(36, stream, args);
+}
+
+export function lionOnHost(args: LionArgs, stream: Stream): void {
+  putLion(args);
+  callOnHost(36, stream);
+}
+
 /** The arguments of each op, by its name. */
 export interface OpArgs {
   Fill: FillArgs;
@@ -1488,6 +1642,9 @@ export interface OpArgs {
   GradientControl: GradientControlArgs;
   AdamW: AdamWArgs;
   AdamWSpeculate: AdamWSpeculateArgs;
+  Sgd: SgdArgs;
+  Adagrad: AdagradArgs;
+  Lion: LionArgs;
 }
 
 /** Op names in table order; the index is the native op id. */
@@ -1526,4 +1683,7 @@ export const opNames = [
   'GradientControl',
   'AdamW',
   'AdamWSpeculate',
+  'Sgd',
+  'Adagrad',
+  'Lion',
 ] as const;

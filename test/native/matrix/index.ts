@@ -13,6 +13,7 @@ import type { MatrixCase } from './harness.js';
 import { cases as lookup } from './lookup.js';
 import { cases as matmul } from './matmul.js';
 import { cases as norm } from './norm.js';
+import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as reduce } from './reduce.js';
 import { cases as softmax } from './softmax.js';
 
@@ -29,6 +30,7 @@ export const opCases: readonly MatrixCase[] = [
   ...attention,
   ...adamw,
   ...adamwSpeculate,
+  ...optimizerRules,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...gradients, ...errors, ...big];

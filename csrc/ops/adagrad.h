@@ -1,0 +1,23 @@
+// Adagrad over a flat range of parameters, with L2 weight decay.
+// Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
+#pragma once
+
+#include "../core/view.h"
+
+namespace ds {
+
+/// An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+///   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
+/// Denormals are flushed to zero on every back end.
+struct Adagrad {
+  View master;   // [n] f32, updated
+  View sum;      // [n] f32, updated
+  View grad;     // [n] f32, f16 or bf16
+  View weight;   // optional [n] f32, f16 or bf16: the copy that the model computes with
+  View control;  // [4] f32, see GradientControl
+  double lr;     // that of this update, lr / (1 + (t - 1) lr_decay)
+  double eps;
+  double weight_decay;
+};
+
+}  // namespace ds

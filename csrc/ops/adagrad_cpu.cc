@@ -1,0 +1,11 @@
+// Adagrad on the CPU.
+#include "adagrad_rule.h"
+#include "update_range_cpu.h"
+
+namespace ds::cpu {
+
+void run(const Adagrad& op, CpuContext& ctx) {
+  update_range(AdagradRule::of(op), op, {op.sum}, ctx);
+}
+
+}  // namespace ds::cpu

@@ -1,0 +1,11 @@
+// Lion on the CPU.
+#include "lion_rule.h"
+#include "update_range_cpu.h"
+
+namespace ds::cpu {
+
+void run(const Lion& op, CpuContext& ctx) {
+  update_range(LionRule::of(op), op, {op.m}, ctx);
+}
+
+}  // namespace ds::cpu

@@ -1,0 +1,64 @@
+// Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
+import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+export interface AdagradGroup extends ParamGroup {
+  lrDecay: number;
+  eps: number;
+  /** What the sums start with. */
+  initialAccumulatorValue: number;
+}
+
+export interface AdagradOptions {
+  /** Default 1e-2. */
+  lr?: number;
+  /** Update number t, from 1, has the rate lr / (1 + (t - 1) lrDecay). Default 0. */
+  lrDecay?: number;
+  /** Added to the gradient, times the parameter. Default 0. */
+  weightDecay?: number;
+  /** Default 0. */
+  initialAccumulatorValue?: number;
+  /** Default 1e-10. */
+  eps?: number;
+}
+
+/**
+ * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact sequence of operations
+ * stands in csrc/ops/adagrad_rule.h.
+ */
+export class Adagrad implements Optimizer<AdagradGroup> {
+  readonly name = 'Adagrad';
+  readonly groups: AdagradGroup[];
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<AdagradGroup>, options: AdagradOptions = {}) {
+    const { lr = 1e-2, lrDecay = 0, weightDecay = 0, eps = 1e-10 } = options;
+    const { initialAccumulatorValue = 0 } = options;
+    const defaults = { lr, lrDecay, weightDecay, initialAccumulatorValue, eps };
+    this.groups = makeGroups<AdagradGroup>('Adagrad', params, defaults);
+  }
+
+  initialState(group: number): { sum: number } {
+    return { sum: (this.groups[group] as AdagradGroup).initialAccumulatorValue };
+  }
+
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<AdagradGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, master, grad, weight, state, control } = tensors;
+    const { lr, lrDecay, eps, weightDecay } = settings.groups[group] as AdagradGroup;
+    kernels.adagrad({
+      master,
+      sum: state.sum!,
+      grad,
+      weight,
+      control,
+      lr: lr / (1 + (settings.step - 1) * lrDecay),
+      eps,
+      weightDecay,
+    });
+  }
+}

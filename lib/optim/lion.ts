@@ -1,0 +1,56 @@
+// Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
+import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+export interface LionGroup extends ParamGroup {
+  betas: readonly [number, number];
+}
+
+export interface LionOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Share of the momentum in the step and in the next momentum. Default [0.9, 0.999], as DeepSpeed; the paper has 0.99. */
+  betas?: readonly [number, number];
+  /** Decoupled. Default 0. */
+  weightDecay?: number;
+}
+
+/**
+ * p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g, with sign(0) = 0. The exact sequence of
+ * operations stands in csrc/ops/lion_rule.h.
+ */
+export class Lion implements Optimizer<LionGroup> {
+  readonly name = 'Lion';
+  readonly groups: LionGroup[];
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<LionGroup>, options: LionOptions = {}) {
+    const { lr = 1e-3, betas = [0.9, 0.999], weightDecay = 0 } = options;
+    this.groups = makeGroups<LionGroup>('Lion', params, { lr, betas, weightDecay });
+  }
+
+  initialState(): { exp_avg: number } {
+    return { exp_avg: 0 };
+  }
+
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<LionGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, master, grad, weight, state, control } = tensors;
+    const { lr, betas, weightDecay } = settings.groups[group] as LionGroup;
+    kernels.lion({
+      master,
+      m: state.exp_avg!,
+      grad,
+      weight,
+      control,
+      lr,
+      beta1: betas[0],
+      beta2: betas[1],
+      weightDecay,
+    });
+  }
+}

@@ -1,0 +1,76 @@
+// Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of torch.optim.SGD.
+import { DsError } from '../errors.js';
+import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+export interface SgdGroup extends ParamGroup {
+  momentum: number;
+  dampening: number;
+  nesterov: boolean;
+}
+
+export interface SgdOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Default 0: no momentum, and no state. */
+  momentum?: number;
+  /** The buffer takes 1 - dampening of each gradient but the first. Default 0. */
+  dampening?: number;
+  /** Added to the gradient, times the parameter. Default 0. */
+  weightDecay?: number;
+  /** Steps by g + momentum * buffer. Default false. */
+  nesterov?: boolean;
+}
+
+/**
+ * g += wd p; buffer = momentum * buffer + (1 - dampening) g, which starts as g; p -= lr * buffer, or by the gradient
+ * where there is no momentum. The exact sequence of operations stands in csrc/ops/sgd_rule.h.
+ */
+export class Sgd implements Optimizer<SgdGroup> {
+  readonly name = 'SGD';
+  readonly groups: SgdGroup[];
+
+  /** Throws DS_ARGUMENT, see makeGroups, and where nesterov has no momentum or a dampening. */
+  constructor(params: ParamsOf<SgdGroup>, options: SgdOptions = {}) {
+    const { lr = 1e-3, momentum = 0, dampening = 0, weightDecay = 0, nesterov = false } = options;
+    const defaults = { lr, momentum, dampening, weightDecay, nesterov };
+    this.groups = makeGroups<SgdGroup>('SGD', params, defaults);
+    this.groups.forEach(requireNesterovMomentum);
+  }
+
+  initialState(group: number): { momentum_buffer?: number } {
+    return (this.groups[group] as SgdGroup).momentum === 0 ? {} : { momentum_buffer: 0 };
+  }
+
+  update(tensors: UpdateTensors, settings: UpdateSettings<SgdGroup>, kernels: UpdateKernels): void {
+    const { group, master, grad, weight, state, control } = tensors;
+    const { lr, weightDecay, momentum, dampening, nesterov } = settings.groups[group] as SgdGroup;
+    kernels.sgd({
+      master,
+      momentumBuffer: state.momentum_buffer ?? null,
+      grad,
+      weight,
+      control,
+      lr,
+      weightDecay,
+      momentum,
+      dampening,
+      nesterov,
+      first: settings.step === 1,
+    });
+  }
+}
+
+/** As torch.optim.SGD. */
+function requireNesterovMomentum(group: SgdGroup, index: number): void {
+  const { nesterov, momentum, dampening } = group;
+  if (!nesterov || (momentum > 0 && dampening === 0)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `SGD group ${index}`,
+    expected: 'a momentum above 0 and a dampening of 0 with nesterov',
+    got: `momentum ${momentum}, dampening ${dampening}`,
+    hint: 'Set momentum, for example to 0.9, or leave nesterov out.',
+  });
+}
