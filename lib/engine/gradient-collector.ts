@@ -27,7 +27,7 @@ export class GradientCollector {
   microSteps = 0;
   private pass: Pass | null = null;
   private inNoSync = false;
-  /** The factor that the gradients of this step carry; null before its first backward. */
+  /** The factor that this rank's gradients carry; null before the step's first backward. */
   private carried: number | null = null;
   /** What the loss of the coming loss.backward() was multiplied with; null when nobody said. */
   private applied: number | null = null;
@@ -54,9 +54,9 @@ export class GradientCollector {
     return !this.inNoSync && this.accumulation.completes(this.microSteps);
   }
 
-  /** The factor that this step's gradients carry. */
+  /** The factor that this step's gradients carry once they are reduced. */
   get gradientScale(): number {
-    return this.carried as number;
+    return (this.carried as number) * this.parts.stage.gradientFactor;
   }
 
   /** Runs `body`, which runs the backward of a loss that carries `lossScale` / divisor. */
@@ -144,7 +144,7 @@ export class GradientCollector {
     this.carried = carried;
     this.pass = pass;
     const { units, placement, plan } = this.parts;
-    if (this.boundary) placement.prepare(plan(carried));
+    if (this.boundary) placement.prepare(plan(this.gradientScale));
     for (const unit of units) unit.expect({ streaming: pass === 'engine' });
   }
 

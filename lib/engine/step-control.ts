@@ -66,8 +66,9 @@ export class StepControl {
 
   /** Adds a partition's complete gradient to the norm, in the order of `stream`. */
   add(partition: Partition, stream: Stream): void {
-    const out = this.slots.get(partition) as Tensor;
-    kernels.sumOfSquares({ x: partition.grad as Tensor, out }, stream);
+    const x = sliceFlat(partition.grad as Tensor, partition.counted);
+    kernels.sumOfSquares({ x, out: this.slots.get(partition) as Tensor }, stream);
+    x.release();
   }
 
   /** Adds a micro-batch's loss, one f32 element, to the step's. */

@@ -16,6 +16,9 @@ export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
  * moved it elsewhere before: a large model then never exists twice.
  */
 export class Parameter extends Tensor {
+  /** Where the values belong while they are not here. */
+  private vacant: string | null = null;
+
   constructor(
     shape: readonly number[],
     private readonly init: Initializer,
@@ -26,6 +29,7 @@ export class Parameter extends Tensor {
   }
 
   override get buffer(): Buffer {
+    if (this.vacant) throw absent(this.vacant);
     if (!this.isMaterialized && !this.isDisposed) this.materialize();
     return this.memory;
   }
@@ -57,9 +61,16 @@ export class Parameter extends Tensor {
    */
   place({ buffer, dtype, offset }: Place): void {
     this.rehome(buffer.retain());
+    this.vacant = null;
     const mutable = this as { dtype: DType; offset: number };
     mutable.dtype = dtype;
     mutable.offset = offset;
+  }
+
+  /** Gives the memory up: the values are elsewhere until place(); `home` names where they belong. */
+  vacate(home: string): void {
+    this.rehome(Buffer.released);
+    this.vacant = home;
   }
 
   /** Moves the values, the initial ones included, to memory of its own. Throws DS_DTYPE. */
@@ -90,4 +101,14 @@ export class Parameter extends Tensor {
     this.init(values);
     values.release();
   }
+}
+
+function absent(home: string): DsError {
+  return new DsError({
+    code: 'DS_RELEASED',
+    op: `a parameter of ${home}`,
+    expected: 'its values on this rank',
+    got: 'a shard of them (ZeRO stage 3)',
+    hint: 'Use it inside the forward of its module.',
+  });
 }

@@ -6,11 +6,12 @@ import type { Placement } from './placement.js';
 import type { Stage } from './stage.js';
 import { sliceFlat } from './unit.js';
 
-/** Blocks until everything is in place. Device memory beyond the result: one parameter in f32. */
+/** Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32. */
 export function adoptModel(stage: Stage, placement: Placement): void {
   for (const partition of stage.partitions) {
     placement.adopt(partition);
     partition.unit.adopt((slot, values) => writePieces(placement, partition, slot, values));
+    stage.adopted(partition.unit);
   }
   placement.synchronize();
 }

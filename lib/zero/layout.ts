@@ -37,14 +37,17 @@ export interface UnitLayout {
   groups: readonly GroupRange[];
   /** Elements between parameters that belong to none: gradients must be zero there. */
   gaps: readonly Range[];
-  /** Total elements, a multiple of slotAlignment. */
+  /** Total elements, a multiple of slotAlignment times the number of shards. */
   numel: number;
 }
 
-const alignUp = (n: number): number => Math.ceil(n / slotAlignment) * slotAlignment;
+const alignUp = (n: number, unit = slotAlignment): number => Math.ceil(n / unit) * unit;
 
-/** Lays parameters out one after the other, those of one optimizer group together, order kept otherwise. */
-export function layoutUnit(parameters: readonly ParameterShape[]): UnitLayout {
+/**
+ * Lays parameters out one after the other, those of one optimizer group together, order kept otherwise. The end is
+ * padded so that `shards` equal parts are aligned as well.
+ */
+export function layoutUnit(parameters: readonly ParameterShape[], shards = 1): UnitLayout {
   const ordered = [...parameters].sort((a, b) => a.group - b.group);
   const slots: Slot[] = [];
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
@@ -65,7 +68,19 @@ export function layoutUnit(parameters: readonly ParameterShape[]): UnitLayout {
     last.numel += padded;
     end += padded;
   }
-  return { slots, groups, gaps, numel: end };
+  const total = alignUp(end, slotAlignment * shards);
+  const last = groups.at(-1);
+  if (last && total > end) {
+    gaps.push({ offset: end, numel: total - end });
+    last.numel += total - end;
+  }
+  return { slots, groups, gaps, numel: total };
+}
+
+/** The part of `numel` elements, a multiple of `shards`, that belongs to `rank`. */
+export function shardOf(numel: number, rank: number, shards: number): Range {
+  const size = numel / shards;
+  return { offset: rank * size, numel: size };
 }
 
 /** Part of one parameter inside a partition. */

@@ -23,6 +23,8 @@ export class Partition {
     readonly range: Range,
     /** [numel] in the weights' dtype: what an update of the partition writes. Owned. */
     readonly weights: Tensor,
+    /** The part of the gradient whose squares this rank adds to the norm, from the partition's start. */
+    readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
     this.ready = new Event(unit.device);

@@ -7,17 +7,20 @@ export class SingleRank implements Stage {
   readonly partitions: readonly Partition[];
   readonly rank = 0;
   readonly worldSize = 1;
+  readonly gradientFactor = 1;
   onReduced: Stage['onReduced'] = null;
   private readonly partitionOf = new Map<Unit, Partition>();
 
   constructor(units: readonly Unit[]) {
     this.partitions = units.map((unit) => {
       const whole = { offset: 0, numel: unit.layout.numel };
-      const partition = new Partition(unit, whole, unit.weights.retain());
+      const partition = new Partition(unit, whole, unit.allocate().retain());
       this.partitionOf.set(unit, partition);
       return partition;
     });
   }
+
+  adopted(): void {}
 
   acquire(): void {}
 

@@ -11,8 +11,12 @@ import type { Unit } from './unit.js';
 export interface Stage {
   readonly rank: number;
   readonly worldSize: number;
+  /** What reduced gradients are multiplied with, compared to the mean over the ranks. */
+  readonly gradientFactor: number;
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
+  /** The unit's initial weights have been written. */
+  adopted(unit: Unit): void;
   /** Compute work enqueued from now on may read the unit's weights. */
   acquire(unit: Unit): void;
   /** It no longer does, until the next acquire(). */

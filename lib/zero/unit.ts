@@ -24,12 +24,12 @@ export function sliceFlat(
 }
 
 /**
- * Owns the flat weights (weight dtype, on the device). The flat gradient exists from the first gradient
+ * Owns the flat weights (weight dtype, on the device) while they are here. The flat gradient exists from the first gradient
  * written in an accumulation step until dropGrad(); parameters nobody used count as zero.
  */
 export class Unit {
   readonly layout: UnitLayout;
-  readonly weights: Tensor;
+  private flat: Tensor | null = null;
   /** Flat gradient, weight dtype, or null. Complete once `onReady` has been called. */
   grad: Tensor | null = null;
   /** Called once per backward when every parameter's gradient is complete. */
@@ -45,35 +45,78 @@ export class Unit {
     /** The module whose forward reads these weights. */
     readonly module: Module,
     readonly parameters: readonly UnitParameter[],
-    dtype: DType,
+    readonly dtype: DType,
     readonly device: Device,
+    /** Into how many equal parts its flat buffers can be cut. */
+    shards = 1,
   ) {
-    this.layout = layoutUnit(
-      parameters.map(({ name: parameterName, parameter, group }) => ({
-        name: parameterName,
-        shape: parameter.shape,
-        group,
-      })),
-    );
-    this.weights = held(() => Tensor.empty([this.layout.numel], dtype, device));
-    kernels.fill({ out: this.weights, value: 0 });
+    const shapes = parameters.map(({ name: parameterName, parameter, group }) => ({
+      name: parameterName,
+      shape: parameter.shape,
+      group,
+    }));
+    this.layout = layoutUnit(shapes, shards);
+  }
+
+  /** Flat weights in the unit's dtype. Throws DS_RELEASED while they are not here. */
+  get weights(): Tensor {
+    if (this.flat) return this.flat;
+    throw new DsError({
+      code: 'DS_RELEASED',
+      op: `unit ${this.name}`,
+      expected: 'its weights on this rank',
+      got: 'a shard of them',
+      hint: 'Use them inside the forward of their module.',
+    });
+  }
+
+  get hasWeights(): boolean {
+    return this.flat !== null;
+  }
+
+  /** Allocates the flat weights, contents undefined but for zeros between parameters. */
+  allocate(): Tensor {
+    const { dtype, device, layout } = this;
+    const flat = held(() => Tensor.empty([layout.numel], dtype, device));
+    for (const gap of layout.gaps) zeroRange(flat, gap);
+    this.flat = flat;
+    return flat;
+  }
+
+  /** Makes the parameters views of flat weights that somebody else fills: `flat` is [numel], held by the unit from now. */
+  materialize(flat: Tensor): void {
+    this.flat = flat;
+    const { buffer, dtype, offset } = flat;
+    for (const slot of this.layout.slots) {
+      this.parameterOf(slot).place({ buffer, dtype, offset: offset + slot.offset });
+    }
+  }
+
+  /** Frees the flat weights in the order of the compute stream; the parameters have no values until materialize(). */
+  vacate(): void {
+    for (const { parameter } of this.parameters) parameter.vacate(this.name);
+    this.flat?.release();
+    this.flat = null;
   }
 
   parameterOf(slot: Slot): Parameter {
     return (this.parameters.find((p) => p.name === slot.name) as UnitParameter).parameter;
   }
 
-  /** Makes the parameters views of the flat weights; `onInitial` sees each one's initial values first, [numel] f32. */
+  /**
+   * Writes the parameters' values into the allocated flat weights, f32 rounded to the unit's dtype, and makes the
+   * parameters views of it; `onInitial` sees each one's values first, in their shape.
+   */
   adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
+    const { weights: flat } = this;
     for (const slot of this.layout.slots) {
       const parameter = this.parameterOf(slot);
       const initial = held(() => Tensor.empty(slot.shape, 'f32', this.device));
       parameter.writeInitial(initial);
       onInitial(slot, initial);
-      const place = sliceFlat(this.weights, slot, slot.shape);
+      const place = sliceFlat(flat, slot, slot.shape);
       kernels.copy({ in: initial, out: place });
-      const { buffer, dtype, offset } = place;
-      parameter.place({ buffer, dtype, offset });
+      parameter.place(place);
       initial.release();
       place.release();
       setGradTarget(parameter, () => this.gradPlace(slot));
@@ -122,18 +165,20 @@ export class Unit {
       setGradTarget(parameter, null);
       parameter.onGradReady = null;
     }
-    this.weights.release();
+    this.flat?.release();
+    this.flat = null;
   }
 
   /** Bytes of weights and of gradients while they exist. */
   get bytes(): { weights: number; gradients: number } {
-    const size = this.layout.numel * dtypeSize(this.weights.dtype);
-    return { weights: size, gradients: this.grad ? size : 0 };
+    const size = this.layout.numel * dtypeSize(this.dtype);
+    return { weights: this.flat ? size : 0, gradients: this.grad ? size : 0 };
   }
 
   private flatGrad(): Tensor {
     if (!this.grad) {
-      const grad = held(() => Tensor.emptyLike(this.weights));
+      const { dtype, device } = this;
+      const grad = held(() => Tensor.empty([this.layout.numel], dtype, device));
       for (const gap of this.layout.gaps) zeroRange(grad, gap);
       this.grad = grad;
     }
