@@ -18,7 +18,7 @@ import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
 import { SingleRank } from '../zero/single-rank.js';
 import { SpeculativeOffload } from '../zero/speculative-offload.js';
-import { Unit, type UnitParameter } from '../zero/unit.js';
+import { Unit, type UnitOptions, type UnitParameter } from '../zero/unit.js';
 import { managed, unmanaged } from './accumulation.js';
 import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
@@ -52,7 +52,7 @@ export function buildEngine(
   const optimizer = findOptimizer(module, config, clients);
   const observers = buildObservers(config, clients.monitors ?? []);
   module.moveBuffers(device);
-  const units = buildUnits(module, optimizer.groups, weightDType(config), device);
+  const units = buildUnits(module, optimizer.groups, { dtype: weightDType(config), device });
   const stage = new SingleRank(units);
   const placement = buildPlacement(config, optimizer, device);
   adoptModel(stage, placement);
@@ -129,12 +129,8 @@ function weightDType(config: ResolvedConfig): DType {
  * names belongs to the first unit that has it; one that is frozen, or in no group, belongs to none: it gets no gradient
  * and keeps no state.
  */
-function buildUnits(
-  module: Module,
-  groups: readonly ParamGroup[],
-  dtype: DType,
-  device: Device,
-): Unit[] {
+function buildUnits(module: Module, groups: readonly ParamGroup[], options: UnitOptions): Unit[] {
+  const { device, dtype } = options;
   const groupOf = indexGroups(module, groups);
   for (const parameter of module.parameters()) {
     if (parameter.requiresGrad && groupOf.has(parameter)) continue;
@@ -155,10 +151,10 @@ function buildUnits(
   };
   const root = [...module.namedParameters()].filter(([, parameter]) => !owned.has(parameter));
   const rest = take(root, '');
-  const units = rest.length > 0 ? [new Unit('root', module, rest, dtype, device)] : [];
+  const units = rest.length > 0 ? [new Unit('root', module, rest, options)] : [];
   for (const { name, module: part } of inner) {
     const parameters = take(part.namedParameters(), `${name}.`);
-    if (parameters.length > 0) units.push(new Unit(name, part, parameters, dtype, device));
+    if (parameters.length > 0) units.push(new Unit(name, part, parameters, options));
   }
   return units;
 }

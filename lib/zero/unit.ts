@@ -14,6 +14,14 @@ export interface UnitParameter {
   group: number;
 }
 
+export interface UnitOptions {
+  /** Of weights and gradients. */
+  dtype: DType;
+  device: Device;
+  /** Into how many equal parts the flat buffers can be cut. Default 1. */
+  shards?: number;
+}
+
 /** Contiguous elements of a flat tensor as a tensor of `shape`; the caller releases it. */
 export function sliceFlat(
   flat: Tensor,
@@ -29,6 +37,8 @@ export function sliceFlat(
  */
 export class Unit {
   readonly layout: UnitLayout;
+  readonly dtype: DType;
+  readonly device: Device;
   private flat: Tensor | null = null;
   /** Flat gradient, weight dtype, or null. Complete once `onReady` has been called. */
   grad: Tensor | null = null;
@@ -45,11 +55,10 @@ export class Unit {
     /** The module whose forward reads these weights. */
     readonly module: Module,
     readonly parameters: readonly UnitParameter[],
-    readonly dtype: DType,
-    readonly device: Device,
-    /** Into how many equal parts its flat buffers can be cut. */
-    shards = 1,
+    { dtype, device, shards = 1 }: UnitOptions,
   ) {
+    this.dtype = dtype;
+    this.device = device;
     const shapes = parameters.map(({ name: parameterName, parameter, group }) => ({
       name: parameterName,
       shape: parameter.shape,
