@@ -1,0 +1,125 @@
+// The rules of the board: same sequence number, same signature; nobody waits for a rank that left.
+#include "progress_board.h"
+
+#include <algorithm>
+
+#include "../core/error.h"
+
+namespace ds::comm {
+namespace {
+
+constexpr const char* kHint =
+    "Every rank must issue the same collectives in the same order. Look at the named rank's own "
+    "output first.";
+
+std::string signature_of(const std::string& text) { return text.substr(0, text.find(" | ")); }
+
+/// "allReduce sum f32 x 100 | gradients of h.3" as a sentence.
+std::string described(const std::string& text) {
+  const size_t bar = text.find(" | ");
+  if (bar == std::string::npos || bar + 3 == text.size()) return text.substr(0, bar);
+  return text.substr(0, bar) + " (" + text.substr(bar + 3) + ")";
+}
+
+std::string place(const std::string& channel, uint64_t sequence, const std::string& text) {
+  return ds::text(described(text), ", collective ", sequence, " of ", channel);
+}
+
+}  // namespace
+
+ProgressBoard::State* ProgressBoard::state_of(const std::string& channel) {
+  const auto found = channels_.find(channel);
+  return found == channels_.end() ? nullptr : &found->second;
+}
+
+void ProgressBoard::decide(Verdict verdict) {
+  if (!verdict_) verdict_ = std::move(verdict);
+}
+
+void ProgressBoard::define(const Channel& channel) {
+  channels_.try_emplace(channel.name, State{channel.ranks, {}, {}, {}});
+}
+
+void ProgressBoard::started(int rank, const std::string& channel, uint64_t sequence,
+                            const std::string& text) {
+  State* state = state_of(channel);
+  if (!state) return;
+  state->issued[rank] = sequence + 1;
+  state->last[rank] = text;
+  const auto [at, first] = state->open.try_emplace(sequence, Entry{text, rank});
+  Entry& entry = at->second;
+  if (!first && signature_of(entry.text) != signature_of(text)) {
+    decide({place(channel, sequence, entry.text), "every rank to issue the same collective",
+            ds::text("rank ", entry.first_rank, " issued ", described(entry.text), "; rank ", rank,
+                     " issued ", described(text)),
+            kHint});
+  }
+  if (++entry.arrived == state->ranks.size()) state->open.erase(at);
+  if (!departed_.empty()) check_departed(channel, *state);
+}
+
+std::string ProgressBoard::missing_of(const State& state, uint64_t sequence) const {
+  std::string out;
+  for (int rank : state.ranks) {
+    const auto issued = state.issued.find(rank);
+    const uint64_t count = issued == state.issued.end() ? 0 : issued->second;
+    if (count > sequence) continue;
+    out += ds::text(out.empty() ? "" : "; ", "rank ", rank, " did not arrive (");
+    const auto gone = departed_.find(rank);
+    if (gone != departed_.end()) out += gone->second + "; ";
+    out += count == 0 ? "it has issued nothing here)"
+                      : ds::text("its last was collective ", count - 1, ", ",
+                                 described(state.last.at(rank)), ")");
+  }
+  return out;
+}
+
+void ProgressBoard::stalled(int rank, const std::string& channel, uint64_t sequence,
+                            double seconds) {
+  State* state = state_of(channel);
+  if (!state) return;
+  const auto last = state->last.find(rank);
+  const auto open = state->open.find(sequence);
+  const std::string text = open != state->open.end()   ? open->second.text
+                           : last != state->last.end() ? last->second
+                                                       : "a collective";
+  std::string missing = missing_of(*state, sequence);
+  if (missing.empty()) missing = "every rank arrived, but the data did not: check the network";
+  decide({place(channel, sequence, text),
+          ds::text("all ", state->ranks.size(), " ranks to finish it within ", seconds, " s"),
+          ds::text("rank ", rank, " waited in vain: ", missing),
+          "Look at the output of the ranks that did not arrive. DEEPSPEED_TIMEOUT sets the limit, in "
+          "minutes."});
+}
+
+void ProgressBoard::failed(int rank, const std::string& channel, uint64_t sequence,
+                           const std::string& reason) {
+  State* state = state_of(channel);
+  const std::string text = state && state->last.count(rank) ? state->last[rank] : "a collective";
+  decide({place(channel, sequence, text), "data from every rank",
+          ds::text("rank ", rank, ": ", reason), "Check the network and the output of the other ranks."});
+}
+
+void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
+  departed_.try_emplace(rank, reason);
+  for (const auto& [name, state] : channels_) check_departed(name, state);
+  if (clean || verdict_) return;
+  decide({"process group", "every rank to stay until the end", ds::text("rank ", rank, ": ", reason),
+          "Look at that rank's own output: it ended first."});
+}
+
+void ProgressBoard::check_departed(const std::string& name, const State& state) {
+  for (const auto& [sequence, entry] : state.open) {
+    const bool waits = std::any_of(state.ranks.begin(), state.ranks.end(), [&](int rank) {
+      const auto issued = state.issued.find(rank);
+      const bool arrived = issued != state.issued.end() && issued->second > sequence;
+      return !arrived && departed_.count(rank);
+    });
+    if (!waits) continue;
+    decide({place(name, sequence, entry.text), ds::text("all ", state.ranks.size(), " ranks"),
+            missing_of(state, sequence), "Look at that rank's own output: it ended first."});
+    return;
+  }
+}
+
+}  // namespace ds::comm

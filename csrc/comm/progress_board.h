@@ -1,0 +1,65 @@
+// What every rank has issued so far, and the one verdict when ranks disagree, stall or die.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ds::comm {
+
+/// The failure that ends a job: the fields of one DS_COMM error, the same on every rank.
+struct Verdict {
+  std::string op, expected, got, hint;
+};
+
+/// A sequence of collectives that the same ranks must issue alike: a group, or one direction
+/// between two of its ranks.
+struct Channel {
+  std::string name;
+  std::vector<int> ranks;
+};
+
+/// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`:
+/// signatures of one sequence number must agree, labels are for people.
+class ProgressBoard {
+ public:
+  void define(const Channel& channel);
+  /// `rank` has issued number `sequence` of the channel.
+  void started(int rank, const std::string& channel, uint64_t sequence, const std::string& text);
+  /// `rank` has waited for it for `seconds`, its limit.
+  void stalled(int rank, const std::string& channel, uint64_t sequence, double seconds);
+  /// `rank` could not carry it out.
+  void failed(int rank, const std::string& channel, uint64_t sequence, const std::string& reason);
+  /// `rank` has ended; `clean` when it said so. A clean end fails only ranks that still wait for it.
+  void left(int rank, bool clean, const std::string& reason);
+
+  const std::optional<Verdict>& verdict() const { return verdict_; }
+
+ private:
+  struct Entry {
+    std::string text;
+    int first_rank;
+    size_t arrived = 0;
+  };
+  struct State {
+    std::vector<int> ranks;
+    std::unordered_map<int, uint64_t> issued;  // by rank: how many
+    std::unordered_map<int, std::string> last;  // by rank: its newest
+    std::map<uint64_t, Entry> open;             // not issued by all yet
+  };
+
+  State* state_of(const std::string& channel);
+  void check_departed(const std::string& name, const State& state);
+  std::string missing_of(const State& state, uint64_t sequence) const;
+  void decide(Verdict verdict);
+
+  std::map<std::string, State> channels_;
+  std::map<int, std::string> departed_;  // rank to how
+  std::optional<Verdict> verdict_;
+};
+
+}  // namespace ds::comm

@@ -1,0 +1,334 @@
+// The server's poll loop: accepting, proving, requests, waiting gets and progress reports.
+#include "store_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "sha256.h"
+
+namespace ds::comm {
+namespace {
+
+std::string proof(const char* role, const std::string& secret, std::string_view server_nonce,
+                  std::string_view client_nonce) {
+  std::string data = role;
+  data.append(server_nonce).append(client_nonce);
+  const Digest digest = hmac_sha256(secret, data);
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+}  // namespace
+
+std::string client_proof(const std::string& secret, std::string_view server_nonce,
+                         std::string_view client_nonce) {
+  return proof("ds client", secret, server_nonce, client_nonce);
+}
+
+std::string server_proof(const std::string& secret, std::string_view server_nonce,
+                         std::string_view client_nonce) {
+  return proof("ds server", secret, server_nonce, client_nonce);
+}
+
+std::string random_bytes(size_t count) {
+  std::string out(count, '\0');
+  if (getrandom(out.data(), count, 0) != static_cast<ssize_t>(count)) {
+    throw Error("DS_COMM", "store", "random bytes from the kernel", "none");
+  }
+  return out;
+}
+
+StoreServer::StoreServer(const std::string& host, uint16_t port, std::string secret)
+    : secret_(std::move(secret)), listener_(listen_on(resolve(host, port))),
+      port_(port_of(listener_)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  thread_ = std::thread([this] { serve(); });
+}
+
+StoreServer::~StoreServer() {
+  ending_.store(true);
+  const uint64_t one = 1;
+  static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
+  thread_.join();
+}
+
+void StoreServer::serve() {
+  std::vector<pollfd> entries;
+  while (!ending_.load()) {
+    entries.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
+    for (const Client& client : clients_) {
+      const short events = client.out.empty() ? POLLIN : POLLIN | POLLOUT;
+      entries.push_back({client.socket.get(), events, 0});
+    }
+    const size_t count = clients_.size();
+    if (poll(entries.data(), entries.size(), next_wait(Clock::now())) < 0 && errno != EINTR) return;
+    auto client = clients_.begin();
+    for (size_t i = 0; i < count; ++i, ++client) {
+      const short ready = entries[i + 2].revents;
+      if (ready & (POLLIN | POLLHUP | POLLERR)) receive(*client);
+      if (ready & POLLOUT) send(*client, "");
+    }
+    if (entries[1].revents) accept_all();
+    expire(Clock::now());
+    tell_verdict();
+    for (auto at = clients_.begin(); at != clients_.end();) {
+      const auto current = at++;
+      if (current->broken) forget(current);
+    }
+    tell_verdict();
+  }
+  const std::string closing = Writer().put(Answer::closing).frame();
+  for (Client& client : clients_) {
+    if (client.proven) send(client, closing);
+  }
+}
+
+int StoreServer::next_wait(Clock::time_point now) const {
+  Clock::time_point next = now + Milliseconds(1000);
+  for (const Client& client : clients_) {
+    if (!client.proven || client.waiting) next = std::min(next, client.deadline);
+  }
+  const auto left = std::chrono::ceil<Milliseconds>(next - now).count();
+  return static_cast<int>(std::max<int64_t>(left, 0));
+}
+
+void StoreServer::accept_all() {
+  while (true) {
+    Socket socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.open()) {
+      // Out of descriptors: the oldest unproven client makes room for the next round.
+      if (errno == EMFILE || errno == ENFILE) drop_excess();
+      return;
+    }
+    clients_.emplace_back();
+    Client& client = clients_.back();
+    client.socket = std::move(socket);
+    client.deadline = Clock::now() + kProofTime;
+    client.nonce = random_bytes(kNonceBytes);
+    send(client, client.nonce);
+    const auto unproven = [](const Client& c) { return !c.proven && !c.broken; };
+    if (static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), unproven)) > kUnproven) {
+      drop_excess();
+    }
+  }
+}
+
+void StoreServer::drop_excess() {
+  for (auto at = clients_.begin(); at != clients_.end(); ++at) {
+    if (at->proven || at->broken) continue;
+    // Closed at once: a burst must not hold descriptors until the end of the round.
+    at->socket = Socket();
+    at->broken = true;
+    return;
+  }
+}
+
+void StoreServer::receive(Client& client) {
+  char block[16384];
+  while (client.socket.open() && !client.broken) {
+    const ssize_t got = recv(client.socket.get(), block, sizeof(block), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (got <= 0) {
+      client.broken = true;
+      return;
+    }
+    client.in.append(block, static_cast<size_t>(got));
+    if (!client.proven) prove(client);
+    if (client.in.size() > 2 * size_t{kMaxFrame}) break;
+  }
+  while (client.proven && !client.broken && client.in.size() >= sizeof(uint32_t)) {
+    uint32_t length;
+    std::memcpy(&length, client.in.data(), sizeof(length));
+    if (length == 0 || length > kMaxFrame || client.waiting) {
+      client.broken = true;  // not a client of ours, or one that has lost count
+      return;
+    }
+    if (client.in.size() < sizeof(length) + length) return;
+    const std::string payload = client.in.substr(sizeof(length), length);
+    client.in.erase(0, sizeof(length) + length);
+    try {
+      answer(client, Reader(payload));
+    } catch (const Error&) {
+      client.broken = true;
+    }
+  }
+}
+
+void StoreServer::prove(Client& client) {
+  constexpr size_t needed = kNonceBytes + std::tuple_size_v<Digest>;
+  if (client.in.size() < needed) return;
+  const std::string nonce = client.in.substr(0, kNonceBytes);
+  const std::string given = client.in.substr(kNonceBytes, needed - kNonceBytes);
+  client.in.erase(0, needed);
+  Digest right;
+  const std::string bytes = client_proof(secret_, client.nonce, nonce);
+  std::memcpy(right.data(), bytes.data(), right.size());
+  const auto proven = [](const Client& c) { return c.proven; };
+  const auto count = static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), proven));
+  if (!same_digest(right, given) || count >= kProven) {
+    client.broken = true;
+    return;
+  }
+  client.proven = true;
+  client.heard = Clock::now();
+  send(client, server_proof(secret_, client.nonce, nonce));
+}
+
+void StoreServer::send(Client& client, const std::string& bytes) {
+  client.out += bytes;
+  while (!client.out.empty() && !client.broken) {
+    const ssize_t sent =
+        ::send(client.socket.get(), client.out.data(), client.out.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      client.out.erase(0, static_cast<size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (client.out.size() > 4 * size_t{kMaxFrame}) client.broken = true;
+      return;
+    } else if (errno != EINTR) {
+      client.broken = true;
+    }
+  }
+}
+
+void StoreServer::answer(Client& client, Reader request) {
+  Writer out;
+  const auto what = request.get<Request>();
+  if (what == Request::report) return answer_report(client, request);
+  const std::string key = request.text();
+  const auto found = values_.find(key);
+  const std::string present = found == values_.end() ? "" : found->second;
+  switch (what) {
+    case Request::set:
+      values_[key] = request.text();
+      break;
+    case Request::get: {
+      const auto patience = request.get<uint32_t>();
+      if (found == values_.end()) {
+        client.waiting = true;
+        client.waits_for = key;
+        client.deadline = Clock::now() + Milliseconds(patience);
+        return;
+      }
+      return send(client, out.put(Answer::ok).put(present).frame());
+    }
+    case Request::add: {
+      const auto step = request.get<int64_t>();
+      const int64_t before = present.empty() ? 0 : std::strtoll(present.c_str(), nullptr, 10);
+      const auto sum = static_cast<int64_t>(static_cast<uint64_t>(before) + static_cast<uint64_t>(step));
+      values_[key] = std::to_string(sum);
+      send(client, out.put(Answer::ok).put(values_[key]).frame());
+      return wake_waiters(key);
+    }
+    case Request::compare_set: {
+      const std::string expected = request.text(), desired = request.text();
+      if (present == expected) values_[key] = desired;
+      send(client, out.put(Answer::ok).put(present == expected ? desired : present).frame());
+      return wake_waiters(key);
+    }
+    case Request::remove:
+      send(client, out.put(Answer::ok).put(values_.erase(key) ? "1" : "0").frame());
+      return;
+    case Request::keys: {
+      std::string list;
+      for (const auto& [name, value] : values_) {
+        if (name.starts_with(key)) list += name + '\n';
+      }
+      return send(client, out.put(Answer::ok).put(list).frame());
+    }
+    case Request::waiters: {
+      const auto waits = [&](const Client& c) { return c.waiting && c.waits_for == key; };
+      const auto count = std::count_if(clients_.begin(), clients_.end(), waits);
+      return send(client, out.put(Answer::ok).put(std::to_string(count)).frame());
+    }
+    default:
+      return send(client, out.put(Answer::refused).put("").frame());
+  }
+  send(client, out.put(Answer::ok).put("").frame());
+  wake_waiters(key);
+}
+
+void StoreServer::wake_waiters(const std::string& key) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return;
+  for (Client& client : clients_) {
+    if (!client.waiting || client.waits_for != key) continue;
+    client.waiting = false;
+    send(client, Writer().put(Answer::ok).put(found->second).frame());
+  }
+}
+
+void StoreServer::expire(Clock::time_point now) {
+  for (Client& client : clients_) {
+    if (!client.proven && now >= client.deadline) client.broken = true;
+    if (client.waiting && now >= client.deadline) {
+      client.waiting = false;
+      send(client, Writer().put(Answer::timeout).put("").frame());
+    }
+    if (client.rank >= 0 && now - client.heard > kSilence) client.broken = true;
+  }
+}
+
+void StoreServer::answer_report(Client& client, Reader& request) {
+  client.heard = Clock::now();
+  client.rank = request.get<int32_t>();
+  while (!request.empty()) {
+    const auto note = request.get<Note>();
+    if (note == Note::leaving) {
+      board_.left(client.rank, true, "it has left the job");
+      client.rank = -1;
+      break;
+    }
+    const auto id = request.get<uint32_t>();
+    if (note == Note::text) {
+      client.texts[id] = request.text();
+      continue;
+    }
+    if (note == Note::channel) {
+      Channel channel{request.text(), std::vector<int>(request.get<uint32_t>() & 0xfffff)};
+      for (int& rank : channel.ranks) rank = request.get<int32_t>();
+      client.channels[id] = channel.name;
+      board_.define(channel);
+      continue;
+    }
+    const std::string& channel = client.channels[id];
+    const auto sequence = request.get<uint64_t>();
+    if (note == Note::started) {
+      board_.started(client.rank, channel, sequence, client.texts[request.get<uint32_t>()]);
+    } else if (note == Note::stalled) {
+      board_.stalled(client.rank, channel, sequence, request.get<uint32_t>() / 1e3);
+    } else if (note == Note::failed) {
+      board_.failed(client.rank, channel, sequence, request.text());
+    } else {
+      client.broken = true;
+      return;
+    }
+  }
+  if (!client.told) send(client, Writer().put(Answer::ok).frame());
+}
+
+void StoreServer::tell_verdict() {
+  if (!board_.verdict()) return;
+  const Verdict& v = *board_.verdict();
+  for (Client& client : clients_) {
+    if (client.rank < 0 || client.told) continue;
+    client.told = true;
+    const auto all = Writer().put(Answer::verdict).put(v.op).put(v.expected).put(v.got).put(v.hint).frame();
+    send(client, all);
+  }
+}
+
+void StoreServer::forget(Clients::iterator client) {
+  if (client->rank >= 0) {
+    const bool silent = Clock::now() - client->heard > kSilence;
+    board_.left(client->rank, false,
+                silent ? ds::text("it was not heard of for ", kSilence.count() / 1000, " s")
+                       : "its process ended or its connection broke");
+  }
+  clients_.erase(client);
+}
+
+}  // namespace ds::comm

@@ -1,0 +1,83 @@
+// The job's key-value store and its referee: one thread that serves authenticated TCP clients.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "progress_board.h"
+#include "socket.h"
+#include "wire.h"
+
+namespace ds::comm {
+
+constexpr size_t kNonceBytes = 32;
+
+/// What client and server each sign with the job's secret, so that neither answer can stand for the other.
+std::string client_proof(const std::string& secret, std::string_view server_nonce,
+                         std::string_view client_nonce);
+std::string server_proof(const std::string& secret, std::string_view server_nonce,
+                         std::string_view client_nonce);
+/// Unpredictable bytes from the kernel.
+std::string random_bytes(size_t count);
+
+/// Listens on exactly one address. A client must prove the secret within kProofTime by answering a
+/// fresh challenge; the secret never crosses the wire, the traffic is not encrypted. At most
+/// kUnproven clients may be proving themselves: the oldest gives way, so idle ones starve nobody.
+class StoreServer {
+ public:
+  static constexpr Milliseconds kProofTime{5000};
+  static constexpr size_t kUnproven = 128;
+  static constexpr size_t kProven = 4096;
+  /// A rank that has not been heard of for so long counts as lost.
+  static constexpr Milliseconds kSilence{15000};
+
+  /// Port 0 takes a free one. Throws DS_COMM when it cannot listen.
+  StoreServer(const std::string& host, uint16_t port, std::string secret);
+  /// Tells the clients and ends the thread.
+  ~StoreServer();
+  uint16_t port() const { return port_; }
+
+ private:
+  struct Client {
+    Socket socket;
+    bool proven = false, broken = false, told = false;
+    Clock::time_point deadline;  // of the proof; later, of a waiting get
+    std::string nonce, in, out, waits_for;
+    bool waiting = false;
+    int rank = -1;  // of a client that reports progress
+    Clock::time_point heard;
+    std::unordered_map<uint32_t, std::string> texts, channels;  // what its reports abbreviate
+  };
+  using Clients = std::list<Client>;
+
+  void serve();
+  void accept_all();
+  void drop_excess();
+  void receive(Client& client);
+  void prove(Client& client);
+  void answer(Client& client, Reader request);
+  void answer_report(Client& client, Reader& request);
+  void send(Client& client, const std::string& bytes);
+  void wake_waiters(const std::string& key);
+  void expire(Clock::time_point now);
+  void tell_verdict();
+  void forget(Clients::iterator client);
+  int next_wait(Clock::time_point now) const;
+
+  const std::string secret_;
+  Socket listener_;
+  uint16_t port_;
+  Socket wake_;  // readable when the thread shall end
+  std::atomic<bool> ending_{false};
+  Clients clients_;
+  std::unordered_map<std::string, std::string> values_;
+  ProgressBoard board_;
+  std::thread thread_;
+};
+
+}  // namespace ds::comm
