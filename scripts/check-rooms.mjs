@@ -13,7 +13,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler'],
   ['zero', 'checkpoint'],
-  ['optim', 'nn', 'data', 'monitor'],
+  ['optim', 'nn', 'data', 'monitor', 'comm'],
   ['tensor'],
   ['runtime'],
 ];
@@ -26,10 +26,10 @@ const LIB_SHARED = ['errors', 'version'];
 const CSRC_INCLUDES = {
   core: [],
   ops: ['core'],
-  comm: ['core'],
+  comm: ['core', 'cpu'],
   io: ['core'],
   cpu: ['core', 'ops'],
-  cuda: ['core', 'ops'],
+  cuda: ['core', 'ops', 'comm'],
   offload: ['core', 'ops', 'io'],
 };
 /** An op's bodies also include their own back end; core knows the op table and nothing else of ops. */

@@ -80,6 +80,45 @@ export interface Addon {
   /** "io_uring" or "threads". */
   fileEngineName(): string;
   setFileEngine(name: string): void;
+
+  /** Serves a job's key-value store on exactly `host`; port 0 takes a free one. */
+  startStore(host: string, port: number, secret: string): number;
+  storePort(store: number): number;
+  stopStore(store: number): void;
+  /** `place` is [rank, size], `timeout` in milliseconds. */
+  joinJob(
+    host: string,
+    port: number,
+    secret: string,
+    place: Int32Array,
+    timeout: number,
+  ): Promise<number>;
+  /** Blocks until this rank's collectives have ended; resolves when every rank has come so far. */
+  leaveJob(job: number): Promise<void>;
+  closeJob(job: number): void;
+  storeSet(job: number, key: string, value: string): Promise<void>;
+  storeGet(job: number, key: string, timeout: number): Promise<string>;
+  storeAdd(job: number, key: string, step: number): Promise<number>;
+  storeCompareSet(job: number, key: string, expected: string, desired: string): Promise<string>;
+  storeDelete(job: number, key: string): Promise<boolean>;
+  /** One key a line. */
+  storeKeys(job: number, prefix: string): Promise<string>;
+  storeWaiters(job: number, key: string): Promise<number>;
+  /** `ranks` are ranks of the job; this one is at place `rank`. */
+  openGroup(
+    job: number,
+    stream: number,
+    name: string,
+    ranks: Int32Array,
+    rank: number,
+  ): Promise<number>;
+  /** Starts the collective in the block (see csrc/addon/process_group.h) and returns its ticket. */
+  startCollective(group: number, stream: number, label: string): number;
+  waitCollective(group: number, ticket: number, stream: number): void;
+  synchronizeCollective(group: number, ticket: number): void;
+  collectiveDone(group: number, ticket: number): boolean;
+  /** Hexadecimal. */
+  hmacSha256(key: Uint8Array, data: Uint8Array): string;
 }
 
 export interface GpuProbe {

@@ -15,6 +15,7 @@
 namespace ds::addon {
 
 class TaskQueue;
+struct Communication;
 
 /// A stream with the device it belongs to.
 struct StreamRef {
@@ -28,7 +29,7 @@ struct EventRef {
   std::unique_ptr<Event> event;
 };
 
-/// The first failure of a host call; reported by the next call that looks.
+/// The first failure of a host call or of the job; reported by the next call that looks.
 class AsyncFailure {
  public:
   void set(const Error& error) {
@@ -39,7 +40,14 @@ class AsyncFailure {
   void rethrow() {
     if (!raised_.load(std::memory_order_acquire)) return;
     std::lock_guard lock(mutex_);
-    throw Error(*error_);
+    if (error_) throw Error(*error_);
+  }
+  /// Forgets a failure of this kind: what failed has been taken down.
+  void forget(const std::string& code) {
+    std::lock_guard lock(mutex_);
+    if (!error_ || error_->code != code) return;
+    error_.reset();
+    raised_.store(false, std::memory_order_release);
   }
 
  private:
@@ -57,6 +65,7 @@ struct Addon {
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
   std::shared_ptr<TaskQueue> tasks;  // null until the first asynchronous call
+  std::shared_ptr<Communication> communication;  // null until a store or job is made
   double* arguments = nullptr;  // the block that JavaScript writes an op's arguments into
   size_t argument_count = 0;
 };

@@ -60,6 +60,7 @@ inline napi_value to_js(napi_env env, double x) {
   return out;
 }
 inline napi_value to_js(napi_env env, bool x) { return Napi::Boolean::New(env, x); }
+inline napi_value to_js(napi_env env, const std::string& x) { return Napi::String::New(env, x); }
 inline napi_value to_js(napi_env, napi_value x) { return x; }
 
 /// A JavaScript Error with code, op, expected, got and hint; needs an open handle scope.

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "../comm/cpu_engine.h"
 #include "../core/dynamic_library.h"
 #include "../core/error.h"
 #include "../cpu/cpu_device.h"
@@ -17,6 +18,7 @@ struct GpuLibrary {
   DynamicLibrary library;
   decltype(&ds_cuda_probe) probe;
   decltype(&ds_cuda_open) open;
+  decltype(&ds_cuda_open_nccl) open_nccl;
 };
 
 GpuLibrary open_library() {
@@ -31,7 +33,8 @@ GpuLibrary open_library() {
   }
   auto probe = library.symbol<decltype(&ds_cuda_probe)>("ds_cuda_probe");
   auto open = library.symbol<decltype(&ds_cuda_open)>("ds_cuda_open");
-  return {std::move(library), probe, open};
+  auto open_nccl = library.symbol<decltype(&ds_cuda_open_nccl)>("ds_cuda_open_nccl");
+  return {std::move(library), probe, open, open_nccl};
 }
 
 /// Throws DS_LIBRARY, every time it is called, when the library cannot serve.
@@ -80,6 +83,14 @@ Device& open_device(int number) {
     device = gpu_library().open(number - 1);
   }
   return *device;
+}
+
+std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device) {
+  if (&device != &cpu::cpu_device()) {
+    return std::shared_ptr<comm::Engine>(gpu_library().open_nccl(rendezvous, device));
+  }
+  return std::make_shared<comm::CpuEngine>(rendezvous.rank, rendezvous.size,
+                                           comm::open_gloo(rendezvous));
 }
 
 }  // namespace ds::addon

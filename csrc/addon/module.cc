@@ -11,6 +11,7 @@
 #include "devices.h"
 #include "file_tasks.h"
 #include "op_call.h"
+#include "process_group.h"
 
 namespace ds::addon {
 namespace {
@@ -252,6 +253,25 @@ constexpr Row kRows[] = {
     {"syncPath", Trampoline<sync_path>::call},
     {"fileEngineName", Trampoline<file_engine_name>::call},
     {"setFileEngine", Trampoline<set_file_engine>::call},
+    {"startStore", Trampoline<start_store>::call},
+    {"storePort", Trampoline<store_port>::call},
+    {"stopStore", Trampoline<stop_store>::call},
+    {"joinJob", Trampoline<join_job>::call},
+    {"leaveJob", Trampoline<leave_job>::call},
+    {"closeJob", Trampoline<close_job>::call},
+    {"storeSet", Trampoline<store_set>::call},
+    {"storeGet", Trampoline<store_get>::call},
+    {"storeAdd", Trampoline<store_add>::call},
+    {"storeCompareSet", Trampoline<store_compare_set>::call},
+    {"storeDelete", Trampoline<store_delete>::call},
+    {"storeKeys", Trampoline<store_keys>::call},
+    {"storeWaiters", Trampoline<store_waiters>::call},
+    {"openGroup", Trampoline<open_group>::call},
+    {"startCollective", Trampoline<start_collective>::call},
+    {"waitCollective", Trampoline<wait_collective>::call},
+    {"synchronizeCollective", Trampoline<synchronize_collective>::call},
+    {"collectiveDone", Trampoline<collective_done>::call},
+    {"hmacSha256", Trampoline<hmac_sha256>::call},
 };
 
 /// Host calls may still run when the environment ends: wait for them before their memory goes.

@@ -6,9 +6,13 @@
 namespace ds {
 
 class Device;
+namespace comm {
+class Engine;
+struct Rendezvous;
+}  // namespace comm
 
 /// Changes with the interface of Device or with the op table, so that a stale library is refused.
-constexpr int kCudaInterface = 1 * 1000 + static_cast<int>(OpId::count);
+constexpr int kCudaInterface = 2 * 1000 + static_cast<int>(OpId::count);
 
 /// What can be known about the GPUs without using one. Versions are as 13000 for 13.0; 0 is "none".
 struct CudaProbe {
@@ -30,3 +34,7 @@ DS_CUDA_EXPORT void ds_cuda_probe(ds::CudaProbe* probe);
 /// the process ends. Throws DS_DEVICE when it cannot be used, with the probe's sentence, else
 /// DS_CUDA.
 DS_CUDA_EXPORT ds::Device* ds_cuda_open(int index);
+/// The NCCL engine of a new group whose ranks meet through `rendezvous`, for `device` of ds_cuda_open.
+/// The caller owns it. Blocks until every member is there. Throws DS_LIBRARY where NCCL is missing, DS_COMM.
+DS_CUDA_EXPORT ds::comm::Engine* ds_cuda_open_nccl(const ds::comm::Rendezvous& rendezvous,
+                                                   ds::Device& device);

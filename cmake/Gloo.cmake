@@ -1,0 +1,15 @@
+# Target DS::gloo when libgloo is installed; sets DS_GLOO_ENABLED and says why when it is off.
+find_library(DS_GLOO_LIBRARY NAMES gloo NO_CACHE)
+find_path(DS_GLOO_INCLUDE NAMES gloo/rendezvous/context.h NO_CACHE)
+if(DS_GLOO_LIBRARY AND DS_GLOO_INCLUDE)
+  set(DS_GLOO_ENABLED ON)
+  message(STATUS "gloo: ${DS_GLOO_LIBRARY}")
+  add_library(ds_gloo_import INTERFACE)
+  add_library(DS::gloo ALIAS ds_gloo_import)
+  target_include_directories(ds_gloo_import SYSTEM INTERFACE ${DS_GLOO_INCLUDE})
+  target_link_libraries(ds_gloo_import INTERFACE ${DS_GLOO_LIBRARY})
+else()
+  set(DS_GLOO_ENABLED OFF)
+  message(STATUS "gloo: not found; building without collectives on the CPU "
+    "(apt-get install libgloo-dev to get libds_gloo.so)")
+endif()

@@ -1,0 +1,321 @@
+// Handles of stores, jobs and groups; blocking calls as tasks, collectives on the JavaScript thread.
+#include "process_group.h"
+
+#include <algorithm>
+
+#include "../comm/job.h"
+#include "../comm/sha256.h"
+#include "../comm/store_server.h"
+#include "../cpu/cpu_device.h"
+#include "devices.h"
+#include "task.h"
+
+namespace ds::addon {
+
+/// `job` is set by the task that joins, before its promise resolves.
+struct JobRef {
+  std::shared_ptr<comm::Cancellation> cancellation = std::make_shared<comm::Cancellation>();
+  std::shared_ptr<comm::Job> job;
+};
+
+struct GroupRef {
+  std::shared_ptr<JobRef> job;
+  std::shared_ptr<comm::ProcessGroup> group;
+};
+
+/// What one environment has open. Destroyed in this order: groups, jobs, stores.
+struct Communication {
+  HandleTable<comm::StoreServer> stores{"store"};
+  HandleTable<JobRef> jobs{"job"};
+  HandleTable<GroupRef> groups{"process group"};
+  std::vector<std::pair<double, std::shared_ptr<JobRef>>> open_jobs;
+  std::vector<std::pair<double, std::shared_ptr<GroupRef>>> open_groups;
+
+  void close_groups(const JobRef* job) {
+    std::erase_if(open_groups, [&](const auto& entry) {
+      const bool ours = entry.second->job.get() == job;
+      if (ours) groups.take(entry.first);
+      return ours;
+    });
+  }
+};
+
+namespace {
+
+/// Ends blocking calls of this environment, so that its task threads can be joined.
+void close(Communication* open) {
+  for (const auto& [handle, job] : open->open_jobs) {
+    job->cancellation->cancel();
+    open->close_groups(job.get());
+    open->jobs.take(handle);
+  }
+  open->open_jobs.clear();
+}
+
+Communication& communication(Addon& addon) {
+  if (!addon.communication) {
+    task_queue(addon);  // its hook must be older than ours, which runs before it
+    addon.communication = std::make_shared<Communication>();
+    Napi::Env(addon.env).AddCleanupHook(close, addon.communication.get());
+  }
+  return *addon.communication;
+}
+
+comm::Job& job_of(Addon& addon, double handle) {
+  const std::shared_ptr<JobRef>& ref = communication(addon).jobs.get(handle);
+  if (!ref->job) throw Error("DS_INTERNAL", "job", "one that was joined", "one that was not");
+  return *ref->job;
+}
+
+comm::ProcessGroup& group_of(Addon& addon, double handle) {
+  return *communication(addon).groups.get(handle)->group;
+}
+
+/// A request to the store on a task thread; the job lives until it has been answered.
+template <class Body>
+napi_value ask(Addon& addon, double handle, Body body) {
+  job_of(addon, handle);
+  const std::shared_ptr<JobRef> ref = communication(addon).jobs.get(handle);
+  return start_task(addon, [ref, body = std::move(body)] { return body(ref->job->store()); });
+}
+
+// --- the argument block -----------------------------------------------------------------------
+
+constexpr size_t kWords = 9;
+
+struct Operand {
+  std::shared_ptr<Buffer> buffer;
+  char* data = nullptr;
+  size_t bytes = 0;
+};
+
+Operand operand(Addon& addon, comm::ProcessGroup& group, const double* words, size_t elements,
+                DType dtype) {
+  Operand out;
+  if (words[0] == 0) {
+    if (elements == 0) return out;
+    throw Error("DS_ARGUMENT", "collective", "a tensor", "none");
+  }
+  out.buffer = addon.buffers.get(words[0]);
+  const bool cpu = &group.device() == &cpu::cpu_device();
+  const bool pinned = out.buffer->placement() == Placement::pinned;
+  if (!(cpu ? pinned || &out.buffer->device() == &group.device()
+            : !pinned && &out.buffer->device() == &group.device())) {
+    throw Error("DS_DEVICE", "collective", text("memory of ", group.device().info().name),
+                "memory of another device", "Move the tensor to the group's device first.");
+  }
+  out.bytes = elements * size_of(dtype);
+  const double begin = words[1] * static_cast<double>(size_of(dtype));
+  if (!(begin >= 0 && begin + static_cast<double>(out.bytes) <=
+                          static_cast<double>(out.buffer->bytes()))) {
+    throw Error("DS_BOUNDS", "collective", text("a range inside ", out.buffer->bytes(), " bytes"),
+                text(out.bytes, " bytes at ", begin));
+  }
+  out.data = static_cast<char*>(out.buffer->data()) + static_cast<size_t>(begin);
+  return out;
+}
+
+struct Sizes {
+  int64_t input, output;  // in counts
+};
+
+Sizes sizes_of(comm::Kind kind, int64_t n) {
+  switch (kind) {
+    case comm::Kind::all_reduce:
+    case comm::Kind::broadcast:
+    case comm::Kind::reduce:
+      return {1, 1};
+    case comm::Kind::reduce_scatter:
+      return {n, 1};
+    case comm::Kind::all_gather:
+      return {1, n};
+    case comm::Kind::all_to_all:
+      return {n, n};
+    case comm::Kind::send:
+      return {1, 0};
+    case comm::Kind::receive:
+      return {0, 1};
+    default:
+      return {0, 0};
+  }
+}
+
+/// Input and output are apart, or the one is its slot in the other (see comm/engine.h).
+void require_legal_overlap(const comm::ProcessGroup& group, comm::Kind kind, const Operand& input,
+                           const Operand& output) {
+  const bool apart = !input.data || !output.data || input.bytes == 0 || output.bytes == 0 ||
+                     input.data + input.bytes <= output.data ||
+                     output.data + output.bytes <= input.data;
+  if (apart) return;
+  const size_t rank = static_cast<size_t>(group.rank());
+  const bool same = input.data == output.data && input.bytes == output.bytes;
+  const bool legal = kind == comm::Kind::all_gather
+                         ? input.data == output.data + rank * input.bytes
+                     : kind == comm::Kind::reduce_scatter
+                         ? output.data == input.data + rank * output.bytes
+                     : kind == comm::Kind::all_to_all ? same && group.size() == 1
+                                                      : same;
+  if (legal) return;
+  throw Error("DS_ARGUMENT", comm::name_of(kind), "an output apart from the input, or in its place",
+              "ranges that overlap otherwise");
+}
+
+}  // namespace
+
+// --- stores -----------------------------------------------------------------------------------
+
+double start_store(Addon& addon, std::string host, int32_t port, std::string secret) {
+  auto server = std::make_shared<comm::StoreServer>(host, static_cast<uint16_t>(port), secret);
+  return communication(addon).stores.add(std::move(server));
+}
+
+double store_port(Addon& addon, double store) { return communication(addon).stores.get(store)->port(); }
+
+void stop_store(Addon& addon, double store) { communication(addon).stores.take(store); }
+
+napi_value store_set(Addon& addon, double job, std::string key, std::string value) {
+  return ask(addon, job, [=](comm::StoreClient& store) { store.set(key, value); });
+}
+
+napi_value store_get(Addon& addon, double job, std::string key, double timeout) {
+  const comm::Milliseconds patience(static_cast<int64_t>(timeout));
+  return ask(addon, job, [=](comm::StoreClient& store) { return store.get(key, patience); });
+}
+
+napi_value store_add(Addon& addon, double job, std::string key, double step) {
+  const auto whole = static_cast<int64_t>(step);
+  return ask(addon, job, [=](comm::StoreClient& store) {
+    return static_cast<double>(store.add(key, whole));
+  });
+}
+
+napi_value store_compare_set(Addon& addon, double job, std::string key, std::string expected,
+                             std::string desired) {
+  return ask(addon, job, [=](comm::StoreClient& store) {
+    return store.compare_set(key, expected, desired);
+  });
+}
+
+napi_value store_delete(Addon& addon, double job, std::string key) {
+  return ask(addon, job, [=](comm::StoreClient& store) { return store.remove(key); });
+}
+
+napi_value store_keys(Addon& addon, double job, std::string prefix) {
+  return ask(addon, job, [=](comm::StoreClient& store) {
+    std::string lines;
+    for (const std::string& key : store.keys(prefix)) lines += key + '\n';
+    return lines;
+  });
+}
+
+napi_value store_waiters(Addon& addon, double job, std::string key) {
+  return ask(addon, job, [=](comm::StoreClient& store) {
+    return static_cast<double>(store.waiters(key));
+  });
+}
+
+// --- jobs and groups --------------------------------------------------------------------------
+
+napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
+                    double timeout) {
+  if (place.size != 2 * sizeof(int32_t)) throw Error("DS_ARGUMENT", "joinJob", "[rank, size]", "other");
+  const auto* words = static_cast<const int32_t*>(place.data);
+  const comm::Job::Member member{{std::move(host), static_cast<uint16_t>(port), std::move(secret)},
+                                 words[0],
+                                 words[1],
+                                 comm::Milliseconds(static_cast<int64_t>(timeout))};
+  auto ref = std::make_shared<JobRef>();
+  Communication& open = communication(addon);
+  const double handle = open.jobs.add(ref);
+  open.open_jobs.emplace_back(handle, ref);
+  return start_task(addon, [ref, member, handle, failure = addon.failure] {
+    const auto report = [failure](const Error& error) { failure->set(error); };
+    ref->job = std::make_shared<comm::Job>(member, report, ref->cancellation);
+    return handle;
+  });
+}
+
+napi_value leave_job(Addon& addon, double job) {
+  Communication& open = communication(addon);
+  job_of(addon, job);
+  const std::shared_ptr<JobRef> ref = open.jobs.get(job);
+  for (const auto& [handle, group] : open.open_groups) {
+    if (group->job == ref && group->group) group->group->drain();
+  }
+  return start_task(addon, [ref] { ref->job->meet_at_the_end(); });
+}
+
+void close_job(Addon& addon, double job) {
+  Communication& open = communication(addon);
+  const std::shared_ptr<JobRef> ref = open.jobs.take(job);
+  open.close_groups(ref.get());
+  std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
+  addon.failure->forget("DS_COMM");
+}
+
+napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
+                      int32_t rank) {
+  Communication& open = communication(addon);
+  job_of(addon, job);
+  const auto* list = static_cast<const int32_t*>(ranks.data);
+  comm::ProcessGroup::Members members{std::move(name), {list, list + ranks.size / sizeof(int32_t)}, rank};
+  auto ref = std::make_shared<GroupRef>();
+  ref->job = open.jobs.get(job);
+  Device& device = addon.streams.get(device_stream)->device;
+  const double handle = open.groups.add(ref);
+  open.open_groups.emplace_back(handle, ref);
+  return start_task(addon, [ref, &device, handle, members = std::move(members)] {
+    ref->group = ref->job->job->open_group(members, device, [&](const comm::Rendezvous& rendezvous) {
+      return open_engine(rendezvous, device);
+    });
+    return handle;
+  });
+}
+
+double start_collective(Addon& addon, double group, double stream, std::string label) {
+  comm::ProcessGroup& members = group_of(addon, group);
+  if (addon.argument_count < kWords) throw Error("DS_INTERNAL", "collective", "a longer block", "none");
+  const double* words = addon.arguments;
+  comm::Collective call;
+  call.kind = static_cast<comm::Kind>(std::clamp<int>(static_cast<int>(words[0]), 0, comm::kKinds - 1));
+  call.op = static_cast<comm::ReduceOp>(std::clamp<int>(static_cast<int>(words[1]), 0, comm::kReduceOps - 1));
+  call.dtype = static_cast<DType>(std::clamp<int>(static_cast<int>(words[2]), 0, kDTypes - 1));
+  call.count = static_cast<int64_t>(words[3]);
+  call.peer = static_cast<int32_t>(words[4]);
+  if (call.count < 0) throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a count", text(call.count));
+  const Sizes sizes = sizes_of(call.kind, members.size());
+  const auto elements = [&](int64_t n) { return static_cast<size_t>(n * call.count); };
+  Operand input = operand(addon, members, words + 5, elements(sizes.input), call.dtype);
+  Operand output = operand(addon, members, words + 7, elements(sizes.output), call.dtype);
+  require_legal_overlap(members, call.kind, input, output);
+  call.input = input.data;
+  call.output = output.data;
+  Stream& at = addon.streams.get(stream)->stream;
+  comm::Memory memory{std::move(input.buffer), std::move(output.buffer)};
+  return static_cast<double>(members.start(call, at, label, std::move(memory)));
+}
+
+void wait_collective(Addon& addon, double group, double ticket, double stream) {
+  group_of(addon, group).wait(static_cast<uint64_t>(ticket), addon.streams.get(stream)->stream);
+}
+
+void synchronize_collective(Addon& addon, double group, double ticket) {
+  group_of(addon, group).synchronize(static_cast<uint64_t>(ticket));
+}
+
+bool collective_done(Addon& addon, double group, double ticket) {
+  return group_of(addon, group).done(static_cast<uint64_t>(ticket));
+}
+
+std::string hmac_sha256(Addon&, Bytes key, Bytes data) {
+  const std::string_view secret(static_cast<const char*>(key.data), key.size);
+  const std::string_view message(static_cast<const char*>(data.data), data.size);
+  std::string out;
+  for (uint8_t byte : comm::hmac_sha256(secret, message)) {
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
+  }
+  return out;
+}
+
+}  // namespace ds::addon

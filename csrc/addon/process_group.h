@@ -1,0 +1,51 @@
+// Stores, jobs and process groups for JavaScript.
+#pragma once
+
+#include <string>
+
+#include "convert.h"
+
+namespace ds::addon {
+
+/// Serves a job's key-value store on exactly `host`; port 0 takes a free one. Throws DS_COMM.
+double start_store(Addon& addon, std::string host, int32_t port, std::string secret);
+double store_port(Addon& addon, double store);
+void stop_store(Addon& addon, double store);
+
+/// Resolves with a job once the store has let this rank in. `place` is [rank, size] as int32,
+/// `timeout` in milliseconds. Rejects with DS_COMM.
+napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
+                    double timeout);
+/// Blocks until this rank's collectives have ended, then resolves when every rank has come so far.
+napi_value leave_job(Addon& addon, double job);
+/// Closes the job and its groups, and forgets its failure.
+void close_job(Addon& addon, double job);
+
+/// Requests to the store, as promises. Values are text.
+napi_value store_set(Addon& addon, double job, std::string key, std::string value);
+napi_value store_get(Addon& addon, double job, std::string key, double timeout);
+napi_value store_add(Addon& addon, double job, std::string key, double step);
+napi_value store_compare_set(Addon& addon, double job, std::string key, std::string expected,
+                             std::string desired);
+napi_value store_delete(Addon& addon, double job, std::string key);
+/// One key a line.
+napi_value store_keys(Addon& addon, double job, std::string prefix);
+napi_value store_waiters(Addon& addon, double job, std::string key);
+
+/// Resolves with a group once every member has asked for it. `ranks` are int32 ranks of the job,
+/// this one at place `rank`. Rejects with DS_COMM or DS_LIBRARY.
+napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
+                      int32_t rank);
+
+/// Starts the collective that the argument block describes: [kind, op, dtype, count, peer, input
+/// handle, input offset, output handle, output offset], offsets in elements, handle 0 for none.
+/// Returns a ticket.
+double start_collective(Addon& addon, double group, double stream, std::string label);
+void wait_collective(Addon& addon, double group, double ticket, double stream);
+void synchronize_collective(Addon& addon, double group, double ticket);
+bool collective_done(Addon& addon, double group, double ticket);
+
+/// Hexadecimal; exported so that it can be checked against published values.
+std::string hmac_sha256(Addon& addon, Bytes key, Bytes data);
+
+}  // namespace ds::addon

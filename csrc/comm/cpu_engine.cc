@@ -1,0 +1,289 @@
+// The CPU engine's thread and its algorithms.
+#include "cpu_engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "../core/error.h"
+#include "fold.h"
+
+namespace ds::comm {
+namespace {
+
+/// Bytes that a rank folds between two exchanges: bounds the scratch memory.
+constexpr size_t kSegment = size_t{1} << 20;
+
+}  // namespace
+
+/// State of one collective.
+class CpuEngine::Pending final : public Completion {
+ public:
+  Pending(const Collective& call, uint64_t tag) : call(call), tag(tag) {}
+
+  bool done() override { return state_.load(std::memory_order_acquire) == State::done; }
+  void order(Stream&) override { synchronize(); }
+  void synchronize() override {
+    if (done()) return;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] {
+      const State state = state_.load();
+      return state == State::done || state == State::ended;
+    });
+  }
+  std::string fault() override {
+    std::lock_guard lock(mutex_);
+    return fault_;
+  }
+
+  void finish() { move_to(State::done, ""); }
+  void break_down(const std::string& reason) { move_to(State::broken, reason); }
+  /// The engine was aborted: whoever waits goes on.
+  void end() {
+    if (!done()) move_to(State::ended, "aborted");
+  }
+
+  const Collective call;
+  const uint64_t tag;
+
+ private:
+  enum class State { running, broken, done, ended };
+  void move_to(State state, const std::string& reason) {
+    std::lock_guard lock(mutex_);
+    state_.store(state, std::memory_order_release);
+    if (fault_.empty()) fault_ = reason;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<State> state_{State::running};
+  std::string fault_;
+};
+
+CpuEngine::CpuEngine(int rank, int size, std::unique_ptr<Transport> transport)
+    : rank_(rank), size_(size), transport_(std::move(transport)), thread_([this] { work(); }) {}
+
+CpuEngine::~CpuEngine() {
+  interrupt();
+  thread_.join();
+}
+
+std::shared_ptr<Completion> CpuEngine::start(const Collective& call, Stream&, uint64_t tag) {
+  auto pending = std::make_shared<Pending>(call, tag);
+  {
+    std::lock_guard lock(mutex_);
+    if (aborted_) pending->end();
+    else queue_.push_back(pending);
+  }
+  changed_.notify_all();
+  return pending;
+}
+
+void CpuEngine::interrupt() noexcept {
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  if (transport_) transport_->interrupt();
+  for (const auto& pending : queue_) pending->end();
+  changed_.notify_all();
+}
+
+/// A collective that failed stays at the head: what comes after it cannot run, and interrupt() follows.
+void CpuEngine::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return aborted_ || !queue_.empty(); });
+    if (aborted_) break;
+    const std::shared_ptr<Pending> pending = queue_.front();
+    lock.unlock();
+    std::string failure;
+    try {
+      run(pending->call, pending->tag);
+    } catch (const Error& error) {
+      failure = error.got;
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    lock.lock();
+    if (failure.empty()) {
+      pending->finish();
+      queue_.pop_front();
+      continue;
+    }
+    if (!aborted_) pending->break_down(failure);
+    changed_.wait(lock, [this] { return aborted_; });
+    break;
+  }
+  for (const auto& waiting : queue_) waiting->end();
+  queue_.clear();
+  transport_.reset();  // its connections close: the peers notice at once
+}
+
+void CpuEngine::run(const Collective& call, uint64_t tag) {
+  const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
+  auto* input = const_cast<void*>(call.input);
+  switch (call.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce:
+      return all_reduce(call, tag);
+    case Kind::reduce_scatter:
+      return reduce_scatter(call, tag);
+    case Kind::all_gather:
+      return all_gather(call, tag);
+    case Kind::broadcast:
+      return broadcast(call, tag);
+    case Kind::all_to_all:
+      return all_to_all(call, tag);
+    case Kind::send:
+      if (bytes) transport_->exchange({{call.peer, tag, input, bytes, true}});
+      return;
+    case Kind::receive:
+      if (bytes) transport_->exchange({{call.peer, tag, call.output, bytes, false}});
+      return;
+    case Kind::barrier:
+      return barrier(tag);
+  }
+}
+
+/// Receives every other rank's elements of this rank's part and folds them into `folded`; `parts` is
+/// what each rank folds in this step, as elements of the input.
+void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
+                                 const std::vector<Range>& parts, void* folded) {
+  const size_t width = size_of(call.dtype);
+  const auto* input = static_cast<const char*>(call.input);
+  const Range mine = parts[static_cast<size_t>(rank_)];
+  const size_t bytes = static_cast<size_t>(mine.end - mine.begin) * width;
+  scratch_.resize(bytes * static_cast<size_t>(size_));
+  std::vector<Transfer> transfers;
+  std::vector<const void*> inputs(static_cast<size_t>(size_));
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto slot = static_cast<size_t>(peer);
+    if (peer == rank_) {
+      inputs[slot] = input + static_cast<size_t>(mine.begin) * width;
+      continue;
+    }
+    inputs[slot] = scratch_.data() + slot * bytes;
+    const Range theirs = parts[slot];
+    auto* from = const_cast<char*>(input) + static_cast<size_t>(theirs.begin) * width;
+    const size_t outgoing = static_cast<size_t>(theirs.end - theirs.begin) * width;
+    if (bytes) transfers.push_back({peer, tag, scratch_.data() + slot * bytes, bytes, false});
+    if (outgoing) transfers.push_back({peer, tag, from, outgoing, true});
+  }
+  transport_->exchange(transfers);
+  fold(call.op, call.dtype, inputs, folded, mine.end - mine.begin);
+}
+
+/// Sends this rank's folded part to those that want it (all, or the root) and receives theirs.
+void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<Range>& parts,
+                        void* folded) {
+  const size_t width = size_of(call.dtype);
+  const bool to_all = call.kind == Kind::all_reduce;
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const Range mine = parts[static_cast<size_t>(rank_)], theirs = parts[static_cast<size_t>(peer)];
+    const size_t outgoing = static_cast<size_t>(mine.end - mine.begin) * width;
+    const size_t incoming = static_cast<size_t>(theirs.end - theirs.begin) * width;
+    char* to = static_cast<char*>(call.output) + static_cast<size_t>(theirs.begin) * width;
+    if (incoming && (to_all || rank_ == call.peer)) {
+      transfers.push_back({peer, tag, to, incoming, false});
+    }
+    if (outgoing && (to_all || peer == call.peer)) {
+      transfers.push_back({peer, tag, folded, outgoing, true});
+    }
+  }
+  transport_->exchange(transfers);
+}
+
+/// Also reduce, whose result only the root stores. The input is sent before the output overwrites it.
+void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
+  const auto width = static_cast<int64_t>(size_of(call.dtype));
+  const int64_t chunk = (call.count + size_ - 1) / size_;
+  const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(kSegment) / width);
+  const bool stores = call.kind == Kind::all_reduce || rank_ == call.peer;
+  std::vector<char> elsewhere(stores ? 0 : static_cast<size_t>(std::min(step, chunk) * width));
+  for (int64_t at = 0; at < chunk; at += step) {
+    std::vector<Range> parts;
+    for (int peer = 0; peer < size_; ++peer) {
+      const int64_t begin = std::min(call.count, peer * chunk + at);
+      const int64_t end = std::min({call.count, (peer + 1) * chunk, begin + step});
+      parts.push_back({begin, std::max(begin, end)});
+    }
+    const Range mine = parts[static_cast<size_t>(rank_)];
+    char* folded = stores ? static_cast<char*>(call.output) + mine.begin * width : elsewhere.data();
+    scatter_and_fold(call, tag, parts, folded);
+    hand_on(call, tag + 1, parts, folded);
+  }
+}
+
+void CpuEngine::reduce_scatter(const Collective& call, uint64_t tag) {
+  const auto width = static_cast<int64_t>(size_of(call.dtype));
+  const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(kSegment) / width);
+  for (int64_t at = 0; at < call.count; at += step) {
+    const int64_t end = std::min(call.count, at + step);
+    std::vector<Range> parts;
+    for (int peer = 0; peer < size_; ++peer) {
+      parts.push_back({peer * call.count + at, peer * call.count + end});
+    }
+    scatter_and_fold(call, tag, parts, static_cast<char*>(call.output) + at * width);
+  }
+}
+
+void CpuEngine::all_gather(const Collective& call, uint64_t tag) {
+  const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
+  if (bytes == 0) return;
+  auto* output = static_cast<char*>(call.output);
+  char* mine = output + static_cast<size_t>(rank_) * bytes;
+  if (mine != call.input) std::memcpy(mine, call.input, bytes);
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    transfers.push_back({peer, tag, output + static_cast<size_t>(peer) * bytes, bytes, false});
+    transfers.push_back({peer, tag, mine, bytes, true});
+  }
+  transport_->exchange(transfers);
+}
+
+void CpuEngine::broadcast(const Collective& call, uint64_t tag) {
+  const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
+  if (bytes == 0) return;
+  if (rank_ != call.peer) return transport_->exchange({{call.peer, tag, call.output, bytes, false}});
+  if (call.output != call.input) std::memcpy(call.output, call.input, bytes);
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) transfers.push_back({peer, tag, call.output, bytes, true});
+  }
+  transport_->exchange(transfers);
+}
+
+void CpuEngine::all_to_all(const Collective& call, uint64_t tag) {
+  const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
+  if (bytes == 0) return;
+  auto* input = static_cast<char*>(const_cast<void*>(call.input));
+  auto* output = static_cast<char*>(call.output);
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < size_; ++peer) {
+    const size_t at = static_cast<size_t>(peer) * bytes;
+    if (peer == rank_) {
+      std::memcpy(output + at, input + at, bytes);
+      continue;
+    }
+    transfers.push_back({peer, tag, output + at, bytes, false});
+    transfers.push_back({peer, tag, input + at, bytes, true});
+  }
+  transport_->exchange(transfers);
+}
+
+void CpuEngine::barrier(uint64_t tag) {
+  char token = 0;
+  std::vector<char> tokens(static_cast<size_t>(size_));
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    transfers.push_back({peer, tag, &tokens[static_cast<size_t>(peer)], 1, false});
+    transfers.push_back({peer, tag, &token, 1, true});
+  }
+  transport_->exchange(transfers);
+}
+
+}  // namespace ds::comm

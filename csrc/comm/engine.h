@@ -1,0 +1,72 @@
+// Moving the data of one group's collectives: one engine per group, chosen by the device.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "../core/device.h"
+#include "../core/dtype.h"
+
+namespace ds::comm {
+
+enum class Kind : int32_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  all_to_all,
+  send,
+  receive,
+  barrier
+};
+constexpr int kKinds = 9;
+
+enum class ReduceOp : int32_t { sum, average, minimum, maximum, product };
+constexpr int kReduceOps = 5;
+
+/// One collective on one rank. Memory is contiguous; `count` is in elements, n is the group's size:
+///   all_reduce               input count, output count; may be the same memory
+///   reduce_scatter           input n x count, output count; output may be slot `rank` of the input
+///   all_gather               input count, output n x count; input may be slot `rank` of the output
+///   broadcast                input count (read on root), output count; may be the same memory
+///   reduce                   input count, output count (written on root); may be the same memory
+///   all_to_all               input n x count, output n x count; distinct memory
+///   send, receive            input or output count, with `peer`
+/// `peer` is the root or the other side, as a rank of the group.
+struct Collective {
+  Kind kind = Kind::barrier;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = DType::f32;
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t count = 0;
+  int32_t peer = 0;
+};
+
+/// A collective under way.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  /// Whether its memory is free again and its output complete. Any thread.
+  virtual bool done() = 0;
+  /// Later work of `stream` starts after it. May block where streams run at once; returns early, with
+  /// done() still false, when the engine was aborted.
+  virtual void order(Stream& stream) = 0;
+  /// Blocks the calling thread until done, or until the engine was aborted.
+  virtual void synchronize() = 0;
+  /// Why it cannot finish; empty while it can. Any thread.
+  virtual std::string fault() = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  /// Starts after everything enqueued on `stream` so far; one engine's collectives run in order.
+  /// `tag` is the same on every rank exactly when the ranks issue the same collective.
+  virtual std::shared_ptr<Completion> start(const Collective& call, Stream& stream, uint64_t tag) = 0;
+  /// Ends everything under way, on every thread that waits for it. Any thread; idempotent.
+  virtual void interrupt() noexcept = 0;
+};
+
+}  // namespace ds::comm

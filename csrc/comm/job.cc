@@ -1,0 +1,59 @@
+// Joining a job, opening groups in it, leaving it.
+#include "job.h"
+
+namespace ds::comm {
+namespace {
+
+/// How long the last meeting waits for slower ranks before it looks for a failure again.
+constexpr Milliseconds kPatience{200};
+
+}  // namespace
+
+Job::Job(Member member, Failure::Listener listener, std::shared_ptr<Cancellation> cancellation)
+    : member_(std::move(member)), cancellation_(std::move(cancellation)),
+      failure_(std::make_shared<Failure>(std::move(listener))),
+      client_(member_.store, Clock::now() + member_.timeout, cancellation_),
+      watchdog_(std::make_shared<Watchdog>(member_.store, member_.rank, member_.timeout, failure_,
+                                           *cancellation_)) {}
+
+std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Device& device,
+                                              const OpenEngine& open) {
+  failure_->check();
+  const std::string prefix = text("group/", members.name, '/');
+  const Clock::time_point deadline = Clock::now() + member_.timeout;
+  Rendezvous rendezvous;
+  rendezvous.rank = members.rank;
+  rendezvous.size = static_cast<int>(members.ranks.size());
+  rendezvous.local_host = client_.local_host();
+  rendezvous.timeout_ms = member_.timeout.count();
+  rendezvous.set = [&](const std::string& key, const std::string& value) {
+    client_.set(prefix + key, value);
+  };
+  // In short waits, so that another rank's death ends this one's.
+  rendezvous.get = [&](const std::string& key) {
+    while (true) {
+      failure_->check();
+      if (auto found = client_.find(prefix + key, kPatience)) return *found;
+      if (Clock::now() < deadline) continue;
+      throw Error("DS_COMM", "newGroup", text("every rank to open ", members.name),
+                  "one that did not in time", "Every member must call it, in the same order.");
+    }
+  };
+  std::shared_ptr<Engine> engine = open(rendezvous);
+  return std::make_shared<ProcessGroup>(std::move(members), device, std::move(engine), watchdog_,
+                                        failure_);
+}
+
+void Job::meet_at_the_end() noexcept {
+  try {
+    const Clock::time_point deadline = Clock::now() + member_.timeout;
+    if (client_.add("job/leaving", 1) == member_.size) client_.set("job/end", "1");
+    while (!failure_->raised() && !cancellation_->cancelled() && Clock::now() < deadline) {
+      if (client_.find("job/end", kPatience)) return;
+    }
+  } catch (const Error&) {
+    // The store is gone: there is nobody left to wait for.
+  }
+}
+
+}  // namespace ds::comm

@@ -1,0 +1,46 @@
+// One rank's membership in a job: its connections to the store, its watchdog, its first failure.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "process_group.h"
+#include "rendezvous.h"
+
+namespace ds::comm {
+
+class Job {
+ public:
+  struct Member {
+    StoreAddress store;
+    int rank, size;
+    Milliseconds timeout;  // of joining and of each collective
+  };
+  using OpenEngine = std::function<std::shared_ptr<Engine>(const Rendezvous&)>;
+
+  /// Connects to the store; blocks until it is there. Throws DS_COMM.
+  Job(Member member, Failure::Listener listener, std::shared_ptr<Cancellation> cancellation);
+
+  /// Meets the other ranks of a new group of two or more; every one of them must call it. Blocks.
+  /// Throws DS_COMM.
+  std::shared_ptr<ProcessGroup> open_group(ProcessGroup::Members members, Device& device,
+                                           const OpenEngine& open);
+
+  /// Blocks until every rank has called it or failed: connections may then close without loss.
+  /// Never throws.
+  void meet_at_the_end() noexcept;
+
+  StoreClient& store() { return client_; }
+  const std::shared_ptr<Failure>& failure() const { return failure_; }
+
+ private:
+  const Member member_;
+  std::shared_ptr<Cancellation> cancellation_;
+  std::shared_ptr<Failure> failure_;
+  StoreClient client_;
+  std::shared_ptr<Watchdog> watchdog_;
+};
+
+}  // namespace ds::comm

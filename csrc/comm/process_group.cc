@@ -1,0 +1,145 @@
+// Checking, numbering and landing of collectives.
+#include "process_group.h"
+
+#include <algorithm>
+
+#include "fold.h"
+
+namespace ds::comm {
+namespace {
+
+constexpr const char* kNames[kKinds] = {"allReduce", "reduceScatter", "allGather",
+                                        "broadcast", "reduce",        "allToAll",
+                                        "send",      "recv",          "barrier"};
+constexpr const char* kOps[kReduceOps] = {"sum", "avg", "min", "max", "prod"};
+
+bool reduces(Kind kind) {
+  return kind == Kind::all_reduce || kind == Kind::reduce_scatter || kind == Kind::reduce;
+}
+bool point_to_point(Kind kind) { return kind == Kind::send || kind == Kind::receive; }
+bool rooted(Kind kind) { return kind == Kind::broadcast || kind == Kind::reduce; }
+
+/// What every rank must agree on.
+std::string signature_of(const Collective& call) {
+  if (call.kind == Kind::barrier) return "barrier";
+  std::string out = point_to_point(call.kind) ? "send/recv" : name_of(call.kind);
+  if (reduces(call.kind)) out.append(" ").append(kOps[static_cast<int>(call.op)]);
+  out.append(" ").append(ds::name_of(call.dtype)).append(" x ").append(std::to_string(call.count));
+  if (rooted(call.kind)) out.append(", root ").append(std::to_string(call.peer));
+  return out;
+}
+
+/// FNV-1a with a final mix: unequal collectives get unequal tags but for one chance in 2^64.
+uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string& signature) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&](std::string_view bytes) {
+    for (unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3u;
+  };
+  add(channel);
+  add({reinterpret_cast<const char*>(&sequence), sizeof(sequence)});
+  add(signature);
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+}  // namespace
+
+const char* name_of(Kind kind) { return kNames[static_cast<int>(kind)]; }
+
+ProcessGroup::ProcessGroup(Members members, Device& device, std::shared_ptr<Engine> engine,
+                           std::shared_ptr<Watchdog> watchdog, std::shared_ptr<Failure> failure)
+    : members_(std::move(members)), device_(device), engine_(std::move(engine)),
+      watchdog_(std::move(watchdog)), failure_(std::move(failure)) {
+  const uint32_t channel = watchdog_->define({members_.name, members_.ranks});
+  own_ = &sequences_.try_emplace(members_.name, Sequence{channel, members_.name}).first->second;
+  watchdog_->guard(engine_);
+}
+
+ProcessGroup::~ProcessGroup() { engine_->interrupt(); }
+
+void ProcessGroup::check(const Collective& call) const {
+  const char* name = name_of(call.kind);
+  if (reduces(call.kind)) require_foldable(name, call.op, call.dtype);
+  const bool peered = rooted(call.kind) || point_to_point(call.kind);
+  if (peered && (call.peer < 0 || call.peer >= size())) {
+    throw Error("DS_ARGUMENT", name, text("a rank of the group, 0 to ", size() - 1), text(call.peer));
+  }
+  if (point_to_point(call.kind) && call.peer == rank()) {
+    throw Error("DS_ARGUMENT", name, "another rank of the group", "this rank itself",
+                "Copy the tensor instead.");
+  }
+}
+
+/// The two directions between two ranks are channels of their own, made at their first use.
+ProcessGroup::Sequence& ProcessGroup::sequence_of(const Collective& call) {
+  if (!point_to_point(call.kind)) return *own_;
+  const int mine = members_.ranks[static_cast<size_t>(rank())];
+  const int theirs = members_.ranks[static_cast<size_t>(call.peer)];
+  const int from = call.kind == Kind::send ? mine : theirs;
+  const int to = call.kind == Kind::send ? theirs : mine;
+  const std::string name = text(members_.name, ", rank ", from, " to rank ", to);
+  const auto [at, added] = sequences_.try_emplace(name, Sequence{0, name});
+  if (added) at->second.channel = watchdog_->define({name, {from, to}});
+  return at->second;
+}
+
+uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::string& label,
+                             Memory memory) {
+  failure_->check();
+  check(call);
+  land();
+  Sequence& sequence = sequence_of(call);
+  const std::string signature = signature_of(call);
+  const uint64_t number = sequence.next++;
+  const uint64_t tag = tag_of(sequence.name, number, signature);
+  auto completion = engine_->start(call, stream, tag);
+  watchdog_->watch(sequence.channel, number, signature + " | " + label, completion);
+  flights_.push_back({++tickets_, std::move(completion), std::move(memory)});
+  return tickets_;
+}
+
+/// Lets go of finished collectives, oldest first.
+void ProcessGroup::land() {
+  while (!flights_.empty() && flights_.front().completion->done()) flights_.pop_front();
+}
+
+ProcessGroup::Flight* ProcessGroup::find(uint64_t ticket) {
+  const auto at = std::lower_bound(flights_.begin(), flights_.end(), ticket,
+                                   [](const Flight& f, uint64_t wanted) { return f.ticket < wanted; });
+  return at != flights_.end() && at->ticket == ticket ? &*at : nullptr;
+}
+
+void ProcessGroup::wait(uint64_t ticket, Stream& stream) {
+  failure_->check();
+  if (Flight* flight = find(ticket)) {
+    flight->completion->order(stream);
+    failure_->check();
+    flight->memory.clear();  // from here on the stream's order protects it
+  }
+  land();
+}
+
+void ProcessGroup::synchronize(uint64_t ticket) {
+  failure_->check();
+  if (Flight* flight = find(ticket)) flight->completion->synchronize();
+  failure_->check();
+  land();
+}
+
+bool ProcessGroup::done(uint64_t ticket) {
+  failure_->check();
+  Flight* flight = find(ticket);
+  return !flight || flight->completion->done();
+}
+
+void ProcessGroup::drain() noexcept {
+  try {
+    for (const Flight& flight : flights_) flight.completion->synchronize();
+  } catch (const Error&) {
+    // The device itself has failed; nothing more can be waited for.
+  }
+  flights_.clear();
+}
+
+}  // namespace ds::comm

@@ -1,0 +1,250 @@
+// The watchdog's loop: report what is new, look at what is pending, listen for the verdict.
+#include "watchdog.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "store_server.h"
+
+namespace ds::comm {
+namespace {
+
+constexpr Milliseconds kTick{20};        // while collectives are pending
+constexpr Milliseconds kHeartbeat{500};  // at least one report in this time
+constexpr Milliseconds kVerdictTime{3000};
+/// A broken connection is often the echo of a death that the store learns of by itself.
+constexpr Milliseconds kBetterReason{300};
+constexpr Milliseconds kAloneTime{5000};
+constexpr size_t kTexts = 4096;
+
+}  // namespace
+
+void Failure::set(const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (error_) return;
+    error_ = error;
+    raised_.store(true, std::memory_order_release);
+  }
+  if (listener_) listener_(error);
+}
+
+void Failure::check() const {
+  if (!raised()) return;
+  std::lock_guard lock(mutex_);
+  throw Error(*error_);
+}
+
+Watchdog::Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
+                   std::shared_ptr<Failure> failure, const Cancellation& cancellation)
+    : rank_(rank), timeout_(timeout), failure_(std::move(failure)),
+      socket_(join_store(store, Clock::now() + timeout, cancellation)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), heard_(Clock::now()) {
+  report_.put(Request::report).put(static_cast<int32_t>(rank_));
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake();
+  thread_.join();
+}
+
+void Watchdog::wake() {
+  const uint64_t one = 1;
+  static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
+}
+
+uint32_t Watchdog::define(Channel channel) {
+  std::lock_guard lock(mutex_);
+  channels_.push_back(std::move(channel));
+  return static_cast<uint32_t>(channels_.size() - 1);
+}
+
+void Watchdog::guard(std::weak_ptr<Engine> engine) {
+  std::shared_ptr<Engine> late;
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_->raised()) late = engine.lock();
+    engines_.push_back(std::move(engine));
+  }
+  if (late) late->interrupt();
+}
+
+void Watchdog::watch(uint32_t channel, uint64_t sequence, std::string text,
+                     std::shared_ptr<Completion> completion) {
+  bool sleeping;
+  {
+    std::lock_guard lock(mutex_);
+    fresh_.push_back({channel, sequence, std::move(text), std::move(completion), Clock::now()});
+    sleeping = idle_;
+  }
+  if (sleeping) wake();
+}
+
+void Watchdog::run() {
+  bool ending = false;
+  while (!ending) {
+    write_report();
+    examine();
+    {
+      std::lock_guard lock(mutex_);
+      ending = ending_;
+      idle_ = pending_.empty() && fresh_.empty();
+    }
+    const Clock::time_point now = Clock::now();
+    if (ending) {
+      report_.put(Note::leaving);
+      anything_ = true;
+    }
+    if (!alone_ && (anything_ || now - reported_ >= kHeartbeat)) {
+      try {
+        send_all(socket_, report_.frame(), now + kVerdictTime);
+      } catch (const Error&) {
+        // What the connection still holds, a verdict perhaps, is read below.
+      }
+      report_ = Writer();
+      report_.put(Request::report).put(static_cast<int32_t>(rank_));
+      anything_ = false;
+      reported_ = now;
+    }
+    if (!ending) listen(idle_ ? kHeartbeat : kTick);
+  }
+}
+
+/// Adds what is new to the report. A text or channel is spelled out once.
+void Watchdog::write_report() {
+  std::vector<Watched> fresh;
+  std::vector<Channel> channels;
+  {
+    std::lock_guard lock(mutex_);
+    fresh.swap(fresh_);
+    channels.assign(channels_.begin() + static_cast<ptrdiff_t>(defined_), channels_.end());
+  }
+  for (const Channel& channel : channels) {
+    report_.put(Note::channel).put(static_cast<uint32_t>(defined_++)).put(channel.name);
+    report_.put(static_cast<uint32_t>(channel.ranks.size()));
+    for (int rank : channel.ranks) report_.put(static_cast<int32_t>(rank));
+    anything_ = true;
+  }
+  for (Watched& work : fresh) {
+    if (texts_.size() >= kTexts) texts_.clear();
+    const auto [known, added] = texts_.try_emplace(work.text, static_cast<uint32_t>(texts_.size()));
+    if (added) report_.put(Note::text).put(known->second).put(work.text);
+    report_.put(Note::started).put(work.channel).put(work.sequence).put(known->second);
+    pending_.push_back(std::move(work));
+    anything_ = true;
+  }
+}
+
+/// Forgets what has finished, complains of what has failed or takes too long.
+void Watchdog::examine() {
+  std::erase_if(pending_, [](Watched& work) { return work.completion->done(); });
+  if (failure_->raised()) return;
+  const Clock::time_point now = Clock::now();
+  for (Watched& work : pending_) {
+    if (work.complained) continue;
+    if (work.faulty == Clock::time_point{} && !work.completion->fault().empty()) work.faulty = now;
+    const bool faulty = work.faulty != Clock::time_point{} && now - work.faulty >= kBetterReason;
+    const bool late = now - work.since > timeout_ || (alone_ && now - work.since > kAloneTime);
+    if (faulty) complain(work, Note::failed, now);
+    else if (late) complain(work, Note::stalled, now);
+  }
+  if (complained_ && now - *complained_ >= (alone_ ? Milliseconds(0) : kVerdictTime)) {
+    fail(*own_verdict_);
+  }
+}
+
+std::string Watchdog::name_of(const Watched& work) const {
+  return text(work.text, ", collective ", work.sequence);
+}
+
+void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
+  work.complained = true;
+  const auto waited = std::chrono::duration_cast<Milliseconds>(now - work.since).count();
+  const std::string reason = note == Note::failed
+                                 ? work.completion->fault()
+                                 : text("not finished after ", waited / 1000.0, " s");
+  report_.put(note).put(work.channel).put(work.sequence);
+  if (note == Note::failed) report_.put(reason);
+  else report_.put(static_cast<uint32_t>(waited));
+  anything_ = true;
+  if (complained_) return;
+  complained_ = now;
+  own_verdict_ = Error("DS_COMM", name_of(work), "every rank to take part",
+                       text("rank ", rank_, ": ", reason, alone_ ? "; the store of the job has closed"
+                                                                 : "; the store does not answer"),
+                       "Look at the output of rank 0 and of the other ranks.");
+}
+
+void Watchdog::listen(Milliseconds patience) {
+  pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {alone_ ? -1 : socket_.get(), POLLIN, 0}};
+  if (poll(entries, 2, static_cast<int>(patience.count())) < 0 && errno != EINTR) return;
+  if (entries[0].revents) {
+    uint64_t count;
+    static_cast<void>(!read(wake_.get(), &count, sizeof(count)));
+  }
+  bool lost = false;
+  while (entries[1].revents) {
+    char block[4096];
+    const ssize_t got = recv(socket_.get(), block, sizeof(block), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    lost = got <= 0;
+    if (lost) break;
+    received_.append(block, static_cast<size_t>(got));
+    heard_ = Clock::now();
+  }
+  while (received_.size() >= sizeof(uint32_t)) {
+    uint32_t length;
+    std::memcpy(&length, received_.data(), sizeof(length));
+    if (received_.size() < sizeof(length) + length) break;
+    const std::string payload = received_.substr(sizeof(length), length);
+    received_.erase(0, sizeof(length) + length);
+    hear(Reader(payload));
+  }
+  const bool silent = Clock::now() - heard_ > StoreServer::kSilence;
+  if (alone_ || failure_->raised() || !(lost || silent)) return;
+  alone_ = true;
+  fail(Error("DS_COMM", "process group", "every rank to stay until the end",
+             text("the process that holds the job's store (rank 0 or the launcher) ",
+                  lost ? "ended or its connection broke" : "was not heard of in time"),
+             "Look at the output of rank 0: it ended first."));
+}
+
+void Watchdog::hear(Reader answer) {
+  switch (answer.get<Answer>()) {
+    case Answer::verdict: {
+      const std::string op = answer.text(), expected = answer.text(), got = answer.text();
+      fail(Error("DS_COMM", op, expected, got, answer.text()));
+      break;
+    }
+    case Answer::closing:
+      alone_ = true;
+      break;
+    default:
+      break;
+  }
+}
+
+void Watchdog::fail(const Error& error) {
+  failure_->set(error);
+  std::vector<std::weak_ptr<Engine>> engines;
+  {
+    std::lock_guard lock(mutex_);
+    engines.swap(engines_);
+  }
+  for (const std::weak_ptr<Engine>& engine : engines) {
+    if (const std::shared_ptr<Engine> alive = engine.lock()) alive->interrupt();
+  }
+  pending_.clear();
+  complained_.reset();
+}
+
+}  // namespace ds::comm

@@ -1,0 +1,100 @@
+// The thread that watches a rank's collectives: reports them to the store, notices timeouts, and carries
+// the one verdict back.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine.h"
+#include "progress_board.h"
+#include "store_client.h"
+
+namespace ds::comm {
+
+/// The job's first failure, the same for every group of the process.
+class Failure {
+ public:
+  using Listener = std::function<void(const Error&)>;
+  /// `listener` is called once, on the thread that finds the failure.
+  explicit Failure(Listener listener) : listener_(std::move(listener)) {}
+  void set(const Error& error);
+  /// Throws the failure, if there is one.
+  void check() const;
+  bool raised() const { return raised_.load(std::memory_order_acquire); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<Error> error_;
+  std::atomic<bool> raised_{false};
+  Listener listener_;
+};
+
+/// Its own connection and thread: it works while JavaScript is blocked in a wait.
+class Watchdog {
+ public:
+  /// `timeout` is the time a collective may take.
+  Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
+           std::shared_ptr<Failure> failure, const Cancellation& cancellation);
+  /// Tells the store that this rank leaves.
+  ~Watchdog();
+
+  /// Returns the channel's number for watch().
+  uint32_t define(Channel channel);
+  void watch(uint32_t channel, uint64_t sequence, std::string text,
+             std::shared_ptr<Completion> completion);
+  /// The engine is aborted when the job fails.
+  void guard(std::weak_ptr<Engine> engine);
+
+ private:
+  struct Watched {
+    uint32_t channel;
+    uint64_t sequence;
+    std::string text;
+    std::shared_ptr<Completion> completion;
+    Clock::time_point since;
+    Clock::time_point faulty{};  // when a fault was first seen
+    bool complained = false;
+  };
+
+  void run();
+  void write_report();
+  void examine();
+  void complain(Watched& work, Note note, Clock::time_point now);
+  void listen(Milliseconds patience);
+  void hear(Reader answer);
+  void fail(const Error& error);
+  void wake();
+  std::string name_of(const Watched& work) const;
+
+  const int rank_;
+  const Milliseconds timeout_;
+  std::shared_ptr<Failure> failure_;
+  Socket socket_, wake_;
+
+  std::mutex mutex_;  // of what follows
+  std::vector<Channel> channels_;
+  std::vector<Watched> fresh_;
+  std::vector<std::weak_ptr<Engine>> engines_;
+  bool idle_ = false, ending_ = false;
+
+  // The thread's own.
+  std::deque<Watched> pending_;
+  size_t defined_ = 0;
+  std::unordered_map<std::string, uint32_t> texts_;
+  Writer report_;
+  bool anything_ = false;  // to report
+  bool alone_ = false;     // the store has closed
+  std::string received_;
+  Clock::time_point reported_{}, heard_{};
+  std::optional<Clock::time_point> complained_;  // when the store was told of a failure
+  std::optional<Error> own_verdict_;             // in case it does not answer
+  std::thread thread_;
+};
+
+}  // namespace ds::comm

@@ -1,0 +1,90 @@
+// The part of NCCL that we use, declared here so that building does not need its header.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+#include "../core/dynamic_library.h"
+
+namespace ds::cuda {
+
+// Names, values and layouts are those of nccl.h from 2.18 on; nccl_check.cc compares them with the
+// real header wherever that is installed.
+namespace nccl {
+
+enum class Result : int32_t { success = 0, remote_error = 6, in_progress = 7 };
+enum class DataType : int32_t { u8 = 1, i32 = 2, i64 = 4, f16 = 6, f32 = 7, f64 = 8, bf16 = 9 };
+enum class Op : int32_t { sum = 0, product = 1, maximum = 2, minimum = 3, average = 4 };
+
+using Comm = struct CommStruct*;
+
+struct UniqueId {
+  char internal[128];
+};
+
+constexpr int kUndefined = INT_MIN;
+
+/// The head of ncclConfig_t; `size` tells NCCL how much of it there is.
+struct Options {
+  size_t size = sizeof(Options);
+  unsigned int magic = 0xcafebeef;
+  unsigned int version = 21800;
+  int blocking = 0;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+  int traffic_class = kUndefined;  // 2.26; earlier versions have padding here
+};
+
+using VersionFn = Result(int*);
+using UniqueIdFn = Result(UniqueId*);
+using InitFn = Result(Comm*, int size, UniqueId, int rank, Options*);
+using AbortFn = Result(Comm);
+using AsyncErrorFn = Result(Comm, Result*);
+using ErrorStringFn = const char*(Result);
+using LastErrorFn = const char*(Comm);
+using AllReduceFn = Result(const void*, void*, size_t, DataType, Op, Comm, cudaStream_t);
+using ReduceScatterFn = AllReduceFn;
+using AllGatherFn = Result(const void*, void*, size_t, DataType, Comm, cudaStream_t);
+using BroadcastFn = Result(const void*, void*, size_t, DataType, int root, Comm, cudaStream_t);
+using ReduceFn = Result(const void*, void*, size_t, DataType, Op, int root, Comm, cudaStream_t);
+using SendFn = Result(const void*, size_t, DataType, int peer, Comm, cudaStream_t);
+using ReceiveFn = Result(void*, size_t, DataType, int peer, Comm, cudaStream_t);
+using GroupFn = Result();
+
+}  // namespace nccl
+
+/// The functions of an opened libnccl; kept for the life of the process.
+struct Nccl {
+  /// Opens it at the first call. Throws DS_LIBRARY naming the files that were tried, or the version
+  /// when it is older than 2.18.
+  static const Nccl& get();
+
+  DynamicLibrary library;
+  nccl::VersionFn* version;
+  nccl::UniqueIdFn* unique_id;
+  nccl::InitFn* init;
+  nccl::AbortFn* comm_abort;
+  nccl::AsyncErrorFn* async_error;
+  nccl::ErrorStringFn* error_string;
+  nccl::LastErrorFn* last_error;
+  nccl::AllReduceFn* all_reduce;
+  nccl::ReduceScatterFn* reduce_scatter;
+  nccl::AllGatherFn* all_gather;
+  nccl::BroadcastFn* broadcast;
+  nccl::ReduceFn* reduce;
+  nccl::SendFn* send;
+  nccl::ReceiveFn* receive;
+  nccl::GroupFn* group_start;
+  nccl::GroupFn* group_end;
+
+ private:
+  Nccl();
+};
+
+}  // namespace ds::cuda

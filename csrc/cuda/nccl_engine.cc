@@ -1,0 +1,212 @@
+// Starting collectives on a stream, watching for NCCL's asynchronous errors, aborting.
+#include "nccl_engine.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "../core/error.h"
+#include "cuda_device.h"
+#include "cuda_error.h"
+
+namespace ds::cuda {
+
+namespace {
+
+using comm::Kind;
+
+nccl::DataType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return nccl::DataType::f32;
+    case DType::f16: return nccl::DataType::f16;
+    case DType::bf16: return nccl::DataType::bf16;
+    case DType::i32: return nccl::DataType::i32;
+    case DType::i64: return nccl::DataType::i64;
+    case DType::f64: return nccl::DataType::f64;
+    default: return nccl::DataType::u8;
+  }
+}
+
+nccl::Op op_of(comm::ReduceOp op) {
+  switch (op) {
+    case comm::ReduceOp::average: return nccl::Op::average;
+    case comm::ReduceOp::minimum: return nccl::Op::minimum;
+    case comm::ReduceOp::maximum: return nccl::Op::maximum;
+    case comm::ReduceOp::product: return nccl::Op::product;
+    default: return nccl::Op::sum;
+  }
+}
+
+}  // namespace
+
+/// A point in the stream, right behind the collective.
+class NcclEngine::Pending final : public comm::Completion {
+ public:
+  Pending(std::shared_ptr<NcclCommunicator> communicator, cudaStream_t stream)
+      : communicator_(std::move(communicator)) {
+    constexpr unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
+    DS_CUDA(cudaEventCreateWithFlags(&event_, flags), "collective");
+    const cudaError_t status = cudaEventRecord(event_, stream);
+    if (status == cudaSuccess) return;
+    cudaEventDestroy(event_);
+    check(status, "cudaEventRecord", "collective");
+  }
+  ~Pending() override { cudaEventDestroy(event_); }
+
+  bool done() override {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+    return status != cudaErrorNotReady;
+  }
+  void order(Stream& stream) override {
+    DS_CUDA(cudaStreamWaitEvent(stream_of(stream), event_, cudaEventWaitDefault), "collective");
+  }
+  void synchronize() override { DS_CUDA(cudaEventSynchronize(event_), "collective"); }
+  std::string fault() override { return communicator_->fault(); }
+
+ private:
+  std::shared_ptr<NcclCommunicator> communicator_;
+  cudaEvent_t event_ = nullptr;
+};
+
+void NcclCommunicator::interrupt() noexcept {
+  if (aborting_.exchange(true)) return;
+  std::lock_guard lock(mutex);
+  if (comm) nccl.comm_abort(comm);
+  comm = nullptr;
+}
+
+std::string NcclCommunicator::fault() {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  nccl::Result state = nccl::Result::success;
+  if (!lock || !comm || nccl.async_error(comm, &state) != nccl::Result::success) return "";
+  if (state == nccl::Result::success || state == nccl::Result::in_progress) return "";
+  return text("NCCL: ", nccl.error_string(state), ": ", nccl.last_error(comm));
+}
+
+void NcclCommunicator::settle(nccl::Result result) {
+  while (result == nccl::Result::in_progress && !aborting_.load()) {
+    std::this_thread::yield();
+    nccl.async_error(comm, &result);
+  }
+  if (result == nccl::Result::success || aborting_.load()) return;
+  throw Error("DS_COMM", "collective", "NCCL to accept it",
+              text(nccl.error_string(result), ": ", nccl.last_error(comm)),
+              "NCCL_DEBUG=INFO says more.");
+}
+
+namespace {
+
+/// Rank 0 makes the id of a new communicator, the others take it from the store.
+nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous) {
+  nccl::UniqueId id;
+  if (rendezvous.rank == 0) {
+    const nccl::Result result = nccl.unique_id(&id);
+    if (result != nccl::Result::success) {
+      throw Error("DS_COMM", "NCCL", "an id for a new communicator", nccl.error_string(result));
+    }
+    rendezvous.set("nccl", std::string(id.internal, sizeof(id.internal)));
+    return id;
+  }
+  const std::string bytes = rendezvous.get("nccl");
+  if (bytes.size() != sizeof(id.internal)) {
+    throw Error("DS_COMM", "NCCL", "rank 0's id", text(bytes.size(), " bytes"));
+  }
+  std::memcpy(id.internal, bytes.data(), bytes.size());
+  return id;
+}
+
+}  // namespace
+
+NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
+    : device_(device), size_(rendezvous.size),
+      communicator_(std::make_shared<NcclCommunicator>()) {
+  device_.make_current();
+  const Nccl& nccl = communicator_->nccl;
+  nccl::Comm& made = communicator_->comm;
+  const nccl::UniqueId id = agree_on_id(nccl, rendezvous);
+  nccl::Options options;
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(rendezvous.timeout_ms);
+  nccl::Result state = nccl.init(&made, size_, id, rendezvous.rank, &options);
+  while (state == nccl::Result::in_progress && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (nccl.async_error(made, &state) != nccl::Result::success) break;
+  }
+  if (state != nccl::Result::success) {
+    throw Error("DS_COMM", "NCCL", text("all ", size_, " ranks of the group"),
+                state == nccl::Result::in_progress
+                    ? "some that did not come in time"
+                    : text(nccl.error_string(state), ": ", nccl.last_error(made)),
+                "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more.");
+  }
+  DS_CUDA(cudaMalloc(&token_, 1), "newGroup");
+}
+
+NcclEngine::~NcclEngine() {
+  interrupt();
+  cudaFree(token_);
+}
+
+void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
+
+std::shared_ptr<comm::Completion> NcclEngine::start(const comm::Collective& call, Stream& stream,
+                                                    uint64_t) {
+  device_.make_current();
+  const cudaStream_t at = stream_of(stream);
+  {
+    std::lock_guard lock(communicator_->mutex);
+    if (communicator_->comm) communicator_->settle(enqueue(call, at));
+  }
+  return std::make_shared<Pending>(communicator_, at);
+}
+
+nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stream) {
+  const Nccl& library = communicator_->nccl;
+  nccl::Comm handle = communicator_->comm;
+  const auto count = static_cast<size_t>(call.count);
+  const nccl::DataType type = type_of(call.dtype);
+  const nccl::Op op = op_of(call.op);
+  switch (call.kind) {
+    case Kind::all_reduce:
+      return library.all_reduce(call.input, call.output, count, type, op, handle, stream);
+    case Kind::reduce_scatter:
+      return library.reduce_scatter(call.input, call.output, count, type, op, handle, stream);
+    case Kind::all_gather:
+      return library.all_gather(call.input, call.output, count, type, handle, stream);
+    case Kind::broadcast:
+      return library.broadcast(call.input, call.output, count, type, call.peer, handle, stream);
+    case Kind::reduce:
+      return library.reduce(call.input, call.output, count, type, op, call.peer, handle, stream);
+    case Kind::all_to_all:
+      return all_to_all(call, stream);
+    case Kind::send:
+      return library.send(call.input, count, type, call.peer, handle, stream);
+    case Kind::receive:
+      return library.receive(call.output, count, type, call.peer, handle, stream);
+    case Kind::barrier:
+      return library.all_reduce(token_, token_, 1, nccl::DataType::u8, nccl::Op::maximum, handle, stream);
+  }
+  return nccl::Result::success;
+}
+
+nccl::Result NcclEngine::all_to_all(const comm::Collective& call, cudaStream_t stream) {
+  const Nccl& library = communicator_->nccl;
+  nccl::Comm handle = communicator_->comm;
+  const auto count = static_cast<size_t>(call.count);
+  const size_t bytes = count * size_of(call.dtype);
+  const nccl::DataType type = type_of(call.dtype);
+  library.group_start();
+  for (int peer = 0; peer < size_; ++peer) {
+    const size_t at = static_cast<size_t>(peer) * bytes;
+    library.send(static_cast<const char*>(call.input) + at, count, type, peer, handle, stream);
+    library.receive(static_cast<char*>(call.output) + at, count, type, peer, handle, stream);
+  }
+  return library.group_end();
+}
+
+}  // namespace ds::cuda
+
+ds::comm::Engine* ds_cuda_open_nccl(const ds::comm::Rendezvous& rendezvous, ds::Device& device) {
+  return new ds::cuda::NcclEngine(rendezvous, static_cast<ds::cuda::CudaDevice&>(device));
+}

@@ -1,0 +1,60 @@
+// Collectives between GPUs over NCCL: one communicator per group, kernels on the caller's stream.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "../comm/engine.h"
+#include "../comm/rendezvous.h"
+#include "nccl.h"
+
+namespace ds::cuda {
+
+class CudaDevice;
+
+/// One communicator. Calls are made under `mutex`; interrupt() may come from another thread.
+class NcclCommunicator {
+ public:
+  NcclCommunicator() : nccl(Nccl::get()) {}
+  ~NcclCommunicator() { interrupt(); }
+  void interrupt() noexcept;
+  /// NCCL's asynchronous failure; empty while there is none. Any thread.
+  std::string fault();
+  /// Waits while a non-blocking call is in progress. Throws DS_COMM with NCCL's reason.
+  void settle(nccl::Result result);
+
+  const Nccl& nccl;
+  std::mutex mutex;
+  nccl::Comm comm = nullptr;  // null once aborted
+
+ private:
+  std::atomic<bool> aborting_{false};
+};
+
+/// A collective is enqueued on the given stream and ordered there like a kernel; the host does not
+/// wait for it. The communicator is non-blocking, so that no call can hang where interrupt() cannot reach it.
+/// Communicators of overlapping groups must be used in the same order on every rank.
+class NcclEngine final : public comm::Engine {
+ public:
+  /// Blocks until every rank of the group is there. Throws DS_LIBRARY, DS_COMM.
+  NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device);
+  ~NcclEngine() override;
+  std::shared_ptr<comm::Completion> start(const comm::Collective& call, Stream& stream,
+                                          uint64_t tag) override;
+  void interrupt() noexcept override;
+
+ private:
+  class Pending;
+
+  nccl::Result enqueue(const comm::Collective& call, cudaStream_t stream);
+  nccl::Result all_to_all(const comm::Collective& call, cudaStream_t stream);
+
+  CudaDevice& device_;
+  const int size_;
+  const std::shared_ptr<NcclCommunicator> communicator_;
+  void* token_ = nullptr;  // a byte on the device, for barriers
+};
+
+}  // namespace ds::cuda
