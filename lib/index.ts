@@ -12,6 +12,8 @@ import { type Device, device as findDevice } from './runtime/device.js';
 import { seed } from './tensor/index.js';
 
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
+export * as comm from './comm/index.js';
+export { initDistributed } from './comm/index.js';
 export { readConfig, resolveConfig } from './config/index.js';
 export * as data from './data/index.js';
 export type { Clients } from './engine/build.js';

@@ -49,6 +49,34 @@ function prepareBlas(threads: number): void {
   process.env.OPENBLAS_NUM_THREADS ??= String(threads);
 }
 
+/** What a launcher tells a rank; absent values are undefined. */
+export interface JobEnvironment {
+  rank?: string;
+  worldSize?: string;
+  localRank?: string;
+  masterAddr?: string;
+  masterPort?: string;
+  /** Minutes. */
+  timeout?: string;
+  secret?: string;
+}
+
+export function jobEnvironment(): JobEnvironment {
+  const { RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT } = process.env;
+  return {
+    rank: RANK,
+    worldSize: WORLD_SIZE,
+    localRank: LOCAL_RANK,
+    masterAddr: MASTER_ADDR,
+    masterPort: MASTER_PORT,
+    timeout: process.env.DEEPSPEED_TIMEOUT,
+    secret: process.env.DS_JOB_SECRET,
+  };
+}
+
+/** NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it stays off. */
+process.env.NCCL_NVLS_ENABLE = '0';
+
 const threads = threadCount();
 prepareBlas(threads);
 

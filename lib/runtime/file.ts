@@ -1,9 +1,8 @@
 // File I/O between disk and host buffers, off the JavaScript thread and through the file engine.
-
-import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import type { Buffer } from './buffer.js';
 import { native } from './call.js';
+import { settled } from './settled.js';
 
 /** Bytes of a buffer in host memory (pinned, or of the CPU device). */
 export interface HostRange {
@@ -59,13 +58,4 @@ export function fileEngineName(): FileEngineName {
 /** Chooses what serves later calls. Throws DS_PLATFORM where io_uring does not work. */
 export function setFileEngine(name: FileEngineName): void {
   native(() => addon.setFileEngine(name));
-}
-
-/** Native failures, thrown or rejected, as DsErrors. */
-async function settled<T>(start: () => Promise<T>): Promise<T> {
-  try {
-    return await start();
-  } catch (error) {
-    throw DsError.fromNative(error);
-  }
 }

@@ -1,0 +1,139 @@
+// CommsLogger: counts, sizes, times and bandwidths of collectives, as DeepSpeed's comms_logger.
+import { dtypeSize } from '../runtime/dtype.js';
+import type { Collective, CollectiveKind } from '../runtime/process-group.js';
+
+export interface CommsRecord {
+  kind: CollectiveKind;
+  /** Of the tensor that DeepSpeed counts: the larger of input and output. */
+  bytes: number;
+  ranks: number;
+  milliseconds: number;
+  label: string;
+}
+
+export interface CommsLoggerOptions {
+  /** Log every collective, or those of `ops` only. Default true. */
+  profAll?: boolean;
+  ops?: readonly CollectiveKind[];
+  /** Called with each record as one line. */
+  verbose?: (line: string) => void;
+}
+
+/** Totals of one kind at one size. */
+export interface CommsTotal {
+  kind: CollectiveKind;
+  bytes: number;
+  count: number;
+  totalMs: number;
+  meanMs: number;
+  /** Gbit/s, means over the calls. */
+  algbw: number;
+  busbw: number;
+}
+
+/**
+ * Gbit/s of one call by DeepSpeed's formulas (deepspeed/utils/comms_logging.py). `bytes` is one rank's
+ * share for allGather and reduceScatter: algbw counts n of it; all-reduce counts its size twice.
+ */
+export function bandwidth(
+  kind: CollectiveKind,
+  bytes: number,
+  milliseconds: number,
+  ranks: number,
+): { algbw: number; busbw: number } {
+  const gbits = (size: number) => (milliseconds > 0 ? (size * 8) / (milliseconds * 1e6) : 0);
+  const share = (ranks - 1) / ranks;
+  switch (kind) {
+    case 'allReduce':
+      return { algbw: gbits(2 * bytes), busbw: gbits(2 * bytes * share) };
+    case 'allGather':
+    case 'reduceScatter':
+      return { algbw: gbits(bytes * ranks), busbw: gbits(bytes * ranks * share) };
+    case 'allToAll':
+      return { algbw: gbits(bytes), busbw: gbits(bytes * share) };
+    default:
+      return { algbw: gbits(bytes), busbw: gbits(bytes) };
+  }
+}
+
+/** Times include waiting for the slowest rank. While a group has a logger, each collective is waited for. */
+export class CommsLogger {
+  private readonly records: CommsRecord[] = [];
+
+  constructor(private readonly options: CommsLoggerOptions = {}) {}
+
+  static record(call: Collective, ranks: number, milliseconds: number, label: string): CommsRecord {
+    const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
+    const slots = call.kind === 'allToAll' ? ranks : 1;
+    const bytes = call.count * slots * dtypeSize(dtype);
+    return { kind: call.kind, bytes, ranks, milliseconds, label };
+  }
+
+  add(record: CommsRecord): void {
+    const { profAll = true, ops = [], verbose } = this.options;
+    if (!profAll && !ops.includes(record.kind)) return;
+    this.records.push(record);
+    if (!verbose) return;
+    const { kind, bytes, milliseconds, ranks, label } = record;
+    const { algbw, busbw } = bandwidth(kind, bytes, milliseconds, ranks);
+    const figures = `${milliseconds.toFixed(2)} ms, algbw ${algbw.toFixed(2)}, busbw ${busbw.toFixed(2)} Gbps`;
+    verbose(`${kind} ${binary(bytes)} ${figures} (${label})`);
+  }
+
+  /** Totals by kind and size, kinds in order of their names, sizes ascending. */
+  totals(): CommsTotal[] {
+    const sums = new Map<string, CommsTotal>();
+    for (const { kind, bytes, milliseconds, ranks } of this.records) {
+      const key = `${kind} ${bytes}`;
+      const sum = sums.get(key) ?? emptyTotal(kind, bytes);
+      const { algbw, busbw } = bandwidth(kind, bytes, milliseconds, ranks);
+      sum.count++;
+      sum.totalMs += milliseconds;
+      sum.algbw += algbw;
+      sum.busbw += busbw;
+      sums.set(key, sum);
+    }
+    const means = [...sums.values()].map((sum) => ({
+      ...sum,
+      meanMs: sum.totalMs / sum.count,
+      algbw: sum.algbw / sum.count,
+      busbw: sum.busbw / sum.count,
+    }));
+    return means.sort((a, b) => a.kind.localeCompare(b.kind) || a.bytes - b.bytes);
+  }
+
+  /** A table with DeepSpeed's columns. */
+  summary(): string {
+    const head = ['Comm. Op', 'Message Size', 'Count', 'Total Latency(ms)', 'Avg Latency(ms)'];
+    const rows = this.totals().map((t) => [
+      t.kind,
+      binary(t.bytes),
+      String(t.count),
+      t.totalMs.toFixed(2),
+      t.meanMs.toFixed(2),
+      t.algbw.toFixed(2),
+      t.busbw.toFixed(2),
+    ]);
+    const table = [[...head, 'algbw (Gbps)', 'busbw (Gbps)'], ...rows];
+    const widths = (table[0] as string[]).map((_, column) =>
+      Math.max(...table.map((row) => (row[column] as string).length)),
+    );
+    return table
+      .map((row) => row.map((cell, i) => cell.padEnd(widths[i] as number)).join('  '))
+      .join('\n');
+  }
+
+  reset(): void {
+    this.records.length = 0;
+  }
+}
+
+function emptyTotal(kind: CollectiveKind, bytes: number): CommsTotal {
+  return { kind, bytes, count: 0, totalMs: 0, meanMs: 0, algbw: 0, busbw: 0 };
+}
+
+function binary(bytes: number): string {
+  const units = ['B', 'KB', 'MB', 'GB', 'TB'];
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
+  return `${(bytes / 1024 ** power).toFixed(power ? 2 : 0)} ${units[power]}`;
+}

@@ -1,0 +1,201 @@
+// initDistributed: from the launcher's environment to the process group of all ranks.
+import { DsError } from '../errors.js';
+import { jobEnvironment } from '../runtime/addon.js';
+import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
+import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
+import { ProcessGroup } from './process-group.js';
+
+export interface InitOptions {
+  /** Default: RANK, else 0. */
+  rank?: number;
+  /** Default: WORLD_SIZE, else 1. */
+  worldSize?: number;
+  /** This machine's rank among those of the job. Default: LOCAL_RANK, else the rank. */
+  localRank?: number;
+  /** Where rank 0 listens. Default: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else 29500. */
+  masterAddr?: string;
+  masterPort?: number;
+  /** Minutes that joining, or one collective, may take. Default: DEEPSPEED_TIMEOUT, else 10. */
+  timeout?: number;
+  /** What admits to the job, the same on every rank. Default: DS_JOB_SECRET. */
+  secret?: string;
+  /** Whether this process serves the job's store. Default: rank 0 does. */
+  serveStore?: boolean;
+  /** Default "auto": the GPU numbered localRank where there are GPUs, else the CPU. */
+  device?: string | Device;
+}
+
+/** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
+export class Distributed {
+  private readonly groups = new Map<string, number>();
+
+  /** @internal Use initDistributed(). */
+  constructor(
+    readonly rank: number,
+    readonly localRank: number,
+    /** All ranks. */
+    readonly world: ProcessGroup,
+    private readonly job: Job | null,
+    private readonly server: StoreServer | null,
+  ) {}
+
+  get worldSize(): number {
+    return this.world.size;
+  }
+
+  /** The job's key-value store; null in a job of one rank. */
+  get store(): Job | null {
+    return this.job;
+  }
+
+  /**
+   * The group of `ranks`, in their order; null on ranks that are not among them. Every member must call it,
+   * in the same order for groups of the same ranks. Rejects with DS_COMM when one does not.
+   */
+  async newGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
+    requireRanks(ranks, this.worldSize);
+    const base = `group [${ranks.join(', ')}]`;
+    const times = this.groups.get(base) ?? 0;
+    this.groups.set(base, times + 1);
+    const place = ranks.indexOf(this.rank);
+    if (place < 0) return null;
+    const name = times === 0 ? base : `${base} #${times + 1}`;
+    return openGroup(this.job, name, ranks, place, this.world.device);
+  }
+
+  /**
+   * Waits until every rank is done with its collectives, then closes all connections. After a failure of
+   * the job it closes at once, and a new initDistributed() may follow.
+   */
+  async destroy(): Promise<void> {
+    await this.job?.leave();
+    this.server?.stop();
+    if (current === this) current = null;
+  }
+}
+
+let current: Distributed | null = null;
+
+/** The job that initDistributed() joined; null before. */
+export function distributed(): Distributed | null {
+  return current;
+}
+
+/**
+ * Joins the job that the launcher (or the options) describes and resolves once every rank is there, as
+ * deepspeed.init_distributed. A job of one rank opens no connection. Called again, it returns the same.
+ * Rejects with DS_ARGUMENT, DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another secret, a missing rank).
+ */
+export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
+  if (current) return current;
+  const settings = resolve(options);
+  const { rank, worldSize, localRank, device } = settings;
+  const everyone = Array.from({ length: worldSize }, (_, i) => i);
+  if (worldSize === 1) {
+    const alone = await openGroup(null, 'world', everyone, 0, device);
+    current = new Distributed(0, localRank, alone, null, null);
+    return current;
+  }
+  const { host, port, secret, timeout } = settings;
+  const store = { host, port, secret };
+  const server = settings.serve ? new StoreServer(store) : null;
+  let job: Job | null = null;
+  try {
+    job = await Job.join({ store, rank, worldSize, timeout });
+    const world = await openGroup(job, 'world', everyone, rank, device);
+    current = new Distributed(rank, localRank, world, job, server);
+    return current;
+  } catch (error) {
+    job?.close();
+    server?.stop();
+    throw error;
+  }
+}
+
+async function openGroup(
+  job: Job | null,
+  name: string,
+  ranks: readonly number[],
+  place: number,
+  device: Device,
+): Promise<ProcessGroup> {
+  const alone = job === null || ranks.length === 1;
+  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, device);
+  return new ProcessGroup(name, ranks, place, device, tickets);
+}
+
+interface Settings {
+  rank: number;
+  worldSize: number;
+  localRank: number;
+  host: string;
+  port: number;
+  secret: string;
+  /** Milliseconds. */
+  timeout: number;
+  serve: boolean;
+  device: Device;
+}
+
+function resolve(options: InitOptions): Settings {
+  const env = jobEnvironment();
+  const worldSize = whole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
+  const rank = whole('rank', options.rank ?? env.rank ?? 0, 0, worldSize - 1);
+  const localRank = whole('localRank', options.localRank ?? env.localRank ?? rank, 0, 2 ** 20);
+  const secret = options.secret ?? env.secret ?? '';
+  if (worldSize > 1 && secret === '') {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'initDistributed',
+      expected: 'a secret that admits to the job',
+      got: 'none',
+      hint: 'The launcher makes one. Without it, set DS_JOB_SECRET to the same random text on every rank.',
+    });
+  }
+  const minutes = Number(options.timeout ?? env.timeout ?? 10);
+  if (!(minutes > 0 && minutes < 2 ** 20)) throw invalid('timeout', 'a number of minutes', minutes);
+  return {
+    rank,
+    worldSize,
+    localRank,
+    host: options.masterAddr ?? env.masterAddr ?? '127.0.0.1',
+    port: whole('masterPort', options.masterPort ?? env.masterPort ?? 29500, 1, 65535),
+    secret,
+    timeout: minutes * 60_000,
+    serve: options.serveStore ?? rank === 0,
+    device: chooseDevice(options.device ?? 'auto', localRank),
+  };
+}
+
+function chooseDevice(wanted: string | Device, localRank: number): Device {
+  if (wanted !== 'auto') return findDevice(wanted);
+  return probeGpus().deviceCount > 0 ? findDevice(`cuda:${localRank}`) : findDevice('cpu');
+}
+
+function whole(name: string, value: number | string, low: number, high: number): number {
+  const number = typeof value === 'string' && value.trim() === '' ? Number.NaN : Number(value);
+  if (Number.isInteger(number) && number >= low && number <= high) return number;
+  throw invalid(name, `a whole number from ${low} to ${high}`, value);
+}
+
+function invalid(name: string, expected: string, got: number | string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `initDistributed ${name}`,
+    expected,
+    got: JSON.stringify(got),
+    hint: 'See the options and the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.',
+  });
+}
+
+function requireRanks(ranks: readonly number[], worldSize: number): void {
+  const distinct = new Set(ranks);
+  const good = ranks.every((r) => Number.isInteger(r) && r >= 0 && r < worldSize);
+  if (good && ranks.length > 0 && distinct.size === ranks.length) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'newGroup',
+    expected: `different ranks from 0 to ${worldSize - 1}`,
+    got: `[${ranks.join(', ')}]`,
+  });
+}

@@ -1,0 +1,187 @@
+// ProcessGroup: collectives over tensors between the ranks of a group.
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import {
+  type Collective,
+  type CollectiveKind,
+  type ReduceOp,
+  requireFlat,
+  type Tickets,
+} from '../runtime/process-group.js';
+import type { Stream } from '../runtime/stream.js';
+import { describe, numel, type View } from '../runtime/view.js';
+import { callSite } from './call-site.js';
+import { CommsLogger } from './comms-logger.js';
+
+export type { ReduceOp } from '../runtime/process-group.js';
+
+export interface CollectiveOptions {
+  /** How contributions are combined. Default sum. */
+  op?: ReduceOp;
+  /** The collective starts after what is enqueued here. Default: the device's compute stream. */
+  stream?: Stream;
+  /** What it is for, in messages: a unit, a bucket. Default: the caller's file and line. */
+  label?: string;
+}
+
+/** A collective under way. Its memory belongs to it until wait(), synchronize() or done says it is over. */
+export class Work {
+  constructor(
+    private readonly tickets: Tickets,
+    private readonly ticket: number,
+    private readonly compute: Stream,
+  ) {}
+
+  /**
+   * Later work of `stream` (default: the compute stream) starts after the collective. On a GPU the host does
+   * not wait; on the CPU, whose streams run at once, it does. Throws the job's failure (DS_COMM).
+   */
+  wait(stream: Stream = this.compute): void {
+    this.tickets.wait(this.ticket, stream);
+  }
+
+  /** Blocks until the collective is over. Throws the job's failure (DS_COMM). */
+  synchronize(): void {
+    this.tickets.synchronize(this.ticket);
+  }
+
+  /** Throws the job's failure (DS_COMM). */
+  get done(): boolean {
+    return this.tickets.done(this.ticket);
+  }
+
+  /** Resolves when the collective is over, without blocking the event loop. Rejects with DS_COMM. */
+  get promise(): Promise<void> {
+    return this.settle();
+  }
+
+  private async settle(): Promise<void> {
+    for (let wait = 0; !this.done; wait = Math.min(wait + 1, 5)) {
+      await new Promise<void>((resolve) =>
+        wait === 0 ? setImmediate(resolve) : setTimeout(resolve, wait),
+      );
+    }
+  }
+}
+
+/**
+ * The ranks `ranks` of the job. Every member must issue the same collectives (kind, op, dtype, size,
+ * root) in the same order; where they do not, all fail with DS_COMM naming what each issued. Tensors
+ * are contiguous and on the group's device. Methods return at once; a collective starts after what was
+ * enqueued on its stream before, and nothing is ordered after it but by Work.wait() (on a GPU, also the
+ * stream itself). Collectives of one group run in the order of their calls.
+ *
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for a call that cannot be right, and the
+ * job's first failure (DS_COMM), the same on every rank, once there is one.
+ */
+export class ProcessGroup {
+  /** Counts and times collectives while set; then each one is waited for. */
+  logger: CommsLogger | null = null;
+
+  constructor(
+    readonly name: string,
+    /** Ranks of the job. */
+    readonly ranks: readonly number[],
+    /** This rank's place in `ranks`. */
+    readonly rank: number,
+    readonly device: Device,
+    private readonly tickets: Tickets,
+  ) {}
+
+  get size(): number {
+    return this.ranks.length;
+  }
+
+  /** Combines `tensor` over all ranks, in place or into `output`. */
+  allReduce(tensor: View, options: CollectiveOptions & { output?: View } = {}): Work {
+    const output = options.output ?? tensor;
+    this.requireSizes('allReduce', tensor, output, 1, 1);
+    return this.start('allReduce', { input: tensor, output, count: numel(tensor.shape) }, options);
+  }
+
+  /** `input` is n slots of output's size; `output` gets slot `rank` combined over all ranks, and may be it. */
+  reduceScatter(output: View, input: View, options: CollectiveOptions = {}): Work {
+    this.requireSizes('reduceScatter', input, output, this.size, 1);
+    return this.start('reduceScatter', { input, output, count: numel(output.shape) }, options);
+  }
+
+  /** `output` is n slots of input's size and gets every rank's input; `input` may be its slot `rank`. */
+  allGather(output: View, input: View, options: CollectiveOptions = {}): Work {
+    this.requireSizes('allGather', input, output, 1, this.size);
+    return this.start('allGather', { input, output, count: numel(input.shape) }, options);
+  }
+
+  /** Every rank's `tensor` becomes that of `root`, a rank of the group. */
+  broadcast(tensor: View, root: number, options: CollectiveOptions = {}): Work {
+    const count = numel(tensor.shape);
+    return this.start('broadcast', { input: tensor, output: tensor, count, peer: root }, options);
+  }
+
+  /** Combines `tensor` over all ranks into that of `root`; the others keep theirs. */
+  reduce(tensor: View, root: number, options: CollectiveOptions = {}): Work {
+    const count = numel(tensor.shape);
+    return this.start('reduce', { input: tensor, output: tensor, count, peer: root }, options);
+  }
+
+  /** Slot j of `input` goes to slot `rank` of rank j's `output`. */
+  allToAll(output: View, input: View, options: CollectiveOptions = {}): Work {
+    this.requireSizes('allToAll', input, output, 1, 1);
+    const count = numel(input.shape) / this.size;
+    if (!Number.isInteger(count)) {
+      throw shapeError('allToAll', `a multiple of ${this.size} elements`, describe(input));
+    }
+    return this.start('allToAll', { input, output, count }, options);
+  }
+
+  /**
+   * Sends to rank `peer` of the group, which must recv as much. A group's sends and receives run one after
+   * another: of two ranks that exchange, one sends first and the other receives first.
+   */
+  send(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
+    const count = numel(tensor.shape);
+    return this.start('send', { input: tensor, output: null, count, peer }, options);
+  }
+
+  recv(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
+    const count = numel(tensor.shape);
+    return this.start('recv', { input: null, output: tensor, count, peer }, options);
+  }
+
+  /** Over once every rank has come so far. */
+  barrier(options: CollectiveOptions = {}): Work {
+    return this.start('barrier', { input: null, output: null, count: 0 }, options);
+  }
+
+  private start(
+    kind: CollectiveKind,
+    call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number },
+    options: CollectiveOptions,
+  ): Work {
+    const { op = 'sum', stream = this.device.compute, label = callSite() } = options;
+    if (call.input) requireFlat(kind, call.input);
+    if (call.output && call.output !== call.input) requireFlat(kind, call.output);
+    const whole: Collective = { peer: 0, ...call, kind, op };
+    if (this.logger) stream.synchronize();
+    const begin = performance.now();
+    const ticket = this.tickets.start(whole, stream, label);
+    const work = new Work(this.tickets, ticket, this.device.compute);
+    if (this.logger) {
+      work.synchronize();
+      this.logger.add(CommsLogger.record(whole, this.size, performance.now() - begin, label));
+    }
+    return work;
+  }
+
+  private requireSizes(op: string, input: View, output: View, ins: number, outs: number): void {
+    if (input.dtype !== output.dtype) {
+      throw new DsError({ code: 'DS_DTYPE', op, expected: input.dtype, got: output.dtype });
+    }
+    if (numel(input.shape) * outs === numel(output.shape) * ins) return;
+    const ratio = ins > 1 ? `an input of ${ins} slots` : `an output of ${outs} slots`;
+    throw shapeError(op, ratio, `input ${describe(input)}, output ${describe(output)}`);
+  }
+}
+
+function shapeError(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_SHAPE', op, expected, got });
+}

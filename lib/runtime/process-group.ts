@@ -1,0 +1,226 @@
+// Stores, jobs and process groups: what the addon offers for work on several ranks.
+import { DsError } from '../errors.js';
+import { addon } from './addon.js';
+import { block, native } from './call.js';
+import type { Device } from './device.js';
+import { dtypeCode, dtypeSize } from './dtype.js';
+import { settled } from './settled.js';
+import type { Stream } from './stream.js';
+import { describe, isContiguous, type View } from './view.js';
+
+/** Order is that of ds::comm::Kind in csrc/comm/engine.h. */
+const kinds = [
+  'allReduce',
+  'reduceScatter',
+  'allGather',
+  'broadcast',
+  'reduce',
+  'allToAll',
+  'send',
+  'recv',
+  'barrier',
+] as const;
+export type CollectiveKind = (typeof kinds)[number];
+
+/** Order is that of ds::comm::ReduceOp. */
+const reduceOps = ['sum', 'avg', 'min', 'max', 'prod'] as const;
+export type ReduceOp = (typeof reduceOps)[number];
+
+/** Where a job's store listens, and the secret that admits to it. */
+export interface StoreAddress {
+  host: string;
+  port: number;
+  secret: string;
+}
+
+/** The key-value store of a job, served by this process on a thread of its own. */
+export class StoreServer {
+  private readonly handle: number;
+
+  /** Listens on exactly `host`; port 0 takes a free one. Throws DS_COMM. */
+  constructor(at: StoreAddress) {
+    this.handle = native(() => addon.startStore(at.host, at.port, at.secret));
+  }
+
+  get port(): number {
+    return native(() => addon.storePort(this.handle));
+  }
+
+  stop(): void {
+    native(() => addon.stopStore(this.handle));
+  }
+}
+
+export interface JobOptions {
+  store: StoreAddress;
+  rank: number;
+  worldSize: number;
+  /** Milliseconds: of joining, and of each collective. */
+  timeout: number;
+}
+
+/** One rank's membership in a job. Its first failure (DS_COMM) is thrown by every later call that looks. */
+export class Job {
+  private constructor(private readonly handle: number) {}
+
+  /** Resolves once the store has let this rank in; waits for it to appear. Rejects with DS_COMM. */
+  static async join(options: JobOptions): Promise<Job> {
+    const { store, timeout } = options;
+    const place = Int32Array.of(options.rank, options.worldSize);
+    return new Job(
+      await settled(() => addon.joinJob(store.host, store.port, store.secret, place, timeout)),
+    );
+  }
+
+  /** Ends this rank's collectives, waits until every rank has come so far, and closes everything. */
+  async leave(): Promise<void> {
+    await settled(() => addon.leaveJob(this.handle));
+    this.close();
+  }
+
+  /** Closes at once; ranks that still wait for this one are told that it left. */
+  close(): void {
+    native(() => addon.closeJob(this.handle));
+  }
+
+  /** Requests to the store: text under keys. All reject with DS_COMM. */
+  set(key: string, value: string): Promise<void> {
+    return settled(() => addon.storeSet(this.handle, key, value));
+  }
+
+  /** Waits until the key exists, at most `timeout` milliseconds. */
+  get(key: string, timeout: number): Promise<string> {
+    return settled(() => addon.storeGet(this.handle, key, timeout));
+  }
+
+  /** Adds to a number (absent: 0); resolves with the sum. */
+  add(key: string, step: number): Promise<number> {
+    return settled(() => addon.storeAdd(this.handle, key, step));
+  }
+
+  /** Sets the key to `desired` where it is `expected` (absent: ''); resolves with what it is then. */
+  compareSet(key: string, expected: string, desired: string): Promise<string> {
+    return settled(() => addon.storeCompareSet(this.handle, key, expected, desired));
+  }
+
+  delete(key: string): Promise<boolean> {
+    return settled(() => addon.storeDelete(this.handle, key));
+  }
+
+  async keys(prefix = ''): Promise<string[]> {
+    const lines = await settled(() => addon.storeKeys(this.handle, prefix));
+    return lines.split('\n').filter(Boolean).sort();
+  }
+
+  /** How many ranks wait for the key. */
+  waiters(key: string): Promise<number> {
+    return settled(() => addon.storeWaiters(this.handle, key));
+  }
+
+  /**
+   * Opens a group of two or more ranks; every member must call it with the same name and ranks. Rejects
+   * with DS_COMM, or DS_LIBRARY where the device's collectives are not installed.
+   */
+  async openGroup(
+    name: string,
+    ranks: readonly number[],
+    rank: number,
+    device: Device,
+  ): Promise<GroupHandle> {
+    const stream = device.compute.handle;
+    const list = Int32Array.from(ranks);
+    return new GroupHandle(
+      await settled(() => addon.openGroup(this.handle, stream, name, list, rank)),
+    );
+  }
+}
+
+/** One collective of this rank. `count` is in elements per rank: see csrc/comm/engine.h. */
+export interface Collective {
+  kind: CollectiveKind;
+  op: ReduceOp;
+  input: View | null;
+  output: View | null;
+  count: number;
+  /** Root, or the other side, as a rank of the group. */
+  peer: number;
+}
+
+/** Collectives under way, known by their tickets. */
+export interface Tickets {
+  start(call: Collective, stream: Stream, label: string): number;
+  /** Later work of `stream` starts after it. On the CPU, whose streams run at once, it blocks. */
+  wait(ticket: number, stream: Stream): void;
+  synchronize(ticket: number): void;
+  done(ticket: number): boolean;
+}
+
+/** 0 is no operand; a released one is no handle at all, which the addon reports as such. */
+function handleOf(view: View | null): number {
+  return view === null ? 0 : view.buffer.handle || -1;
+}
+
+/** A native group. Every method throws the job's failure once there is one. */
+export class GroupHandle implements Tickets {
+  constructor(private readonly handle: number) {}
+
+  start(call: Collective, stream: Stream, label: string): number {
+    const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
+    block[0] = kinds.indexOf(call.kind);
+    block[1] = reduceOps.indexOf(call.op);
+    block[2] = dtypeCode(dtype);
+    block[3] = call.count;
+    block[4] = call.peer;
+    block[5] = handleOf(call.input);
+    block[6] = call.input?.offset ?? 0;
+    block[7] = handleOf(call.output);
+    block[8] = call.output?.offset ?? 0;
+    return native(() => addon.startCollective(this.handle, stream.handle, label));
+  }
+
+  wait(ticket: number, stream: Stream): void {
+    native(() => addon.waitCollective(this.handle, ticket, stream.handle));
+  }
+
+  synchronize(ticket: number): void {
+    native(() => addon.synchronizeCollective(this.handle, ticket));
+  }
+
+  done(ticket: number): boolean {
+    return native(() => addon.collectiveDone(this.handle, ticket));
+  }
+}
+
+/** A group of this rank alone: a collective is at most a copy, in the order of its stream. */
+export class SoloGroup implements Tickets {
+  start(call: Collective, stream: Stream): number {
+    const { input, output } = call;
+    if (!input || !output || call.count === 0) return 0;
+    const size = dtypeSize(input.dtype);
+    const to = output.offset * size;
+    const from = input.offset * size;
+    if (input.buffer === output.buffer && to === from) return 0;
+    output.buffer.copyFrom(input.buffer, { to, from, bytes: call.count * size }, stream);
+    return 0;
+  }
+
+  wait(): void {}
+
+  synchronize(): void {}
+
+  done(): boolean {
+    return true;
+  }
+}
+
+/** Throws DS_SHAPE unless the collective can use `view` as one range of memory. */
+export function requireFlat(op: string, view: View): void {
+  if (isContiguous(view)) return;
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op,
+    expected: 'a contiguous tensor',
+    got: `${describe(view)} with strides [${view.strides.join(', ')}]`,
+    hint: 'Use .contiguous() first.',
+  });
+}

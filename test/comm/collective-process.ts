@@ -1,0 +1,229 @@
+// One rank that runs every collective with every dtype, op and size, and reports what came out wrong.
+
+import { type Distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import type { ReduceOp, Work } from '../../lib/comm/process-group.js';
+import { cpu, device as findDevice, Tensor } from '../../lib/index.js';
+import { type DType, isFloating } from '../../lib/runtime/dtype.js';
+
+const SIZES = [0, 1, 7, 130];
+const LARGE = 1_000_003;
+const DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'f64', 'i32', 'i64', 'u8'];
+const OPS: readonly ReduceOp[] = ['sum', 'avg', 'min', 'max', 'prod'];
+const POISON = 77;
+
+const failures: string[] = [];
+let checks = 0;
+
+/** Rank `rank`'s element i: small whole numbers, so that any order of summation gives the same bits. */
+function element(rank: number, i: number, op: ReduceOp | null, dtype: DType): number {
+  const hash = Math.imul((i + 1) * 2654435761 + rank * 40503, 2246822519) >>> 16;
+  if (op === 'prod') return 1 + (hash % 2);
+  return (hash % 9) - (dtype === 'u8' ? 0 : 4);
+}
+
+function combine(op: ReduceOp, values: readonly number[]): number {
+  switch (op) {
+    case 'sum':
+      return values.reduce((a, b) => a + b);
+    case 'avg':
+      return values.reduce((a, b) => a + b) / values.length;
+    case 'min':
+      return Math.min(...values);
+    case 'max':
+      return Math.max(...values);
+    case 'prod':
+      return values.reduce((a, b) => a * b);
+  }
+}
+
+/** A tensor of `dtype` on the group's device with value(i) as element i. */
+function make(
+  group: ProcessGroup,
+  dtype: DType,
+  length: number,
+  value: (i: number) => number,
+): Tensor {
+  const values = Float64Array.from({ length }, (_, i) => value(i));
+  return Tensor.from(values, { dtype, device: group.device });
+}
+
+/** Compares bit for bit with `expected`; averages over GPUs may differ in the last place. */
+function check(name: string, got: Tensor, expected: (i: number) => number, close = false): void {
+  checks++;
+  const values = Float64Array.from({ length: got.numel }, (_, i) => expected(i));
+  const wanted = Tensor.from(values, { dtype: got.dtype, device: got.device });
+  const a = got.toArray();
+  const b = wanted.toArray();
+  const wrong = a.findIndex((x, i) => {
+    const y = b[i] as number;
+    return close ? Math.abs(x - y) > 2 ** -7 * Math.abs(y) : !Object.is(x, y);
+  });
+  if (wrong >= 0) failures.push(`${name}: element ${wrong} is ${a[wrong]}, not ${b[wrong]}`);
+  wanted.dispose();
+  got.dispose();
+}
+
+interface Trial {
+  group: ProcessGroup;
+  dtype: DType;
+  size: number;
+}
+
+function reductions(trial: Trial, ops: readonly ReduceOp[]): void {
+  const { group, dtype, size } = trial;
+  const n = group.size;
+  const everyone = Array.from({ length: n }, (_, r) => r);
+  for (const op of ops) {
+    if (op === 'avg' && !isFloating(dtype)) continue;
+    const close = op === 'avg' && group.device.kind !== 'cpu';
+    const name = `${op} ${dtype} x ${size} on ${n}`;
+    const at = (i: number) =>
+      combine(
+        op,
+        everyone.map((r) => element(r, i, op, dtype)),
+      );
+    const mine = (i: number) => element(group.rank, i, op, dtype);
+
+    const inPlace = make(group, dtype, size, mine);
+    group.allReduce(inPlace, { op }).wait();
+    check(`allReduce ${name}`, inPlace, at, close);
+
+    const input = make(group, dtype, size * n, mine);
+    const shard = make(group, dtype, size, () => POISON);
+    group.reduceScatter(shard, input, { op }).wait();
+    check(`reduceScatter ${name}`, shard, (i) => at(group.rank * size + i), close);
+    check(`reduceScatter ${name}: the input`, input, mine);
+
+    const root = (n - 1) % n;
+    const reduced = make(group, dtype, size, mine);
+    group.reduce(reduced, root, { op }).wait();
+    check(`reduce ${name}`, reduced, group.rank === root ? at : mine, close && group.rank === root);
+  }
+}
+
+function movements({ group, dtype, size }: Trial): void {
+  const n = group.size;
+  const name = `${dtype} x ${size} on ${n}`;
+  const of = (rank: number) => (i: number) => element(rank, i, null, dtype);
+
+  const gathered = make(group, dtype, size * n, () => POISON);
+  const own = make(group, dtype, size, of(group.rank));
+  group.allGather(gathered, own).wait();
+  check(`allGather ${name}`, gathered, (i) => of(Math.floor(i / size))(i % size));
+  own.dispose();
+
+  const whole = make(group, dtype, size * n, (i) => {
+    return Math.floor(i / size) === group.rank ? of(group.rank)(i % size) : POISON;
+  });
+  const slot = whole.alias([size], [1], group.rank * size);
+  group.allGather(whole, slot).wait();
+  slot.dispose();
+  check(`allGather in place ${name}`, whole, (i) => of(Math.floor(i / size))(i % size));
+
+  const sent = make(group, dtype, size, of(group.rank));
+  group.broadcast(sent, 1 % n).wait();
+  check(`broadcast ${name}`, sent, of(1 % n));
+
+  const out = make(group, dtype, size * n, () => POISON);
+  const parts = make(group, dtype, size * n, of(group.rank));
+  group.allToAll(out, parts).wait();
+  check(`allToAll ${name}`, out, (i) => {
+    return of(Math.floor(i / size))(group.rank * size + (i % size));
+  });
+  parts.dispose();
+
+  const around = make(group, dtype, size, () => POISON);
+  const token = make(group, dtype, size, of(group.rank));
+  const next = (group.rank + 1) % n;
+  const previous = (group.rank + n - 1) % n;
+  const steps = [() => group.send(token, next), () => group.recv(around, previous)];
+  const works = (group.rank === 0 ? steps : steps.reverse()).map((step) => step());
+  for (const work of works) work.wait();
+  check(`send and recv ${name}`, around, of(previous));
+  token.dispose();
+}
+
+/** Several collectives at once, waited for later and out of order. */
+async function overlapping(group: ProcessGroup): Promise<void> {
+  const tensors = Array.from({ length: 8 }, (_, k) => {
+    return make(group, 'f32', 1000 + k, () => k + group.rank);
+  });
+  const works: Work[] = tensors.map((t) => group.allReduce(t));
+  await works[7]?.promise;
+  const ranks = (group.size * (group.size - 1)) / 2;
+  for (const k of [3, 7, 0, 1, 2, 6, 5, 4]) {
+    works[k]?.wait();
+    check(`overlapping ${k}`, tensors[k] as Tensor, () => k * group.size + ranks);
+  }
+}
+
+/** On the CPU, sums of any numbers have the bits of a left-to-right sum, however they are cut up. */
+function ordered(group: ProcessGroup): void {
+  const size = 4099;
+  const value = (rank: number) => (i: number) =>
+    Math.fround(Math.sin(i * 12.9898 + rank * 78.233) * 10 ** ((i % 13) - 6));
+  const fold = (i: number) => {
+    let sum = value(0)(i);
+    for (let r = 1; r < group.size; ++r) sum = Math.fround(sum + value(r)(i));
+    return sum;
+  };
+  const whole = make(group, 'f32', size, value(group.rank));
+  group.allReduce(whole).wait();
+  check('a sum in the order of the ranks', whole, fold);
+  const cut = make(group, 'f32', size, value(group.rank));
+  for (let begin = 0; begin < size; begin += 1000) {
+    const part = cut.alias([Math.min(1000, size - begin)], [1], begin);
+    group.allReduce(part).wait();
+    part.dispose();
+  }
+  check('the same sum in parts', cut, fold);
+  const n = group.size;
+  const input = make(group, 'f32', 100 * n, value(group.rank));
+  const shard = input.alias([100], [1], 100 * group.rank);
+  group.reduceScatter(shard, input).wait();
+  check('the same sum scattered, in place', shard, (i) => fold(100 * group.rank + i));
+  input.dispose();
+}
+
+async function subGroups(job: Distributed): Promise<void> {
+  const { worldSize, rank } = job;
+  const reversed = Array.from({ length: worldSize }, (_, i) => worldSize - 1 - i);
+  const groups = [await job.newGroup(reversed)];
+  if (worldSize > 2) {
+    groups.push(await job.newGroup([0, worldSize - 1]));
+    groups.push(await job.newGroup([1]));
+    groups.push(await job.newGroup([0, worldSize - 1]));
+  }
+  for (const group of groups) {
+    if (!group) continue;
+    if (group.ranks[group.rank] !== rank) failures.push(`${group.name}: place ${group.rank}`);
+    reductions({ group, dtype: 'f32', size: 7 }, ['sum', 'max']);
+    if (group.size > 1) movements({ group, dtype: 'i64', size: 3 });
+  }
+}
+
+async function main(kind: string): Promise<void> {
+  const on = kind === 'cpu' ? cpu() : findDevice(`cuda:${process.env.LOCAL_RANK}`);
+  const job = await initDistributed({ device: on, timeout: 0.5 });
+  const { world } = job;
+  const known = kind === 'cpu' ? DTYPES : DTYPES.filter((dtype) => dtype !== 'f64');
+  for (const dtype of known) {
+    for (const size of SIZES) {
+      reductions({ group: world, dtype, size }, OPS);
+      movements({ group: world, dtype, size });
+    }
+  }
+  reductions({ group: world, dtype: 'bf16', size: LARGE }, ['sum']);
+  movements({ group: world, dtype: 'f32', size: LARGE });
+  await overlapping(world);
+  if (kind === 'cpu') ordered(world);
+  await subGroups(job);
+  world.barrier().synchronize();
+  await job.destroy();
+  process.stdout.write(`${JSON.stringify({ checks, failures })}\n`);
+}
+
+main(JSON.parse(process.argv[2] ?? '"cpu"') as string).catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});

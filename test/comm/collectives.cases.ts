@@ -1,0 +1,26 @@
+// Every collective, dtype and size on 2, 3 and 4 ranks, against what all ranks' inputs say.
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Case } from '../support/case.js';
+import { reportsOf, runRanks } from './ranks.js';
+
+interface Report {
+  checks: number;
+  failures: string[];
+}
+
+async function everyCollective(device: Device, ranks: number): Promise<void> {
+  const results = await runRanks('collective-process', ranks, { job: device.kind });
+  for (const [rank, { checks, failures }] of reportsOf<Report>(results).entries()) {
+    if (failures.length) throw new Error(`rank ${rank}:\n${failures.slice(0, 5).join('\n')}`);
+    if (checks < 400) throw new Error(`rank ${rank} made ${checks} checks only`);
+  }
+}
+
+export const cases: readonly Case[] = [2, 3, 4].map((ranks) => ({
+  name: `every collective on ${ranks} ranks`,
+  run: (device: Device) => everyCollective(device, ranks),
+  skip: (device: Device) => {
+    const { deviceCount } = probeGpus();
+    return device.kind === 'cpu' || deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
+  },
+}));

@@ -1,0 +1,118 @@
+// Runs one program as several ranks: real processes that meet at a store on this machine.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+
+export interface RankResult {
+  rank: number;
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  /** What the rank reported: the JSON value of its last line of output. */
+  report: unknown;
+  stderr: string;
+}
+
+export interface RankOptions {
+  /** Passed to the program as JSON. */
+  job?: unknown;
+  environment?: Record<string, string>;
+  /** Sees each process after it was started. */
+  started?: (children: readonly ChildProcess[]) => void;
+  /** Called with each line that a rank prints. */
+  line?: (rank: number, text: string, children: readonly ChildProcess[]) => void;
+}
+
+/** Longer than any test needs; what is still running then is killed and fails the test. */
+const LIMIT_MS = 50_000;
+
+/** A port that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+/** How this Node runs `program`, a file of this folder without extension: compiled, or through swc. */
+export function commandFor(program: string): string[] {
+  const compiled = __filename.endsWith('.js');
+  if (compiled) return [join(__dirname, `${program}.js`)];
+  return ['-r', join(__dirname, '../support/run-typescript.cjs'), join(__dirname, `${program}.ts`)];
+}
+
+/** Starts `program` as ranks 0 to `count` - 1 and resolves when all have ended. */
+export async function runRanks(
+  program: string,
+  count: number,
+  options: RankOptions = {},
+): Promise<RankResult[]> {
+  const port = await freePort();
+  const secret = randomBytes(16).toString('hex');
+  const children = Array.from({ length: count }, (_, rank) =>
+    spawn(process.execPath, [...commandFor(program), JSON.stringify(options.job ?? null)], {
+      env: {
+        ...process.env,
+        RANK: String(rank),
+        LOCAL_RANK: String(rank),
+        WORLD_SIZE: String(count),
+        MASTER_ADDR: '127.0.0.1',
+        MASTER_PORT: String(port),
+        DS_JOB_SECRET: secret,
+        DS_NUM_THREADS: '1',
+        ...options.environment,
+      },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    }),
+  );
+  options.started?.(children);
+  return Promise.all(
+    children.map((child, rank) =>
+      ended(child, rank, (text) => options.line?.(rank, text, children)),
+    ),
+  );
+}
+
+async function ended(
+  child: ChildProcess,
+  rank: number,
+  line: (text: string) => void,
+): Promise<RankResult> {
+  let stderr = '';
+  let partial = '';
+  let last = '';
+  child.stderr?.on('data', (data) => {
+    stderr += data;
+  });
+  child.stdout?.on('data', (data) => {
+    const lines = (partial + data).split('\n');
+    partial = lines.pop() ?? '';
+    for (const text of lines) {
+      last = text;
+      line(text);
+    }
+  });
+  const timer = setTimeout(() => child.kill('SIGKILL'), LIMIT_MS);
+  const [code, signal] = await new Promise<[number | null, NodeJS.Signals | null]>((resolve) =>
+    child.on('close', (...end) => resolve(end)),
+  );
+  clearTimeout(timer);
+  return { rank, code, signal, report: parse(last), stderr };
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Throws unless every rank ended well; returns their reports. */
+export function reportsOf<T>(results: readonly RankResult[]): T[] {
+  for (const { rank, code, signal, stderr } of results) {
+    if (code !== 0) throw new Error(`rank ${rank} ended with ${code ?? signal}:\n${stderr}`);
+  }
+  return results.map(({ report }) => report as T);
+}
