@@ -11,4 +11,4 @@ export {
 } from './flops-profiler.js';
 export type { Pass, PassWork } from './module-tree.js';
 export type { ModelProfile, ModuleProfile, StepFacts } from './profile.js';
-export { formatCount, formatProfile, type ReportOptions } from './report.js';
+export { formatCount, formatDuration, formatProfile, type ReportOptions } from './report.js';

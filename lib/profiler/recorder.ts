@@ -3,8 +3,7 @@ import type { Module } from '../nn/index.js';
 import { observeKernels } from '../runtime/call.js';
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
-import { newestNode, runningNode } from '../tensor/autograd.js';
-import { isGradEnabled } from '../tensor/index.js';
+import { isRecomputing, newestNode, runningNode } from '../tensor/autograd.js';
 import { workOf } from './flop-counts.js';
 import { addWork, type ModuleNode, ModuleTree, type Pass } from './module-tree.js';
 
@@ -25,8 +24,7 @@ interface Mark {
 
 /**
  * An op belongs to the innermost module that runs; in a backward, to the module that recorded the tape
- * node. What runs outside every module belongs to the root. While backward runs, an op inside a module
- * or with recording on is a recomputation. Hooks and events exist between attach() and detach() only.
+ * node. What runs outside every module belongs to the root. Hooks and events exist between attach() and detach() only.
  */
 export class Recorder {
   readonly tree: ModuleTree;
@@ -99,8 +97,7 @@ export class Recorder {
     if (work.flops === 0) return;
     const node = runningNode();
     const caller = this.open.at(-1)?.node;
-    const again = caller !== undefined || isGradEnabled();
-    const pass: Pass = node === 0 ? 'forward' : again ? 'recompute' : 'backward';
+    const pass: Pass = node === 0 ? 'forward' : isRecomputing() ? 'recompute' : 'backward';
     addWork((caller ?? this.recorderOf(node)).own[pass], work);
   }
 

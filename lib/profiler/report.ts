@@ -22,16 +22,16 @@ const heading = (title: string): string => {
 /** 1234567 as "1.23 M"; units are powers of 1000. */
 export function formatCount(value: number, unit = ''): string {
   const prefixes = ['', 'K', 'M', 'G', 'T', 'P', 'E'];
-  const size = value > 0 ? Math.floor(Math.log10(value) / 3) : 0;
-  const power = Math.max(0, Math.min(prefixes.length - 1, size));
-  const digits = Number((value / 1000 ** power).toFixed(2));
-  return `${digits} ${prefixes[power]}${unit}`.trimEnd();
+  const rounded = (power: number): number => Number((value / 1000 ** power).toFixed(2));
+  let power = 0;
+  while (rounded(power) >= 1000 && power < prefixes.length - 1) power++;
+  return `${rounded(power)} ${prefixes[power]}${unit}`.trimEnd();
 }
 
 /** Milliseconds as "1.23 s", "4.56 ms" or "7.89 us". */
 export function formatDuration(ms: number): string {
   if (ms >= 1000) return `${(ms / 1000).toFixed(2)} s`;
-  return ms >= 1 || ms === 0 ? `${ms.toFixed(2)} ms` : `${(ms * 1000).toFixed(2)} us`;
+  return ms >= 1 ? `${ms.toFixed(2)} ms` : `${(ms * 1000).toFixed(2)} us`;
 }
 
 /** Operations in milliseconds as a rate; "-" where no time was measured. */
@@ -169,5 +169,6 @@ function tree(node: ModuleProfile, indent: string): string[] {
 function rest({ own, ownLatencyMs }: ModuleProfile): string {
   const facts = [formatCount(own.forward.macs, 'MACs'), formatDuration(ownLatencyMs)];
   if (own.backward.flops > 0) facts.push(`bwd ${formatCount(own.backward.flops)}`);
+  if (own.recompute.flops > 0) facts.push(`recomputed ${formatCount(own.recompute.flops)}`);
   return facts.join(', ');
 }

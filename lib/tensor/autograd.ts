@@ -15,6 +15,7 @@ export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => vo
 
 let sequence = 0;
 let running = 0;
+let again = false;
 let enabled = true;
 
 /** The number of the node recorded last; numbers grow. */
@@ -25,6 +26,21 @@ export function newestNode(): number {
 /** The number of the node whose backward is running, 0 when none is. */
 export function runningNode(): number {
   return running;
+}
+
+/** Runs `body`, which computes for a backward what the forward has computed before. */
+export function recomputing<T>(body: () => T): T {
+  const outer = again;
+  again = true;
+  try {
+    return body();
+  } finally {
+    again = outer;
+  }
+}
+
+export function isRecomputing(): boolean {
+  return again;
 }
 
 export function isGradEnabled(): boolean {

@@ -1,5 +1,5 @@
 // Selective recomputation: what is cheap to make again is not saved; an op saves how it was made.
-import { isGradEnabled, noGrad, type Saved } from './autograd.js';
+import { isGradEnabled, noGrad, recomputing, type Saved } from './autograd.js';
 import type { Tensor } from './tensor.js';
 
 type Op = (...inputs: Tensor[]) => Tensor;
@@ -31,7 +31,7 @@ export function recomputed(op: Op, ...inputs: Tensor[]): Tensor {
 // Functions of their own, so that a recipe's closure does not hold the tensor that it replaces.
 const itself = (tensor: Tensor) => (): Tensor => tensor;
 const again = (op: Op, inputs: readonly SavedTensor[]) => (): Tensor =>
-  op(...inputs.map((input) => input.value()));
+  recomputing(() => op(...inputs.map((input) => input.value())));
 
 /** A tensor saved for a backward: itself, or its recipe when it has one whose inputs still live. */
 export class SavedTensor implements Saved {

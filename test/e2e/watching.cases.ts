@@ -59,7 +59,8 @@ async function memory(device: Device, offload: boolean): Promise<void> {
 async function state(device: Device): Promise<void> {
   const options: TinyOptions = { precision: 'bf16', offload: false, accumulation: 2 };
   const text = await printed(async () => {
-    const engine = await engineOf(device, options, { dump_state: true });
+    const comet = { enabled: false, api_key: 'not-for-a-log', project: 'for-a-log' };
+    const engine = await engineOf(device, options, { dump_state: true, comet });
     trainTiny(engine, 0, 1);
     engine.destroy();
   });
@@ -74,6 +75,9 @@ async function state(device: Device): Promise<void> {
   assert.equal(config.train_batch_size, 6);
   assert.equal(config.dump_state, true);
   assert.equal(config.gradient_clipping, 1);
+  assert.equal(config.comet.api_key, '***');
+  assert.equal(config.comet.project, 'for-a-log');
+  assert.ok(!text.includes('not-for-a-log'));
 }
 
 async function neither(device: Device): Promise<void> {

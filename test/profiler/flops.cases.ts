@@ -114,9 +114,9 @@ function matrixProducts(device: Device): void {
 const { batch: B, seq: T, vocabulary: V } = tinyShape;
 const tinyPublished = { channels: 36, layers: 2, vocabulary: V, batch: B, seq: T };
 
-function tinyProfile(device: Device, checkpointing: boolean): profiler.ModelProfile {
+function tinyProfile(device: Device, checkpointing: boolean | 'selective'): profiler.ModelProfile {
   seed(7);
-  const model = tinyModel({ checkpointing }).to(device);
+  const model = tinyModel({ model: { activationCheckpointing: checkpointing } }).to(device);
   const { tokens, targets } = tinyBatch(0, device);
   const profile = profiled(model, () => model.call(tokens, targets));
   for (const tensor of [tokens, targets]) tensor.dispose();
@@ -145,9 +145,9 @@ function recomputation(device: Device): void {
   const profile = tinyProfile(device, true);
   const { blocks, headWide } = gpt2Macs(tinyPublished);
   assert.equal(profile.work.forward.macs, plain.forward.macs);
-  assert.equal(profile.work.recompute.macs, blocks);
-  // The fused loss computes its logits again inside its own backward.
-  assert.equal(profile.work.backward.macs, plain.backward.macs + headWide);
+  assert.equal(profile.work.recompute.macs, blocks + headWide);
+  assert.equal(profile.work.backward.macs, plain.backward.macs);
+  assert.equal(profile.model.own.recompute.macs, headWide, 'logits of the fused loss');
   for (const name of ['h.0', 'h.1']) {
     const block = at(profile, 'transformer', name);
     assert.equal(block.work.recompute.macs, block.work.forward.macs);
@@ -155,6 +155,17 @@ function recomputation(device: Device): void {
     assert.equal(block.calls, 1);
     assert.ok(block.recomputeMs > 0);
   }
+}
+
+/** GELU and norms of both blocks again, and no product. */
+function selective(device: Device): void {
+  const plain = tinyProfile(device, false).work;
+  const { work } = tinyProfile(device, 'selective');
+  assert.deepEqual(work.forward, plain.forward);
+  assert.deepEqual(work.backward, plain.backward);
+  assert.equal(work.recompute.macs, 0);
+  const [gelu, norm] = [B * T * 4 * 36, 5 * B * T * 36];
+  assert.equal(work.recompute.flops, 2 * gelu + 4 * norm);
 }
 
 /** Modules inside a segment that has no module around its additions, and a checkpoint in a checkpoint. */
@@ -271,6 +282,7 @@ export const cases: Case[] = [
   { name: 'flops profiler: products of matrices and of attention', run: matrixProducts },
   { name: 'flops profiler: GPT-2 is its closed formula, MAC for MAC', run: gpt2 },
   { name: 'flops profiler: recomputation is told apart', run: recomputation },
+  { name: 'flops profiler: selective recomputation', run: selective },
   { name: 'flops profiler: segments within segments', run: nestedSegments },
   { name: 'flops profiler: parts and rest make the whole', run: sums },
   { name: 'flops profiler: a module that throws', run: exceptions },

@@ -1,6 +1,14 @@
 // Activation checkpointing: forward keeps only the inputs, backward runs the function again.
 import { DsError } from '../../errors.js';
-import { backward, type GradSink, isGradEnabled, noGrad, record, withGrad } from '../autograd.js';
+import {
+  backward,
+  type GradSink,
+  isGradEnabled,
+  noGrad,
+  recomputing,
+  record,
+  withGrad,
+} from '../autograd.js';
 import { getRandomState, type RandomState, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
@@ -98,7 +106,7 @@ function replay(
       inputs[wanting[i] as number] = leaf;
     });
     const again = segment.recompute(() =>
-      withGrad(true, () => replayRandom(at, () => scope(() => run(inputs)))),
+      recomputing(() => withGrad(true, () => replayRandom(at, () => scope(() => run(inputs))))),
     );
     const roots: Tensor[] = [];
     const seeds: Tensor[] = [];

@@ -2,7 +2,7 @@
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { isGradEnabled, record } from '../autograd.js';
+import { isGradEnabled, recomputing, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import { sub } from './elementwise.js';
 import { requireIndex } from './indexing.js';
@@ -318,7 +318,7 @@ export function linearCrossEntropy(
       const padded = head.paddedWeight();
       chunks.forEach((chunk, i) => {
         const memory = scratch ?? (kept[i] as Tensor);
-        if (scratch) head.project(chunk, memory, padded);
+        if (scratch) recomputing(() => head.project(chunk, memory, padded));
         head.differentiate(chunk, head.logits(chunk, memory), scale);
         head.propagate(chunk, memory, padded, into);
       });
