@@ -3,6 +3,7 @@
 import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
 import { hostBench } from './host.js';
+import { loaderBench } from './loader.js';
 import { writeResult } from './report.js';
 import { trainBench } from './train.js';
 
@@ -14,6 +15,7 @@ const benches: Record<string, Bench> = {
   adam: adamBench,
   train: trainBench,
   activations: activationsBench,
+  loader: loaderBench,
 };
 
 /** `--key value` pairs and bare `--flag`s (value "true"). */

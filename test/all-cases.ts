@@ -2,6 +2,7 @@
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
+import { cases as uploads } from './data/upload.cases.js';
 import { cases as activationMemory } from './e2e/activation-memory.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
@@ -32,6 +33,7 @@ export const allCases: readonly Case[] = [
   ...layerGradients,
   ...modules,
   ...parity,
+  ...uploads,
   ...badInput,
   ...untrainedState,
   ...lifetime,

@@ -60,6 +60,7 @@ export class StagedUpload implements Uploader {
   constructor(private readonly device: Device) {}
 
   upload(arrays: readonly HostArray[]): Tensor[] {
+    if (arrays.length === 0) return [];
     this.stream ??= Stream.create(this.device);
     const offsets: number[] = [];
     let bytes = 0;
@@ -96,9 +97,10 @@ export class StagedUpload implements Uploader {
     }
     if (found) this.release(found);
     const { device } = this;
+    const size = Math.max(bytes, ALIGNMENT, found ? 2 * found.host.bytes : 0);
     const slot = {
-      host: Buffer.allocatePinned(device, bytes),
-      device: Buffer.allocate(device, bytes),
+      host: Buffer.allocatePinned(device, size),
+      device: Buffer.allocate(device, size),
       arrived: new Event(device),
       taken: new Event(device),
     };

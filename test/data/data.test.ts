@@ -213,3 +213,75 @@ test('tensors are stacked', () => {
   expect(batch.shape).toEqual([2, 2]);
   expect(liveTensors()).toBe(before + 1);
 });
+
+describe('RepeatingLoader', () => {
+  test('goes on with the next epoch, each in its own order', async () => {
+    const options = { batchSize: 2, seed: 3, collate: asList };
+    const loader = new DataLoader(numbers(5), options);
+    const epochs = [0, 1, 2].flatMap(() => [...loader]);
+    const repeated = new RepeatingLoader(new DataLoader(numbers(5), options));
+    expect(epochs.map(() => repeated.next().value)).toEqual(epochs);
+    const taken: number[][] = [];
+    for (const batch of new RepeatingLoader(new DataLoader(numbers(5), options))) {
+      if (taken.push(batch) === 9) break;
+    }
+    expect(taken).toEqual(epochs);
+    const promised: Dataset<number> = { length: 5, get: async (index) => index };
+    const later: number[][] = [];
+    for await (const batch of new RepeatingLoader(new DataLoader(promised, options))) {
+      if (later.push(batch) === 9) break;
+    }
+    expect(later).toEqual(epochs);
+  });
+
+  test('a loader without batches is an error, not an endless loop', async () => {
+    const nothing = {
+      *[Symbol.iterator](): Generator<number> {},
+      async *[Symbol.asyncIterator](): AsyncGenerator<number> {},
+    };
+    expect(() => new RepeatingLoader(nothing).next()).toThrow(/none in a whole epoch/);
+    await expect(new RepeatingLoader(nothing).nextAsync()).rejects.toThrow(/none in a whole/);
+  });
+
+  test('an error is thrown once; the next call begins anew', () => {
+    let calls = 0;
+    const once: Dataset<number> = {
+      length: 3,
+      get: (index) => {
+        if (++calls === 2) throw new Error('first time');
+        return index;
+      },
+    };
+    const loader = new DataLoader(once, { shuffle: false, collate: asList });
+    const repeated = new RepeatingLoader(loader);
+    expect(repeated.next().value).toEqual([0]);
+    expect(() => repeated.next()).toThrow('first time');
+    expect(repeated.next().value).toEqual([1]);
+  });
+});
+
+test('setEpoch goes to the start of another epoch, on the loader and on its sampler', () => {
+  const options = { batchSize: 2, seed: 3, collate: asList };
+  const loader = new DataLoader(numbers(7), options);
+  const epochs = [0, 1, 2].map(() => [...loader]);
+  expect(loader.epoch).toBe(3);
+  loader.setEpoch(1);
+  expect([...loader]).toEqual(epochs[1]);
+  for (const _ of loader) break;
+  loader.sampler.setEpoch(0);
+  expect([...loader]).toEqual(epochs[0]);
+});
+
+test('an iteration left after the last batch is followed by the next epoch', () => {
+  const options = { batchSize: 2, seed: 3, collate: asList };
+  const whole = new DataLoader(numbers(4), options);
+  const epochs = [0, 1].map(() => [...whole]);
+  const loader = new DataLoader(numbers(4), options);
+  let left = 2;
+  for (const _ of loader) if (--left === 0) break;
+  const other = new DataLoader(numbers(4), options);
+  other.loadStateDict(loader.stateDict());
+  expect(other.epoch).toBe(1);
+  expect([...other]).toEqual(epochs[1]);
+  expect([...loader]).toEqual(epochs[1]);
+});
