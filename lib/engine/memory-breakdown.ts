@@ -14,6 +14,7 @@ export interface MemoryOwners {
 /** Bytes. */
 export interface MemoryUse {
   device: {
+    /** On the CPU device with what is page-locked. */
     inUse: number;
     /** The most since the peaks were last reset. */
     peak: number;
@@ -21,7 +22,7 @@ export interface MemoryUse {
     gradients: number;
     /** Master weights and optimizer state. */
     optimizer: number;
-    /** The rest: activations, batches, frozen parameters, other models. */
+    /** The rest: activations, batches, frozen parameters, other models, the rounding of blocks. */
     other: number;
   };
   host: {
@@ -39,7 +40,8 @@ export function memoryUse({ device, units, placement }: MemoryOwners): MemoryUse
   const weights = sum(({ bytes }) => bytes.weights);
   const gradients = sum(({ bytes }) => bytes.gradients);
   const { device: optimizer, host: pinned } = placement.bytes;
-  const other = inUse - weights - gradients - optimizer;
+  const pinnedHere = device.kind === 'cpu' ? pinned : 0;
+  const other = inUse - weights - gradients - optimizer - pinnedHere;
   return {
     device: { inUse, peak, weights, gradients, optimizer, other },
     host: { pinned, resident: process.memoryUsage.rss() },
