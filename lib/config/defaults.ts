@@ -21,6 +21,14 @@ export function withDefaults(value: Section, schema: Schema = configSchema): Sec
   return out;
 }
 
+/** Communication overlaps with backward at stage 3, where the configuration does not say; as in DeepSpeed. */
+export function deriveOverlap(value: Section): boolean {
+  const zero = value.zero_optimization;
+  if (!isSection(zero) || (zero.overlap_comm ?? null) !== null) return false;
+  zero.overlap_comm = zero.stage === 3;
+  return true;
+}
+
 /** Makes `value` read-only at any depth. */
 export function deepFreeze<T>(value: T): T {
   if (typeof value === 'object' && value !== null) {

@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { type AutoSources, fillAuto } from './auto.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
 import { ConfigError } from './config-error.js';
-import { deepFreeze, withDefaults } from './defaults.js';
+import { deepFreeze, deriveOverlap, withDefaults } from './defaults.js';
 import { renameKeys } from './deprecated.js';
 import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
 import { type Origins, originsOf } from './origins.js';
@@ -84,6 +84,10 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
   const { $schema: _editor, ...values }: Section = { ...withDefaults(draft.value), ...triad };
   applyRules(draft, values as unknown as ResolvedValues);
   if (draft.errors.length > 0) return failure(draft);
+  if (deriveOverlap(values)) {
+    const of = 'zero_optimization.stage';
+    draft.made.set('zero_optimization.overlap_comm', { from: 'derived', of });
+  }
   const notices = draft.notices.toSorted(byPlace);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);

@@ -1,0 +1,99 @@
+// Rules across the keys that choose number formats and loss scaling.
+import type { ResolvedValues } from '../../types/config.js';
+import type { Rule } from './rules.js';
+
+/** Weights have one 16-bit format. */
+const onePrecision: Rule = ({ fp16, bf16 }) =>
+  fp16.enabled && bf16.enabled
+    ? {
+        path: ['fp16', 'enabled'],
+        expected: 'fp16 or bf16, not both',
+        got: 'both enabled',
+        hint: 'Set one of fp16.enabled and bf16.enabled to false.',
+      }
+    : null;
+
+/** The loss scale starts where it may be. */
+const initialScaleAboveMinimum: Rule = ({ fp16 }) =>
+  fp16.enabled && fp16.loss_scale === 0 && 2 ** fp16.initial_scale_power < fp16.min_loss_scale
+    ? {
+        path: ['fp16', 'initial_scale_power'],
+        expected: `a first scale of at least min_loss_scale = ${fp16.min_loss_scale}`,
+        got: `2^${fp16.initial_scale_power}`,
+        hint: 'Raise initial_scale_power or lower min_loss_scale.',
+      }
+    : null;
+
+/** DeepSpeed's LAMB works with dynamic loss scaling only. */
+const lambScalesDynamically: Rule = ({ optimizer, fp16 }) =>
+  /lamb$/i.test(optimizer?.type ?? '') && fp16.enabled && fp16.loss_scale !== 0
+    ? {
+        path: ['fp16', 'loss_scale'],
+        expected: `0 (dynamic) with ${optimizer?.type}`,
+        got: String(fp16.loss_scale),
+        hint: 'Set fp16.loss_scale to 0, or choose another optimizer.',
+      }
+    : null;
+
+/** data_types refines what fp16 and bf16 say; it does not contradict them. */
+const parameterDtypeAgrees: Rule = (config) => {
+  const { param_dtype: asked } = config.data_types;
+  const chosen = weightDtype(config);
+  if (asked === null || asked === chosen) return null;
+  return {
+    path: ['data_types', 'param_dtype'],
+    expected: `"${chosen}", which fp16.enabled and bf16.enabled say`,
+    got: `"${asked}"`,
+    hint: 'Remove it, or change fp16.enabled and bf16.enabled to match.',
+  };
+};
+
+function weightDtype({ fp16, bf16 }: ResolvedValues): 'fp16' | 'bf16' | 'fp32' {
+  if (fp16.enabled) return 'fp16';
+  return bf16.enabled ? 'bf16' : 'fp32';
+}
+
+/** fp16 master weights belong to an update on the host. */
+const fp16MastersOnHost: Rule = ({ fp16, zero_optimization: zero }) =>
+  fp16.fp16_master_weights_and_grads &&
+  (zero.stage === 0 || zero.offload_optimizer.device === 'none')
+    ? {
+        path: ['fp16', 'fp16_master_weights_and_grads'],
+        expected: 'false without stage 1 to 3 and offload_optimizer',
+        got: 'true',
+        hint: 'Set zero_optimization.stage and offload_optimizer.device to "cpu", or set this to false.',
+      }
+    : null;
+
+/** bf16 master weights belong to an update on the host, unless the moments are bf16 too. */
+const bf16MastersOnHost: Rule = ({ bf16, zero_optimization: zero }) =>
+  bf16.bf16_master_weights_and_grads &&
+  (zero.stage === 0 || (zero.offload_optimizer.device === 'none' && !bf16.bf16_optimizer_states))
+    ? {
+        path: ['bf16', 'bf16_master_weights_and_grads'],
+        expected: 'false without stage 1 to 3, and offload_optimizer or bf16_optimizer_states',
+        got: 'true',
+        hint: 'Set zero_optimization.stage and offload_optimizer.device to "cpu", or set this to false.',
+      }
+    : null;
+
+/** bf16 moments need bf16 master weights. */
+const bf16StatesNeedMasters: Rule = ({ bf16 }) =>
+  bf16.bf16_optimizer_states && !bf16.bf16_master_weights_and_grads
+    ? {
+        path: ['bf16', 'bf16_optimizer_states'],
+        expected: 'false without bf16_master_weights_and_grads',
+        got: 'true',
+        hint: 'Set bf16.bf16_master_weights_and_grads to true too.',
+      }
+    : null;
+
+export const precisionRules: readonly Rule[] = [
+  onePrecision,
+  initialScaleAboveMinimum,
+  lambScalesDynamically,
+  parameterDtypeAgrees,
+  fp16MastersOnHost,
+  bf16MastersOnHost,
+  bf16StatesNeedMasters,
+];

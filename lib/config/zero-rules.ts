@@ -1,0 +1,125 @@
+// Rules across the keys that shard, reduce, offload and recompute.
+import type { Rule } from './rules.js';
+
+/** Offloading is an option of a sharded optimizer, as in DeepSpeed. */
+const offloadNeedsStage: Rule = ({ zero_optimization: zero }) =>
+  zero.offload_optimizer.device !== 'none' && zero.stage === 0
+    ? {
+        path: ['zero_optimization', 'stage'],
+        expected: 'stage 1, 2 or 3 with offload_optimizer',
+        got: '0',
+        hint: 'Set zero_optimization.stage to 2, or offload_optimizer.device to "none".',
+      }
+    : null;
+
+/** There is nothing to overlap when the update runs on the device. */
+const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
+  offload.super_offload && offload.device === 'none'
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
+        expected: 'false while offload_optimizer.device is "none"',
+        got: 'true',
+        hint: 'Set offload_optimizer.device to "cpu", or super_offload to false or null.',
+      }
+    : null;
+
+/** Updates are split between host and device by sub-groups of stage 3. */
+const partialOffloadNeedsStage3: Rule = ({ zero_optimization: { stage, offload_optimizer } }) =>
+  offload_optimizer.ratio < 1 && stage !== 3
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'ratio'],
+        expected: `1 at stage ${stage}: partial offloading is for stage 3`,
+        got: String(offload_optimizer.ratio),
+        hint: 'Set zero_optimization.stage to 3, or offload_optimizer.ratio to 1.',
+      }
+    : null;
+
+/** Weights are offloaded at stage 3, which is not there yet; below it the section has no effect. */
+const weightsStayOnDevice: Rule = ({ zero_optimization: { stage, offload_param } }) =>
+  stage === 3 && offload_param.device !== 'none'
+    ? {
+        path: ['zero_optimization', 'offload_param', 'device'],
+        expected: '"none"',
+        got: JSON.stringify(offload_param.device),
+        hint: 'Offloading weights is not supported yet: set it to "none" or leave the section out.',
+      }
+    : null;
+
+/** Shards of a bucket start on boundaries of 4 bytes, two 16-bit elements. */
+const gatherBucketIsEven: Rule = ({ zero_optimization: { allgather_bucket_size: size } }) =>
+  size % 2 !== 0
+    ? {
+        path: ['zero_optimization', 'allgather_bucket_size'],
+        expected: 'a multiple of 2',
+        got: String(size),
+        hint: `Set it to ${size + 1}.`,
+      }
+    : null;
+
+/** A reduce-scatter scales gradients once, after the sum. */
+const scatterScalesAfterwards: Rule = (config) => {
+  const { stage, reduce_scatter } = config.zero_optimization;
+  const { prescale_gradients: before, gradient_predivide_factor: factor } = config;
+  if (stage < 2 || !reduce_scatter || (!before && factor === 1)) return null;
+  const hint = 'or zero_optimization.reduce_scatter to false.';
+  const where = `at stage ${stage} with reduce_scatter`;
+  return before
+    ? {
+        path: ['prescale_gradients'],
+        expected: `false ${where}`,
+        got: 'true',
+        hint: `Set prescale_gradients to false, ${hint}`,
+      }
+    : {
+        path: ['gradient_predivide_factor'],
+        expected: `1 ${where}`,
+        got: String(factor),
+        hint: `Set gradient_predivide_factor to 1, ${hint}`,
+      };
+};
+
+/** Stage 3 averages. */
+const stage3Averages: Rule = ({ gradient_allreduce_op: op, zero_optimization: { stage } }) =>
+  op === 'sum' && stage === 3
+    ? {
+        path: ['gradient_allreduce_op'],
+        expected: '"mean" at stage 3',
+        got: '"sum"',
+        hint: 'Set gradient_allreduce_op to "mean", or zero_optimization.stage to 2.',
+      }
+    : null;
+
+/** Gradients that are reduced while backward runs must know which backward is the last; only stage 2 does without. */
+const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimization: zero }) =>
+  !managed_gradient_accumulation && zero.overlap_comm && (zero.stage === 1 || zero.stage === 3)
+    ? {
+        path: ['managed_gradient_accumulation'],
+        expected: `true at stage ${zero.stage} with overlap_comm`,
+        got: 'false',
+        hint: 'Set zero_optimization.overlap_comm to false, or zero_optimization.stage to 2.',
+      }
+    : null;
+
+/** One block of memory for all checkpoints: their number and their parts must be known. */
+const contiguousCheckpoints: Rule = ({ activation_checkpointing: checkpointing }) =>
+  checkpointing.contiguous_memory_optimization &&
+  !(checkpointing.partition_activations && checkpointing.number_checkpoints !== null)
+    ? {
+        path: ['activation_checkpointing', 'contiguous_memory_optimization'],
+        expected: 'false without partition_activations and number_checkpoints',
+        got: 'true',
+        hint: 'Set activation_checkpointing.partition_activations and number_checkpoints too.',
+      }
+    : null;
+
+export const zeroRules: readonly Rule[] = [
+  offloadNeedsStage,
+  overlapNeedsOffload,
+  partialOffloadNeedsStage3,
+  weightsStayOnDevice,
+  gatherBucketIsEven,
+  scatterScalesAfterwards,
+  stage3Averages,
+  unmanagedOverlap,
+  contiguousCheckpoints,
+];
