@@ -14,7 +14,20 @@ import { seed } from './tensor/index.js';
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';
-export { readConfig, resolveConfig } from './config/index.js';
+export {
+  addConfigArguments,
+  type ConfigArguments,
+  type OptionRegistry,
+  type ParsedArguments,
+  parseConfigArguments,
+} from './config/arguments.js';
+export {
+  type AutoSources,
+  type ConfigEnvironment,
+  readConfig,
+  resolveAuto,
+  resolveConfig,
+} from './config/index.js';
 export * as data from './data/index.js';
 export type { Clients } from './engine/build.js';
 export { type Engine, type Progress, scaleJointLoss } from './engine/engine.js';

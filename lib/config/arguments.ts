@@ -2,6 +2,8 @@
 import { DsError } from '../errors.js';
 import type { ConfigArguments } from './source.js';
 
+export type { ConfigArguments } from './source.js';
+
 /** What is used of a command-line parser; commander's Command is one. */
 export interface OptionRegistry {
   option(flags: string, description: string): unknown;
