@@ -3,7 +3,7 @@
 import { isDeepStrictEqual } from 'node:util';
 
 import type { Draft } from './draft.js';
-import { declared, isSection, resolveSchema, type Schema } from './schema.js';
+import { declared, isSection, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /** Judges the keys of `draft` by the schema's dsNoEffect, dsUnsupported and dsUnsupportedValues. */
 export function judgeSupport(draft: Draft): void {
@@ -20,7 +20,7 @@ export function judgeSupport(draft: Draft): void {
     }
     if (schema.dsNoEffect) {
       if (!idle) draft.note('no-effect', path, `has no effect: ${schema.dsNoEffect}.`);
-      if (isOff(value) && !isDefault(value, schema)) delete section[key];
+      if (isOff(value) && typesOf(schema).includes('object')) delete section[key];
       return false;
     }
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
@@ -28,7 +28,6 @@ export function judgeSupport(draft: Draft): void {
     if (reason) {
       const hint = `This value is not supported yet: ${reason}.`;
       draft.refuse(path, { expected: supported(schema), got: shown(value), hint });
-      delete section[key];
     }
     return true;
   });

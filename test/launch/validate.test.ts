@@ -1,0 +1,92 @@
+// What `ds validate` prints, line by line, and the JSON of --json.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { validate } from '../../lib/launch/validate.js';
+
+let folder: string;
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'ds-validate-'));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function file(text: string): string {
+  const path = join(folder, 'ds_config.json');
+  writeFileSync(path, text);
+  return path;
+}
+
+test('messages are file:line:column: kind: key and sentence, in the order of the file', () => {
+  const path = file(
+    '{\n "sead": 1,\n "bfloat16": {},\n "train_batch_size": "4",\n "graph_harvesting": true }',
+  );
+  const { valid, messages } = validate(path, { worldSize: 1 });
+  expect(valid).toBe(true);
+  expect(messages).toEqual([
+    `${path}:2:2: warning: sead is unknown and ignored. Did you mean "seed"?`,
+    `${path}:3:2: note: bfloat16 is deprecated: write bf16.`,
+    `${path}:4:2: note: train_batch_size is read as 4, not as "4".`,
+    `${path}:5:2: note: graph_harvesting has no effect: steps are not captured as graphs.`,
+  ]);
+  const strict = validate(path, { worldSize: 1, strict: true });
+  expect(strict).toMatchObject({ valid: false, output: '' });
+  expect(strict.messages).toContainEqual(
+    `${path}:2:2: error: sead: expected a key of this file, got "sead", which is unknown. Did you mean "seed"?`,
+  );
+});
+
+test('the triad names what was derived, and from which world size', () => {
+  const path = file('{ "train_batch_size": 32,\n "train_micro_batch_size_per_gpu": 5 }');
+  expect(validate(path, { worldSize: 2 }).messages).toEqual([
+    `${path}:1:3: error: train_batch_size: expected train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size, got 32 != 5 x 3 (derived) x 2. It must be a multiple of 10: 30 would fit.`,
+  ]);
+});
+
+test.each([
+  ['{ "seed": 1, }}', ':1:15: error: expected nothing after the end, got "}".'],
+  ['', ': error: expected one JSON object, got an empty file.'],
+])('a file that does not parse: %j', (text, message) => {
+  const path = file(text);
+  expect(validate(path, { worldSize: 1 }).messages).toEqual([`${path}${message}`]);
+});
+
+test('a file that is not there', () => {
+  const { valid, messages } = validate(join(folder, 'absent.json'), { worldSize: 1 });
+  expect(valid).toBe(false);
+  expect(messages).toEqual([expect.stringMatching(/^error: .*ENOENT/)]);
+});
+
+test('--json is one object with places', () => {
+  const path = file('{ "train_batch_size": 4, "sead": 1 }');
+  const { output, messages } = validate(path, { worldSize: 2, json: true });
+  expect(messages).toEqual([]);
+  expect(JSON.parse(output)).toMatchObject({
+    valid: true,
+    config: { train_batch_size: 4, train_micro_batch_size_per_gpu: 2 },
+    origins: {
+      train_batch_size: { from: 'file', at: `${path}:1:3` },
+      train_micro_batch_size_per_gpu: { from: 'derived' },
+      seed: { from: 'default' },
+    },
+    notices: [{ kind: 'unknown', path: 'sead', file: path, line: 1, column: 26 }],
+    errors: [],
+  });
+  const broken = JSON.parse(validate(file('{ "seed": 1.5 }'), { worldSize: 1, json: true }).output);
+  expect(broken).toMatchObject({
+    valid: false,
+    config: null,
+    origins: null,
+    errors: [{ code: 'DS_CONFIG', path: 'seed', line: 1, column: 3, got: '1.5' }],
+  });
+});
+
+test('--explain gives every value with its origin', () => {
+  const path = file('{ "train_batch_size": 4 }');
+  const lines = validate(path, { worldSize: 2, explain: true }).output.split('\n');
+  expect(lines).toContain(`train_batch_size = 4  (${path}:1:3)`);
+  expect(lines).toContain(
+    'train_micro_batch_size_per_gpu = 2  (derived: train_batch_size, world size 2)',
+  );
+  expect(lines).toContain('gradient_clipping = 1  (default)');
+});
