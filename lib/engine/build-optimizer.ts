@@ -1,9 +1,12 @@
 // The optimizer section of a configuration to the optimizer it names.
 import type { ResolvedOptimizer } from '../../types/config.js';
 import { DsError } from '../errors.js';
+import { Adagrad, type AdagradGroup } from '../optim/adagrad.js';
 import { type AdamGroup, AdamW } from '../optim/adamw.js';
+import { Lion, type LionGroup } from '../optim/lion.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../optim/param-groups.js';
+import { Sgd, type SgdGroup } from '../optim/sgd.js';
 
 /** The parameters of each type of optimizer. */
 type Params = { [O in ResolvedOptimizer as O['type']]: O['params'] };
@@ -53,13 +56,41 @@ function adam(
   });
 }
 
+function sgd(
+  params: ParamsOf<ParamGroup>,
+  { weight_decay: weightDecay, ...options }: Params['SGD'],
+): Optimizer {
+  return new Sgd(params as ParamsOf<SgdGroup>, { ...options, weightDecay });
+}
+
+function adagrad(
+  params: ParamsOf<ParamGroup>,
+  { lr, lr_decay, weight_decay, initial_accumulator_value, eps }: Params['Adagrad'],
+): Optimizer {
+  return new Adagrad(params as ParamsOf<AdagradGroup>, {
+    lr,
+    lrDecay: lr_decay,
+    weightDecay: weight_decay,
+    initialAccumulatorValue: initial_accumulator_value,
+    eps,
+  });
+}
+
+function lion(
+  params: ParamsOf<ParamGroup>,
+  { lr, betas, weight_decay }: Params['Lion'],
+): Optimizer {
+  const options = { lr, betas, weightDecay: weight_decay };
+  return new Lion(params as ParamsOf<LionGroup>, options);
+}
+
 /** A type that the configuration may name and whose update is not there yet. */
 function absent(type: keyof Params): () => Optimizer {
   return () => {
     throw new DsError({
       code: 'DS_CONFIG',
       op: 'optimizer.type',
-      expected: '"Adam" or "AdamW"',
+      expected: '"Adam", "AdamW", "SGD", "Adagrad" or "Lion"',
       got: JSON.stringify(type),
       hint: 'It is not supported yet.',
     });
@@ -71,9 +102,9 @@ const builders: { [Type in keyof Params]: Builder<Type> } = {
   AdamW: (params, options) => adam(params, options, true),
   FusedAdam: (params, options) => adam(params, options, options.adam_w_mode),
   DeepSpeedCPUAdam: (params, options) => adam(params, options, options.adam_w_mode),
-  SGD: absent('SGD'),
-  Adagrad: absent('Adagrad'),
-  Lion: absent('Lion'),
+  SGD: sgd,
+  Adagrad: adagrad,
+  Lion: lion,
   Lamb: absent('Lamb'),
   FusedLamb: absent('FusedLamb'),
   Muon: absent('Muon'),
