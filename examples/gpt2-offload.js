@@ -22,6 +22,7 @@ const usage = `node examples/gpt2-offload.js [options]
   --steps N                optimizer steps (default 400)
   --batch N                micro-batch size (default: the configuration's)
   --seq N                  sequence length (default 128)
+  --workers N              threads that make the batches (default 0)
   --deepspeed_config FILE  default: examples/ds_config.json
   --device NAME            cpu, cuda, cuda:N or auto (default: a GPU when there is one)
   --checkpoint             recompute activations in the backward
@@ -38,6 +39,7 @@ const { values: options } = parseArgs({
     steps: { type: 'string', default: '400' },
     batch: { type: 'string' },
     seq: { type: 'string', default: '128' },
+    workers: { type: 'string', default: '0' },
     deepspeed_config: { type: 'string', default: join(__dirname, 'ds_config.json') },
     device: { type: 'string', default: 'auto' },
     checkpoint: { type: 'boolean', default: false },
@@ -159,6 +161,7 @@ async function main() {
     model,
     config,
     trainingData: dataset(seq),
+    numWorkers: Number(options.workers),
     device: options.device,
   });
   console.log(

@@ -1,7 +1,7 @@
 // The public surface of @ds/native.
 import type { DsConfig } from '../types/config.js';
 import { resolveConfig } from './config/index.js';
-import { type Batched, DataLoader, type Dataset } from './data/index.js';
+import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
 import { buildEngine, type Clients } from './engine/build.js';
 import type { Engine } from './engine/engine.js';
 import { DsError } from './errors.js';
@@ -46,7 +46,10 @@ export interface InitializeOptions<Sample, Batch> extends Clients {
   model: Module;
   /** A path to a ds_config.json, base64, or the object itself. */
   config: string | DsConfig;
-  /** When given, `trainLoader` serves it in micro-batches, on the engine's device. */
+  /**
+   * When given, `trainLoader` serves this rank's part of it in micro-batches, on the engine's device;
+   * the engine's checkpoints keep its position.
+   */
   trainingData?: Dataset<Sample>;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
@@ -93,7 +96,11 @@ export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
     ? new DataLoader<Sample, Batch>(trainingData, {
         batchSize: engine.trainMicroBatchSizePerGpu(),
         device,
-        seed: resolved.seed ?? 0,
+        sampler: new DistributedSampler(trainingData.length, {
+          rank: engine.globalRank,
+          worldSize: engine.worldSize,
+          seed: resolved.seed ?? 0,
+        }),
         collate: options.collate,
         dropLast: resolved.dataloader_drop_last,
         numWorkers: options.numWorkers,

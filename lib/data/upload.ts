@@ -96,6 +96,7 @@ export class StagedUpload implements Uploader {
       return found;
     }
     if (found) this.release(found);
+    this.slots[at] = null;
     const { device } = this;
     const size = Math.max(bytes, ALIGNMENT, found ? 2 * found.host.bytes : 0);
     const slot = {

@@ -21,7 +21,8 @@ async function load({ module }: DatasetSource): Promise<unknown> {
   try {
     return require(module);
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ERR_REQUIRE_ESM') throw error;
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'ERR_REQUIRE_ESM' && code !== 'ERR_REQUIRE_ASYNC_MODULE') throw error;
     return import(pathToFileURL(module).href);
   }
 }
