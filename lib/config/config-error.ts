@@ -39,3 +39,13 @@ export function whereabouts(file: string | null, place: Place | null, path: stri
   const position = place && file ? `${file}:${place.line}:${place.column}` : file;
   return [position, path].filter((part) => part !== null && part !== '').join(': ');
 }
+
+/** `value` as a message shows it; an object in an inline configuration may hold anything. */
+export function shown(value: unknown): string {
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+    return `an object with ${Object.keys(value).length} keys`;
+  }
+  if (Array.isArray(value)) return `[${value.map(shown).join(', ')}]`;
+  if (typeof value === 'function') return 'a function';
+  return typeof value === 'string' ? JSON.stringify(value) : String(value);
+}

@@ -2,6 +2,7 @@
 // they are off.
 import { isDeepStrictEqual } from 'node:util';
 
+import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
 import { declared, isSection, resolveSchema, type Schema, typesOf } from './schema.js';
 
@@ -13,7 +14,8 @@ export function judgeSupport(draft: Draft): void {
     if (schema.dsUnsupported) {
       if (!idle) {
         const hint = `It is not supported yet: ${schema.dsUnsupported}. Remove it or switch it off.`;
-        draft.refuse(path, { expected: offValue(value, schema), got: shown(value), hint });
+        const got = isSection(value) ? 'a section that is on' : shown(value);
+        draft.refuse(path, { expected: offValue(value, schema), got, hint });
       }
       delete section[key];
       return false;
@@ -68,9 +70,5 @@ function offValue(value: unknown, schema: Schema): string {
 function supported(schema: Schema): string {
   const refused = Object.keys(schema.dsUnsupportedValues ?? {});
   const allowed = (schema.enum ?? []).filter((value) => !refused.includes(String(value)));
-  return allowed.map((value) => JSON.stringify(value)).join(', ') || 'another value';
-}
-
-function shown(value: unknown): string {
-  return isSection(value) ? 'a section that is on' : JSON.stringify(value);
+  return allowed.map(shown).join(', ') || 'another value';
 }

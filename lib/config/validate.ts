@@ -2,13 +2,13 @@
 // cure.
 import { Ajv2020, type ErrorObject, type ValidateFunction } from 'ajv/dist/2020.js';
 
+import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
 import type { Path } from './parse.js';
 import {
   annotations,
   choices,
   configSchema,
-  isSection,
   resolveSchema,
   type Schema,
   typesOf,
@@ -40,7 +40,7 @@ export function checkSchema(draft: Draft): void {
   const check = validator();
   if (!check(draft.value)) {
     for (const error of check.errors ?? []) {
-      if (error.data !== 'auto' && !isBranch(error)) refuseViolation(draft, error);
+      if (error.data !== 'auto' && !isRepetition(error)) refuseViolation(draft, error);
     }
   }
   draft.visit(({ section, key, path, schema }) => {
@@ -51,9 +51,11 @@ export function checkSchema(draft: Draft): void {
   });
 }
 
-/** One alternative of an anyOf; the error of the anyOf itself speaks for all. */
-function isBranch(error: ErrorObject): boolean {
-  return error.schemaPath.includes('/anyOf/');
+/** Said by another error too: of an anyOf as a whole, or of a required `type`. */
+function isRepetition(error: ErrorObject): boolean {
+  const { keyword, params } = error;
+  const missing = keyword === 'discriminator' && params.tagValue === undefined;
+  return missing || error.schemaPath.includes('/anyOf/');
 }
 
 function refuseViolation(draft: Draft, error: ErrorObject): void {
@@ -66,7 +68,7 @@ function refuseViolation(draft: Draft, error: ErrorObject): void {
   const got = error.keyword === 'discriminator' ? error.params.tagValue : error.data;
   draft.refuse(path, {
     expected: expectation(error),
-    got: error.keyword === 'required' ? 'nothing' : written(got),
+    got: error.keyword === 'required' ? 'nothing' : shown(got),
     hint: hintFor(draft, path, { error, got }),
   });
 }
@@ -78,7 +80,7 @@ function expectation(error: ErrorObject): string {
       return [params.type].flat().map(article).join(' or ');
     case 'enum':
     case 'discriminator':
-      return names(error).map(written).join(', ');
+      return names(error).map(shown).join(', ');
     case 'anyOf':
     case 'oneOf':
       return ((error.schema ?? []) as Schema[]).map(alternative).join(' or ');
@@ -126,8 +128,8 @@ function names(error: ErrorObject): readonly unknown[] {
 
 function alternative(schema: Schema): string {
   const resolved = resolveSchema(schema, undefined);
-  if ('const' in resolved) return written(resolved.const);
-  if (resolved.enum) return resolved.enum.map(written).join(', ');
+  if ('const' in resolved) return shown(resolved.const);
+  if (resolved.enum) return resolved.enum.map(shown).join(', ');
   const range = [
     resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`,
     resolved.exclusiveMinimum === undefined ? '' : ` > ${resolved.exclusiveMinimum}`,
@@ -144,9 +146,4 @@ function isString(value: unknown): value is string {
 function article(type: string): string {
   if (type === 'null') return 'null';
   return /^[aeiou]/.test(type) ? `an ${type}` : `a ${type}`;
-}
-
-function written(value: unknown): string {
-  if (isSection(value)) return `an object with ${Object.keys(value).length} keys`;
-  return typeof value === 'number' ? String(value) : (JSON.stringify(value) ?? String(value));
 }

@@ -62,6 +62,12 @@ describe('ds validate', () => {
     expect(JSON.parse(stdout)).toMatchObject({ train_micro_batch_size_per_gpu: 2 });
   });
 
+  test('needs no native addon', () => {
+    const path = config('{ "train_batch_size": 8 }');
+    const { status } = ds(['validate', path], { DS_NATIVE_BINDING: join(dir, 'absent.node') });
+    expect(status).toBe(0);
+  });
+
   test('lists every error with its place and fails', () => {
     const path = config('{\n  "train_batch_size": 0,\n  "wandb": { "enabled": true }\n}');
     const { status, stdout, stderr } = ds(['validate', path]);

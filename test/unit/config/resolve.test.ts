@@ -380,6 +380,11 @@ test('readConfig returns the file as it stands', () => {
   expect(readConfig(path)).toEqual({ train_batch_size: 3, mine: [1, 2] });
 });
 
+test('a section without its type is one error', () => {
+  const { errors } = checkConfig({ ...MICRO, optimizer: {}, scheduler: {} } as never, ONE);
+  expect(errors.map(({ path }) => path)).toEqual(['optimizer.type', 'scheduler.type']);
+});
+
 test('a file that is not there', () => {
   expect(() => resolveConfig(join(folder, 'absent.json'), ONE)).toThrow(
     expect.objectContaining({ code: 'DS_CONFIG', got: expect.stringContaining('ENOENT') }),

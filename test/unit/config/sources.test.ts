@@ -99,6 +99,17 @@ test.each([
   expect(errors[0]?.message).toMatch(message);
 });
 
+test.each([10n, () => 1, Symbol('x'), new Map(), new Date(), [10n], Number.NaN])(
+  'no value of an inline object ends in anything but a DS_CONFIG error: %p',
+  (value) => {
+    const inline = { train_batch_size: 4, seed: value, wandb: value, fp16: { enabled: value } };
+    const { errors } = checkConfig(inline as unknown as DsConfig, ONE);
+    expect(errors.map(({ path }) => path)).toEqual(
+      expect.arrayContaining(['seed', 'fp16.enabled']),
+    );
+  },
+);
+
 function nested(depth: number): unknown {
   return depth === 0 ? {} : { in: nested(depth - 1) };
 }
