@@ -13,6 +13,7 @@
 #include "fill.h"
 #include "gather.h"
 #include "gradient_control.h"
+#include "lamb.h"
 #include "lion.h"
 #include "matmul.h"
 #include "norm.h"

@@ -52,7 +52,9 @@
   ROW(AdamWSpeculate)    \
   ROW(Sgd)               \
   ROW(Adagrad)           \
-  ROW(Lion)
+  ROW(Lion)              \
+  ROW(LambMoments)       \
+  ROW(LambApply)
 
 namespace ds {
 

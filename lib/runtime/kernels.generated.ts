@@ -118,6 +118,24 @@ export interface AdamWScalars {
 }
 
 /**
+ * One group's hyperparameters at one step.
+ */
+export interface LambScalars {
+  lr: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+  /** 1 - beta1^t, or 1 without bias correction */
+  correction1: number;
+  /** 1 - beta2^t, or 1 */
+  correction2: number;
+  minCoefficient: number;
+  maxCoefficient: number;
+  epsInsideSqrt: boolean;
+}
+
+/**
  * out = value, converted to out's dtype.
  */
 export interface FillArgs {
@@ -1606,6 +1624,126 @@ export function lionOnHost(args: LionArgs, stream: Stream): void {
   callOnHost(36, stream);
 }
 
+/**
+ * The first half of a step. With g = grad * control[0] (f32), per element:
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
+ * with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Then per
+ * parameter coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient), or 1 when either norm
+ * is 0; both norms are summed in f64 in one order on every back end (core/segments.h), and denormals
+ * are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
+ * control[1] is 0 nothing changes.
+ * Parameter i lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and
+ * moments are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
+ */
+export interface LambMomentsArgs {
+  /** [n] f32, read */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, updated */
+  v: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [parameters + 1] i64 */
+  starts: View;
+  /** [parameters] f32, overwritten unless the step is skipped */
+  coefficients: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  rule: LambScalars;
+}
+
+function putLambMoments(args: LambMomentsArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.grad, at);
+  at = putView(args.starts, at);
+  at = putView(args.coefficients, at);
+  at = putView(args.control, at);
+  block[at++] = args.rule.lr;
+  block[at++] = args.rule.beta1;
+  block[at++] = args.rule.beta2;
+  block[at++] = args.rule.eps;
+  block[at++] = args.rule.weightDecay;
+  block[at++] = args.rule.correction1;
+  block[at++] = args.rule.correction2;
+  block[at++] = args.rule.minCoefficient;
+  block[at++] = args.rule.maxCoefficient;
+  block[at] = args.rule.epsInsideSqrt ? 1 : 0;
+}
+
+export function lambMoments(
+  args: LambMomentsArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putLambMoments(args);
+  call(37, stream, args);
+}
+
+export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
+  putLambMoments(args);
+  callOnHost(37, stream);
+}
+
+/**
+ * The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
+ * weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the unchanged master.
+ */
+export interface LambApplyArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, read */
+  m: View;
+  /** [n] f32, read */
+  v: View;
+  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [parameters + 1] i64 */
+  starts: View;
+  /** [parameters] f32 */
+  coefficients: View;
+  /** [4] f32 */
+  control: View;
+  rule: LambScalars;
+}
+
+function putLambApply(args: LambApplyArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.weight, at);
+  at = putView(args.starts, at);
+  at = putView(args.coefficients, at);
+  at = putView(args.control, at);
+  block[at++] = args.rule.lr;
+  block[at++] = args.rule.beta1;
+  block[at++] = args.rule.beta2;
+  block[at++] = args.rule.eps;
+  block[at++] = args.rule.weightDecay;
+  block[at++] = args.rule.correction1;
+  block[at++] = args.rule.correction2;
+  block[at++] = args.rule.minCoefficient;
+  block[at++] = args.rule.maxCoefficient;
+  block[at] = args.rule.epsInsideSqrt ? 1 : 0;
+}
+
+export function lambApply(
+  args: LambApplyArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putLambApply(args);
+  call(38, stream, args);
+}
+
+export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
+  putLambApply(args);
+  callOnHost(38, stream);
+}
+
 /** The arguments of each op, by its name. */
 export interface OpArgs {
   Fill: FillArgs;
@@ -1645,6 +1783,8 @@ export interface OpArgs {
   Sgd: SgdArgs;
   Adagrad: AdagradArgs;
   Lion: LionArgs;
+  LambMoments: LambMomentsArgs;
+  LambApply: LambApplyArgs;
 }
 
 /** Op names in table order; the index is the native op id. */
@@ -1686,4 +1826,6 @@ export const opNames = [
   'Sgd',
   'Adagrad',
   'Lion',
+  'LambMoments',
+  'LambApply',
 ] as const;

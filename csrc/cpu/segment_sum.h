@@ -1,0 +1,54 @@
+// Sums over segments on the CPU, in the order of core/segments.h.
+#pragma once
+
+#include "../core/segments.h"
+#include "cpu_context.h"
+
+namespace ds::cpu {
+
+/// Elements that are added to different accumulators: a body passes over a chunk in such blocks.
+constexpr int64_t kSegmentBlock = kSegmentLanes * kSegmentWidth;
+
+/// Destroys its argument.
+inline double lane_sum(double (&lane)[kSegmentLanes]) {
+  double total = 0;
+  for (int warp = 0; warp < kSegmentLanes; warp += kSegmentWarp) {
+    for (int width = kSegmentWarp / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) lane[warp + i] += lane[warp + i + width];
+    total = warp == 0 ? lane[0] : total + lane[warp];
+  }
+  return total;
+}
+
+/// The sum of one chunk's accumulators.
+inline double chunk_sum(const double (&a)[kSegmentBlock]) {
+  static_assert(kSegmentWidth == 4);
+  double lane[kSegmentLanes];
+  for (int i = 0; i < kSegmentLanes; ++i)
+    lane[i] = (a[4 * i] + a[4 * i + 1]) + (a[4 * i + 2] + a[4 * i + 3]);
+  return lane_sum(lane);
+}
+
+/// The sum of a segment's chunks; partials[slot * stride] is that of a slot's chunk.
+inline double segment_sum(const double* partials, int stride, const int64_t* starts,
+                          int64_t segment) {
+  double lane[kSegmentLanes] = {};
+  const double* const first = partials + first_slot(starts, segment) * stride;
+  const int64_t chunks = chunk_count(starts, segment);
+  for (int64_t i = 0; i < chunks; ++i) lane[i % kSegmentLanes] += first[i * stride];
+  return lane_sum(lane);
+}
+
+/// Throws DS_ARGUMENT unless `starts` ([segments + 1] i64) climbs from 0 to n.
+inline void check_starts(const char* op, const View& starts, int64_t n) {
+  require_contiguous(op, starts, "starts");
+  DS_CHECK_SHAPE(starts.dtype == DType::i64 && starts.numel() > (n > 0 ? 1 : 0), op,
+                 "starts [segments + 1] i64", starts.describe());
+  const int64_t* const at = starts.as<int64_t>();
+  const int64_t segments = starts.numel() - 1;
+  bool climbs = at[0] == 0 && at[segments] == n;
+  for (int64_t i = 0; i < segments; ++i) climbs = climbs && at[i] <= at[i + 1];
+  if (!climbs) throw Error("DS_ARGUMENT", op, text("starts that climb from 0 to ", n), "others");
+}
+
+}  // namespace ds::cpu

@@ -1,0 +1,168 @@
+// LAMB on the GPU: three launches for a whole range, one block per chunk of a parameter.
+#include "lamb.h"
+
+#include "../cuda/segment_sum.cuh"
+#include "lamb_rule.h"
+
+namespace ds::cuda {
+namespace {
+
+/// Pointers of one range; `weight` is null where the model has none of its own.
+template <class G, class W>
+struct Range {
+  float *master, *m, *v;
+  const G* grad;
+  W* weight;
+  const int64_t* starts;
+  float* coefficients;
+  const float* control;
+  int64_t parameters;
+  LambConstants constants;
+};
+
+/// sums[2 * slot] receives the squares of the parameters, sums[2 * slot + 1] those of the direction.
+template <class G>
+__global__ void __launch_bounds__(kSegmentThreads)
+    moments_kernel(Range<G, float> s, double* sums) {
+  if (s.control[1] == 0) return;
+  const float factor = s.control[0];
+  const SegmentChunk chunk = chunk_of(s.starts, s.parameters, blockIdx.x);
+  const bool whole = packets_at(s.master + chunk.begin) && packets_at(s.m + chunk.begin) &&
+                     packets_at(s.v + chunk.begin) && packets_at(s.grad + chunk.begin);
+  SquareSum parameter, direction;
+  for_packets(chunk, [&](int64_t at, int64_t valid) {
+    const SegmentPacket<G> grad = load_segment(s.grad + at, valid, whole);
+    const SegmentPacket<float> p = load_segment(s.master + at, valid, whole);
+    SegmentPacket<float> m = load_segment(s.m + at, valid, whole);
+    SegmentPacket<float> v = load_segment(s.v + at, valid, whole);
+#pragma unroll
+    for (int i = 0; i < kSegmentWidth; ++i) {
+      lamb_moments(s.constants, factor, to_float(grad.v[i]), m.v[i], v.v[i]);
+      // Zeros stand in for what is past the end: they give a direction of zero.
+      parameter.add(i, p.v[i]);
+      direction.add(i, lamb_direction(s.constants, p.v[i], m.v[i], v.v[i]));
+    }
+    store_segment(s.m + at, m, valid, whole);
+    store_segment(s.v + at, v, valid, whole);
+  });
+  const double parameter_squares = parameter.of_block(), direction_squares = direction.of_block();
+  if (threadIdx.x != 0) return;
+  sums[2 * int64_t{blockIdx.x}] = parameter_squares;
+  sums[2 * int64_t{blockIdx.x} + 1] = direction_squares;
+}
+
+/// One block per parameter.
+__global__ void __launch_bounds__(kSegmentThreads)
+    coefficient_kernel(const double* sums, const int64_t* starts, const float* control,
+                       double least, double most, float* coefficients) {
+  if (control[1] == 0) return;
+  const double parameter = segment_sum(sums, 2, starts, blockIdx.x);
+  const double direction = segment_sum(sums + 1, 2, starts, blockIdx.x);
+  if (threadIdx.x == 0)
+    coefficients[blockIdx.x] = lamb_coefficient(parameter, direction, least, most);
+}
+
+template <class W>
+__global__ void __launch_bounds__(kSegmentThreads) apply_kernel(Range<float, W> s) {
+  const bool apply = s.control[1] != 0;
+  if (!apply && !s.weight) return;
+  const SegmentChunk chunk = chunk_of(s.starts, s.parameters, blockIdx.x);
+  if (chunk.begin >= chunk.end) return;
+  const float coefficient = s.coefficients[chunk.segment];
+  const bool whole = packets_at(s.master + chunk.begin) && packets_at(s.m + chunk.begin) &&
+                     packets_at(s.v + chunk.begin) &&
+                     (!s.weight || packets_at(s.weight + chunk.begin));
+  for_packets(chunk, [&](int64_t at, int64_t valid) {
+    SegmentPacket<float> p = load_segment(s.master + at, valid, whole);
+    if (apply) {
+      const SegmentPacket<float> m = load_segment(s.m + at, valid, whole);
+      const SegmentPacket<float> v = load_segment(s.v + at, valid, whole);
+#pragma unroll
+      for (int i = 0; i < kSegmentWidth; ++i)
+        p.v[i] = lamb_applied(s.constants, coefficient, p.v[i], m.v[i], v.v[i]);
+      store_segment(s.master + at, p, valid, whole);
+    }
+    if (!s.weight) return;
+    SegmentPacket<W> weight;
+#pragma unroll
+    for (int i = 0; i < kSegmentWidth; ++i) weight.v[i] = from_float<W>(p.v[i]);
+    store_segment(s.weight + at, weight, valid, whole);
+  });
+}
+
+void check_vector(const char* op, const View& master, const View& v) {
+  require_same_shape(op, master, v);
+  require_contiguous(op, v, "every operand");
+}
+
+/// What both halves share.
+template <class Op>
+void check(const char* name, const Op& op) {
+  for (const View* v : {&op.master, &op.m, &op.v}) {
+    check_vector(name, op.master, *v);
+    if (v->dtype != DType::f32) unsupported(name, v->dtype, "f32");
+  }
+  check_starts(name, op.starts, op.master.numel());
+  for (const View* v : {&op.coefficients, &op.control}) require_contiguous(name, *v, "operands");
+  DS_CHECK_SHAPE(op.coefficients.numel() == op.starts.numel() - 1 &&
+                     op.coefficients.dtype == DType::f32,
+                 name, text("[", op.starts.numel() - 1, "] f32 as coefficients"),
+                 op.coefficients.describe());
+  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, name,
+                 "[4] f32 as control", op.control.describe());
+}
+
+template <class G, class W, class Op>
+Range<G, W> range_of(const Op& op) {
+  return {op.master.template as<float>(),
+          op.m.template as<float>(),
+          op.v.template as<float>(),
+          nullptr,
+          nullptr,
+          op.starts.template as<int64_t>(),
+          op.coefficients.template as<float>(),
+          op.control.template as<float>(),
+          op.coefficients.numel(),
+          lamb_constants(op.rule)};
+}
+
+}  // namespace
+
+void run(const LambMoments& op, CudaContext& ctx) {
+  constexpr const char* kOp = "lamb_moments";
+  check(kOp, op);
+  check_vector(kOp, op.master, op.grad);
+  const int64_t parameters = op.coefficients.numel();
+  if (parameters == 0) return;
+  const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
+  double* const sums = ctx.scratch_of<double>(2 * size_t{slots});
+  for_floating(kOp, op.grad.dtype, [&](auto tag) {
+    using G = typename decltype(tag)::type;
+    Range<G, float> range = range_of<G, float>(op);
+    range.grad = op.grad.as<G>();
+    moments_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range, sums);
+    DS_CUDA_LAUNCHED(kOp);
+  });
+  coefficient_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(
+      sums, op.starts.as<int64_t>(), op.control.as<float>(), op.rule.min_coefficient,
+      op.rule.max_coefficient, op.coefficients.as<float>());
+  DS_CUDA_LAUNCHED(kOp);
+}
+
+void run(const LambApply& op, CudaContext& ctx) {
+  constexpr const char* kOp = "lamb_apply";
+  check(kOp, op);
+  if (op.weight) check_vector(kOp, op.master, op.weight);
+  const int64_t parameters = op.coefficients.numel();
+  if (parameters == 0) return;
+  const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
+  for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto tag) {
+    using W = typename decltype(tag)::type;
+    Range<float, W> range = range_of<float, W>(op);
+    if (op.weight) range.weight = op.weight.as<W>();
+    apply_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range);
+    DS_CUDA_LAUNCHED(kOp);
+  });
+}
+
+}  // namespace ds::cuda

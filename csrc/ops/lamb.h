@@ -1,0 +1,57 @@
+// LAMB over a flat range of parameters: Adam's direction, scaled for each parameter by a trust ratio.
+// Sources: You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2; DeepSpeed's FusedLamb.
+#pragma once
+
+#include "../core/view.h"
+
+namespace ds {
+
+/// One group's hyperparameters at one step.
+struct LambScalars {
+  double lr;
+  double beta1;
+  double beta2;
+  double eps;
+  double weight_decay;
+  double correction1;  // 1 - beta1^t, or 1 without bias correction
+  double correction2;  // 1 - beta2^t, or 1
+  double min_coefficient;
+  double max_coefficient;
+  bool eps_inside_sqrt;
+};
+
+/// The first half of a step. With g = grad * control[0] (f32), per element:
+///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+///   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
+/// with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Then per
+/// parameter coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient), or 1 when either norm
+/// is 0; both norms are summed in f64 in one order on every back end (core/segments.h), and denormals
+/// are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
+/// control[1] is 0 nothing changes.
+/// Parameter i lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and
+/// moments are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
+struct LambMoments {
+  View master;        // [n] f32, read
+  View m;             // [n] f32, updated
+  View v;             // [n] f32, updated
+  View grad;          // [n] f32, f16 or bf16
+  View starts;        // [parameters + 1] i64
+  View coefficients;  // [parameters] f32, overwritten unless the step is skipped
+  View control;       // [4] f32, see GradientControl
+  LambScalars rule;
+};
+
+/// The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
+/// weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the unchanged master.
+struct LambApply {
+  View master;        // [n] f32, updated
+  View m;             // [n] f32, read
+  View v;             // [n] f32, read
+  View weight;        // optional [n] f32, f16 or bf16: the copy that the model computes with
+  View starts;        // [parameters + 1] i64
+  View coefficients;  // [parameters] f32
+  View control;       // [4] f32
+  LambScalars rule;
+};
+
+}  // namespace ds

@@ -1,0 +1,171 @@
+// LAMB on the CPU: one pass per half, over chunks of parameters, with denormals flushed.
+#include "lamb.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../cpu/flush_denormals.h"
+#include "../cpu/rows.h"
+#include "../cpu/segment_sum.h"
+#include "lamb_rule.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr int64_t kGrain = 8;  // slots per task
+
+#define DS_MOMENTS_BLOCK                                                                         \
+  (const LambConstants& constants, float factor, const float* __restrict grad,                   \
+   const float* __restrict p, float* __restrict m, float* __restrict v,                          \
+   double* __restrict parameter_squares, double* __restrict direction_squares, int64_t n) {      \
+    const LambConstants c = constants;                                                           \
+    for (int64_t i = 0; i < n; ++i) {                                                            \
+      lamb_moments(c, factor, grad[i], m[i], v[i]);                                              \
+      const double u = lamb_direction(c, p[i], m[i], v[i]), x = p[i];                            \
+      parameter_squares[i] += x * x;                                                             \
+      direction_squares[i] += u * u;                                                             \
+    }                                                                                            \
+  }
+#define DS_APPLY_BLOCK                                                                           \
+  (const LambConstants& constants, float coefficient, float* __restrict p,                       \
+   const float* __restrict m, const float* __restrict v, int64_t n) {                            \
+    const LambConstants c = constants;                                                           \
+    for (int64_t i = 0; i < n; ++i) p[i] = lamb_applied(c, coefficient, p[i], m[i], v[i]);       \
+  }
+// The same loops for two instruction sets: wider vectors change the speed and no bit. None may be
+// inlined, so that no arithmetic leaves the scope of FlushDenormals.
+__attribute__((noinline)) void moments_block DS_MOMENTS_BLOCK
+__attribute__((noinline)) void apply_block DS_APPLY_BLOCK
+#if defined(__x86_64__)
+__attribute__((noinline, target("arch=x86-64-v4"))) void moments_block_512 DS_MOMENTS_BLOCK
+__attribute__((noinline, target("arch=x86-64-v4"))) void apply_block_512 DS_APPLY_BLOCK
+#endif
+#undef DS_MOMENTS_BLOCK
+#undef DS_APPLY_BLOCK
+
+struct Blocks {
+  decltype(&moments_block) moments = moments_block;
+  decltype(&apply_block) apply = apply_block;
+
+  Blocks() {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+      moments = moments_block_512;
+      apply = apply_block_512;
+    }
+#endif
+  }
+};
+
+const Blocks& blocks() {
+  static const Blocks chosen;
+  return chosen;
+}
+
+void check_floats(const char* op, const View& master, const View& v, const char* name) {
+  require_contiguous(op, v, name);
+  DS_CHECK_SHAPE(v.numel() == master.numel(), op, master.describe(), v.describe());
+}
+
+/// What both halves share.
+template <class Op>
+void check(const char* name, const Op& op) {
+  for (const View* v : {&op.master, &op.m, &op.v}) {
+    check_floats(name, op.master, *v, "operands");
+    if (v->dtype != DType::f32) unsupported(name, v->dtype, "f32 master and moments");
+  }
+  check_starts(name, op.starts, op.master.numel());
+  for (const View* v : {&op.coefficients, &op.control}) require_contiguous(name, *v, "operands");
+  DS_CHECK_SHAPE(op.coefficients.numel() == op.starts.numel() - 1 &&
+                     op.coefficients.dtype == DType::f32,
+                 name, text("coefficients [", op.starts.numel() - 1, "] f32"),
+                 op.coefficients.describe());
+  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, name,
+                 "control [4] f32", op.control.describe());
+}
+
+/// One chunk: its moments, and its two sums of squares to `sums`.
+template <class G>
+void moments_chunk(const LambMoments& op, const LambConstants& c, const SegmentChunk& chunk,
+                   double* sums) {
+  alignas(64) float grad[kSegmentBlock];
+  alignas(64) double parameter[kSegmentBlock] = {}, direction[kSegmentBlock] = {};
+  const float factor = op.control.as<float>()[0];
+  for (int64_t i = chunk.begin; i < chunk.end; i += kSegmentBlock) {
+    const int64_t count = std::min(kSegmentBlock, chunk.end - i);
+    widen(op.grad.as<G>() + i, grad, count);
+    blocks().moments(c, factor, grad, op.master.as<float>() + i, op.m.as<float>() + i,
+                     op.v.as<float>() + i, parameter, direction, count);
+  }
+  sums[0] = chunk_sum(parameter);
+  sums[1] = chunk_sum(direction);
+}
+
+template <class W>
+void apply_chunk(const LambApply& op, const LambConstants& c, const SegmentChunk& chunk) {
+  const bool apply = op.control.as<float>()[1] != 0.0f;
+  const float coefficient = op.coefficients.as<float>()[chunk.segment];
+  for (int64_t i = chunk.begin; i < chunk.end; i += kSegmentBlock) {
+    const int64_t count = std::min(kSegmentBlock, chunk.end - i);
+    float* const p = op.master.as<float>() + i;
+    if (apply)
+      blocks().apply(c, coefficient, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
+    if (op.weight) narrow(p, op.weight.as<W>() + i, count);
+  }
+}
+
+}  // namespace
+
+void run(const LambMoments& op, CpuContext& ctx) {
+  constexpr const char* kOp = "lamb_moments";
+  check(kOp, op);
+  check_floats(kOp, op.master, op.grad, "grad");
+  if (op.grad.dtype == DType::f64) unsupported(kOp, op.grad.dtype, "an f32, f16 or bf16 gradient");
+  const int64_t parameters = op.coefficients.numel();
+  if (parameters == 0 || op.control.as<float>()[1] == 0.0f) return;
+  const LambConstants constants = lamb_constants(op.rule);
+  const int64_t* const starts = op.starts.as<int64_t>();
+  const int64_t slots = slot_count(op.master.numel(), parameters);
+  std::vector<double> sums(static_cast<size_t>(2 * slots));
+  for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
+    if constexpr (!std::is_same_v<G, double>) {
+      ctx.pool.parallel_for(slots, kGrain, [&](int64_t begin, int64_t end) {
+        const FlushDenormals flush;
+        for (int64_t slot = begin; slot < end; ++slot)
+          moments_chunk<G>(op, constants, chunk_of(starts, parameters, slot), &sums[2 * slot]);
+      });
+    }
+  });
+  for (int64_t i = 0; i < parameters; ++i) {
+    op.coefficients.as<float>()[i] = lamb_coefficient(
+        segment_sum(sums.data(), 2, starts, i), segment_sum(sums.data() + 1, 2, starts, i),
+        op.rule.min_coefficient, op.rule.max_coefficient);
+  }
+}
+
+void run(const LambApply& op, CpuContext& ctx) {
+  constexpr const char* kOp = "lamb_apply";
+  check(kOp, op);
+  if (op.weight) {
+    check_floats(kOp, op.master, op.weight, "weight");
+    if (op.weight.dtype == DType::f64)
+      unsupported(kOp, op.weight.dtype, "an f32, f16 or bf16 weight");
+  }
+  const int64_t parameters = op.coefficients.numel();
+  if (parameters == 0) return;
+  const LambConstants constants = lamb_constants(op.rule);
+  const int64_t slots = slot_count(op.master.numel(), parameters);
+  for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&]<class W>(TypeTag<W>) {
+    if constexpr (!std::is_same_v<W, double>) {
+      ctx.pool.parallel_for(slots, kGrain, [&](int64_t begin, int64_t end) {
+        const FlushDenormals flush;
+        for (int64_t slot = begin; slot < end; ++slot)
+          apply_chunk<W>(op, constants, chunk_of(op.starts.as<int64_t>(), parameters, slot));
+      });
+    }
+  });
+}
+
+}  // namespace ds::cpu
