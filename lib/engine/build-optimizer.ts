@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import { Adagrad, type AdagradGroup } from '../optim/adagrad.js';
 import { type AdamGroup, AdamW } from '../optim/adamw.js';
 import { Lion, type LionGroup } from '../optim/lion.js';
+import { Lamb, type LambGroup } from '../optim/lamb.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../optim/param-groups.js';
 import { Sgd, type SgdGroup } from '../optim/sgd.js';
@@ -84,6 +85,19 @@ function lion(
   return new Lion(params as ParamsOf<LionGroup>, options);
 }
 
+function lamb(params: ParamsOf<ParamGroup>, options: Params['Lamb']): Optimizer {
+  return new Lamb(params as ParamsOf<LambGroup>, {
+    lr: options.lr,
+    betas: options.betas,
+    eps: options.eps,
+    epsInsideSqrt: options.eps_inside_sqrt,
+    weightDecay: options.weight_decay,
+    maxCoeff: options.max_coeff,
+    minCoeff: options.min_coeff,
+    biasCorrection: options.bias_correction,
+  });
+}
+
 /** A type that the configuration may name and whose update is not there yet. */
 function absent(type: keyof Params): () => Optimizer {
   return () => {
@@ -105,7 +119,7 @@ const builders: { [Type in keyof Params]: Builder<Type> } = {
   SGD: sgd,
   Adagrad: adagrad,
   Lion: lion,
-  Lamb: absent('Lamb'),
-  FusedLamb: absent('FusedLamb'),
+  Lamb: lamb,
+  FusedLamb: lamb,
   Muon: absent('Muon'),
 };

@@ -1,4 +1,5 @@
 // What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat range.
+import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -26,6 +27,8 @@ export interface UpdateTensors {
   weight: Tensor | null;
   /** f32 optimizer state by name. */
   state: Record<string, Tensor>;
+  /** [places] f32 by name, see Optimizer.initialScalars. */
+  scalars: Record<string, Tensor>;
   /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
   control: Tensor;
   /** The parameters of the range, in order; none where only part of a parameter is here. */
@@ -65,6 +68,8 @@ export interface Optimizer<Group extends ParamGroup = ParamGroup> {
   readonly groups: Group[];
   /** f32 tensors kept per parameter of a group beside the master weights: names, and the value that each starts with. */
   initialState(group: number): Readonly<Record<string, number>>;
+  /** f32 scalars kept per parameter, which no checkpoint holds: names, and the value that each starts with. */
+  initialScalars?(group: number): Readonly<Record<string, number>>;
   /** Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is written anyway. */
   update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
@@ -81,4 +86,16 @@ export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
 
 export function canSpeculate(optimizer: Optimizer): optimizer is SpeculativeOptimizer {
   return 'speculate' in optimizer;
+}
+
+/** Throws DS_CONFIG for a range that holds part of a parameter, where the rule of `optimizer` needs all of it. */
+export function requirePlaces(optimizer: string, { places, master }: UpdateTensors): void {
+  if (places.length > 0 || master.numel === 0) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: optimizer,
+    expected: 'whole parameters in every range that it updates',
+    got: 'a part of a parameter, because ZeRO shards the optimizer state over the ranks',
+    hint: 'Train on one rank or with ZeRO stage 0, or with an optimizer that works by element, such as AdamW.',
+  });
 }

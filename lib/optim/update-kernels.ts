@@ -1,6 +1,7 @@
 // The fused update kernels an optimizer is written against, on the device or on host threads.
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
+import type { Tensor } from '../tensor/index.js';
 
 /** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
 export interface UpdateKernels {
@@ -9,6 +10,10 @@ export interface UpdateKernels {
   sgd(args: kernels.SgdArgs): void;
   adagrad(args: kernels.AdagradArgs): void;
   lion(args: kernels.LionArgs): void;
+  lambMoments(args: kernels.LambMomentsArgs): void;
+  lambApply(args: kernels.LambApplyArgs): void;
+  /** Waits for the updates enqueued so far and copies a flat f32 tensor that they wrote. */
+  read(tensor: Tensor): Float32Array;
 }
 
 /** Runs on the device's compute stream. */
@@ -19,6 +24,9 @@ export function deviceKernels(): UpdateKernels {
     sgd: (args) => kernels.sgd(args),
     adagrad: (args) => kernels.adagrad(args),
     lion: (args) => kernels.lion(args),
+    lambMoments: (args) => kernels.lambMoments(args),
+    lambApply: (args) => kernels.lambApply(args),
+    read: (tensor) => read(tensor, tensor.device.compute),
   };
 }
 
@@ -30,5 +38,14 @@ export function hostKernels(stream: Stream): UpdateKernels {
     sgd: (args) => kernels.sgdOnHost(args, stream),
     adagrad: (args) => kernels.adagradOnHost(args, stream),
     lion: (args) => kernels.lionOnHost(args, stream),
+    lambMoments: (args) => kernels.lambMomentsOnHost(args, stream),
+    lambApply: (args) => kernels.lambApplyOnHost(args, stream),
+    read: (tensor) => read(tensor, stream),
   };
+}
+
+function read(tensor: Tensor, stream: Stream): Float32Array {
+  const values = new Float32Array(tensor.numel);
+  tensor.buffer.read(tensor.offset * values.BYTES_PER_ELEMENT, values, stream);
+  return values;
 }

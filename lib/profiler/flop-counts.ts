@@ -88,6 +88,8 @@ const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
   Sgd: nothing,
   Adagrad: nothing,
   Lion: nothing,
+  LambMoments: nothing,
+  LambApply: nothing,
 };
 
 /** The work of op number `op` with the arguments of its kernel function. */

@@ -109,14 +109,14 @@ export class OffloadPlacement implements Placement {
 
   private updateRange(
     { master, grad }: HostPart,
-    { range, state, starts }: RangeState,
+    { range, ...kept }: RangeState,
     plan: UpdatePlan,
   ): void {
     const { group, places } = range;
     const part = sliceFlat(grad, range);
     const parts = { master: sliceFlat(master, range), grad: part };
     const weight = grad.dtype === 'f32' ? null : part;
-    const tensors = { group, places, starts, state, control: this.control, weight, ...parts };
+    const tensors = { group, places, ...kept, control: this.control, weight, ...parts };
     plan.apply(tensors, this.kernels);
     for (const slice of Object.values(parts)) slice.release();
   }

@@ -14,6 +14,8 @@ export interface RangeState {
   readonly range: GroupRange;
   /** [range.numel] f32 by name. */
   readonly state: Readonly<Record<string, Tensor>>;
+  /** [places] f32 by name, see Optimizer.initialScalars. */
+  readonly scalars: Readonly<Record<string, Tensor>>;
   /** [places + 1] i64, see UpdateTensors. */
   readonly starts: Tensor;
 }
@@ -26,14 +28,23 @@ export function allocateState(
 ): RangeState[] {
   return groups.map((range) => ({
     range,
-    state: Object.fromEntries(
-      Object.entries(optimizer.initialState(range.group)).map(([name, value]) => [
-        name,
-        allocate([range.numel], 'f32', value),
-      ]),
+    state: allocateEach(optimizer.initialState(range.group), range.numel, allocate),
+    scalars: allocateEach(
+      optimizer.initialScalars?.(range.group) ?? {},
+      range.places.length,
+      allocate,
     ),
     starts: startsOf(range, allocate),
   }));
+}
+
+function allocateEach(
+  values: Readonly<Record<string, number>>,
+  numel: number,
+  allocate: Allocate,
+): Record<string, Tensor> {
+  const named = Object.entries(values);
+  return Object.fromEntries(named.map(([name, value]) => [name, allocate([numel], 'f32', value)]));
 }
 
 function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
@@ -57,5 +68,9 @@ export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece, base = 
 
 /** Every tensor of the state. */
 export function stateTensors(ranges: readonly RangeState[]): Tensor[] {
-  return ranges.flatMap(({ state, starts }) => [...Object.values(state), starts]);
+  return ranges.flatMap(({ state, scalars, starts }) => [
+    ...Object.values(state),
+    ...Object.values(scalars),
+    starts,
+  ]);
 }

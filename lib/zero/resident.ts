@@ -54,14 +54,14 @@ export class ResidentPlacement implements Placement {
       const { weights } = partition;
       const grad = partition.grad as Tensor;
       partition.device.compute.wait(partition.ready);
-      for (const { range, state, starts } of ranges) {
+      for (const { range, ...kept } of ranges) {
         const { group, places } = range;
         const parts = {
           master: sliceFlat(master, range),
           grad: sliceFlat(grad, range),
           weight: master === weights ? null : sliceFlat(weights, range),
         };
-        plan.apply({ group, places, starts, state, control, ...parts }, this.kernels);
+        plan.apply({ group, places, ...kept, control, ...parts }, this.kernels);
         for (const part of Object.values(parts)) part?.release();
       }
       partition.dropGrad();

@@ -206,12 +206,12 @@ export class SpeculativeOffload implements Placement {
     const { master, ranges, landing, arrived, emitted } = this.hostOf(partition);
     const { decided: control } = this;
     this.host.wait(arrived);
-    for (const { range, state, starts } of ranges) {
+    for (const { range, ...kept } of ranges) {
       const { group, places } = range;
       withSlices(range, (cut) => {
         const grad = cut(landing);
         const parts = { master: cut(master), grad, weight: grad };
-        plan.apply({ group, places, starts, state, control, ...parts }, this.kernels);
+        plan.apply({ group, places, ...kept, control, ...parts }, this.kernels);
       });
     }
     emitted.record(this.host);

@@ -10,6 +10,7 @@ import { cases as elementwise } from './elementwise.js';
 import { cases as errors } from './errors.js';
 import { cases as gradients } from './gradients.js';
 import type { MatrixCase } from './harness.js';
+import { cases as lamb } from './lamb.js';
 import { cases as lookup } from './lookup.js';
 import { cases as matmul } from './matmul.js';
 import { cases as norm } from './norm.js';
@@ -31,6 +32,7 @@ export const opCases: readonly MatrixCase[] = [
   ...adamw,
   ...adamwSpeculate,
   ...optimizerRules,
+  ...lamb,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...gradients, ...errors, ...big];

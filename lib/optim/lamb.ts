@@ -1,0 +1,131 @@
+// LAMB: Adam's direction, scaled for each parameter by how large its weights are against it.
+// Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
+import type { LambScalars } from '../runtime/kernels.generated.js';
+import type { Tensor } from '../tensor/index.js';
+import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import { type ParameterPlace, requirePlaces } from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+export interface LambGroup extends ParamGroup {
+  betas: readonly [number, number];
+  eps: number;
+  /** Largest trust ratio of a parameter. */
+  maxCoeff: number;
+  /** Smallest trust ratio of a parameter. */
+  minCoeff: number;
+}
+
+export interface LambOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Default [0.9, 0.999]. */
+  betas?: readonly [number, number];
+  /** Default 1e-8. */
+  eps?: number;
+  /** Adds eps before the square root is taken. Default false. */
+  epsInsideSqrt?: boolean;
+  /** Share of the weights that is added to the direction. Default 0. */
+  weightDecay?: number;
+  /** Default 10. */
+  maxCoeff?: number;
+  /** Default 0.01. */
+  minCoeff?: number;
+  /** Divides the moments by 1 - beta^t. Default true. */
+  biasCorrection?: boolean;
+}
+
+/** The trust ratios of one range, and what reads them. */
+interface Ratios {
+  places: readonly ParameterPlace[];
+  kernels: UpdateKernels;
+}
+
+/**
+ * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = (m / c1) / (sqrt(v / c2) + eps) + wd p, with c = 1 - b^t;
+ * p -= lr clamp(||p|| / ||u||, min, max) u, where the factor is 1 when either norm is 0. The moments themselves are
+ * corrected, as in the paper and in DeepSpeed's kernel. The sequence of operations stands in csrc/ops/lamb_rule.h.
+ */
+export class Lamb implements Optimizer<LambGroup> {
+  readonly name = 'Lamb';
+  readonly groups: LambGroup[];
+  private readonly biasCorrection: boolean;
+  private readonly epsInsideSqrt: boolean;
+  /** By the coefficients of each range, which the range's owner frees. */
+  private readonly ratios = new Map<Tensor, Ratios>();
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<LambGroup>, options: LambOptions = {}) {
+    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
+    const { maxCoeff = 10, minCoeff = 0.01 } = options;
+    const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };
+    this.groups = makeGroups<LambGroup>('Lamb', params, defaults);
+    this.biasCorrection = options.biasCorrection ?? true;
+    this.epsInsideSqrt = options.epsInsideSqrt ?? false;
+  }
+
+  initialState(): { exp_avg: number; exp_avg_sq: number } {
+    return { exp_avg: 0, exp_avg_sq: 0 };
+  }
+
+  initialScalars(): { trust_ratio: number } {
+    return { trust_ratio: 1 };
+  }
+
+  /** Throws DS_CONFIG for a range that holds part of a parameter: a norm needs all of it. */
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<LambGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    requirePlaces(this.name, tensors);
+    const { group, master, grad, weight, state, scalars, control, places, starts } = tensors;
+    const coefficients = scalars.trust_ratio!;
+    this.ratios.set(coefficients, { places, kernels });
+    const m = state.exp_avg!;
+    const v = state.exp_avg_sq!;
+    const shared = {
+      master,
+      m,
+      v,
+      starts,
+      coefficients,
+      control,
+      rule: this.rule(settings, group),
+    };
+    kernels.lambMoments({ ...shared, grad });
+    kernels.lambApply({ ...shared, weight });
+  }
+
+  /**
+   * The trust ratio of each parameter in its last update, by name: a copy. Waits for that update. Throws
+   * DS_RELEASED once the engine has been destroyed.
+   */
+  getLambCoeffs(): Map<string, number> {
+    const all = new Map<string, number>();
+    for (const [coefficients, { places, kernels }] of this.ratios) {
+      const values = kernels.read(coefficients);
+      places.forEach(({ name }, i) => {
+        all.set(name, values[i] as number);
+      });
+    }
+    return all;
+  }
+
+  private rule({ step, groups }: UpdateSettings<LambGroup>, group: number): LambScalars {
+    const { lr, betas, eps, weightDecay, minCoeff, maxCoeff } = groups[group] as LambGroup;
+    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
+    return {
+      lr,
+      beta1: betas[0],
+      beta2: betas[1],
+      eps,
+      weightDecay,
+      correction1: correction(betas[0]),
+      correction2: correction(betas[1]),
+      minCoefficient: minCoeff,
+      maxCoefficient: maxCoeff,
+      epsInsideSqrt: this.epsInsideSqrt,
+    };
+  }
+}
