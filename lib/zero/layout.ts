@@ -99,15 +99,21 @@ const clip = (range: Range, window: Range): Range => {
   return { offset, numel: Math.max(0, end - offset) };
 };
 
-/** The groups' parts inside `window`, by offset from its start; places only of parameters that lie inside whole. */
+/**
+ * The groups' parts inside `window`, by offset from its start. A part has places only where every parameter in it lies
+ * inside whole.
+ */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, places, ...range }) => {
     const { offset, numel } = clip(range, window);
     if (numel === 0) return [];
-    const inside = places
-      .map((place) => ({ ...place, offset: range.offset + place.offset - offset }))
-      .filter((place) => place.offset >= 0 && place.offset + place.numel <= numel);
-    return [{ group, offset: offset - window.offset, numel, places: inside }];
+    const shifted = places.map((place) => ({
+      ...place,
+      offset: range.offset + place.offset - offset,
+    }));
+    const here = shifted.filter((place) => place.offset + place.numel > 0 && place.offset < numel);
+    const whole = here.every((place) => place.offset >= 0 && place.offset + place.numel <= numel);
+    return [{ group, offset: offset - window.offset, numel, places: whole ? here : [] }];
   });
 }
 
