@@ -19,6 +19,7 @@ import { cases as watching } from './e2e/watching.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as optimizerGolden } from './optim/golden.cases.js';
+import { cases as tensorwise } from './optim/tensorwise.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
 import { cases as flops } from './profiler/flops.cases.js';
 import { cases as watchedStep } from './profiler/watched-step.cases.js';
@@ -52,4 +53,5 @@ export const allCases: readonly Case[] = [
   ...clients,
   ...userBackward,
   ...optimizerGolden,
+  ...tensorwise,
 ];

@@ -5,8 +5,8 @@ export { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
 export { ConstantLr } from './constant.js';
 export { CosineAnnealingLr } from './cosine-annealing.js';
 export { ExponentialLr } from './exponential.js';
-export { Lion, type LionGroup, type LionOptions } from './lion.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
+export { Lion, type LionGroup, type LionOptions } from './lion.js';
 export {
   DynamicLossScaler,
   type DynamicLossScalerOptions,

@@ -1,0 +1,198 @@
+// LAMB in the engine: its formula on a transformer, trust ratios, offload, resume and parts of parameters.
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type Engine, initialize, optim } from '../../lib/index.js';
+import type { UpdateKernels } from '../../lib/optim/update-kernels.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { seed, Tensor } from '../../lib/tensor/index.js';
+import {
+  type Precision,
+  tinyBatch,
+  tinyConfig,
+  tinyModel,
+  trainTiny,
+  weightBits,
+} from '../e2e/tiny-training.js';
+import type { Case } from '../support/case.js';
+
+const { abs, sqrt, min, max } = Math;
+
+const STEPS = 20;
+
+interface Setup {
+  precision: Precision;
+  offload?: boolean;
+}
+
+/** The tiny GPT-2 under LAMB with two groups: matrices decay, the rest does not and has bounds of its own. */
+async function lambEngine({ precision, offload = false }: Setup, device: Device): Promise<Engine> {
+  seed(1234);
+  const model = tinyModel();
+  const matrices = model.parameters().filter(({ shape }) => shape.length > 1);
+  const rest = model.parameters().filter(({ shape }) => shape.length < 2);
+  const optimizer = new optim.Lamb(
+    [
+      { params: matrices, weightDecay: 0.1 },
+      { params: rest, lr: 2e-3, minCoeff: 0.5, maxCoeff: 2, betas: [0.8, 0.95] },
+    ],
+    { lr: 1e-2, eps: 1e-6 },
+  );
+  const config = { ...tinyConfig({ precision, offload, clip: 0 }), scheduler: null };
+  return (await initialize({ model, config, device, optimizer })).engine;
+}
+
+/** Everything of one parameter in f64. */
+interface Expected {
+  group: number;
+  p: number[];
+  m: number[];
+  v: number[];
+  ratio: number;
+}
+
+function eachMaster(
+  engine: Engine,
+  body: (name: string, group: number, p: number[]) => void,
+): void {
+  engine.synchronize();
+  const { stage, placement } = engine.parts;
+  for (const partition of stage.partitions) {
+    for (const piece of partition.pieces) {
+      const master = placement.stateOf(partition, piece, 'master');
+      body(piece.slot.name, piece.slot.group, master.toArray());
+      master.release();
+    }
+  }
+}
+
+const norm = (x: readonly number[]): number =>
+  sqrt(x.reduce((sum, value) => sum + value * value, 0));
+
+/** One update of the formula in plain f64. */
+function lambStep(one: Expected, grad: readonly number[], group: optim.LambGroup, t: number): void {
+  const { lr, betas, eps, weightDecay, minCoeff, maxCoeff } = group;
+  const [c1, c2] = [1 - betas[0] ** t, 1 - betas[1] ** t];
+  const u = grad.map((g, i) => {
+    one.m[i] = betas[0] * one.m[i]! + (1 - betas[0]) * g;
+    one.v[i] = betas[1] * one.v[i]! + (1 - betas[1]) * g * g;
+    return one.m[i]! / c1 / (sqrt(one.v[i]! / c2) + eps) + weightDecay * one.p[i]!;
+  });
+  const [w, length] = [norm(one.p), norm(u)];
+  one.ratio = w === 0 || length === 0 ? 1 : max(minCoeff, min(maxCoeff, w / length));
+  for (let i = 0; i < u.length; ++i) one.p[i]! -= lr * one.ratio * u[i]!;
+}
+
+/** The gradients of one micro-batch by name, after their backward and before the step. */
+function gradients(engine: Engine, step: number): Map<string, number[]> {
+  const { tokens, targets } = tinyBatch(step, engine.device);
+  engine.backward(engine.forward<Tensor>(tokens, targets));
+  const found = new Map<string, number[]>();
+  for (const partition of engine.parts.stage.partitions) {
+    for (const { slot } of partition.pieces) {
+      const { grad } = partition.unit.parameterOf(slot);
+      found.set(slot.name, grad ? grad.toArray() : new Array<number>(slot.numel).fill(0));
+    }
+  }
+  tokens.dispose();
+  targets.dispose();
+  return found;
+}
+
+/** The engine's own gradients through the formula: master weights and ratios stay together for 20 steps. */
+async function equalsFormula(precision: Precision, device: Device): Promise<void> {
+  const engine = await lambEngine({ precision }, device);
+  const { optimizer } = engine.parts;
+  const expected = new Map<string, Expected>();
+  eachMaster(engine, (name, group, p) => {
+    expected.set(name, { group, p, m: p.map(() => 0), v: p.map(() => 0), ratio: 1 });
+  });
+  for (let step = 0; step < STEPS; ++step) {
+    for (const [name, grad] of gradients(engine, step)) {
+      const one = expected.get(name) as Expected;
+      lambStep(one, grad, optimizer.groups[one.group] as optim.LambGroup, step + 1);
+    }
+    engine.step();
+  }
+  const ratios = (optimizer as optim.Lamb).getLambCoeffs();
+  assert.equal(ratios.size, expected.size);
+  eachMaster(engine, (name, _, got) => {
+    const { p, ratio } = expected.get(name) as Expected;
+    const scale = max(...p.map(abs));
+    const worst = max(...p.map((want, i) => abs(want - got[i]!))) / scale;
+    assert.ok(worst <= 1e-6, `${name}: relative error ${worst}`);
+    assert.ok(abs(ratios.get(name)! - ratio) <= 1e-5 * ratio, `${name}: ratio ${ratio}`);
+  });
+  assert.ok(new Set(ratios.values()).size > 4, 'every parameter has a ratio of its own');
+  engine.destroy();
+}
+
+async function offloadEqualsResident(precision: Precision, device: Device): Promise<void> {
+  device.setDeterministic(true);
+  const runs = [];
+  for (const offload of [false, true]) {
+    const engine = await lambEngine({ precision, offload }, device);
+    const losses = trainTiny(engine, 0, STEPS);
+    assert.ok(losses.at(-1)! < losses[0]!, `no learning: ${losses}`);
+    const ratios = (engine.parts.optimizer as optim.Lamb).getLambCoeffs();
+    runs.push({ losses, ratios, weights: weightBits(engine), skipped: engine.skippedSteps });
+    engine.destroy();
+  }
+  assert.deepEqual(runs[1], runs[0]);
+  if (precision === 'fp16') assert.ok(runs[0]!.skipped > 0, 'no overflow was provoked');
+}
+
+async function resumes(device: Device): Promise<void> {
+  device.setDeterministic(true);
+  const dir = mkdtempSync(join(tmpdir(), 'ds-lamb-'));
+  try {
+    const whole = await lambEngine({ precision: 'bf16' }, device);
+    const losses = trainTiny(whole, 0, 5);
+    await whole.saveCheckpoint(dir);
+    losses.push(...trainTiny(whole, 5, 10));
+    const second = await lambEngine({ precision: 'bf16' }, device);
+    await second.loadCheckpoint(dir);
+    assert.deepEqual(trainTiny(second, 5, 10), losses.slice(5));
+    assert.deepEqual(weightBits(second), weightBits(whole));
+    for (const engine of [whole, second]) engine.destroy();
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+/** A range without places holds parts of parameters, whose norms nobody here knows. */
+function refusesParts(device: Device): void {
+  const parameter = Tensor.from([1, 2, 3], { device }).keep();
+  const optimizer = new optim.Lamb([parameter]);
+  const tensors = {
+    group: 0,
+    master: parameter,
+    grad: parameter,
+    weight: null,
+    state: {},
+    scalars: {},
+    control: parameter,
+    places: [],
+    starts: parameter,
+  };
+  const update = (): void =>
+    optimizer.update(tensors, { step: 1, groups: optimizer.groups }, {} as UpdateKernels);
+  assert.throws(update, { code: 'DS_CONFIG', message: /ZeRO shards the optimizer state/ });
+  parameter.dispose();
+}
+
+const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
+
+export const cases: Case[] = [
+  ...(['fp32', 'bf16'] as const).map((precision) => ({
+    name: `LAMB equals its formula on a transformer: ${precision}`,
+    run: (device: Device) => equalsFormula(precision, device),
+  })),
+  ...precisions.map((precision) => ({
+    name: `LAMB: offload equals resident, ratios included: ${precision}`,
+    run: (device: Device) => offloadEqualsResident(precision, device),
+  })),
+  { name: 'LAMB: resume equals one run', run: resumes },
+  { name: 'LAMB refuses a range with parts of parameters', run: refusesParts },
+];
