@@ -35,6 +35,31 @@ function equalCase(label: string, options: Omit<TinyOptions, 'offload'>): Case {
 
 const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
 
+/** The rate, the precision and the section of every optimizer but AdamW. */
+const optimizers: Pick<TinyOptions, 'lr' | 'precision' | 'optimizer'>[] = [
+  { lr: 0.3, precision: 'bf16', optimizer: { type: 'SGD', params: { weight_decay: 1e-3 } } },
+  {
+    lr: 0.05,
+    precision: 'fp16',
+    optimizer: { type: 'SGD', params: { momentum: 0.9, nesterov: true } },
+  },
+  {
+    lr: 0.02,
+    precision: 'bf16',
+    optimizer: { type: 'Adagrad', params: { lr_decay: 0.01, initial_accumulator_value: 1e-4 } },
+  },
+  {
+    lr: 3e-3,
+    precision: 'fp16',
+    optimizer: { type: 'Lion', params: { betas: [0.9, 0.99], weight_decay: 0.1 } },
+  },
+  {
+    lr: 3e-3,
+    precision: 'fp32',
+    optimizer: { type: 'Adam', params: { adam_w_mode: false, weight_decay: 0.01 } },
+  },
+];
+
 export const cases: Case[] = [
   ...precisions.map((precision) => equalCase(`${precision}, clipping`, { precision, clip: 0.5 })),
   equalCase('bf16, no clipping, accumulation 3', { precision: 'bf16', clip: 0, accumulation: 3 }),
@@ -43,4 +68,7 @@ export const cases: Case[] = [
     checkpointing: true,
     dropout: 0.1,
   }),
+  ...optimizers.map((options) =>
+    equalCase(`${options.precision}, ${JSON.stringify(options.optimizer)}`, options),
+  ),
 ];

@@ -35,6 +35,21 @@ function resumeEqualsOneRun(device: Device, options: TinyOptions): void {
   }
 }
 
+/** Rules whose update depends on its number, or on state that does not start with 0. */
+const optimizers: Pick<TinyOptions, 'lr' | 'offload' | 'optimizer'>[] = [
+  {
+    lr: 0.05,
+    offload: false,
+    optimizer: { type: 'SGD', params: { momentum: 0.9, dampening: 0.5 } },
+  },
+  {
+    lr: 0.02,
+    offload: true,
+    optimizer: { type: 'Adagrad', params: { lr_decay: 0.1, initial_accumulator_value: 1e-4 } },
+  },
+  { lr: 1e-3, offload: false, optimizer: { type: 'Lion', params: { weight_decay: 0.1 } } },
+];
+
 export const cases: Case[] = [
   {
     name: 'resume in a new process equals one run: bf16, offload, dropout',
@@ -55,4 +70,8 @@ export const cases: Case[] = [
     name: 'resume in a new process equals one run: fp16 with overflows, resident',
     run: (device) => resumeEqualsOneRun(device, { precision: 'fp16', offload: false }),
   },
+  ...optimizers.map((options) => ({
+    name: `resume in a new process equals one run: bf16, ${JSON.stringify(options.optimizer)}`,
+    run: (device: Device) => resumeEqualsOneRun(device, { precision: 'bf16', ...options }),
+  })),
 ];

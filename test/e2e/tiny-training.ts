@@ -15,6 +15,8 @@ export interface TinyOptions {
   checkpointing?: boolean;
   dropout?: number;
   lr?: number;
+  /** Default AdamW; the schedule sets its rate to lr. */
+  optimizer?: DsConfig['optimizer'];
   /** Of the model, beside the tiny sizes. */
   model?: Partial<nn.models.GPT2Config>;
 }
@@ -27,7 +29,10 @@ export function tinyConfig(options: TinyOptions): DsConfig {
     train_micro_batch_size_per_gpu: tinyShape.batch,
     gradient_accumulation_steps: accumulation,
     gradient_clipping: clip,
-    optimizer: { type: 'AdamW', params: { lr, betas: [0.9, 0.95], weight_decay: 0.1 } },
+    optimizer: options.optimizer ?? {
+      type: 'AdamW',
+      params: { lr, betas: [0.9, 0.95], weight_decay: 0.1 },
+    },
     scheduler: {
       type: 'WarmupLR',
       params: { warmup_min_lr: lr / 10, warmup_max_lr: lr, warmup_num_steps: 5 },
