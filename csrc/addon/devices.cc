@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "../comm/cpu_engine.h"
+#include "../comm/tcp_transport.h"
 #include "../core/dynamic_library.h"
 #include "../core/error.h"
 #include "../cpu/cpu_device.h"
@@ -85,12 +86,15 @@ Device& open_device(int number) {
   return *device;
 }
 
-std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device) {
+std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device,
+                                          const std::string& transport) {
   if (&device != &cpu::cpu_device()) {
     return std::shared_ptr<comm::Engine>(gpu_library().open_nccl(rendezvous, device));
   }
-  return std::make_shared<comm::CpuEngine>(rendezvous.rank, rendezvous.size,
-                                           comm::open_gloo(rendezvous));
+  std::unique_ptr<comm::Transport> over;
+  if (transport == "gloo") over = comm::open_gloo(rendezvous);
+  else over = std::make_unique<comm::TcpTransport>(rendezvous);
+  return std::make_shared<comm::CpuEngine>(rendezvous.rank, rendezvous.size, std::move(over));
 }
 
 }  // namespace ds::addon

@@ -1,4 +1,4 @@
-// Opening libds_gloo.so, which lies beside the addon together with the libraries it needs.
+// Opening libds_gloo.so, which lies beside the addon and needs an installed libgloo.
 #include "../core/dynamic_library.h"
 #include "../core/error.h"
 #include "gloo/entry.h"
@@ -15,12 +15,12 @@ GlooLibrary open_library() {
   const std::string folder =
       DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
   DynamicLibrary library = DynamicLibrary::open(
-      {"the CPU collectives", {folder + "/libds_gloo.so"},
-       "Collectives on the CPU need Gloo: install the package libgloo-dev and build again (npm run "
-       "build:native), or install a prebuilt package."});
+      {"Gloo", {folder + "/libds_gloo.so"},
+       "Install Gloo (Debian and Ubuntu: libgloo0; libgloo-dev to build against it), or use the "
+       "transport \"tcp\", which needs nothing."});
   const int interface = library.symbol<decltype(&ds_gloo_interface)>("ds_gloo_interface")();
   if (interface != kGlooInterface) {
-    throw Error("DS_LIBRARY", "the CPU collectives", text("interface ", kGlooInterface),
+    throw Error("DS_LIBRARY", "Gloo", text("interface ", kGlooInterface),
                 text(interface),
                 "libds_gloo.so and ds_native.node come from different builds: rebuild or reinstall both.");
   }

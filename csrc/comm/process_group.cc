@@ -115,7 +115,8 @@ void ProcessGroup::wait(uint64_t ticket, Stream& stream) {
   if (Flight* flight = find(ticket)) {
     flight->completion->order(stream);
     failure_->check();
-    flight->memory.clear();  // from here on the stream's order protects it
+    // From here on the order of its home stream protects the memory.
+    if (&stream == &device_.compute_stream()) flight->memory.clear();
   }
   land();
 }

@@ -58,12 +58,13 @@ void ProgressBoard::started(int rank, const std::string& channel, uint64_t seque
   if (!departed_.empty()) check_departed(channel, *state);
 }
 
-std::string ProgressBoard::missing_of(const State& state, uint64_t sequence) const {
+std::string ProgressBoard::missing_of(const State& state, uint64_t sequence,
+                                      bool departed_only) const {
   std::string out;
   for (int rank : state.ranks) {
     const auto issued = state.issued.find(rank);
     const uint64_t count = issued == state.issued.end() ? 0 : issued->second;
-    if (count > sequence) continue;
+    if (count > sequence || (departed_only && !departed_.count(rank))) continue;
     out += ds::text(out.empty() ? "" : "; ", "rank ", rank, " did not arrive (");
     const auto gone = departed_.find(rank);
     if (gone != departed_.end()) out += gone->second + "; ";
@@ -83,7 +84,7 @@ void ProgressBoard::stalled(int rank, const std::string& channel, uint64_t seque
   const std::string text = open != state->open.end()   ? open->second.text
                            : last != state->last.end() ? last->second
                                                        : "a collective";
-  std::string missing = missing_of(*state, sequence);
+  std::string missing = missing_of(*state, sequence, false);
   if (missing.empty()) missing = "every rank arrived, but the data did not: check the network";
   decide({place(channel, sequence, text),
           ds::text("all ", state->ranks.size(), " ranks to finish it within ", seconds, " s"),
@@ -117,7 +118,7 @@ void ProgressBoard::check_departed(const std::string& name, const State& state) 
     });
     if (!waits) continue;
     decide({place(name, sequence, entry.text), ds::text("all ", state.ranks.size(), " ranks"),
-            missing_of(state, sequence), "Look at that rank's own output: it ended first."});
+            missing_of(state, sequence, true), "Look at that rank's own output: it ended first."});
     return;
   }
 }

@@ -54,7 +54,8 @@ class ProgressBoard {
 
   State* state_of(const std::string& channel);
   void check_departed(const std::string& name, const State& state);
-  std::string missing_of(const State& state, uint64_t sequence) const;
+  /// Who has not issued the number: of all, or of those that left, since others may just be on their way.
+  std::string missing_of(const State& state, uint64_t sequence, bool departed_only) const;
   void decide(Verdict verdict);
 
   std::map<std::string, State> channels_;

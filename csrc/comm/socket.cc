@@ -127,6 +127,12 @@ std::string local_host_of(const Socket& socket) {
   return host;
 }
 
+Socket accept_one(const Socket& listener) {
+  Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (socket.open()) set_option(socket, IPPROTO_TCP, TCP_NODELAY);
+  return socket;
+}
+
 Socket try_connect(const Address& address, Clock::time_point deadline) {
   Socket socket = new_socket(address);
   set_option(socket, IPPROTO_TCP, TCP_NODELAY);

@@ -47,6 +47,9 @@ uint16_t port_of(const Socket& socket);
 /// The numeric address of this end of a connection: the interface that reaches the other end.
 std::string local_host_of(const Socket& socket);
 
+/// The next waiting connection, or an invalid Socket; errno says why.
+Socket accept_one(const Socket& listener);
+
 /// An invalid Socket when nobody listens; throws DS_COMM on other failures.
 Socket try_connect(const Address& address, Clock::time_point deadline);
 

@@ -97,7 +97,7 @@ int StoreServer::next_wait(Clock::time_point now) const {
 
 void StoreServer::accept_all() {
   while (true) {
-    Socket socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Socket socket = accept_one(listener_);
     if (!socket.open()) {
       // Out of descriptors: the oldest unproven client makes room for the next round.
       if (errno == EMFILE || errno == ENFILE) drop_excess();

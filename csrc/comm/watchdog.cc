@@ -167,13 +167,13 @@ std::string Watchdog::name_of(const Watched& work) const {
 
 void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
   work.complained = true;
-  const auto waited = std::chrono::duration_cast<Milliseconds>(now - work.since).count();
+  const auto limit = alone_ ? kAloneTime.count() : timeout_.count();
   const std::string reason = note == Note::failed
                                  ? work.completion->fault()
-                                 : text("not finished after ", waited / 1000.0, " s");
+                                 : text("not finished after ", limit / 1000.0, " s");
   report_.put(note).put(work.channel).put(work.sequence);
   if (note == Note::failed) report_.put(reason);
-  else report_.put(static_cast<uint32_t>(waited));
+  else report_.put(static_cast<uint32_t>(limit));
   anything_ = true;
   if (complained_) return;
   complained_ = now;

@@ -24,7 +24,7 @@ enum class Note : uint8_t {
   text = 1,  // id, text
   channel,   // id, name, ranks
   started,   // channel id, sequence, text id
-  stalled,   // channel id, sequence, milliseconds waited
+  stalled,   // channel id, sequence, the limit in milliseconds
   failed,    // channel id, sequence, reason
   leaving    // nothing; the last note
 };

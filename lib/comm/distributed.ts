@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
-import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
+import { Job, SoloGroup, StoreServer, type Transport } from '../runtime/process-group.js';
 import { ProcessGroup } from './process-group.js';
 
 export interface InitOptions {
@@ -21,6 +21,8 @@ export interface InitOptions {
   secret?: string;
   /** Whether this process serves the job's store. Default: rank 0 does. */
   serveStore?: boolean;
+  /** What carries collectives between CPUs. Default "tcp", which needs nothing installed. */
+  transport?: Transport;
   /** Default "auto": the GPU numbered localRank where there are GPUs, else the CPU. */
   device?: string | Device;
 }
@@ -35,8 +37,7 @@ export class Distributed {
     readonly localRank: number,
     /** All ranks. */
     readonly world: ProcessGroup,
-    private readonly job: Job | null,
-    private readonly server: StoreServer | null,
+    private readonly network: Network,
   ) {}
 
   get worldSize(): number {
@@ -45,7 +46,7 @@ export class Distributed {
 
   /** The job's key-value store; null in a job of one rank. */
   get store(): Job | null {
-    return this.job;
+    return this.network.job;
   }
 
   /**
@@ -60,7 +61,7 @@ export class Distributed {
     const place = ranks.indexOf(this.rank);
     if (place < 0) return null;
     const name = times === 0 ? base : `${base} #${times + 1}`;
-    return openGroup(this.job, name, ranks, place, this.world.device);
+    return openGroup(this.network, name, ranks, place);
   }
 
   /**
@@ -68,8 +69,8 @@ export class Distributed {
    * the job it closes at once, and a new initDistributed() may follow.
    */
   async destroy(): Promise<void> {
-    await this.job?.leave();
-    this.server?.stop();
+    await this.network.job?.leave();
+    this.network.server?.stop();
     if (current === this) current = null;
   }
 }
@@ -89,11 +90,12 @@ export function distributed(): Distributed | null {
 export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
   if (current) return current;
   const settings = resolve(options);
-  const { rank, worldSize, localRank, device } = settings;
+  const { rank, worldSize, localRank, device, transport } = settings;
   const everyone = Array.from({ length: worldSize }, (_, i) => i);
   if (worldSize === 1) {
-    const alone = await openGroup(null, 'world', everyone, 0, device);
-    current = new Distributed(0, localRank, alone, null, null);
+    const network: Network = { job: null, server: null, device, transport };
+    const alone = await openGroup(network, 'world', everyone, 0);
+    current = new Distributed(0, localRank, alone, network);
     return current;
   }
   const { host, port, secret, timeout } = settings;
@@ -102,8 +104,9 @@ export async function initDistributed(options: InitOptions = {}): Promise<Distri
   let job: Job | null = null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    const world = await openGroup(job, 'world', everyone, rank, device);
-    current = new Distributed(rank, localRank, world, job, server);
+    const network = { job, server, device, transport };
+    const world = await openGroup(network, 'world', everyone, rank);
+    current = new Distributed(rank, localRank, world, network);
     return current;
   } catch (error) {
     job?.close();
@@ -112,15 +115,24 @@ export async function initDistributed(options: InitOptions = {}): Promise<Distri
   }
 }
 
+/** What groups are opened with; without a job there is only this rank. */
+interface Network {
+  job: Job | null;
+  /** Null where another process serves the store. */
+  server: StoreServer | null;
+  device: Device;
+  transport: Transport;
+}
+
 async function openGroup(
-  job: Job | null,
+  network: Network,
   name: string,
   ranks: readonly number[],
   place: number,
-  device: Device,
 ): Promise<ProcessGroup> {
+  const { job, device } = network;
   const alone = job === null || ranks.length === 1;
-  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, device);
+  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, network);
   return new ProcessGroup(name, ranks, place, device, tickets);
 }
 
@@ -134,6 +146,7 @@ interface Settings {
   /** Milliseconds. */
   timeout: number;
   serve: boolean;
+  transport: Transport;
   device: Device;
 }
 
@@ -163,6 +176,7 @@ function resolve(options: InitOptions): Settings {
     secret,
     timeout: minutes * 60_000,
     serve: options.serveStore ?? rank === 0,
+    transport: options.transport ?? 'tcp',
     device: chooseDevice(options.device ?? 'auto', localRank),
   };
 }

@@ -51,6 +51,12 @@ export class StoreServer {
   }
 }
 
+/**
+ * What carries collectives between CPUs: connections of our own, or Gloo where it is installed. Results do
+ * not depend on it.
+ */
+export type Transport = 'tcp' | 'gloo';
+
 export interface JobOptions {
   store: StoreAddress;
   rank: number;
@@ -125,12 +131,12 @@ export class Job {
     name: string,
     ranks: readonly number[],
     rank: number,
-    device: Device,
+    at: { device: Device; transport: Transport },
   ): Promise<GroupHandle> {
-    const stream = device.compute.handle;
+    const stream = at.device.compute.handle;
     const list = Int32Array.from(ranks);
     return new GroupHandle(
-      await settled(() => addon.openGroup(this.handle, stream, name, list, rank)),
+      await settled(() => addon.openGroup(this.handle, stream, name, list, rank, at.transport)),
     );
   }
 }
