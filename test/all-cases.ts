@@ -2,6 +2,8 @@
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
+import { cases as collectives } from './comm/collectives.cases.js';
+import { cases as faults } from './comm/faults.cases.js';
 import { cases as uploads } from './data/upload.cases.js';
 import { cases as activationMemory } from './e2e/activation-memory.cases.js';
 import { cases as badInput } from './e2e/bad-input.cases.js';
@@ -47,6 +49,8 @@ export const allCases: readonly Case[] = [
   ...activationMemory,
   ...resume,
   ...schedule,
+  ...collectives,
+  ...faults,
   ...flops,
   ...watchedStep,
   ...watching,

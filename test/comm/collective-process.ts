@@ -1,9 +1,22 @@
 // One rank that runs every collective with every dtype, op and size, and reports what came out wrong.
 
-import { type Distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import {
+  CommsLogger,
+  type Distributed,
+  initDistributed,
+  type ProcessGroup,
+} from '../../lib/comm/index.js';
 import type { ReduceOp, Work } from '../../lib/comm/process-group.js';
 import { cpu, device as findDevice, Tensor } from '../../lib/index.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
 import { type DType, isFloating } from '../../lib/runtime/dtype.js';
+import type { Transport } from '../../lib/runtime/process-group.js';
+
+/** The one argument, as JSON. */
+export interface CollectiveJob {
+  kind: DeviceKind;
+  transport: Transport;
+}
 
 const SIZES = [0, 1, 7, 130];
 const LARGE = 1_000_003;
@@ -185,6 +198,24 @@ function ordered(group: ProcessGroup): void {
   input.dispose();
 }
 
+/** With a logger each collective is counted, timed and over when its call returns. */
+function logged(group: ProcessGroup): void {
+  const logger = new CommsLogger();
+  group.logger = logger;
+  const tensor = make(group, 'f32', 256, () => 1);
+  const wide = make(group, 'f32', 256 * group.size, () => POISON);
+  if (!group.allReduce(tensor).done) failures.push('a logged collective was not over');
+  group.allReduce(tensor);
+  group.allGather(wide, tensor);
+  group.logger = null;
+  group.barrier();
+  const seen = logger.totals().map(({ kind, bytes, count }) => `${kind} ${bytes} ${count}`);
+  const expected = ['allGather 1024 1', 'allReduce 1024 2'];
+  if (seen.join() !== expected.join()) failures.push(`logged ${seen.join()}`);
+  check('a logged sum', tensor, () => group.size ** 2);
+  wide.dispose();
+}
+
 async function subGroups(job: Distributed): Promise<void> {
   const { worldSize, rank } = job;
   const reversed = Array.from({ length: worldSize }, (_, i) => worldSize - 1 - i);
@@ -202,9 +233,9 @@ async function subGroups(job: Distributed): Promise<void> {
   }
 }
 
-async function main(kind: string): Promise<void> {
+async function main({ kind, transport }: CollectiveJob): Promise<void> {
   const on = kind === 'cpu' ? cpu() : findDevice(`cuda:${process.env.LOCAL_RANK}`);
-  const job = await initDistributed({ device: on, timeout: 0.5 });
+  const job = await initDistributed({ device: on, transport, timeout: 0.5 });
   const { world } = job;
   const known = kind === 'cpu' ? DTYPES : DTYPES.filter((dtype) => dtype !== 'f64');
   for (const dtype of known) {
@@ -213,17 +244,19 @@ async function main(kind: string): Promise<void> {
       movements({ group: world, dtype, size });
     }
   }
-  reductions({ group: world, dtype: 'bf16', size: LARGE }, ['sum']);
-  movements({ group: world, dtype: 'f32', size: LARGE });
+  const large = world.size === 2 ? LARGE : Math.floor(LARGE / 10);
+  reductions({ group: world, dtype: 'bf16', size: large }, ['sum']);
+  movements({ group: world, dtype: 'f32', size: large });
   await overlapping(world);
   if (kind === 'cpu') ordered(world);
+  logged(world);
   await subGroups(job);
   world.barrier().synchronize();
   await job.destroy();
   process.stdout.write(`${JSON.stringify({ checks, failures })}\n`);
 }
 
-main(JSON.parse(process.argv[2] ?? '"cpu"') as string).catch((error) => {
+main(JSON.parse(process.argv[2] ?? '{}') as CollectiveJob).catch((error) => {
   console.error(error);
   process.exitCode = 1;
 });

@@ -1,0 +1,104 @@
+// One rank of a job that goes wrong in a chosen way; prints the error that it ends with.
+import { type Distributed, initDistributed } from '../../lib/comm/index.js';
+import { cpu, DsError, device as findDevice, Tensor } from '../../lib/index.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
+import { Stream } from '../../lib/runtime/stream.js';
+
+export type Fault =
+  | 'none'
+  | 'other-op'
+  | 'other-size'
+  | 'one-more'
+  | 'stall'
+  | 'killed'
+  | 'throws'
+  | 'blocked';
+
+/** The one argument, as JSON. */
+export interface FaultJob {
+  kind: DeviceKind;
+  fault: Fault;
+  /** The rank that goes wrong. */
+  culprit: number;
+  /** Minutes. */
+  timeout: number;
+}
+
+export interface FaultReport {
+  code: string;
+  op: string;
+  message: string;
+  /** Whether a second call gave the same error. */
+  same: boolean;
+  seconds: number;
+}
+
+const print = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`);
+const forever = () => new Promise<void>((resolve) => setTimeout(resolve, 3_600_000));
+
+/** What the culprit does in place of the third collective. */
+async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promise<void> {
+  const { world } = job;
+  switch (fault) {
+    case 'other-op':
+      return world.broadcast(tensor, 0, { label: 'the wrong one' }).synchronize();
+    case 'other-size':
+      return world.allReduce(tensor.alias([50]), { label: 'half of unit h.3' }).synchronize();
+    case 'one-more':
+      world.allReduce(tensor, { label: 'one more' }).synchronize();
+      return world.allReduce(tensor, { label: 'gradients of unit h.3' }).synchronize();
+    case 'stall':
+      return forever();
+    case 'blocked': // JavaScript does not run, but the process lives
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_600_000);
+      return;
+    case 'killed':
+      process.kill(process.pid, 'SIGKILL');
+      return forever();
+    case 'throws':
+      throw new Error('a mistake of the program');
+    default:
+      return world.allReduce(tensor, { label: 'gradients of unit h.3' }).synchronize();
+  }
+}
+
+async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> {
+  const on = kind === 'cpu' ? cpu() : findDevice(`cuda:${process.env.LOCAL_RANK}`);
+  const job = await initDistributed({ device: on, timeout });
+  const tensor = Tensor.from(new Float32Array(100).fill(1), { device: on });
+  const stream = Stream.create(on);
+  for (let i = 0; i < 2; ++i) job.world.allReduce(tensor, { label: `warm-up ${i}` }).wait();
+  tensor.toArray();
+  const begin = performance.now();
+  const attempt = async (): Promise<DsError | null> => {
+    try {
+      if (job.rank === culprit) await misbehave(job, fault, tensor);
+      else job.world.allReduce(tensor, { stream, label: 'gradients of unit h.3' }).synchronize();
+      return null;
+    } catch (error) {
+      if (error instanceof DsError) return error;
+      throw error;
+    }
+  };
+  const first = await attempt();
+  const seconds = (performance.now() - begin) / 1000;
+  let again: DsError | null = null;
+  try {
+    job.world.barrier().wait();
+  } catch (error) {
+    again = error as DsError;
+  }
+  if (first) {
+    const { code, op, message } = first;
+    print({ code, op, message, same: again?.message === message, seconds });
+  } else if (again) {
+    print({ code: again.code, op: again.op, message: again.message, same: true, seconds });
+  } else print({ code: '', op: '', message: '', same: true, seconds });
+  await job.destroy();
+  tensor.dispose();
+}
+
+main(JSON.parse(process.argv[2] ?? '{}') as FaultJob).catch((error) => {
+  console.error(error);
+  process.exit(7);
+});

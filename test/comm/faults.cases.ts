@@ -1,0 +1,122 @@
+// A rank that issues another collective, stalls, raises or dies: every other rank ends with one clear error.
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Case } from '../support/case.js';
+import type { Fault, FaultJob, FaultReport } from './fault-process.js';
+import { type RankResult, runRanks } from './ranks.js';
+
+interface Expectation {
+  fault: Fault;
+  ranks: number;
+  culprit: number;
+  /** Minutes. */
+  timeout?: number;
+  /** What every surviving rank's message says. */
+  says: readonly RegExp[];
+  /** Whether the culprit itself reports as well. */
+  all?: boolean;
+  /** Ranks that cannot end by themselves are killed once the others have reported. */
+  reap?: boolean;
+}
+
+const CALL = /allReduce sum f32 x 100 \(gradients of unit h\.3\)/;
+
+const expectations: readonly Expectation[] = [
+  {
+    fault: 'other-op',
+    ranks: 2,
+    culprit: 1,
+    all: true,
+    says: [
+      CALL,
+      /rank 1 issued broadcast f32 x 100, root 0 \(the wrong one\)|rank 1 issued/,
+      /rank 0/,
+    ],
+  },
+  {
+    fault: 'other-size',
+    ranks: 3,
+    culprit: 2,
+    all: true,
+    says: [/rank 2 issued allReduce sum f32 x 50 \(half of unit h\.3\)/, /collective 2 of world/],
+  },
+  {
+    fault: 'one-more',
+    ranks: 2,
+    culprit: 0,
+    all: true,
+    says: [/collective 3 of world/, /barrier/, /rank 0 issued|rank 1 issued/],
+  },
+  {
+    fault: 'stall',
+    ranks: 3,
+    culprit: 1,
+    timeout: 0.03,
+    reap: true,
+    says: [CALL, /rank 1 did not arrive \(its last was collective 1/, /warm-up 1/, /collective 2/],
+  },
+  {
+    fault: 'blocked',
+    ranks: 2,
+    culprit: 0,
+    timeout: 0.03,
+    reap: true,
+    says: [CALL, /rank 0 did not arrive/],
+  },
+  { fault: 'killed', ranks: 3, culprit: 2, says: [/rank 2/, /ended|did not arrive/] },
+  { fault: 'killed', ranks: 3, culprit: 0, says: [/rank 0/, /ended/] },
+  { fault: 'throws', ranks: 3, culprit: 1, says: [/rank 1/, /it has left the job|ended/] },
+];
+
+async function provoke(device: Device, expected: Expectation): Promise<void> {
+  const { fault, ranks, culprit, timeout = 0.5 } = expected;
+  const job: FaultJob = { kind: device.kind, fault, culprit, timeout };
+  const reported = new Set<number>();
+  const results = await runRanks('fault-process', ranks, {
+    job,
+    line: (rank, _, children) => {
+      reported.add(rank);
+      if (expected.reap && reported.size === ranks - 1) children[culprit]?.kill('SIGKILL');
+    },
+  });
+  for (const result of results) {
+    if (result.rank !== culprit || expected.all) examine(result, expected);
+  }
+}
+
+function examine(result: RankResult, { fault, says }: Expectation): void {
+  const { rank, code, signal, stderr } = result;
+  const who = `${fault}, rank ${rank}`;
+  if (code !== 0) throw new Error(`${who} ended with ${code ?? signal}:\n${stderr}`);
+  const report = result.report as FaultReport;
+  if (report.code !== 'DS_COMM') throw new Error(`${who}: ${JSON.stringify(report)}`);
+  for (const pattern of says) {
+    if (!pattern.test(report.message))
+      throw new Error(`${who}: ${pattern} not in ${report.message}`);
+  }
+  if (!report.same) throw new Error(`${who}: a second call gave another error`);
+}
+
+const faults: readonly Case[] = expectations.map((expected) => ({
+  name: `rank ${expected.culprit} of ${expected.ranks}: ${expected.fault}`,
+  run: (device) => provoke(device, expected),
+  skip: (device) => {
+    const { deviceCount } = probeGpus();
+    const enough = device.kind === 'cpu' || deviceCount >= expected.ranks;
+    return enough ? null : `needs ${expected.ranks} GPUs`;
+  },
+}));
+
+export const cases: readonly Case[] = [
+  {
+    name: 'without a fault',
+    run: async (device) => {
+      const job: FaultJob = { kind: device.kind, fault: 'none', culprit: 0, timeout: 0.5 };
+      for (const { code, report, stderr } of await runRanks('fault-process', 2, { job })) {
+        if (code !== 0 || (report as FaultReport).code) throw new Error(`${code} ${stderr}`);
+      }
+    },
+    skip: (device) =>
+      device.kind === 'cpu' || probeGpus().deviceCount > 1 ? null : 'needs 2 GPUs',
+  },
+  ...faults,
+];

@@ -1,0 +1,18 @@
+// One rank that joins a job with the given options and prints how that ended.
+import { type InitOptions, initDistributed } from '../../lib/comm/index.js';
+import type { DsError } from '../../lib/errors.js';
+
+async function main(options: InitOptions[]): Promise<void> {
+  const own = options[Number(process.env.RANK)] ?? {};
+  try {
+    const job = await initDistributed({ device: 'cpu', timeout: 0.5, ...own });
+    const again = await initDistributed();
+    console.log(JSON.stringify({ rank: job.rank, size: job.worldSize, same: again === job }));
+    await job.destroy();
+  } catch (error) {
+    const { code, op, message } = error as DsError;
+    console.log(JSON.stringify({ code, op, message }));
+  }
+}
+
+void main(JSON.parse(process.argv[2] ?? '[]') as InitOptions[]);

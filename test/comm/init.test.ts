@@ -1,0 +1,60 @@
+// initDistributed: options, the environment, a world of one, and what goes wrong at the start.
+import { createServer } from 'node:net';
+import { distributed, initDistributed } from '../../lib/comm/index.js';
+import { Tensor } from '../../lib/index.js';
+import { reportsOf, runRanks } from './ranks.js';
+
+afterEach(async () => distributed()?.destroy());
+
+test('a world of one opens nothing and copies', async () => {
+  const job = await initDistributed({ device: 'cpu' });
+  expect([job.rank, job.worldSize, job.store]).toEqual([0, 1, null]);
+  const tensor = Tensor.from([1, 2, 3]);
+  const output = Tensor.from([0, 0, 0]);
+  job.world.allReduce(tensor, { op: 'avg' }).wait();
+  job.world.allGather(output, tensor).wait();
+  expect(output.toArray()).toEqual([1, 2, 3]);
+  job.world.barrier().synchronize();
+  expect((await job.newGroup([0]))?.size).toBe(1);
+  await expect(job.newGroup([1])).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+});
+
+test.each([
+  [{ worldSize: 2, rank: 2, secret: 'x' }, 'initDistributed rank'],
+  [{ worldSize: 0 }, 'initDistributed worldSize'],
+  [{ worldSize: 2, rank: 0, masterPort: 70000, secret: 'x' }, 'initDistributed masterPort'],
+  [{ worldSize: 1, timeout: -1 }, 'initDistributed timeout'],
+  [{ worldSize: 2, rank: 0 }, 'initDistributed'],
+])('options %j are refused', async (options, op) => {
+  await expect(initDistributed({ device: 'cpu', ...options })).rejects.toMatchObject({
+    code: 'DS_ARGUMENT',
+    op,
+  });
+});
+
+test('a rank with another secret is refused, and the others say who is missing', async () => {
+  const job = [{ timeout: 0.02 }, { secret: 'another', timeout: 0.02 }];
+  const [first, second] = reportsOf<{ message: string }>(
+    await runRanks('init-process', 2, { job }),
+  );
+  expect(second?.message).toContain('the same job secret');
+  expect(first?.message).toMatch(/did not in time|did not connect in time|rank/);
+});
+
+test('a master port in use is an error that says so', async () => {
+  const other = createServer();
+  await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+  const { port } = other.address() as { port: number };
+  const job = [{ masterPort: port }];
+  const [report] = reportsOf<{ code: string; message: string }>(
+    await runRanks('init-process', 1, { job, environment: { WORLD_SIZE: '2' } }),
+  );
+  other.close();
+  expect(report).toMatchObject({ code: 'DS_COMM' });
+  expect(report?.message).toMatch(/Address already in use.*MASTER_PORT/);
+});
+
+test('calling it twice gives the same job', async () => {
+  const reports = reportsOf(await runRanks('init-process', 2, { job: [] }));
+  expect(reports).toEqual([0, 1].map((rank) => ({ rank, size: 2, same: true })));
+});

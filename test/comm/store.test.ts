@@ -1,0 +1,255 @@
+// The job's store: its operations, who is let in, and what it shrugs off.
+import { createHmac, randomBytes } from 'node:crypto';
+import { connect, createServer, type Socket } from 'node:net';
+import { addon } from '../../lib/runtime/addon.js';
+import { Job, StoreServer } from '../../lib/runtime/process-group.js';
+
+const host = '127.0.0.1';
+const NONCE = 32;
+const MINUTE = 60_000;
+
+let server: StoreServer;
+let secret: string;
+
+beforeEach(() => {
+  secret = randomBytes(12).toString('hex');
+  server = new StoreServer({ host, port: 0, secret });
+});
+afterEach(() => server.stop());
+
+const join = (rank: number, given = secret, timeout = MINUTE) =>
+  Job.join({ store: { host, port: server.port, secret: given }, rank, worldSize: 2, timeout });
+
+async function withJobs(body: (a: Job, b: Job) => Promise<void>): Promise<void> {
+  const [a, b] = await Promise.all([join(0), join(1)]);
+  try {
+    await body(a, b);
+  } finally {
+    a.close();
+    b.close();
+  }
+}
+
+function open(port = server.port): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    const socket = connect(port, host, () => resolve(socket));
+    socket.on('error', reject);
+  });
+}
+
+const closed = (socket: Socket) =>
+  new Promise<void>((resolve) => {
+    socket.resume();
+    socket.on('error', () => {});
+    socket.on('close', () => resolve());
+  });
+
+const bytesOf = (socket: Socket, count: number) =>
+  new Promise<Buffer>((resolve) => {
+    let got = Buffer.alloc(0);
+    socket.on('data', (data) => {
+      got = Buffer.concat([got, data]);
+      if (got.length >= count) resolve(got.subarray(0, count));
+    });
+  });
+
+/** The handshake as a stranger would write it, with Node's own HMAC. */
+async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; right: Buffer }> {
+  const theirs = await bytesOf(socket, NONCE);
+  const ours = randomBytes(NONCE);
+  const proof = (role: string) =>
+    createHmac('sha256', key).update(role).update(theirs).update(ours).digest();
+  const answer = bytesOf(socket, 32);
+  socket.write(Buffer.concat([ours, proof('ds client')]));
+  return { answer: await answer, right: proof('ds server') };
+}
+
+describe('HMAC-SHA256', () => {
+  const hmac = (key: Buffer, data: Buffer) => addon.hmacSha256(key, data);
+
+  // RFC 4231, test cases 1, 2, 3 and 6.
+  test.each([
+    [
+      '0b'.repeat(20),
+      '4869205468657265',
+      'b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7',
+    ],
+    [
+      '4a656665',
+      '7768617420646f2079612077616e7420666f72206e6f7468696e673f',
+      '5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843',
+    ],
+    [
+      'aa'.repeat(20),
+      'dd'.repeat(50),
+      '773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe',
+    ],
+    [
+      'aa'.repeat(131),
+      '54657374205573696e67204c6172676572205468616e20426c6f636b2d53697a65204b6579202d2048617368204b6579204669727374',
+      '60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54',
+    ],
+  ])('of key %s', (key, data, expected) => {
+    expect(hmac(Buffer.from(key, 'hex'), Buffer.from(data, 'hex'))).toBe(expected);
+  });
+
+  test('agrees with OpenSSL for every length around the block size', () => {
+    for (let length = 0; length < 200; ++length) {
+      const key = randomBytes(length);
+      const data = randomBytes((length * 7) % 193);
+      expect(hmac(key, data)).toBe(createHmac('sha256', key).update(data).digest('hex'));
+    }
+  });
+});
+
+describe('operations', () => {
+  test('set, get, add, compareSet, delete, keys', () =>
+    withJobs(async (a, b) => {
+      await a.set('x', 'né\n1');
+      expect(await b.get('x', 0)).toBe('né\n1');
+      await a.set('empty', '');
+      expect(await b.get('empty', 0)).toBe('');
+      expect(await a.add('count', 3)).toBe(3);
+      expect(await b.add('count', -5)).toBe(-2);
+      expect(await a.compareSet('owner', '', 'a')).toBe('a');
+      expect(await b.compareSet('owner', '', 'b')).toBe('a');
+      expect(await b.compareSet('owner', 'a', 'b')).toBe('b');
+      expect(await a.keys()).toEqual(['count', 'empty', 'owner', 'x']);
+      expect(await a.keys('c')).toEqual(['count']);
+      expect(await a.delete('x')).toBe(true);
+      expect(await b.delete('x')).toBe(false);
+      await expect(a.get('x', 50)).rejects.toMatchObject({ code: 'DS_COMM', got: 'no such key' });
+    }));
+
+  test('get waits until another rank sets the key', () =>
+    withJobs(async (a, b) => {
+      const waiting = a.get('late', MINUTE);
+      while ((await b.waiters('late')) === 0) await new Promise((r) => setTimeout(r, 5));
+      await b.set('late', 'now');
+      expect(await waiting).toBe('now');
+      expect(await b.waiters('late')).toBe(0);
+    }));
+
+  test('add from two ranks at once loses nothing', () =>
+    withJobs(async (a, b) => {
+      const adds = Array.from({ length: 100 }, (_, i) => (i % 2 ? a : b).add('sum', i));
+      await Promise.all(adds);
+      expect(await a.add('sum', 0)).toBe(4950);
+    }));
+
+  test('a value that is too large is refused, and the connection stays', () =>
+    withJobs(async (a) => {
+      await expect(a.set('big', 'x'.repeat(5 << 20))).rejects.toMatchObject({ code: 'DS_COMM' });
+      await a.set('big', 'x'.repeat(3 << 20));
+      expect((await a.get('big', 0)).length).toBe(3 << 20);
+    }));
+});
+
+describe('admission', () => {
+  test('the handshake proves the secret both ways and never sends it', async () => {
+    const socket = await open();
+    const { answer, right } = await shake(socket, secret);
+    expect(answer.equals(right)).toBe(true);
+    socket.destroy();
+  });
+
+  test('another secret is refused', async () => {
+    await expect(join(0, 'another')).rejects.toMatchObject({
+      code: 'DS_COMM',
+      got: 'a refusal',
+    });
+  });
+
+  test('an answer to an old challenge is refused', async () => {
+    const first = await open();
+    const theirs = await bytesOf(first, NONCE);
+    const ours = randomBytes(NONCE);
+    const old = createHmac('sha256', secret)
+      .update('ds client')
+      .update(theirs)
+      .update(ours)
+      .digest();
+    const second = await open();
+    second.write(Buffer.concat([ours, old]));
+    await closed(second);
+    first.destroy();
+  });
+
+  test('a client does not trust a server that lacks the secret', async () => {
+    const imposter = createServer((socket) => socket.write(randomBytes(NONCE + 32)));
+    await new Promise<void>((resolve) => imposter.listen(0, host, resolve));
+    const { port } = imposter.address() as { port: number };
+    const store = { host, port, secret };
+    await expect(Job.join({ store, rank: 0, worldSize: 2, timeout: MINUTE })).rejects.toMatchObject(
+      { code: 'DS_COMM', got: "a server that does not know the job's secret" },
+    );
+    imposter.close();
+  });
+
+  test('it listens on its address only', async () => {
+    const other = connect(server.port, '127.0.0.2');
+    await expect(new Promise((_, reject) => other.on('error', reject))).rejects.toMatchObject({
+      code: 'ECONNREFUSED',
+    });
+  });
+
+  test('a port in use is a clear error', () => {
+    expect(() => new StoreServer({ host, port: server.port, secret })).toThrow(
+      expect.objectContaining({ code: 'DS_COMM', hint: expect.stringContaining('MASTER_PORT') }),
+    );
+  });
+
+  test('an address of another machine is a clear error', () => {
+    expect(() => new StoreServer({ host: '192.0.2.1', port: 0, secret })).toThrow(
+      expect.objectContaining({ code: 'DS_COMM', hint: expect.stringContaining('MASTER_ADDR') }),
+    );
+  });
+
+  test('nobody listening ends in time', async () => {
+    const store = { host, port: 1, secret };
+    await expect(Job.join({ store, rank: 0, worldSize: 2, timeout: 200 })).rejects.toMatchObject({
+      code: 'DS_COMM',
+      got: 'nobody listening there in time',
+    });
+  });
+});
+
+describe('hostile clients', () => {
+  test('random bytes before the proof', async () => {
+    for (let i = 0; i < 50; ++i) {
+      const socket = await open();
+      socket.on('error', () => {});
+      socket.write(randomBytes(1 + ((i * 37) % 500)));
+      socket.end();
+    }
+    await withJobs(async (a, b) => {
+      await a.set('still', 'here');
+      expect(await b.get('still', 0)).toBe('here');
+    });
+  });
+
+  test('random frames after the proof', async () => {
+    for (let i = 0; i < 100; ++i) {
+      const socket = await open();
+      await shake(socket, secret);
+      const end = closed(socket);
+      const body = randomBytes(1 + ((i * 11) % 90));
+      body[0] = i % 10; // mostly known requests with nonsense behind them
+      const head = Buffer.alloc(4);
+      head.writeUInt32LE(i % 5 === 0 ? 0xffffffff : body.length);
+      socket.end(Buffer.concat([head, body]));
+      await end;
+    }
+    await withJobs(async (a) => expect(await a.add('alive', 1)).toBe(1));
+  });
+
+  test('1,000 idle connections starve nobody', async () => {
+    const idle: Socket[] = [];
+    for (let i = 0; i < 1000; ++i) idle.push(await open());
+    await withJobs(async (a, b) => {
+      await a.set('through', 'the crowd');
+      expect(await b.get('through', 0)).toBe('the crowd');
+    });
+    for (const socket of idle) socket.destroy();
+  });
+});
