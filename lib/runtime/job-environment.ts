@@ -1,0 +1,71 @@
+// The rank's place in its job, from the environment that a launcher, Slurm or Open MPI prepared.
+import { DsError } from '../errors.js';
+import { expandNodeList } from './slurm-node-list.js';
+
+/** What a launcher tells a rank, as text; absent values are undefined. */
+export interface JobEnvironment {
+  rank?: string;
+  worldSize?: string;
+  localRank?: string;
+  masterAddr?: string;
+  masterPort?: string;
+  /** Minutes. */
+  timeout?: string;
+  secret?: string;
+}
+
+/** Variables, as a process has them. */
+export type Variables = Readonly<Record<string, string | undefined>>;
+
+type Place = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAddr'>;
+
+/**
+ * The rank's place: RANK and WORLD_SIZE where a launcher set them, else Open MPI's variables (mpirun may run
+ * inside a Slurm job), else those of a Slurm step (srun; the batch script itself is no step). MASTER_ADDR
+ * and LOCAL_RANK are obeyed always. Throws DS_ARGUMENT where ranks on several nodes are not told MASTER_ADDR
+ * and it cannot be known.
+ */
+export function rankFromEnvironment(env: Variables): JobEnvironment {
+  const place = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};
+  return {
+    ...place,
+    localRank: env.LOCAL_RANK ?? place.localRank,
+    masterAddr: env.MASTER_ADDR ?? place.masterAddr,
+    masterPort: env.MASTER_PORT,
+    timeout: env.DEEPSPEED_TIMEOUT,
+    secret: env.DS_JOB_SECRET,
+  };
+}
+
+function fromLauncher({ RANK, WORLD_SIZE }: Variables): Place | null {
+  if (RANK === undefined && WORLD_SIZE === undefined) return null;
+  return { rank: RANK, worldSize: WORLD_SIZE };
+}
+
+function fromOpenMpi(env: Variables): Place | null {
+  const rank = env.OMPI_COMM_WORLD_RANK;
+  const worldSize = env.OMPI_COMM_WORLD_SIZE;
+  if (rank === undefined || worldSize === undefined) return null;
+  const localRank = env.OMPI_COMM_WORLD_LOCAL_RANK;
+  if (env.MASTER_ADDR !== undefined) return { rank, worldSize, localRank };
+  if (env.OMPI_COMM_WORLD_LOCAL_SIZE !== worldSize) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'MASTER_ADDR',
+      expected: 'the address of the node of rank 0, since Open MPI runs ranks on several nodes',
+      got: 'nothing',
+      hint: 'Pass it: mpirun -x MASTER_ADDR=<address> -x DS_JOB_SECRET ...',
+    });
+  }
+  return { rank, worldSize, localRank, masterAddr: '127.0.0.1' };
+}
+
+/** https://slurm.schedmd.com/srun.html, "Output environment variables". */
+function fromSlurm(env: Variables): Place | null {
+  const rank = env.SLURM_PROCID;
+  const worldSize = env.SLURM_STEP_NUM_TASKS ?? env.SLURM_NTASKS;
+  if (env.SLURM_STEP_ID === undefined || rank === undefined || worldSize === undefined) return null;
+  const nodes = env.SLURM_STEP_NODELIST ?? env.SLURM_NODELIST ?? env.SLURM_JOB_NODELIST ?? '';
+  const masterAddr = env.MASTER_ADDR ?? expandNodeList(nodes)[0];
+  return { rank, worldSize, localRank: env.SLURM_LOCALID, masterAddr };
+}
