@@ -1,14 +1,30 @@
 #!/usr/bin/env node
-// The `ds` command.
+// The `ds` command: a subcommand by its name, or else the launcher of a script.
 import { Command, InvalidArgumentError } from 'commander';
 
+import { DsError } from '../errors.js';
 import { version } from '../version.js';
+import { launchCommand } from './launch-options.js';
 import type { ValidateOptions } from './validate.js';
 
 function positiveInteger(text: string): number {
   const value = Number(text);
   if (Number.isInteger(value) && value > 0) return value;
   throw new InvalidArgumentError('Expected a positive integer.');
+}
+
+/** Exit code for what a command line gets wrong, as of most programs. */
+const USAGE = 2;
+
+/** Ends with `code`; an error that is data is one line, anything else keeps its stack. */
+async function finish(run: () => Promise<number>): Promise<void> {
+  try {
+    process.exitCode = await run();
+  } catch (error) {
+    if (!(error instanceof DsError)) throw error;
+    console.error(`ds: ${error.message}`);
+    process.exitCode = USAGE;
+  }
 }
 
 const program = new Command('ds').description('Tools of @ds/native.').version(version);
@@ -40,4 +56,30 @@ program
     if (!valid) process.exitCode = 1;
   });
 
-program.parseAsync();
+program
+  .command('launch-node', { hidden: true })
+  .description('the ranks of one node; the launcher starts it through ssh')
+  .argument('<node>', 'its number', Number)
+  .action((node: number) =>
+    finish(async () => (await import('./launch-node.js')).launchNode(node)),
+  );
+
+const launcher = launchCommand((options, script, args) =>
+  finish(async () => {
+    const { launch } = await import('./launch.js');
+    return launch(options, script, args);
+  }),
+)
+  .version(version)
+  .addHelpText('after', '\nOther commands (ds <command> --help):')
+  .exitOverride(({ exitCode }) => process.exit(exitCode && USAGE));
+
+const commands = program.commands.map((command) => command.name());
+const shown = program.createHelp().visibleCommands(program);
+launcher.addHelpText(
+  'after',
+  shown.map((command) => `  ds ${command.name().padEnd(10)}${command.description()}`).join('\n'),
+);
+
+const named = commands.includes(process.argv[2] ?? '');
+(named ? program : launcher).parseAsync();

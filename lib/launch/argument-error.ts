@@ -1,0 +1,7 @@
+// What the launcher refuses before anything runs.
+import { DsError } from '../errors.js';
+
+/** `place` is an option, a file with its line, or a variable. */
+export function refuse(place: string, expected: string, got: string, hint = ''): never {
+  throw new DsError({ code: 'DS_ARGUMENT', op: place, expected, got, hint });
+}

@@ -1,0 +1,91 @@
+// Binding of ranks to cores: the command that sets a rank's affinity, and its number of threads.
+import { accessSync, constants } from 'node:fs';
+import { delimiter, join } from 'node:path';
+
+import { gpuNumaNode } from '../runtime/gpu-location.js';
+import type { Variables } from '../runtime/job-environment.js';
+import { refuse } from './argument-error.js';
+import { splitCores } from './core-split.js';
+import { formatRanges, parseCpuList } from './number-ranges.js';
+import { allowedCpus, type Core, coresOf } from './topology.js';
+
+/** What goes before a rank's own command, and how many threads its CPU work should use. */
+export interface Binding {
+  prefix: readonly string[];
+  threads: number;
+}
+
+export interface BindingRequest {
+  /** Bind at all. */
+  bind: boolean;
+  /** The only CPUs to use, as a list; null: all that this process may use. */
+  coreList: string | null;
+}
+
+/**
+ * One Binding for each of this node's ranks, whose GPUs are `gpus` (null: on the CPU); null where ranks are
+ * left unbound, which `notice` explains once unless it was asked for. Throws DS_ARGUMENT for a list of CPUs
+ * that this process may not use.
+ */
+export function bindRanks(
+  request: BindingRequest,
+  gpus: readonly (string | null)[],
+  env: Variables,
+  notice: (text: string) => void,
+): Binding[] | null {
+  if (!request.bind) return null;
+  const allowed = allowedCpus();
+  const cpus = chosenCpus(request.coreList, allowed);
+  const cores = coresOf(cpus);
+  const nodes = gpus.map((gpu) => (gpu === null ? null : gpuNumaNode(gpu)));
+  const shares = splitCores(cores, nodes);
+  if (!shares) {
+    notice(`${gpus.length} ranks on ${cores.length} cores: ranks are not bound to cores.`);
+    return gpus.map(() => ({ prefix: [], threads: 1 }));
+  }
+  const tool = bindingTool(env);
+  const unlike = shares.some((share) => cpusOf(share).length < allowed.length);
+  if (!tool && unlike) {
+    notice('Neither taskset nor numactl was found: ranks are not bound to cores.');
+  }
+  return shares.map((share) => {
+    const list = cpusOf(share);
+    const bound = tool !== null && list.length < allowed.length;
+    return { prefix: bound ? [...tool, formatRanges(list)] : [], threads: share.length };
+  });
+}
+
+function chosenCpus(coreList: string | null, allowed: readonly number[]): readonly number[] {
+  if (coreList === null) return allowed;
+  const cpus = parseCpuList(coreList, '--bind_core_list');
+  const foreign = cpus.filter((cpu) => !allowed.includes(cpu));
+  if (cpus.length === 0 || foreign.length > 0) {
+    refuse('--bind_core_list', `CPUs among ${formatRanges(allowed)}`, JSON.stringify(coreList));
+  }
+  return cpus;
+}
+
+function cpusOf(share: readonly Core[]): number[] {
+  return share.flatMap((core) => core.cpus);
+}
+
+/** The first tool on PATH that sets the affinity of a command; memory follows by first touch. */
+function bindingTool(env: Variables): string[] | null {
+  const taskset = findProgram('taskset', env);
+  if (taskset) return [taskset, '-c'];
+  const numactl = findProgram('numactl', env);
+  return numactl ? [numactl, '-C'] : null;
+}
+
+function findProgram(name: string, env: Variables): string | null {
+  for (const folder of (env.PATH ?? '').split(delimiter)) {
+    const file = join(folder, name);
+    try {
+      accessSync(file, constants.X_OK);
+      return file;
+    } catch {
+      // Not here.
+    }
+  }
+  return null;
+}

@@ -1,0 +1,60 @@
+// The variables that travel to every node: those of some prefixes, and those of .deepspeed_env files.
+import { readFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { isAbsolute, join } from 'node:path';
+
+import type { Variables } from '../runtime/job-environment.js';
+import { refuse } from './argument-error.js';
+
+/** DeepSpeed's, without PYTHON, and this package's own. */
+const PREFIXES = ['NCCL_', 'MV2_', 'UCX_', 'MLFLOW_', 'DS_', 'DEEPSPEED_'];
+/** Known to each node itself, or never forwarded by name. */
+const KEPT_HOME = ['DS_JOB_SECRET', 'DS_NATIVE_BINDING', 'DS_ENV_FILE'];
+
+/** What ssh does not carry over by itself. */
+export function forwardedVariables(env: Variables): Record<string, string> {
+  const pairs = Object.entries(env).filter(
+    ([name, value]) =>
+      value !== undefined &&
+      !KEPT_HOME.includes(name) &&
+      PREFIXES.some((prefix) => name.startsWith(prefix)),
+  );
+  return Object.fromEntries(pairs) as Record<string, string>;
+}
+
+/**
+ * KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which wins. DS_ENV_FILE is
+ * another name, or the path of the only file read. Throws DS_ARGUMENT with file and line.
+ */
+export function fileVariables(env: Variables, folders = [homedir(), process.cwd()]) {
+  const name = env.DS_ENV_FILE ?? '.deepspeed_env';
+  const files = isAbsolute(name) ? [name] : folders.map((folder) => join(folder, name));
+  const found = files.map((file) => ({ file, text: textOf(file) }));
+  if (env.DS_ENV_FILE !== undefined && found.every(({ text }) => text === null)) {
+    refuse('DS_ENV_FILE', 'a file that can be read', files.join(' or '));
+  }
+  return Object.assign({}, ...found.map(({ file, text }) => parseVariables(text ?? '', file)));
+}
+
+/** Everything after the first "=" is the value, quotes included; "#" starts a line of comment. */
+export function parseVariables(text: string, file: string): Record<string, string> {
+  const variables: Record<string, string> = {};
+  text.split(/\r?\n/).forEach((line, index) => {
+    if (line.trim() === '' || line.trimStart().startsWith('#')) return;
+    const [, name, value] = /^\s*([A-Za-z_]\w*)=(.*)$/.exec(line) ?? [];
+    if (name === undefined || value === undefined) {
+      refuse(`${file}:${index + 1}`, 'KEY=VALUE', JSON.stringify(line));
+    }
+    variables[name] = value;
+  });
+  return variables;
+}
+
+function textOf(file: string): string | null {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    return refuse(file, 'a file that can be read', (error as Error).message);
+  }
+}

@@ -1,0 +1,62 @@
+// --include and --exclude: which hosts and slots a job takes, in DeepSpeed's notation.
+import { refuse } from './argument-error.js';
+import type { Node } from './hostfile.js';
+
+/** Slots by host; null stands for all of them. */
+type Selection = Map<string, string[] | null>;
+
+/**
+ * Parses "host", "host:0,1" and several of these joined by "@". A colon inside brackets belongs to the host
+ * ("[fe80::1]:0"). Throws DS_ARGUMENT.
+ */
+export function parseFilter(option: string, text: string): Selection {
+  const selection: Selection = new Map();
+  for (const item of text.split('@')) {
+    const [, host, list] = /^(\[[^\]]*\]|[^:\s]+)(?::(.*))?$/.exec(item.trim()) ?? [];
+    const slots = list === undefined ? null : list.split(',').map((slot) => slot.trim());
+    if (!host || slots?.some((slot) => slot === '')) {
+      return refuse(option, '"host" or "host:0,1", several joined by "@"', JSON.stringify(text));
+    }
+    if (selection.has(host)) refuse(option, 'every host once', `${host} again`);
+    const repeated = slots?.find((slot, i) => slots.indexOf(slot) !== i);
+    if (repeated !== undefined) refuse(option, 'every slot once', `${host}:${repeated} again`);
+    selection.set(host, slots);
+  }
+  return selection;
+}
+
+/** Only what `text` names, hosts in the order of `nodes`, slots in that of `text`. Throws DS_ARGUMENT. */
+export function includeSlots(nodes: readonly Node[], text: string): Node[] {
+  const selection = parseFilter('--include', text);
+  requireKnown('--include', nodes, selection);
+  return nodes
+    .filter(({ host }) => selection.has(host))
+    .map(({ host, slots }) => ({ host, slots: selection.get(host) ?? slots }));
+}
+
+/** All but what `text` names. Throws DS_ARGUMENT, also when nothing is left. */
+export function excludeSlots(nodes: readonly Node[], text: string): Node[] {
+  const selection = parseFilter('--exclude', text);
+  requireKnown('--exclude', nodes, selection);
+  const rest = nodes
+    .map(({ host, slots }) => {
+      const gone = selection.has(host) ? (selection.get(host) ?? slots) : [];
+      return { host, slots: slots.filter((slot) => !gone.includes(slot)) };
+    })
+    .filter(({ slots }) => slots.length > 0);
+  if (rest.length === 0) refuse('--exclude', 'at least one slot to be left', JSON.stringify(text));
+  return rest;
+}
+
+function requireKnown(option: string, nodes: readonly Node[], selection: Selection): void {
+  for (const [host, slots] of selection) {
+    const node = nodes.find((one) => one.host === host);
+    if (!node) {
+      refuse(option, `one of the hosts ${nodes.map((one) => one.host).join(', ')}`, host);
+    }
+    const unknown = slots?.find((slot) => !node.slots.includes(slot));
+    if (unknown !== undefined) {
+      refuse(option, `slots of ${host} (${node.slots.join(', ')})`, `${host}:${unknown}`);
+    }
+  }
+}

@@ -1,0 +1,64 @@
+// Hostfiles: one "host slots=N" a line, as DeepSpeed and Open MPI write them.
+import { existsSync, readFileSync } from 'node:fs';
+
+import { refuse } from './argument-error.js';
+
+/** Where DeepSpeed looks when no hostfile is named. */
+export const DEFAULT_HOSTFILE = '/job/hostfile';
+
+/** A host, or "this machine", and the slots on it that ranks may take: GPU numbers, or places on the CPU. */
+export interface Node {
+  host: string;
+  slots: readonly string[];
+}
+
+/** What ssh takes as a destination and nothing that it would take as an option. */
+const HOST = /^[A-Za-z0-9_[][\w.@:[\]-]*$/;
+const MAX_SLOTS = 4096;
+
+/**
+ * The nodes of hostfile `named`; null when none is named and the default one does not exist. Throws
+ * DS_ARGUMENT with the line: a named file that is missing, no hosts, a line that is not "host slots=N", a
+ * host that comes twice.
+ */
+export function readHostfile(named: string | undefined): Node[] | null {
+  const file = named ?? DEFAULT_HOSTFILE;
+  if (named === undefined && !existsSync(file)) return null;
+  let text: string;
+  try {
+    text = readFileSync(file, 'utf8');
+  } catch (error) {
+    const reason = (error as NodeJS.ErrnoException).code ?? String(error);
+    return refuse('--hostfile', 'a file that can be read', `${file} (${reason})`);
+  }
+  return parseHostfile(text, file);
+}
+
+/** Lines of `text`; "#" starts a comment. `file` is for messages. Throws DS_ARGUMENT as readHostfile. */
+export function parseHostfile(text: string, file: string): Node[] {
+  const seen = new Map<string, number>();
+  const nodes: Node[] = [];
+  text.split(/\r?\n/).forEach((line, index) => {
+    const content = line.replace(/#.*/, '').trim();
+    if (content === '') return;
+    const place = `${file}:${index + 1}`;
+    const [, host = '', slots] = /^(\S+)\s+slots\s*=\s*(\d+)$/.exec(content) ?? [];
+    const count = Number(slots);
+    if (!HOST.test(host) || !(count >= 1 && count <= MAX_SLOTS)) {
+      refuse(place, `"host slots=N", N from 1 to ${MAX_SLOTS}`, JSON.stringify(line));
+    }
+    const first = seen.get(host);
+    if (first !== undefined) {
+      refuse(
+        place,
+        'every host once',
+        `${host} again (first in line ${first})`,
+        'Add its slots up.',
+      );
+    }
+    seen.set(host, index + 1);
+    nodes.push({ host, slots: Array.from({ length: count }, (_, slot) => String(slot)) });
+  });
+  if (nodes.length === 0) refuse(file, 'at least one line "host slots=N"', 'none');
+  return nodes;
+}

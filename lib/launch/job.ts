@@ -1,0 +1,25 @@
+// A job: everything that a node must know to start its ranks. It is JSON and holds the secret.
+import type { BindingRequest } from './core-binding.js';
+import type { Node } from './hostfile.js';
+import type { Script } from './script.js';
+
+export interface Job {
+  /** One rank per slot, in this order. */
+  nodes: readonly Node[];
+  /** What slots are: GPUs (names for CUDA_VISIBLE_DEVICES), or mere places on the CPU. */
+  device: 'gpu' | 'cpu';
+  masterAddr: string;
+  masterPort: number;
+  /** Admits to the job's store. */
+  secret: string;
+  script: Script;
+  /** Where ranks run, on every node. */
+  directory: string;
+  /** Beside what a node's own environment holds. */
+  environment: Readonly<Record<string, string>>;
+  binding: BindingRequest;
+  /** One log file per rank goes here, if anywhere. */
+  logDirectory: string | null;
+  /** Seconds between asking ranks to end and ending them. */
+  grace: number;
+}

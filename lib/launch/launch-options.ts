@@ -1,0 +1,131 @@
+// The options of `ds [options] script.js [arguments]`: DeepSpeed's names, read by commander.
+import { Command, InvalidArgumentError, Option } from 'commander';
+
+import { refuse } from './argument-error.js';
+
+/** Named as on the command line. */
+export interface LaunchOptions {
+  num_gpus?: number;
+  num_procs?: number;
+  num_nodes?: number;
+  hostfile?: string;
+  include?: string;
+  exclude?: string;
+  master_addr?: string;
+  master_port?: number;
+  node_rank?: number;
+  module?: boolean;
+  no_local_rank?: boolean;
+  enable_each_rank_log?: string;
+  bind_cores_to_rank: boolean;
+  bind_core_list?: string;
+  launcher: string;
+  launcher_args?: string;
+  ssh_port?: number;
+  no_ssh?: boolean;
+  no_ssh_check?: boolean;
+  save_pid?: boolean;
+  grace_period: number;
+  quiet?: boolean;
+}
+
+/** `start` gets the options, the script, and the script's arguments untouched. */
+export function launchCommand(
+  start: (options: LaunchOptions, script: string, args: string[]) => Promise<void>,
+): Command {
+  const command = new Command('ds')
+    .usage('[options] <script> [arguments]')
+    .description('Runs a script as one process per GPU, here or on the nodes of a hostfile.')
+    .argument('<script>', 'JavaScript or TypeScript file')
+    .argument('[arguments...]', "the script's own, passed on as they are")
+    .passThroughOptions()
+    .action((script, args, options) => start(options, script, args));
+  for (const option of [...placeOptions(), ...nodeOptions(), ...runOptions()]) {
+    command.addOption(option);
+  }
+  return command;
+}
+
+function placeOptions(): Option[] {
+  return [
+    new Option('--num_gpus <n>', 'GPUs per node (default: all)').argParser(wholeFrom(1)),
+    new Option('--num_procs <n>', 'processes per node on the CPU').argParser(wholeFrom(1)),
+    new Option('--num_nodes <n>', 'nodes (default: all of the hostfile)').argParser(wholeFrom(1)),
+    new Option(
+      '-H, --hostfile <file>',
+      'lines "host slots=N" (default: /job/hostfile if it exists)',
+    ),
+    new Option('-i, --include <filter>', 'take only these: "host:0,1@host2"'),
+    new Option('-e, --exclude <filter>', 'take all but these'),
+    new Option('--master_addr <address>', "address of the first node's rendezvous"),
+    new Option(
+      '--master_port <port>',
+      'its port (default: 29500; a free one on one node)',
+    ).argParser(port),
+  ];
+}
+
+function nodeOptions(): Option[] {
+  return [
+    new Option('--node_rank <n>', 'this node, when ds is started on each one').argParser(
+      wholeFrom(0),
+    ),
+    new Option('--no_ssh', 'a hostfile without ssh: ds is started on each node'),
+    new Option('--ssh_port <port>').argParser(port),
+    new Option('--launcher <name>', 'how other nodes are reached').default('ssh'),
+    new Option('--launcher_args <words>', 'further arguments of ssh'),
+    new Option('--no_ssh_check', 'no effect: nothing is checked before ssh is used').hideHelp(),
+  ];
+}
+
+function runOptions(): Option[] {
+  return [
+    new Option('--module', 'the script is the name of a module'),
+    new Option('--no_local_rank', 'do not pass --local_rank=N to the script'),
+    new Option('--enable_each_rank_log <folder>', "a log file of each rank's output"),
+    new Option('--bind_cores_to_rank').default(true).hideHelp(),
+    new Option('--no-bind_cores_to_rank', 'do not bind ranks to cores near their GPU'),
+    new Option('--bind_core_list <cpus>', 'share only these CPUs: "0-15,32-47"'),
+    new Option('--grace_period <seconds>', 'from asking ranks to end to killing them')
+      .default(30)
+      .argParser(wholeFrom(0)),
+    new Option('--save_pid', "write the launcher's pid to <pid>.ds in the temporary folder"),
+    new Option('-q, --quiet', 'no notices'),
+  ];
+}
+
+/** Throws DS_ARGUMENT for options that exclude each other. */
+export function requireConsistent(options: LaunchOptions): void {
+  const given = (names: readonly (keyof LaunchOptions)[]) =>
+    names.filter((name) => options[name] !== undefined && options[name] !== '');
+  const exclusive = (names: readonly (keyof LaunchOptions)[], others: typeof names) => {
+    const [one] = given(names);
+    const [other] = given(others.filter((name) => name !== one));
+    if (one && other) refuse(`--${one}`, `no --${other} beside it`, 'both');
+  };
+  exclusive(['include', 'exclude'], ['include', 'exclude', 'num_nodes', 'num_gpus', 'num_procs']);
+  exclusive(['num_gpus'], ['num_procs']);
+  exclusive(['node_rank'], ['ssh_port', 'launcher_args']);
+  const { launcher } = options;
+  if (launcher === 'ssh' || launcher === 'pdsh') return;
+  refuse(
+    '--launcher',
+    'ssh (pdsh means the same)',
+    JSON.stringify(launcher),
+    'Start ranks with srun or mpirun instead of ds, or start ds on each node with --node_rank.',
+  );
+}
+
+function wholeFrom(least: number): (text: string) => number {
+  return (text) => {
+    const value = /^\d+$/.test(text) ? Number(text) : Number.NaN;
+    if (value >= least && value <= 2 ** 31) return value;
+    throw new InvalidArgumentError(`Expected a whole number from ${least}.`);
+  };
+}
+
+function port(text: string): number {
+  const value = wholeFrom(1)(text);
+  if (value <= 65_535) return value;
+  throw new InvalidArgumentError('Expected a port, 1 to 65535.');
+}

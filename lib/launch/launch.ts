@@ -1,0 +1,99 @@
+// `ds [options] script.js`: starts the ranks of a job, passes their output on, and ends them all together.
+import { rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { refuse } from './argument-error.js';
+import type { LaunchOptions } from './launch-options.js';
+import { describeExit, type Exit, exitCode, type Member } from './member.js';
+import { MergedOutput } from './merged-output.js';
+import type { StreamName } from './output.js';
+import { makePlan, type Plan } from './plan.js';
+import { worldSizeOf } from './rank-environment.js';
+import { Reaper } from './reaper.js';
+import { SshNode } from './ssh-node.js';
+import { startRanks } from './start-ranks.js';
+import { Supervisor } from './supervisor.js';
+
+/**
+ * Runs the job and returns the launcher's exit code: that of the rank that failed first, 128 + the number of
+ * a signal (the rank's, or this process's own), or 0. Throws DS_ARGUMENT for what it refuses to start.
+ */
+export async function launch(
+  options: LaunchOptions,
+  script: string,
+  args: readonly string[],
+): Promise<number> {
+  const notice = (text: string) => {
+    if (!options.quiet) console.error(`ds: ${text}`);
+  };
+  const { env } = process;
+  const probe = async () => (await import('../runtime/device.js')).probeGpus();
+  const plan = await makePlan(options, script, args, { env, probe, notice });
+  const pidFile = options.save_pid ? savePid() : null;
+  const { grace } = plan.job;
+  const reaper = new Reaper(grace, (reason) => notice(`no reaper: ${reason}`));
+  const sink = new MergedOutput(write, { worldSize: ranksSeen(plan) });
+  try {
+    const supervisor = new Supervisor(startMembers(plan, sink, reaper, notice), grace);
+    const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt);
+    const outcome = await supervisor.run((exit) => {
+      sink.end();
+      for (const line of report(exit, ranksSeen(plan))) console.error(line);
+    });
+    if (outcome.failure) return exitCode(outcome.failure);
+    return outcome.interrupted ? exitCode({ code: null, signal: outcome.interrupted }) : 0;
+  } finally {
+    sink.end();
+    await reaper.close();
+    if (pidFile) rmSync(pidFile, { force: true });
+  }
+}
+
+/** Ranks here, and the launchers of other nodes. A lone rank writes to this process's own output. */
+function startMembers(
+  plan: Plan,
+  sink: MergedOutput,
+  reaper: Reaper,
+  notice: (text: string) => void,
+): Member[] {
+  const { job, here, remote, ssh } = plan;
+  const alone = ranksSeen(plan) === 1 && here.length === 1 && job.logDirectory === null;
+  const around = { env: process.env, reaper, sink: alone ? null : sink, notice };
+  return [
+    ...here.flatMap((nodeRank) => startRanks(job, nodeRank, around)),
+    ...remote.map((nodeRank) => new SshNode({ job, nodeRank, ssh }, sink, write, reaper)),
+  ];
+}
+
+/** Ranks whose output passes through this process. */
+function ranksSeen({ job, here, remote }: Plan): number {
+  const nodes = [...here, ...remote].flatMap((rank) => job.nodes[rank] ?? []);
+  return worldSizeOf({ ...job, nodes });
+}
+
+function write(stream: StreamName, text: string): void {
+  const to = stream === 'out' ? process.stdout : process.stderr;
+  to.write(`${text}\n`);
+}
+
+function report(exit: Exit, ranks: number): string[] {
+  const head = `ds: ${exit.who} failed${ranks > 1 ? ' first' : ''}: ${describeExit(exit)}.`;
+  if (exit.lastLines.length === 0) return [head];
+  return [
+    `${head} Its last lines on standard error:`,
+    ...exit.lastLines.map((line) => `  ${line}`),
+  ];
+}
+
+/** <temporary folder>/<pid>.ds, as DeepSpeed names it; never over a file that exists. */
+function savePid(): string {
+  const file = join(tmpdir(), `${process.pid}.ds`);
+  try {
+    writeFileSync(file, `${process.pid}\n`, { flag: 'wx' });
+  } catch (error) {
+    refuse('--save_pid', 'to create a file', `${file}: ${(error as Error).message}`);
+  }
+  return file;
+}

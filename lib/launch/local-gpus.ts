@@ -1,0 +1,27 @@
+// The GPUs of this machine that a job may take, by the names that CUDA_VISIBLE_DEVICES has for them.
+import type { GpuProbe } from '../../types/addon.js';
+import type { Variables } from '../runtime/job-environment.js';
+import { refuse } from './argument-error.js';
+
+/**
+ * All that can be used; where CUDA_VISIBLE_DEVICES is set, those that it names (numbers or "GPU-<uuid>"), in
+ * its order. Throws DS_ARGUMENT where some of these cannot be used.
+ */
+export function visibleGpus(env: Variables, probe: GpuProbe): string[] {
+  const { CUDA_VISIBLE_DEVICES } = env;
+  if (CUDA_VISIBLE_DEVICES === undefined) {
+    return Array.from({ length: probe.deviceCount }, (_, gpu) => String(gpu));
+  }
+  const names = CUDA_VISIBLE_DEVICES.split(',').map((name) => name.trim());
+  const end = names.findIndex((name) => name === '' || name === '-1');
+  const visible = end < 0 ? names : names.slice(0, end);
+  if (visible.length > probe.deviceCount) {
+    refuse(
+      'CUDA_VISIBLE_DEVICES',
+      'GPUs that can be used',
+      `${JSON.stringify(CUDA_VISIBLE_DEVICES)}, of which ${probe.deviceCount} can be`,
+      probe.message,
+    );
+  }
+  return visible;
+}

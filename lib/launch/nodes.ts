@@ -1,0 +1,95 @@
+// Which nodes and slots a job takes: from the hostfile or this machine, through filters and limits.
+import type { GpuProbe } from '../../types/addon.js';
+import type { Variables } from '../runtime/job-environment.js';
+import { refuse } from './argument-error.js';
+import { excludeSlots, includeSlots } from './filters.js';
+import { type Node, readHostfile } from './hostfile.js';
+import type { LaunchOptions } from './launch-options.js';
+import { visibleGpus } from './local-gpus.js';
+
+export interface Selection {
+  nodes: Node[];
+  device: 'gpu' | 'cpu';
+  /** The nodes are those of a hostfile. */
+  listed: boolean;
+}
+
+/** What is asked of the machine and of the user's environment. */
+export interface Surroundings {
+  env: Variables;
+  probe: () => Promise<GpuProbe>;
+  notice: (text: string) => void;
+}
+
+/** The nodes of the job, each with a slot per rank. Throws DS_ARGUMENT. */
+export async function selectNodes(
+  options: LaunchOptions,
+  around: Surroundings,
+): Promise<Selection> {
+  const listed = readHostfile(options.hostfile);
+  const { nodes, device } = listed
+    ? { nodes: listed, device: options.num_procs ? ('cpu' as const) : ('gpu' as const) }
+    : await thisMachine(options, around);
+  const filtered = filter(nodes, options);
+  const limited = limitSlots(filtered, options);
+  if (listed) return { nodes: limitNodes(limited, options.num_nodes), device, listed: true };
+  return { nodes: repeat(limited, options), device, listed: false };
+}
+
+async function thisMachine(
+  options: LaunchOptions,
+  { env, probe, notice }: Surroundings,
+): Promise<Pick<Selection, 'nodes' | 'device'>> {
+  const here = (slots: string[]): Node[] => [{ host: 'localhost', slots }];
+  const { num_procs } = options;
+  if (num_procs) {
+    return { nodes: here(Array.from({ length: num_procs }, (_, i) => String(i))), device: 'cpu' };
+  }
+  const found = await probe();
+  const gpus = visibleGpus(env, found);
+  if (gpus.length > 0) return { nodes: here(gpus), device: 'gpu' };
+  if (options.num_gpus) {
+    const hint = `${found.message} For the CPU use --num_procs.`.trim();
+    refuse('--num_gpus', 'GPUs that can be used', 'none', hint);
+  }
+  notice('No GPU was found: one process on the CPU (--num_procs starts more).');
+  return { nodes: here(['0']), device: 'cpu' };
+}
+
+function filter(nodes: Node[], { include, exclude }: LaunchOptions): Node[] {
+  if (include) return includeSlots(nodes, include);
+  return exclude ? excludeSlots(nodes, exclude) : nodes;
+}
+
+/** The first slots of every node. */
+function limitSlots(nodes: Node[], { num_gpus, num_procs }: LaunchOptions): Node[] {
+  const count = num_gpus ?? num_procs;
+  if (count === undefined) return nodes;
+  const option = num_gpus ? '--num_gpus' : '--num_procs';
+  return nodes.map(({ host, slots }) => {
+    if (count > slots.length) {
+      refuse(option, `at most the ${slots.length} slots of ${host}`, String(count));
+    }
+    return { host, slots: slots.slice(0, count) };
+  });
+}
+
+function limitNodes(nodes: Node[], count = nodes.length): Node[] {
+  if (count > nodes.length) {
+    refuse('--num_nodes', `at most the ${nodes.length} hosts of the hostfile`, String(count));
+  }
+  return nodes.slice(0, count);
+}
+
+/** Without a hostfile every node looks like this one. */
+function repeat([node]: Node[], { num_nodes = 1, node_rank }: LaunchOptions): Node[] {
+  if (num_nodes > 1 && node_rank === undefined) {
+    refuse(
+      '--num_nodes',
+      'a --hostfile, or a --node_rank on each node, for several nodes',
+      'neither',
+      'Run the same command with --node_rank 0, 1, ... and --master_addr on each node.',
+    );
+  }
+  return Array.from({ length: num_nodes }, () => node as Node);
+}

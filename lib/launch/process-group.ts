@@ -1,0 +1,59 @@
+// A child at the head of a process group of its own, so that it ends together with what it started.
+import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
+
+import type { Reaper } from './reaper.js';
+
+export interface GroupExit {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  /** Why it could not be started. */
+  error: string | null;
+}
+
+/** Milliseconds that output may take to end after its process, when somebody else still holds it open. */
+const OUTPUT_GRACE = 1000;
+
+export class ProcessGroup {
+  readonly child: ChildProcess;
+  /** Settles when the head is gone, the rest of its group was killed, and its output has been read. */
+  readonly exited: Promise<GroupExit>;
+  private over = false;
+
+  constructor(file: string, args: readonly string[], options: SpawnOptions, reaper: Reaper) {
+    this.child = spawn(file, args, { ...options, detached: true });
+    const { pid } = this.child;
+    if (pid !== undefined) reaper.guard(pid);
+    this.exited = new Promise((resolve) => {
+      this.child.on('error', (error) => {
+        this.over = true;
+        resolve({ code: null, signal: null, error: error.message });
+      });
+      this.child.on('exit', (code, signal) => {
+        this.signal('SIGKILL');
+        this.over = true;
+        if (pid !== undefined) reaper.forget(pid);
+        const done = () => resolve({ code, signal, error: null });
+        const timer = setTimeout(() => this.closeOutput(), OUTPUT_GRACE);
+        this.child.on('close', () => {
+          clearTimeout(timer);
+          done();
+        });
+      });
+    });
+  }
+
+  /** Sends `signal` to every process of the group, if there is one. */
+  signal(signal: NodeJS.Signals): void {
+    if (this.over || this.child.pid === undefined) return;
+    try {
+      process.kill(-this.child.pid, signal);
+    } catch {
+      // Nobody is left.
+    }
+  }
+
+  private closeOutput(): void {
+    this.child.stdout?.destroy();
+    this.child.stderr?.destroy();
+  }
+}

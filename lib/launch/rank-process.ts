@@ -1,0 +1,95 @@
+// One rank: a Node process that runs the user's script, with its output read line by line.
+import { createWriteStream, mkdirSync, type WriteStream } from 'node:fs';
+import { join } from 'node:path';
+
+import type { Binding } from './core-binding.js';
+import { readLines } from './line-reader.js';
+import type { Exit, Member } from './member.js';
+import type { LineSink } from './output.js';
+import { ProcessGroup } from './process-group.js';
+import type { Reaper } from './reaper.js';
+
+export interface RankCommand {
+  rank: number;
+  localRank: number;
+  /** Arguments of `node`. */
+  args: readonly string[];
+  environment: Record<string, string | undefined>;
+  directory: string;
+  binding: Binding | null;
+  /** Its output also goes here; null: nowhere. */
+  logFile: string | null;
+  /** Null: the rank writes to this process's own output, which may be a terminal. */
+  sink: LineSink | null;
+  /** For messages. */
+  who: string;
+}
+
+/** Lines of standard error that a failure shows. */
+const LAST_LINES = 20;
+
+export class RankProcess implements Member {
+  readonly exited: Promise<Exit>;
+  private readonly group: ProcessGroup;
+  private readonly lastLines: string[] = [];
+
+  constructor(command: RankCommand, reaper: Reaper) {
+    const { args, environment, directory, sink, who } = command;
+    const [file, ...rest] = [...(command.binding?.prefix ?? []), process.execPath, ...args];
+    const output = sink ? 'pipe' : 'inherit';
+    this.group = new ProcessGroup(
+      file as string,
+      rest,
+      { cwd: directory, env: environment, stdio: ['ignore', output, output] },
+      reaper,
+    );
+    const log = command.logFile === null ? null : openLog(command.logFile, sink, command.rank);
+    if (sink) this.read(command.rank, sink, log);
+    this.exited = this.group.exited.then(({ code, signal, error }) => {
+      log?.end();
+      const lastLines = error === null ? this.lastLines : [`it could not be started: ${error}`];
+      return { code: error === null ? code : 1, signal, who, lastLines };
+    });
+  }
+
+  get pid(): number | undefined {
+    return this.group.child.pid;
+  }
+
+  stop(signal: NodeJS.Signals): void {
+    this.group.signal(signal);
+  }
+
+  kill(): void {
+    this.group.signal('SIGKILL');
+  }
+
+  private read(rank: number, sink: LineSink, log: WriteStream | null): void {
+    const { stdout, stderr } = this.group.child;
+    if (!stdout || !stderr) return;
+    readLines(stdout, (line) => {
+      log?.write(`${line}\n`);
+      sink.line(rank, 'out', line);
+    });
+    readLines(stderr, (line) => {
+      log?.write(`${line}\n`);
+      sink.line(rank, 'err', line);
+      this.lastLines.push(line);
+      if (this.lastLines.length > LAST_LINES) this.lastLines.shift();
+    });
+  }
+}
+
+/** A log that cannot be written says so once, in its rank's output. */
+function openLog(file: string, sink: LineSink | null, rank: number): WriteStream {
+  const log = createWriteStream(file, { mode: 0o644 });
+  log.on('error', (error) => sink?.line(rank, 'err', `ds: ${file}: ${error.message}`));
+  return log;
+}
+
+/** Makes `directory` and names the rank's file in it: DIRECTORY/20260131-235959_rank0.log, in UTC. */
+export function logFile(directory: string, rank: number, started: Date): string {
+  mkdirSync(directory, { recursive: true });
+  const stamp = started.toISOString().slice(0, 19).replace(/[-:]/g, '').replace('T', '-');
+  return join(directory, `${stamp}_rank${rank}.log`);
+}

@@ -1,0 +1,70 @@
+// What every rank runs: the user's script, its arguments, and what Node needs to understand it.
+import { existsSync, statSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { extname, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+import { refuse } from './argument-error.js';
+
+export interface Script {
+  /** A path, or with `module` the name of a module, both relative to the current folder. */
+  name: string;
+  module: boolean;
+  args: readonly string[];
+  /** Give each rank --local_rank=N before `args`. */
+  localRankArgument: boolean;
+}
+
+const TYPESCRIPT = ['.ts', '.mts', '.cts'];
+/** Loaders of TypeScript that projects install: the package, and the module that --import takes. */
+const LOADERS = ['tsx', '@swc-node/register/esm-register'];
+
+/**
+ * Arguments of `node` up to the script's own. Throws DS_ARGUMENT for a script that does not exist, and for
+ * TypeScript that neither this Node nor a loader of the script's project understands.
+ */
+export function nodeArguments(script: Script): string[] {
+  const file = script.module ? modulePath(script.name) : scriptPath(script.name);
+  const typescript = TYPESCRIPT.includes(extname(file));
+  return [...(typescript ? typescriptArguments(file) : []), file];
+}
+
+function scriptPath(name: string): string {
+  const file = resolve(name);
+  const found = [file, `${file}.js`, `${file}.mjs`, `${file}.cjs`].find(existsSync);
+  if (found === undefined) {
+    return refuse('script', 'a file that exists', name, '(ds --help lists the commands.)');
+  }
+  if (statSync(found).isDirectory()) refuse('script', 'a file', `the folder ${name}`);
+  return found;
+}
+
+function modulePath(name: string): string {
+  try {
+    return createRequire(resolve('script.js')).resolve(name);
+  } catch (error) {
+    const reason = (error as Error).message.split('\n')[0] as string;
+    return refuse('--module', 'a module that can be found from here', `${name} (${reason})`);
+  }
+}
+
+function typescriptArguments(file: string): string[] {
+  const { typescript } = process.features as { typescript?: string | false };
+  if (typescript) return [];
+  const flag = '--experimental-strip-types';
+  if (process.allowedNodeEnvironmentFlags.has(flag)) return [flag];
+  const { resolve: find } = createRequire(file);
+  for (const loader of LOADERS) {
+    try {
+      return ['--import', pathToFileURL(find(loader)).href];
+    } catch {
+      // Not installed.
+    }
+  }
+  return refuse(
+    file,
+    'something that understands TypeScript',
+    `Node ${process.versions.node} alone`,
+    'Use Node 22.18 or newer, or install tsx (npm install -D tsx), or install @swc-node/register.',
+  );
+}

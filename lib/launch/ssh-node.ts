@@ -1,0 +1,102 @@
+// The ranks of another node: `ds launch-node` there, reached by ssh, which gets the job on its input.
+import type { Job } from './job.js';
+import { readLines } from './line-reader.js';
+import type { Exit, Member } from './member.js';
+import { decodeEvent } from './node-events.js';
+import type { LineSink, WriteLine } from './output.js';
+import type { SshOptions } from './plan.js';
+import { ProcessGroup } from './process-group.js';
+import type { Reaper } from './reaper.js';
+import { quote } from './shell-words.js';
+
+/** Lines of ssh's standard error that a failure shows. */
+const LAST_LINES = 5;
+
+/**
+ * ssh's own words after its name. No password is ever asked for, no terminal is made, and a link that is lost
+ * is noticed within a minute.
+ */
+export function sshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
+  const options = ['BatchMode=yes', 'ConnectTimeout=30', 'ServerAliveInterval=15'];
+  return [
+    '-T',
+    ...options.flatMap((option) => ['-o', option]),
+    ...(port === null ? [] : ['-p', String(port)]),
+    ...args,
+    '--',
+    host.replace(/\[|\]/g, ''),
+    command,
+  ];
+}
+
+/** The command for a POSIX shell there; the same Node and the same package must lie at the same paths. */
+export function nodeCommand(directory: string, nodeRank: number): string {
+  const cli = process.argv[1] as string;
+  const words = [process.execPath, ...process.execArgv, cli, 'launch-node', String(nodeRank)];
+  return `cd ${quote(directory)} && exec ${words.map(quote).join(' ')}`;
+}
+
+export class SshNode implements Member {
+  readonly exited: Promise<Exit>;
+  readonly failing: Promise<Exit>;
+  private readonly group: ProcessGroup;
+  private readonly lastLines: string[] = [];
+  private failed: Exit | null = null;
+  private fail: (exit: Exit) => void = () => {};
+
+  /** `write` gets what is not the output of ranks. */
+  constructor(
+    private readonly plan: { job: Job; nodeRank: number; ssh: SshOptions },
+    private readonly sink: LineSink,
+    private readonly write: WriteLine,
+    reaper: Reaper,
+  ) {
+    const { job, nodeRank, ssh } = plan;
+    const args = sshArguments(ssh, this.host, nodeCommand(job.directory, nodeRank));
+    this.group = new ProcessGroup('ssh', args, { stdio: 'pipe' }, reaper);
+    const { stdin, stdout, stderr } = this.group.child;
+    stdin?.on('error', () => {});
+    stdin?.write(`${JSON.stringify(job)}\n`);
+    if (stdout) readLines(stdout, (line) => this.take(line));
+    if (stderr) readLines(stderr, (line) => this.complain(line));
+    this.failing = new Promise((resolve) => {
+      this.fail = resolve;
+    });
+    this.exited = this.group.exited.then(({ code, signal, error }) => {
+      if (this.failed) return this.failed;
+      const who = `ssh to ${this.host}`;
+      if (error !== null) return { code: 1, signal: null, who, lastLines: [error] };
+      return { code, signal, who, lastLines: this.lastLines };
+    });
+  }
+
+  private get host(): string {
+    return this.plan.job.nodes[this.plan.nodeRank]?.host as string;
+  }
+
+  /** The node ends its ranks itself, within its own grace. */
+  stop(signal: NodeJS.Signals): void {
+    this.group.child.stdin?.write(`${signal}\n`);
+  }
+
+  /** Without ssh, the node sees the end of its input and kills what is left. */
+  kill(): void {
+    this.group.signal('SIGKILL');
+  }
+
+  private take(line: string): void {
+    const event = decodeEvent(line);
+    if (!event) this.write('out', `[${this.host}] ${line}`);
+    else if ('line' in event) this.sink.line(...event.line);
+    else {
+      this.failed = event.failed;
+      this.fail(event.failed);
+    }
+  }
+
+  private complain(line: string): void {
+    this.write('err', `[${this.host}] ${line}`);
+    this.lastLines.push(line);
+    if (this.lastLines.length > LAST_LINES) this.lastLines.shift();
+  }
+}

@@ -1,0 +1,50 @@
+// Starts the ranks of one node of a job.
+import type { Variables } from '../runtime/job-environment.js';
+import { bindRanks } from './core-binding.js';
+import type { Job } from './job.js';
+import type { LineSink } from './output.js';
+import { rankEnvironment, ranksOf } from './rank-environment.js';
+import { logFile, RankProcess } from './rank-process.js';
+import type { Reaper } from './reaper.js';
+import { nodeArguments } from './script.js';
+
+export interface RankSurroundings {
+  /** This node's variables. */
+  env: Variables;
+  reaper: Reaper;
+  /** Null: ranks write to this process's own output. */
+  sink: LineSink | null;
+  notice: (text: string) => void;
+}
+
+/** Throws DS_ARGUMENT, before any rank runs, for a script or a list of CPUs that this node does not have. */
+export function startRanks(job: Job, nodeRank: number, around: RankSurroundings): RankProcess[] {
+  const { env, sink, reaper, notice } = around;
+  const { script, directory, logDirectory } = job;
+  const { host, slots } = job.nodes[nodeRank] as Job['nodes'][number];
+  const node = nodeArguments(script);
+  const gpus = slots.map((slot) => (job.device === 'gpu' ? slot : null));
+  const bindings = bindRanks(job.binding, gpus, env, notice);
+  const started = new Date();
+  const places = ranksOf(job, nodeRank);
+  const logs = places.map(({ rank }) =>
+    logDirectory === null ? null : logFile(logDirectory, rank, started),
+  );
+  return places.map((place, i) => {
+    const { rank, localRank } = place;
+    const binding = bindings?.[i] ?? null;
+    const own = script.localRankArgument ? [`--local_rank=${localRank}`] : [];
+    const command = {
+      rank,
+      localRank,
+      args: [...node, ...own, ...script.args],
+      environment: rankEnvironment(job, place, binding, env),
+      directory,
+      binding,
+      logFile: logs[i] ?? null,
+      sink,
+      who: job.nodes.length > 1 ? `rank ${rank} on ${host}` : `rank ${rank}`,
+    };
+    return new RankProcess(command, reaper);
+  });
+}
