@@ -12,6 +12,7 @@ import { type Device, device as findDevice } from './runtime/device.js';
 import { seed } from './tensor/index.js';
 
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
+export { findLatest, listTags } from './checkpoint/index.js';
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';
 export {
@@ -30,8 +31,9 @@ export {
 } from './config/index.js';
 export * as data from './data/index.js';
 export type { Clients } from './engine/build.js';
+export type { SaveOptions } from './engine/checkpointer.js';
 export { type Engine, type Progress, scaleJointLoss } from './engine/engine.js';
-export type { LoadedCheckpoint, LoadOptions, SaveOptions } from './engine/snapshot.js';
+export type { LoadedCheckpoint, LoadOptions } from './engine/restore.js';
 export { DsError, type DsErrorCode } from './errors.js';
 export * as monitor from './monitor/index.js';
 export * as nn from './nn/index.js';

@@ -12,13 +12,14 @@ const LIB_ROWS = [
   ['config'],
   ['engine'],
   ['profiler'],
-  ['zero', 'checkpoint'],
+  ['zero'],
   ['optim', 'nn', 'data', 'monitor', 'comm'],
+  ['checkpoint'],
   ['tensor'],
   ['runtime'],
 ];
 /** The command line stands beside the rows and imports exactly these. */
-const LIB_BESIDE = { launch: ['config', 'runtime'] };
+const LIB_BESIDE = { launch: ['config', 'checkpoint', 'runtime'] };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
 

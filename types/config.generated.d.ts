@@ -1202,8 +1202,8 @@ export interface CommsLoggerConfig {
 /** How checkpoints are written. */
 export interface CheckpointConfig {
   /**
-   * What happens when ranks save under different tags. Default "Warn". No effect: one process has
-   * one tag.
+   * What happens when ranks save under different tags: Warn and Ignore take rank 0's. Default
+   * "Warn".
    */
   tag_validation?: AnyCase<'Warn' | 'Ignore' | 'Fail'>;
   /**
@@ -2589,7 +2589,7 @@ export interface ResolvedCommsLogger {
 
 /** How checkpoints are written. */
 export interface ResolvedCheckpoint {
-  /** What happens when ranks save under different tags. No effect: one process has one tag. */
+  /** What happens when ranks save under different tags: Warn and Ignore take rank 0's. */
   readonly tag_validation: 'Warn' | 'Ignore' | 'Fail';
   /**
    * Loads DeepSpeed's universal checkpoints. Not supported yet: convert the checkpoint to

@@ -7,6 +7,7 @@
 //   3. D/.tmp-T-<owner> is renamed to D/T, and D is synced.
 //   4. D/.old-T-<owner> is deleted.
 //   5. `latest` is replaced: written under another name, synced, renamed, D synced.
+//   6. Tags that are no longer wanted are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
 //
 // A death in 1 leaves the old D/T; between 2 and 3 the old one under its .old name, where a reader
 // finds it (see find()) and from where the next save moves it back; after 3 the new one. `latest`
@@ -24,39 +25,59 @@ import { LATEST } from './directory.js';
 const ABANDONED_MS = 24 * 3600 * 1000;
 
 /** ".tmp-<tag>-<host>~<pid>~<random>"; neither host nor the rest holds a "~" of its own. */
-const LEFTOVER = /^\.(tmp|old)-(.+)-([^~]*)~(\d+)~[0-9a-f]+$/;
+const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([^~]*)~(\d+)~[0-9a-f]+$/;
 
 function owner(): string {
   const host = hostname().replace(/[^\w.]/g, '_');
   return `${host}~${process.pid}~${randomBytes(6).toString('hex')}`;
 }
 
-/**
- * Fills a temporary folder through `fill` and makes it `dir`/`tag`; then `latest` names it, if
- * asked to. When `fill` fails, nothing has changed. Returns the checkpoint's path. Throws DS_IO.
- */
-export async function commit(
-  dir: string,
-  tag: string,
-  saveLatest: boolean,
-  fill: (folder: string) => Promise<void>,
-): Promise<string> {
-  const suffix = `${tag}-${owner()}`;
-  const temporary = join(dir, `.tmp-${suffix}`);
-  try {
+/** A save under way. */
+export interface Draft {
+  dir: string;
+  tag: string;
+  /** What makes the names of this save's folders its own. */
+  suffix: string;
+}
+
+/** The folder that a draft is written to. */
+export const draftFolder = ({ dir, suffix }: Draft): string => join(dir, `.tmp-${suffix}`);
+
+/** Makes an empty folder for `dir`/`tag`, and `dir` where it is missing. Throws DS_IO. */
+export async function begin(dir: string, tag: string): Promise<Draft> {
+  const draft = { dir, tag, suffix: `${tag}-${owner()}` };
+  return orDsError(dir, async () => {
     await mkdir(dir, { recursive: true });
     await clearLeftovers(dir);
-    await mkdir(temporary);
-    await fill(temporary);
-    await syncPath(temporary);
+    await mkdir(draftFolder(draft));
+    return draft;
+  });
+}
+
+/** The filled draft becomes `dir`/`tag`; then `latest` names it, if asked to. Returns its path. Throws DS_IO. */
+export async function publish(draft: Draft, saveLatest: boolean): Promise<string> {
+  const { dir, tag, suffix } = draft;
+  return orDsError(dir, async () => {
+    await syncPath(draftFolder(draft));
     await replace(dir, tag, suffix);
     await rm(join(dir, `.old-${suffix}`), { recursive: true, force: true });
     if (saveLatest) await pointLatest(dir, tag);
     return join(dir, tag);
-  } catch (error) {
-    await rm(temporary, { recursive: true, force: true }).catch(() => undefined);
-    throw asDsError(error, dir);
-  }
+  });
+}
+
+/** Deletes a draft; nothing else has changed. */
+export async function abandon(draft: Draft): Promise<void> {
+  await rm(draftFolder(draft), { recursive: true, force: true }).catch(() => undefined);
+}
+
+/** Deletes `dir`/`tag`, atomically: it is never seen in part. */
+export async function removeTag(dir: string, tag: string): Promise<void> {
+  const aside = join(dir, `.gone-${tag}-${owner()}`);
+  await orDsError(dir, async () => {
+    await rename(join(dir, tag), aside);
+    await rm(aside, { recursive: true, force: true });
+  });
 }
 
 async function replace(dir: string, tag: string, suffix: string): Promise<void> {
@@ -135,6 +156,15 @@ async function exists(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+/** Runs `body`; failures of Node's own file calls come out in the library's form. */
+export async function orDsError<T>(dir: string, body: () => Promise<T>): Promise<T> {
+  try {
+    return await body();
+  } catch (error) {
+    throw asDsError(error, dir);
+  }
 }
 
 /** Failures of Node's own file calls, in the library's form. */

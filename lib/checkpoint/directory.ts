@@ -1,18 +1,32 @@
 // Names inside a checkpoint folder: DeepSpeed's layout with safetensors payloads.
 //
 //   <dir>/latest                                                     text: the tag to resume from
-//   <dir>/<tag>/mp_rank_00_model_states.safetensors                  weights and buffers
-//   <dir>/<tag>/zero_pp_rank_0_mp_rank_00_optim_states.safetensors   master weights, moments
-//   <dir>/<tag>/manifest.json                                        sizes, checksums, state
-//   <dir>/.tmp-..., <dir>/.old-...                                   a save under way: commit.ts
+//   <dir>/<tag>/mp_rank_00_model_states.safetensors                  stages 0-2: weights and buffers
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_00_model_states.safetensors   stage 3: those of rank D
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_00_optim_states.safetensors   master weights, moments of rank D
+//   <dir>/<tag>/manifest.json                                        sizes, checksums, places, state
+//   <dir>/.tmp-..., <dir>/.old-..., <dir>/.gone-...                  a save under way: commit.ts
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 
 export const LATEST = 'latest';
+
+/** The weights of all ranks, written by rank 0. */
 export const MODEL_FILE = 'mp_rank_00_model_states.safetensors';
-export const OPTIMIZER_FILE = 'zero_pp_rank_0_mp_rank_00_optim_states.safetensors';
+
+/** The weights that rank `rank` holds. */
+export const modelShardFile = (rank: number): string =>
+  `zero_pp_rank_${rank}_mp_rank_00_model_states.safetensors`;
+
+export const optimizerFile = (rank: number): string =>
+  `zero_pp_rank_${rank}_mp_rank_00_optim_states.safetensors`;
+
+/** Whether a manifest may name it. */
+export function isCheckpointFile(name: string): boolean {
+  return /^(zero_pp_rank_\d{1,7}_)?mp_rank_00_(model|optim)_states\.safetensors$/.test(name);
+}
 
 /** A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder or is reserved. */
 export function requireTag(tag: string): void {
@@ -42,14 +56,25 @@ export async function listTags(dir: string): Promise<string[]> {
   return tags.sort(compare);
 }
 
-/** The tag that `latest` names. Throws DS_CHECKPOINT with the tags there are when it is missing. */
-export async function readLatest(dir: string): Promise<string> {
-  const tags = await listTags(dir);
-  const text = await readFile(join(dir, LATEST), 'utf8').catch(() => null);
-  if (text === null) throw missingTag(dir, 'a file "latest"', tags);
+/** The tag that `latest` names, or null: whether there is something to resume from. Throws DS_CHECKPOINT, DS_IO. */
+export async function findLatest(dir: string): Promise<string | null> {
+  const path = join(dir, LATEST);
+  const text = await readFile(path, 'utf8').catch((cause: NodeJS.ErrnoException) => {
+    if (cause.code === 'ENOENT' || cause.code === 'ENOTDIR') return null;
+    const { message: got } = cause;
+    throw new DsError({ code: 'DS_IO', op: path, expected: 'a readable file', got, cause });
+  });
+  if (text === null) return null;
   const tag = text.trim();
   requireTag(tag);
   return tag;
+}
+
+/** The tag that `latest` names. Throws DS_CHECKPOINT with the tags there are when it is missing. */
+export async function readLatest(dir: string): Promise<string> {
+  const tag = await findLatest(dir);
+  if (tag !== null) return tag;
+  throw missingTag(dir, 'a file "latest"', await listTags(dir));
 }
 
 export function missingTag(dir: string, expected: string, tags: readonly string[]): DsError {

@@ -22,6 +22,7 @@ import { Unit, type UnitOptions, type UnitParameter } from '../zero/unit.js';
 import { managed, unmanaged } from './accumulation.js';
 import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
+import { checkpointWorld } from './checkpoint-world.js';
 import { describeState } from './dump-state.js';
 import { Engine, type EngineParts } from './engine.js';
 import { buildObservers } from './monitoring.js';
@@ -80,6 +81,7 @@ export function buildEngine(
     accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
     timer: buildTimer(config, { module, device, units, placement }),
     observers,
+    world: checkpointWorld(stage),
   };
   if (config.dump_state) process.stdout.write(`${describeState(parts)}\n`);
   return new Engine(parts);

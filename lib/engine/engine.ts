@@ -1,5 +1,6 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
+import type { CheckpointWorld } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { LossScaler } from '../optim/loss-scale.js';
@@ -12,17 +13,12 @@ import type { Placement, UpdatePlan } from '../zero/placement.js';
 import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
 import { type Accumulation, managed } from './accumulation.js';
+import { Checkpointer, type SaveOptions } from './checkpointer.js';
 import { misuse, nonfinite, requireLoss } from './engine-errors.js';
 import { GradientCollector } from './gradient-collector.js';
 import type { StepObserver } from './observer.js';
 import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './phase-timer.js';
-import {
-  type LoadedCheckpoint,
-  type LoadOptions,
-  loadEngine,
-  type SaveOptions,
-  saveEngine,
-} from './snapshot.js';
+import type { LoadedCheckpoint, LoadOptions } from './restore.js';
 import type { Stateful } from './stateful.js';
 import type { StepControl, Verdict } from './step-control.js';
 
@@ -43,6 +39,8 @@ export interface EngineParts {
   accumulation: Accumulation;
   timer: PhaseTimer;
   observers: readonly StepObserver[];
+  /** The ranks that save and load checkpoints together: those of the stage. */
+  world: CheckpointWorld;
 }
 
 export interface BatchSizes {
@@ -56,8 +54,10 @@ export interface Progress {
   globalSteps: number;
   globalSamples: number;
   skippedSteps: number;
-  /** Updates that changed the weights: Adam's t and the schedule's time. */
+  /** Updates that changed the weights: Adam's t. */
   appliedSteps: number;
+  /** The schedules' time is appliedSteps - scheduleStart: 0 unless only one of both was restored. */
+  scheduleStart: number;
 }
 
 /**
@@ -73,6 +73,7 @@ export class Engine {
     globalSamples: 0,
     skippedSteps: 0,
     appliedSteps: 0,
+    scheduleStart: 0,
   };
   /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
@@ -83,6 +84,7 @@ export class Engine {
   private readonly results = new Scope();
   private timer: PhaseTimer;
   private readonly removeHooks: readonly (() => void)[];
+  private readonly checkpointer: Checkpointer;
 
   constructor(readonly parts: EngineParts) {
     this.module = parts.module;
@@ -90,6 +92,7 @@ export class Engine {
     this.config = parts.config;
     this.batch = parts.batch;
     this.timer = parts.timer;
+    this.checkpointer = new Checkpointer(this, parts.world);
     const { units, stage, control, placement } = parts;
     this.gradients = new GradientCollector(
       {
@@ -323,14 +326,30 @@ export class Engine {
     return this.timer.last();
   }
 
-  /** See saveEngine. */
-  saveCheckpoint(dir: string, options?: SaveOptions): Promise<string> {
-    return saveEngine(this, dir, options);
+  /**
+   * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new one, complete. Every
+   * rank calls it and writes its own part. Gradients of an unfinished accumulation step are not part of it. Returns the
+   * checkpoint's path. Rejects on all ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on
+   * another rank) or DS_COMM (a rank does not take part). Source: DeepSpeed's save_checkpoint.
+   */
+  saveCheckpoint(dir: string, options: SaveOptions = {}): Promise<string> {
+    return this.checkpointer.save(dir, options);
   }
 
-  /** See loadEngine. */
-  loadCheckpoint(dir: string, options?: LoadOptions): Promise<LoadedCheckpoint> {
-    return loadEngine(this, dir, options);
+  /**
+   * Resumes from a checkpoint of the same model, saved by any number of ranks at any stage; every rank calls it. See
+   * restoreEngine for what it refuses. Source: DeepSpeed's load_checkpoint.
+   */
+  loadCheckpoint(dir: string, options: LoadOptions = {}): Promise<LoadedCheckpoint> {
+    return this.checkpointer.load(dir, options);
+  }
+
+  /**
+   * Resolves with the path of the last asynchronous save once it is complete, null where nothing is under way. Rejects
+   * with what made it fail; saveCheckpoint() and loadCheckpoint() wait and reject likewise.
+   */
+  checkpointDone(): Promise<string | null> {
+    return this.checkpointer.done();
   }
 
   /** Waits until the last update has reached the weights, and takes its verdict into account. */
@@ -348,6 +367,7 @@ export class Engine {
   /** Frees everything the engine owns. The model's parameters are gone with it. */
   destroy(): void {
     this.parts.placement.synchronize();
+    this.checkpointer.close();
     this.dismissObservers();
     for (const remove of this.removeHooks) remove();
     this.results.release();
@@ -372,7 +392,7 @@ export class Engine {
   private planUpdate(gradientScale: number): UpdatePlan {
     const { optimizer, schedules } = this.parts;
     const step = this.progress.appliedSteps + 1;
-    schedules.apply(optimizer.groups, step - 1);
+    schedules.apply(optimizer.groups, step - 1 - this.progress.scheduleStart);
     const settings = { step, groups: optimizer.groups.map((group) => ({ ...group })) };
     return {
       settings,
@@ -430,7 +450,8 @@ export class Engine {
 
   private rates(): number[] {
     const { schedules, optimizer } = this.parts;
-    return schedules.rates(optimizer.groups, this.progress.appliedSteps);
+    const { appliedSteps, scheduleStart } = this.progress;
+    return schedules.rates(optimizer.groups, appliedSteps - scheduleStart);
   }
 }
 

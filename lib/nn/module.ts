@@ -6,6 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
+import type { PretrainedDescription } from './pretrained.js';
 
 /** Runs before forward, with its inputs. */
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
@@ -138,6 +139,13 @@ export abstract class Module {
     };
     search(this, '');
     return found;
+  }
+
+  /**
+   * How other libraries know this model, for exports (see PretrainedDescription); null, the default, when they do not.
+   */
+  describe(): PretrainedDescription | null {
+    return null;
   }
 
   train(on = true): this {

@@ -1,29 +1,61 @@
-// A process that saves numbered checkpoints until it is killed: node save-process.ts DIR TAG
-// MEGABYTES FIRST
-import { saveCheckpoint } from '../../lib/checkpoint/index.js';
+// A rank that saves numbered checkpoints until it is killed: node save-process.ts JSON, see SaveJob.
+import { type CheckpointContent, type Shard, saveCheckpoint } from '../../lib/checkpoint/index.js';
+import { StoreWorld } from '../../lib/engine/store-world.js';
+import { Job, type StoreAddress } from '../../lib/runtime/process-group.js';
 import { Tensor } from '../../lib/tensor/tensor.js';
 
-/** Every tensor of checkpoint number `n` is filled with n, so that a mixture of two would show. */
-async function main(dir: string, tag: string, megabytes: number, first: number): Promise<void> {
-  const length = (megabytes * 2 ** 20) / 4 / 3;
+export interface SaveJob {
+  store: StoreAddress;
+  rank: number;
+  size: number;
+  dir: string;
+  /** A tag to save again and again; null: a new one each time, of which two are kept. */
+  tag: string | null;
+  /** Of each tensor, over all ranks. */
+  kilobytes: number;
+  first: number;
+}
+
+/** Every element of checkpoint number `n` is n, so that a mixture of two would show. */
+function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointContent {
+  const whole = kilobytes * 256;
+  const info = { dtype: 'f32' as const, shape: [whole] };
+  const share = whole / size;
+  const part = (name: string): Shard => {
+    const tensor = Tensor.from(new Float32Array(share).fill(n)).keep();
+    return { name, shape: info.shape, from: rank * share, tensor };
+  };
+  return {
+    model: [part('a')],
+    modelIsSharded: true,
+    optimizer: [part('a.fp32'), part('a.exp_avg')],
+    catalog: {
+      model: new Map([['a', info]]),
+      optimizer: new Map([
+        ['a.fp32', info],
+        ['a.exp_avg', info],
+      ]),
+    },
+    state: { n },
+    rankState: { n },
+    description: null,
+  };
+}
+
+async function main(job: SaveJob): Promise<void> {
+  const { store, rank, size, dir, tag, first } = job;
+  const joined = await Job.join({ store, rank, worldSize: size, timeout: 20_000 });
+  const world = new StoreWorld(joined, { rank, size, name: `from ${first}`, timeout: 20_000 });
   for (let n = first; ; ++n) {
-    const tensors = ['a', 'b', 'c'].map((name) => {
-      const tensor = Tensor.from(new Float32Array(length).fill(n)).keep();
-      return { name, tensor };
-    });
-    await saveCheckpoint(dir, tag === 'each' ? `step${n}` : tag, {
-      modelTensors: tensors.slice(0, 1),
-      optimizerTensors: tensors.slice(1),
-      state: { n },
-      saveLatest: true,
-    });
-    for (const { tensor } of tensors) tensor.dispose();
+    const content = contentOf(job, n);
+    const target = { dir, tag: tag ?? `step${n}`, saveLatest: true };
+    await saveCheckpoint({ ...target, keepLast: tag === null ? 2 : undefined }, content, world);
+    for (const { tensor } of [...content.model, ...content.optimizer]) tensor.dispose();
     process.stdout.write(`${n}\n`);
   }
 }
 
-const [dir = '', tag = '', megabytes = '1', first = '0'] = process.argv.slice(2);
-main(dir, tag, Number(megabytes), Number(first)).catch((error) => {
+main(JSON.parse(process.argv[2] ?? '{}') as SaveJob).catch((error) => {
   process.stderr.write(`${error.code} ${error.message}\n`);
-  process.exitCode = 1;
+  process.exit(1);
 });

@@ -1,7 +1,7 @@
 // Reads a recorded model: weights, batch, and what PyTorch computed from them.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { SafetensorsFile } from '../../lib/checkpoint/safetensors.js';
+import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
 import { models } from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { Tensor } from '../../lib/tensor/index.js';

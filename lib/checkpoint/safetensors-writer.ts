@@ -1,0 +1,132 @@
+// Writing safetensors: tensors streamed to a file in order, with bounded memory beside them.
+import { Buffer } from '../runtime/buffer.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
+import { type HostRange, syncPath, writeFile } from '../runtime/file.js';
+import type { Tensor } from '../tensor/index.js';
+import { encodeHeader } from './header.js';
+import { isHost, passed, requireContiguous, STAGING_BYTES } from './staging.js';
+
+/** A tensor to save. */
+export interface TensorSource {
+  name: string;
+  dtype: DType;
+  /** In the file; the tensor itself may be a flat view. */
+  shape: readonly number[];
+  /**
+   * Its values: contiguous, on any device or in pinned memory. A function makes them when their turn has come; they
+   * are released once written.
+   */
+  values: Tensor | (() => Promise<Tensor>);
+}
+
+/** What a manifest remembers of a file. */
+export interface FileSum {
+  bytes: number;
+  /** CRC-32C of the whole file. */
+  crc32c: number;
+}
+
+/**
+ * Writes the tensors in the given order and returns when they are on disk. They must not change meanwhile. Throws
+ * DS_IO.
+ */
+export async function writeSafetensors(
+  path: string,
+  tensors: readonly TensorSource[],
+): Promise<FileSum> {
+  const writer = new Writer(path, encodeHeader(tensors).bytes);
+  try {
+    for (const { name, values } of tensors) {
+      const made = typeof values === 'function';
+      const tensor = made ? await values() : values;
+      try {
+        requireContiguous(name, tensor);
+        await writer.add(tensor);
+        if (made) await writer.drain();
+      } finally {
+        if (made) tensor.release();
+      }
+    }
+    return await writer.finish();
+  } finally {
+    await writer.dispose();
+  }
+}
+
+/**
+ * Host memory is written from where it is. Device memory passes through two staging buffers: one is filled while the
+ * other is being written.
+ */
+class Writer {
+  private ranges: HostRange[] = [];
+  private readonly staging: Buffer[] = [];
+  /** Which staging buffer is being filled, and how far. */
+  private filling = 0;
+  private used = 0;
+  private offset = 0;
+  private crc = 0;
+  private writing: Promise<void> = Promise.resolve();
+
+  constructor(
+    private readonly path: string,
+    private head: Uint8Array,
+  ) {}
+
+  async add(tensor: Tensor): Promise<void> {
+    const { buffer, bytes } = tensor;
+    const from = tensor.offset * dtypeSize(tensor.dtype);
+    if (isHost(buffer)) {
+      if (bytes > 0) this.ranges.push({ buffer, offset: from, bytes });
+      return;
+    }
+    for (let done = 0; done < bytes; ) {
+      this.staging[this.filling] ??= Buffer.allocatePinned(buffer.device, STAGING_BYTES);
+      const stage = this.staging[this.filling] as Buffer;
+      const count = Math.min(bytes - done, STAGING_BYTES - this.used);
+      const range = { to: this.used, from: from + done, bytes: count };
+      stage.copyFrom(buffer, range, buffer.device.compute);
+      this.ranges.push({ buffer: stage, offset: this.used, bytes: count });
+      this.used += count;
+      done += count;
+      if (this.used === STAGING_BYTES) await this.flush();
+    }
+  }
+
+  /** Resolves when everything added so far has been written. */
+  async drain(): Promise<void> {
+    await this.flush();
+    await this.writing;
+  }
+
+  async finish(): Promise<FileSum> {
+    await this.drain();
+    await syncPath(this.path);
+    return { bytes: this.offset, crc32c: this.crc };
+  }
+
+  /** Waits for the write under way, then starts the next. */
+  private async flush(): Promise<void> {
+    const stage = this.staging[this.filling];
+    if (stage) await passed(stage.device);
+    await this.writing;
+    this.writing = this.write(this.head, this.ranges);
+    this.writing.catch(() => {}); // Whoever awaits it next is told.
+    this.head = new Uint8Array(0);
+    this.ranges = [];
+    this.used = 0;
+    this.filling = 1 - this.filling;
+  }
+
+  private async write(head: Uint8Array, ranges: readonly HostRange[]): Promise<void> {
+    const { offset, crc } = this;
+    if (offset > 0 && ranges.length === 0) return;
+    this.crc = await writeFile(this.path, { offset, head, ranges, crc });
+    this.offset += head.length + ranges.reduce((sum, range) => sum + range.bytes, 0);
+  }
+
+  /** The staging memory outlives the write under way. */
+  async dispose(): Promise<void> {
+    await this.writing.catch(() => {});
+    for (const stage of this.staging) stage?.release();
+  }
+}

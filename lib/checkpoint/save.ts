@@ -1,0 +1,252 @@
+// Saving: the ranks agree on a tag and a folder, each writes its shards, rank 0 makes the whole appear.
+import { join } from 'node:path';
+
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { numel } from '../runtime/view.js';
+import { version } from '../version.js';
+import { abandon, begin, type Draft, draftFolder, publish } from './commit.js';
+import {
+  isCheckpointFile,
+  MODEL_FILE,
+  modelShardFile,
+  optimizerFile,
+  requireTag,
+} from './directory.js';
+import { fileInside } from './folder.js';
+import { type FileRecord, type Manifest, type TensorRecord, writeManifest } from './manifest.js';
+import { retain } from './retention.js';
+import { SafetensorsFile } from './safetensors-file.js';
+import { writeSafetensors } from './safetensors-writer.js';
+import {
+  entryName,
+  type Part,
+  parseEntryName,
+  requireNames,
+  requireWhole,
+  type Shard,
+  type TensorInfo,
+} from './shard.js';
+import { type CheckpointWorld, inUnison } from './world.js';
+
+/** What happens when ranks save under different tags; "Warn" and "Ignore" take rank 0's. */
+export type TagValidation = 'Warn' | 'Ignore' | 'Fail';
+
+export interface SaveTarget {
+  dir: string;
+  tag: string;
+  /** Whether `latest` is to name it. */
+  saveLatest: boolean;
+  /** Delete all but this many checkpoints of the folder afterwards. Default: none is deleted. */
+  keepLast?: number;
+  /** Default "Warn". */
+  tagValidation?: TagValidation;
+}
+
+/** What one rank saves. */
+export interface CheckpointContent {
+  /** Weights and buffers, or this rank's parts of them. */
+  model: readonly Shard[];
+  /** Whether every rank has parts of the weights, in a file of its own; else all are rank 0's. */
+  modelIsSharded: boolean;
+  optimizer: readonly Shard[];
+  /** Every tensor of all ranks by name; only rank 0's is read. */
+  catalog: { model: ReadonlyMap<string, TensorInfo>; optimizer: ReadonlyMap<string, TensorInfo> };
+  /** Anything JSON that all ranks share: counters, schedule; only rank 0's is kept. */
+  state: JsonObject;
+  /** Anything JSON of this rank alone: its generator. */
+  rankState: JsonObject;
+  /** How other libraries know the model; only rank 0's is kept. */
+  description: JsonObject | null;
+}
+
+/**
+ * A save that all ranks have begun. Exactly one write() or cancel() must follow. A crash at any moment leaves the
+ * previous checkpoint of the tag or the new one, complete.
+ */
+export class Save {
+  private constructor(
+    private readonly world: CheckpointWorld,
+    private readonly target: SaveTarget,
+    private readonly draft: Draft,
+  ) {}
+
+  /**
+   * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission), DS_CHECKPOINT (a bad tag,
+   * different tags under "Fail") or DS_COMM (a rank does not take part).
+   */
+  static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
+    const { dir } = target;
+    const proposals = await inUnison(world, 'saving a checkpoint', async () => {
+      requireTag(target.tag);
+      requireKeep(target.keepLast);
+      return target.tag;
+    });
+    const tag = agreeOnTag(proposals, target.tagValidation ?? 'Warn');
+    const [suffix] = await inUnison(world, 'making the folder', async () => {
+      return world.rank === 0 ? (await begin(dir, tag)).suffix : null;
+    });
+    return new Save(world, { ...target, tag }, { dir, tag, suffix: String(suffix) });
+  }
+
+  /** What the checkpoint will be called. */
+  get path(): string {
+    return join(this.target.dir, this.target.tag);
+  }
+
+  /**
+   * Writes this rank's shards, waits for the other ranks and commits. Tensors must not change until it settles.
+   * Resolves with the checkpoint's path. Rejects on all ranks when one fails: DS_IO (disk full), DS_CHECKPOINT
+   * (tensors that are missing, or given twice), DS_COMM (a rank does not come).
+   */
+  async write(content: CheckpointContent): Promise<string> {
+    const { world, draft, target } = this;
+    try {
+      const written = await inUnison(world, 'writing shards', async () => {
+        const files = (await this.writeShards(content)) as unknown as JsonObject[];
+        return { files, rankState: content.rankState };
+      });
+      await inUnison(world, 'committing the checkpoint', async () => {
+        if (world.rank !== 0) return null;
+        const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
+        const ranks = written.map(({ rankState }) => rankState as JsonObject);
+        await writeManifest(draftFolder(draft), await this.describe(content, files, ranks));
+        await publish(draft, target.saveLatest);
+        if (target.keepLast !== undefined) await retain(target.dir, target.keepLast, target.tag);
+        return null;
+      });
+      return this.path;
+    } catch (error) {
+      if (world.rank === 0) await abandon(draft);
+      throw error;
+    }
+  }
+
+  /** This rank will not write: the other ranks' write() rejects with `error`. */
+  async cancel(error: unknown): Promise<void> {
+    const { world, draft } = this;
+    const fail = () => Promise.reject(error);
+    await inUnison(world, 'writing shards', fail).catch(() => undefined);
+    if (world.rank === 0) await abandon(draft);
+  }
+
+  private async writeShards(content: CheckpointContent): Promise<FileRecord[]> {
+    const { rank } = this.world;
+    const { model, modelIsSharded, optimizer } = content;
+    const payloads: [string, readonly Shard[]][] = [[optimizerFile(rank), optimizer]];
+    if (modelIsSharded) payloads.push([modelShardFile(rank), model]);
+    else if (rank === 0) payloads.push([MODEL_FILE, model]);
+    const files: FileRecord[] = [];
+    for (const [name, shards] of payloads) {
+      requireNames(shards);
+      const sources = shards.map(sourceOf);
+      const sum = await writeSafetensors(join(draftFolder(this.draft), name), sources);
+      files.push({ name, ...sum });
+    }
+    return files;
+  }
+
+  /** Reads what the ranks have written: their files are there, and together they hold every tensor of the catalog. */
+  private async describe(
+    { catalog, state, description }: CheckpointContent,
+    files: readonly FileRecord[],
+    ranks: JsonObject[],
+  ): Promise<Manifest> {
+    const parts = { model: new Map<string, Part[]>(), optimizer: new Map<string, Part[]>() };
+    for (const [index, { name, bytes }] of files.entries()) {
+      const found = await fileInside(draftFolder(this.draft), name);
+      const file = await SafetensorsFile.open(found.path);
+      if (file.bytes !== bytes || !isCheckpointFile(name)) {
+        throw disagreement(found.path, `${bytes} bytes`, `${file.bytes}`);
+      }
+      const section = name.includes('_model_') ? 'model' : 'optimizer';
+      for (const entry of file.entries) {
+        const known = catalog[section];
+        const { name: tensor, from, to } = parseEntryName(entry.name);
+        const info = known.get(tensor);
+        const count = numel(entry.shape);
+        if (!info || info.dtype !== entry.dtype || (to ?? from + count) !== from + count) {
+          throw disagreement(
+            `${found.path}: ${entry.name}`,
+            'a tensor of this model',
+            'another one',
+          );
+        }
+        const list = parts[section].get(tensor) ?? [];
+        parts[section].set(tensor, list);
+        list.push([index, from, count]);
+      }
+    }
+    return {
+      ...{ library: version, savedAt: Date.now(), worldSize: this.world.size },
+      ...{ files, state, ranks, description },
+      model: recordsOf(catalog.model, parts.model),
+      optimizer: recordsOf(catalog.optimizer, parts.optimizer),
+    };
+  }
+}
+
+/** See Save: begins and writes. */
+export async function saveCheckpoint(
+  target: SaveTarget,
+  content: CheckpointContent,
+  world: CheckpointWorld,
+): Promise<string> {
+  return (await Save.begin(world, target)).write(content);
+}
+
+function recordsOf(
+  catalog: ReadonlyMap<string, TensorInfo>,
+  parts: ReadonlyMap<string, Part[]>,
+): Map<string, TensorRecord> {
+  return new Map(
+    Array.from(catalog, ([name, info]) => {
+      const whole = requireWhole(`save: ${name}`, info, parts.get(name) ?? []);
+      return [name, { ...info, parts: whole }];
+    }),
+  );
+}
+
+function sourceOf({ name, shape, from = 0, tensor }: Shard) {
+  const whole = numel(shape);
+  return {
+    name: entryName(name, from, tensor.numel, whole),
+    dtype: tensor.dtype,
+    shape: tensor.numel === whole ? shape : [tensor.numel],
+    values: tensor,
+  };
+}
+
+function agreeOnTag(proposals: readonly string[], validation: TagValidation): string {
+  const tag = proposals[0] as string;
+  const other = proposals.findIndex((proposal) => proposal !== tag);
+  if (other < 0 || validation === 'Ignore') return tag;
+  const found = `"${tag}" on rank 0 and "${proposals[other]}" on rank ${other}`;
+  if (validation === 'Fail') {
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: 'checkpoint tag',
+      expected: 'the same tag on every rank',
+      got: found,
+      hint: 'Or set checkpoint.tag_validation to "Warn" or "Ignore": then rank 0 decides.',
+    });
+  }
+  const text = `Ranks save under different tags, ${found}: rank 0's is used.`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
+  return tag;
+}
+
+function requireKeep(keepLast: number | undefined): void {
+  if (keepLast === undefined || (Number.isInteger(keepLast) && keepLast > 0)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'saveCheckpoint keepLast',
+    expected: 'a whole number from 1',
+    got: String(keepLast),
+  });
+}
+
+function disagreement(op: string, expected: string, got: string): DsError {
+  const hint = 'Do all ranks see the same folder, and have the same model?';
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
+}

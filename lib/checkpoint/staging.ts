@@ -1,0 +1,32 @@
+// What reading and writing share: where a tensor's bytes are, and when the device has caught up.
+import { DsError } from '../errors.js';
+import type { Buffer } from '../runtime/buffer.js';
+import type { Device } from '../runtime/device.js';
+import { Event } from '../runtime/stream.js';
+import type { Tensor } from '../tensor/index.js';
+
+/** Device memory passes through pinned memory in pieces of this size. */
+export const STAGING_BYTES = 32 * 2 ** 20;
+
+/** Whether the file engine can use the memory as it is. */
+export function isHost(buffer: Buffer): boolean {
+  return buffer.pinned || buffer.device.kind === 'cpu';
+}
+
+/** Resolves when the device's compute stream has passed this point. */
+export async function passed(device: Device): Promise<void> {
+  const event = new Event(device).record(device.compute);
+  await event.reached();
+  event.dispose();
+}
+
+/** Throws DS_SHAPE. */
+export function requireContiguous(name: string, tensor: Tensor): void {
+  if (tensor.isContiguous) return;
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op: `checkpoint tensor "${name}"`,
+    expected: 'a contiguous tensor',
+    got: `strides [${tensor.strides.join(', ')}]`,
+  });
+}

@@ -1,0 +1,72 @@
+// Verifying a checkpoint: every file read once by one of the ranks, and compared with what the manifest says of it.
+import { DsError } from '../errors.js';
+import { checksumFile } from '../runtime/file.js';
+import { numel } from '../runtime/view.js';
+import { fileInside } from './folder.js';
+import type { TensorEntry } from './header.js';
+import type { Manifest, TensorRecord } from './manifest.js';
+import { SafetensorsFile } from './safetensors-file.js';
+import { entryName } from './shard.js';
+import { type CheckpointWorld, inUnison } from './world.js';
+
+/**
+ * Reads every file once, file i on rank i modulo the world size. Throws DS_CHECKPOINT on all ranks, naming the file
+ * that is missing, of another size or checksum, or whose tensors are not those of the manifest.
+ */
+export async function verify(
+  world: CheckpointWorld,
+  folder: string,
+  manifest: Manifest,
+): Promise<void> {
+  await inUnison(world, 'verifying the checkpoint', async () => {
+    for (let i = world.rank; i < manifest.files.length; i += world.size) {
+      await verifyFile(folder, manifest, i);
+    }
+    return null;
+  });
+}
+
+async function verifyFile(folder: string, manifest: Manifest, index: number): Promise<void> {
+  const { name, bytes, crc32c } = manifest.files[index] as Manifest['files'][number];
+  const found = await fileInside(folder, name);
+  if (found.bytes !== bytes) throw damaged(found.path, `${bytes} bytes`, `${found.bytes}`);
+  const sum = await checksumFile(found.path);
+  if (sum !== crc32c) throw damaged(found.path, `checksum ${hex(crc32c)}`, hex(sum));
+  const file = await SafetensorsFile.open(found.path);
+  const entries = new Map(file.entries.map((entry) => [entry.name, entry]));
+  for (const records of [manifest.model, manifest.optimizer]) {
+    for (const [tensor, record] of records) {
+      for (const [at, from, count] of record.parts) {
+        if (at === index)
+          requireEntry({ path: found.path, entries }, tensor, record, [from, count]);
+      }
+    }
+  }
+}
+
+/** The entry that holds a part. Throws DS_CHECKPOINT when the file has not got it, or another one in its place. */
+export function requireEntry(
+  file: { path: string; entries: ReadonlyMap<string, TensorEntry> },
+  tensor: string,
+  { dtype, shape }: TensorRecord,
+  [from, count]: readonly [number, number],
+): TensorEntry {
+  const whole = numel(shape);
+  const name = entryName(tensor, from, count, whole);
+  const entry = file.entries.get(name);
+  const place = `${file.path}: ${name}`;
+  if (!entry) throw damaged(place, 'this tensor, as the manifest says', 'none');
+  const wanted = count === whole ? shape : [count];
+  if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
+  const got = `${entry.dtype} [${entry.shape.join(', ')}]`;
+  throw damaged(place, `${dtype} [${wanted.join(', ')}], as the manifest says`, got);
+}
+
+function hex(sum: number): string {
+  return sum.toString(16).padStart(8, '0');
+}
+
+function damaged(op: string, expected: string, got: string): DsError {
+  const hint = 'The checkpoint is damaged or incomplete: load another tag.';
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
+}

@@ -1,0 +1,139 @@
+// Saving and loading an engine: one at a time, in this call or beside training.
+import type { JsonObject } from '../../types/json.js';
+import {
+  type CheckpointContent,
+  type CheckpointWorld,
+  Save,
+  type SaveTarget,
+  type TagValidation,
+} from '../checkpoint/index.js';
+import type { Engine } from './engine.js';
+import { awaitWholeWeights, releaseShards } from './engine-shards.js';
+import { HostCopy } from './host-copy.js';
+import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
+import { contentOf } from './snapshot.js';
+
+export interface SaveOptions {
+  /** Default "global_step<N>". */
+  tag?: string;
+  /** Anything JSON; returned by load. */
+  clientState?: JsonObject;
+  /** Point `latest` at this checkpoint. Default true. */
+  saveLatest?: boolean;
+  /** Delete all but this many checkpoints of the folder, oldest first. Default: none is deleted. */
+  keepLast?: number;
+  /**
+   * Resolve as soon as the state has been copied to host memory; writing goes on beside training. Its end and its
+   * failure come with checkpointDone(), or the next save or load. Default false.
+   */
+  asynchronous?: boolean;
+}
+
+/** Every rank makes the same calls in the same order. */
+export class Checkpointer {
+  /** The asynchronous save under way, or the last one while its result has not been asked for. */
+  private pending: Promise<string> | null = null;
+  private settled = true;
+  private copy: HostCopy | null = null;
+  private closed = false;
+
+  constructor(
+    private readonly engine: Engine,
+    private readonly world: CheckpointWorld,
+  ) {}
+
+  /** See Engine.saveCheckpoint. */
+  async save(dir: string, options: SaveOptions): Promise<string> {
+    await this.done();
+    const { engine, world } = this;
+    engine.synchronize();
+    await engine.flushMonitors();
+    const save = await Save.begin(world, targetOf(engine, dir, options));
+    let content: CheckpointContent;
+    try {
+      awaitWholeWeights(engine);
+      content = contentOf(engine, options.clientState ?? {});
+    } catch (error) {
+      await save.cancel(error);
+      throw error;
+    }
+    if (options.asynchronous) return this.writeBeside(save, content);
+    try {
+      return await save.write(content);
+    } finally {
+      release(content);
+    }
+  }
+
+  /** See Engine.loadCheckpoint. */
+  async load(dir: string, options: LoadOptions): Promise<LoadedCheckpoint> {
+    await this.done();
+    this.engine.synchronize();
+    return restoreEngine(this.engine, dir, options, this.world);
+  }
+
+  /** See Engine.checkpointDone. */
+  async done(): Promise<string | null> {
+    const { pending } = this;
+    this.pending = null;
+    return pending;
+  }
+
+  /** A save under way is finished all the same; a failure that nobody asks for becomes a warning. */
+  close(): void {
+    this.closed = true;
+    this.pending?.catch(warn);
+    if (this.settled) this.freeCopy();
+  }
+
+  /** Returns the path that the checkpoint will have. */
+  private async writeBeside(save: Save, content: CheckpointContent): Promise<string> {
+    let model: CheckpointContent['model'];
+    let optimizer: CheckpointContent['optimizer'];
+    const { engine } = this;
+    try {
+      this.copy ??= new HostCopy(engine.device);
+      const copies = this.copy.take([...content.model, ...content.optimizer]);
+      model = copies.slice(0, content.model.length);
+      optimizer = copies.slice(content.model.length);
+      await this.copy.done();
+    } catch (error) {
+      await save.cancel(error);
+      throw error;
+    } finally {
+      release(content);
+    }
+    this.settled = false;
+    const written = save.write({ ...content, model, optimizer }).finally(() => {
+      release({ model, optimizer });
+      this.settled = true;
+      if (this.closed) this.freeCopy();
+    });
+    written.catch(() => {}); // Whoever asks for it next is told.
+    this.pending = written;
+    return save.path;
+  }
+
+  private freeCopy(): void {
+    this.copy?.dispose();
+    this.copy = null;
+  }
+}
+
+function release({ model, optimizer }: Pick<CheckpointContent, 'model' | 'optimizer'>): void {
+  releaseShards(model);
+  releaseShards(optimizer);
+}
+
+function targetOf(engine: Engine, dir: string, options: SaveOptions): SaveTarget {
+  const { tag = `global_step${engine.globalSteps}`, saveLatest = true, keepLast } = options;
+  const tagValidation: TagValidation = engine.config.checkpoint.tag_validation;
+  return { dir, tag, saveLatest, keepLast, tagValidation };
+}
+
+function warn(error: Error): void {
+  process.emitWarning(`An asynchronous checkpoint was not saved. ${error.message}`, {
+    type: 'DsWarning',
+    code: 'DS_CHECKPOINT',
+  });
+}

@@ -1,0 +1,134 @@
+// The ranks of a job as a checkpoint's world: they exchange JSON through the job's key-value store.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { CheckpointWorld } from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+
+/** What is needed of a job's store. */
+export interface TextStore {
+  set(key: string, value: string): Promise<void>;
+  /** Waits for the key; rejects with DS_COMM, got "no such key", after `timeout` milliseconds. */
+  get(key: string, timeout: number): Promise<string>;
+  delete(key: string): Promise<boolean>;
+}
+
+export interface StoreWorldOptions {
+  rank: number;
+  size: number;
+  /** What sets these exchanges apart from others in the store; the same on every rank. */
+  name: string;
+  /** Milliseconds until the other ranks must have come. */
+  timeout: number;
+}
+
+/** The store's limit on one value is 4 MiB of bytes. */
+const CHUNK = 2 ** 20;
+/** Requests of one process wait for each other: none of them may wait for long. */
+const PATIENCE_MS = 50;
+
+/**
+ * Collectives need no part in this: a save that runs beside training disturbs no order of theirs. Every rank makes the
+ * same exchanges in the same order.
+ */
+export class StoreWorld implements CheckpointWorld {
+  readonly rank: number;
+  readonly size: number;
+  private round = 0;
+  /** Keys of this rank that some rank may still have to read, by round. */
+  private readonly kept: string[][] = [];
+
+  constructor(
+    private readonly store: TextStore,
+    private readonly options: StoreWorldOptions,
+  ) {
+    this.rank = options.rank;
+    this.size = options.size;
+  }
+
+  async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
+    const round = this.round++;
+    await this.tell(round, { label, value });
+    const deadline = Date.now() + this.options.timeout;
+    const said: (JsonObject | null)[] = [];
+    for (let rank = 0; rank < this.size; ++rank) {
+      said.push(rank === this.rank ? { label, value } : await this.ask(round, rank, deadline));
+    }
+    const missing = said.flatMap((one, rank) => (one === null ? [rank] : []));
+    if (missing.length > 0) throw absent(label, missing, this.options.timeout);
+    const other = said.findIndex((one) => one?.label !== label);
+    if (other >= 0) throw elsewhere(label, other, String(said[other]?.label));
+    await this.forget(round - 1);
+    return said.map((one) => one?.value as JsonValue);
+  }
+
+  private async tell(round: number, message: JsonObject): Promise<void> {
+    const text = JSON.stringify(message).replace(/[^ -~]/g, escaped);
+    const key = this.key(round, this.rank);
+    const keys = [key];
+    for (let i = 1; i * CHUNK < text.length; ++i) {
+      keys.push(`${key}/${i}`);
+      await this.store.set(`${key}/${i}`, text.slice(i * CHUNK, (i + 1) * CHUNK));
+    }
+    await this.store.set(key, `${keys.length}:${text.slice(0, CHUNK)}`);
+    this.kept[round] = keys;
+  }
+
+  private async ask(round: number, rank: number, deadline: number): Promise<JsonObject | null> {
+    const key = this.key(round, rank);
+    const first = await this.awaitKey(key, deadline);
+    if (first === null) return null;
+    const colon = first.indexOf(':');
+    const texts = [first.slice(colon + 1)];
+    for (let i = 1; i < Number(first.slice(0, colon)); ++i) {
+      texts.push(await this.store.get(`${key}/${i}`, PATIENCE_MS));
+    }
+    return JSON.parse(texts.join('')) as JsonObject;
+  }
+
+  private async awaitKey(key: string, deadline: number): Promise<string | null> {
+    for (let wait = 0; ; wait = Math.min(wait + 1, 20)) {
+      try {
+        return await this.store.get(key, Math.min(wait, PATIENCE_MS));
+      } catch (error) {
+        if (!(error instanceof DsError && error.got === 'no such key')) throw error;
+      }
+      if (Date.now() >= deadline) return null;
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+  }
+
+  /** Whoever is in a round has read all of the round before the last one. */
+  private async forget(round: number): Promise<void> {
+    for (const key of this.kept[round] ?? []) await this.store.delete(key);
+    delete this.kept[round];
+  }
+
+  private key(round: number, rank: number): string {
+    return `${this.options.name}/${round}/${rank}`;
+  }
+}
+
+/** ASCII only: a chunk then has as many bytes as characters, and no character lies in two. */
+function escaped(unit: string): string {
+  return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
+}
+
+function absent(label: string, ranks: readonly number[], timeout: number): DsError {
+  const who = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(', ')}`;
+  return new DsError({
+    code: 'DS_COMM',
+    op: label,
+    expected: `every rank within ${timeout / 1000} s`,
+    got: `nothing from ${who}`,
+    hint: 'Every rank must call saveCheckpoint and loadCheckpoint, not rank 0 alone.',
+  });
+}
+
+function elsewhere(label: string, rank: number, other: string): DsError {
+  return new DsError({
+    code: 'DS_COMM',
+    op: label,
+    expected: 'the same call on every rank',
+    got: `"${other}" on rank ${rank}`,
+    hint: 'Every rank must save and load the same checkpoints in the same order.',
+  });
+}

@@ -1,0 +1,95 @@
+// A trained tiny engine seen as one rank of a stage: real units, partitions and state, without collectives.
+import { type Engine, initialize, seed } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import type { Tensor } from '../../lib/tensor/index.js';
+import type { Range } from '../../lib/zero/layout.js';
+import { Partition } from '../../lib/zero/partition.js';
+import type { Placement } from '../../lib/zero/placement.js';
+import type { Stage } from '../../lib/zero/stage.js';
+import { sliceFlat, type Unit } from '../../lib/zero/unit.js';
+import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
+
+export interface Place {
+  stage: number;
+  rank: number;
+  size: number;
+}
+
+/** An engine of one rank in mixed precision, after `steps` steps, with a frozen parameter. */
+export async function tinyEngine(from: number, steps: number): Promise<Engine> {
+  seed(from);
+  const model = tinyModel({ dropout: 0.1 });
+  for (const [name, parameter] of model.namedParameters()) {
+    if (/wpe/.test(name)) parameter.requireGrad(false);
+  }
+  const config = tinyConfig({ precision: 'bf16', offload: false });
+  const { engine } = await initialize({ model, config, device: cpu() });
+  trainTiny(engine, 0, steps);
+  engine.synchronize();
+  return engine;
+}
+
+/** What rank `place.rank` of `place.size` would be: it sees its part of the units, cut anywhere. */
+export function partitioned(engine: Engine, place: Place): Engine {
+  const { parts } = engine;
+  const whole = new Map(parts.stage.partitions.map((partition) => [partition.unit, partition]));
+  const partitions = Array.from(whole.keys(), (unit) => cut(unit, place));
+  const stage = {
+    rank: place.rank,
+    worldSize: place.size,
+    partitions,
+    acquire() {},
+    publish() {},
+  } as unknown as Stage;
+  const placement = {
+    stateOf(partition: Partition, piece, name: string): Tensor {
+      const offset = piece.offset + partition.range.offset;
+      return parts.placement.stateOf(
+        whole.get(partition.unit) as Partition,
+        { ...piece, offset },
+        name,
+      );
+    },
+    awaitWeights() {},
+    refresh({ unit }: Partition) {
+      parts.placement.refresh(whole.get(unit) as Partition);
+    },
+  } as Pick<Placement, 'stateOf' | 'awaitWeights' | 'refresh'> as Placement;
+  return Object.create(engine, {
+    parts: { value: { ...parts, stage, placement } },
+    zeroOptimizationStage: { value: () => place.stage },
+  }) as Engine;
+}
+
+function cut(unit: Unit, { stage, rank, size }: Place): Partition {
+  const { numel } = unit.layout;
+  const border = (n: number): number => Math.floor((numel * n) / size);
+  const share: Range = { offset: border(rank), numel: border(rank + 1) - border(rank) };
+  if (stage > 0) return new Partition(unit, share, sliceFlat(unit.weights, share));
+  return new Partition(unit, { offset: 0, numel }, unit.weights.retain(), share);
+}
+
+/** Every piece of state that the rank holds, and every weight and buffer, as raw bits by name. */
+export function stateBits(engine: Engine): Record<string, string> {
+  const { stage, placement, optimizer } = engine.parts;
+  const bits: Record<string, string> = {};
+  for (const partition of stage.partitions) {
+    for (const piece of partition.pieces) {
+      for (const state of ['master', ...Object.keys(optimizer.initialState(piece.slot.group))]) {
+        const tensor = placement.stateOf(partition, piece, state);
+        bits[`${piece.slot.name} ${state} from ${piece.from}`] = rawBits(tensor);
+        tensor.release();
+      }
+    }
+  }
+  for (const [name, tensor] of engine.module.namedParameters()) {
+    if (!tensor.requiresGrad || engine.parts.stage.worldSize === 1) bits[name] = rawBits(tensor);
+  }
+  for (const [name, tensor] of engine.module.namedBuffers()) bits[name] = rawBits(tensor);
+  return bits;
+}
+
+function rawBits(tensor: Tensor): string {
+  const raw = tensor.toRaw();
+  return Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString('base64');
+}

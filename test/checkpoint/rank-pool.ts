@@ -1,0 +1,70 @@
+// Processes that take commands as the ranks of worlds of any size, started once for many tests.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+
+import { StoreServer } from '../../lib/runtime/process-group.js';
+import type { Answer, Command } from './rank-process.js';
+
+const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
+const LIMIT_MS = 50_000;
+
+export class RankPool {
+  private commands = 0;
+
+  private constructor(
+    private readonly server: StoreServer,
+    private readonly children: readonly ChildProcess[],
+  ) {}
+
+  static async start(size: number): Promise<RankPool> {
+    const at = { host: '127.0.0.1', secret: 'of this test' };
+    const server = new StoreServer({ ...at, port: 0 });
+    const store = { ...at, port: server.port };
+    const children = Array.from({ length: size }, (_, rank) =>
+      spawn(
+        process.execPath,
+        ['-r', HOOK, join(__dirname, 'rank-process.ts'), JSON.stringify([store, rank, size])],
+        {
+          stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+          env: { ...process.env, DS_NUM_THREADS: '1' },
+        },
+      ),
+    );
+    const pool = new RankPool(server, children);
+    await Promise.all(children.map(answerOf));
+    return pool;
+  }
+
+  /** Has ranks 0 to `size` - 1 of a world obey `command`, each with what `own` adds; null keeps one out. */
+  async run(
+    size: number,
+    stage: number,
+    command: Pick<Command, 'what' | 'dir' | 'tag'>,
+    own: (rank: number) => Partial<Command> | null = () => ({}),
+  ): Promise<(Answer | null)[]> {
+    const name = `test/${this.commands++}`;
+    return Promise.all(
+      this.children.slice(0, size).map(async (child, rank) => {
+        const more = own(rank);
+        if (!more) return null;
+        child.send({ name, place: { stage, rank, size }, ...command, ...more });
+        return answerOf(child);
+      }),
+    );
+  }
+
+  stop(): void {
+    for (const child of this.children) child.kill('SIGKILL');
+    this.server.stop();
+  }
+}
+
+function answerOf(child: ChildProcess): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error('a rank does not answer')), LIMIT_MS);
+    child.once('message', (answer: Answer) => {
+      clearTimeout(timer);
+      resolve(answer);
+    });
+  });
+}

@@ -1,0 +1,89 @@
+// One of several processes that save and load checkpoints together, commanded by a test over IPC.
+import assert from 'node:assert/strict';
+
+import { saveCheckpoint } from '../../lib/checkpoint/index.js';
+import { restoreEngine } from '../../lib/engine/restore.js';
+import { contentOf } from '../../lib/engine/snapshot.js';
+import { StoreWorld } from '../../lib/engine/store-world.js';
+import type { Engine } from '../../lib/index.js';
+import { Job, type StoreAddress } from '../../lib/runtime/process-group.js';
+import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
+import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
+
+export interface Command {
+  what: 'save' | 'load' | 'bits';
+  /** Sets its exchanges apart. */
+  name: string;
+  place: Place;
+  dir: string;
+  tag: string;
+  tagValidation?: 'Warn' | 'Ignore' | 'Fail';
+  keepLast?: number;
+  /** Milliseconds. */
+  timeout?: number;
+}
+
+export interface Answer {
+  error?: { code: string; message: string };
+  /** Milliseconds that it took. */
+  elapsed?: number;
+}
+
+const STEPS = 3;
+let reference: Engine;
+let job: Job;
+
+function worldOf({ name, place, timeout = 20_000 }: Command): StoreWorld {
+  return new StoreWorld(job, { rank: place.rank, size: place.size, name, timeout });
+}
+
+/** Saves this rank's part of the trained engine. */
+async function save(command: Command): Promise<void> {
+  const { place, dir, tag, tagValidation, keepLast } = command;
+  const engine = partitioned(reference, place);
+  setRandomState({ seed: 100 + place.rank, offset: 7 });
+  const content = contentOf(engine, { note: 'client' });
+  const target = { dir, tag, saveLatest: true, tagValidation, keepLast };
+  await saveCheckpoint(target, content, worldOf(command));
+}
+
+/** Loads into an engine in another state, and compares all that this rank then has. */
+async function load(command: Command): Promise<void> {
+  const { place, dir, tag } = command;
+  const fresh = await tinyEngine(77, 1);
+  const engine = partitioned(fresh, place);
+  const expected = stateBits(partitioned(reference, place));
+  assert.notDeepEqual(stateBits(engine), expected);
+  const { clientState } = await restoreEngine(engine, dir, { tag }, worldOf(command));
+  assert.deepEqual(stateBits(engine), expected);
+  assert.deepEqual(clientState, { note: 'client' });
+  assert.deepEqual(engine.progress, reference.progress);
+  assert.deepEqual(
+    engine.optimizer.groups.map(({ lr }) => lr),
+    reference.optimizer.groups.map(({ lr }) => lr),
+  );
+  assert.equal(getRandomState().offset, 7);
+  fresh.destroy();
+}
+
+async function obey(command: Command): Promise<Answer> {
+  const begin = performance.now();
+  try {
+    await (command.what === 'save' ? save(command) : load(command));
+    return { elapsed: performance.now() - begin };
+  } catch (error) {
+    const { code, message } = error as { code: string; message: string };
+    return { error: { code, message }, elapsed: performance.now() - begin };
+  }
+}
+
+async function main(store: StoreAddress, rank: number, worldSize: number): Promise<void> {
+  job = await Job.join({ store, rank, worldSize, timeout: 50_000 });
+  reference = await tinyEngine(1234, STEPS);
+  process.on('message', async (command: Command) => process.send?.(await obey(command)));
+  process.on('disconnect', () => process.exit());
+  process.send?.({});
+}
+
+const [store, rank, worldSize] = JSON.parse(process.argv[2] ?? '[]');
+main(store, rank, worldSize);

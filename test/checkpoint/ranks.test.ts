@@ -1,0 +1,146 @@
+// Checkpoints of several processes: any number of ranks and any stage reads what any other has saved.
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { RankPool } from './rank-pool.js';
+
+let pool: RankPool;
+let dir: string;
+beforeAll(async () => {
+  pool = await RankPool.start(4);
+});
+afterAll(() => pool.stop());
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-ranks-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+function refusal(message: RegExp, code = 'DS_CHECKPOINT') {
+  return expect.objectContaining({ code, message: expect.stringMatching(message) });
+}
+
+/** Errors by rank, null where there was none. */
+async function run(...args: Parameters<RankPool['run']>) {
+  const answers = await pool.run(...args);
+  return answers.map((answer) => answer?.error ?? null);
+}
+
+const fine = (size: number) => new Array(size).fill(null);
+
+const SIZES = [1, 2, 3, 4];
+
+describe.each([0, 1, 3])('saved at stage %d', (stage) => {
+  test.each(SIZES)(
+    'by %d ranks: loaded by 1 to 4 at stages 0, 2 and 3, bit for bit',
+    async (size) => {
+      const tag = 't';
+      expect(await run(size, stage, { what: 'save', dir, tag })).toEqual(fine(size));
+      for (const readers of SIZES) {
+        for (const other of [0, 2, 3]) {
+          const errors = await run(readers, other, { what: 'load', dir, tag });
+          expect({ readers, other, errors }).toEqual({ readers, other, errors: fine(readers) });
+        }
+      }
+    },
+  );
+});
+
+test.each([0, 1, 3])(
+  'stage %d: files are those of DeepSpeed, and no byte of state is there twice',
+  async (stage) => {
+    const bytes = async (size: number) => {
+      const tag = `of${size}`;
+      await run(size, stage, { what: 'save', dir, tag });
+      const names = readdirSync(join(dir, tag)).sort();
+      const state = names.filter((name) => /optim/.test(name));
+      const weights = names.filter((name) => /model/.test(name));
+      const ranks = Array.from({ length: size }, (_, rank) => `zero_pp_rank_${rank}_mp_rank_00`);
+      expect(state).toEqual(ranks.map((rank) => `${rank}_optim_states.safetensors`));
+      const one = ['mp_rank_00_model_states.safetensors'];
+      const each = ranks.map((rank) => `${rank}_model_states.safetensors`);
+      expect(weights).toEqual(stage === 3 ? each : one);
+      return state.map(
+        (name) => statSync(join(dir, tag, name)).size - headerBytes(join(dir, tag, name)),
+      );
+    };
+    const [alone] = (await bytes(1)) as [number];
+    const shares = await bytes(3);
+    expect(shares.reduce((a, b) => a + b)).toBe(alone);
+    for (const share of shares) expect(Math.abs(share - alone / 3)).toBeLessThan(0.02 * alone);
+  },
+);
+
+function headerBytes(path: string): number {
+  return 8 + Number(readFileSync(path).readBigUInt64LE(0));
+}
+
+describe('disagreement', () => {
+  const tagOf = (rank: number) => ({ tag: rank === 1 ? 'other' : 't' });
+
+  test('different tags under Fail: refused on every rank, nothing is left', async () => {
+    const own = (rank: number) => ({ ...tagOf(rank), tagValidation: 'Fail' as const });
+    const errors = await run(3, 1, { what: 'save', dir, tag: '' }, own);
+    for (const error of errors) {
+      expect(error).toEqual(
+        refusal(/same tag on every rank, got "t" on rank 0 and "other" on rank 1/),
+      );
+    }
+    expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test('different tags under Ignore: rank 0 decides', async () => {
+    const own = (rank: number) => ({ ...tagOf(rank), tagValidation: 'Ignore' as const });
+    expect(await run(3, 1, { what: 'save', dir, tag: '' }, own)).toEqual(fine(3));
+    expect(readdirSync(dir).sort()).toEqual(['latest', 't']);
+  });
+
+  test('a save on some ranks only: the error names those that are missing', async () => {
+    const own = (rank: number) => (rank === 0 || rank === 2 ? { timeout: 300 } : null);
+    const errors = await run(4, 1, { what: 'save', dir, tag: 't' }, own);
+    for (const rank of [0, 2]) {
+      expect(errors[rank]).toEqual(
+        refusal(/every rank within 0.3 s, got nothing from ranks 1, 3/, 'DS_COMM'),
+      );
+    }
+    expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test('one rank saves while another loads', async () => {
+    const own = (rank: number) => ({ what: rank === 0 ? ('save' as const) : ('load' as const) });
+    const errors = await run(2, 1, { what: 'save', dir, tag: 't' }, own);
+    for (const error of errors)
+      expect(error).toEqual(refusal(/same call on every rank/, 'DS_COMM'));
+  });
+
+  test('a rank that cannot write fails all of them, and the old checkpoint stays', async () => {
+    expect(await run(2, 1, { what: 'save', dir, tag: 't' })).toEqual(fine(2));
+    const before = readdirSync(join(dir, 't'));
+    const file = join(dir, 'file');
+    writeFileSync(file, '');
+    const own = (rank: number) => ({ dir: rank === 1 ? join(file, 'below') : dir });
+    const errors = await run(2, 1, { what: 'save', dir, tag: 't' }, own);
+    expect(errors[1]).toEqual(refusal(/Not a directory/, 'DS_IO'));
+    expect(errors[0]).toEqual(refusal(/writing shards on rank 1: .*Not a directory/));
+    expect(readdirSync(dir).sort()).toEqual(['file', 'latest', 't']);
+    expect(readdirSync(join(dir, 't'))).toEqual(before);
+    expect(await run(3, 0, { what: 'load', dir, tag: 't' })).toEqual(fine(3));
+  });
+});
+
+test('one flipped byte in any file of three ranks is found by all that load, and the file is named', async () => {
+  await run(3, 3, { what: 'save', dir, tag: 't' });
+  for (const name of readdirSync(join(dir, 't'))) {
+    const path = join(dir, 't', name);
+    const bytes = readFileSync(path);
+    const damaged = Buffer.from(bytes);
+    const at = Math.floor(bytes.length * 0.7);
+    damaged[at] = (damaged[at] as number) ^ 1;
+    writeFileSync(path, damaged);
+    for (const error of await run(2, 1, { what: 'load', dir, tag: 't' })) {
+      expect(error).toEqual(refusal(new RegExp(name)));
+    }
+    writeFileSync(path, bytes);
+  }
+  expect(await run(2, 1, { what: 'load', dir, tag: 't' })).toEqual(fine(2));
+});
