@@ -1,4 +1,5 @@
-// AdamW over a flat range, on the device and on host threads: bytes moved per second (28 B per parameter).
+// An optimizer's update over a flat range, on the device and on host threads: bytes moved per second.
+import { DsError } from '../lib/errors.js';
 import { Buffer } from '../lib/runtime/buffer.js';
 import { type Device, device as findDevice, setThreads, threads } from '../lib/runtime/device.js';
 import type { DType } from '../lib/runtime/dtype.js';
@@ -8,29 +9,70 @@ import { Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
 
-const bytesPerParameter = 28; // f32 master, m and v read and written, bf16 gradient in, bf16 weight out
+/** A fused update: the names of its f32 states, its settings and its two entries. */
+interface Rule {
+  states: readonly string[];
+  settings: object;
+  run(args: never): void;
+  runOnHost(args: never, stream: Stream): void;
+}
+
+const lr = 1e-4;
+const decay = { lr, weightDecay: 0.1 };
+const sgd = { momentum: 0.9, dampening: 0, nesterov: false, first: false, ...decay };
+const sgdEntries = { run: kernels.sgd, runOnHost: kernels.sgdOnHost };
+
+const rules: Readonly<Record<string, Rule>> = {
+  adamw: {
+    states: ['m', 'v'],
+    settings: {
+      ...decay,
+      beta1: 0.9,
+      beta2: 0.999,
+      eps: 1e-8,
+      correction1: 0.5,
+      correction2: 0.5,
+      decoupled: true,
+    },
+    run: kernels.adamW,
+    runOnHost: kernels.adamWOnHost,
+  },
+  lion: {
+    states: ['m'],
+    settings: { ...decay, beta1: 0.9, beta2: 0.99 },
+    run: kernels.lion,
+    runOnHost: kernels.lionOnHost,
+  },
+  adagrad: {
+    states: ['sum'],
+    settings: { ...decay, eps: 1e-10 },
+    run: kernels.adagrad,
+    runOnHost: kernels.adagradOnHost,
+  },
+  momentum: { states: ['momentumBuffer'], settings: sgd, ...sgdEntries },
+  sgd: { states: [], settings: { ...sgd, momentumBuffer: null }, ...sgdEntries },
+};
+
+/** f32 master and states read and written, bf16 gradient in, bf16 weight out. */
+const bytesPerParameter = ({ states }: Rule): number => 8 * (1 + states.length) + 4;
 
 type Make = (dtype: DType, n: number) => Tensor;
 
-function argumentsFor(make: Make, n: number): kernels.AdamWArgs {
+interface Operands {
+  /** The master weights and the states. */
+  values: Tensor[];
+  grad: Tensor;
+  /** What the rule's entries take. */
+  args: never;
+}
+
+function operandsOf({ states, settings }: Rule, make: Make, n: number): Operands {
   const control = make('f32', 4);
   control.buffer.write(0, new Float32Array([1, 1, 1, 1]));
-  return {
-    master: make('f32', n),
-    m: make('f32', n),
-    v: make('f32', n),
-    grad: make('bf16', n),
-    weight: make('bf16', n),
-    control,
-    lr: 1e-4,
-    beta1: 0.9,
-    beta2: 0.999,
-    eps: 1e-8,
-    weightDecay: 0.1,
-    correction1: 0.5,
-    correction2: 0.5,
-    decoupled: true,
-  };
+  const values = Object.fromEntries(['master', ...states].map((name) => [name, make('f32', n)]));
+  const grad = make('bf16', n);
+  const args = { ...settings, ...values, grad, weight: make('bf16', n), control };
+  return { values: Object.values(values), grad, args: args as never };
 }
 
 function timed(run: () => void, repeats = 7): number {
@@ -43,11 +85,11 @@ function timed(run: () => void, repeats = 7): number {
   return median(samples.slice(1));
 }
 
-function onHost(device: Device, n: number, counts: readonly number[]): object[] {
+function onHost(rule: Rule, device: Device, n: number, counts: readonly number[]): object[] {
   const make: Make = (dtype, size) =>
     new Tensor(Buffer.allocatePinned(device, size * (dtype === 'f32' ? 4 : 2)), dtype, [size]);
-  const args = argumentsFor(make, n);
-  for (const tensor of [args.master, args.m, args.v, args.grad]) {
+  const { values, grad, args } = operandsOf(rule, make, n);
+  for (const tensor of [...values, grad]) {
     const noise = tensor.dtype === 'f32' ? new Float32Array(1 << 20) : new Uint16Array(1 << 20);
     for (let i = 0; i < noise.length; ++i) {
       noise[i] = tensor.dtype === 'f32' ? Math.random() * 0.01 + 1e-6 : 0x3c00 + (i % 255);
@@ -61,30 +103,46 @@ function onHost(device: Device, n: number, counts: readonly number[]): object[] 
   const rows = counts.map((count) => {
     setThreads(count);
     const ms = timed(() => {
-      kernels.adamWOnHost(args, stream);
+      rule.runOnHost(args, stream);
       stream.synchronize();
     });
-    return { threads: count, ms, gb_per_s: (bytesPerParameter * n) / ms / 1e6 };
+    return { threads: count, ms, gb_per_s: (bytesPerParameter(rule) * n) / ms / 1e6 };
   });
   setThreads(restore);
   return rows;
 }
 
-/** --n elements (default 2^24 on the CPU, 2^28 beside a GPU), --threads 1,2,... */
+/**
+ * --rule adamw (default), lion, adagrad, momentum or sgd; --n elements (default 2^24 on the CPU, 2^28 beside a GPU);
+ * --threads 1,2,...
+ */
 export function adamBench(options: Options): object {
+  const rule = ruleOf(options.rule ?? 'adamw');
   const device = findDevice(options.device ?? 'auto');
   const n = Number(options.n ?? (device.kind === 'cpu' ? 2 ** 24 : 2 ** 28));
   const counts = (options.threads ?? String(threads())).split(',').map(Number);
-  const host = onHost(device, n, counts);
+  const host = onHost(rule, device, n, counts);
   if (device.kind === 'cpu') return { n, host };
-  const args = argumentsFor((dtype, size) => Tensor.empty([size], dtype, device), n);
-  for (const tensor of [args.master, args.m, args.v]) {
-    kernels.randomUniform({ out: tensor, low: 1e-6, high: 0.01, seed: 1, offset: 1 });
+  const make: Make = (dtype, size) => Tensor.empty([size], dtype, device);
+  const { values, grad, args } = operandsOf(rule, make, n);
+  for (const out of values) {
+    kernels.randomUniform({ out, low: 1e-6, high: 0.01, seed: 1, offset: 1 });
   }
-  kernels.randomNormal({ out: args.grad, mean: 0, stddev: 1, seed: 2, offset: 1 });
+  kernels.randomNormal({ out: grad, mean: 0, stddev: 1, seed: 2, offset: 1 });
   const ms = timed(() => {
-    kernels.adamW(args);
+    rule.run(args);
     device.synchronize();
   }, 20);
-  return { n, host, device: { ms, tb_per_s: (bytesPerParameter * n) / ms / 1e9 } };
+  return { n, host, device: { ms, tb_per_s: (bytesPerParameter(rule) * n) / ms / 1e9 } };
+}
+
+function ruleOf(name: string): Rule {
+  const rule = rules[name];
+  if (rule) return rule;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'bench adam --rule',
+    expected: Object.keys(rules).join(', '),
+    got: name,
+  });
 }
