@@ -115,6 +115,16 @@ export async function initDistributed(options: InitOptions = {}): Promise<Distri
   }
 }
 
+/**
+ * The job of several ranks that this process belongs to: the one joined before, or the one that a launcher's
+ * environment describes. Null for a process alone. Rejects as initDistributed().
+ */
+export async function joinLaunched(options: InitOptions = {}): Promise<Distributed | null> {
+  const isLaunched = Number(jobEnvironment().worldSize ?? 1) > 1;
+  const job = current ?? (isLaunched ? await initDistributed(options) : null);
+  return job && job.worldSize > 1 ? job : null;
+}
+
 /** What groups are opened with; without a job there is only this rank. */
 interface Network {
   job: Job | null;

@@ -5,5 +5,11 @@ export {
   type CommsLoggerOptions,
   type CommsTotal,
 } from './comms-logger.js';
-export { Distributed, distributed, type InitOptions, initDistributed } from './distributed.js';
+export {
+  Distributed,
+  distributed,
+  type InitOptions,
+  initDistributed,
+  joinLaunched,
+} from './distributed.js';
 export { type CollectiveOptions, ProcessGroup, type ReduceOp, Work } from './process-group.js';

@@ -1,5 +1,6 @@
 // The composition root: turns a resolved configuration into the engine's parts. Nobody else branches on it.
 import type { ResolvedConfig } from '../../types/config.js';
+import type { Distributed } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Monitor } from '../monitor/index.js';
 import type { Module } from '../nn/module.js';
@@ -11,17 +12,18 @@ import type { LrSchedule } from '../optim/schedule.js';
 import { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
-import type { Tensor } from '../tensor/index.js';
+import { checkpointing, type Tensor } from '../tensor/index.js';
 import { adoptModel } from '../zero/adopt.js';
 import { OffloadPlacement } from '../zero/offload.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
-import { SingleRank } from '../zero/single-rank.js';
 import { SpeculativeOffload } from '../zero/speculative-offload.js';
+import type { Stage } from '../zero/stage.js';
 import { Unit, type UnitOptions, type UnitParameter } from '../zero/unit.js';
 import { managed, unmanaged } from './accumulation.js';
 import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
+import { buildStage } from './build-stage.js';
 import { checkpointWorld } from './checkpoint-world.js';
 import { describeState } from './dump-state.js';
 import { Engine, type EngineParts } from './engine.js';
@@ -36,12 +38,14 @@ export interface Clients {
   optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
   /** One schedule for all groups, or a function that gives one, or one per group. */
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
+  /** The job whose ranks train together. Default: what initDistributed() has joined, else this process alone. */
+  distributed?: Distributed | null;
   /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
   monitors?: readonly Monitor[];
 }
 
 /**
- * Builds the engine for one process. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are
+ * Builds this rank's engine. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are
  * wrong, DS_IO when a monitor cannot write.
  */
 export function buildEngine(
@@ -50,11 +54,15 @@ export function buildEngine(
   device: Device,
   clients: Clients = {},
 ): Engine {
+  checkpointing.configureFromSection(config.activation_checkpointing);
   const optimizer = findOptimizer(module, config, clients);
-  const observers = buildObservers(config, clients.monitors ?? []);
+  const job = clients.distributed ?? null;
+  const isFirst = !job || job.rank === 0;
+  const observers = isFirst ? buildObservers(config, clients.monitors ?? []) : [];
   module.moveBuffers(device);
   const units = buildUnits(module, optimizer.groups, { dtype: weightDType(config), device });
-  const stage = new SingleRank(units);
+  const stage = buildStage(config, units, device, job?.world ?? null);
+  shareUntrained(module, stage);
   const placement = buildPlacement(config, optimizer, device);
   adoptModel(stage, placement);
   const control = new StepControl(device, stage, {
@@ -78,13 +86,21 @@ export function buildEngine(
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps,
     },
+    localRank: job?.localRank ?? 0,
     accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
     timer: buildTimer(config, { module, device, units, placement }),
     observers,
     world: checkpointWorld(stage),
   };
-  if (config.dump_state) process.stdout.write(`${describeState(parts)}\n`);
+  if (config.dump_state && isFirst) process.stdout.write(`${describeState(parts)}\n`);
   return new Engine(parts);
+}
+
+/** Parameters without gradient and buffers are rank 0's everywhere. */
+function shareUntrained(module: Module, stage: Stage): void {
+  const frozen = module.parameters().filter(({ requiresGrad }) => !requiresGrad);
+  const buffers = Array.from(module.namedBuffers(), ([, buffer]) => buffer);
+  for (const tensor of [...frozen, ...buffers]) stage.broadcast(tensor);
 }
 
 function findOptimizer(

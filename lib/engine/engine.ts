@@ -21,6 +21,7 @@ import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './pha
 import type { LoadedCheckpoint, LoadOptions } from './restore.js';
 import type { Stateful } from './stateful.js';
 import type { StepControl, Verdict } from './step-control.js';
+import { attachUnit } from './unit-hooks.js';
 
 /** Everything the engine is made of; build.ts puts it together. */
 export interface EngineParts {
@@ -36,6 +37,8 @@ export interface EngineParts {
   scaler: LossScaler;
   control: StepControl;
   batch: BatchSizes;
+  /** This process among those of its machine. */
+  localRank: number;
   accumulation: Accumulation;
   timer: PhaseTimer;
   observers: readonly StepObserver[];
@@ -105,11 +108,8 @@ export class Engine {
       },
       parts.accumulation,
     );
-    this.removeHooks = stage.partitions.map((partition) =>
-      partition.unit.module.registerForwardPreHook(() => {
-        placement.awaitWeights(partition);
-        stage.acquire(partition.unit);
-      }),
+    this.removeHooks = stage.partitions.flatMap((partition) =>
+      attachUnit(partition, { stage, placement, gradients: this.gradients }),
     );
   }
 
@@ -205,6 +205,23 @@ export class Engine {
   /** Forgets the gradients accumulated since the last step. */
   zeroGrad(): void {
     this.gradients.drop();
+  }
+
+  /**
+   * Runs `body` while every parameter has its values on this rank, whatever the stage. All ranks call it. What it
+   * writes to them is lost. Source: deepspeed.zero.GatheredParameters.
+   */
+  withFullWeights<Result>(body: () => Result): Result {
+    const { stage, placement } = this.parts;
+    for (const partition of stage.partitions) {
+      placement.awaitWeights(partition);
+      stage.acquire(partition.unit);
+    }
+    try {
+      return body();
+    } finally {
+      for (const { unit } of stage.partitions) stage.release(unit);
+    }
   }
 
   train(): this {
@@ -309,9 +326,17 @@ export class Engine {
   }
 
   /** This process among all, among those of its machine, and how many there are. */
-  readonly globalRank = 0;
-  readonly localRank = 0;
-  readonly worldSize = 1;
+  get globalRank(): number {
+    return this.parts.stage.rank;
+  }
+
+  get localRank(): number {
+    return this.parts.localRank;
+  }
+
+  get worldSize(): number {
+    return this.parts.stage.worldSize;
+  }
 
   /** Times the phases from now on, as wall_clock_breakdown does from the start. */
   recordPhases(): void {

@@ -49,6 +49,10 @@ export class GradientCollector {
     };
   }
 
+  get inBackward(): boolean {
+    return this.pass !== null;
+  }
+
   /** Whether the coming or present backward completes the gradients of a step. */
   get boundary(): boolean {
     return !this.inNoSync && this.accumulation.completes(this.microSteps);
@@ -114,7 +118,7 @@ export class GradientCollector {
   drop(): void {
     if (this.decided)
       throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
-    for (const unit of this.parts.units) unit.dropGrad();
+    for (const partition of this.parts.stage.partitions) partition.dropGrad();
     this.parts.control.dropLosses();
     this.pass = null;
     this.restart();
@@ -160,8 +164,10 @@ export class GradientCollector {
   }
 
   private unitReady(unit: Unit): void {
+    const { stage } = this.parts;
+    stage.release(unit);
     if (this.inNoSync) return;
-    this.parts.stage.reduce(unit);
-    if (this.boundary) this.parts.stage.settle(unit);
+    stage.reduce(unit);
+    if (this.boundary) stage.settle(unit);
   }
 }

@@ -94,6 +94,8 @@ export class GradFn {
   readonly grads: (Tensor | null)[];
   readonly edges: readonly Edge[];
   isReleased = false;
+  /** Runs just before the backward of this node. */
+  before: (() => void) | null = null;
 
   constructor(
     readonly name: string,
@@ -119,6 +121,7 @@ export class GradFn {
         hint: 'Run the forward again; saved tensors are freed as backward passes them.',
       });
     }
+    this.before?.();
     this.body(this.grads, sink);
     this.release();
   }
@@ -160,6 +163,11 @@ export function record(
     output.gradFn = node;
     output.gradIndex = i;
   }
+}
+
+/** Calls `hook` when backward reaches `output`, before the op that made it; one hook per op, the last one. */
+export function beforeBackward(output: Tensor, hook: () => void): void {
+  if (output.gradFn) output.gradFn.before = hook;
 }
 
 /** Where a backward function leaves the gradients of its inputs. */

@@ -4,6 +4,7 @@ import './methods.js';
 export {
   type Backward,
   backward,
+  beforeBackward,
   type GradSink,
   isGradEnabled,
   noGrad,

@@ -6,11 +6,15 @@ import type { Placement } from './placement.js';
 import type { Stage } from './stage.js';
 import { sliceFlat } from './unit.js';
 
-/** Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32. */
+/** Every rank starts with rank 0's values. Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32. */
 export function adoptModel(stage: Stage, placement: Placement): void {
   for (const partition of stage.partitions) {
     placement.adopt(partition);
-    partition.unit.adopt((slot, values) => writePieces(placement, partition, slot, values));
+    stage.adopting(partition.unit);
+    partition.unit.adopt((slot, values) => {
+      stage.broadcast(values);
+      writePieces(placement, partition, slot, values);
+    });
     stage.adopted(partition.unit);
   }
   placement.synchronize();

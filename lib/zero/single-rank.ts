@@ -8,6 +8,7 @@ export class SingleRank implements Stage {
   readonly rank = 0;
   readonly worldSize = 1;
   readonly gradientFactor = 1;
+  readonly shardsWeights = false;
   onReduced: Stage['onReduced'] = null;
   private readonly partitionOf = new Map<Unit, Partition>();
 
@@ -19,6 +20,10 @@ export class SingleRank implements Stage {
       return partition;
     });
   }
+
+  broadcast(): void {}
+
+  adopting(): void {}
 
   adopted(): void {}
 

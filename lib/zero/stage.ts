@@ -11,11 +11,17 @@ import type { Unit } from './unit.js';
 export interface Stage {
   readonly rank: number;
   readonly worldSize: number;
-  /** What reduced gradients are multiplied with, compared to the mean over the ranks. */
+  /** What reduced gradients are multiplied with, compared to what the update is to see: their mean, or sum. */
   readonly gradientFactor: number;
+  /** Whether weights come with acquire() and go with release(). */
+  readonly shardsWeights: boolean;
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
-  /** The unit's initial weights have been written. */
+  /** Every rank takes over rank 0's values, in the order of the compute stream. */
+  broadcast(values: Tensor): void;
+  /** The unit's initial weights are about to be written. */
+  adopting(unit: Unit): void;
+  /** They have been written, on the compute stream. */
   adopted(unit: Unit): void;
   /** Compute work enqueued from now on may read the unit's weights. */
   acquire(unit: Unit): void;

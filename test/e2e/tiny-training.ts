@@ -8,6 +8,8 @@ export type Precision = 'fp32' | 'bf16' | 'fp16';
 export interface TinyOptions {
   precision: Precision;
   offload: boolean;
+  /** ZeRO settings beside the offload. */
+  zero?: DsConfig['zero_optimization'];
   /** Offload that overlaps backward. Default false. */
   speculative?: boolean;
   clip?: number;
@@ -41,6 +43,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
     zero_optimization: {
       stage: 1,
+      ...(typeof options.zero === 'object' ? options.zero : {}),
       offload_optimizer: {
         device: offload ? 'cpu' : 'none',
         super_offload: options.speculative ?? false,
@@ -118,9 +121,11 @@ export function trainTiny(engine: Engine, from: number, to: number): number[] {
 export function weightBits(engine: Engine): Map<string, string> {
   engine.synchronize();
   const bits = new Map<string, string>();
-  for (const [name, parameter] of engine.module.namedParameters()) {
-    const raw = parameter.toRaw();
-    bits.set(name, Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString('base64'));
-  }
+  engine.withFullWeights(() => {
+    for (const [name, parameter] of engine.module.namedParameters()) {
+      const raw = parameter.toRaw();
+      bits.set(name, Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString('base64'));
+    }
+  });
   return bits;
 }

@@ -242,6 +242,11 @@ export class GPT2 extends Module {
     this.lm_head = new TiedHead(this.transformer.wte);
   }
 
+  /** Width of the residual stream. */
+  get hiddenSize(): number {
+    return this.config.channels;
+  }
+
   /** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). */
   static config(name: string): GPT2Config {
     const found = configs[name.replace(/^gpt2-/, '')];

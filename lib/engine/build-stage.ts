@@ -1,0 +1,64 @@
+// From the configuration to the ZeRO stage: the only place that knows their numbers.
+import type { ResolvedConfig } from '../../types/config.js';
+import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import type { Collectives } from '../zero/collectives.js';
+import { Exchange } from '../zero/exchange.js';
+import { GatheredWeights } from '../zero/gathered-weights.js';
+import { SingleRank } from '../zero/single-rank.js';
+import type { Stage } from '../zero/stage.js';
+import { type GradientParts, Stage0 } from '../zero/stage0.js';
+import { Stage1 } from '../zero/stage1.js';
+import { Stage2 } from '../zero/stage2.js';
+import { Stage3 } from '../zero/stage3.js';
+import { byAllReduce, byReduceScatter } from '../zero/to-owner.js';
+import type { Unit } from '../zero/unit.js';
+import { WeightsExchange } from '../zero/weights-exchange.js';
+import { CastWire, DividedWire, PlainWire, type Wire } from '../zero/wire.js';
+
+/** The stage of `units` over the ranks of `group`; one rank moves nothing at any stage. */
+export function buildStage(
+  config: ResolvedConfig,
+  units: readonly Unit[],
+  device: Device,
+  group: Collectives | null,
+): Stage {
+  if (!group || group.size === 1) return new SingleRank(units);
+  const { zero_optimization: zero } = config;
+  const overlap = zero.overlap_comm ?? zero.stage === 3;
+  const gradients: GradientParts = {
+    group,
+    wire: buildWire(config, group),
+    toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
+    gradients: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap }),
+  };
+  if (zero.stage === 0) return new Stage0(units, gradients);
+  if (zero.stage === 3) {
+    const weights = new GatheredWeights(device, group, {
+      prefetch: zero.stage3_prefetch_bucket_size,
+      maxLive: zero.stage3_max_live_parameters,
+      maxReuseDistance: zero.stage3_max_reuse_distance,
+      persistenceThreshold: zero.stage3_param_persistence_threshold,
+      modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
+      overlap,
+    });
+    return new Stage3(units, { ...gradients, weights });
+  }
+  const weights = new WeightsExchange(device, group, {
+    bucketElements: zero.allgather_bucket_size,
+    overlap,
+  });
+  const parts = { ...gradients, weights };
+  return zero.stage === 1 ? new Stage1(units, parts) : new Stage2(units, parts);
+}
+
+const dtypes: Record<'fp16' | 'bf16' | 'fp32', DType> = { fp16: 'f16', bf16: 'bf16', fp32: 'f32' };
+
+/** Source of the order of divisions: DeepSpeed's gradient averaging, prescaled or post-scaled. */
+function buildWire(config: ResolvedConfig, group: Collectives): Wire {
+  const { communication_data_type: dtype } = config;
+  const plain: Wire = new PlainWire(group, config.gradient_allreduce_op === 'mean');
+  const wire = dtype === null ? plain : new CastWire(plain, dtypes[dtype]);
+  const divisor = config.prescale_gradients ? group.size : config.gradient_predivide_factor;
+  return divisor === 1 ? wire : new DividedWire(wire, divisor);
+}

@@ -1,0 +1,120 @@
+// initialize(): a model and a ds_config.json become an engine, as deepspeed.initialize does.
+import type { DsConfig } from '../types/config.js';
+import { type Distributed, joinLaunched } from './comm/index.js';
+import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
+import { type ConfigArguments, configSource } from './config/source.js';
+import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
+import { buildEngine, type Clients } from './engine/build.js';
+import type { Engine } from './engine/engine.js';
+import { DsError } from './errors.js';
+import type { Module } from './nn/index.js';
+import type { Optimizer } from './optim/optimizer.js';
+import type { ScheduleSet } from './optim/schedule-set.js';
+import { type Device, device as findDevice } from './runtime/device.js';
+import { seed } from './tensor/index.js';
+
+/** Where the configuration comes from: exactly one of `config` and `args`. */
+export interface ConfigurationOptions {
+  /** A path to a ds_config.json, base64, or the object itself. */
+  config?: string | DsConfig;
+  /** The program's arguments, when they name the configuration: see addConfigArguments(). */
+  args?: ConfigArguments;
+  /** Old name of `config`. */
+  configParams?: string | DsConfig;
+  /** What fills "auto" in the configuration; a model's `hiddenSize` is known. */
+  auto?: AutoSources;
+  /** Unknown keys of the configuration are errors. Default false: they are notices. */
+  strict?: boolean;
+}
+
+export interface InitializeOptions<Sample, Batch> extends Clients, ConfigurationOptions {
+  model: Module & { readonly hiddenSize?: number };
+  /**
+   * When given, `trainLoader` serves this rank's part of it in micro-batches, on the engine's device; the engine's
+   * checkpoints keep its position.
+   */
+  trainingData?: Dataset<Sample>;
+  /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
+  collate?: (samples: Sample[], device: Device) => Batch;
+  /** Threads that get the samples of `trainLoader`. Default 0: the calling thread does. */
+  numWorkers?: number;
+  /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. A job's ranks have theirs. */
+  device?: string | Device;
+}
+
+export interface Initialized<Sample, Batch> {
+  engine: Engine;
+  optimizer: Optimizer;
+  trainLoader: DataLoader<Sample, Batch> | null;
+  lrScheduler: ScheduleSet;
+}
+
+/**
+ * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
+ * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
+ * of each key that has no effect. Throws DsError (DS_CONFIG, DS_DEVICE, DS_OUT_OF_MEMORY, DS_IO, DS_COMM).
+ */
+export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
+  options: InitializeOptions<Sample, Batch>,
+): Promise<Initialized<Sample, Batch>> {
+  const { model } = options;
+  requireModel(model);
+  const job = await jobOf(options.distributed ?? null, options.device);
+  const config = readConfiguration(options, model.hiddenSize, job?.worldSize ?? 1);
+  if (config.seed !== null) seed(config.seed);
+  const device = job?.world.device ?? findDevice(options.device ?? 'auto');
+  const engine = buildEngine(model, config, device, { ...options, distributed: job });
+  const trainLoader = buildLoader(options, engine);
+  if (trainLoader) engine.companions.set('trainLoader', trainLoader);
+  return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
+}
+
+/** The job of several ranks to train in; null for this process alone. */
+async function jobOf(
+  given: Distributed | null,
+  device?: string | Device,
+): Promise<Distributed | null> {
+  const job = given ?? (await joinLaunched({ device }));
+  return job && job.worldSize > 1 ? job : null;
+}
+
+function readConfiguration(
+  options: ConfigurationOptions,
+  hiddenSize: number | undefined,
+  worldSize: number,
+): ResolvedConfig {
+  const { config: source, notices } = configSource(options);
+  const { auto, strict } = options;
+  const filled = { ...auto, model: { hiddenSize, ...auto?.model } };
+  const config = resolveConfig(source, { worldSize, strict, auto: filled });
+  for (const notice of [...notices, ...config.notices]) {
+    process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
+  }
+  return config;
+}
+
+function buildLoader<Sample, Batch>(
+  { trainingData, collate, numWorkers }: InitializeOptions<Sample, Batch>,
+  { config, device, globalRank: rank, worldSize }: Engine,
+): DataLoader<Sample, Batch> | null {
+  if (!trainingData) return null;
+  const { seed: order } = config;
+  return new DataLoader<Sample, Batch>(trainingData, {
+    batchSize: config.train_micro_batch_size_per_gpu,
+    device,
+    sampler: new DistributedSampler(trainingData.length, { rank, worldSize, seed: order ?? 0 }),
+    collate,
+    dropLast: config.dataloader_drop_last,
+    numWorkers,
+  });
+}
+
+function requireModel(model: unknown): void {
+  if (model) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initialize',
+    expected: 'a model',
+    got: String(model),
+  });
+}

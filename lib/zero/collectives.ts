@@ -1,0 +1,30 @@
+// What the stages need of a group of ranks: three collectives on flat tensors, enqueued on a stream.
+import type { Stream } from '../runtime/stream.js';
+import type { Tensor } from '../tensor/index.js';
+
+/** A collective under way. */
+export interface Work {
+  /** Later work of `stream` sees its result. On the CPU it blocks. Throws the job's failure (DS_COMM). */
+  wait(stream: Stream): void;
+}
+
+export interface At {
+  /** The collective starts after the work that `stream` holds. */
+  stream: Stream;
+  /** Named in errors: which unit, and what for. */
+  label: string;
+}
+
+/** Every rank calls the same collectives in the same order. Tensors are flat and contiguous. */
+export interface Collectives {
+  readonly rank: number;
+  readonly size: number;
+  /** Every rank's `tensor` becomes that of rank `root`. */
+  broadcast(tensor: Tensor, root: number, at: At): Work;
+  /** Sums `tensor` over all ranks, in place. */
+  allReduce(tensor: Tensor, at: At): Work;
+  /** `output` [n] gets this rank's part of `input` [size * n], summed over all ranks; it may be its place there. */
+  reduceScatter(output: Tensor, input: Tensor, at: At): Work;
+  /** Puts every rank's `input` [n] into `output` [size * n]; `input` may be its place there. */
+  allGather(output: Tensor, input: Tensor, at: At): Work;
+}

@@ -1,0 +1,85 @@
+// An exchange: collectives of units, collected into buckets and overlapped with compute.
+import type { Device } from '../runtime/device.js';
+import { Event, Stream } from '../runtime/stream.js';
+import type { Work } from './collectives.js';
+
+export interface ExchangeOptions {
+  /** A bucket is sent once it holds this many elements; a larger unit is a bucket of its own. */
+  bucketElements: number;
+  /** Collectives run on a stream of their own, else in the order of compute. */
+  overlap: boolean;
+}
+
+/** One unit's share of a bucket. */
+export interface Transfer {
+  /** In elements. */
+  numel: number;
+  /** Enqueues the collective on `stream`, where its operands are complete. */
+  start(stream: Stream): Work;
+  /** The result is complete in the order of `stream`. */
+  done(stream: Stream): void;
+}
+
+/**
+ * A bucket is finished when the next one is sent, or by flush(): by then it has had a unit's compute to hide behind,
+ * also on the CPU, where waiting blocks.
+ */
+export class Exchange {
+  readonly stream: Stream;
+  private readonly bucket: Transfer[] = [];
+  private filled = 0;
+  private underWay: { work: Work; transfer: Transfer }[] = [];
+  private readonly computed: Event;
+  private readonly finished: Event;
+
+  constructor(
+    private readonly device: Device,
+    private readonly options: ExchangeOptions,
+  ) {
+    this.stream = options.overlap ? Stream.create(device) : device.compute;
+    this.computed = new Event(device);
+    this.finished = new Event(device);
+  }
+
+  /** Operands are complete in the order of the compute stream. */
+  add(transfer: Transfer): void {
+    this.bucket.push(transfer);
+    this.filled += transfer.numel;
+    if (this.filled >= this.options.bucketElements) this.send();
+  }
+
+  /** Sends what is left and finishes everything; later compute work sees the results. */
+  flush(): void {
+    if (this.bucket.length > 0) this.send();
+    if (this.underWay.length === 0) return;
+    this.finish();
+    this.device.compute.wait(this.finished.record(this.stream));
+  }
+
+  private send(): void {
+    if (this.options.overlap) this.stream.wait(this.computed.record(this.device.compute));
+    const sent = this.bucket.map((transfer) => ({ transfer, work: transfer.start(this.stream) }));
+    this.bucket.length = 0;
+    this.filled = 0;
+    this.finish();
+    this.underWay = sent;
+    if (!this.options.overlap) this.finish();
+  }
+
+  private finish(): void {
+    const { underWay } = this;
+    this.underWay = [];
+    for (const { work, transfer } of underWay) {
+      work.wait(this.stream);
+      transfer.done(this.stream);
+    }
+  }
+
+  dispose(): void {
+    this.flush();
+    this.stream.synchronize();
+    if (this.options.overlap) this.stream.dispose();
+    this.computed.dispose();
+    this.finished.dispose();
+  }
+}

@@ -1,0 +1,154 @@
+// Weights that every rank holds a shard of: gathered in place when a unit is used, fetched ahead, let go after.
+import type { Device } from '../runtime/device.js';
+import { Event, Stream } from '../runtime/stream.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { Collectives, Work } from './collectives.js';
+import type { Partition } from './partition.js';
+import type { Unit } from './unit.js';
+import { UnitTrace } from './unit-trace.js';
+
+/** Limits in elements. Source: DeepSpeed's stage3_* settings. */
+export interface GatherOptions {
+  /** Fetched ahead at a time (stage3_prefetch_bucket_size). */
+  prefetch: number;
+  /** Held at a time, those in use aside (stage3_max_live_parameters). */
+  maxLive: number;
+  /** A unit that is used again within so many elements is not let go (stage3_max_reuse_distance). */
+  maxReuseDistance: number;
+  /** Smaller units are never let go (stage3_param_persistence_threshold), as long as all of them together ... */
+  persistenceThreshold: number;
+  /** ... have no more elements than this (stage3_model_persistence_threshold). */
+  modelPersistenceThreshold: number;
+  /** Gathers run on a stream of their own. */
+  overlap: boolean;
+}
+
+/** One unit's gathered weights. */
+interface Gathered {
+  /** [numel] of the unit. */
+  flat: Tensor;
+  /** The gather, until the compute stream waits for it. */
+  work: Work | null;
+  /** The parameters are views of `flat`. */
+  isPlaced: boolean;
+}
+
+/**
+ * One all-gather per unit, from the shard straight into the unit's flat weights. No host wait: memory comes and goes in
+ * the order of the compute stream, gathers are ordered by events.
+ */
+export class GatheredWeights {
+  private readonly gathered = new Map<Unit, Gathered>();
+  private readonly partitions = new Map<Unit, Partition>();
+  private readonly persistent = new Set<Unit>();
+  /** When an update of the shard is complete. */
+  private readonly updated = new Map<Unit, Event>();
+  private readonly trace = new UnitTrace();
+  private readonly stream: Stream;
+  private readonly computed: Event;
+  private live = 0;
+
+  constructor(
+    private readonly device: Device,
+    private readonly group: Collectives,
+    private readonly options: GatherOptions,
+  ) {
+    this.stream = options.overlap ? Stream.create(device) : device.compute;
+    this.computed = new Event(device);
+  }
+
+  /** Takes over a unit whose full weights are there: keeps the shard, lets the rest go. */
+  adopt(partition: Partition): void {
+    const { unit, range, weights } = partition;
+    this.partitions.set(unit, partition);
+    const size = { to: weights.offset, from: unit.weights.offset + range.offset };
+    const bytes = weights.bytes / weights.numel;
+    weights.buffer.copyFrom(
+      unit.weights.buffer,
+      { to: size.to * bytes, from: size.from * bytes, bytes: weights.bytes },
+      this.device.compute,
+    );
+    unit.vacate();
+    if (this.persists(unit)) this.persistent.add(unit);
+  }
+
+  /** Later compute work sees the unit's weights; what is likely to be used next is fetched. */
+  acquire(unit: Unit): void {
+    this.trace.visit(unit);
+    const weights = this.gathered.get(unit) ?? this.gather(unit);
+    weights.work?.wait(this.device.compute);
+    weights.work = null;
+    if (!weights.isPlaced) unit.materialize(weights.flat);
+    weights.isPlaced = true;
+    this.fetchAhead();
+  }
+
+  /** The unit's weights are not read until the next acquire(). */
+  release(unit: Unit): void {
+    if (!this.gathered.has(unit) || this.persistent.has(unit)) return;
+    const { maxReuseDistance, maxLive } = this.options;
+    if (this.live <= maxLive && this.trace.reuseDistance(unit) <= maxReuseDistance) return;
+    this.drop(unit);
+  }
+
+  /** The shard changes in the order of `stream`: gathered weights are stale. */
+  publish({ unit }: Partition, stream: Stream): void {
+    this.trace.restart();
+    const event = this.updated.get(unit) ?? new Event(this.device);
+    this.updated.set(unit, event.record(stream));
+    this.drop(unit);
+  }
+
+  dispose(): void {
+    for (const unit of [...this.gathered.keys()]) this.drop(unit);
+    this.stream.synchronize();
+    if (this.options.overlap) this.stream.dispose();
+    for (const event of [this.computed, ...this.updated.values()]) event.dispose();
+  }
+
+  private persists(unit: Unit): boolean {
+    const { persistenceThreshold, modelPersistenceThreshold } = this.options;
+    const { numel } = unit.layout;
+    let total = numel;
+    for (const other of this.persistent) total += other.layout.numel;
+    return numel <= persistenceThreshold && total <= modelPersistenceThreshold;
+  }
+
+  private gather(unit: Unit): Gathered {
+    const { weights } = this.partitions.get(unit) as Partition;
+    const { numel } = unit.layout;
+    const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
+    // The memory may still be in use by compute work enqueued before.
+    this.stream.wait(this.computed.record(this.device.compute));
+    const updated = this.updated.get(unit);
+    if (updated) this.stream.wait(updated);
+    const at = { stream: this.stream, label: `weights of ${unit.name}` };
+    const gathered = { flat, work: this.group.allGather(flat, weights, at), isPlaced: false };
+    this.gathered.set(unit, gathered);
+    this.live += numel;
+    return gathered;
+  }
+
+  private fetchAhead(): void {
+    const { prefetch, maxLive } = this.options;
+    let ahead = 0;
+    for (const unit of this.trace.upcoming()) {
+      const { numel } = unit.layout;
+      if (ahead + numel > prefetch) return;
+      ahead += numel;
+      if (this.gathered.has(unit)) continue;
+      if (this.live + numel > maxLive) return;
+      this.gather(unit);
+    }
+  }
+
+  private drop(unit: Unit): void {
+    const weights = this.gathered.get(unit);
+    if (!weights) return;
+    weights.work?.wait(this.device.compute);
+    this.gathered.delete(unit);
+    this.live -= unit.layout.numel;
+    if (weights.isPlaced) unit.vacate();
+    else weights.flat.release();
+  }
+}

@@ -1,0 +1,54 @@
+// Gradients of which a rank keeps only its shard: reduced at every micro-batch, summed over the step.
+
+import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { Partition } from './partition.js';
+import type { GradientParts } from './stage0.js';
+
+type OnReduced = (partition: Partition, stream: Stream) => void;
+
+/** `partition.grad` holds the sum of the micro-batches so far. */
+export class ShardedGradients {
+  constructor(private readonly parts: GradientParts) {}
+
+  /** Reduces the unit's full gradient and frees it. */
+  reduce(partition: Partition): void {
+    const { unit, numel } = partition;
+    const full = unit.takeGrad();
+    unit.dropGrad();
+    const shard = held(() => Tensor.empty([numel], unit.dtype, unit.device));
+    const label = `gradient of ${unit.name}`;
+    this.parts.gradients.add({
+      numel: full.numel,
+      start: (stream) => this.parts.toOwner(this.parts, shard, full, { stream, label }),
+      done: (stream) => {
+        full.buffer.releaseOn(stream);
+        full.release();
+        add(partition, shard, stream);
+        partition.ready.record(stream);
+      },
+    });
+  }
+
+  /** Calls `onReduced` once the gradients of the step are complete: transfers are done in their order. */
+  settle(partition: Partition, onReduced: OnReduced | null): void {
+    this.parts.gradients.add({
+      numel: 0,
+      start: () => ({ wait() {} }),
+      done: (stream) => onReduced?.(partition, stream),
+    });
+  }
+}
+
+/** Sums in the order of `stream`. */
+function add(partition: Partition, shard: Tensor, stream: Stream): void {
+  const { grad } = partition;
+  if (!grad) {
+    partition.grad = shard;
+    return;
+  }
+  kernels.binary({ a: grad, b: shard, out: grad, op: 'add', accumulate: false }, stream);
+  shard.buffer.releaseOn(stream);
+  shard.release();
+}

@@ -1,0 +1,42 @@
+// The order in which units were used in the last step: what to fetch next, and what will soon be needed again.
+import type { Unit } from './unit.js';
+
+/** Adapts when the order changes: until it finds its place again, it foresees nothing. */
+export class UnitTrace {
+  private last: Unit[] = [];
+  private current: Unit[] = [];
+  /** Index in `last` of the unit in use; null where the order is unknown. */
+  private place: number | null = null;
+
+  /** A unit is used, after those before it; repeated uses in a row count once. */
+  visit(unit: Unit): void {
+    if (this.current.at(-1) === unit) return;
+    this.current.push(unit);
+    const next = this.place === null ? this.current.length - 1 : this.place + 1;
+    const found = this.last[next] === unit ? next : this.last.indexOf(unit, next);
+    this.place = found < 0 ? null : found;
+  }
+
+  /** A step has ended: the coming one is expected to repeat it. */
+  restart(): void {
+    if (this.current.length === 0) return;
+    this.last = this.current;
+    this.current = [];
+    this.place = null;
+  }
+
+  /** The units used after the present one, in order, as far as is known. */
+  upcoming(): readonly Unit[] {
+    return this.place === null ? [] : this.last.slice(this.place + 1);
+  }
+
+  /** Elements of other units that are used before `unit` is again; infinite where it is not foreseen. */
+  reuseDistance(unit: Unit): number {
+    let distance = 0;
+    for (const next of this.upcoming()) {
+      if (next === unit) return distance;
+      distance += next.layout.numel;
+    }
+    return Number.POSITIVE_INFINITY;
+  }
+}

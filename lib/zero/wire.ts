@@ -1,0 +1,106 @@
+// How gradients travel between ranks: as they are, divided beforehand, or in another dtype.
+
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { At, Collectives, Work } from './collectives.js';
+
+/** Sums flat gradients over the ranks. `full` may be changed; it is held until the returned work is done. */
+export interface Wire {
+  /** What the sums carry, compared to what the update is to see. */
+  readonly factor: number;
+  allReduce(full: Tensor, at: At): Work;
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work;
+}
+
+/** The gradients as they are. Their sum is the mean times the number of ranks, unless it is the sum that is wanted. */
+export class PlainWire implements Wire {
+  readonly factor: number;
+
+  constructor(
+    private readonly group: Collectives,
+    averages = true,
+  ) {
+    this.factor = averages ? group.size : 1;
+  }
+
+  allReduce(full: Tensor, at: At): Work {
+    return this.group.allReduce(full, at);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    return this.group.reduceScatter(output, full, at);
+  }
+}
+
+/** Divides by `divisor` first, so that 16-bit sums do not overflow (prescale_gradients, gradient_predivide_factor). */
+export class DividedWire implements Wire {
+  readonly factor: number;
+
+  constructor(
+    private readonly inner: Wire,
+    private readonly divisor: number,
+  ) {
+    this.factor = inner.factor / divisor;
+  }
+
+  allReduce(full: Tensor, at: At): Work {
+    this.divide(full, at.stream);
+    return this.inner.allReduce(full, at);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    this.divide(full, at.stream);
+    return this.inner.reduceScatter(output, full, at);
+  }
+
+  private divide(full: Tensor, stream: Stream): void {
+    kernels.scale(
+      { in: full, out: full, scale: 1 / this.divisor, shift: 0, accumulate: false },
+      stream,
+    );
+  }
+}
+
+/** Sums in `dtype` (communication_data_type) and rounds the sums back. */
+export class CastWire implements Wire {
+  readonly factor: number;
+
+  constructor(
+    private readonly inner: Wire,
+    private readonly dtype: DType,
+  ) {
+    this.factor = inner.factor;
+  }
+
+  allReduce(full: Tensor, at: At): Work {
+    const wide = this.cast(full, at.stream);
+    return this.rounded(this.inner.allReduce(wide, at), wide, [wide], full);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    const wide = this.cast(full, at.stream);
+    const part = held(() => Tensor.empty(output.shape, this.dtype, output.device));
+    return this.rounded(this.inner.reduceScatter(part, wide, at), part, [wide, part], output);
+  }
+
+  private cast(full: Tensor, stream: Stream): Tensor {
+    const wide = held(() => Tensor.empty(full.shape, this.dtype, full.device));
+    kernels.copy({ in: full, out: wide }, stream);
+    return wide;
+  }
+
+  private rounded(work: Work, from: Tensor, temporary: readonly Tensor[], to: Tensor): Work {
+    return {
+      wait: (stream) => {
+        work.wait(stream);
+        kernels.copy({ in: from, out: to }, stream);
+        for (const tensor of temporary) {
+          tensor.buffer.releaseOn(stream);
+          tensor.release();
+        }
+      },
+    };
+  }
+}

@@ -1,0 +1,115 @@
+// The settings under which every ZeRO stage must equal stage 0, and the runs of a job that compares them.
+import type { DsConfig } from '../../lib/index.js';
+import type { Precision } from '../e2e/tiny-training.js';
+import type { Setting } from './train-process.js';
+
+type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
+
+/** Settings that agree in everything that may change a bit; the first one is the reference, at stage 0. */
+export interface Family {
+  name: string;
+  settings: Setting[];
+}
+
+interface Arithmetic {
+  precision: Precision;
+  accumulation: number;
+  clip: number;
+}
+
+export interface MatrixSize {
+  steps: number;
+  precisions: readonly Precision[];
+  accumulations: readonly number[];
+}
+
+const EVERYTHING = 1e9;
+
+/** One element: every unit is a bucket of its own. */
+const buckets = (elements: number): Zero => ({
+  reduce_bucket_size: elements,
+  allgather_bucket_size: elements === 1 ? 2 : elements,
+});
+
+/** Stage 3 with everything gathered anew, nothing fetched ahead, and with all of it kept. */
+const gathers: Record<string, Zero> = {
+  'no prefetch, nothing kept': {
+    stage3_prefetch_bucket_size: 0,
+    stage3_max_reuse_distance: 0,
+    stage3_max_live_parameters: 0,
+    stage3_param_persistence_threshold: 0,
+  },
+  'prefetch, nothing kept': {
+    stage3_max_reuse_distance: 0,
+    stage3_param_persistence_threshold: 0,
+  },
+  'small units persist': {
+    stage3_max_reuse_distance: 0,
+    stage3_param_persistence_threshold: 20_000,
+  },
+};
+
+/** stages x {overlap on, off} x offload {none, optimizer} x buckets {one element, everything}. */
+function variants(): { name: string; zero: Zero; offload: boolean; speculative: boolean }[] {
+  const all = [0, 1, 2, 3].flatMap((stage) =>
+    [true, false].flatMap((overlap_comm) =>
+      [1, EVERYTHING].flatMap((elements) =>
+        ['none', 'cpu', 'speculative'].map((home) => ({
+          name: `stage ${stage}, overlap ${overlap_comm}, buckets ${elements}, offload ${home}`,
+          zero: { stage: stage as 0, overlap_comm, ...buckets(elements) },
+          offload: home !== 'none',
+          speculative: home === 'speculative',
+        })),
+      ),
+    ),
+  );
+  // Without a stage there is nothing that offload could be combined with.
+  return all.filter(({ zero, offload }) => zero.stage > 0 || !offload);
+}
+
+const special = (): { name: string; zero: Zero; offload: boolean; speculative: boolean }[] => [
+  ...Object.entries(gathers).flatMap(([name, zero]) =>
+    [false, true].map((offload) => ({
+      name: `stage 3, ${name}, offload ${offload}`,
+      zero: { stage: 3 as const, ...zero },
+      offload,
+      speculative: false,
+    })),
+  ),
+  ...([1, 2, 3] as const).map((stage) => ({
+    name: `stage ${stage}, all-reduce to the owner`,
+    zero: { stage, reduce_scatter: false },
+    offload: false,
+    speculative: false,
+  })),
+];
+
+function family({ precision, accumulation, clip }: Arithmetic, steps: number): Family {
+  const settings = [...variants(), ...special()]
+    // Stages 2 and 3 sum ranks before micro-batches, stages 0 and 1 after: see families().
+    .map(({ name, ...variant }) => ({ name, steps, precision, accumulation, clip, ...variant }));
+  return { name: `${precision}, accumulation ${accumulation}, clip ${clip}`, settings };
+}
+
+/**
+ * Families whose members agree bit for bit. With accumulation, stages 2 and 3 reduce every micro-batch and sum the
+ * shards, stages 0 and 1 sum first: two families, whose references are compared within a bound.
+ */
+export function families({ steps, precisions, accumulations }: MatrixSize): Family[] {
+  return precisions.flatMap((precision) =>
+    accumulations.flatMap((accumulation) =>
+      [0, 1].flatMap((clip) => {
+        const whole = family({ precision, accumulation, clip }, steps);
+        if (accumulation === 1) return [whole];
+        const early = ({ zero }: Setting): boolean => ((zero as Zero).stage ?? 0) >= 2;
+        return [
+          {
+            name: `${whole.name}, stages 0 and 1`,
+            settings: whole.settings.filter((s) => !early(s)),
+          },
+          { name: `${whole.name}, stages 2 and 3`, settings: whole.settings.filter(early) },
+        ];
+      }),
+    ),
+  );
+}

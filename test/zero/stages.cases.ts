@@ -1,0 +1,120 @@
+// Every ZeRO stage over several ranks equals stage 0, and several ranks equal one.
+import assert from 'node:assert/strict';
+import type { Device } from '../../lib/runtime/device.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Precision } from '../e2e/tiny-training.js';
+import type { Case } from '../support/case.js';
+import { families, type MatrixSize } from './matrix.js';
+import type { Setting, Trained, TrainJob } from './train-process.js';
+
+async function trainOn(device: Device, ranks: number, job: Omit<TrainJob, 'device'>) {
+  const whole: TrainJob = { device: device.kind, ...job };
+  return reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job: whole }));
+}
+
+/** All ranks and all settings of a family have the same weights; some step clipped, some skipped in fp16. */
+const stagesAgree =
+  (ranks: number, size: MatrixSize) =>
+  async (device: Device): Promise<void> => {
+    for (const { name, settings } of families(size)) {
+      const reports = await trainOn(device, ranks, { settings });
+      const [reference] = (reports[0] as Trained[]).map(({ hash }) => hash);
+      for (const [rank, results] of reports.entries()) {
+        for (const { name: setting, hash } of results) {
+          assert.equal(hash, reference, `${name}: ${setting} on rank ${rank}`);
+        }
+      }
+      const first = (reports[0] as Trained[])[0] as Trained;
+      if (name.startsWith('fp16')) assert.ok(first.skipped > 0 && first.skipped < size.steps);
+    }
+  };
+
+/** Largest difference of two sets of f32 weights. */
+function distance(a: Trained, b: Trained): number {
+  let worst = 0;
+  for (const [name, text] of Object.entries(a.weights ?? {})) {
+    const [one, other] = [text, b.weights?.[name] as string].map((base64) => {
+      const raw = Buffer.from(base64, 'base64');
+      return new Float32Array(raw.buffer, raw.byteOffset, raw.byteLength / 4);
+    }) as [Float32Array, Float32Array];
+    one.forEach((value, i) => {
+      worst = Math.max(worst, Math.abs(value - (other[i] as number)));
+    });
+  }
+  return worst;
+}
+
+const setting = (more: Partial<Setting>): Setting => ({
+  name: 'run',
+  steps: 10,
+  precision: 'fp32',
+  offload: false,
+  ...more,
+});
+
+/** With accumulation 3, summing ranks first or micro-batches first differ by rounding alone. */
+async function orderOfSums(device: Device): Promise<void> {
+  const settings = [1, 2].map((stage) => setting({ accumulation: 3, zero: { stage: stage as 1 } }));
+  const [reports] = await trainOn(device, 2, { settings, weights: true });
+  const [late, early] = reports as [Trained, Trained];
+  const worst = distance(late, early);
+  assert.ok(worst < 1e-4, `${worst}`);
+}
+
+/** The global batch of N ranks, as N accumulated micro-batches of one. */
+async function ranksEqualOne(device: Device): Promise<void> {
+  const [one] = (await trainOn(device, 1, {
+    settings: [setting({ accumulation: 4 })],
+    weights: true,
+  })) as [Trained[]];
+  for (const [ranks, accumulation] of [
+    [2, 2],
+    [4, 1],
+  ] as const) {
+    const settings = [0, 1, 2, 3].map((stage) =>
+      setting({ accumulation, zero: { stage: stage as 0 } }),
+    );
+    const [several] = (await trainOn(device, ranks, { settings, weights: true })) as [Trained[]];
+    for (const [stage, result] of several.entries()) {
+      const worst = distance(one[0] as Trained, result);
+      assert.ok(worst < 1e-4, `${ranks} ranks, stage ${stage}: ${worst}`);
+    }
+  }
+}
+
+/** Dividing before the sum, after it or both, and summing in another dtype, change the rounding alone. */
+async function waysOfAveraging(device: Device): Promise<void> {
+  const settings = [
+    {},
+    { prescale_gradients: true },
+    { gradient_predivide_factor: 2 },
+    { communication_data_type: 'fp32' as const },
+    { gradient_allreduce_op: 'sum' as const, gradient_clipping: 0 },
+  ].map((more) => setting({ precision: 'fp32', clip: 0, zero: { stage: 1 }, more }));
+  const [[plain, ...others]] = (await trainOn(device, 2, { settings, weights: true })) as [
+    [Trained, Trained, Trained, Trained, Trained],
+  ];
+  const [prescaled, divided, wide, summed] = others;
+  // Powers of two divide without rounding.
+  assert.equal(prescaled.hash, plain.hash);
+  assert.equal(divided.hash, plain.hash);
+  assert.equal(wide.hash, plain.hash);
+  const ratios = summed.norms.map((norm, i) => (norm ?? 0) / (plain.norms[i] ?? 1));
+  assert.ok(Math.abs((ratios[0] as number) - 2) < 1e-5, `${ratios}`);
+}
+
+const all: readonly Precision[] = ['fp32', 'bf16', 'fp16'];
+
+export const cases: Case[] = [
+  ...all.map((precision) => ({
+    name: `2 ranks: stages 0 to 3 agree bit for bit, ${precision}`,
+    run: stagesAgree(2, { steps: 20, precisions: [precision], accumulations: [1, 3] }),
+  })),
+  {
+    name: '4 ranks: stages 0 to 3 agree bit for bit',
+    run: stagesAgree(4, { steps: 6, precisions: ['bf16'], accumulations: [1] }),
+  },
+  { name: 'the order of ranks and micro-batches changes the rounding alone', run: orderOfSums },
+  { name: '2 and 4 ranks equal one rank with the same global batch', run: ranksEqualOne },
+  { name: 'ways of averaging', run: waysOfAveraging },
+];

@@ -1,0 +1,82 @@
+// One rank that trains the tiny GPT-2 under a list of configurations and reports losses and weights of each.
+import { createHash } from 'node:crypto';
+import { initDistributed } from '../../lib/comm/index.js';
+import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
+import { seed } from '../../lib/tensor/index.js';
+import {
+  type TinyOptions,
+  tinyBatch,
+  tinyConfig,
+  tinyModel,
+  weightBits,
+} from '../e2e/tiny-training.js';
+
+export interface Setting extends TinyOptions {
+  name: string;
+  steps: number;
+  /** Added to the configuration. */
+  more?: Partial<DsConfig>;
+}
+
+export interface TrainJob {
+  device: 'cpu' | 'cuda';
+  settings: Setting[];
+  /** Report the weights themselves, not only their hash. */
+  weights?: boolean;
+}
+
+export interface Trained {
+  name: string;
+  hash: string;
+  losses: number[];
+  norms: (number | null)[];
+  skipped: number;
+  /** Base64 of each parameter. */
+  weights?: Record<string, string>;
+}
+
+async function build(setting: Setting): Promise<Engine> {
+  seed(1234);
+  const config = { ...tinyConfig(setting), ...setting.more };
+  return (await initialize({ model: tinyModel(setting), config })).engine;
+}
+
+/** Every rank takes its own part of each global batch. */
+function train(engine: Engine, steps: number): Pick<Trained, 'losses' | 'norms'> {
+  const losses: number[] = [];
+  const norms: (number | null)[] = [];
+  const micros = engine.gradientAccumulationSteps();
+  for (let micro = 0; micro < steps * micros; ++micro) {
+    const index = micro * engine.worldSize + engine.globalRank;
+    const { tokens, targets } = tinyBatch(index, engine.device);
+    const loss = engine.forward<Tensor>(tokens, targets);
+    engine.backward(loss);
+    engine.step();
+    losses.push(loss.item());
+    tokens.dispose();
+    targets.dispose();
+    if (micro % micros === micros - 1) norms.push(engine.getGlobalGradNorm());
+  }
+  return { losses, norms };
+}
+
+async function main(): Promise<void> {
+  const job = JSON.parse(process.argv[2] ?? '') as TrainJob;
+  const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
+  const results: Trained[] = [];
+  for (const setting of job.settings) {
+    const engine = await build(setting);
+    const trained = train(engine, setting.steps);
+    const bits = weightBits(engine);
+    const hash = createHash('sha1');
+    for (const text of bits.values()) hash.update(text);
+    const { skippedSteps: skipped } = engine;
+    const weights = job.weights ? { weights: Object.fromEntries(bits) } : {};
+    results.push({ name: setting.name, hash: hash.digest('hex'), ...trained, skipped, ...weights });
+    engine.destroy();
+  }
+  await world.destroy();
+  console.log(JSON.stringify(results));
+}
+
+void main();
