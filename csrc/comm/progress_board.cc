@@ -21,11 +21,11 @@ std::string described(const std::string& text) {
   return text.substr(0, bar) + " (" + text.substr(bar + 3) + ")";
 }
 
-std::string place(const std::string& channel, uint64_t sequence, const std::string& text) {
+}  // namespace
+
+std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text) {
   return ds::text(described(text), ", collective ", sequence, " of ", channel);
 }
-
-}  // namespace
 
 ProgressBoard::State* ProgressBoard::state_of(const std::string& channel) {
   const auto found = channels_.find(channel);
@@ -49,7 +49,7 @@ void ProgressBoard::started(int rank, const std::string& channel, uint64_t seque
   const auto [at, first] = state->open.try_emplace(sequence, Entry{text, rank});
   Entry& entry = at->second;
   if (!first && signature_of(entry.text) != signature_of(text)) {
-    decide({place(channel, sequence, entry.text), "every rank to issue the same collective",
+    decide({place_of(channel, sequence, entry.text), "every rank to issue the same collective",
             ds::text("rank ", entry.first_rank, " issued ", described(entry.text), "; rank ", rank,
                      " issued ", described(text)),
             kHint});
@@ -86,7 +86,7 @@ void ProgressBoard::stalled(int rank, const std::string& channel, uint64_t seque
                                                        : "a collective";
   std::string missing = missing_of(*state, sequence, false);
   if (missing.empty()) missing = "every rank arrived, but the data did not: check the network";
-  decide({place(channel, sequence, text),
+  decide({place_of(channel, sequence, text),
           ds::text("all ", state->ranks.size(), " ranks to finish it within ", seconds, " s"),
           ds::text("rank ", rank, " waited in vain: ", missing),
           "Look at the output of the ranks that did not arrive. DEEPSPEED_TIMEOUT sets the limit, in "
@@ -97,7 +97,7 @@ void ProgressBoard::failed(int rank, const std::string& channel, uint64_t sequen
                            const std::string& reason) {
   State* state = state_of(channel);
   const std::string text = state && state->last.count(rank) ? state->last[rank] : "a collective";
-  decide({place(channel, sequence, text), "data from every rank",
+  decide({place_of(channel, sequence, text), "data from every rank",
           ds::text("rank ", rank, ": ", reason), "Check the network and the output of the other ranks."});
 }
 
@@ -117,7 +117,7 @@ void ProgressBoard::check_departed(const std::string& name, const State& state) 
       return !arrived && departed_.count(rank);
     });
     if (!waits) continue;
-    decide({place(name, sequence, entry.text), ds::text("all ", state.ranks.size(), " ranks"),
+    decide({place_of(name, sequence, entry.text), ds::text("all ", state.ranks.size(), " ranks"),
             missing_of(state, sequence, true), "Look at that rank's own output: it ended first."});
     return;
   }

@@ -23,6 +23,10 @@ struct Channel {
   std::vector<int> ranks;
 };
 
+/// "allReduce sum f32 x 100 (gradients of h.3), collective 12 of world": how messages name one. `text`
+/// is `signature | label`.
+std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text);
+
 /// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`:
 /// signatures of one sequence number must agree, labels are for people.
 class ProgressBoard {

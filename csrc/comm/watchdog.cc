@@ -161,8 +161,9 @@ void Watchdog::examine() {
   }
 }
 
-std::string Watchdog::name_of(const Watched& work) const {
-  return text(work.text, ", collective ", work.sequence);
+std::string Watchdog::name_of(const Watched& work) {
+  std::lock_guard lock(mutex_);
+  return place_of(channels_[work.channel].name, work.sequence, work.text);
 }
 
 void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
@@ -212,7 +213,8 @@ void Watchdog::listen(Milliseconds patience) {
   const bool silent = Clock::now() - heard_ > StoreServer::kSilence;
   if (alone_ || failure_->raised() || !(lost || silent)) return;
   alone_ = true;
-  fail(Error("DS_COMM", "process group", "every rank to stay until the end",
+  const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
+  fail(Error("DS_COMM", op, "every rank to stay until the end",
              text("the process that holds the job's store (rank 0 or the launcher) ",
                   lost ? "ended or its connection broke" : "was not heard of in time"),
              "Look at the output of rank 0: it ended first."));

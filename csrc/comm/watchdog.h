@@ -70,7 +70,7 @@ class Watchdog {
   void hear(Reader answer);
   void fail(const Error& error);
   void wake();
-  std::string name_of(const Watched& work) const;
+  std::string name_of(const Watched& work);
 
   const int rank_;
   const Milliseconds timeout_;

@@ -11,6 +11,7 @@ export type Fault =
   | 'one-more'
   | 'stall'
   | 'killed'
+  | 'killed-busy'
   | 'throws'
   | 'blocked';
 
@@ -53,6 +54,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_600_000);
       return;
     case 'killed':
+      await new Promise((resolve) => setTimeout(resolve, 300)); // the others are waiting by now
       process.kill(process.pid, 'SIGKILL');
       return forever();
     case 'throws':
@@ -80,7 +82,9 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
       throw error;
     }
   };
-  const first = await attempt();
+  if (fault === 'killed-busy') print('busy');
+  let first = await attempt();
+  while (fault === 'killed-busy' && !first) first = await attempt();
   const seconds = (performance.now() - begin) / 1000;
   let again: DsError | null = null;
   try {

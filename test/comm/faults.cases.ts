@@ -63,9 +63,12 @@ const expectations: readonly Expectation[] = [
     says: [CALL, /rank 0 did not arrive/],
   },
   { fault: 'killed', ranks: 3, culprit: 2, says: [/rank 2/, /ended|did not arrive/] },
-  { fault: 'killed', ranks: 3, culprit: 0, says: [/rank 0/, /ended/] },
+  { fault: 'killed', ranks: 3, culprit: 0, says: [/rank 0/, /ended/, /collective \d of world/] },
+  { fault: 'killed-busy', ranks: 3, culprit: 1, says: [/rank 1/, /ended|did not arrive/] },
   { fault: 'throws', ranks: 3, culprit: 1, says: [/rank 1/, /it has left the job|ended/] },
 ];
+
+const random = (limit: number) => Math.floor(Math.random() * limit);
 
 async function provoke(device: Device, expected: Expectation): Promise<void> {
   const { fault, ranks, culprit, timeout = 0.5 } = expected;
@@ -73,7 +76,12 @@ async function provoke(device: Device, expected: Expectation): Promise<void> {
   const reported = new Set<number>();
   const results = await runRanks('fault-process', ranks, {
     job,
-    line: (rank, _, children) => {
+    line: (rank, text, children) => {
+      if (text === '"busy"') {
+        // At a moment of its own in each run, between and inside collectives.
+        if (rank === culprit) setTimeout(() => children[culprit]?.kill('SIGKILL'), random(200));
+        return;
+      }
       reported.add(rank);
       if (expected.reap && reported.size === ranks - 1) children[culprit]?.kill('SIGKILL');
     },
