@@ -8,7 +8,8 @@ import { writeResult } from './report.js';
 import { trainBench } from './train.js';
 
 export type Options = Record<string, string>;
-export type Bench = (options: Options) => Promise<object> | object;
+/** Null where another rank reports. */
+export type Bench = (options: Options) => Promise<object | null> | object;
 
 const benches: Record<string, Bench> = {
   host: hostBench,
@@ -41,7 +42,7 @@ async function main(): Promise<void> {
   }
   const options = parseOptions(words);
   const result = await bench(options);
-  writeResult(name as string, options, result);
+  if (result) writeResult(name as string, options, result);
 }
 
 void main();

@@ -1,4 +1,5 @@
 // Training throughput of GPT-2 on random tokens, in the shape of the PyTorch peer script.
+import { joinLaunched } from '../lib/comm/index.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import { models } from '../lib/nn/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
@@ -10,7 +11,19 @@ function randomTokens(count: number, vocabulary: number): Int32Array {
   return Int32Array.from({ length: count }, () => Math.floor(Math.random() * vocabulary));
 }
 
+type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
+
 const warmUp = 4;
+
+function zeroSection({ stage, offload, deferred, overlap }: Options): ZeroConfig {
+  return {
+    stage: Number(stage ?? (offload ? 2 : 0)) as 0 | 1 | 2 | 3,
+    overlap_comm: overlap === undefined ? null : overlap === 'true',
+    ...(offload
+      ? { offload_optimizer: { device: 'cpu', super_offload: deferred ? false : null } }
+      : {}),
+  };
+}
 
 function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
   return checkpoint === 'selective' ? 'selective' : checkpoint === 'true';
@@ -21,10 +34,12 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
  * next step counts, work left over does not.
  * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--precision bf16] [--steps 10] [--cap GiB]
  * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
- * [--accumulate N] [--clip 1.0] [--device auto]
+ * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--overlap true|false]
+ * Under the launcher every rank trains; the first one reports.
  */
-export async function trainBench(options: Options): Promise<object> {
-  const device = findDevice(options.device ?? 'auto');
+export async function trainBench(options: Options): Promise<object | null> {
+  const job = await joinLaunched(options.device ? { device: options.device } : {});
+  const device = job?.world.device ?? findDevice(options.device ?? 'auto');
   const [batch, seq] = [Number(options.batch ?? 16), Number(options.seq ?? 1024)];
   const accumulation = Number(options.accumulate ?? 1);
   const steps = Number(options.steps ?? 10);
@@ -35,12 +50,7 @@ export async function trainBench(options: Options): Promise<object> {
     gradient_clipping: Number(options.clip ?? 1),
     optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
     ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
-    zero_optimization: options.offload
-      ? {
-          stage: 2,
-          offload_optimizer: { device: 'cpu', super_offload: options.deferred ? false : null },
-        }
-      : { stage: 0 },
+    zero_optimization: zeroSection(options),
   };
   const name = options.model ?? '124M';
   checkpointing.configure({
@@ -74,6 +84,8 @@ export async function trainBench(options: Options): Promise<object> {
   device.synchronize();
   const mean = (performance.now() - (marks[0] as number)) / steps;
   const intervals = marks.slice(1).map((mark, i) => mark - (marks[i] as number));
+  await job?.destroy();
+  if (engine.globalRank > 0) return null;
   const memory = device.memory;
   const { bytes } = engine.parts.placement;
   return {
@@ -81,6 +93,9 @@ export async function trainBench(options: Options): Promise<object> {
     params: model.numParameters(),
     batch,
     seq,
+    world_size: engine.worldSize,
+    stage: engine.zeroOptimizationStage(),
+    overlap_comm: engine.config.zero_optimization.overlap_comm,
     accumulation,
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
@@ -88,7 +103,7 @@ export async function trainBench(options: Options): Promise<object> {
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
-    tokens_per_second: (batch * seq * accumulation * 1000) / mean,
+    tokens_per_second: (batch * seq * accumulation * engine.worldSize * 1000) / mean,
     step_ms: {
       mean,
       median: median(intervals),
