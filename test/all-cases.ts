@@ -28,6 +28,7 @@ import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
+import { cases as stages } from './zero/stages.cases.js';
 
 export const allCases: readonly Case[] = [
   ...matrix,
@@ -56,6 +57,7 @@ export const allCases: readonly Case[] = [
   ...watching,
   ...clients,
   ...userBackward,
+  ...stages,
   ...optimizerGolden,
   ...tensorwise,
 ];

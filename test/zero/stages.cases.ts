@@ -1,6 +1,6 @@
 // Every ZeRO stage over several ranks equals stage 0, and several ranks equal one.
 import assert from 'node:assert/strict';
-import type { Device } from '../../lib/runtime/device.js';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
@@ -103,18 +103,34 @@ async function waysOfAveraging(device: Device): Promise<void> {
   assert.ok(Math.abs((ratios[0] as number) - 2) < 1e-5, `${ratios}`);
 }
 
+/** Why a device cannot run `ranks` ranks, or null. */
+const needs =
+  (ranks: number) =>
+  (device: Device): string | null =>
+    device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
+
 const all: readonly Precision[] = ['fp32', 'bf16', 'fp16'];
 
 export const cases: Case[] = [
   ...all.map((precision) => ({
     name: `2 ranks: stages 0 to 3 agree bit for bit, ${precision}`,
     run: stagesAgree(2, { steps: 20, precisions: [precision], accumulations: [1, 3] }),
+    skip: needs(2),
   })),
   {
     name: '4 ranks: stages 0 to 3 agree bit for bit',
     run: stagesAgree(4, { steps: 6, precisions: ['bf16'], accumulations: [1] }),
+    skip: needs(4),
   },
-  { name: 'the order of ranks and micro-batches changes the rounding alone', run: orderOfSums },
-  { name: '2 and 4 ranks equal one rank with the same global batch', run: ranksEqualOne },
-  { name: 'ways of averaging', run: waysOfAveraging },
+  {
+    name: 'the order of ranks and micro-batches changes the rounding alone',
+    run: orderOfSums,
+    skip: needs(2),
+  },
+  {
+    name: '2 and 4 ranks equal one rank with the same global batch',
+    run: ranksEqualOne,
+    skip: needs(4),
+  },
+  { name: 'ways of averaging', run: waysOfAveraging, skip: needs(2) },
 ];
