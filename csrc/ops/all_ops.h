@@ -16,6 +16,7 @@
 #include "lamb.h"
 #include "lion.h"
 #include "matmul.h"
+#include "muon.h"
 #include "norm.h"
 #include "random.h"
 #include "reduce.h"

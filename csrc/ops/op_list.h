@@ -54,7 +54,10 @@
   ROW(Adagrad)           \
   ROW(Lion)              \
   ROW(LambMoments)       \
-  ROW(LambApply)
+  ROW(LambApply)         \
+  ROW(MuonMomentum)      \
+  ROW(MuonDirection)     \
+  ROW(MuonApply)
 
 namespace ds {
 

@@ -5,9 +5,15 @@ import { Adagrad, type AdagradGroup } from '../optim/adagrad.js';
 import { type AdamGroup, AdamW } from '../optim/adamw.js';
 import { Lamb, type LambGroup } from '../optim/lamb.js';
 import { Lion, type LionGroup } from '../optim/lion.js';
+import { Muon, type MuonGroup } from '../optim/muon.js';
+import { splitMuonGroups } from '../optim/muon-groups.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../optim/param-groups.js';
 import { Sgd, type SgdGroup } from '../optim/sgd.js';
+import type { Tensor } from '../tensor/index.js';
+
+/** A model's parameters by name. */
+type Named = Iterable<readonly [string, Tensor]>;
 
 /** The parameters of each type of optimizer. */
 type Params = { [O in ResolvedOptimizer as O['type']]: O['params'] };
@@ -15,17 +21,19 @@ type Params = { [O in ResolvedOptimizer as O['type']]: O['params'] };
 type Builder<Type extends keyof Params> = (
   params: ParamsOf<ParamGroup>,
   options: Params[Type],
+  named: Named,
 ) => Optimizer;
 
 /**
- * The optimizer that `section` names, over `params`. Throws DS_CONFIG when it names none, DS_ARGUMENT when the groups
+ * The optimizer that `section` names, over `params`; `named` are the model's, for rules that go by name. Throws DS_CONFIG when it names none, DS_ARGUMENT when the groups
  * are wrong.
  */
 export function buildOptimizer(
   section: ResolvedOptimizer | null,
   params: ParamsOf<ParamGroup>,
+  named: Named,
 ): Optimizer {
-  if (section) return build(section, params);
+  if (section) return build(section, params, named);
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'optimizer',
@@ -38,8 +46,9 @@ export function buildOptimizer(
 function build<Type extends keyof Params>(
   { type, params: options }: { type: Type; params: Params[Type] },
   params: ParamsOf<ParamGroup>,
+  named: Named,
 ): Optimizer {
-  return builders[type](params, options);
+  return builders[type](params, options, named);
 }
 
 function adam(
@@ -98,17 +107,16 @@ function lamb(params: ParamsOf<ParamGroup>, options: Params['Lamb']): Optimizer 
   });
 }
 
-/** A type that the configuration may name and whose update is not there yet. */
-function absent(type: keyof Params): () => Optimizer {
-  return () => {
-    throw new DsError({
-      code: 'DS_CONFIG',
-      op: 'optimizer.type',
-      expected: '"Adam", "AdamW", "SGD", "Adagrad" or "Lion"',
-      got: JSON.stringify(type),
-      hint: 'It is not supported yet.',
-    });
-  };
+function muon(params: ParamsOf<ParamGroup>, options: Params['Muon'], named: Named): Optimizer {
+  return new Muon(splitMuonGroups(params as ParamsOf<MuonGroup>, named), {
+    lr: options.muon_lr ?? options.lr,
+    momentum: options.momentum,
+    weightDecay: options.weight_decay,
+    nsMethod: options.ns_method,
+    adamLr: options.adam_lr,
+    betas: options.betas,
+    eps: options.eps,
+  });
 }
 
 const builders: { [Type in keyof Params]: Builder<Type> } = {
@@ -121,5 +129,5 @@ const builders: { [Type in keyof Params]: Builder<Type> } = {
   Lion: lion,
   Lamb: lamb,
   FusedLamb: lamb,
-  Muon: absent('Muon'),
+  Muon: muon,
 };

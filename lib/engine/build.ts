@@ -111,7 +111,7 @@ function findOptimizer(
   if (optimizer && typeof optimizer !== 'function') return optimizer;
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   const params = modelParameters ?? trainable;
-  return optimizer ? optimizer(params) : buildOptimizer(section, params);
+  return optimizer ? optimizer(params) : buildOptimizer(section, params, module.namedParameters());
 }
 
 function findSchedules(

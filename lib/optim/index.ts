@@ -13,6 +13,9 @@ export {
   type LossScaler,
   StaticLossScaler,
 } from './loss-scale.js';
+export { Muon, type MuonGroup, type MuonOptions } from './muon.js';
+export { type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
+export type { NewtonSchulzMethod } from './newton-schulz.js';
 export { OneCycle, type OneCycleOptions } from './one-cycle.js';
 export type { Optimizer, ParameterPlace, UpdateSettings, UpdateTensors } from './optimizer.js';
 export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';

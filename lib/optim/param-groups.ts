@@ -58,7 +58,7 @@ export function hyperparameters<Group extends ParamGroup>(group: Group): Omit<Gr
   return rest;
 }
 
-function isGroup<Group extends ParamGroup>(item: unknown): item is GroupOptions<Group> {
+export function isGroup<Group extends ParamGroup>(item: unknown): item is GroupOptions<Group> {
   return typeof item === 'object' && item !== null && 'params' in item;
 }
 

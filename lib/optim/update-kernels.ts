@@ -1,7 +1,9 @@
 // The fused update kernels an optimizer is written against, on the device or on host threads.
+import { Buffer } from '../runtime/buffer.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
-import type { Tensor } from '../tensor/index.js';
+import { held, Tensor } from '../tensor/index.js';
 
 /** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
 export interface UpdateKernels {
@@ -12,6 +14,16 @@ export interface UpdateKernels {
   lion(args: kernels.LionArgs): void;
   lambMoments(args: kernels.LambMomentsArgs): void;
   lambApply(args: kernels.LambApplyArgs): void;
+  muonMomentum(args: kernels.MuonMomentumArgs): void;
+  muonDirection(args: kernels.MuonDirectionArgs): void;
+  muonApply(args: kernels.MuonApplyArgs): void;
+  matmul(args: kernels.MatmulArgs): void;
+  scale(args: kernels.ScaleArgs): void;
+  /**
+   * A flat tensor of undefined contents in the memory of `like`. The caller releases it as soon as the ops that use it
+   * are enqueued; on host threads that waits for them.
+   */
+  workspace(like: Tensor, numel: number, dtype: DType): Tensor;
   /** Waits for the updates enqueued so far and copies a flat f32 tensor that they wrote. */
   read(tensor: Tensor): Float32Array;
 }
@@ -26,6 +38,12 @@ export function deviceKernels(): UpdateKernels {
     lion: (args) => kernels.lion(args),
     lambMoments: (args) => kernels.lambMoments(args),
     lambApply: (args) => kernels.lambApply(args),
+    muonMomentum: (args) => kernels.muonMomentum(args),
+    muonDirection: (args) => kernels.muonDirection(args),
+    muonApply: (args) => kernels.muonApply(args),
+    matmul: (args) => kernels.matmul(args),
+    scale: (args) => kernels.scale(args),
+    workspace: ({ device }, numel, dtype) => held(() => Tensor.empty([numel], dtype, device)),
     read: (tensor) => read(tensor, tensor.device.compute),
   };
 }
@@ -40,6 +58,15 @@ export function hostKernels(stream: Stream): UpdateKernels {
     lion: (args) => kernels.lionOnHost(args, stream),
     lambMoments: (args) => kernels.lambMomentsOnHost(args, stream),
     lambApply: (args) => kernels.lambApplyOnHost(args, stream),
+    muonMomentum: (args) => kernels.muonMomentumOnHost(args, stream),
+    muonDirection: (args) => kernels.muonDirectionOnHost(args, stream),
+    muonApply: (args) => kernels.muonApplyOnHost(args, stream),
+    matmul: (args) => kernels.matmulOnHost(args, stream),
+    scale: (args) => kernels.scaleOnHost(args, stream),
+    workspace: ({ device }, numel, dtype) =>
+      held(
+        () => new Tensor(Buffer.allocatePinned(device, numel * dtypeSize(dtype)), dtype, [numel]),
+      ),
     read: (tensor) => read(tensor, stream),
   };
 }

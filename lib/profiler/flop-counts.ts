@@ -90,6 +90,9 @@ const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
   Lion: nothing,
   LambMoments: nothing,
   LambApply: nothing,
+  MuonMomentum: nothing,
+  MuonDirection: nothing,
+  MuonApply: nothing,
 };
 
 /** The work of op number `op` with the arguments of its kernel function. */

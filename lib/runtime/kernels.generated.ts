@@ -1744,6 +1744,136 @@ export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   callOnHost(38, stream);
 }
 
+/**
+ * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter
+ * norm = ||u|| of u = nesterov ? beta momentum + (1 - beta) g : momentum, summed in f64 in one order on
+ * every back end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0
+ * momentum stays as it is and the norms are 0. Starts as in LambMoments.
+ */
+export interface MuonMomentumArgs {
+  /** [n] f32, updated */
+  momentum: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [parameters + 1] i64 */
+  starts: View;
+  /** [parameters] f32 */
+  norms: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  beta: number;
+  nesterov: boolean;
+}
+
+function putMuonMomentum(args: MuonMomentumArgs): void {
+  let at = 0;
+  at = putView(args.momentum, at);
+  at = putView(args.grad, at);
+  at = putView(args.starts, at);
+  at = putView(args.norms, at);
+  at = putView(args.control, at);
+  block[at++] = args.beta;
+  block[at] = args.nesterov ? 1 : 0;
+}
+
+export function muonMomentum(
+  args: MuonMomentumArgs,
+  stream: Stream = args.momentum.buffer.device.compute,
+): void {
+  putMuonMomentum(args);
+  call(39, stream, args);
+}
+
+export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
+  putMuonMomentum(args);
+  callOnHost(39, stream);
+}
+
+/**
+ * direction = u / (norm + 1e-7) of one parameter, from the updated momentum and the same gradient;
+ * zeros when control[1] is 0.
+ */
+export interface MuonDirectionArgs {
+  /** [n] f32, read */
+  momentum: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [1] f32 */
+  norm: View;
+  /** [n] f32, f16 or bf16 */
+  direction: View;
+  /** [4] f32 */
+  control: View;
+  beta: number;
+  nesterov: boolean;
+}
+
+function putMuonDirection(args: MuonDirectionArgs): void {
+  let at = 0;
+  at = putView(args.momentum, at);
+  at = putView(args.grad, at);
+  at = putView(args.norm, at);
+  at = putView(args.direction, at);
+  at = putView(args.control, at);
+  block[at++] = args.beta;
+  block[at] = args.nesterov ? 1 : 0;
+}
+
+export function muonDirection(
+  args: MuonDirectionArgs,
+  stream: Stream = args.momentum.buffer.device.compute,
+): void {
+  putMuonDirection(args);
+  call(40, stream, args);
+}
+
+export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
+  putMuonDirection(args);
+  callOnHost(40, stream);
+}
+
+/**
+ * p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype. When
+ * control[1] is 0 only `weight` is written, from the unchanged master.
+ */
+export interface MuonApplyArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, f16 or bf16 */
+  direction: View;
+  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32 */
+  control: View;
+  lr: number;
+  weightDecay: number;
+  scale: number;
+}
+
+function putMuonApply(args: MuonApplyArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.direction, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.weightDecay;
+  block[at] = args.scale;
+}
+
+export function muonApply(
+  args: MuonApplyArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putMuonApply(args);
+  call(41, stream, args);
+}
+
+export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
+  putMuonApply(args);
+  callOnHost(41, stream);
+}
+
 /** The arguments of each op, by its name. */
 export interface OpArgs {
   Fill: FillArgs;
@@ -1785,6 +1915,9 @@ export interface OpArgs {
   Lion: LionArgs;
   LambMoments: LambMomentsArgs;
   LambApply: LambApplyArgs;
+  MuonMomentum: MuonMomentumArgs;
+  MuonDirection: MuonDirectionArgs;
+  MuonApply: MuonApplyArgs;
 }
 
 /** Op names in table order; the index is the native op id. */
@@ -1828,4 +1961,7 @@ export const opNames = [
   'Lion',
   'LambMoments',
   'LambApply',
+  'MuonMomentum',
+  'MuonDirection',
+  'MuonApply',
 ] as const;

@@ -37,11 +37,12 @@ const golden: Golden = JSON.parse(
   readFileSync(join(packageRoot(), 'test/golden/optimizers.json'), 'utf8'),
 );
 
-/** Types that the configuration may name and whose update is not there yet. */
-const pending = new Set<string>(['Muon']);
-
-/** Relative to the largest value of the parameter. */
-const TOLERANCE = 1e-6;
+/**
+ * Relative to the largest value of the parameter. Muon multiplies the matrices of 16-bit models in f16, whose rounding
+ * the iteration amplifies: its updates of unit scale are off by up to 2^-9 each.
+ */
+const toleranceOf = (type: string, precision: Precision): number =>
+  type === 'Muon' && precision === 'bf16' ? 4e-3 : 1e-6;
 
 /** As in the recording: in [-1000, 1000] / 1024; step 0 is the initial value, steps from 1 on are gradients. */
 function hashed(step: number, parameter: number, element: number): number {
@@ -132,6 +133,7 @@ async function equalsRecording(
   precision: Precision,
   device: Device,
 ): Promise<void> {
+  const tolerance = toleranceOf(optimizer.type, precision);
   const engine = await engineOf(optimizer, precision, device);
   train(engine, precision);
   const weights = (engine.module as Products).parts.map(({ factor }) => factor.toArray());
@@ -142,7 +144,7 @@ async function equalsRecording(
     const scale = Math.max(...want.map(Math.abs));
     master.forEach((got, i) => {
       const error = Math.abs(got - (want[i] as number)) / scale;
-      assert.ok(error <= TOLERANCE, `parameter ${k}[${i}]: expected ${want[i]}, got ${got}`);
+      assert.ok(error <= tolerance, `parameter ${k}[${i}]: expected ${want[i]}, got ${got}`);
       encode(cell, 0, got, precision);
       assert.equal(weights[k]?.[i], decode(cell, 0, precision), `weight ${k}[${i}]`);
     });
@@ -156,7 +158,6 @@ export const cases: Case[] = golden.cases.flatMap((recorded) =>
     return {
       name: `${type} ${JSON.stringify(params)} equals the recording: ${precision}`,
       run: (device) => equalsRecording(recorded, precision, device),
-      skip: () => (pending.has(type) ? 'its update is not there yet' : null),
     };
   }),
 );

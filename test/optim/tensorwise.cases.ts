@@ -1,9 +1,9 @@
-// LAMB in the engine: its formula on a transformer, trust ratios, offload, resume and parts of parameters.
+// LAMB and Muon in the engine: formulas on a transformer, offload, skipped steps, resume and parts of parameters.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Engine, initialize, optim } from '../../lib/index.js';
+import { type DsConfig, type Engine, initialize, optim } from '../../lib/index.js';
 import type { UpdateKernels } from '../../lib/optim/update-kernels.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed, Tensor } from '../../lib/tensor/index.js';
@@ -182,6 +182,123 @@ function refusesParts(device: Device): void {
   parameter.dispose();
 }
 
+/** The tiny GPT-2 under Muon, from a configuration. */
+async function muonEngine(
+  { precision, offload = false }: Setup,
+  method: 'gram' | 'standard',
+  device: Device,
+): Promise<Engine> {
+  seed(1234);
+  const model = tinyModel();
+  const config: DsConfig = {
+    ...tinyConfig({ precision, offload, clip: 0.5 }),
+    scheduler: null,
+    optimizer: {
+      type: 'Muon',
+      params: { lr: 0.02, weight_decay: 0.1, ns_method: method, adam_lr: 3e-3 },
+    },
+  };
+  return (await initialize({ model, config, device })).engine;
+}
+
+/**
+ * The matrices that Muon updates. The rest is no measure of rounding: Adam's first steps have unit scale whatever the
+ * gradient, and that of the attention's key bias is rounding noise around zero.
+ */
+function matricesOf(engine: Engine): Map<string, number[]> {
+  const found = new Map<string, number[]>();
+  const { groups } = engine.parts.optimizer;
+  eachMaster(engine, (name, group, p) => {
+    if ((groups[group] as optim.MuonGroup).useMuon) found.set(name, p);
+  });
+  return found;
+}
+
+/** The largest difference, relative to the largest value of each parameter. */
+function distance(a: Map<string, number[]>, b: Map<string, number[]>): number {
+  const each = [...a].map(([name, p]) => {
+    const q = b.get(name) as number[];
+    return max(...p.map((x, i) => abs(x - q[i]!))) / max(...p.map(abs));
+  });
+  return max(...each);
+}
+
+/** Tables and vectors go to AdamW, the other matrices to Muon; the state says which. */
+async function muonSplits(device: Device): Promise<void> {
+  const engine = await muonEngine({ precision: 'fp32' }, 'gram', device);
+  const { optimizer, stage } = engine.parts;
+  const slots = stage.partitions.flatMap(({ pieces }) => pieces.map(({ slot }) => slot));
+  assert.equal(optimizer.groups.length, 2);
+  for (const { name, shape, group } of slots) {
+    const matrix = shape.length > 1 && !/wte|wpe/.test(name);
+    assert.equal('momentum_buffer' in optimizer.initialState(group), matrix, name);
+    assert.equal(optimizer.groups[group]?.lr, matrix ? 0.02 : 3e-3, name);
+  }
+  engine.destroy();
+}
+
+/** Both forms evaluate one polynomial: in f32 two steps differ by 3e-6 of the largest weight. */
+async function muonMethodsAgree(device: Device): Promise<void> {
+  const results = [];
+  for (const method of ['gram', 'standard'] as const) {
+    const engine = await muonEngine({ precision: 'fp32' }, method, device);
+    trainTiny(engine, 0, 2);
+    results.push(matricesOf(engine));
+    engine.destroy();
+  }
+  const apart = distance(results[0]!, results[1]!);
+  assert.ok(apart > 0 && apart < 1e-5, `${apart}`);
+}
+
+/** The same bits on the CPU. On a GPU its products round otherwise than the host's: matrices within 2e-2 after 5 steps. */
+async function muonOffload(
+  precision: Precision,
+  method: 'gram' | 'standard',
+  device: Device,
+): Promise<void> {
+  device.setDeterministic(true);
+  const steps = device.kind === 'cpu' ? STEPS : 5;
+  const runs = [];
+  for (const offload of [false, true]) {
+    const engine = await muonEngine({ precision, offload }, method, device);
+    const losses = trainTiny(engine, 0, steps);
+    if (steps === STEPS) assert.ok(losses.at(-1)! < losses[0]! - 0.5, `no learning: ${losses}`);
+    const weights = weightBits(engine);
+    runs.push({ losses, weights, matrices: matricesOf(engine), skipped: engine.skippedSteps });
+    engine.destroy();
+  }
+  if (precision === 'fp16') assert.ok(runs[0]!.skipped > 0, 'no overflow was provoked');
+  if (device.kind === 'cpu') assert.deepEqual(runs[1], runs[0]);
+  else assert.ok(distance(runs[0]!.matrices, runs[1]!.matrices) < 2e-2);
+}
+
+async function muonResumes(device: Device): Promise<void> {
+  device.setDeterministic(true);
+  const dir = mkdtempSync(join(tmpdir(), 'ds-muon-'));
+  try {
+    const make = () => muonEngine({ precision: 'bf16' }, 'gram', device);
+    const whole = await make();
+    trainTiny(whole, 0, 5);
+    await whole.saveCheckpoint(dir);
+    const losses = trainTiny(whole, 5, 10);
+    const second = await make();
+    await second.loadCheckpoint(dir);
+    assert.deepEqual(trainTiny(second, 5, 10), losses);
+    assert.deepEqual(weightBits(second), weightBits(whole));
+    for (const engine of [whole, second]) engine.destroy();
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+function muonRefusesGroups(device: Device): void {
+  const vector = Tensor.from([1, 2, 3], { device }).keep();
+  const group = { params: [vector] } as unknown as optim.MuonGroupOptions;
+  assert.throws(() => new optim.Muon([group]), { code: 'DS_ARGUMENT', message: /which rule/ });
+  assert.throws(() => new optim.Muon([{ ...group, useMuon: true }]), { message: /matrices/ });
+  vector.dispose();
+}
+
 const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
 
 export const cases: Case[] = [
@@ -195,4 +312,14 @@ export const cases: Case[] = [
   })),
   { name: 'LAMB: resume equals one run', run: resumes },
   { name: 'LAMB refuses a range with parts of parameters', run: refusesParts },
+  { name: 'Muon splits a model by name and dims', run: muonSplits },
+  { name: 'Muon: gram and standard agree', run: muonMethodsAgree },
+  ...(['gram', 'standard'] as const).flatMap((method) =>
+    precisions.map((precision) => ({
+      name: `Muon: offload and resident: ${precision}, ${method}`,
+      run: (device: Device) => muonOffload(precision, method, device),
+    })),
+  ),
+  { name: 'Muon: resume equals one run', run: muonResumes },
+  { name: 'Muon refuses groups without a rule and vectors', run: muonRefusesGroups },
 ];

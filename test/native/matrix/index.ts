@@ -13,6 +13,7 @@ import type { MatrixCase } from './harness.js';
 import { cases as lamb } from './lamb.js';
 import { cases as lookup } from './lookup.js';
 import { cases as matmul } from './matmul.js';
+import { cases as muon } from './muon.js';
 import { cases as norm } from './norm.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as reduce } from './reduce.js';
@@ -33,6 +34,7 @@ export const opCases: readonly MatrixCase[] = [
   ...adamwSpeculate,
   ...optimizerRules,
   ...lamb,
+  ...muon,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...gradients, ...errors, ...big];

@@ -1,0 +1,162 @@
+// Muon's element-wise parts on the GPU: one block per chunk for the norms, one thread per element after them.
+#include "muon.h"
+
+#include <algorithm>
+
+#include "../cuda/segment_sum.cuh"
+#include "muon_rule.h"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int kThreads = 256, kBlocksPerSm = 8;
+
+template <class G>
+__global__ void __launch_bounds__(kSegmentThreads)
+    momentum_kernel(float* momentum, const G* grad, const int64_t* starts, int64_t parameters,
+                    const float* control, MuonConstants constants, double* sums) {
+  if (control[1] == 0) return;
+  const float factor = control[0];
+  const SegmentChunk chunk = chunk_of(starts, parameters, blockIdx.x);
+  const bool whole = packets_at(momentum + chunk.begin) && packets_at(grad + chunk.begin);
+  SquareSum squares;
+  for_packets(chunk, [&](int64_t at, int64_t valid) {
+    const SegmentPacket<G> g = load_segment(grad + at, valid, whole);
+    SegmentPacket<float> m = load_segment(momentum + at, valid, whole);
+#pragma unroll
+    for (int i = 0; i < kSegmentWidth; ++i) {
+      m.v[i] = muon_mix(constants, factor, to_float(g.v[i]), m.v[i]);
+      squares.add(i, muon_update(constants, factor, to_float(g.v[i]), m.v[i]));
+    }
+    store_segment(momentum + at, m, valid, whole);
+  });
+  const double sum = squares.of_block();
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+/// One block per parameter.
+__global__ void __launch_bounds__(kSegmentThreads)
+    norm_kernel(const double* sums, const int64_t* starts, const float* control, float* norms) {
+  if (control[1] == 0) {
+    if (threadIdx.x == 0) norms[blockIdx.x] = 0;
+    return;
+  }
+  const double sum = segment_sum(sums, 1, starts, blockIdx.x);
+  if (threadIdx.x == 0) norms[blockIdx.x] = static_cast<float>(sqrt(sum));
+}
+
+template <class G, class D>
+__global__ void __launch_bounds__(kThreads)
+    direction_kernel(const float* momentum, const G* grad, const float* norm, D* direction,
+                     const float* control, MuonConstants constants, int64_t n) {
+  const float factor = control[0], divisor = add_rn(norm[0], kMuonEps);
+  const bool apply = control[1] != 0;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (int64_t i = first; i < n; i += int64_t{gridDim.x} * kThreads) {
+    float u = 0;
+    if (apply) u = div_rn(muon_update(constants, factor, to_float(grad[i]), momentum[i]), divisor);
+    direction[i] = from_float<D>(u);
+  }
+}
+
+template <class D, class W>
+__global__ void __launch_bounds__(kThreads)
+    apply_kernel(float* master, const D* direction, W* weight, const float* control, MuonStep step,
+                 int64_t n) {
+  const bool apply = control[1] != 0;
+  if (!apply && !weight) return;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (int64_t i = first; i < n; i += int64_t{gridDim.x} * kThreads) {
+    float p = master[i];
+    if (apply) {
+      p = muon_applied(step, p, to_float(direction[i]));
+      master[i] = p;
+    }
+    if (weight) weight[i] = from_float<W>(p);
+  }
+}
+
+void check_vector(const char* op, const View& first, const View& v, bool narrow) {
+  require_same_shape(op, first, v);
+  require_contiguous(op, v, "every operand");
+  if (!narrow && v.dtype != DType::f32) unsupported(op, v.dtype, "f32");
+}
+
+void check_floats(const char* op, const View& v, int64_t n) {
+  require_contiguous(op, v, "every operand");
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == DType::f32, op, text("[", n, "] f32"), v.describe());
+}
+
+unsigned blocks_for(int64_t n, const CudaContext& ctx) {
+  const int64_t most = int64_t{ctx.sm_count} * kBlocksPerSm;
+  return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, most));
+}
+
+}  // namespace
+
+void run(const MuonMomentum& op, CudaContext& ctx) {
+  constexpr const char* kOp = "muon_momentum";
+  check_vector(kOp, op.momentum, op.momentum, false);
+  check_vector(kOp, op.momentum, op.grad, true);
+  check_starts(kOp, op.starts, op.momentum.numel());
+  const int64_t parameters = op.starts.numel() - 1;
+  check_floats(kOp, op.norms, parameters);
+  check_floats(kOp, op.control, 4);
+  if (parameters == 0) return;
+  const auto slots = static_cast<unsigned>(slot_count(op.momentum.numel(), parameters));
+  double* const sums = ctx.scratch_of<double>(slots);
+  const auto* const starts = op.starts.as<int64_t>();
+  for_floating(kOp, op.grad.dtype, [&](auto tag) {
+    using G = typename decltype(tag)::type;
+    momentum_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(
+        op.momentum.as<float>(), op.grad.as<G>(), starts, parameters, op.control.as<float>(),
+        muon_constants(op.beta, op.nesterov), sums);
+    DS_CUDA_LAUNCHED(kOp);
+  });
+  norm_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(
+      sums, starts, op.control.as<float>(), op.norms.as<float>());
+  DS_CUDA_LAUNCHED(kOp);
+}
+
+void run(const MuonDirection& op, CudaContext& ctx) {
+  constexpr const char* kOp = "muon_direction";
+  check_vector(kOp, op.momentum, op.momentum, false);
+  check_vector(kOp, op.momentum, op.grad, true);
+  check_vector(kOp, op.momentum, op.direction, true);
+  check_floats(kOp, op.norm, 1);
+  check_floats(kOp, op.control, 4);
+  const int64_t n = op.momentum.numel();
+  if (n == 0) return;
+  for_floating(kOp, op.grad.dtype, [&](auto grad) {
+    for_floating(kOp, op.direction.dtype, [&](auto direction) {
+      using G = typename decltype(grad)::type;
+      using D = typename decltype(direction)::type;
+      direction_kernel<<<blocks_for(n, ctx), kThreads, 0, ctx.stream>>>(
+          op.momentum.as<float>(), op.grad.as<G>(), op.norm.as<float>(), op.direction.as<D>(),
+          op.control.as<float>(), muon_constants(op.beta, op.nesterov), n);
+      DS_CUDA_LAUNCHED(kOp);
+    });
+  });
+}
+
+void run(const MuonApply& op, CudaContext& ctx) {
+  constexpr const char* kOp = "muon_apply";
+  check_vector(kOp, op.master, op.master, false);
+  check_vector(kOp, op.master, op.direction, true);
+  if (op.weight) check_vector(kOp, op.master, op.weight, true);
+  check_floats(kOp, op.control, 4);
+  const int64_t n = op.master.numel();
+  if (n == 0) return;
+  for_floating(kOp, op.direction.dtype, [&](auto direction) {
+    for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto weight) {
+      using D = typename decltype(direction)::type;
+      using W = typename decltype(weight)::type;
+      apply_kernel<<<blocks_for(n, ctx), kThreads, 0, ctx.stream>>>(
+          op.master.as<float>(), op.direction.as<D>(), op.weight ? op.weight.as<W>() : nullptr,
+          op.control.as<float>(), muon_step(op), n);
+      DS_CUDA_LAUNCHED(kOp);
+    });
+  });
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,47 @@
+// Muon's element-wise parts: what comes before and after the orthogonalisation of a matrix's moment.
+// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's runtime/zero/muon.
+#pragma once
+
+#include "../core/view.h"
+
+namespace ds {
+
+/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter
+/// norm = ||u|| of u = nesterov ? beta momentum + (1 - beta) g : momentum, summed in f64 in one order on
+/// every back end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0
+/// momentum stays as it is and the norms are 0. Starts as in LambMoments.
+struct MuonMomentum {
+  View momentum;  // [n] f32, updated
+  View grad;      // [n] f32, f16 or bf16
+  View starts;    // [parameters + 1] i64
+  View norms;     // [parameters] f32
+  View control;   // [4] f32, see GradientControl
+  double beta;
+  bool nesterov;
+};
+
+/// direction = u / (norm + 1e-7) of one parameter, from the updated momentum and the same gradient;
+/// zeros when control[1] is 0.
+struct MuonDirection {
+  View momentum;   // [n] f32, read
+  View grad;       // [n] f32, f16 or bf16
+  View norm;       // [1] f32
+  View direction;  // [n] f32, f16 or bf16
+  View control;    // [4] f32
+  double beta;
+  bool nesterov;
+};
+
+/// p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype. When
+/// control[1] is 0 only `weight` is written, from the unchanged master.
+struct MuonApply {
+  View master;     // [n] f32, updated
+  View direction;  // [n] f32, f16 or bf16
+  View weight;     // optional [n] f32, f16 or bf16: the copy that the model computes with
+  View control;    // [4] f32
+  double lr;
+  double weight_decay;
+  double scale;
+};
+
+}  // namespace ds

@@ -1,0 +1,175 @@
+// Muon's element-wise parts on the CPU, over chunks and blocks, with denormals flushed.
+#include "muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../cpu/flush_denormals.h"
+#include "../cpu/rows.h"
+#include "../cpu/segment_sum.h"
+#include "muon_rule.h"
+
+namespace ds::cpu {
+namespace {
+
+constexpr int64_t kSlotGrain = 8;
+constexpr int64_t kGrain = 32 * kSegmentBlock;  // elements per task
+
+void check_vector(const char* op, const View& first, const View& v, bool narrow) {
+  require_contiguous(op, v, "operands");
+  DS_CHECK_SHAPE(v.numel() == first.numel(), op, first.describe(), v.describe());
+  if (narrow ? v.dtype == DType::f64 : v.dtype != DType::f32)
+    unsupported(op, v.dtype, narrow ? "f32, f16 or bf16" : "f32");
+}
+
+void check_floats(const char* op, const View& v, int64_t n) {
+  require_contiguous(op, v, "operands");
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == DType::f32, op, text("[", n, "] f32"), v.describe());
+}
+
+// None of these may be inlined, so that no arithmetic leaves the scope of FlushDenormals.
+__attribute__((noinline)) void momentum_block(const MuonConstants& constants, float factor,
+                                              const float* __restrict grad,
+                                              float* __restrict momentum,
+                                              double* __restrict squares, int64_t n) {
+  const MuonConstants c = constants;
+  for (int64_t i = 0; i < n; ++i) {
+    momentum[i] = muon_mix(c, factor, grad[i], momentum[i]);
+    const double u = muon_update(c, factor, grad[i], momentum[i]);
+    squares[i] += u * u;
+  }
+}
+
+__attribute__((noinline)) void direction_block(const MuonConstants& constants, float factor,
+                                               float divisor, const float* __restrict momentum,
+                                               float* __restrict grad, int64_t n) {
+  const MuonConstants c = constants;
+  for (int64_t i = 0; i < n; ++i)
+    grad[i] = div_rn(muon_update(c, factor, grad[i], momentum[i]), divisor);
+}
+
+__attribute__((noinline)) void apply_block(const MuonStep& step, const float* __restrict direction,
+                                           float* __restrict p, int64_t n) {
+  const MuonStep s = step;
+  for (int64_t i = 0; i < n; ++i) p[i] = muon_applied(s, p[i], direction[i]);
+}
+
+template <class G>
+double momentum_chunk(const MuonMomentum& op, const SegmentChunk& chunk) {
+  alignas(64) float grad[kSegmentBlock];
+  alignas(64) double squares[kSegmentBlock] = {};
+  const MuonConstants constants = muon_constants(op.beta, op.nesterov);
+  for (int64_t i = chunk.begin; i < chunk.end; i += kSegmentBlock) {
+    const int64_t count = std::min(kSegmentBlock, chunk.end - i);
+    widen(op.grad.as<G>() + i, grad, count);
+    momentum_block(constants, op.control.as<float>()[0], grad, op.momentum.as<float>() + i,
+                   squares, count);
+  }
+  return chunk_sum(squares);
+}
+
+template <class G, class D>
+void direction_range(const MuonDirection& op, int64_t begin, int64_t end) {
+  const FlushDenormals flush;
+  alignas(64) float block[kSegmentBlock] = {};
+  const MuonConstants constants = muon_constants(op.beta, op.nesterov);
+  const float divisor = op.norm.as<float>()[0] + kMuonEps;
+  const bool apply = op.control.as<float>()[1] != 0.0f;
+  for (int64_t i = begin; i < end; i += kSegmentBlock) {
+    const int64_t count = std::min(kSegmentBlock, end - i);
+    if (apply) {
+      widen(op.grad.as<G>() + i, block, count);
+      direction_block(constants, op.control.as<float>()[0], divisor, op.momentum.as<float>() + i,
+                      block, count);
+    }
+    narrow(block, op.direction.as<D>() + i, count);
+  }
+}
+
+template <class D, class W>
+void apply_range(const MuonApply& op, int64_t begin, int64_t end) {
+  const FlushDenormals flush;
+  alignas(64) float direction[kSegmentBlock];
+  const MuonStep step = muon_step(op);
+  const bool apply = op.control.as<float>()[1] != 0.0f;
+  for (int64_t i = begin; i < end; i += kSegmentBlock) {
+    const int64_t count = std::min(kSegmentBlock, end - i);
+    float* const p = op.master.as<float>() + i;
+    if (apply) {
+      widen(op.direction.as<D>() + i, direction, count);
+      apply_block(step, direction, p, count);
+    }
+    if (op.weight) narrow(p, op.weight.as<W>() + i, count);
+  }
+}
+
+}  // namespace
+
+void run(const MuonMomentum& op, CpuContext& ctx) {
+  constexpr const char* kOp = "muon_momentum";
+  const int64_t n = op.momentum.numel();
+  check_vector(kOp, op.momentum, op.momentum, false);
+  check_vector(kOp, op.momentum, op.grad, true);
+  check_starts(kOp, op.starts, n);
+  const int64_t parameters = op.starts.numel() - 1;
+  check_floats(kOp, op.norms, parameters);
+  check_floats(kOp, op.control, 4);
+  if (parameters == 0) return;
+  if (op.control.as<float>()[1] == 0.0f) {
+    std::fill_n(op.norms.as<float>(), parameters, 0.0f);
+    return;
+  }
+  const int64_t* const starts = op.starts.as<int64_t>();
+  const int64_t slots = slot_count(n, parameters);
+  std::vector<double> sums(static_cast<size_t>(slots));
+  for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
+    if constexpr (!std::is_same_v<G, double>) {
+      ctx.pool.parallel_for(slots, kSlotGrain, [&](int64_t begin, int64_t end) {
+        const FlushDenormals flush;
+        for (int64_t slot = begin; slot < end; ++slot)
+          sums[slot] = momentum_chunk<G>(op, chunk_of(starts, parameters, slot));
+      });
+    }
+  });
+  for (int64_t i = 0; i < parameters; ++i)
+    op.norms.as<float>()[i] = static_cast<float>(std::sqrt(segment_sum(sums.data(), 1, starts, i)));
+}
+
+void run(const MuonDirection& op, CpuContext& ctx) {
+  constexpr const char* kOp = "muon_direction";
+  check_vector(kOp, op.momentum, op.momentum, false);
+  check_vector(kOp, op.momentum, op.grad, true);
+  check_vector(kOp, op.momentum, op.direction, true);
+  check_floats(kOp, op.norm, 1);
+  check_floats(kOp, op.control, 4);
+  for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
+    for_floating(kOp, op.direction.dtype, [&]<class D>(TypeTag<D>) {
+      if constexpr (!std::is_same_v<G, double> && !std::is_same_v<D, double>) {
+        ctx.pool.parallel_for(op.momentum.numel(), kGrain, [&](int64_t begin, int64_t end) {
+          direction_range<G, D>(op, begin, end);
+        });
+      }
+    });
+  });
+}
+
+void run(const MuonApply& op, CpuContext& ctx) {
+  constexpr const char* kOp = "muon_apply";
+  check_vector(kOp, op.master, op.master, false);
+  check_vector(kOp, op.master, op.direction, true);
+  if (op.weight) check_vector(kOp, op.master, op.weight, true);
+  check_floats(kOp, op.control, 4);
+  const DType weight = op.weight ? op.weight.dtype : DType::f32;
+  for_floating(kOp, op.direction.dtype, [&]<class D>(TypeTag<D>) {
+    for_floating(kOp, weight, [&]<class W>(TypeTag<W>) {
+      if constexpr (!std::is_same_v<D, double> && !std::is_same_v<W, double>) {
+        ctx.pool.parallel_for(op.master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+          apply_range<D, W>(op, begin, end);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace ds::cpu

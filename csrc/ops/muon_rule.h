@@ -1,0 +1,45 @@
+// Muon's element-wise arithmetic: the sequence of IEEE operations that every back end runs.
+#pragma once
+
+#include "../core/exact_math.h"
+#include "muon.h"
+
+namespace ds {
+
+/// Added to a norm that divides.
+constexpr float kMuonEps = 1e-7f;
+
+/// The scalars of the momentum, each rounded to float once, on the host.
+struct MuonConstants {
+  float beta, one_minus_beta;
+  bool nesterov;
+};
+
+inline MuonConstants muon_constants(double beta, bool nesterov) {
+  return {static_cast<float>(beta), static_cast<float>(1.0 - beta), nesterov};
+}
+
+/// fma(beta, momentum, one_minus_beta * (grad * factor)): the moment, and what Nesterov looks ahead to.
+DS_HOST_DEVICE float muon_mix(const MuonConstants& c, float factor, float grad, float momentum) {
+  return fma_rn(c.beta, momentum, mul_rn(c.one_minus_beta, mul_rn(grad, factor)));
+}
+
+/// u, from the updated momentum.
+DS_HOST_DEVICE float muon_update(const MuonConstants& c, float factor, float grad, float momentum) {
+  return c.nesterov ? muon_mix(c, factor, grad, momentum) : momentum;
+}
+
+/// The scalars of the step: -lr * weight_decay and -lr * scale.
+struct MuonStep {
+  float decay, rate;
+};
+
+inline MuonStep muon_step(const MuonApply& op) {
+  return {static_cast<float>(-op.lr * op.weight_decay), static_cast<float>(-op.lr * op.scale)};
+}
+
+DS_HOST_DEVICE float muon_applied(const MuonStep& s, float p, float direction) {
+  return fma_rn(s.rate, direction, fma_rn(s.decay, p, p));
+}
+
+}  // namespace ds

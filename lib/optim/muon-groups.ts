@@ -1,0 +1,51 @@
+// Which parameters Muon takes: matrices between hidden states, told by name and number of dims.
+import type { Tensor } from '../tensor/index.js';
+import type { MuonGroup } from './muon.js';
+import { type GroupOptions, isGroup, type ParamsOf } from './param-groups.js';
+
+/** A group that says which rule it takes. */
+export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };
+
+/** Parts of a name that mark tables and heads, which are matrices but no maps between hidden states. */
+const NOT_HIDDEN = /embed|lm_head|(^|\.)w[tp]e\./;
+
+/** DeepSpeed's rule: two dims or more, and neither "embed" nor "lm_head" in the name; nor GPT-2's wte and wpe. */
+export function wantsMuon(name: string, { shape }: Tensor): boolean {
+  return shape.length >= 2 && !NOT_HIDDEN.test(name);
+}
+
+/** One group for Muon and one for AdamW out of a model's named parameters; an empty one is left out. */
+export function makeMuonGroups(named: Iterable<readonly [string, Tensor]>): MuonGroupOptions[] {
+  const all = [...named];
+  return splitMuonGroups(
+    all.map(([, parameter]) => parameter),
+    all,
+  );
+}
+
+/**
+ * Splits every group that does not say useMuon. A group's rate is that of its matrices; what AdamW takes of it keeps
+ * the optimizer's adam_lr.
+ */
+export function splitMuonGroups(
+  params: ParamsOf<MuonGroup>,
+  named: Iterable<readonly [string, Tensor]>,
+): MuonGroupOptions[] {
+  const names = new Map<Tensor, string>();
+  for (const [name, parameter] of named) names.set(parameter, name);
+  const given = [...params] as (Tensor | GroupOptions<MuonGroup>)[];
+  const groups = given.every((item) => isGroup<MuonGroup>(item))
+    ? given
+    : [{ params: given as Tensor[] }];
+  return groups.flatMap((group): MuonGroupOptions[] => {
+    if (group.useMuon !== undefined) return [{ ...group, useMuon: group.useMuon }];
+    const { lr, ...rest } = group;
+    const members = [...group.params];
+    return [true, false].flatMap((useMuon) => {
+      const chosen = members.filter((p) => wantsMuon(names.get(p) ?? '', p) === useMuon);
+      if (chosen.length === 0) return [];
+      const rate = useMuon && lr !== undefined ? { lr } : {};
+      return [{ ...rest, ...rate, params: chosen, useMuon }];
+    });
+  });
+}

@@ -1,0 +1,173 @@
+// Newton-Schulz iteration: pushes every singular value of a matrix towards 1, by matrix products alone.
+// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed runtime/zero/muon/original_muon.py.
+
+import type { View } from '../runtime/view.js';
+import { contiguousStrides } from '../runtime/view.js';
+import type { Tensor } from '../tensor/index.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+/**
+ * "standard" multiplies the whole matrix in every step. "gram" iterates on the Gram matrix of the shorter side and
+ * multiplies the whole matrix at the end, and once after two steps, where it starts afresh for stability: fewer FLOPs
+ * the longer the matrix. Both are the same polynomial. A square matrix takes "standard" in either case.
+ */
+export type NewtonSchulzMethod = 'standard' | 'gram';
+
+/** Coefficients of X, (X X') X and (X X')^2 X. */
+const [A, B, C] = [3.4445, -4.775, 2.0315] as const;
+
+const STEPS = 5;
+
+/** The step before which "gram" starts afresh. */
+const RESTART = 2;
+
+/** A matrix and the two it swaps with, in memory of the caller's. */
+export interface Orthogonalization {
+  readonly rows: number;
+  readonly columns: number;
+  readonly method: NewtonSchulzMethod;
+}
+
+/** Elements of workspace that a matrix needs, itself included. */
+export function workspaceSize({ rows, columns, method }: Orthogonalization): number {
+  const side = Math.min(rows, columns);
+  return 2 * rows * columns + (isGram(rows, columns, method) ? 5 : 3) * side * side;
+}
+
+const isGram = (rows: number, columns: number, method: NewtonSchulzMethod): boolean =>
+  method === 'gram' && rows !== columns;
+
+/** Where a matrix of this workspace is to be written: contiguous, Frobenius norm at most 1. */
+export function firstMatrix(workspace: Tensor, rows: number, columns: number): View {
+  return matrixAt(workspace, 0, rows, columns);
+}
+
+function matrixAt(workspace: Tensor, at: number, rows: number, columns: number): View {
+  const { buffer, dtype, offset } = workspace;
+  const shape = [rows, columns];
+  return { buffer, dtype, offset: offset + at, shape, strides: contiguousStrides(shape) };
+}
+
+/** Five steps on the matrix that firstMatrix() names; the result lies elsewhere in the workspace. */
+export function orthogonalize(
+  workspace: Tensor,
+  what: Orthogonalization,
+  kernels: UpdateKernels,
+): View {
+  const iteration = new Iteration(workspace, what, kernels);
+  return isGram(what.rows, what.columns, what.method) ? iteration.gram() : iteration.standard();
+}
+
+/** The products of one matrix X [rows, columns], whose Gram matrices are square on its shorter side. */
+class Iteration {
+  private x: View;
+  private y: View;
+  private readonly squares: View[];
+  private readonly tall: boolean;
+
+  constructor(
+    workspace: Tensor,
+    { rows, columns, method }: Orthogonalization,
+    private readonly kernels: UpdateKernels,
+  ) {
+    const side = Math.min(rows, columns);
+    const size = rows * columns;
+    this.tall = rows > columns;
+    this.x = matrixAt(workspace, 0, rows, columns);
+    this.y = matrixAt(workspace, size, rows, columns);
+    this.squares = Array.from({ length: isGram(rows, columns, method) ? 5 : 3 }, (_, i) =>
+      matrixAt(workspace, 2 * size + i * side * side, side, side),
+    );
+  }
+
+  standard(): View {
+    const [gram, factor, scaled] = this.squares as [View, View, View];
+    for (let step = 0; step < STEPS; ++step) {
+      this.gramOfX(gram);
+      this.polynomial(gram, factor, scaled);
+      this.scale(this.x, this.y, A);
+      this.multiplyX(factor, true);
+    }
+    return this.x;
+  }
+
+  gram(): View {
+    let [gram, product, spare, other, factor] = this.squares as [View, View, View, View, View];
+    this.gramOfX(gram);
+    for (let step = 0; step < STEPS; ++step) {
+      if (step === RESTART) {
+        this.multiplyX(product, false);
+        this.gramOfX(gram);
+      }
+      this.polynomial(gram, factor, spare);
+      if (step === 0 || step === RESTART) {
+        this.scale(factor, product, 1);
+        this.addToDiagonal(product, A);
+      } else {
+        this.advance(factor, product, spare);
+        [product, spare] = [spare, product];
+      }
+      if (step === STEPS - 1 || step + 1 === RESTART) continue;
+      this.advance(factor, gram, spare);
+      this.advance(factor, spare, other);
+      [gram, other] = [other, gram];
+    }
+    this.multiplyX(product, false);
+    return this.x;
+  }
+
+  /** out = X X', or X' X of a tall X. */
+  private gramOfX(out: View): void {
+    this.product({ a: this.x, b: this.x, out, transA: this.tall, transB: !this.tall });
+  }
+
+  /** out = B gram + C gram gram; `scaled` is overwritten. */
+  private polynomial(gram: View, out: View, scaled: View): void {
+    this.scale(gram, scaled, C);
+    this.scale(gram, out, B);
+    this.product({ a: scaled, b: gram, out, accumulate: true });
+  }
+
+  /** out = A of + factor of. */
+  private advance(factor: View, of: View, out: View): void {
+    this.scale(of, out, A);
+    this.product({ a: factor, b: of, out, accumulate: true });
+  }
+
+  /** X = factor X, or X factor' of a tall X, which is the same for symmetric factors; may add to what Y holds. */
+  private multiplyX(factor: View, accumulate: boolean): void {
+    const { x, y: out } = this;
+    if (this.tall) this.product({ a: x, b: factor, out, transB: true, accumulate });
+    else this.product({ a: factor, b: x, out, accumulate });
+    [this.x, this.y] = [out, x];
+  }
+
+  private addToDiagonal(square: View, value: number): void {
+    const side = square.shape[0] as number;
+    const diagonal = { ...square, shape: [side], strides: [side + 1] };
+    this.kernels.scale({
+      in: diagonal,
+      out: diagonal,
+      scale: 1,
+      shift: value,
+      accumulate: false,
+    });
+  }
+
+  private scale(from: View, out: View, factor: number): void {
+    this.kernels.scale({ in: from, out, scale: factor, shift: 0, accumulate: false });
+  }
+
+  private product(args: {
+    a: View;
+    b: View;
+    out: View;
+    transA?: boolean;
+    transB?: boolean;
+    accumulate?: boolean;
+  }): void {
+    const { transA = false, transB = false, accumulate = false } = args;
+    const plain = { bias: null, aux: null, epilogue: 'none' } as const;
+    this.kernels.matmul({ ...args, ...plain, transA, transB, accumulate });
+  }
+}
