@@ -22,4 +22,6 @@ export interface Job {
   logDirectory: string | null;
   /** Seconds between asking ranks to end and ending them. */
   grace: number;
+  /** No notices. */
+  quiet: boolean;
 }

@@ -1,7 +1,7 @@
 // `ds launch-node N`: node N of a job that came on standard input, started by a launcher elsewhere.
 import type { Job } from './job.js';
 import { readLines } from './line-reader.js';
-import { exitCode } from './member.js';
+import { type Exit, exitCode } from './member.js';
 import { EventSink, encodeEvent } from './node-events.js';
 import { Reaper } from './reaper.js';
 import { startRanks } from './start-ranks.js';
@@ -15,16 +15,19 @@ export async function launchNode(nodeRank: number): Promise<number> {
   const orders = new Orders();
   const job = await orders.job;
   process.chdir(job.directory);
-  const notice = (text: string) => console.error(`ds: ${text}`);
+  const notice = (text: string) => {
+    if (!job.quiet) console.error(`ds: ${text}`);
+  };
   const write = (text: string) => void process.stdout.write(text);
   process.stdout.on('error', () => {});
   const reaper = new Reaper(job.grace, (reason) => notice(`no reaper: ${reason}`));
   try {
     const sink = new EventSink(write);
     const ranks = startRanks(job, nodeRank, { env: process.env, reaper, sink, notice });
-    const supervisor = new Supervisor(ranks, job.grace);
+    const report = (failed: Exit) => write(encodeEvent({ failed }));
+    const supervisor = new Supervisor(ranks, job.grace, report);
     orders.obey((signal) => supervisor.interrupt(signal));
-    const outcome = await supervisor.run((failed) => write(encodeEvent({ failed })));
+    const outcome = await supervisor.run();
     if (outcome.failure) return exitCode(outcome.failure);
     return outcome.interrupted ? exitCode({ code: null, signal: outcome.interrupted }) : 0;
   } finally {

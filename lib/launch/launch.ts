@@ -35,13 +35,17 @@ export async function launch(
   const reaper = new Reaper(grace, (reason) => notice(`no reaper: ${reason}`));
   const sink = new MergedOutput(write, { worldSize: ranksSeen(plan) });
   try {
-    const supervisor = new Supervisor(startMembers(plan, sink, reaper, notice), grace);
-    const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt);
-    const outcome = await supervisor.run((exit) => {
+    const members = startMembers(plan, sink, reaper, notice);
+    const supervisor = new Supervisor(members, grace, (exit) => {
       sink.end();
       for (const line of report(exit, ranksSeen(plan))) console.error(line);
     });
+    const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt);
+    // Nobody reads the output any more.
+    const stop = stopOnce(interrupt);
+    for (const stream of [process.stdout, process.stderr]) stream.on('error', stop);
+    const outcome = await supervisor.run();
     if (outcome.failure) return exitCode(outcome.failure);
     return outcome.interrupted ? exitCode({ code: null, signal: outcome.interrupted }) : 0;
   } finally {
@@ -71,6 +75,15 @@ function startMembers(
 function ranksSeen({ job, here, remote }: Plan): number {
   const nodes = [...here, ...remote].flatMap((rank) => job.nodes[rank] ?? []);
   return worldSizeOf({ ...job, nodes });
+}
+
+/** Asks to end once, however many lines cannot be written. */
+function stopOnce(interrupt: (signal: NodeJS.Signals) => void): () => void {
+  let stopped = false;
+  return () => {
+    if (!stopped) interrupt('SIGTERM');
+    stopped = true;
+  };
 }
 
 function write(stream: StreamName, text: string): void {

@@ -15,8 +15,8 @@ export interface Exit {
 export interface Member {
   /** Settles when its process is gone and its output was read; never rejects. */
   readonly exited: Promise<Exit>;
-  /** Settles before that where a part of the member failed while the rest goes on. */
-  readonly failing?: Promise<Exit>;
+  /** Settles at its first failure, if it has one; the last lines may still grow until `exited`. */
+  readonly failing: Promise<Exit>;
   /** Asks it to end. */
   stop(signal: NodeJS.Signals): void;
   /** Ends it and everything that it started. */

@@ -58,6 +58,7 @@ export async function makePlan(
     binding: { bind, coreList: bind_core_list ?? null },
     logDirectory: logs === undefined ? null : resolve(logs),
     grace: options.grace_period,
+    quiet: options.quiet ?? false,
   };
   const words = splitWords('--launcher_args', options.launcher_args ?? '');
   return { job, here, remote, ssh: { port: options.ssh_port ?? null, args: words } };

@@ -15,7 +15,9 @@ const OUTPUT_GRACE = 1000;
 
 export class ProcessGroup {
   readonly child: ChildProcess;
-  /** Settles when the head is gone, the rest of its group was killed, and its output has been read. */
+  /** Settles as soon as the head is gone, or could not be started. */
+  readonly headExited: Promise<GroupExit>;
+  /** Settles when the rest of its group was killed, too, and its output has been read. */
   readonly exited: Promise<GroupExit>;
   private over = false;
 
@@ -23,22 +25,25 @@ export class ProcessGroup {
     this.child = spawn(file, args, { ...options, detached: true });
     const { pid } = this.child;
     if (pid !== undefined) reaper.guard(pid);
-    this.exited = new Promise((resolve) => {
+    this.headExited = new Promise((resolve) => {
       this.child.on('error', (error) => {
         this.over = true;
-        resolve({ code: null, signal: null, error: error.message });
+        resolve({ code: 1, signal: null, error: error.message });
       });
       this.child.on('exit', (code, signal) => {
         this.signal('SIGKILL');
         this.over = true;
         if (pid !== undefined) reaper.forget(pid);
-        const done = () => resolve({ code, signal, error: null });
-        const timer = setTimeout(() => this.closeOutput(), OUTPUT_GRACE);
-        this.child.on('close', () => {
-          clearTimeout(timer);
-          done();
-        });
+        resolve({ code, signal, error: null });
       });
+    });
+    const closed = new Promise((resolve) => this.child.on('close', resolve));
+    this.exited = this.headExited.then(async (exit) => {
+      if (exit.error !== null) return exit;
+      const timer = setTimeout(() => this.closeOutput(), OUTPUT_GRACE);
+      await closed;
+      clearTimeout(timer);
+      return exit;
     });
   }
 

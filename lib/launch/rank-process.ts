@@ -30,6 +30,7 @@ const LAST_LINES = 20;
 
 export class RankProcess implements Member {
   readonly exited: Promise<Exit>;
+  readonly failing: Promise<Exit>;
   private readonly group: ProcessGroup;
   private readonly lastLines: string[] = [];
 
@@ -45,10 +46,18 @@ export class RankProcess implements Member {
     );
     const log = command.logFile === null ? null : openLog(command.logFile, sink, command.rank);
     if (sink) this.read(command.rank, sink, log);
-    this.exited = this.group.exited.then(({ code, signal, error }) => {
+    const { headExited, exited } = this.group;
+    const { lastLines } = this;
+    const exit = headExited.then(({ code, signal, error }) => {
+      if (error !== null) lastLines.push(`It could not be started: ${error}`);
+      return { code, signal, who, lastLines };
+    });
+    this.failing = new Promise((resolve) => {
+      void exit.then((how) => how.code !== 0 && resolve(how));
+    });
+    this.exited = exited.then(() => {
       log?.end();
-      const lastLines = error === null ? this.lastLines : [`it could not be started: ${error}`];
-      return { code: error === null ? code : 1, signal, who, lastLines };
+      return exit;
     });
   }
 

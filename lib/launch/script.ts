@@ -1,7 +1,7 @@
 // What every rank runs: the user's script, its arguments, and what Node needs to understand it.
 import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { extname, resolve } from 'node:path';
+import { dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 import { refuse } from './argument-error.js';
@@ -16,8 +16,12 @@ export interface Script {
 }
 
 const TYPESCRIPT = ['.ts', '.mts', '.cts'];
-/** Loaders of TypeScript that projects install: the package, and the module that --import takes. */
-const LOADERS = ['tsx', '@swc-node/register/esm-register'];
+/** Loaders of TypeScript that projects install: where --import finds each, given how to find a package. */
+const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
+  (find) => find('tsx'),
+  // The package exports its loader to imports alone, which cannot be looked up from here.
+  (find) => join(dirname(find('@swc-node/register')), 'esm', 'esm-register.mjs'),
+];
 
 /**
  * Arguments of `node` up to the script's own. Throws DS_ARGUMENT for a script that does not exist, and for
@@ -56,7 +60,7 @@ function typescriptArguments(file: string): string[] {
   const { resolve: find } = createRequire(file);
   for (const loader of LOADERS) {
     try {
-      return ['--import', pathToFileURL(find(loader)).href];
+      return ['--import', pathToFileURL(loader(find)).href];
     } catch {
       // Not installed.
     }

@@ -13,16 +13,16 @@ import { quote } from './shell-words.js';
 const LAST_LINES = 5;
 
 /**
- * ssh's own words after its name. No password is ever asked for, no terminal is made, and a link that is lost
+ * ssh's own words after its name; of an option that comes twice, ssh takes the first. No password is ever asked for, no terminal is made, and a link that is lost
  * is noticed within a minute.
  */
 export function sshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
   const options = ['BatchMode=yes', 'ConnectTimeout=30', 'ServerAliveInterval=15'];
   return [
     '-T',
-    ...options.flatMap((option) => ['-o', option]),
     ...(port === null ? [] : ['-p', String(port)]),
     ...args,
+    ...options.flatMap((option) => ['-o', option]),
     '--',
     host.replace(/\[|\]/g, ''),
     command,
@@ -59,15 +59,16 @@ export class SshNode implements Member {
     stdin?.write(`${JSON.stringify(job)}\n`);
     if (stdout) readLines(stdout, (line) => this.take(line));
     if (stderr) readLines(stderr, (line) => this.complain(line));
+    const { lastLines } = this;
+    const own = this.group.exited.then(({ code, signal, error }) => {
+      if (error !== null) lastLines.push(error);
+      return { code, signal, who: `ssh to ${this.host}`, lastLines };
+    });
     this.failing = new Promise((resolve) => {
       this.fail = resolve;
+      void own.then((exit) => exit.code !== 0 && resolve(exit));
     });
-    this.exited = this.group.exited.then(({ code, signal, error }) => {
-      if (this.failed) return this.failed;
-      const who = `ssh to ${this.host}`;
-      if (error !== null) return { code: 1, signal: null, who, lastLines: [error] };
-      return { code, signal, who, lastLines: this.lastLines };
-    });
+    this.exited = own.then((exit) => this.failed ?? exit);
   }
 
   private get host(): string {

@@ -1,4 +1,6 @@
 // Supervision of a tree: its first failure, or a signal, ends all of it.
+import { setTimeout as delay } from 'node:timers/promises';
+
 import type { Exit, Member } from './member.js';
 
 export interface Outcome {
@@ -8,24 +10,33 @@ export interface Outcome {
   interrupted: NodeJS.Signals | null;
 }
 
+/** Milliseconds that the last lines of a failure have to arrive. */
+const LAST_WORDS = 1000;
+
 export class Supervisor {
   private failure: Exit | null = null;
   private interrupted: NodeJS.Signals | null = null;
+  private reported: Promise<void> | null = null;
   private readonly running: Set<Member>;
   private timer: NodeJS.Timeout | null = null;
 
-  /** `grace`: seconds between asking a member to end and killing it. */
+  /**
+   * `grace`: seconds between asking a member to end and killing it. `report` hears of the first failure
+   * while the rest of the tree ends.
+   */
   constructor(
     private readonly members: readonly Member[],
     private readonly grace: number,
+    private readonly report: (failure: Exit) => void,
   ) {
     this.running = new Set(members);
   }
 
-  /** Resolves when every member has ended. `failed` hears of the first failure at once. */
-  async run(failed: (exit: Exit) => void): Promise<Outcome> {
-    await Promise.all(this.members.map((member) => this.watch(member, failed)));
+  /** Resolves when every member has ended. */
+  async run(): Promise<Outcome> {
+    await Promise.all(this.members.map((member) => this.watch(member)));
     if (this.timer) clearTimeout(this.timer);
+    await this.reported;
     return { failure: this.failure, interrupted: this.interrupted };
   }
 
@@ -37,17 +48,18 @@ export class Supervisor {
     else this.end(signal);
   }
 
-  private async watch(member: Member, failed: (exit: Exit) => void): Promise<void> {
-    const judge = (exit: Exit) => {
-      if (exit.code === 0 || this.failure || this.interrupted) return;
-      this.failure = exit;
-      failed(exit);
-      this.end('SIGTERM');
-    };
-    void member.failing?.then(judge);
-    const exit = await member.exited;
+  private async watch(member: Member): Promise<void> {
+    void member.failing.then((exit) => this.fail(member, exit));
+    await member.exited;
     this.running.delete(member);
-    judge(exit);
+  }
+
+  private fail(member: Member, exit: Exit): void {
+    if (this.failure || this.interrupted) return;
+    this.failure = exit;
+    this.end('SIGTERM');
+    const known = Promise.race([member.exited, delay(LAST_WORDS, null, { ref: false })]);
+    this.reported = known.then(() => this.report(exit));
   }
 
   private end(signal: NodeJS.Signals): void {

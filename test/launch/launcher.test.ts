@@ -1,4 +1,6 @@
 // `ds script.js` over real processes: environments, output, exit codes, failures and signals.
+
+import { once } from 'node:events';
 import {
   existsSync,
   mkdirSync,
@@ -258,6 +260,15 @@ describe('signals', () => {
     await run.printed('saving');
     run.signalGroup('SIGINT');
     expect(await run.finished).toMatchObject({ code: 130 });
+  });
+
+  test('a reader of the output that goes away ends every rank', async () => {
+    file('talk.js', `setInterval(() => console.log('line'), 20);`);
+    const run = start(['--num_procs', '2', 'talk.js']);
+    await run.printed('line');
+    run.child.stdout?.destroy();
+    const [code] = await once(run.child, 'exit');
+    expect(code).toBe(143);
   });
 
   test('SIGKILL of the launcher leaves nothing, not even ranks that ignore signals', async () => {
