@@ -18,11 +18,13 @@ struct GpuProbe {
 
 const GpuProbe& probe_gpus();
 
-/// Opens device `number` once per process. Throws DS_DEVICE with the probe's sentence when there is none.
+/// Opens device `number` once per process. Throws DS_DEVICE with the probe's sentence when there is
+/// none.
 Device& open_device(int number);
 
-/// The engine of a new group of `device`: NCCL for a GPU; for the CPU over `transport`, "tcp" or "gloo".
-/// Blocks until every member is there. Throws DS_COMM; DS_LIBRARY where the library is missing.
+/// The engine of a new group of `device`: NCCL for a GPU; for the CPU over `transport`, "tcp" or
+/// "gloo". Blocks until every member is there. Throws DS_COMM; DS_LIBRARY where the library is
+/// missing.
 std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device,
                                           const std::string& transport);
 

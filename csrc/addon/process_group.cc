@@ -1,4 +1,5 @@
-// Handles of stores, jobs and groups; blocking calls as tasks, collectives on the JavaScript thread.
+// Handles of stores, jobs and groups; blocking calls as tasks, collectives on the JavaScript
+// thread.
 #include "process_group.h"
 
 #include <algorithm>
@@ -169,7 +170,9 @@ double start_store(Addon& addon, std::string host, int32_t port, std::string sec
   return communication(addon).stores.add(std::move(server));
 }
 
-double store_port(Addon& addon, double store) { return communication(addon).stores.get(store)->port(); }
+double store_port(Addon& addon, double store) {
+  return communication(addon).stores.get(store)->port();
+}
 
 void stop_store(Addon& addon, double store) { communication(addon).stores.take(store); }
 
@@ -218,7 +221,9 @@ napi_value store_waiters(Addon& addon, double job, std::string key) {
 
 napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
                     double timeout) {
-  if (place.size != 2 * sizeof(int32_t)) throw Error("DS_ARGUMENT", "joinJob", "[rank, size]", "other");
+  if (place.size != 2 * sizeof(int32_t)) {
+    throw Error("DS_ARGUMENT", "joinJob", "[rank, size]", "another length");
+  }
   const auto* words = static_cast<const int32_t*>(place.data);
   const comm::Job::Member member{{std::move(host), static_cast<uint16_t>(port), std::move(secret)},
                                  words[0],
@@ -258,31 +263,42 @@ napi_value open_group(Addon& addon, double job, double device_stream, std::strin
   Communication& open = communication(addon);
   job_of(addon, job);
   const auto* list = static_cast<const int32_t*>(ranks.data);
-  comm::ProcessGroup::Members members{std::move(name), {list, list + ranks.size / sizeof(int32_t)}, rank};
+  const size_t count = ranks.size / sizeof(int32_t);
+  comm::ProcessGroup::Members members{std::move(name), {list, list + count}, rank};
   auto ref = std::make_shared<GroupRef>();
   ref->job = open.jobs.get(job);
   Device& device = addon.streams.get(device_stream)->device;
   const double handle = open.groups.add(ref);
   open.open_groups.emplace_back(handle, ref);
   return start_task(addon, [ref, &device, handle, transport, members = std::move(members)] {
-    ref->group = ref->job->job->open_group(members, device, [&](const comm::Rendezvous& rendezvous) {
+    const auto open = [&](const comm::Rendezvous& rendezvous) {
       return open_engine(rendezvous, device, transport);
-    });
+    };
+    ref->group = ref->job->job->open_group(members, device, open);
     return handle;
   });
 }
 
 double start_collective(Addon& addon, double group, double stream, std::string label) {
   comm::ProcessGroup& members = group_of(addon, group);
-  if (addon.argument_count < kWords) throw Error("DS_INTERNAL", "collective", "a longer block", "none");
+  if (addon.argument_count < kWords) {
+    throw Error("DS_INTERNAL", "collective", "a longer block", text(addon.argument_count));
+  }
   const double* words = addon.arguments;
   comm::Collective call;
-  call.kind = static_cast<comm::Kind>(std::clamp<int>(static_cast<int>(words[0]), 0, comm::kKinds - 1));
-  call.op = static_cast<comm::ReduceOp>(std::clamp<int>(static_cast<int>(words[1]), 0, comm::kReduceOps - 1));
-  call.dtype = static_cast<DType>(std::clamp<int>(static_cast<int>(words[2]), 0, kDTypes - 1));
+  const auto choice = [&](int word, int count) {
+    const double value = words[word];
+    if (value >= 0 && value < count) return static_cast<int>(value);
+    throw Error("DS_ARGUMENT", "collective", text("a number below ", count), text(value));
+  };
+  call.kind = static_cast<comm::Kind>(choice(0, comm::kKinds));
+  call.op = static_cast<comm::ReduceOp>(choice(1, comm::kReduceOps));
+  call.dtype = static_cast<DType>(choice(2, kDTypes));
   call.count = static_cast<int64_t>(words[3]);
   call.peer = static_cast<int32_t>(words[4]);
-  if (call.count < 0) throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a count", text(call.count));
+  if (call.count < 0) {
+    throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a count", text(call.count));
+  }
   const Sizes sizes = sizes_of(call.kind, members.size());
   const auto elements = [&](int64_t n) { return static_cast<size_t>(n * call.count); };
   Operand input = operand(addon, members, words + 5, elements(sizes.input), call.dtype);

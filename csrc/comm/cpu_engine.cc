@@ -88,7 +88,8 @@ void CpuEngine::interrupt() noexcept {
   changed_.notify_all();
 }
 
-/// A collective that failed stays at the head: what comes after it cannot run, and interrupt() follows.
+/// A collective that failed stays at the head: what comes after it cannot run, and interrupt()
+/// follows.
 void CpuEngine::work() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -145,8 +146,8 @@ void CpuEngine::run(const Collective& call, uint64_t tag) {
   }
 }
 
-/// Receives every other rank's elements of this rank's part and folds them into `folded`; `parts` is
-/// what each rank folds in this step, as elements of the input.
+/// Receives every other rank's elements of this rank's part and folds them into `folded`; `parts`
+/// is what each rank folds in this step, as elements of the input.
 void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
                                  const std::vector<Range>& parts, void* folded) {
   const size_t width = size_of(call.dtype);
@@ -195,7 +196,8 @@ void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<
   transport_->exchange(transfers);
 }
 
-/// Also reduce, whose result only the root stores. The input is sent before the output overwrites it.
+/// Also reduce, whose result only the root stores. The input is sent before the output overwrites
+/// it.
 void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
   const auto width = static_cast<int64_t>(size_of(call.dtype));
   const int64_t chunk = (call.count + size_ - 1) / size_;
@@ -247,7 +249,9 @@ void CpuEngine::all_gather(const Collective& call, uint64_t tag) {
 void CpuEngine::broadcast(const Collective& call, uint64_t tag) {
   const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
   if (bytes == 0) return;
-  if (rank_ != call.peer) return transport_->exchange({{call.peer, tag, call.output, bytes, false}});
+  if (rank_ != call.peer) {
+    return transport_->exchange({{call.peer, tag, call.output, bytes, false}});
+  }
   if (call.output != call.input) std::memcpy(call.output, call.input, bytes);
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < size_; ++peer) {

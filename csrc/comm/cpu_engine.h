@@ -1,4 +1,5 @@
-// Collectives between CPU memories: direct exchange over a transport, folded in the order of the ranks.
+// Collectives between CPU memories: direct exchange over a transport, folded in the order of the
+// ranks.
 #pragma once
 
 #include <condition_variable>
@@ -13,13 +14,13 @@
 namespace ds::comm {
 
 /// Collectives run one after another on a thread of the engine's own, so that the caller goes on
-/// meanwhile; memory belongs to a collective from start() until it is done. CPU streams run at once,
-/// so order() blocks.
+/// meanwhile; memory belongs to a collective from start() until it is done. CPU streams run at
+/// once, so order() blocks.
 ///
 /// Every rank folds its chunk of the elements from the inputs of all ranks and hands it on: each
 /// rank sends and receives 2 (n - 1) / n of an all-reduce's bytes, in two steps whatever n is. An
-/// element's bits depend on the n inputs alone (see fold.h): reduce_scatter, all_reduce and reduce agree
-/// in every bit, for any split of the data into calls.
+/// element's bits depend on the n inputs alone (see fold.h): reduce_scatter, all_reduce and reduce
+/// agree in every bit, for any split of the data into calls.
 class CpuEngine final : public Engine {
  public:
   CpuEngine(int rank, int size, std::unique_ptr<Transport> transport);

@@ -50,8 +50,8 @@ class Completion {
   virtual ~Completion() = default;
   /// Whether its memory is free again and its output complete. Any thread.
   virtual bool done() = 0;
-  /// Later work of `stream` starts after it. May block where streams run at once; returns early, with
-  /// done() still false, when the engine was aborted.
+  /// Later work of `stream` starts after it. May block where streams run at once; returns early,
+  /// with done() still false, when the engine was aborted.
   virtual void order(Stream& stream) = 0;
   /// Blocks the calling thread until done, or until the engine was aborted.
   virtual void synchronize() = 0;
@@ -64,7 +64,8 @@ class Engine {
   virtual ~Engine() = default;
   /// Starts after everything enqueued on `stream` so far; one engine's collectives run in order.
   /// `tag` is the same on every rank exactly when the ranks issue the same collective.
-  virtual std::shared_ptr<Completion> start(const Collective& call, Stream& stream, uint64_t tag) = 0;
+  virtual std::shared_ptr<Completion> start(const Collective& call, Stream& stream,
+                                            uint64_t tag) = 0;
   /// Ends everything under way, on every thread that waits for it. Any thread; idempotent.
   virtual void interrupt() noexcept = 0;
 };

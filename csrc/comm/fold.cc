@@ -73,7 +73,9 @@ void fold_as(ReduceOp op, const std::vector<const void*>& inputs, void* output, 
 }  // namespace
 
 void require_foldable(const char* name, ReduceOp op, DType dtype) {
-  if (op == ReduceOp::average && !is_floating(dtype)) unsupported(name, dtype, "a floating dtype for avg");
+  if (op == ReduceOp::average && !is_floating(dtype)) {
+    unsupported(name, dtype, "a floating dtype for avg");
+  }
   const bool ordering = op == ReduceOp::minimum || op == ReduceOp::maximum;
   if (dtype == DType::boolean && !ordering) unsupported(name, dtype, "min or max for bool");
 }

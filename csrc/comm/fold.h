@@ -8,9 +8,10 @@
 namespace ds::comm {
 
 /// output[i] = inputs[0][i] op inputs[1][i] op ... for i < count. Every element is folded from left
-/// to right in the order of `inputs` (the ranks), f16 and bf16 in f32 with one rounding at the end, so
-/// its bits depend neither on count nor on where the element lies. `output` may be one of the inputs.
-/// Average divides the sum. Throws DS_DTYPE: average of integers; anything but minimum and maximum of bool.
+/// to right in the order of `inputs` (the ranks), f16 and bf16 in f32 with one rounding at the end,
+/// so its bits depend neither on count nor on where the element lies. `output` may be one of the
+/// inputs. Average divides the sum. Throws DS_DTYPE: average of integers; anything but minimum and
+/// maximum of bool.
 void fold(ReduceOp op, DType dtype, const std::vector<const void*>& inputs, void* output,
           int64_t count);
 

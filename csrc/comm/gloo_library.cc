@@ -22,7 +22,8 @@ GlooLibrary open_library() {
   if (interface != kGlooInterface) {
     throw Error("DS_LIBRARY", "Gloo", text("interface ", kGlooInterface),
                 text(interface),
-                "libds_gloo.so and ds_native.node come from different builds: rebuild or reinstall both.");
+                "libds_gloo.so and ds_native.node come from different builds: rebuild or reinstall "
+                "both.");
   }
   auto connect = library.symbol<decltype(&ds_gloo_connect)>("ds_gloo_connect");
   return {std::move(library), connect};

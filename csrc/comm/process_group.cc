@@ -63,7 +63,8 @@ void ProcessGroup::check(const Collective& call) const {
   if (reduces(call.kind)) require_foldable(name, call.op, call.dtype);
   const bool peered = rooted(call.kind) || point_to_point(call.kind);
   if (peered && (call.peer < 0 || call.peer >= size())) {
-    throw Error("DS_ARGUMENT", name, text("a rank of the group, 0 to ", size() - 1), text(call.peer));
+    throw Error("DS_ARGUMENT", name, text("a rank of the group, 0 to ", size() - 1),
+                text(call.peer));
   }
   if (point_to_point(call.kind) && call.peer == rank()) {
     throw Error("DS_ARGUMENT", name, "another rank of the group", "this rank itself",
@@ -105,8 +106,8 @@ void ProcessGroup::land() {
 }
 
 ProcessGroup::Flight* ProcessGroup::find(uint64_t ticket) {
-  const auto at = std::lower_bound(flights_.begin(), flights_.end(), ticket,
-                                   [](const Flight& f, uint64_t wanted) { return f.ticket < wanted; });
+  const auto older = [](const Flight& f, uint64_t wanted) { return f.ticket < wanted; };
+  const auto at = std::lower_bound(flights_.begin(), flights_.end(), ticket, older);
   return at != flights_.end() && at->ticket == ticket ? &*at : nullptr;
 }
 

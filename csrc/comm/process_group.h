@@ -1,4 +1,5 @@
-// A group of ranks: checks collectives, numbers them, starts them on its engine, keeps their memory.
+// A group of ranks: checks collectives, numbers them, starts them on its engine, keeps their
+// memory.
 #pragma once
 
 #include <deque>
@@ -31,8 +32,8 @@ class ProcessGroup {
   ~ProcessGroup();
 
   /// Starts `call` after everything enqueued on `stream` so far and returns its ticket. The memory
-  /// belongs to it until it is done. `label` says what for, and where in the program.
-  /// Throws the job's failure if there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
+  /// belongs to it until it is done. `label` says what for, and where in the program. Throws the
+  /// job's failure if there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
   /// Later work of `stream` starts after the ticket's collective. Throws the job's failure.
   void wait(uint64_t ticket, Stream& stream);

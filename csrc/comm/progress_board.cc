@@ -89,8 +89,8 @@ void ProgressBoard::stalled(int rank, const std::string& channel, uint64_t seque
   decide({place_of(channel, sequence, text),
           ds::text("all ", state->ranks.size(), " ranks to finish it within ", seconds, " s"),
           ds::text("rank ", rank, " waited in vain: ", missing),
-          "Look at the output of the ranks that did not arrive. DEEPSPEED_TIMEOUT sets the limit, in "
-          "minutes."});
+          "Look at the output of the ranks that did not arrive. DEEPSPEED_TIMEOUT sets the limit, "
+          "in minutes."});
 }
 
 void ProgressBoard::failed(int rank, const std::string& channel, uint64_t sequence,
@@ -98,14 +98,16 @@ void ProgressBoard::failed(int rank, const std::string& channel, uint64_t sequen
   State* state = state_of(channel);
   const std::string text = state && state->last.count(rank) ? state->last[rank] : "a collective";
   decide({place_of(channel, sequence, text), "data from every rank",
-          ds::text("rank ", rank, ": ", reason), "Check the network and the output of the other ranks."});
+          ds::text("rank ", rank, ": ", reason),
+          "Check the network and the output of the other ranks."});
 }
 
 void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
   departed_.try_emplace(rank, reason);
   for (const auto& [name, state] : channels_) check_departed(name, state);
   if (clean || verdict_) return;
-  decide({"process group", "every rank to stay until the end", ds::text("rank ", rank, ": ", reason),
+  decide({"process group", "every rank to stay until the end",
+          ds::text("rank ", rank, ": ", reason),
           "Look at that rank's own output: it ended first."});
 }
 

@@ -23,8 +23,8 @@ struct Channel {
   std::vector<int> ranks;
 };
 
-/// "allReduce sum f32 x 100 (gradients of h.3), collective 12 of world": how messages name one. `text`
-/// is `signature | label`.
+/// "allReduce sum f32 x 100 (gradients of h.3), collective 12 of world": how messages name one.
+/// `text` is `signature | label`.
 std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text);
 
 /// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`:
@@ -38,7 +38,8 @@ class ProgressBoard {
   void stalled(int rank, const std::string& channel, uint64_t sequence, double seconds);
   /// `rank` could not carry it out.
   void failed(int rank, const std::string& channel, uint64_t sequence, const std::string& reason);
-  /// `rank` has ended; `clean` when it said so. A clean end fails only ranks that still wait for it.
+  /// `rank` has ended; `clean` when it said so. A clean end fails only ranks that still wait for
+  /// it.
   void left(int rank, bool clean, const std::string& reason);
 
   const std::optional<Verdict>& verdict() const { return verdict_; }
@@ -58,7 +59,8 @@ class ProgressBoard {
 
   State* state_of(const std::string& channel);
   void check_departed(const std::string& name, const State& state);
-  /// Who has not issued the number: of all, or of those that left, since others may just be on their way.
+  /// Who has not issued the number: of all, or of those that left, since others may just be on
+  /// their way.
   std::string missing_of(const State& state, uint64_t sequence, bool departed_only) const;
   void decide(Verdict verdict);
 

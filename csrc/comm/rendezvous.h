@@ -7,8 +7,8 @@
 
 namespace ds::comm {
 
-/// The group and its part of the job's store; set and get may be called during the call that received
-/// it only.
+/// The group and its part of the job's store; set and get may be called during the call that
+/// received it only.
 struct Rendezvous {
   int rank, size;          // of the group
   std::string local_host;  // the address of this machine that the others reach

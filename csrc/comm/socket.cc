@@ -104,7 +104,8 @@ Socket listen_on(const Address& address) {
   const int reason = errno;
   fail(text("to listen on ", address.name), std::strerror(reason),
        reason == EADDRINUSE
-           ? "Another program or an earlier run holds the port: end it, or choose another MASTER_PORT."
+           ? "Another program or an earlier run holds the port: end it, or choose another "
+             "MASTER_PORT."
        : reason == EADDRNOTAVAIL
            ? "MASTER_ADDR must be an address of the machine that runs rank 0."
            : "");

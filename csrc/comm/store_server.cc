@@ -110,9 +110,8 @@ void StoreServer::accept_all() {
     client.nonce = random_bytes(kNonceBytes);
     send(client, client.nonce);
     const auto unproven = [](const Client& c) { return !c.proven && !c.broken; };
-    if (static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), unproven)) > kUnproven) {
-      drop_excess();
-    }
+    const auto waiting = std::count_if(clients_.begin(), clients_.end(), unproven);
+    if (static_cast<size_t>(waiting) > kUnproven) drop_excess();
   }
 }
 
@@ -218,8 +217,8 @@ void StoreServer::answer(Client& client, Reader request) {
     case Request::add: {
       const auto step = request.get<int64_t>();
       const int64_t before = present.empty() ? 0 : std::strtoll(present.c_str(), nullptr, 10);
-      const auto sum = static_cast<int64_t>(static_cast<uint64_t>(before) + static_cast<uint64_t>(step));
-      values_[key] = std::to_string(sum);
+      const uint64_t sum = static_cast<uint64_t>(before) + static_cast<uint64_t>(step);
+      values_[key] = std::to_string(static_cast<int64_t>(sum));
       send(client, out.put(Answer::ok).put(values_[key]).frame());
       return wake_waiters(key);
     }
@@ -316,8 +315,9 @@ void StoreServer::tell_verdict() {
   for (Client& client : clients_) {
     if (client.rank < 0 || client.told) continue;
     client.told = true;
-    const auto all = Writer().put(Answer::verdict).put(v.op).put(v.expected).put(v.got).put(v.hint).frame();
-    send(client, all);
+    Writer out;
+    out.put(Answer::verdict).put(v.op).put(v.expected).put(v.got).put(v.hint);
+    send(client, out.frame());
   }
 }
 

@@ -17,7 +17,8 @@ namespace ds::comm {
 
 constexpr size_t kNonceBytes = 32;
 
-/// What client and server each sign with the job's secret, so that neither answer can stand for the other.
+/// What client and server each sign with the job's secret, so that neither answer can stand for the
+/// other.
 std::string client_proof(const std::string& secret, std::string_view server_nonce,
                          std::string_view client_nonce);
 std::string server_proof(const std::string& secret, std::string_view server_nonce,

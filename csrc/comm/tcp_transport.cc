@@ -20,8 +20,8 @@ constexpr size_t kTokenBytes = 32;
 constexpr size_t kStrangers = 64;  // connections that have not shown the token yet
 
 [[noreturn]] void fail(const std::string& got) {
-  throw Error("DS_COMM", "connections of the group", "every rank of the group to exchange data", got,
-              "Check that the ranks reach each other, and the output of the other ranks.");
+  throw Error("DS_COMM", "connections of the group", "every rank of the group to exchange data",
+              got, "Check that the ranks reach each other, and the output of the other ranks.");
 }
 
 /// What a connecting rank says first.
@@ -47,7 +47,9 @@ void TcpTransport::connect_lower(const Rendezvous& rendezvous, Clock::time_point
   for (int peer = 0; peer < rank_; ++peer) {
     const std::string entry = rendezvous.get(text("tcp/", peer));
     const size_t space = entry.find(' ', kTokenBytes);
-    if (entry.size() < kTokenBytes || space == std::string::npos) fail("a damaged entry in the store");
+    if (entry.size() < kTokenBytes || space == std::string::npos) {
+      fail("a damaged entry in the store");
+    }
     const int port = std::atoi(entry.substr(kTokenBytes, space - kTokenBytes).c_str());
     const Address address = resolve(entry.substr(space + 1), static_cast<uint16_t>(port));
     Socket& socket = peers_[static_cast<size_t>(peer)].socket;

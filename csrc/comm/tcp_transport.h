@@ -1,4 +1,5 @@
-// Transport over one TCP connection per pair of ranks, driven by the thread that exchanges: no thread of its own.
+// Transport over one TCP connection per pair of ranks, driven by the thread that exchanges: no
+// thread of its own.
 #pragma once
 
 #include <atomic>
@@ -10,9 +11,10 @@
 
 namespace ds::comm {
 
-/// Messages of a pair arrive in the order they were sent; each names its tag and size, so that ranks
-/// that issue different collectives notice at once instead of mixing up their data. A connection
-/// is admitted by a token that its target put into the job's store; the traffic is not encrypted.
+/// Messages of a pair arrive in the order they were sent; each names its tag and size, so that
+/// ranks that issue different collectives notice at once instead of mixing up their data. A
+/// connection is admitted by a token that its target put into the job's store; the traffic is not
+/// encrypted.
 class TcpTransport final : public Transport {
  public:
   /// Blocks until every pair is connected. Throws DS_COMM.

@@ -10,7 +10,8 @@
 
 namespace ds::comm {
 
-/// One message. It meets the peer's transfer of the same tag in the other direction, which has the same size.
+/// One message. It meets the peer's transfer of the same tag in the other direction, which has the
+/// same size.
 struct Transfer {
   int peer;
   uint64_t tag;
@@ -22,14 +23,15 @@ struct Transfer {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Carries out all of them, in any order, and returns when each is complete. Throws DS_COMM when a peer
-  /// is gone or after interrupt().
+  /// Carries out all of them, in any order, and returns when each is complete. Throws DS_COMM when
+  /// a peer is gone or after interrupt().
   virtual void exchange(const std::vector<Transfer>& transfers) = 0;
   /// Ends a running exchange and refuses later ones. Any thread; idempotent.
   virtual void interrupt() noexcept = 0;
 };
 
-/// Connects over Gloo, from libds_gloo.so beside the addon. Throws DS_LIBRARY where that is missing.
+/// Connects over Gloo, from libds_gloo.so beside the addon. Throws DS_LIBRARY where that is
+/// missing.
 std::unique_ptr<Transport> open_gloo(const Rendezvous& request);
 
 }  // namespace ds::comm

@@ -179,8 +179,9 @@ void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
   if (complained_) return;
   complained_ = now;
   own_verdict_ = Error("DS_COMM", name_of(work), "every rank to take part",
-                       text("rank ", rank_, ": ", reason, alone_ ? "; the store of the job has closed"
-                                                                 : "; the store does not answer"),
+                       text("rank ", rank_, ": ", reason,
+                            alone_ ? "; the store of the job has closed"
+                                   : "; the store does not answer"),
                        "Look at the output of rank 0 and of the other ranks.");
 }
 

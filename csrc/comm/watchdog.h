@@ -1,5 +1,5 @@
-// The thread that watches a rank's collectives: reports them to the store, notices timeouts, and carries
-// the one verdict back.
+// The thread that watches a rank's collectives: reports them to the store, notices timeouts, and
+// carries the one verdict back.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,5 @@
-// Messages of the job's store: length-prefixed frames of integers and strings, read with bounds checked.
+// Messages of the job's store: length-prefixed frames of integers and strings, read with bounds
+// checked.
 #pragma once
 
 #include <cstdint>

@@ -54,6 +54,7 @@ class NcclEngine::Pending final : public comm::Completion {
   ~Pending() override { cudaEventDestroy(event_); }
 
   bool done() override {
+    cudaSetDevice(communicator_->device);
     const cudaError_t status = cudaEventQuery(event_);
     if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
     return status != cudaErrorNotReady;
@@ -72,6 +73,7 @@ class NcclEngine::Pending final : public comm::Completion {
 void NcclCommunicator::interrupt() noexcept {
   if (aborting_.exchange(true)) return;
   std::lock_guard lock(mutex);
+  cudaSetDevice(device);
   if (comm) nccl.comm_abort(comm);
   comm = nullptr;
 }
@@ -120,7 +122,7 @@ nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous)
 
 NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
     : device_(device), size_(rendezvous.size),
-      communicator_(std::make_shared<NcclCommunicator>()) {
+      communicator_(std::make_shared<NcclCommunicator>(device.index())) {
   device_.make_current();
   const Nccl& nccl = communicator_->nccl;
   nccl::Comm& made = communicator_->comm;
@@ -185,7 +187,8 @@ nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stre
     case Kind::receive:
       return library.receive(call.output, count, type, call.peer, handle, stream);
     case Kind::barrier:
-      return library.all_reduce(token_, token_, 1, nccl::DataType::u8, nccl::Op::maximum, handle, stream);
+      return library.all_reduce(token_, token_, 1, nccl::DataType::u8, nccl::Op::maximum, handle,
+                                stream);
   }
   return nccl::Result::success;
 }

@@ -17,7 +17,7 @@ class CudaDevice;
 /// One communicator. Calls are made under `mutex`; interrupt() may come from another thread.
 class NcclCommunicator {
  public:
-  NcclCommunicator() : nccl(Nccl::get()) {}
+  explicit NcclCommunicator(int device) : nccl(Nccl::get()), device(device) {}
   ~NcclCommunicator() { interrupt(); }
   void interrupt() noexcept;
   /// NCCL's asynchronous failure; empty while there is none. Any thread.
@@ -26,6 +26,7 @@ class NcclCommunicator {
   void settle(nccl::Result result);
 
   const Nccl& nccl;
+  const int device;  // current on every thread that calls CUDA: another one would get a context too
   std::mutex mutex;
   nccl::Comm comm = nullptr;  // null once aborted
 
@@ -34,8 +35,8 @@ class NcclCommunicator {
 };
 
 /// A collective is enqueued on the given stream and ordered there like a kernel; the host does not
-/// wait for it. The communicator is non-blocking, so that no call can hang where interrupt() cannot reach it.
-/// Communicators of overlapping groups must be used in the same order on every rank.
+/// wait for it. The communicator is non-blocking, so that no call can hang where interrupt() cannot
+/// reach it. Communicators of overlapping groups must be used in the same order on every rank.
 class NcclEngine final : public comm::Engine {
  public:
   /// Blocks until every rank of the group is there. Throws DS_LIBRARY, DS_COMM.

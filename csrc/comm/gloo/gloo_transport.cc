@@ -41,7 +41,8 @@ class RendezvousStore final : public ::gloo::rendezvous::Store {
 
 [[noreturn]] void fail(const std::string& got) {
   throw Error("DS_COMM", "Gloo", "a connection to every rank of the group", got,
-              "Check that the ranks reach each other's addresses, and the output of the other ranks.");
+              "Check that the ranks reach each other's addresses, and the output of the other "
+              "ranks.");
 }
 
 class GlooTransport final : public Transport {
@@ -60,9 +61,9 @@ class GlooTransport final : public Transport {
     try {
       post(transfers);
       for (size_t i = 0; i < transfers.size(); ++i) {
-        if (!(transfers[i].sending ? buffers_[i]->waitSend(kForever) : buffers_[i]->waitRecv(kForever))) {
-          break;  // aborted
-        }
+        const bool complete = transfers[i].sending ? buffers_[i]->waitSend(kForever)
+                                                   : buffers_[i]->waitRecv(kForever);
+        if (!complete) break;  // interrupted
       }
       finish();
     } catch (const ::gloo::Exception& error) {
