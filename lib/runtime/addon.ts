@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os';
 
 import type { Addon } from '../../types/addon.js';
 import { DsError } from '../errors.js';
+import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';
 import { packageRoot } from './package-root.js';
 
 export { packageRoot };
@@ -49,29 +50,9 @@ function prepareBlas(threads: number): void {
   process.env.OPENBLAS_NUM_THREADS ??= String(threads);
 }
 
-/** What a launcher tells a rank; absent values are undefined. */
-export interface JobEnvironment {
-  rank?: string;
-  worldSize?: string;
-  localRank?: string;
-  masterAddr?: string;
-  masterPort?: string;
-  /** Minutes. */
-  timeout?: string;
-  secret?: string;
-}
-
+/** This process's place in its job: see rankFromEnvironment(). */
 export function jobEnvironment(): JobEnvironment {
-  const { RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT } = process.env;
-  return {
-    rank: RANK,
-    worldSize: WORLD_SIZE,
-    localRank: LOCAL_RANK,
-    masterAddr: MASTER_ADDR,
-    masterPort: MASTER_PORT,
-    timeout: process.env.DEEPSPEED_TIMEOUT,
-    secret: process.env.DS_JOB_SECRET,
-  };
+  return rankFromEnvironment(process.env);
 }
 
 /** NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it stays off. */

@@ -7,6 +7,8 @@ import { join } from 'node:path';
 const ROOT = join(__dirname, '..', '..');
 const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
 const CLI = join(ROOT, 'lib', 'launch', 'cli.ts');
+/** Arguments of Node that make it `ds`. */
+export const DS = ['-r', HOOK, CLI];
 
 export interface Finished {
   code: number | null;
@@ -15,7 +17,7 @@ export interface Finished {
   stderr: string;
 }
 
-/** A run of `ds` at the head of its own process group, as a shell starts it. */
+/** A run of Node at the head of its own process group, as a shell starts it. */
 export class Run {
   stdout = '';
   stderr = '';
@@ -24,7 +26,7 @@ export class Run {
   private readonly mark = randomUUID();
 
   constructor(args: readonly string[], cwd: string, env: Record<string, string> = {}) {
-    this.child = spawn(process.execPath, ['-r', HOOK, CLI, ...args], {
+    this.child = spawn(process.execPath, args, {
       cwd,
       env: { ...process.env, HOME: cwd, ...env, LAUNCH_TEST_MARK: this.mark },
       detached: true,

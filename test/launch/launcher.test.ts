@@ -13,7 +13,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { type Finished, pause, Run } from './jobs.js';
+import { DS, type Finished, pause, Run } from './jobs.js';
 
 let dir: string;
 let runs: Run[];
@@ -32,7 +32,7 @@ function file(name: string, text: string): void {
 }
 
 function start(args: string[], env: Record<string, string> = {}): Run {
-  const run = new Run(args, dir, env);
+  const run = new Run([...DS, ...args], dir, env);
   runs.push(run);
   return run;
 }

@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 
 import { quote } from '../../lib/launch/shell-words.js';
-import { pause, Run } from './jobs.js';
+import { DS, pause, Run } from './jobs.js';
 
 let dir: string;
 let runs: Run[];
@@ -70,7 +70,7 @@ function start(args: string[], script: string, env: Record<string, string> = {})
   writeFileSync(join(dir, 'script.js'), script);
   const path = `${join(dir, 'bin')}${delimiter}${process.env.PATH}`;
   const base = ['--hostfile', 'hosts', '--master_addr', '127.0.0.1'];
-  const run = new Run([...base, ...args], dir, { ...env, PATH: path, SSH_LOG: dir });
+  const run = new Run([...DS, ...base, ...args], dir, { ...env, PATH: path, SSH_LOG: dir });
   runs.push(run);
   return run;
 }
