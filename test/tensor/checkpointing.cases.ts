@@ -44,8 +44,11 @@ function bothStores(name: string, run: (device: Device) => void): Case[] {
 const leaf = (shape: readonly number[], device: Device): Tensor =>
   randn(shape, { device }).keep().requireGrad();
 
+/** Of each leaf, null where it has none. */
+type Gradients = readonly (number[] | null)[];
+
 /** The gradients of `leaves` after `loss().backward()`, as numbers; everything made is freed. */
-function gradients(leaves: readonly Tensor[], loss: () => Tensor): (number[] | null)[] {
+function gradients(leaves: readonly Tensor[], loss: () => Tensor): Gradients {
   scope(() => loss().backward());
   return leaves.map((each) => {
     const values = each.grad?.toArray() ?? null;
@@ -60,22 +63,33 @@ function equalsPlain(
   leaves: readonly Tensor[],
   loss: (run: typeof checkpoint) => Tensor,
   device: Device,
+  compare: (got: Gradients, expected: Gradients) => void = assert.deepEqual,
 ): void {
   const plain = ((fn: (...inputs: unknown[]) => unknown, ...inputs: unknown[]) =>
     fn(...inputs)) as unknown as typeof checkpoint;
   seed(5);
   const expected = gradients(leaves, () => loss(plain));
   const tensors = liveTensors();
-  const once = (): (number[] | null)[] => {
+  const once = (): Gradients => {
     seed(5);
     return gradients(leaves, () => loss(checkpoint));
   };
-  assert.deepEqual(once(), expected);
+  compare(once(), expected);
   const memory = device.memory.inUse;
-  assert.deepEqual(once(), expected);
+  compare(once(), expected);
   assert.equal(device.memory.inUse, memory, 'the second run leaves as much memory as the first');
   assert.equal(liveTensors(), tensors);
   for (const each of leaves) each.dispose();
+}
+
+/** Within two roundings: an output that is an input adds its gradient in another order, which a fused sum rounds once. */
+function isClose(got: Gradients, expected: Gradients): void {
+  for (const [leaf, values] of expected.entries()) {
+    for (const [i, value] of (values ?? []).entries()) {
+      const difference = Math.abs((got[leaf]?.[i] ?? Number.NaN) - value);
+      assert.ok(difference <= 2 ** -22 * Math.max(1, Math.abs(value)), `${difference} at ${value}`);
+    }
+  }
 }
 
 const rejects = (options: object, code: string): void =>
@@ -110,6 +124,7 @@ const inputCases: Case[] = [
         return first.add(second).sum();
       },
       device,
+      device.kind === 'cpu' ? undefined : isClose,
     );
   }),
   ...bothStores('transposed, broadcast, cut and empty inputs keep their layout', (device) => {
