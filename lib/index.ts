@@ -1,6 +1,12 @@
 // The public surface of @ds/native.
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
-export { findLatest, listTags } from './checkpoint/index.js';
+export {
+  type Consolidated,
+  type ConsolidateOptions,
+  consolidate,
+  findLatest,
+  listTags,
+} from './checkpoint/index.js';
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';
 export {

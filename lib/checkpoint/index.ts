@@ -1,7 +1,16 @@
 // The checkpoint room's door: files of named tensors, written by any number of ranks and read by any other number.
+export {
+  type Consolidated,
+  type ConsolidateOptions,
+  consolidate,
+  type ExportDType,
+  type ExportFormat,
+} from './consolidate.js';
+export { converted } from './convert.js';
 export { findLatest, listTags } from './directory.js';
 export type { TensorRecord } from './manifest.js';
 export { Checkpoint, type Section } from './open.js';
+export { PretrainedFolder } from './pretrained-folder.js';
 export {
   type CheckpointContent,
   Save,
@@ -10,4 +19,5 @@ export {
   type TagValidation,
 } from './save.js';
 export type { Shard, TensorInfo } from './shard.js';
+export { writeTogether } from './shared-file.js';
 export { type CheckpointWorld, inUnison, soloWorld } from './world.js';

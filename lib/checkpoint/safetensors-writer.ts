@@ -53,6 +53,23 @@ export async function writeSafetensors(
   }
 }
 
+/** Writes one tensor's values to `offset` of a file that exists. Throws DS_IO. */
+export async function writeAt(
+  path: string,
+  offset: number,
+  name: string,
+  tensor: Tensor,
+): Promise<void> {
+  requireContiguous(name, tensor);
+  const writer = new Writer(path, new Uint8Array(0), offset);
+  try {
+    await writer.add(tensor);
+    await writer.drain();
+  } finally {
+    await writer.dispose();
+  }
+}
+
 /**
  * Host memory is written from where it is. Device memory passes through two staging buffers: one is filled while the
  * other is being written.
@@ -63,13 +80,13 @@ class Writer {
   /** Which staging buffer is being filled, and how far. */
   private filling = 0;
   private used = 0;
-  private offset = 0;
   private crc = 0;
   private writing: Promise<void> = Promise.resolve();
 
   constructor(
     private readonly path: string,
     private head: Uint8Array,
+    private offset = 0,
   ) {}
 
   async add(tensor: Tensor): Promise<void> {

@@ -6,9 +6,16 @@ import {
   Save,
   type SaveTarget,
   type TagValidation,
+  writeTogether,
 } from '../checkpoint/index.js';
 import type { Engine } from './engine.js';
-import { awaitWholeWeights, releaseShards } from './engine-shards.js';
+import {
+  awaitWholeWeights,
+  catalogOf,
+  releaseShards,
+  untrainedShards,
+  weightShards,
+} from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { contentOf } from './snapshot.js';
@@ -70,6 +77,21 @@ export class Checkpointer {
     await this.done();
     this.engine.synchronize();
     return restoreEngine(this.engine, dir, options, this.world);
+  }
+
+  /** See Engine.save16bitModel. */
+  async exportWeights(dir: string, file: string): Promise<string> {
+    await this.done();
+    const { engine, world } = this;
+    engine.synchronize();
+    awaitWholeWeights(engine);
+    const untrained = world.rank === 0 ? untrainedShards(engine) : [];
+    const shards = [...weightShards(engine), ...untrained];
+    try {
+      return await writeTogether({ dir, file }, catalogOf(engine).model, shards, world);
+    } finally {
+      releaseShards(shards);
+    }
   }
 
   /** See Engine.checkpointDone. */

@@ -370,6 +370,15 @@ export class Engine {
   }
 
   /**
+   * Writes all weights and buffers as they are, unrounded in an fp32 run, into one safetensors file under the model's
+   * names; every rank calls it and writes its own part, and no rank gathers them. Returns its path. Rejects on all
+   * ranks with DS_IO or DS_COMM. Source: DeepSpeed's save_16bit_model; `ds consolidate` makes other formats.
+   */
+  save16bitModel(dir: string, file = 'model.safetensors'): Promise<string> {
+    return this.checkpointer.exportWeights(dir, file);
+  }
+
+  /**
    * Resolves with the path of the last asynchronous save once it is complete, null where nothing is under way. Rejects
    * with what made it fail; saveCheckpoint() and loadCheckpoint() wait and reject likewise.
    */

@@ -1,9 +1,11 @@
 #!/usr/bin/env node
 // The `ds` command: a subcommand by its name, or else the launcher of a script.
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 
 import { DsError } from '../errors.js';
 import { version } from '../version.js';
+import { parseBytes } from './byte-size.js';
+import type { ConsolidateFlags } from './consolidate.js';
 import { launchCommand } from './launch-options.js';
 import type { ValidateOptions } from './validate.js';
 
@@ -11,6 +13,15 @@ function positiveInteger(text: string): number {
   const value = Number(text);
   if (Number.isInteger(value) && value > 0) return value;
   throw new InvalidArgumentError('Expected a positive integer.');
+}
+
+const EXPORT_DTYPES = ['fp32', 'fp16', 'bf16'];
+const EXPORT_FORMATS = ['hf', 'native'];
+
+function byteCount(text: string): number {
+  const bytes = parseBytes(text);
+  if (bytes !== null) return bytes;
+  throw new InvalidArgumentError('Expected bytes, such as 5GB, 500MB or 2GiB.');
 }
 
 /** Exit code for what a command line gets wrong, as of most programs. */
@@ -55,6 +66,23 @@ program
     if (output) console.log(output);
     if (!valid) process.exitCode = 1;
   });
+
+program
+  .command('consolidate')
+  .description('write the weights of a checkpoint as safetensors that transformers loads')
+  .argument('<dir>', 'folder with checkpoints')
+  .argument('<out>', 'folder to make')
+  .option('--tag <tag>', 'checkpoint; default: the latest')
+  .addOption(new Option('--dtype <dtype>', 'of the weights').choices(EXPORT_DTYPES).default('fp32'))
+  .option('--max-shard-size <size>', 'of a file: bytes, or 500MB, 5GB, 2GiB', byteCount, 5e9)
+  .addOption(new Option('--format <format>', 'default: hf where it can be').choices(EXPORT_FORMATS))
+  .action((dir: string, out: string, options: ConsolidateFlags) =>
+    finish(async () => {
+      const { consolidateCommand } = await import('./consolidate.js');
+      console.log(await consolidateCommand(dir, out, options));
+      return 0;
+    }),
+  );
 
 program
   .command('launch-node', { hidden: true })

@@ -7,3 +7,4 @@ export * from './losses.js';
 export * as models from './models/index.js';
 export { type ForwardHook, type ForwardPreHook, Module, type NamedModule } from './module.js';
 export { Parameter, type Place } from './parameter.js';
+export type { PretrainedDescription } from './pretrained.js';

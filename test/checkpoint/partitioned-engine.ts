@@ -51,10 +51,11 @@ export function partitioned(engine: Engine, place: Place): Engine {
       );
     },
     awaitWeights() {},
+    synchronize() {},
     refresh({ unit }: Partition) {
       parts.placement.refresh(whole.get(unit) as Partition);
     },
-  } as Pick<Placement, 'stateOf' | 'awaitWeights' | 'refresh'> as Placement;
+  } as Partial<Placement> as Placement;
   return Object.create(engine, {
     parts: { value: { ...parts, stage, placement } },
     zeroOptimizationStage: { value: () => place.stage },

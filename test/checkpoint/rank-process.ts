@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 
 import { saveCheckpoint } from '../../lib/checkpoint/index.js';
+import { Checkpointer } from '../../lib/engine/checkpointer.js';
 import { restoreEngine } from '../../lib/engine/restore.js';
 import { contentOf } from '../../lib/engine/snapshot.js';
 import { StoreWorld } from '../../lib/engine/store-world.js';
@@ -11,7 +12,7 @@ import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
 import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
 
 export interface Command {
-  what: 'save' | 'load' | 'bits';
+  what: 'save' | 'load' | 'export';
   /** Sets its exchanges apart. */
   name: string;
   place: Place;
@@ -66,10 +67,19 @@ async function load(command: Command): Promise<void> {
   fresh.destroy();
 }
 
+/** Writes its part of the weights to `dir`/`tag`. */
+async function exportWeights(command: Command): Promise<void> {
+  const { place, dir, tag } = command;
+  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  await checkpointer.exportWeights(dir, tag);
+}
+
+const deeds = { save, load, export: exportWeights };
+
 async function obey(command: Command): Promise<Answer> {
   const begin = performance.now();
   try {
-    await (command.what === 'save' ? save(command) : load(command));
+    await deeds[command.what](command);
     return { elapsed: performance.now() - begin };
   } catch (error) {
     const { code, message } = error as { code: string; message: string };

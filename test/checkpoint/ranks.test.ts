@@ -3,6 +3,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { consolidate } from '../../lib/checkpoint/index.js';
 import { RankPool } from './rank-pool.js';
 
 let pool: RankPool;
@@ -74,6 +75,25 @@ test.each([0, 1, 3])(
 function headerBytes(path: string): number {
   return 8 + Number(readFileSync(path).readBigUInt64LE(0));
 }
+
+test('the weights that several ranks export or consolidate are those of one', async () => {
+  const bytesOf = (...path: string[]) => readFileSync(join(dir, ...path)).toString('base64');
+  await run(1, 0, { what: 'save', dir, tag: 'whole' });
+  await consolidate(dir, join(dir, 'hf'));
+  const consolidated = bytesOf('hf', 'model.safetensors');
+  const exported = new Set<string>();
+  for (const stage of [0, 2, 3]) {
+    expect(await run(3, stage, { what: 'save', dir, tag: 't' })).toEqual(fine(3));
+    await consolidate(dir, join(dir, `hf${stage}`), { tag: 't' });
+    expect(bytesOf(`hf${stage}`, 'model.safetensors') === consolidated).toBe(true);
+    for (const size of [1, 4]) {
+      const tag = `w${size}-${stage}`;
+      expect(await run(size, stage, { what: 'export', dir, tag })).toEqual(fine(size));
+      exported.add(bytesOf(tag));
+    }
+  }
+  expect(exported.size).toBe(1);
+});
 
 describe('disagreement', () => {
   const tagOf = (rank: number) => ({ tag: rank === 1 ? 'other' : 't' });

@@ -94,3 +94,29 @@ describe('ds validate', () => {
     expect(stderr).toContain('positive integer');
   });
 });
+
+describe('ds consolidate', () => {
+  test('writes a folder and lists its files; a folder without checkpoints is one line', () => {
+    const save = `
+      const { initialize, nn } = require(${JSON.stringify(join(ROOT, 'lib', 'index.ts'))});
+      const size = { vocabSize: 50, maxSeq: 8, layers: 1, heads: 1, channels: 8 };
+      const config = { train_batch_size: 1, optimizer: { type: 'AdamW' } };
+      initialize({ model: new nn.models.GPT2(size), config, device: 'cpu' })
+        .then(({ engine }) => engine.saveCheckpoint(process.argv[1]));`;
+    const from = join(dir, 'checkpoints');
+    expect(spawnSync(process.execPath, ['-r', HOOK, '-e', save, from]).status).toBe(0);
+    const out = join(dir, 'hf');
+    const flags = ['--dtype', 'bf16', '--max-shard-size', '1KB'];
+    const { status, stdout } = ds(['consolidate', from, out, ...flags]);
+    expect(status).toBe(0);
+    expect(stdout).toMatch(/of bf16 weights, Hugging Face's layout/);
+    expect(stdout).toMatch(/^ {2}model-00001-of-\d{5}\.safetensors$/m);
+    expect(stdout).toMatch(/^ {2}config\.json$/m);
+    const again = ds(['consolidate', from, out]);
+    expect([again.status, again.stderr.trim().split('\n').length]).toEqual([2, 1]);
+    expect(again.stderr).toMatch(/^ds: .*does not exist yet/);
+    expect(ds(['consolidate', join(dir, 'none'), out]).stderr).toMatch(/ENOENT|does not exist/);
+    expect(ds(['consolidate', from, out, '--max-shard-size', '0']).stderr).toMatch(/2GiB/);
+    expect(ds(['consolidate', from, out, '--dtype', 'int8']).status).not.toBe(0);
+  });
+});

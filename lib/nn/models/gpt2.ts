@@ -1,4 +1,5 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
+import { PretrainedFolder } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import {
   addLayerNorm,
@@ -18,7 +19,9 @@ import { normal, zeros } from '../initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../layers.js';
 import { Module } from '../module.js';
 import type { Parameter } from '../parameter.js';
+import type { PretrainedDescription } from '../pretrained.js';
 import { type GenerateOptions, generate } from './gpt2-generate.js';
+import { describeGpt2, loadGpt2, parseGpt2Config } from './gpt2-pretrained.js';
 
 export interface GPT2Config {
   vocabSize: number;
@@ -44,6 +47,9 @@ export interface GPT2Config {
   /** Targets that do not count; default -100. */
   ignoreIndex?: number;
 }
+
+/** What the weights fix. */
+type Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
 
 const published = { vocabSize: 50257, maxSeq: 1024 };
 
@@ -257,6 +263,25 @@ export class GPT2 extends Module {
       expected: Object.keys(configs).join(', '),
       got: JSON.stringify(name),
     });
+  }
+
+  /**
+   * The model in a folder of Hugging Face's (config.json, safetensors in one file or several), in f32 on the CPU; what
+   * `ds consolidate` writes is one. `options` are those of this library: dropout is 0 unless they say so, whatever the
+   * folder does. Rejects with DS_CHECKPOINT when it is damaged or another model.
+   */
+  static async fromPretrained(
+    dir: string,
+    options: Omit<Partial<GPT2Config>, keyof Sizes> = {},
+  ): Promise<GPT2> {
+    const folder = await PretrainedFolder.open(dir);
+    const model = new GPT2({ ...parseGpt2Config(folder), ...options });
+    await loadGpt2(model, folder);
+    return model;
+  }
+
+  override describe(): PretrainedDescription {
+    return describeGpt2(this);
   }
 
   override forward(tokens: Tensor, targets: Tensor | null = null): Tensor {

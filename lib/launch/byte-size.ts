@@ -1,0 +1,29 @@
+// Sizes as people write them.
+
+const UNITS: Record<string, number> = {
+  '': 1,
+  B: 1,
+  KB: 1e3,
+  MB: 1e6,
+  GB: 1e9,
+  TB: 1e12,
+  KIB: 2 ** 10,
+  MIB: 2 ** 20,
+  GIB: 2 ** 30,
+  TIB: 2 ** 40,
+};
+
+/** "5GB" is 5e9, "2GiB" 2 ** 31, "1.5 MB" 1.5e6; null for what is no positive size. */
+export function parseBytes(text: string): number | null {
+  const match = /^(\d+(?:\.\d+)?)\s*([a-z]*)$/i.exec(text.trim());
+  const unit = UNITS[match?.[2]?.toUpperCase() ?? '-'];
+  const bytes = Math.floor(Number(match?.[1]) * (unit ?? Number.NaN));
+  return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
+}
+
+/** "1.5 GB". */
+export function formatBytes(bytes: number): string {
+  const unit = ['TB', 'GB', 'MB', 'KB'].find((name) => bytes >= (UNITS[name] as number)) ?? 'B';
+  const value = bytes / (UNITS[unit] as number);
+  return `${unit === 'B' ? value : value.toFixed(1)} ${unit}`;
+}

@@ -1,0 +1,22 @@
+// `ds consolidate`: from a checkpoint folder to weights that other programs read.
+import { consolidate, type ExportDType, type ExportFormat } from '../checkpoint/index.js';
+import { formatBytes } from './byte-size.js';
+
+export interface ConsolidateFlags {
+  tag?: string;
+  dtype: ExportDType;
+  maxShardSize: number;
+  format?: ExportFormat;
+}
+
+/** Writes the folder and says what is in it. Throws as consolidate() does. */
+export async function consolidateCommand(
+  dir: string,
+  out: string,
+  { tag, dtype, maxShardSize, format: wanted }: ConsolidateFlags,
+): Promise<string> {
+  const options = { tag, dtype, maxShardBytes: maxShardSize, format: wanted };
+  const { path, format, files, bytes } = await consolidate(dir, out, options);
+  const readers = format === 'hf' ? "Hugging Face's layout" : "this model's own names";
+  return `${path}: ${formatBytes(bytes)} of ${dtype} weights, ${readers}\n${files.map((file) => `  ${file}`).join('\n')}`;
+}
