@@ -2,6 +2,7 @@
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
+import { cases as resumeOnRanks } from './checkpoint/resume.cases.js';
 import { cases as collectives } from './comm/collectives.cases.js';
 import { cases as faults } from './comm/faults.cases.js';
 import { cases as uploads } from './data/upload.cases.js';
@@ -58,6 +59,7 @@ export const allCases: readonly Case[] = [
   ...clients,
   ...userBackward,
   ...stages,
+  ...resumeOnRanks,
   ...optimizerGolden,
   ...tensorwise,
 ];

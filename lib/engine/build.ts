@@ -60,7 +60,11 @@ export function buildEngine(
   const isFirst = !job || job.rank === 0;
   const observers = isFirst ? buildObservers(config, clients.monitors ?? []) : [];
   module.moveBuffers(device);
-  const units = buildUnits(module, optimizer.groups, { dtype: weightDType(config), device });
+  const units = buildUnits(module, optimizer.groups, {
+    dtype: weightDType(config),
+    device,
+    shards: job?.worldSize,
+  });
   const stage = buildStage(config, units, device, job?.world ?? null);
   shareUntrained(module, stage);
   const placement = buildPlacement(config, optimizer, device);
@@ -90,7 +94,7 @@ export function buildEngine(
     accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
     timer: buildTimer(config, { module, device, units, placement }),
     observers,
-    world: checkpointWorld(stage),
+    world: checkpointWorld(job),
   };
   if (config.dump_state && isFirst) process.stdout.write(`${describeState(parts)}\n`);
   return new Engine(parts);

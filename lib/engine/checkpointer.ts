@@ -49,7 +49,12 @@ export class Checkpointer {
     private readonly world: CheckpointWorld,
   ) {}
 
-  /** See Engine.saveCheckpoint. */
+  /**
+   * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new one, complete.
+   * Gradients of an unfinished accumulation step are not part of it. Returns the checkpoint's path. Rejects on all
+   * ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on another rank) or DS_COMM (a rank does
+   * not take part).
+   */
   async save(dir: string, options: SaveOptions): Promise<string> {
     await this.done();
     const { engine, world } = this;
@@ -72,14 +77,18 @@ export class Checkpointer {
     }
   }
 
-  /** See Engine.loadCheckpoint. */
+  /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
   async load(dir: string, options: LoadOptions): Promise<LoadedCheckpoint> {
     await this.done();
     this.engine.synchronize();
     return restoreEngine(this.engine, dir, options, this.world);
   }
 
-  /** See Engine.save16bitModel. */
+  /**
+   * Writes all weights and buffers as they are (f32 in an fp32 run) into the safetensors file `dir`/`file` under the
+   * model's names; no rank gathers them. Returns its path. Rejects on all ranks with DS_IO or DS_COMM. `ds consolidate`
+   * makes other formats.
+   */
   async exportWeights(dir: string, file: string): Promise<string> {
     await this.done();
     const { engine, world } = this;
@@ -94,7 +103,10 @@ export class Checkpointer {
     }
   }
 
-  /** See Engine.checkpointDone. */
+  /**
+   * Resolves with the path of the last asynchronous save once it is complete, null where there is none. Rejects with
+   * what made it fail, once; the next save or load waits and rejects likewise.
+   */
   async done(): Promise<string | null> {
     const { pending } = this;
     this.pending = null;

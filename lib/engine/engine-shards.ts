@@ -15,9 +15,6 @@ export function stateNames(engine: Engine, slot: Slot): string[] {
   return ['master', ...Object.keys(engine.parts.optimizer.initialState(slot.group))];
 }
 
-/** Stage 3 has the weights in parts, and saves them so. */
-export const weightsAreSharded = (engine: Engine): boolean => engine.zeroOptimizationStage() === 3;
-
 /** The pieces of which this rank has the state. */
 export function* heldPieces(engine: Engine): Generator<{ partition: Partition; piece: Piece }> {
   for (const partition of engine.parts.stage.partitions) {
@@ -118,7 +115,7 @@ export function awaitWholeWeights(engine: Engine): void {
   const { placement, stage } = engine.parts;
   for (const partition of stage.partitions) {
     placement.awaitWeights(partition);
-    if (!weightsAreSharded(engine)) stage.acquire(partition.unit);
+    if (!stage.shardsWeights) stage.acquire(partition.unit);
   }
 }
 

@@ -351,37 +351,22 @@ export class Engine {
     return this.timer.last();
   }
 
-  /**
-   * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new one, complete. Every
-   * rank calls it and writes its own part. Gradients of an unfinished accumulation step are not part of it. Returns the
-   * checkpoint's path. Rejects on all ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on
-   * another rank) or DS_COMM (a rank does not take part). Source: DeepSpeed's save_checkpoint.
-   */
+  /** Every rank calls it and writes its part. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
   saveCheckpoint(dir: string, options: SaveOptions = {}): Promise<string> {
     return this.checkpointer.save(dir, options);
   }
 
-  /**
-   * Resumes from a checkpoint of the same model, saved by any number of ranks at any stage; every rank calls it. See
-   * restoreEngine for what it refuses. Source: DeepSpeed's load_checkpoint.
-   */
+  /** Every rank calls it. See restoreEngine. Source: DeepSpeed's load_checkpoint. */
   loadCheckpoint(dir: string, options: LoadOptions = {}): Promise<LoadedCheckpoint> {
     return this.checkpointer.load(dir, options);
   }
 
-  /**
-   * Writes all weights and buffers as they are, unrounded in an fp32 run, into one safetensors file under the model's
-   * names; every rank calls it and writes its own part, and no rank gathers them. Returns its path. Rejects on all
-   * ranks with DS_IO or DS_COMM. Source: DeepSpeed's save_16bit_model; `ds consolidate` makes other formats.
-   */
+  /** Every rank calls it and writes its part. See Checkpointer.exportWeights. Source: DeepSpeed's save_16bit_model. */
   save16bitModel(dir: string, file = 'model.safetensors'): Promise<string> {
     return this.checkpointer.exportWeights(dir, file);
   }
 
-  /**
-   * Resolves with the path of the last asynchronous save once it is complete, null where nothing is under way. Rejects
-   * with what made it fail; saveCheckpoint() and loadCheckpoint() wait and reject likewise.
-   */
+  /** The end of the last asynchronous save, or its failure. See Checkpointer.done. */
   checkpointDone(): Promise<string | null> {
     return this.checkpointer.done();
   }

@@ -10,7 +10,6 @@ import {
   optimizerShards,
   untrainedShards,
   weightShards,
-  weightsAreSharded,
   wholeModel,
 } from './engine-shards.js';
 
@@ -34,8 +33,8 @@ const SEED_STRIDE = 1_000_003;
 
 /** This rank's part of the engine as it is now. The tensors are the engine's own: the caller releases them. */
 export function contentOf(engine: Engine, clientState: JsonObject): CheckpointContent {
-  const sharded = weightsAreSharded(engine);
-  const isFirst = engine.parts.stage.rank === 0;
+  const { shardsWeights: sharded, rank } = engine.parts.stage;
+  const isFirst = rank === 0;
   const parts = sharded ? weightShards(engine) : [];
   const whole = sharded ? untrainedShards : wholeModel;
   return {

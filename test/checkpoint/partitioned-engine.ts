@@ -37,6 +37,7 @@ export function partitioned(engine: Engine, place: Place): Engine {
   const stage = {
     rank: place.rank,
     worldSize: place.size,
+    shardsWeights: place.stage === 3,
     partitions,
     acquire() {},
     publish() {},
@@ -58,7 +59,6 @@ export function partitioned(engine: Engine, place: Place): Engine {
   } as Partial<Placement> as Placement;
   return Object.create(engine, {
     parts: { value: { ...parts, stage, placement } },
-    zeroOptimizationStage: { value: () => place.stage },
   }) as Engine;
 }
 

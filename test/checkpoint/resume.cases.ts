@@ -1,0 +1,95 @@
+// Training that was saved by four ranks at stage 3 goes on at other stages and on other numbers of ranks.
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Precision } from '../e2e/tiny-training.js';
+import type { Case } from '../support/case.js';
+import type { Leg, Report, ResumeJob } from './resume-process.js';
+
+const SAVED = 4;
+const END = 14;
+/** Sums of gradients in another order, over ten steps of Adam at a rate of 3e-3. */
+const BOUND = 2e-4;
+
+async function runOn(device: Device, ranks: number, legs: Leg[]): Promise<Report[][]> {
+  const job: ResumeJob = { device: device.kind, legs };
+  return reportsOf<Report[]>(await runRanks('../checkpoint/resume-process', ranks, { job }));
+}
+
+/** Largest difference of two sets of f32 weights. */
+function distance(a: Report, b: Report): number {
+  let worst = 0;
+  for (const [name, text] of Object.entries(a.weights)) {
+    const [one, other] = [text, b.weights[name] as string].map((base64) => {
+      const raw = Buffer.from(base64, 'base64');
+      return new Float32Array(raw.buffer, raw.byteOffset, raw.byteLength / 4);
+    }) as [Float32Array, Float32Array];
+    one.forEach((value, i) => {
+      worst = Math.max(worst, Math.abs(value - (other[i] as number)));
+    });
+  }
+  return worst;
+}
+
+/** The run that never stops; its checkpoint is written beside the steps that follow it. */
+async function resumeAnywhere(device: Device, precision: Precision, offload: boolean) {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
+  try {
+    const common = { precision, offload, dir };
+    const whole: Leg = { ...common, stage: 3, from: 0, to: END, saveAt: SAVED };
+    const [unbroken] = (await runOn(device, 4, [whole])) as [Report[]];
+    const [expected] = unbroken as [Report];
+    const resumed = (stage: Leg['stage']): Leg => ({ ...common, stage, from: SAVED, to: END });
+    for (const ranks of [1, 2, 3, 4]) {
+      const stages = ranks === 4 ? ([2, 3] as const) : ([0, 1, 2] as const);
+      const legs = stages.map(resumed);
+      for (const [rank, reports] of (await runOn(device, ranks, legs)).entries()) {
+        for (const [i, report] of reports.entries()) {
+          const place = `${ranks} ranks, stage ${stages[i]}, rank ${rank}`;
+          if (ranks === 4) assert.deepEqual(report.weights, expected.weights, place);
+          else assert.ok(distance(report, expected) < BOUND, place);
+        }
+      }
+    }
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+/** Bit for bit on as many ranks, whatever the precision. */
+async function resumeAlike(device: Device, precision: Precision, offload: boolean) {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
+  try {
+    for (const stage of [0, 1, 2, 3] as const) {
+      const common = { stage, precision, offload: offload && stage > 0 };
+      const from = { ...common, dir: join(dir, String(stage)) };
+      const whole: Leg = { ...from, from: 0, to: 6, saveAt: 3 };
+      const [first] = (await runOn(device, 2, [whole, { ...from, from: 3, to: 6 }])) as [Report[]];
+      const [unbroken, resumed] = first as [Report, Report];
+      assert.deepEqual(resumed.weights, unbroken.weights, `stage ${stage}`);
+      assert.deepEqual(resumed.losses, unbroken.losses.slice(3), `stage ${stage}`);
+    }
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+const skipBelow = (gpus: number) => (device: Device) =>
+  device.kind === 'cpu' || probeGpus().deviceCount >= gpus ? null : `needs ${gpus} GPUs`;
+
+export const cases: Case[] = [
+  {
+    name: 'saved by 4 ranks at stage 3, resumed by 1 to 4 at stages 0 to 3: the same 10 steps',
+    run: (device) => resumeAnywhere(device, 'fp32', false),
+    skip: skipBelow(4),
+  },
+  {
+    name: 'resume on 2 ranks equals never having stopped: bf16, offload, stages 0 to 3',
+    run: (device) => resumeAlike(device, 'bf16', true),
+    skip: skipBelow(2),
+  },
+];
