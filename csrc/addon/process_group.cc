@@ -255,6 +255,8 @@ void close_job(Addon& addon, double job) {
   const std::shared_ptr<JobRef> ref = open.jobs.take(job);
   open.close_groups(ref.get());
   std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
+  // Its threads end here: what they say of ranks that leave after this one must not outlive the job.
+  ref->job.reset();
   addon.failure->forget("DS_COMM");
 }
 
