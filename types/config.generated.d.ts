@@ -37,16 +37,25 @@ export interface DsConfig {
   zero_optimization?: ZeroConfig;
   /** Global L2 norm that gradients are scaled down to; 0 switches clipping off. Default 1. */
   gradient_clipping?: number | 'auto';
-  /** Divides gradients by the world size before, not after, they are summed. Default false. */
+  /**
+   * Divides gradients by the world size before, not after, they are summed. Default false. No
+   * effect on one rank: one rank has nothing to communicate.
+   */
   prescale_gradients?: boolean;
-  /** Gradients are divided by this before the sum over ranks, and the rest after it. Default 1. */
+  /**
+   * Gradients are divided by this before the sum over ranks, and the rest after it. Default 1. No
+   * effect on one rank: one rank has nothing to communicate.
+   */
   gradient_predivide_factor?: number;
   /**
-   * Whether gradients are averaged or summed over ranks. Default "mean". No effect: over one rank
-   * the sum is the mean.
+   * Whether gradients are averaged or summed over ranks. Default "mean". No effect on one rank:
+   * over one rank the sum is the mean.
    */
   gradient_allreduce_op?: AnyCase<'mean' | 'sum'>;
-  /** Dtype of reductions over ranks; null takes that of the gradients. Default null. */
+  /**
+   * Dtype of reductions over ranks; null takes that of the gradients. Default null. No effect on
+   * one rank: one rank has nothing to communicate.
+   */
   communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
    * Dtype of reductions over parts of a sequence. Default "fp32". No effect: sequences are not
@@ -64,7 +73,7 @@ export interface DsConfig {
    */
   sparse_gradients?: boolean;
   /**
-   * An old switch of DeepSpeed. Default false. No effect: one process has nothing to communicate.
+   * An old switch of DeepSpeed. Default false. No effect: updated weights are always all-gathered.
    */
   disable_allgather?: boolean;
   /**
@@ -746,32 +755,38 @@ export interface ZeroConfig {
    */
   contiguous_gradients?: boolean;
   /**
-   * Communicates while backward runs; null does so at stage 3. Default null. No effect: one process
-   * has nothing to communicate.
+   * Communicates while compute runs; null does so at stage 3. Default null. No effect on one rank:
+   * one rank has nothing to communicate.
    */
   overlap_comm?: boolean | null;
   /**
-   * Reduces each gradient to its owner instead of to all ranks. Default true. No effect: one
-   * process has nothing to communicate.
+   * Reduces each gradient to its owner instead of to all ranks. Default true. No effect on one
+   * rank: one rank has nothing to communicate. Acts at stage 1, 2 or 3.
    */
   reduce_scatter?: boolean;
-  /** Elements of one reduction. Default 5e8. No effect: one process has nothing to communicate. */
+  /**
+   * Elements of gradients whose reductions start together; a larger unit goes alone. Default 5e8.
+   * No effect on one rank: one rank has nothing to communicate.
+   */
   reduce_bucket_size?: number | 'auto';
   /**
-   * One reduction for a bucket that spans ranks. Default true. No effect: one process has nothing
-   * to communicate.
+   * One reduction for a bucket that spans ranks. Default true. No effect: every unit is reduced to
+   * all owners by one collective.
    */
   use_multi_rank_bucket_allreduce?: boolean;
   /**
-   * Gathers updated weights with all-gathers instead of broadcasts. Default true. No effect: one
-   * process has nothing to communicate.
+   * Gathers updated weights with all-gathers instead of broadcasts. Default true. No effect:
+   * updated weights are always all-gathered.
    */
   allgather_partitions?: boolean;
-  /** Elements of one all-gather. Default 5e8. No effect: one process has nothing to communicate. */
+  /**
+   * Elements of updated weights whose all-gathers start together; a larger unit goes alone. Default
+   * 5e8. No effect on one rank: one rank has nothing to communicate. Acts at stage 1 or 2.
+   */
   allgather_bucket_size?: number;
   /**
-   * Spreads gradients over ranks in turn while they are offloaded. Default false. No effect: one
-   * process has nothing to communicate.
+   * Spreads gradients over ranks in turn while they are offloaded. Default false. No effect: every
+   * rank owns an equal part of every unit.
    */
   round_robin_gradients?: boolean;
   /**
@@ -780,75 +795,71 @@ export interface ZeroConfig {
    */
   load_from_fp32_weights?: boolean;
   /**
-   * Lets a checkpoint be loaded by another number of ranks. Default false. No effect: one process
-   * has nothing to communicate.
+   * Lets a checkpoint be loaded by another number of ranks. Default false. No effect: any number of
+   * ranks can load any checkpoint.
    */
   elastic_checkpoint?: boolean;
   /**
-   * Elements that stage 3 updates at a time. Default 1e9. No effect: one process has nothing to
-   * communicate.
+   * Elements that stage 3 updates at a time. Default 1e9. No effect: an update goes unit by unit.
    */
   sub_group_size?: number;
   /**
-   * Elements that stage 3 gathers ahead of their use. Default 5e7. No effect: one process has
-   * nothing to communicate.
+   * Elements that stage 3 gathers ahead of their use. Default 5e7. No effect on one rank: one rank
+   * holds all weights. Acts at stage 3.
    */
   stage3_prefetch_bucket_size?: number | 'auto';
   /** Another name of stage3_prefetch_bucket_size. */
   prefetch_bucket_size?: number | 'auto';
   /**
-   * Parameters with fewer elements stay whole at stage 3. Default 1e5. No effect: one process has
-   * nothing to communicate.
+   * Units (layers) with at most so many elements stay whole; DeepSpeed counts single parameters.
+   * Default 1e5. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_param_persistence_threshold?: number | 'auto';
   /** Another name of stage3_param_persistence_threshold. */
   param_persistence_threshold?: number | 'auto';
   /**
-   * Most elements that may stay whole at stage 3. Default 9007199254740991. No effect: one process
-   * has nothing to communicate.
+   * Most elements that may stay whole. Default 9007199254740991. No effect on one rank: one rank
+   * holds all weights. Acts at stage 3.
    */
   stage3_model_persistence_threshold?: number;
   /** Another name of stage3_model_persistence_threshold. */
   model_persistence_threshold?: number;
   /**
-   * Elements that may be whole at a time before stage 3 releases some. Default 1e9. No effect: one
-   * process has nothing to communicate.
+   * Elements that may be whole at a time before some are released. Default 1e9. No effect on one
+   * rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_max_live_parameters?: number;
   /** Another name of stage3_max_live_parameters. */
   max_live_parameters?: number;
   /**
-   * A parameter that is used again within so many elements is not released. Default 1e9. No effect:
-   * one process has nothing to communicate.
+   * A unit that is used again within so many elements is not released. Default 1e9. No effect on
+   * one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_max_reuse_distance?: number;
   /** Another name of stage3_max_reuse_distance. */
   max_reuse_distance?: number;
   /**
-   * Gathers 16-bit weights when a model is saved at stage 3. Default false. No effect: one process
-   * has nothing to communicate.
+   * Gathers 16-bit weights when a model is saved at stage 3. Default false. No effect: the parts of
+   * a checkpoint are read as one model.
    */
   stage3_gather_16bit_weights_on_model_save?: boolean;
   /** Another name of stage3_gather_16bit_weights_on_model_save. */
   gather_16bit_weights_on_model_save?: boolean;
   /**
    * Modules with fewer elements per module are gathered as one at stage 3. Default 0. No effect:
-   * one process has nothing to communicate.
+   * weights are gathered layer by layer, however small its modules are.
    */
   stage3_module_granularity_threshold?: number;
   /** Another name of stage3_module_granularity_threshold. */
   module_granularity_threshold?: number;
   /**
-   * Gathers weights with an all-reduce at stage 3. Default false. No effect: one process has
-   * nothing to communicate.
+   * Gathers weights with an all-reduce at stage 3. Default false. No effect: weights are always
+   * all-gathered.
    */
   stage3_use_all_reduce_for_fetch_params?: boolean;
   /** Another name of stage3_use_all_reduce_for_fetch_params. */
   use_all_reduce_for_fetch_params?: boolean;
-  /**
-   * Gathers weights one by one at stage 3. Default false. No effect: one process has nothing to
-   * communicate.
-   */
+  /** Gathers weights one by one at stage 3. Default false. No effect: a layer is one all-gather. */
   stage3_allgather_sequential?: boolean;
   /** Another name of stage3_allgather_sequential. */
   allgather_sequential?: boolean;
@@ -903,8 +914,8 @@ export interface ZeroConfig {
    */
   memory_efficient_linear?: boolean;
   /**
-   * Stage 3 loads rank after rank to save host memory. Default false. No effect: one process has
-   * nothing to communicate.
+   * Stage 3 loads rank after rank to save host memory. Default false. No effect: a rank reads no
+   * more than its own part of a checkpoint.
    */
   pipeline_loading_checkpoint?: boolean;
   /**
@@ -913,8 +924,8 @@ export interface ZeroConfig {
    */
   override_module_apply?: boolean;
   /**
-   * Warns when the order of modules changes between steps. Default false. No effect: no order of
-   * modules is cached.
+   * Warns when the order of modules changes between steps. Default false. No effect: another order
+   * of modules is followed without a warning.
    */
   log_trace_cache_warnings?: boolean;
   /** Runs internal checks of stage 3. Default false. No effect: the checks always run. */
@@ -961,7 +972,7 @@ export interface OffloadOptimizerConfig {
    * supported yet: keep it in host memory: device "cpu".
    */
   device?: 'none' | 'cpu';
-  /** Page-locked memory; always so here. Default true. */
+  /** Page-locked memory. Default true. No effect: offloaded state is always page-locked. */
   pin_memory?: boolean;
   /**
    * Overlaps the host's update with backward, with the same bits; null does so on a GPU. Default
@@ -1031,11 +1042,20 @@ export interface LocoConfig {
 
 /** Modules that stage 3 gathers as a whole. */
 export interface LeafModuleConfig {
-  /** Names of classes. Default []. No effect: one process has nothing to communicate. */
+  /**
+   * Names of classes. Default []. No effect: weights are gathered layer by layer, modules inside
+   * included.
+   */
   classes?: string[];
-  /** Names of modules. Default []. No effect: one process has nothing to communicate. */
+  /**
+   * Names of modules. Default []. No effect: weights are gathered layer by layer, modules inside
+   * included.
+   */
   names?: string[];
-  /** Ends of names of modules. Default []. No effect: one process has nothing to communicate. */
+  /**
+   * Ends of names of modules. Default []. No effect: weights are gathered layer by layer, modules
+   * inside included.
+   */
   name_suffixes?: string[];
 }
 
@@ -1572,16 +1592,25 @@ export interface ResolvedValues {
   readonly zero_optimization: ResolvedZero;
   /** Global L2 norm that gradients are scaled down to; 0 switches clipping off. */
   readonly gradient_clipping: number;
-  /** Divides gradients by the world size before, not after, they are summed. */
+  /**
+   * Divides gradients by the world size before, not after, they are summed. No effect on one rank:
+   * one rank has nothing to communicate.
+   */
   readonly prescale_gradients: boolean;
-  /** Gradients are divided by this before the sum over ranks, and the rest after it. */
+  /**
+   * Gradients are divided by this before the sum over ranks, and the rest after it. No effect on
+   * one rank: one rank has nothing to communicate.
+   */
   readonly gradient_predivide_factor: number;
   /**
-   * Whether gradients are averaged or summed over ranks. No effect: over one rank the sum is the
-   * mean.
+   * Whether gradients are averaged or summed over ranks. No effect on one rank: over one rank the
+   * sum is the mean.
    */
   readonly gradient_allreduce_op: 'mean' | 'sum';
-  /** Dtype of reductions over ranks; null takes that of the gradients. */
+  /**
+   * Dtype of reductions over ranks; null takes that of the gradients. No effect on one rank: one
+   * rank has nothing to communicate.
+   */
   readonly communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
    * Dtype of reductions over parts of a sequence. No effect: sequences are not split over ranks.
@@ -1597,7 +1626,7 @@ export interface ResolvedValues {
    * dense.
    */
   readonly sparse_gradients: boolean;
-  /** An old switch of DeepSpeed. No effect: one process has nothing to communicate. */
+  /** An old switch of DeepSpeed. No effect: updated weights are always all-gathered. */
   readonly disable_allgather: boolean;
   /**
    * Lets any optimizer run with a ZeRO stage. No effect: every optimizer may run with every stage.
@@ -2203,31 +2232,38 @@ export interface ResolvedZero {
    */
   readonly contiguous_gradients: boolean;
   /**
-   * Communicates while backward runs; null does so at stage 3. No effect: one process has nothing
-   * to communicate.
+   * Communicates while compute runs; null does so at stage 3. No effect on one rank: one rank has
+   * nothing to communicate.
    */
   readonly overlap_comm: boolean | null;
   /**
-   * Reduces each gradient to its owner instead of to all ranks. No effect: one process has nothing
-   * to communicate.
+   * Reduces each gradient to its owner instead of to all ranks. No effect on one rank: one rank has
+   * nothing to communicate. Acts at stage 1, 2 or 3.
    */
   readonly reduce_scatter: boolean;
-  /** Elements of one reduction. No effect: one process has nothing to communicate. */
+  /**
+   * Elements of gradients whose reductions start together; a larger unit goes alone. No effect on
+   * one rank: one rank has nothing to communicate.
+   */
   readonly reduce_bucket_size: number;
   /**
-   * One reduction for a bucket that spans ranks. No effect: one process has nothing to communicate.
+   * One reduction for a bucket that spans ranks. No effect: every unit is reduced to all owners by
+   * one collective.
    */
   readonly use_multi_rank_bucket_allreduce: boolean;
   /**
-   * Gathers updated weights with all-gathers instead of broadcasts. No effect: one process has
-   * nothing to communicate.
+   * Gathers updated weights with all-gathers instead of broadcasts. No effect: updated weights are
+   * always all-gathered.
    */
   readonly allgather_partitions: boolean;
-  /** Elements of one all-gather. No effect: one process has nothing to communicate. */
+  /**
+   * Elements of updated weights whose all-gathers start together; a larger unit goes alone. No
+   * effect on one rank: one rank has nothing to communicate. Acts at stage 1 or 2.
+   */
   readonly allgather_bucket_size: number;
   /**
-   * Spreads gradients over ranks in turn while they are offloaded. No effect: one process has
-   * nothing to communicate.
+   * Spreads gradients over ranks in turn while they are offloaded. No effect: every rank owns an
+   * equal part of every unit.
    */
   readonly round_robin_gradients: boolean;
   /**
@@ -2236,53 +2272,50 @@ export interface ResolvedZero {
    */
   readonly load_from_fp32_weights: boolean;
   /**
-   * Lets a checkpoint be loaded by another number of ranks. No effect: one process has nothing to
-   * communicate.
+   * Lets a checkpoint be loaded by another number of ranks. No effect: any number of ranks can load
+   * any checkpoint.
    */
   readonly elastic_checkpoint: boolean;
-  /** Elements that stage 3 updates at a time. No effect: one process has nothing to communicate. */
+  /** Elements that stage 3 updates at a time. No effect: an update goes unit by unit. */
   readonly sub_group_size: number;
   /**
-   * Elements that stage 3 gathers ahead of their use. No effect: one process has nothing to
-   * communicate.
+   * Elements that stage 3 gathers ahead of their use. No effect on one rank: one rank holds all
+   * weights. Acts at stage 3.
    */
   readonly stage3_prefetch_bucket_size: number;
   /**
-   * Parameters with fewer elements stay whole at stage 3. No effect: one process has nothing to
-   * communicate.
+   * Units (layers) with at most so many elements stay whole; DeepSpeed counts single parameters. No
+   * effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_param_persistence_threshold: number;
   /**
-   * Most elements that may stay whole at stage 3. No effect: one process has nothing to
-   * communicate.
+   * Most elements that may stay whole. No effect on one rank: one rank holds all weights. Acts at
+   * stage 3.
    */
   readonly stage3_model_persistence_threshold: number;
   /**
-   * Elements that may be whole at a time before stage 3 releases some. No effect: one process has
-   * nothing to communicate.
+   * Elements that may be whole at a time before some are released. No effect on one rank: one rank
+   * holds all weights. Acts at stage 3.
    */
   readonly stage3_max_live_parameters: number;
   /**
-   * A parameter that is used again within so many elements is not released. No effect: one process
-   * has nothing to communicate.
+   * A unit that is used again within so many elements is not released. No effect on one rank: one
+   * rank holds all weights. Acts at stage 3.
    */
   readonly stage3_max_reuse_distance: number;
   /**
-   * Gathers 16-bit weights when a model is saved at stage 3. No effect: one process has nothing to
-   * communicate.
+   * Gathers 16-bit weights when a model is saved at stage 3. No effect: the parts of a checkpoint
+   * are read as one model.
    */
   readonly stage3_gather_16bit_weights_on_model_save: boolean;
   /**
-   * Modules with fewer elements per module are gathered as one at stage 3. No effect: one process
-   * has nothing to communicate.
+   * Modules with fewer elements per module are gathered as one at stage 3. No effect: weights are
+   * gathered layer by layer, however small its modules are.
    */
   readonly stage3_module_granularity_threshold: number;
-  /**
-   * Gathers weights with an all-reduce at stage 3. No effect: one process has nothing to
-   * communicate.
-   */
+  /** Gathers weights with an all-reduce at stage 3. No effect: weights are always all-gathered. */
   readonly stage3_use_all_reduce_for_fetch_params: boolean;
-  /** Gathers weights one by one at stage 3. No effect: one process has nothing to communicate. */
+  /** Gathers weights one by one at stage 3. No effect: a layer is one all-gather. */
   readonly stage3_allgather_sequential: boolean;
   /**
    * Accepts parameters that got no gradient. No effect: a parameter without gradient is always
@@ -2329,15 +2362,15 @@ export interface ResolvedZero {
    */
   readonly memory_efficient_linear: boolean;
   /**
-   * Stage 3 loads rank after rank to save host memory. No effect: one process has nothing to
-   * communicate.
+   * Stage 3 loads rank after rank to save host memory. No effect: a rank reads no more than its own
+   * part of a checkpoint.
    */
   readonly pipeline_loading_checkpoint: boolean;
   /** Gathers weights around PyTorch's Module.apply. No effect: modules have no apply(). */
   readonly override_module_apply: boolean;
   /**
-   * Warns when the order of modules changes between steps. No effect: no order of modules is
-   * cached.
+   * Warns when the order of modules changes between steps. No effect: another order of modules is
+   * followed without a warning.
    */
   readonly log_trace_cache_warnings: boolean;
   /** Runs internal checks of stage 3. No effect: the checks always run. */
@@ -2364,7 +2397,7 @@ export interface ResolvedOffloadOptimizer {
    * keep it in host memory: device "cpu".
    */
   readonly device: 'none' | 'cpu';
-  /** Page-locked memory; always so here. */
+  /** Page-locked memory. No effect: offloaded state is always page-locked. */
   readonly pin_memory: boolean;
   /** Overlaps the host's update with backward, with the same bits; null does so on a GPU. */
   readonly super_offload: boolean | null;
@@ -2424,11 +2457,14 @@ export interface ResolvedLoco {
 
 /** Modules that stage 3 gathers as a whole. */
 export interface ResolvedLeafModule {
-  /** Names of classes. No effect: one process has nothing to communicate. */
+  /** Names of classes. No effect: weights are gathered layer by layer, modules inside included. */
   readonly classes: readonly string[];
-  /** Names of modules. No effect: one process has nothing to communicate. */
+  /** Names of modules. No effect: weights are gathered layer by layer, modules inside included. */
   readonly names: readonly string[];
-  /** Ends of names of modules. No effect: one process has nothing to communicate. */
+  /**
+   * Ends of names of modules. No effect: weights are gathered layer by layer, modules inside
+   * included.
+   */
   readonly name_suffixes: readonly string[];
 }
 

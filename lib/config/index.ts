@@ -77,7 +77,7 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
   siftKeys(draft, env.strict ?? false);
   fillAuto(draft, env.auto ?? {});
   coerceValues(draft);
-  judgeSupport(draft);
+  judgeSupport(draft, env.worldSize);
   checkSchema(draft);
   if (draft.errors.length > 0) return failure(draft);
   const triad = completeTriad(draft, env.worldSize);

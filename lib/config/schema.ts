@@ -28,6 +28,10 @@ export interface Schema {
   $defs?: Record<string, Schema>;
   /** Why this key is accepted although it changes nothing. */
   dsNoEffect?: string;
+  /** Why this key, or this whole section, changes nothing on one rank. */
+  dsNoEffectAlone?: string;
+  /** The ZeRO stages at which this key acts. */
+  dsStages?: readonly number[];
   /** Why this key, or this whole section, is refused unless it is off. */
   dsUnsupported?: string;
   /** Why these values of the key are refused. */
@@ -45,6 +49,8 @@ export interface Schema {
 /** The keywords above that JSON Schema does not have, with the type of their value. */
 export const annotations = {
   dsNoEffect: 'string',
+  dsNoEffectAlone: 'string',
+  dsStages: 'array',
   dsUnsupported: 'string',
   dsUnsupportedValues: 'object',
   dsReplacedBy: 'string',

@@ -6,11 +6,15 @@ import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
 import { declared, isSection, resolveSchema, type Schema, typesOf } from './schema.js';
 
-/** Judges the keys of `draft` by the schema's dsNoEffect, dsUnsupported and dsUnsupportedValues. */
-export function judgeSupport(draft: Draft): void {
+/**
+ * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsStages, dsUnsupported and
+ * dsUnsupportedValues.
+ */
+export function judgeSupport(draft: Draft, worldSize: number): void {
+  const stage = stageOf(draft);
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
-    const idle = isOff(value) || isDefault(value, schema);
+    const idle = isOff(value, schema) || isDefault(value, schema);
     if (schema.dsUnsupported) {
       if (!idle) {
         const hint = `It is not supported yet: ${schema.dsUnsupported}. Remove it or switch it off.`;
@@ -22,9 +26,11 @@ export function judgeSupport(draft: Draft): void {
     }
     if (schema.dsNoEffect) {
       if (!idle) draft.note('no-effect', path, `has no effect: ${schema.dsNoEffect}.`);
-      if (isOff(value) && typesOf(schema).includes('object')) delete section[key];
+      if (isOff(value, schema) && typesOf(schema).includes('object')) delete section[key];
       return false;
     }
+    const moot = worldSize === 1 ? schema.dsNoEffectAlone : mootAt(stage, schema);
+    if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
     const reason = reasons.get(String(value));
     if (reason) {
@@ -35,10 +41,24 @@ export function judgeSupport(draft: Draft): void {
   });
 }
 
-/** Off in every spelling: false, null, or a section that says enabled: false or device: "none". */
-function isOff(value: unknown): boolean {
+/** The stage that the configuration asks for, unchecked. */
+function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
+  return isSection(zero) ? (zero.stage ?? 0) : 0;
+}
+
+/** Why a key does nothing at `stage`; undefined where it acts, or where `stage` is no stage. */
+function mootAt(stage: unknown, { dsStages: stages }: Schema): string | undefined {
+  if (!stages || typeof stage !== 'number' || stages.includes(stage)) return undefined;
+  return `it acts at stage ${stages.join(', ').replace(/, (\d)$/, ' or $1')}, and this is ${stage}`;
+}
+
+/**
+ * Off in every spelling: null, a section that says enabled: false or device: "none", and false where that is not to
+ * switch off what is on by default.
+ */
+function isOff(value: unknown, schema: Schema): boolean {
   if (isSection(value)) return value.enabled === false || value.device === 'none';
-  return value === false || value === null;
+  return value === null || (value === false && schema.default !== true);
 }
 
 /**

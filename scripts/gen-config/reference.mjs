@@ -8,6 +8,7 @@ import {
   remarks,
   resolve,
   schema,
+  stagesText,
   typesOf,
   valuesOf,
 } from './schema.mjs';
@@ -24,6 +25,7 @@ For completion in an editor, let the file begin with
 The status of a key is one of
 
 - **works**;
+- **works on several ranks**, or at the ZeRO stages named: elsewhere it has no effect;
 - **no effect**: accepted, and answered with one notice that says why, unless it is off or the default;
 - **not supported yet**: an error that names the key, unless it is off (\`false\`, \`null\`, \`"enabled": false\`,
   \`"device": "none"\`) or the default.
@@ -77,8 +79,10 @@ function statusText(node, inherited) {
     const kinds = new Set(keys.map((status) => status.split(':')[0]));
     return kinds.size === 1 ? [...kinds][0] : 'works';
   }
-  const some = remarks(node).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));
-  return ['works', ...some].join('; ');
+  const { dsNoEffectAlone: alone, dsStages: stages, ...rest } = node;
+  const works = ['works', ...(alone ? ['on several ranks'] : [])].join(' ');
+  const some = remarks(rest).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));
+  return [stages ? `${works}, at ${stagesText(node)}` : works, ...some].join('; ');
 }
 
 function row(key, node, { path, inherited, needed }) {

@@ -47,11 +47,18 @@ export function defaultText({ default: value }) {
   return value === undefined || isFilled ? '' : literal(value);
 }
 
+/** "stage 1, 2 or 3": where a key acts. */
+export function stagesText({ dsStages }) {
+  return `stage ${dsStages.join(', ').replace(/, (\d)$/, ' or $1')}`;
+}
+
 /** What becomes of a key: sentences without full stop, none for a key that works. */
 export function remarks(node) {
   const out = [];
   if (node.dsReplacedBy) out.push(`Deprecated: use ${node.dsReplacedBy}`);
   if (node.dsNoEffect) out.push(`No effect: ${node.dsNoEffect}`);
+  if (node.dsNoEffectAlone) out.push(`No effect on one rank: ${node.dsNoEffectAlone}`);
+  if (node.dsStages) out.push(`Acts at ${stagesText(node)}`);
   if (node.dsUnsupported) out.push(`Not supported yet: ${node.dsUnsupported}`);
   for (const [value, reason] of Object.entries(node.dsUnsupportedValues ?? {})) {
     out.push(`${JSON.stringify(value)} is not supported yet: ${reason}`);

@@ -153,7 +153,7 @@ test('a file may have comments, trailing commas and numbers like 5e8', () => {
   expect(config.train_micro_batch_size_per_gpu).toBe(16);
   expect(config.notices).toEqual([
     expect.stringMatching(
-      /\/ds_config.json:4:40: zero_optimization.reduce_bucket_size has no effect: one process/,
+      /\/ds_config.json:4:40: zero_optimization.reduce_bucket_size has no effect: one rank/,
     ),
   ]);
 });

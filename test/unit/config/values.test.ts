@@ -11,8 +11,8 @@ import type { Section } from '../../../lib/config/schema.js';
 const ONE = { worldSize: 1 };
 const MICRO = { train_micro_batch_size_per_gpu: 2 };
 
-function check(extra: Section, auto?: AutoSources) {
-  return checkConfig({ ...MICRO, ...extra } as DsConfig, { ...ONE, auto });
+function check(extra: Section, auto?: AutoSources, worldSize = 1) {
+  return checkConfig({ ...MICRO, ...extra } as DsConfig, { worldSize, auto });
 }
 
 function get(config: unknown, path: string): unknown {
@@ -265,6 +265,46 @@ describe('support', () => {
     const { errors, notices } = check(extra);
     expect(errors).toEqual([]);
     expect(notices).toEqual([expect.objectContaining({ kind: 'no-effect', path })]);
+  });
+
+  test.each<[extra: Section, path: string]>([
+    [{ prescale_gradients: true }, 'prescale_gradients'],
+    [{ gradient_predivide_factor: 2 }, 'gradient_predivide_factor'],
+    [{ gradient_allreduce_op: 'sum' }, 'gradient_allreduce_op'],
+    [{ communication_data_type: 'fp32' }, 'communication_data_type'],
+    [zero({ stage: 0, overlap_comm: true }), 'zero_optimization.overlap_comm'],
+    [zero({ stage: 1, reduce_scatter: false }), 'zero_optimization.reduce_scatter'],
+    [zero({ stage: 0, reduce_bucket_size: 9 }), 'zero_optimization.reduce_bucket_size'],
+    [zero({ stage: 2, allgather_bucket_size: 8 }), 'zero_optimization.allgather_bucket_size'],
+    ...[
+      'prefetch_bucket_size',
+      'param_persistence_threshold',
+      'model_persistence_threshold',
+      'max_live_parameters',
+      'max_reuse_distance',
+    ].map((key): [Section, string] => [
+      zero({ stage: 3, [`stage3_${key}`]: 7 }),
+      `zero_optimization.stage3_${key}`,
+    ]),
+  ])('%j has an effect on several ranks only', (extra, path) => {
+    const { errors, notices } = check(extra);
+    expect(errors).toEqual([]);
+    expect(notices).toEqual([expect.objectContaining({ kind: 'no-effect', path })]);
+    expect(check(extra, {}, 2)).toMatchObject({ errors: [], notices: [] });
+  });
+
+  test.each<[extra: Section, text: string]>([
+    [zero({ stage: 0, reduce_scatter: false }), 'it acts at stage 1, 2 or 3, and this is 0'],
+    [zero({ stage: 3, allgather_bucket_size: 8 }), 'it acts at stage 1 or 2, and this is 3'],
+    [zero({ stage: 2, stage3_max_reuse_distance: 8 }), 'it acts at stage 3, and this is 2'],
+    [zero({ prefetch_bucket_size: 8 }), 'it acts at stage 3, and this is 0'],
+    [zero({ contiguous_gradients: false }), 'gradients always lie in flat buffers'],
+  ])('%j has no effect on two ranks either', (extra, text) => {
+    const { errors, notices } = check(extra, {}, 2);
+    expect(errors).toEqual([]);
+    expect(notices).toEqual([
+      expect.objectContaining({ kind: 'no-effect', text: `has no effect: ${text}.` }),
+    ]);
   });
 
   test.each<[extra: Section, path: string]>([
