@@ -4,6 +4,7 @@ import { type DsConfig, initialize } from '../lib/index.js';
 import { models } from '../lib/nn/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
 import { checkpointing, Tensor } from '../lib/tensor/index.js';
+import { EventCommTimer } from '../lib/zero/comm-timer.js';
 import type { Options } from './main.js';
 import { median, quantile } from './report.js';
 
@@ -34,7 +35,7 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
  * next step counts, work left over does not.
  * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--precision bf16] [--steps 10] [--cap GiB]
  * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
- * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--overlap true|false]
+ * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--overlap true|false] [--comm-times]
  * Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
@@ -61,7 +62,8 @@ export async function trainBench(options: Options): Promise<object | null> {
     ...models.GPT2.config(name),
     activationCheckpointing: checkpointMode(options),
   });
-  const { engine } = await initialize({ model, config, device });
+  const commTimer = options['comm-times'] ? new EventCommTimer(device) : undefined;
+  const { engine } = await initialize({ model, config, device, commTimer });
   const shape = [batch, seq];
   const tokens = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
   const targets = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
@@ -76,6 +78,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   engine.recordPhases();
   for (let i = 0; i < warmUp; ++i) run();
   device.synchronize();
+  commTimer?.reset();
   const marks = [performance.now()];
   for (let i = 0; i < steps; ++i) {
     run();
@@ -84,6 +87,9 @@ export async function trainBench(options: Options): Promise<object | null> {
   device.synchronize();
   const mean = (performance.now() - (marks[0] as number)) / steps;
   const intervals = marks.slice(1).map((mark, i) => mark - (marks[i] as number));
+  const comm = commTimer?.times();
+  // Without overlap, collectives run in the order of compute.
+  if (comm && !engine.config.zero_optimization.overlap_comm) comm.exposed = comm.total;
   await job?.destroy();
   if (engine.globalRank > 0) return null;
   const memory = device.memory;
@@ -109,6 +115,12 @@ export async function trainBench(options: Options): Promise<object | null> {
       median: median(intervals),
       p90: quantile(intervals, 0.9),
       phases: engine.phaseTimes(),
+    },
+    communication: comm && {
+      collectives: comm.collectives / steps,
+      total_ms: comm.total / steps,
+      exposed_ms: comm.exposed / steps,
+      hidden_share: 1 - comm.exposed / comm.total,
     },
     peak_device_gib: memory.peakInUse / 2 ** 30,
     peak_device_reserved_gib: memory.peakReserved / 2 ** 30,

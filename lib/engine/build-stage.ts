@@ -3,6 +3,7 @@ import type { ResolvedConfig } from '../../types/config.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Collectives } from '../zero/collectives.js';
+import { type CommTimer, untimedComm } from '../zero/comm-timer.js';
 import { Exchange } from '../zero/exchange.js';
 import { GatheredWeights } from '../zero/gathered-weights.js';
 import { SingleRank } from '../zero/single-rank.js';
@@ -16,12 +17,19 @@ import type { Unit } from '../zero/unit.js';
 import { WeightsExchange } from '../zero/weights-exchange.js';
 import { CastWire, DividedWire, PlainWire, type Wire } from '../zero/wire.js';
 
-/** The stage of `units` over the ranks of `group`; one rank moves nothing at any stage. */
+export interface StageOptions {
+  /** The ranks that train together; null for one rank. */
+  group: Collectives | null;
+  /** Default: nothing is timed. */
+  timer?: CommTimer;
+}
+
+/** The stage of `units` over the ranks of a group; one rank moves nothing at any stage. */
 export function buildStage(
   config: ResolvedConfig,
   units: readonly Unit[],
   device: Device,
-  group: Collectives | null,
+  { group, timer = untimedComm }: StageOptions,
 ): Stage {
   if (!group || group.size === 1) return new SingleRank(units);
   const { zero_optimization: zero } = config;
@@ -30,7 +38,7 @@ export function buildStage(
     group,
     wire: buildWire(config, group),
     toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
-    gradients: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap }),
+    gradients: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
   };
   if (zero.stage === 0) return new Stage0(units, gradients);
   if (zero.stage === 3) {
@@ -41,12 +49,14 @@ export function buildStage(
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
       overlap,
+      timer,
     });
     return new Stage3(units, { ...gradients, weights });
   }
   const weights = new WeightsExchange(device, group, {
     bucketElements: zero.allgather_bucket_size,
     overlap,
+    timer,
   });
   const parts = { ...gradients, weights };
   return zero.stage === 1 ? new Stage1(units, parts) : new Stage2(units, parts);

@@ -14,6 +14,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { checkpointing, type Tensor } from '../tensor/index.js';
 import { adoptModel } from '../zero/adopt.js';
+import type { CommTimer } from '../zero/comm-timer.js';
 import { OffloadPlacement } from '../zero/offload.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
@@ -40,6 +41,8 @@ export interface Clients {
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
   /** The job whose ranks train together. Default: what initDistributed() has joined, else this process alone. */
   distributed?: Distributed | null;
+  /** Times the collectives of training; benchmarks pass one. */
+  commTimer?: CommTimer;
   /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
   monitors?: readonly Monitor[];
 }
@@ -65,7 +68,10 @@ export function buildEngine(
     device,
     shards: job?.worldSize,
   });
-  const stage = buildStage(config, units, device, job?.world ?? null);
+  const stage = buildStage(config, units, device, {
+    group: job?.world ?? null,
+    timer: clients.commTimer,
+  });
   shareUntrained(module, stage);
   const placement = buildPlacement(config, optimizer, device);
   adoptModel(stage, placement);

@@ -2,12 +2,14 @@
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Work } from './collectives.js';
+import type { CommTimer } from './comm-timer.js';
 
 export interface ExchangeOptions {
   /** A bucket is sent once it holds this many elements; a larger unit is a bucket of its own. */
   bucketElements: number;
   /** Collectives run on a stream of their own, else in the order of compute. */
   overlap: boolean;
+  timer: CommTimer;
 }
 
 /** One unit's share of a bucket. */
@@ -53,12 +55,17 @@ export class Exchange {
     if (this.bucket.length > 0) this.send();
     if (this.underWay.length === 0) return;
     this.finish();
-    this.device.compute.wait(this.finished.record(this.stream));
+    const { compute } = this.device;
+    this.options.timer.stall(compute, () => compute.wait(this.finished.record(this.stream)));
   }
 
   private send(): void {
     if (this.options.overlap) this.stream.wait(this.computed.record(this.device.compute));
-    const sent = this.bucket.map((transfer) => ({ transfer, work: transfer.start(this.stream) }));
+    const { timer } = this.options;
+    const sent = this.bucket.map((transfer) => ({
+      transfer,
+      work: timer.collective(this.stream, () => transfer.start(this.stream)),
+    }));
     this.bucket.length = 0;
     this.filled = 0;
     this.finish();

@@ -3,6 +3,7 @@ import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives, Work } from './collectives.js';
+import type { CommTimer } from './comm-timer.js';
 import type { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
@@ -21,6 +22,7 @@ export interface GatherOptions {
   modelPersistenceThreshold: number;
   /** Gathers run on a stream of their own. */
   overlap: boolean;
+  timer: CommTimer;
 }
 
 /** One unit's gathered weights. */
@@ -76,7 +78,9 @@ export class GatheredWeights {
   acquire(unit: Unit): void {
     this.trace.visit(unit);
     const weights = this.gathered.get(unit) ?? this.gather(unit);
-    weights.work?.wait(this.device.compute);
+    const { work } = weights;
+    const { compute } = this.device;
+    if (work) this.options.timer.stall(compute, () => work.wait(compute));
     weights.work = null;
     if (!weights.isPlaced) unit.materialize(weights.flat);
     weights.isPlaced = true;
@@ -123,7 +127,10 @@ export class GatheredWeights {
     const updated = this.updated.get(unit);
     if (updated) this.stream.wait(updated);
     const at = { stream: this.stream, label: `weights of ${unit.name}` };
-    const gathered = { flat, work: this.group.allGather(flat, weights, at), isPlaced: false };
+    const work = this.options.timer.collective(this.stream, () =>
+      this.group.allGather(flat, weights, at),
+    );
+    const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);
     this.live += numel;
     return gathered;

@@ -16,7 +16,7 @@ export class WeightsExchange {
   constructor(
     private readonly device: Device,
     private readonly group: Collectives,
-    options: ExchangeOptions,
+    private readonly options: ExchangeOptions,
   ) {
     this.exchange = new Exchange(device, options);
   }
@@ -44,7 +44,8 @@ export class WeightsExchange {
     if (!this.awaited.has(unit)) return;
     if (this.awaited.get(unit) === null) this.exchange.flush();
     const gathered = this.awaited.get(unit) as Event;
-    this.device.compute.wait(gathered);
+    const { compute } = this.device;
+    this.options.timer.stall(compute, () => compute.wait(gathered));
     this.awaited.delete(unit);
     this.events.push(gathered);
   }
