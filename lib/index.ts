@@ -29,7 +29,12 @@ export type { SaveOptions } from './engine/checkpointer.js';
 export { type Engine, type Progress, scaleJointLoss } from './engine/engine.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/restore.js';
 export { DsError, type DsErrorCode } from './errors.js';
-export { type Initialized, type InitializeOptions, initialize } from './initialize.js';
+export {
+  type Initialized,
+  type InitializedWithLoader,
+  type InitializeOptions,
+  initialize,
+} from './initialize.js';
 export * as monitor from './monitor/index.js';
 export * as nn from './nn/index.js';
 export * as optim from './optim/index.js';

@@ -49,12 +49,23 @@ export interface Initialized<Sample, Batch> {
   lrScheduler: ScheduleSet;
 }
 
+/** What initialize() gives with trainingData. */
+export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample, Batch> {
+  trainLoader: DataLoader<Sample, Batch>;
+}
+
 /**
  * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
  * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
  * of each key that has no effect. Throws DsError (DS_CONFIG, DS_DEVICE, DS_OUT_OF_MEMORY, DS_IO, DS_COMM).
  */
-export async function initialize<Sample = unknown, Batch = Batched<Sample>>(
+export function initialize<Sample, Batch = Batched<Sample>>(
+  options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },
+): Promise<InitializedWithLoader<Sample, Batch>>;
+export function initialize<Sample = unknown, Batch = Batched<Sample>>(
+  options: InitializeOptions<Sample, Batch>,
+): Promise<Initialized<Sample, Batch>>;
+export async function initialize<Sample, Batch>(
   options: InitializeOptions<Sample, Batch>,
 ): Promise<Initialized<Sample, Batch>> {
   const { model } = options;

@@ -1,0 +1,52 @@
+// The code in the documentation compiles against the public surface, and its configurations load.
+import { type DsConfig, resolveConfig } from '../../../lib/index.js';
+import { checkSnippets, pages, readPage, type Snippet, snippetsOf } from './snippets.js';
+
+const find = (...languages: string[]): Snippet[] =>
+  pages().flatMap((page) => snippetsOf(page, readPage(page), languages));
+
+const code = find('ts', 'js');
+const broken: Snippet[] = snippetsOf(
+  'broken.md',
+  [
+    'text',
+    '<!-- given',
+    "import type { Engine } from '@ds/native';",
+    'declare const engine: Engine;',
+    '-->',
+    '```ts',
+    'engine.step();',
+    'engine.stepp();',
+    '```',
+    '- in a list',
+    '  ```js',
+    "  import { initialise } from '@ds/native';",
+    '  ```',
+  ].join('\n'),
+  ['ts', 'js'],
+);
+const errors = checkSnippets([...code, ...broken]);
+
+test('the documentation has code', () => {
+  expect(new Set(code.map(({ page }) => page))).toContain('README.md');
+  expect(code.length).toBeGreaterThan(20);
+});
+
+test.each(code.map((snippet) => [`${snippet.page}:${snippet.line}`, snippet] as const))(
+  '%s compiles',
+  (_, snippet) => expect(errors.get(snippet)).toEqual([]),
+);
+
+test('errors are found, at their line', () => {
+  const [first, second] = broken.map((snippet) => errors.get(snippet));
+  expect(first).toEqual([expect.stringMatching(/^broken\.md:8: .*stepp/)]);
+  expect(second).toEqual([expect.stringMatching(/^broken\.md:12: .*initialise/)]);
+});
+
+test.each(find('json').map(({ page, line, code: text }) => [`${page}:${line}`, text] as const))(
+  '%s is a configuration',
+  (_, text) => {
+    const config: DsConfig = JSON.parse(text);
+    resolveConfig({ train_batch_size: 8, ...config }, { worldSize: 1, strict: true });
+  },
+);
