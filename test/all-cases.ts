@@ -16,6 +16,7 @@ import { cases as offload } from './e2e/offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
 import { cases as schedule } from './e2e/schedule.cases.js';
 import { cases as speculativeOffload } from './e2e/speculative-offload.cases.js';
+import { cases as tutorial } from './e2e/tutorial.cases.js';
 import { cases as untrainedState } from './e2e/untrained-state.cases.js';
 import { cases as userBackward } from './e2e/user-backward.cases.js';
 import { cases as watching } from './e2e/watching.cases.js';
@@ -58,6 +59,7 @@ export const allCases: readonly Case[] = [
   ...watching,
   ...clients,
   ...userBackward,
+  ...tutorial,
   ...stages,
   ...resumeOnRanks,
   ...optimizerGolden,

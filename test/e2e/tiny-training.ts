@@ -68,8 +68,12 @@ export function tinyModel(
 }
 
 /** Micro-batch number `index`: tokens with a pattern to learn, the same on every run. */
-export function tinyBatch(index: number, device: Device): { tokens: Tensor; targets: Tensor } {
-  const { batch, seq, vocabulary } = tinyShape;
+export function tinyBatch(
+  index: number,
+  device: Device,
+  batch = tinyShape.batch,
+): { tokens: Tensor; targets: Tensor } {
+  const { seq, vocabulary } = tinyShape;
   const all = Int32Array.from({ length: batch * (seq + 1) }, (_, i) => {
     const row = Math.floor(i / (seq + 1));
     return (i * 7 + row * 31 + (index % 4) * 13 + (i % 5) * (i % 3)) % vocabulary;

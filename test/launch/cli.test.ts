@@ -62,6 +62,14 @@ describe('ds validate', () => {
     expect(JSON.parse(stdout)).toMatchObject({ train_micro_batch_size_per_gpu: 2 });
   });
 
+  test('accepts the tutorial file', () => {
+    const path = join(ROOT, 'test', 'golden', 'ds_config.full.jsonc');
+    const { status, stdout, stderr } = ds(['validate', path, '--world-size', '1']);
+    expect(status).toBe(0);
+    expect(JSON.parse(stdout)).toMatchObject({ gradient_accumulation_steps: 8 });
+    expect(stderr.trimEnd().split('\n')).toHaveLength(4);
+  });
+
   test('needs no native addon', () => {
     const path = config('{ "train_batch_size": 8 }');
     const { status } = ds(['validate', path], { DS_NATIVE_BINDING: join(dir, 'absent.node') });
