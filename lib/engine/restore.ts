@@ -128,7 +128,11 @@ async function readUntrained(engine: Engine, checkpoint: Checkpoint): Promise<vo
   const trained = new Set(slotsOf(engine).map(({ name }) => name));
   for (const [name, parameter] of engine.module.namedParameters()) {
     if (trained.has(name) || !isPresent(checkpoint, name)) continue;
-    await readConverted(checkpoint, 'model', { name, from: 0 }, parameter);
+    const master = stateKey(name, 'master');
+    const sameDtype = checkpoint.tensors('model').get(name)?.dtype === parameter.dtype;
+    const exact = !sameDtype && checkpoint.tensors('optimizer').has(master);
+    if (exact) await readConverted(checkpoint, 'optimizer', { name: master, from: 0 }, parameter);
+    else await readConverted(checkpoint, 'model', { name, from: 0 }, parameter);
   }
   for (const [name, buffer] of engine.module.namedBuffers()) {
     if (isPresent(checkpoint, name)) await checkpoint.readInto('model', name, buffer);

@@ -64,14 +64,20 @@ async function resumeAnywhere(device: Device, precision: Precision, offload: boo
 async function resumeAlike(device: Device, precision: Precision, offload: boolean) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
-    for (const stage of [0, 1, 2, 3] as const) {
-      const common = { stage, precision, offload: offload && stage > 0 };
-      const from = { ...common, dir: join(dir, String(stage)) };
-      const whole: Leg = { ...from, from: 0, to: 6, saveAt: 3 };
-      const [first] = (await runOn(device, 2, [whole, { ...from, from: 3, to: 6 }])) as [Report[]];
-      const [unbroken, resumed] = first as [Report, Report];
-      assert.deepEqual(resumed.weights, unbroken.weights, `stage ${stage}`);
-      assert.deepEqual(resumed.losses, unbroken.losses.slice(3), `stage ${stage}`);
+    const stages = [0, 1, 2, 3] as const;
+    const legs = stages.flatMap((stage): Leg[] => {
+      const where = { stage, precision, offload: offload && stage > 0, dir: join(dir, `${stage}`) };
+      return [
+        { ...where, from: 0, to: 6, saveAt: 3 },
+        { ...where, from: 3, to: 6 },
+      ];
+    });
+    for (const reports of await runOn(device, 2, legs)) {
+      for (const stage of stages) {
+        const [unbroken, resumed] = reports.slice(2 * stage) as [Report, Report];
+        assert.deepEqual(resumed.weights, unbroken.weights, `stage ${stage}`);
+        assert.deepEqual(resumed.losses, unbroken.losses.slice(3), `stage ${stage}`);
+      }
     }
   } finally {
     rmSync(dir, { recursive: true, force: true });

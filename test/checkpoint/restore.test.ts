@@ -1,0 +1,245 @@
+// What loadCheckpoint() restores, leaves alone and refuses.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import {
+  type DsConfig,
+  type Engine,
+  findLatest,
+  initialize,
+  nn,
+  seed,
+  Tensor,
+} from '../../lib/index.js';
+
+let dir: string;
+let engines: Engine[];
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-restore-'));
+  engines = [];
+});
+afterEach(() => {
+  for (const engine of engines) engine.destroy();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+function refusal(message: RegExp) {
+  return expect.objectContaining({
+    code: 'DS_CHECKPOINT',
+    message: expect.stringMatching(message),
+  });
+}
+
+class Small extends nn.Module {
+  readonly first: nn.Linear;
+  readonly second: nn.Linear | null;
+  readonly shift = Tensor.from([1, 2, 3]).keep();
+
+  constructor(width: number, depth: number) {
+    super();
+    this.first = new nn.Linear(3, width);
+    this.second = depth > 1 ? new nn.Linear(width, 2) : null;
+  }
+
+  forward(x: Tensor): Tensor {
+    const hidden = this.first.call(x.add(this.shift.to(x.dtype)));
+    return (this.second ? this.second.call(hidden) : hidden).square().mean().to('f32');
+  }
+}
+
+interface Options {
+  width?: number;
+  depth?: number;
+  optimizer?: string;
+  bf16?: boolean;
+  freeze?: boolean;
+}
+
+async function start(from: number, options: Options = {}) {
+  const { width = 5, depth = 2, optimizer = 'AdamW', bf16 = false, freeze = false } = options;
+  seed(from);
+  const model = new Small(width, depth);
+  if (freeze) model.first.weight.requireGrad(false);
+  const config: DsConfig = {
+    train_batch_size: 2,
+    optimizer: { type: optimizer, params: { lr: 1e-2 } },
+    scheduler: {
+      type: 'WarmupLR',
+      params: {
+        warmup_min_lr: 0,
+        warmup_max_lr: 1e-2,
+        warmup_num_steps: 10,
+        warmup_type: 'linear',
+      },
+    },
+    bf16: { enabled: bf16 },
+  };
+  const { engine } = await initialize({ model, config, device: 'cpu' });
+  engines.push(engine);
+  return { engine, model };
+}
+
+function train(engine: Engine, steps: number): void {
+  const dtype = engine.config.bf16.enabled ? 'bf16' : 'f32';
+  for (let step = 0; step < steps; ++step) {
+    const x = Tensor.from([[1, step, -1]], { dtype });
+    engine.backward(engine.forward<Tensor>(x));
+    engine.step();
+    x.dispose();
+  }
+  engine.synchronize();
+}
+
+const weights = ({ module }: Engine) => [...module.namedParameters()].map(([, p]) => p.toArray());
+
+async function saved(options: Options = {}): Promise<Engine> {
+  const { engine, model } = await start(1, options);
+  model.shift.buffer.write(0, Float32Array.from([7, 8, 9]));
+  train(engine, 4);
+  await engine.saveCheckpoint(dir, { tag: 't', clientState: { epoch: 3 } });
+  return engine;
+}
+
+test('everything, by default', async () => {
+  const first = await saved();
+  const { engine, model } = await start(2);
+  train(engine, 7);
+  const loaded = await engine.loadCheckpoint(dir);
+  expect(loaded).toEqual({ path: join(dir, 't'), tag: 't', clientState: { epoch: 3 } });
+  expect(engine.progress).toEqual(first.progress);
+  expect(engine.getLr()).toEqual(first.getLr());
+  expect(model.shift.toArray()).toEqual([7, 8, 9]);
+  for (const one of [first, engine]) train(one, 3);
+  expect(weights(engine)).toEqual(weights(first));
+});
+
+test('loadModuleOnly: the weights and buffers, and nothing else', async () => {
+  const first = await saved();
+  const { engine, model } = await start(2);
+  train(engine, 2);
+  const before = [{ ...engine.progress }, engine.getLr()];
+  const { clientState } = await engine.loadCheckpoint(dir, { loadModuleOnly: true });
+  expect(clientState).toEqual({ epoch: 3 });
+  expect(weights(engine)).toEqual(weights(first));
+  expect(model.shift.toArray()).toEqual([7, 8, 9]);
+  expect([engine.progress, engine.getLr()]).toEqual(before);
+});
+
+test('loadOptimizerStates: false starts moments afresh, while counters and schedule go on', async () => {
+  const first = await saved();
+  const { engine } = await start(2);
+  await engine.loadCheckpoint(dir, { loadOptimizerStates: false });
+  expect(weights(engine)).toEqual(weights(first));
+  expect(engine.globalSteps).toBe(4);
+  expect(engine.progress).toMatchObject({ appliedSteps: 0, scheduleStart: -4 });
+  expect(engine.getLr()).toEqual(first.getLr());
+  for (const one of [first, engine]) train(one, 1);
+  expect(engine.getLr()).toEqual(first.getLr());
+  expect(weights(engine)).not.toEqual(weights(first));
+});
+
+test('loadLrSchedulerStates: false starts the schedule afresh, while the moments go on', async () => {
+  const first = await saved();
+  const { engine } = await start(2);
+  const [fresh] = engine.getLr();
+  await engine.loadCheckpoint(dir, { loadLrSchedulerStates: false });
+  expect(engine.progress).toMatchObject({ appliedSteps: 4, scheduleStart: 4 });
+  expect(engine.getLr()).toEqual([fresh]);
+  expect(engine.getLr()).not.toEqual(first.getLr());
+  await engine.saveCheckpoint(dir, { tag: 'u' });
+  const { engine: third } = await start(3);
+  await third.loadCheckpoint(dir);
+  train(third, 2);
+  train(engine, 2);
+  expect(third.getLr()).toEqual(engine.getLr());
+  expect(weights(third)).toEqual(weights(engine));
+});
+
+test('a checkpoint in bf16 goes on in fp32 from its master weights, and back', async () => {
+  const first = await saved({ bf16: true });
+  const { engine } = await start(2);
+  await engine.loadCheckpoint(dir);
+  const { engine: again } = await start(3, { bf16: true });
+  await engine.saveCheckpoint(dir, { tag: 'wide' });
+  await again.loadCheckpoint(dir, { tag: 'wide' });
+  for (const one of [first, again]) train(one, 2);
+  expect(weights(again)).toEqual(weights(first));
+});
+
+test('parameters that were trained may be frozen; frozen ones are trained without states', async () => {
+  const first = await saved({ bf16: true });
+  const { engine } = await start(2, { bf16: true, freeze: true });
+  await engine.loadCheckpoint(dir);
+  expect(weights(engine)).toEqual(weights(first));
+  await engine.saveCheckpoint(dir, { tag: 'frozen' });
+  const { engine: third } = await start(3, { bf16: true });
+  await expect(third.loadCheckpoint(dir)).rejects.toEqual(
+    refusal(/first.weight: expected fp32, exp_avg, exp_avg_sq.*got no optimizer state/),
+  );
+  await third.loadCheckpoint(dir, { loadOptimizerStates: false });
+  expect(weights(third)).toEqual(weights(first));
+});
+
+test('what is frozen in fp32 gets the master weights of a bf16 run', async () => {
+  await saved({ bf16: true });
+  const { engine: frozen } = await start(2, { freeze: true });
+  const { engine: trained } = await start(3);
+  for (const engine of [frozen, trained]) await engine.loadCheckpoint(dir, { tag: 't' });
+  expect(weights(frozen)).toEqual(weights(trained));
+});
+
+describe('refusals leave the engine as it was', () => {
+  test.each<[string, Options, RegExp]>([
+    [
+      'a wider model',
+      { width: 6 },
+      /first.weight: expected \[6, 3\] f32, got \[5, 3\] f32.*another model/,
+    ],
+    ['a shallower model', { depth: 1 }, /got 2 more, "second.weight" among them/],
+    [
+      'another optimizer with fewer states',
+      { optimizer: 'Lion' },
+      /which Lion keeps, got .*exp_avg_sq/,
+    ],
+    ['another optimizer', { optimizer: 'Adagrad' }, /Adagrad keeps.*loadOptimizerStates: false/],
+  ])('%s', async (_name, options, message) => {
+    await saved();
+    const { engine } = await start(2, options);
+    train(engine, 1);
+    const before = [weights(engine), { ...engine.progress }];
+    await expect(engine.loadCheckpoint(dir)).rejects.toEqual(refusal(message));
+    expect([weights(engine), engine.progress]).toEqual(before);
+  });
+
+  test('a deeper model', async () => {
+    await saved({ depth: 1 });
+    const { engine } = await start(2);
+    await expect(engine.loadCheckpoint(dir)).rejects.toEqual(
+      refusal(/second.weight: .*without 2 of this model's tensors/),
+    );
+  });
+});
+
+test('loadModuleStrict: false loads what there is, in both directions', async () => {
+  const first = await saved({ depth: 1 });
+  const { engine } = await start(2);
+  const [, , ...second] = weights(engine);
+  await engine.loadCheckpoint(dir, { loadModuleStrict: false });
+  expect(weights(engine)).toEqual([...weights(first), ...second]);
+  await engine.saveCheckpoint(dir, { tag: 'deep' });
+  const { engine: shallow } = await start(3, { depth: 1 });
+  await shallow.loadCheckpoint(dir, { loadModuleStrict: false });
+  expect(weights(shallow)).toEqual(weights(first));
+});
+
+test('findLatest says whether there is something to resume from', async () => {
+  expect(await findLatest(join(dir, 'none'))).toBeNull();
+  expect(await findLatest(dir)).toBeNull();
+  const { engine } = await start(1);
+  await expect(engine.loadCheckpoint(dir)).rejects.toEqual(
+    refusal(/"latest".*without checkpoints/),
+  );
+  await engine.saveCheckpoint(dir);
+  expect(await findLatest(dir)).toBe('global_step0');
+});
