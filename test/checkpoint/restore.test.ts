@@ -51,7 +51,7 @@ class Small extends nn.Module {
 interface Options {
   width?: number;
   depth?: number;
-  optimizer?: string;
+  optimizer?: 'AdamW' | 'Lion' | 'Adagrad';
   bf16?: boolean;
   freeze?: boolean;
 }
