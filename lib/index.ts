@@ -28,6 +28,7 @@ export type { Clients } from './engine/build.js';
 export type { SaveOptions } from './engine/checkpointer.js';
 export { type Engine, type Progress, scaleJointLoss } from './engine/engine.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/restore.js';
+export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode } from './errors.js';
 export {
   type Initialized,

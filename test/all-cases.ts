@@ -30,6 +30,7 @@ import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
+import { cases as zeroShapes } from './zero/shapes.cases.js';
 import { cases as stages } from './zero/stages.cases.js';
 
 export const allCases: readonly Case[] = [
@@ -61,6 +62,7 @@ export const allCases: readonly Case[] = [
   ...userBackward,
   ...tutorial,
   ...stages,
+  ...zeroShapes,
   ...resumeOnRanks,
   ...optimizerGolden,
   ...tensorwise,

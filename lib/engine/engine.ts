@@ -21,7 +21,7 @@ import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './pha
 import type { LoadedCheckpoint, LoadOptions } from './restore.js';
 import type { Stateful } from './stateful.js';
 import type { StepControl, Verdict } from './step-control.js';
-import { attachUnit } from './unit-hooks.js';
+import { UnitHooks } from './unit-hooks.js';
 
 /** Everything the engine is made of; build.ts puts it together. */
 export interface EngineParts {
@@ -86,7 +86,7 @@ export class Engine {
   private lastVerdict: Verdict | null = null;
   private readonly results = new Scope();
   private timer: PhaseTimer;
-  private readonly removeHooks: readonly (() => void)[];
+  private readonly hooks: UnitHooks;
   private readonly checkpointer: Checkpointer;
 
   constructor(readonly parts: EngineParts) {
@@ -108,15 +108,14 @@ export class Engine {
       },
       parts.accumulation,
     );
-    this.removeHooks = stage.partitions.flatMap((partition) =>
-      attachUnit(partition, { stage, placement, gradients: this.gradients }),
-    );
+    this.hooks = new UnitHooks(parts.module, { stage, placement, gradients: this.gradients });
   }
 
   /** Runs the model. Throws what the model throws. */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     if (this.stepped || !this.module.training) this.results.release();
     this.stepped = false;
+    this.hooks.reset();
     const timer = this.module.training ? this.timer : untimed;
     return timer.time('forward', () => {
       const scope = new Scope();
@@ -388,7 +387,7 @@ export class Engine {
     this.parts.placement.synchronize();
     this.checkpointer.close();
     this.dismissObservers();
-    for (const remove of this.removeHooks) remove();
+    this.hooks.remove();
     this.results.release();
     this.parts.control.dispose();
     this.parts.placement.dispose();

@@ -69,6 +69,9 @@ export class GradientCollector {
     try {
       body();
       this.finish();
+    } catch (error) {
+      this.abandon();
+      throw error;
     } finally {
       this.pass = null;
     }
@@ -84,6 +87,9 @@ export class GradientCollector {
     if (!this.pass) this.beginDirect();
     try {
       this.finish();
+    } catch (error) {
+      this.abandon();
+      throw error;
     } finally {
       this.pass = null;
       this.applied = null;
@@ -118,8 +124,26 @@ export class GradientCollector {
   drop(): void {
     if (this.decided)
       throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
-    for (const partition of this.parts.stage.partitions) partition.dropGrad();
-    this.parts.control.dropLosses();
+    this.forget();
+  }
+
+  /** A backward has thrown: the step starts afresh, and what its collectives had begun ends first. */
+  private abandon(): void {
+    try {
+      this.parts.stage.flush();
+    } finally {
+      this.forget();
+    }
+  }
+
+  private forget(): void {
+    const { units, stage, control } = this.parts;
+    for (const partition of stage.partitions) partition.dropGrad();
+    for (const unit of units) {
+      unit.forget();
+      stage.release(unit);
+    }
+    control.dropLosses();
     this.pass = null;
     this.restart();
   }
@@ -156,6 +180,7 @@ export class GradientCollector {
     const { units, stage, control } = this.parts;
     const { boundary } = this;
     for (const unit of [...units].reverse()) unit.finish();
+    for (const unit of units) stage.release(unit);
     stage.flush();
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
@@ -165,7 +190,8 @@ export class GradientCollector {
 
   private unitReady(unit: Unit): void {
     const { stage } = this.parts;
-    stage.release(unit);
+    // A weight that wants no gradient is used until backward has ended.
+    if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
     if (this.inNoSync) return;
     stage.reduce(unit);
     if (this.boundary) stage.settle(unit);

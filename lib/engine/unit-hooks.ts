@@ -1,8 +1,11 @@
-// Hooks on a unit's module: its weights come before they are read, and sharded ones go after.
-import { beforeBackward, Tensor } from '../tensor/index.js';
+// Hooks on the modules that read units: weights come before they are read, and sharded ones go after.
+import { externalParameters } from '../nn/external-parameters.js';
+import type { Module } from '../nn/module.js';
+import { beforeBackward, type Tensor, tensorsIn } from '../tensor/index.js';
 import type { Partition } from '../zero/partition.js';
 import type { Placement } from '../zero/placement.js';
 import type { Stage } from '../zero/stage.js';
+import type { Unit } from '../zero/unit.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface Attached {
@@ -12,31 +15,108 @@ interface Attached {
 }
 
 /**
- * Brings the weights before the module's forward. Where the stage shards weights, lets them go after it, and brings
- * them again when backward reaches what the module has returned. Returns functions that remove the hooks.
+ * Brings weights before the forward of each module that reads them. Where the stage shards weights, lets them go when
+ * the last module under way that reads them has returned, and brings them again when backward reaches what a module has
+ * returned. Owns the hooks.
  */
-export function attachUnit(
-  partition: Partition,
-  { stage, placement, gradients }: Attached,
-): (() => void)[] {
-  const { unit } = partition;
-  const acquire = (): void => {
-    placement.awaitWeights(partition);
-    stage.acquire(unit);
-  };
-  const before = unit.module.registerForwardPreHook(acquire);
-  if (!stage.shardsWeights) return [before];
-  const after = unit.module.registerForwardHook((_module, _inputs, output) => {
-    for (const tensor of tensorsIn(output)) beforeBackward(tensor, acquire);
+export class UnitHooks {
+  private readonly removers: (() => void)[] = [];
+  /** How many forwards under way read a unit. */
+  private readonly readers = new Map<Unit, number>();
+
+  constructor(
+    model: Module,
+    private readonly parts: Attached,
+  ) {
+    const attach = parts.stage.shardsWeights ? this.attachSharded : this.attachWhole;
+    for (const [module, partitions] of readersOf(model, parts.stage.partitions)) {
+      attach.call(this, module, [...partitions]);
+    }
+  }
+
+  /** What a forward that threw was reading is no longer in use. */
+  reset(): void {
+    for (const unit of this.readers.keys()) this.parts.stage.release(unit);
+    this.readers.clear();
+  }
+
+  remove(): void {
+    for (const remove of this.removers) remove();
+  }
+
+  private attachWhole(module: Module, partitions: readonly Partition[]): void {
+    const acquire = (): void => {
+      for (const partition of partitions) this.acquire(partition);
+    };
+    this.removers.push(module.registerForwardPreHook(acquire));
+  }
+
+  private attachSharded(module: Module, partitions: readonly Partition[]): void {
+    const acquire = (): void => {
+      for (const partition of partitions) this.acquire(partition);
+    };
+    const before = module.registerForwardPreHook(() => {
+      for (const partition of partitions) this.enter(partition);
+    });
+    const after = module.registerForwardHook((_module, _inputs, output) => {
+      for (const tensor of tensorsIn(output)) beforeBackward(tensor, acquire);
+      for (const { unit } of partitions) this.leave(unit);
+    });
+    this.removers.push(before, after);
+  }
+
+  private acquire(partition: Partition): void {
+    this.parts.placement.awaitWeights(partition);
+    this.parts.stage.acquire(partition.unit);
+  }
+
+  private enter(partition: Partition): void {
+    const { unit } = partition;
+    const others = this.readers.get(unit) ?? 0;
+    this.readers.set(unit, others + 1);
+    if (others === 0 || !unit.hasWeights) this.acquire(partition);
+  }
+
+  private leave(unit: Unit): void {
+    const others = (this.readers.get(unit) ?? 1) - 1;
+    if (others > 0) {
+      this.readers.set(unit, others);
+      return;
+    }
+    this.readers.delete(unit);
     // A forward inside backward is a recomputation: its backward follows at once.
-    if (!gradients.inBackward) stage.release(unit);
-  });
-  return [before, after];
+    if (!this.parts.gradients.inBackward) this.parts.stage.release(unit);
+  }
 }
 
-/** The tensors in what a module has returned: itself, or the elements of a list or an object. */
-function tensorsIn(output: unknown): Tensor[] {
-  if (output instanceof Tensor) return [output];
-  const parts = typeof output === 'object' && output !== null ? Object.values(output) : [];
-  return parts.filter((part) => part instanceof Tensor);
+/**
+ * The modules that read each unit: the unit's own; units that share parameters with it (tied weights); modules with
+ * external parameters; and for the root's unit also the modules directly below the root, which may be called without it.
+ */
+function readersOf(
+  model: Module,
+  partitions: readonly Partition[],
+): Map<Module, ReadonlySet<Partition>> {
+  const home = new Map<Tensor, Partition>();
+  const readers = new Map<Module, Set<Partition>>();
+  const reads = (module: Module, partition: Partition | undefined): void => {
+    if (!partition) return;
+    const known = readers.get(module) ?? new Set();
+    readers.set(module, known.add(partition));
+  };
+  for (const partition of partitions) {
+    reads(partition.unit.module, partition);
+    for (const { parameter } of partition.unit.parameters) home.set(parameter, partition);
+  }
+  const inner = new Set(model.units().map(({ module }) => module));
+  for (const [name, module] of model.namedModules()) {
+    const isUnit = inner.has(module);
+    const isBelowRoot = name !== '' && !name.includes('.');
+    for (const parameter of isUnit || isBelowRoot ? module.parameters() : []) {
+      const partition = home.get(parameter);
+      if (isUnit || partition?.unit.module === model) reads(module, partition);
+    }
+    for (const parameter of externalParameters(module)) reads(module, home.get(parameter));
+  }
+  return readers;
 }

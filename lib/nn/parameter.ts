@@ -17,7 +17,7 @@ export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
  */
 export class Parameter extends Tensor {
   /** Where the values belong while they are not here. */
-  private vacant: string | null = null;
+  private vacant: { home: string; device: Device } | null = null;
 
   constructor(
     shape: readonly number[],
@@ -29,9 +29,14 @@ export class Parameter extends Tensor {
   }
 
   override get buffer(): Buffer {
-    if (this.vacant) throw absent(this.vacant);
+    if (this.vacant) throw absent(this.vacant.home);
     if (!this.isMaterialized && !this.isDisposed) this.materialize();
     return this.memory;
+  }
+
+  /** Also where the values will be when they are here again. */
+  override get device(): Device {
+    return this.vacant ? this.vacant.device : super.device;
   }
 
   /** Parameters belong to their module; there is nothing to keep. */
@@ -69,8 +74,9 @@ export class Parameter extends Tensor {
 
   /** Gives the memory up: the values are elsewhere until place(); `home` names where they belong. */
   vacate(home: string): void {
+    const { device } = this;
     this.rehome(Buffer.released);
-    this.vacant = home;
+    this.vacant = { home, device };
   }
 
   /** Moves the values, the initial ones included, to memory of its own. Throws DS_DTYPE. */
@@ -109,6 +115,6 @@ function absent(home: string): DsError {
     op: `a parameter of ${home}`,
     expected: 'its values on this rank',
     got: 'a shard of them (ZeRO stage 3)',
-    hint: 'Use it inside the forward of its module.',
+    hint: "Use it in its module's forward or GatheredParameters; see zero.registerExternalParameter.",
   });
 }

@@ -165,9 +165,17 @@ export function record(
   }
 }
 
-/** Calls `hook` when backward reaches `output`, before the op that made it; one hook per op, the last one. */
+/** Calls `hook` when backward reaches `output`, before the op that made it and after the hooks that op already has. */
 export function beforeBackward(output: Tensor, hook: () => void): void {
-  if (output.gradFn) output.gradFn.before = hook;
+  const { gradFn } = output;
+  if (!gradFn) return;
+  const { before } = gradFn;
+  gradFn.before = before
+    ? () => {
+        before();
+        hook();
+      }
+    : hook;
 }
 
 /** Where a backward function leaves the gradients of its inputs. */

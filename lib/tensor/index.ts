@@ -25,5 +25,5 @@ export {
   setRandomState,
 } from './random.js';
 export { recomputable, recomputed } from './recompute.js';
-export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
+export { currentScope, held, Scope, scope, surrenderResult, tensorsIn, within } from './scope.js';
 export { liveTensors, type Nested, Tensor, type TensorOptions } from './tensor.js';

@@ -62,14 +62,23 @@ export function within<T>(scope: Scope, body: () => T): T {
   }
 }
 
-/** The tensors in a returned value: a tensor, an array or a plain object of them, at any depth. */
+/** The tensors in a returned value: a tensor; an array, Map, Set or plain object of them, at any depth. */
 function visit(value: unknown, each: (tensor: Tensor) => void): void {
   if (value === null || typeof value !== 'object') return;
   if ('owner' in value && 'buffer' in value) each(value as Tensor);
-  else if (Array.isArray(value)) for (const item of value) visit(item, each);
+  else if (Array.isArray(value) || value instanceof Set)
+    for (const item of value) visit(item, each);
+  else if (value instanceof Map) for (const item of value.values()) visit(item, each);
   else if (Object.getPrototypeOf(value) === Object.prototype) {
     for (const item of Object.values(value)) visit(item, each);
   }
+}
+
+/** The tensors that leave a scope when `value` is returned from it. */
+export function tensorsIn(value: unknown): Tensor[] {
+  const found: Tensor[] = [];
+  visit(value, (tensor) => found.push(tensor));
+  return found;
 }
 
 /**

@@ -1,6 +1,9 @@
 // The order in which units were used in the last step: what to fetch next, and what will soon be needed again.
 import type { Unit } from './unit.js';
 
+/** Uses remembered without an update between them: evaluation has none. */
+const LIMIT = 10_000;
+
 /** Adapts when the order changes: until it finds its place again, it foresees nothing. */
 export class UnitTrace {
   private last: Unit[] = [];
@@ -11,6 +14,7 @@ export class UnitTrace {
   /** A unit is used, after those before it; repeated uses in a row count once. */
   visit(unit: Unit): void {
     if (this.current.at(-1) === unit) return;
+    if (this.current.length === LIMIT) this.restart();
     this.current.push(unit);
     const next = this.place === null ? this.current.length - 1 : this.place + 1;
     const found = this.last[next] === unit ? next : this.last.indexOf(unit, next);

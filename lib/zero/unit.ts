@@ -153,6 +153,13 @@ export class Unit {
     this.complete();
   }
 
+  /** Gives up a backward that has failed, and its gradients. */
+  forget(): void {
+    this.waiting.clear();
+    this.ready = true;
+    this.dropGrad();
+  }
+
   /** The complete flat gradient, held once more for the caller: zeros when there is none. */
   takeGrad(): Tensor {
     return this.flatGrad().retain();

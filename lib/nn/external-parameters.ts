@@ -1,0 +1,37 @@
+// Parameters that a module reads in its forward although they belong to another module.
+import { DsError } from '../errors.js';
+import type { Module } from './module.js';
+import type { Parameter } from './parameter.js';
+
+const external = new WeakMap<Module, Set<Parameter>>();
+
+/**
+ * Says that forward of `module` reads `parameter`, which is none of the module's own or of those below it: at ZeRO
+ * stage 3 its values then come before that forward, too. Call it before initialize(). Throws DS_ARGUMENT. Source:
+ * deepspeed.zero.register_external_parameter.
+ */
+export function registerExternalParameter(module: Module, parameter: Parameter): void {
+  requireUnowned(parameter, 'registerExternalParameter');
+  const known = external.get(module) ?? new Set();
+  external.set(module, known.add(parameter));
+}
+
+/** Takes registerExternalParameter() back, also before initialize(). Throws DS_ARGUMENT. */
+export function unregisterExternalParameter(module: Module, parameter: Parameter): void {
+  requireUnowned(parameter, 'unregisterExternalParameter');
+  external.get(module)?.delete(parameter);
+}
+
+export function externalParameters(module: Module): readonly Parameter[] {
+  return [...(external.get(module) ?? [])];
+}
+
+function requireUnowned(parameter: Parameter, op: string): void {
+  if (!parameter.onGradReady) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a call before initialize(), in the constructor of the model for example',
+    got: 'a parameter that an engine has taken over',
+  });
+}

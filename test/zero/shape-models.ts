@@ -1,0 +1,172 @@
+// Models whose structure is hard on sharded weights: shared, skipped, reordered and nested modules.
+import { checkpoint, nn, scope, Tensor } from '../../lib/index.js';
+
+export const width = 12;
+
+export const meanSquare = (x: Tensor): Tensor => x.to('f32').square().mean();
+
+/** Odd sizes, so that shards cut parameters. */
+export class Block extends nn.Module {
+  readonly up: nn.Linear;
+  readonly down = new nn.Linear(17, width);
+
+  constructor(shared: nn.Linear | null = null) {
+    super();
+    this.up = shared ?? new nn.Linear(width, 17);
+  }
+
+  override forward(x: Tensor): Tensor {
+    return x.add(this.down.call(this.up.call(x).relu()));
+  }
+}
+
+/** Order of blocks by step; block i may come several times, or not at all. */
+export type Route = (step: number) => readonly number[];
+
+export interface NetOptions {
+  route?: Route;
+  /** Block 2 has block 0's first layer. */
+  tied?: boolean;
+  checkpointed?: boolean;
+  block?: () => nn.Module;
+}
+
+/** forward(x [B, 5]) is the mean square of [B, 3]. */
+export class Net extends nn.Module {
+  step = 0;
+  readonly first = new nn.Linear(5, width);
+  readonly blocks: nn.Module[];
+  readonly last = new nn.Linear(width, 3);
+  protected readonly options: NetOptions;
+
+  constructor(options: NetOptions = {}) {
+    super();
+    this.options = options;
+    const make = options.block ?? (() => new Block());
+    this.blocks = [make(), make(), make()];
+    if (options.tied) this.blocks[2] = new Block((this.blocks[0] as Block).up);
+  }
+
+  override forward(x: Tensor): Tensor {
+    let hidden: Tensor = this.first.call(x);
+    for (const index of this.options.route?.(this.step) ?? [0, 1, 2]) {
+      hidden = this.through(this.blocks[index] as nn.Module, hidden);
+    }
+    return meanSquare(this.last.call(hidden));
+  }
+
+  protected through(block: nn.Module, x: Tensor): Tensor {
+    if (this.options.checkpointed) return checkpoint((given: Tensor) => block.call(given), x);
+    return block.call(x) as Tensor;
+  }
+}
+
+/** One layer used twice in a forward. */
+export class TwiceBlock extends Block {
+  override forward(x: Tensor): Tensor {
+    const once = x.add(this.down.call(this.up.call(x).relu()));
+    return once.add(this.down.call(this.up.call(once.mul(0.5)).relu()));
+  }
+}
+
+/** Returns its result inside a Map inside a list inside an object. */
+export class NestedBlock extends Block {
+  override forward(x: Tensor): never {
+    return { deep: [new Map([['value', super.forward(x)]])], none: null } as never;
+  }
+}
+
+export class NestedNet extends Net {
+  constructor() {
+    super({ block: () => new NestedBlock() });
+  }
+
+  protected override through(block: nn.Module, x: Tensor): Tensor {
+    const { deep } = block.call(x) as { deep: [Map<string, Tensor>] };
+    return deep[0].get('value') as Tensor;
+  }
+}
+
+/** The root has parameters, and returns what its last block returns: two units, one result. */
+export class PassingNet extends Net {
+  override forward(x: Tensor): Tensor {
+    let hidden: Tensor = this.first.call(x);
+    for (const block of this.blocks) hidden = this.through(block, hidden);
+    return hidden;
+  }
+}
+
+/** Reads another module's weight in its forward. */
+export class BorrowingBlock extends nn.Module {
+  readonly own = new nn.Linear(width, width);
+  private readonly lender: () => nn.Parameter;
+
+  constructor(lender: () => nn.Parameter) {
+    super();
+    this.lender = lender;
+  }
+
+  override forward(x: Tensor): Tensor {
+    return x.add(this.own.call(x).matmul(this.lender().transpose(0, 1)).relu().narrow(1, 0, width));
+  }
+}
+
+export class BorrowingNet extends Net {
+  constructor(register: (module: nn.Module, parameter: nn.Parameter) => void) {
+    super();
+    const { weight } = (this.blocks[0] as Block).up;
+    const borrower = new BorrowingBlock(() => weight);
+    this.blocks[2] = borrower;
+    register(borrower, weight);
+  }
+}
+
+/** No array of modules: one unit. */
+export class FlatNet extends nn.Module {
+  readonly first = new nn.Linear(5, width);
+  readonly last = new nn.Linear(width, 3);
+
+  override forward(x: Tensor): Tensor {
+    return meanSquare(this.last.call(this.first.call(x).tanh()));
+  }
+}
+
+/** Buffers of every dtype, one of them empty and one a view with strides. */
+export class BufferedNet extends FlatNet {
+  readonly scale = made([2, 3, 4], 'f64', [3]);
+  readonly shift = made([1, 2, 3], 'bf16', [3]);
+  readonly half = made([0.5, 0.25, 1], 'f16', [3]);
+  readonly count = made([7, 8], 'i64', [2]);
+  readonly mask = made([1, 0, 1], 'u8', [3]);
+  readonly none = made([], 'f32', [0]);
+
+  override forward(x: Tensor): Tensor {
+    const out = this.last.call(this.first.call(x).tanh());
+    const { dtype } = out;
+    return meanSquare(out.mul(this.scale.to(dtype)).add(this.shift.to(dtype)));
+  }
+}
+
+function made(
+  values: number[],
+  dtype: 'f64' | 'bf16' | 'f16' | 'i64' | 'u8' | 'f32',
+  shape: number[],
+) {
+  return scope(() => Tensor.from(values, { dtype, shape })).keep();
+}
+
+/** Throws where it is told to: in the forward, or in the backward. */
+export class FailingNet extends Net {
+  fails: 'forward' | 'backward' | null = null;
+
+  protected override through(block: nn.Module, x: Tensor): Tensor {
+    const last = block === this.blocks[1];
+    if (last && this.fails === 'forward') throw new Error('forward fails');
+    if (!last || this.fails !== 'backward') return super.through(block, x);
+    let replays = 0;
+    return checkpoint((given: Tensor) => {
+      if (replays++ > 0) throw new Error('backward fails');
+      return block.call(given) as Tensor;
+    }, x);
+  }
+}

@@ -1,0 +1,106 @@
+// One rank that trains every scenario at every stage and reports what must agree.
+import { createHash } from 'node:crypto';
+import { initDistributed } from '../../lib/comm/index.js';
+import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
+import { liveTensors, seed } from '../../lib/tensor/index.js';
+import { weightBits } from '../e2e/tiny-training.js';
+import { type Scenario, scenarios, trained } from './shape-scenarios.js';
+
+export interface ShapesJob {
+  device: 'cpu' | 'cuda';
+}
+
+export interface ShapeResult {
+  scenario: string;
+  setting: string;
+  stage: number;
+  inPairs: boolean;
+  hash: string;
+  values: number[];
+  /** Tensors alive after the first setting of a scenario would be repeated ones: the difference to it. */
+  leaked: number;
+  error: string | null;
+}
+
+type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
+
+const settings: { name: string; zero: Zero }[] = [
+  ...([0, 1, 2, 3] as const).map((stage) => ({ name: `stage ${stage}`, zero: { stage } })),
+  {
+    name: 'stage 3, nothing kept or fetched ahead',
+    zero: {
+      stage: 3,
+      stage3_prefetch_bucket_size: 0,
+      stage3_max_reuse_distance: 0,
+      stage3_max_live_parameters: 0,
+      stage3_param_persistence_threshold: 0,
+    },
+  },
+  {
+    name: 'stage 3, nothing kept, offload',
+    zero: {
+      stage: 3,
+      overlap_comm: false,
+      stage3_max_reuse_distance: 0,
+      stage3_param_persistence_threshold: 0,
+      offload_optimizer: { device: 'cpu', super_offload: true },
+    },
+  },
+];
+
+async function build(scenario: Scenario, zero: Zero): Promise<Engine> {
+  seed(99);
+  const model = scenario.model();
+  const { engine } = await initialize({
+    model,
+    modelParameters: scenario.parameters?.(model),
+    config: {
+      train_micro_batch_size_per_gpu: 4,
+      optimizer: { type: 'AdamW', params: { lr: 0.02, weight_decay: 0.1 } },
+      bf16: { enabled: true },
+      gradient_clipping: 0.5,
+      ...scenario.config,
+      zero_optimization: zero,
+    },
+  });
+  return engine;
+}
+
+async function run(
+  scenario: Scenario,
+  setting: { name: string; zero: Zero },
+): Promise<ShapeResult> {
+  const result: ShapeResult = {
+    ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage ?? 0 },
+    ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
+  };
+  const before = liveTensors();
+  const engine = await build(scenario, setting.zero);
+  try {
+    result.values = (scenario.train ?? trained)(engine);
+    const hash = createHash('sha1');
+    for (const text of weightBits(engine).values()) hash.update(text);
+    result.hash = hash.digest('hex');
+  } catch (error) {
+    result.error = String((error as Error).stack)
+      .split('\n')
+      .slice(0, 6)
+      .join('\n');
+  }
+  engine.destroy();
+  result.leaked = liveTensors() - before;
+  return result;
+}
+
+async function main(): Promise<void> {
+  const job = JSON.parse(process.argv[2] ?? '') as ShapesJob;
+  const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
+  const results: ShapeResult[] = [];
+  for (const scenario of scenarios) {
+    for (const setting of settings) results.push(await run(scenario, setting));
+  }
+  await world.destroy();
+  console.log(JSON.stringify(results));
+}
+
+void main();
