@@ -2,6 +2,7 @@
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
+import { cases as deviceCheckpoints } from './checkpoint/device.cases.js';
 import { cases as resumeOnRanks } from './checkpoint/resume.cases.js';
 import { cases as collectives } from './comm/collectives.cases.js';
 import { cases as faults } from './comm/faults.cases.js';
@@ -63,6 +64,7 @@ export const allCases: readonly Case[] = [
   ...tutorial,
   ...stages,
   ...zeroShapes,
+  ...deviceCheckpoints,
   ...resumeOnRanks,
   ...optimizerGolden,
   ...tensorwise,

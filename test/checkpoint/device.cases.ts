@@ -1,0 +1,108 @@
+// Checkpoints of a device's memory: through staging buffers of any fill, and beside training.
+import assert from 'node:assert/strict';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
+import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
+import { STAGING_BYTES } from '../../lib/checkpoint/staging.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { checksumFile } from '../../lib/runtime/file.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
+import { Tensor } from '../../lib/tensor/index.js';
+import { type TinyOptions, tinyEngine, trainTiny, weightBits } from '../e2e/tiny-training.js';
+import type { Case } from '../support/case.js';
+
+async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-device-'));
+  try {
+    await body(dir);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+/** Elements of f32: around the borders of staging memory, and more than both buffers hold. */
+const SIZES = [1, 0, STAGING_BYTES / 4 - 1, 3, STAGING_BYTES / 2 + 5, 7, STAGING_BYTES / 4 - 10];
+
+async function throughStaging(device: Device): Promise<void> {
+  await inFolder(async (dir) => {
+    const path = join(dir, 'x.safetensors');
+    const tensors = SIZES.map((size, i) => {
+      const tensor = Tensor.empty([size], 'f32', device).keep();
+      kernels.randomUniform({ out: tensor, low: -1, high: 1, seed: i, offset: 0 });
+      return tensor;
+    });
+    const sources: TensorSource[] = tensors.map((values, i) => {
+      return { name: `t${i}`, dtype: 'f32', shape: values.shape, values };
+    });
+    const sum = await writeSafetensors(path, sources);
+    assert.equal(sum.crc32c, await checksumFile(path));
+    const file = await SafetensorsFile.open(path);
+    assert.equal(file.bytes, sum.bytes);
+    for (const [i, entry] of file.entries.entries()) {
+      const original = tensors.find((_, k) => entry.name === `t${k}`) as Tensor;
+      const read = Tensor.empty(entry.shape, 'f32', device);
+      kernels.fill({ out: read, value: i });
+      await file.readInto(entry, read);
+      assert.deepEqual(read.toRaw(), original.toRaw(), entry.name);
+      const part = Math.floor(original.numel / 3);
+      const range = { from: part, to: Math.min(1, part), numel: Math.max(part - 1, 0) };
+      kernels.fill({ out: read, value: 9 });
+      await file.readRange(entry, range, read);
+      const expected = new Float32Array(original.numel).fill(9);
+      const values = (original.toRaw() as Float32Array).subarray(part, part + range.numel);
+      if (values.length > 0) expected.set(values, 1);
+      assert.deepEqual(read.toRaw(), expected, `${entry.name}, a range`);
+      read.dispose();
+    }
+    for (const tensor of tensors) tensor.dispose();
+  });
+}
+
+/** The tensor files of a checkpoint. */
+function shardsOf(path: string): string[] {
+  const names = readdirSync(path).filter((name) => name.endsWith('.safetensors'));
+  return names.sort().map((name) => readFileSync(join(path, name)).toString('base64'));
+}
+
+/** Steps are enqueued at once after the save: the copy must be of the state before them. */
+async function besideTraining(device: Device, options: TinyOptions): Promise<void> {
+  await inFolder(async (dir) => {
+    const engine = await tinyEngine(options, device);
+    trainTiny(engine, 0, 3);
+    const plain = await engine.saveCheckpoint(dir, { tag: 'plain' });
+    const beside = await engine.saveCheckpoint(dir, { tag: 'beside', asynchronous: true });
+    trainTiny(engine, 3, 6);
+    assert.equal(await engine.checkpointDone(), beside);
+    assert.deepEqual(shardsOf(beside), shardsOf(plain));
+    const after = weightBits(engine);
+    engine.destroy();
+    const resumed = await tinyEngine(options, device);
+    await resumed.loadCheckpoint(dir);
+    trainTiny(resumed, 3, 6);
+    assert.deepEqual(weightBits(resumed), after);
+    resumed.destroy();
+  });
+}
+
+const besideCase = (name: string, options: TinyOptions): Case => ({
+  name: `a save beside training is of the state before it: ${name}`,
+  async run(device) {
+    device.setDeterministic(true);
+    try {
+      await besideTraining(device, options);
+    } finally {
+      device.setDeterministic(false);
+    }
+  },
+});
+
+export const cases: Case[] = [
+  { name: 'safetensors of device memory, around the borders of staging', run: throughStaging },
+  besideCase('fp32', { precision: 'fp32', offload: false }),
+  besideCase('bf16', { precision: 'bf16', offload: false }),
+  besideCase('bf16, offload', { precision: 'bf16', offload: true }),
+  besideCase('fp16, speculative offload', { precision: 'fp16', offload: true, speculative: true }),
+];
