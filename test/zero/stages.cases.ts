@@ -29,6 +29,21 @@ const stagesAgree =
     }
   };
 
+/** NCCL sums more than two ranks in an order that depends on the collective: equal within rounding. */
+async function fourRanksAgree(device: Device): Promise<void> {
+  const size = { steps: 6, precisions: ['fp32' as const], accumulations: [1] };
+  for (const { name, settings } of families(size)) {
+    const reports = await trainOn(device, 4, { settings, weights: true });
+    const [reference] = reports[0] as Trained[];
+    for (const [rank, results] of reports.entries()) {
+      for (const result of results) {
+        const worst = distance(reference as Trained, result);
+        assert.ok(worst < 1e-4, `${name}: ${result.name} on rank ${rank}: ${worst}`);
+      }
+    }
+  }
+}
+
 /** Largest difference of two sets of f32 weights. */
 function distance(a: Trained, b: Trained): number {
   let worst = 0;
@@ -120,7 +135,13 @@ export const cases: Case[] = [
   {
     name: '4 ranks: stages 0 to 3 agree bit for bit',
     run: stagesAgree(4, { steps: 6, precisions: ['bf16'], accumulations: [1] }),
-    skip: needs(4),
+    skip: ({ kind }) =>
+      kind === 'cpu' ? null : 'NCCL picks the order of four: see within rounding',
+  },
+  {
+    name: '4 ranks: stages 0 to 3 agree within rounding',
+    run: fourRanksAgree,
+    skip: (device) => (device.kind === 'cpu' ? 'they agree bit for bit' : needs(4)(device)),
   },
   {
     name: 'the order of ranks and micro-batches changes the rounding alone',
