@@ -162,8 +162,8 @@ export interface DsConfig {
    */
   comet?: CometConfig | null;
   /**
-   * Logs size, time and bandwidth of each communication. Not supported yet: communication is not
-   * logged.
+   * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
+   * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
    */
   comms_logger?: CommsLoggerConfig | null;
   /** How checkpoints are written. */
@@ -1117,7 +1117,10 @@ export interface ActivationCheckpointingConfig {
   number_checkpoints?: number | null;
   /** Waits for the device at the borders of checkpoints. Default false. */
   synchronize_checkpoint_boundary?: boolean;
-  /** Times forward and backward of each checkpoint. Default false. */
+  /**
+   * Times forward and recomputation of each checkpoint: a line every steps_per_print steps (every
+   * step without it), and checkpointing.times(). Default false.
+   */
   profile?: boolean;
   /**
    * Splits checkpointed activations over model-parallel ranks. Default false. Not supported yet:
@@ -1203,19 +1206,25 @@ export interface CometConfig {
 }
 
 /**
- * Logs size, time and bandwidth of each communication. Not supported yet: communication is not
- * logged.
+ * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
+ * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
  */
 export interface CommsLoggerConfig {
-  /** Switches the log on; DeepSpeed does so whenever the section is present. Default false. */
+  /**
+   * Switches the log on; DeepSpeed does so whenever the section is present, whatever this says.
+   * Default false.
+   */
   enabled?: boolean;
   /** Logs every operation. Default true. */
   prof_all?: boolean;
-  /** Operations that are logged if not all are. Default []. */
-  prof_ops?: string[];
-  /** Prints each operation. Default false. */
+  /** Operations that are logged if not all are, under any of DeepSpeed's names. Default []. */
+  prof_ops?: ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
+  /** Prints a line for each operation, on rank 0. Default false. */
   verbose?: boolean;
-  /** Adds the caller to each line. Default false. */
+  /**
+   * Adds the caller to each line. Default false. No effect: every line says what the operation was
+   * for, or who called it.
+   */
   debug?: boolean;
 }
 
@@ -1699,8 +1708,8 @@ export interface ResolvedValues {
    */
   readonly comet: ResolvedComet;
   /**
-   * Logs size, time and bandwidth of each communication. Not supported yet: communication is not
-   * logged.
+   * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
+   * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
    */
   readonly comms_logger: ResolvedCommsLogger;
   /** How checkpoints are written. */
@@ -2521,7 +2530,10 @@ export interface ResolvedActivationCheckpointing {
   readonly number_checkpoints: number | null;
   /** Waits for the device at the borders of checkpoints. */
   readonly synchronize_checkpoint_boundary: boolean;
-  /** Times forward and backward of each checkpoint. */
+  /**
+   * Times forward and recomputation of each checkpoint: a line every steps_per_print steps (every
+   * step without it), and checkpointing.times().
+   */
   readonly profile: boolean;
   /**
    * Splits checkpointed activations over model-parallel ranks. Not supported yet: there is no model
@@ -2607,19 +2619,22 @@ export interface ResolvedComet {
 }
 
 /**
- * Logs size, time and bandwidth of each communication. Not supported yet: communication is not
- * logged.
+ * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
+ * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
  */
 export interface ResolvedCommsLogger {
-  /** Switches the log on; DeepSpeed does so whenever the section is present. */
+  /** Switches the log on; DeepSpeed does so whenever the section is present, whatever this says. */
   readonly enabled: boolean;
   /** Logs every operation. */
   readonly prof_all: boolean;
-  /** Operations that are logged if not all are. */
-  readonly prof_ops: readonly string[];
-  /** Prints each operation. */
+  /** Operations that are logged if not all are, under any of DeepSpeed's names. */
+  readonly prof_ops: readonly ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
+  /** Prints a line for each operation, on rank 0. */
   readonly verbose: boolean;
-  /** Adds the caller to each line. */
+  /**
+   * Adds the caller to each line. No effect: every line says what the operation was for, or who
+   * called it.
+   */
   readonly debug: boolean;
 }
 

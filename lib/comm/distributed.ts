@@ -65,6 +65,15 @@ export class Distributed {
   }
 
   /**
+   * Prints the table of the collectives that were logged, on rank 0; without a log (comms_logger, or world.logger)
+   * nothing. Source: deepspeed.comm.log_summary.
+   */
+  logSummary(): void {
+    const { logger } = this.world;
+    if (logger && this.rank === 0) process.stdout.write(`${logger.summary()}\n`);
+  }
+
+  /**
    * Waits until every rank is done with its collectives, then closes all connections. After a failure of
    * the job it closes at once, and a new initDistributed() may follow.
    */
@@ -80,6 +89,11 @@ let current: Distributed | null = null;
 /** The job that initDistributed() joined; null before. */
 export function distributed(): Distributed | null {
   return current;
+}
+
+/** Distributed.logSummary() of the job that was joined; in a process alone it prints nothing. */
+export function logSummary(): void {
+  current?.logSummary();
 }
 
 /**

@@ -1,4 +1,6 @@
 // Communication between the ranks of a job.
+
+export type { CollectiveKind } from '../runtime/process-group.js';
 export {
   bandwidth,
   CommsLogger,
@@ -11,5 +13,6 @@ export {
   type InitOptions,
   initDistributed,
   joinLaunched,
+  logSummary,
 } from './distributed.js';
 export { type CollectiveOptions, ProcessGroup, type ReduceOp, Work } from './process-group.js';

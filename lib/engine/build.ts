@@ -22,6 +22,7 @@ import { SpeculativeOffload } from '../zero/speculative-offload.js';
 import type { Stage } from '../zero/stage.js';
 import { Unit, type UnitOptions, type UnitParameter } from '../zero/unit.js';
 import { managed, unmanaged } from './accumulation.js';
+import { buildCommsLogger } from './build-comms-logger.js';
 import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
 import { buildStage } from './build-stage.js';
@@ -62,6 +63,7 @@ export function buildEngine(
   const job = clients.distributed ?? null;
   const isFirst = !job || job.rank === 0;
   const observers = isFirst ? buildObservers(config, clients.monitors ?? []) : [];
+  if (job) job.world.logger = buildCommsLogger(config.comms_logger, isFirst) ?? job.world.logger;
   module.moveBuffers(device);
   const units = buildUnits(module, optimizer.groups, {
     dtype: weightDType(config),
@@ -98,7 +100,7 @@ export function buildEngine(
     },
     localRank: job?.localRank ?? 0,
     accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
-    timer: buildTimer(config, { module, device, units, placement }),
+    timer: buildTimer(config, { module, device, units, placement }, isFirst),
     observers,
     world: checkpointWorld(job),
   };

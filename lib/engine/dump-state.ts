@@ -27,17 +27,21 @@ function row(name: string, value: string | number | boolean): string {
   return `  ${name.padEnd(22)}${value}`;
 }
 
-function modelLines({ module, device, batch, scaler, units }: EngineParts): string[] {
+function modelLines({ module, device, batch, scaler, units, stage }: EngineParts): string[] {
   const trained = units.reduce((sum, { parameters }) => {
     return sum + parameters.reduce((all, { parameter }) => all + parameter.numel, 0);
   }, 0);
   const { train, microPerDevice, accumulationSteps } = batch;
+  const ranks = stage.worldSize === 1 ? '1 rank' : `${stage.worldSize} ranks`;
   return [
     row('model', module.constructor.name),
     row('parameters', `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`),
     row('device', `${device.name}, ${device.info.name}`),
     row('weights', units[0]?.weights.dtype ?? 'none'),
-    row('batch', `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x 1 rank`),
+    row(
+      'batch',
+      `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x ${ranks}`,
+    ),
     row('loss scale', `${scaler.scale}, ${scaler.dynamic ? 'dynamic' : 'static'}`),
   ];
 }

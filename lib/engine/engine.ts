@@ -105,6 +105,7 @@ export class Engine {
         onMicroBatch: () => {
           this.progress.globalSamples += this.batch.microPerDevice * this.worldSize;
         },
+        timeReduction: (body) => (stage.worldSize > 1 ? this.timer.time('reduce', body) : body()),
       },
       parts.accumulation,
     );

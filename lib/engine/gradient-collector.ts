@@ -20,6 +20,8 @@ export interface CollectorParts {
   plan: (gradientScale: number) => UpdatePlan;
   /** A micro-batch's gradients are there. */
   onMicroBatch: () => void;
+  /** Runs what reduces gradients inside engine.backward(), and times it. */
+  timeReduction: (body: () => void) => void;
 }
 
 export class GradientCollector {
@@ -181,7 +183,7 @@ export class GradientCollector {
     const { boundary } = this;
     for (const unit of [...units].reverse()) unit.finish();
     for (const unit of units) stage.release(unit);
-    stage.flush();
+    this.reduction(() => stage.flush());
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
     if (!this.inNoSync) this.microSteps++;
@@ -193,7 +195,15 @@ export class GradientCollector {
     // A weight that wants no gradient is used until backward has ended.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
     if (this.inNoSync) return;
-    stage.reduce(unit);
-    if (this.boundary) stage.settle(unit);
+    this.reduction(() => {
+      stage.reduce(unit);
+      if (this.boundary) stage.settle(unit);
+    });
+  }
+
+  /** Outside engine.backward() there is no backward that a reduction could be a part of. */
+  private reduction(body: () => void): void {
+    if (this.pass === 'engine') this.parts.timeReduction(body);
+    else body();
   }
 }

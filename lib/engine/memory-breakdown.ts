@@ -78,6 +78,7 @@ export class MemoryBreakdown implements PhaseTimer {
   }
 
   time<T>(phase: Phase, body: () => T): T {
+    if (phase === 'reduce') return this.inner.time(phase, body);
     this.print(`before ${phase}`);
     const result = this.inner.time(phase, body);
     this.print(`after ${phase}`);

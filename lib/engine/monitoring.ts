@@ -10,6 +10,7 @@ import {
 } from '../monitor/index.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 import type { TimedStep } from './phase-timer.js';
+import { SegmentLines } from './segment-lines.js';
 
 /** A name and where its value comes from, null when the step has none; x is the number of global samples. */
 interface Metric {
@@ -101,6 +102,7 @@ export function buildObservers(config: ResolvedConfig, own: readonly Monitor[]):
   if (master.enabled) observers.push(new MetricEvents(master, metrics));
   if (every) observers.push(new ProgressLines(new ConsoleMonitor({ every })));
   if (timed) observers.push(new TimeLines(new ConsoleMonitor({ every: every ?? 1 })));
+  if (config.activation_checkpointing.profile) observers.push(new SegmentLines(every ?? 1));
   return observers;
 }
 

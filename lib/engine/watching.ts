@@ -6,13 +6,18 @@ import { MemoryBreakdown, type MemoryOwners } from './memory-breakdown.js';
 import { EventTimer, type PhaseTimer, untimed } from './phase-timer.js';
 import { ProfiledStep } from './profiled-step.js';
 
-/** wall_clock_breakdown, flops_profiler and memory_breakdown. With none of them nothing is watched. */
+/**
+ * wall_clock_breakdown, and where this rank `prints`, flops_profiler and memory_breakdown. With none of them nothing is
+ * watched.
+ */
 export function buildTimer(
   config: ResolvedConfig,
   watched: MemoryOwners & { module: Module },
+  prints: boolean,
 ): PhaseTimer {
   const { flops_profiler: flops } = config;
   let timer: PhaseTimer = config.wall_clock_breakdown ? new EventTimer(watched.device) : untimed;
+  if (!prints) return timer;
   if (flops.enabled) {
     timer = new ProfiledStep(timer, new FlopsProfiler(watched), {
       profileStep: flops.profile_step,

@@ -77,10 +77,11 @@ function statusText(node, inherited) {
   if (node.properties) {
     const keys = Object.values(node.properties).map((key) => statusText(resolve(key), ''));
     const kinds = new Set(keys.map((status) => status.split(':')[0]));
-    return kinds.size === 1 ? [...kinds][0] : 'works';
+    if (kinds.size === 1) return [...kinds][0];
   }
   const { dsNoEffectAlone: alone, dsStages: stages, ...rest } = node;
   const works = ['works', ...(alone ? ['on several ranks'] : [])].join(' ');
+  if (node.properties) return works;
   const some = remarks(rest).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));
   return [stages ? `${works}, at ${stagesText(node)}` : works, ...some].join('; ');
 }

@@ -50,7 +50,8 @@ class Form {
   }
 
   array({ items, minItems, maxItems }) {
-    const item = this.typeOf(resolve(items));
+    const type = this.typeOf(resolve(items));
+    const item = type.includes(' | ') ? `(${type})` : type;
     const list =
       minItems && minItems === maxItems
         ? `[${Array(minItems).fill(item).join(', ')}]`

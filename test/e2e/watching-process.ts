@@ -1,0 +1,36 @@
+// One rank that trains under a configuration that watches, and reports what the engine and the log counted.
+import { comm, type DsConfig, initialize } from '../../lib/index.js';
+import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from './tiny-training.js';
+
+/** The one argument, as JSON. */
+export interface WatchedJob {
+  device: string;
+  tiny: TinyOptions;
+  more: DsConfig;
+  steps: number;
+}
+
+export interface WatchedReport {
+  phases: { forward: number; backward: number; reduce: number; step: number } | null;
+  /** Null without a log. */
+  totals: comm.CommsTotal[] | null;
+}
+
+async function main({ device, tiny, more, steps }: WatchedJob): Promise<void> {
+  const job = await comm.initDistributed(device === 'cpu' ? { device } : {});
+  const config = { ...tinyConfig(tiny), ...more };
+  const { engine } = await initialize({ model: tinyModel(tiny), config, distributed: job });
+  trainTiny(engine, 0, steps);
+  engine.synchronize();
+  const { logger } = job.world;
+  const report: WatchedReport = {
+    phases: engine.phaseTimes(),
+    totals: logger?.totals() ?? null,
+  };
+  comm.logSummary();
+  engine.destroy();
+  await job.destroy();
+  console.log(JSON.stringify(report));
+}
+
+void main(JSON.parse(process.argv[2] ?? '') as WatchedJob);

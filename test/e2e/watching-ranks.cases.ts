@@ -1,0 +1,113 @@
+// Watching over two ranks: the log of communication, the time of the reduction, and rank 0 alone prints.
+import assert from 'node:assert/strict';
+import type { DsConfig } from '../../lib/index.js';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Case } from '../support/case.js';
+import type { TinyOptions } from './tiny-training.js';
+import type { WatchedJob, WatchedReport } from './watching-process.js';
+
+const STEPS = 3;
+/** The root's parameters and two layers. */
+const UNITS = 3;
+
+interface Watched {
+  reports: WatchedReport[];
+  /** What each rank printed before its report. */
+  lines: string[][];
+}
+
+async function watch(device: Device, more: DsConfig, options: Partial<TinyOptions> = {}) {
+  const lines: string[][] = [[], []];
+  const tiny: TinyOptions = { precision: 'fp32', offload: false, ...options };
+  const job: WatchedJob = { device: device.kind, tiny, more, steps: STEPS };
+  const line = (rank: number, text: string): void => void lines[rank]?.push(text);
+  const results = await runRanks('../e2e/watching-process', 2, { job, line });
+  const reports = reportsOf<WatchedReport>(results);
+  for (const own of lines) own.pop();
+  return { reports, lines } satisfies Watched;
+}
+
+function counts({ totals }: WatchedReport): Record<string, number> {
+  const sums: Record<string, number> = {};
+  for (const { kind, count } of totals ?? []) sums[kind] = (sums[kind] ?? 0) + count;
+  return sums;
+}
+
+/** Stage 1: per step a reduction of each unit, a gather of norms, and before the next forward a gather of each unit. */
+async function everyOperation(device: Device): Promise<void> {
+  const { reports, lines } = await watch(device, { comms_logger: { enabled: true } });
+  for (const report of reports) {
+    const { reduceScatter, allGather } = counts(report);
+    assert.equal(reduceScatter, UNITS * STEPS);
+    assert.equal(allGather, UNITS * (STEPS - 1) + STEPS);
+  }
+  const [head, ...rows] = lines[0] as string[];
+  assert.match(head as string, /^Comm\. Op +Message Size +Count /);
+  assert.ok(rows.some((row) => /^reduceScatter +\S+ [KM]?B +\d+ /.test(row)));
+  assert.deepEqual(lines[1], []);
+}
+
+async function someOperations(device: Device): Promise<void> {
+  const section = { enabled: true, prof_all: false, prof_ops: ['reduce_scatter_tensor' as const] };
+  const quiet = await watch(device, { comms_logger: section });
+  assert.deepEqual(counts(quiet.reports[0] as WatchedReport), { reduceScatter: UNITS * STEPS });
+  const loud = await watch(device, { comms_logger: { ...section, verbose: true } });
+  const said = (loud.lines[0] as string[]).filter((text) => text.includes('(gradient of '));
+  assert.equal(said.length, UNITS * STEPS);
+  assert.match(said[0] as string, /^reduceScatter .* ms, algbw .* busbw .* Gbps \(gradient of /);
+  assert.deepEqual(loud.lines[1], []);
+}
+
+async function switchedOff(device: Device): Promise<void> {
+  const { reports, lines } = await watch(device, { comms_logger: { enabled: false } });
+  for (const { totals } of reports) assert.equal(totals, null);
+  assert.deepEqual(lines, [[], []]);
+}
+
+/** The reduction lies inside backward, at every stage, overlapped or not. */
+async function reductionIsTimed(device: Device): Promise<void> {
+  for (const zero of [
+    { stage: 0 as const, overlap_comm: false },
+    { stage: 2 as const, overlap_comm: true },
+  ]) {
+    const { reports, lines } = await watch(device, { wall_clock_breakdown: true }, { zero });
+    for (const { phases } of reports) {
+      const { reduce = 0, backward = 0 } = phases ?? {};
+      assert.ok(reduce > 0 && reduce < backward, `${JSON.stringify(zero)}: ${reduce}, ${backward}`);
+    }
+    assert.equal(lines[0]?.length, STEPS);
+    assert.deepEqual(lines[1], []);
+  }
+}
+
+async function firstRankPrints(device: Device): Promise<void> {
+  const more: DsConfig = {
+    memory_breakdown: true,
+    dump_state: true,
+    steps_per_print: 1,
+    flops_profiler: { enabled: true, detailed: false },
+    activation_checkpointing: { profile: true },
+  };
+  const { lines } = await watch(device, more, { checkpointing: true });
+  const text = (lines[0] as string[]).join('\n');
+  assert.match(text, /batch +6 = 3 x 1 accumulation steps x 2 ranks/);
+  assert.equal(text.match(/^memory before backward/gm)?.length, STEPS);
+  assert.equal(text.match(/^step=\d+, skipped=0/gm)?.length, STEPS);
+  const segments =
+    /^step=\d+, checkpoints \(ms\), forward \+ recompute \| 0: .* \| 1: \d+\.\d\d \+/gm;
+  assert.equal(text.match(segments)?.length, STEPS);
+  assert.match(text, /Flops Profiler/i);
+  assert.deepEqual(lines[1], []);
+}
+
+const skip = (device: Device): string | null =>
+  device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
+
+export const cases: Case[] = [
+  { name: 'comms_logger: every operation, printed by logSummary() on rank 0', run: everyOperation },
+  { name: 'comms_logger: prof_ops and verbose', run: someOperations },
+  { name: 'comms_logger: enabled: false is off', run: switchedOff },
+  { name: 'wall_clock_breakdown: the reduction is a part of backward', run: reductionIsTimed },
+  { name: 'two ranks watch, rank 0 prints', run: firstRankPrints },
+].map((test) => ({ ...test, skip }));
