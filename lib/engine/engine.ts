@@ -15,8 +15,10 @@ import type { Unit } from '../zero/unit.js';
 import { type Accumulation, managed } from './accumulation.js';
 import { Checkpointer, type SaveOptions } from './checkpointer.js';
 import { misuse, nonfinite, requireLoss } from './engine-errors.js';
+import { gatheredParameters } from './gathered-parameters.js';
 import { GradientCollector } from './gradient-collector.js';
 import type { StepObserver } from './observer.js';
+import { claimParameters, disownParameters } from './owned-parameters.js';
 import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './phase-timer.js';
 import type { LoadedCheckpoint, LoadOptions } from './restore.js';
 import type { Stateful } from './stateful.js';
@@ -81,12 +83,14 @@ export class Engine {
   /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
   private batch: BatchSizes;
-  private readonly gradients: GradientCollector;
+  /** @internal */
+  readonly gradients: GradientCollector;
   private stepped = false;
   private lastVerdict: Verdict | null = null;
   private readonly results = new Scope();
   private timer: PhaseTimer;
-  private readonly hooks: UnitHooks;
+  /** @internal */
+  readonly hooks: UnitHooks;
   private readonly checkpointer: Checkpointer;
 
   constructor(readonly parts: EngineParts) {
@@ -110,6 +114,7 @@ export class Engine {
       parts.accumulation,
     );
     this.hooks = new UnitHooks(parts.module, { stage, placement, gradients: this.gradients });
+    claimParameters(this);
   }
 
   /** Runs the model. Throws what the model throws. */
@@ -207,21 +212,9 @@ export class Engine {
     this.gradients.drop();
   }
 
-  /**
-   * Runs `body` while every parameter has its values on this rank, whatever the stage. All ranks call it. What it
-   * writes to them is lost. Source: deepspeed.zero.GatheredParameters.
-   */
+  /** Runs `body` while every parameter has its values on this rank. All ranks call it. See gatheredParameters. */
   withFullWeights<Result>(body: () => Result): Result {
-    const { stage, placement } = this.parts;
-    for (const partition of stage.partitions) {
-      placement.awaitWeights(partition);
-      stage.acquire(partition.unit);
-    }
-    try {
-      return body();
-    } finally {
-      for (const { unit } of stage.partitions) stage.release(unit);
-    }
+    return gatheredParameters(this, {}, body);
   }
 
   train(): this {
@@ -389,6 +382,7 @@ export class Engine {
     this.checkpointer.close();
     this.dismissObservers();
     this.hooks.remove();
+    disownParameters(this);
     this.results.release();
     this.parts.control.dispose();
     this.parts.placement.dispose();

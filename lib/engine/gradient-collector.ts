@@ -60,6 +60,11 @@ export class GradientCollector {
     return !this.inNoSync && this.accumulation.completes(this.microSteps);
   }
 
+  /** Whether this step's gradients are reduced and wait for step(). */
+  get isDecided(): boolean {
+    return this.decided;
+  }
+
   /** The factor that this step's gradients carry once they are reduced. */
   get gradientScale(): number {
     return (this.carried as number) * this.parts.stage.gradientFactor;

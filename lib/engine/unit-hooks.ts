@@ -21,6 +21,8 @@ interface Attached {
  */
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];
+  /** Kept by hold(). */
+  private readonly held = new Map<Unit, number>();
   /** How many forwards under way read a unit. */
   private readonly readers = new Map<Unit, number>();
 
@@ -36,8 +38,25 @@ export class UnitHooks {
 
   /** What a forward that threw was reading is no longer in use. */
   reset(): void {
-    for (const unit of this.readers.keys()) this.parts.stage.release(unit);
+    for (const unit of this.readers.keys()) this.release(unit);
     this.readers.clear();
+  }
+
+  /** Brings units, which forwards leave in place until the function returned is called. */
+  hold(partitions: readonly Partition[]): () => void {
+    for (const partition of partitions) {
+      const { unit } = partition;
+      this.held.set(unit, (this.held.get(unit) ?? 0) + 1);
+      this.acquire(partition);
+    }
+    return () => {
+      for (const { unit } of partitions) {
+        const others = (this.held.get(unit) ?? 1) - 1;
+        if (others > 0) this.held.set(unit, others);
+        else this.held.delete(unit);
+        this.release(unit);
+      }
+    };
   }
 
   remove(): void {
@@ -85,7 +104,11 @@ export class UnitHooks {
     }
     this.readers.delete(unit);
     // A forward inside backward is a recomputation: its backward follows at once.
-    if (!this.parts.gradients.inBackward) this.parts.stage.release(unit);
+    if (!this.parts.gradients.inBackward) this.release(unit);
+  }
+
+  private release(unit: Unit): void {
+    if (!this.held.has(unit)) this.parts.stage.release(unit);
   }
 }
 

@@ -1,5 +1,20 @@
 // The zero namespace: what a user's program says to models whose parameters are spread over ranks.
+
 export {
   registerExternalParameter,
   unregisterExternalParameter,
 } from '../nn/external-parameters.js';
+export { init as Init } from './born-sharded.js';
+export {
+  safeGetFullFp32Param,
+  safeGetFullGrad,
+  safeGetFullOptimizerState,
+  safeSetFullFp32Param,
+  safeSetFullGrad,
+  safeSetFullOptimizerState,
+} from './full-state.js';
+export {
+  type Gatherable,
+  type GatherOptions,
+  gatheredParameters as GatheredParameters,
+} from './gathered-parameters.js';

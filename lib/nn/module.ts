@@ -221,13 +221,13 @@ type InputsOf<M extends Module> = Parameters<M['forward']>;
 
 /** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
 function requireFree(parameter: Tensor, op: string): void {
-  if (!parameter.onGradReady) return;
+  if (!parameter.onGradReady || (parameter instanceof Parameter && parameter.isOpen)) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
     expected: 'a model that no engine owns yet',
     got: 'one that initialize() has taken over',
-    hint: 'Do it before initialize(), or restore the engine with engine.loadCheckpoint().',
+    hint: 'Do it before initialize(), in zero.GatheredParameters, or use engine.loadCheckpoint().',
   });
 }
 

@@ -16,6 +16,8 @@ export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
  * moved it elsewhere before: a large model then never exists twice.
  */
 export class Parameter extends Tensor {
+  /** An engine has taken it over, and waits for new values of it (zero.GatheredParameters). */
+  isOpen = false;
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
 

@@ -20,7 +20,13 @@ export function adoptModel(stage: Stage, placement: Placement): void {
   placement.synchronize();
 }
 
-function writePieces(placement: Placement, partition: Partition, slot: Slot, values: Tensor): void {
+/** Sets the master weights of this rank's part of a parameter: `values` f32 on the device, the whole parameter. */
+export function writePieces(
+  placement: Placement,
+  partition: Partition,
+  slot: Slot,
+  values: Tensor,
+): void {
   for (const piece of partition.pieces) {
     if (piece.slot !== slot) continue;
     const part = sliceFlat(values, { offset: piece.from, numel: piece.numel });

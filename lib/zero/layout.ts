@@ -93,7 +93,8 @@ export interface Piece {
   readonly numel: number;
 }
 
-const clip = (range: Range, window: Range): Range => {
+/** The part of `range` inside `window`; no elements where there is none. */
+export const overlap = (range: Range, window: Range): Range => {
   const offset = Math.max(range.offset, window.offset);
   const end = Math.min(range.offset + range.numel, window.offset + window.numel);
   return { offset, numel: Math.max(0, end - offset) };
@@ -105,7 +106,7 @@ const clip = (range: Range, window: Range): Range => {
  */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, places, ...range }) => {
-    const { offset, numel } = clip(range, window);
+    const { offset, numel } = overlap(range, window);
     if (numel === 0) return [];
     const shifted = places.map((place) => ({
       ...place,
@@ -120,7 +121,7 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
 /** The parameters, and parts of them, inside `window`. */
 export function piecesOf({ slots }: UnitLayout, window: Range): Piece[] {
   return slots.flatMap((slot) => {
-    const { offset, numel } = clip(slot, window);
+    const { offset, numel } = overlap(slot, window);
     if (numel === 0) return [];
     return [{ slot, from: offset - slot.offset, offset: offset - window.offset, numel }];
   });

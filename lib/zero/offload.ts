@@ -143,6 +143,13 @@ export class OffloadPlacement implements Placement {
     return name === 'master' ? slicePiece(master, piece) : stateSlice(ranges, piece, name);
   }
 
+  gradOf(partition: Partition): Tensor {
+    this.d2h.synchronize();
+    return this.hostOf(partition).grad.retain();
+  }
+
+  changed(): void {}
+
   refresh(partition: Partition): void {
     const { master } = this.hostOf(partition);
     uploadRounded(master, partition.weights);

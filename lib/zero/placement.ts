@@ -36,6 +36,13 @@ export interface Placement {
   awaitWeights(partition: Partition): void;
   /** The master weights (name "master") or state of a piece; the caller releases it. */
   stateOf(partition: Partition, piece: Piece, name: string): Tensor;
+  /**
+   * The partition's gradient, from gradReady() to update(): [numel] in the weights' dtype, where it is kept; null where
+   * there is none. Complete when this returns; the caller releases it.
+   */
+  gradOf(partition: Partition): Tensor | null;
+  /** Gradient or state of the partition were changed from outside. */
+  changed(partition: Partition): void;
   /** After master weights were changed from outside (a loaded checkpoint): refreshes the partition's weights. */
   refresh(partition: Partition): void;
   /** Waits until every update has reached the weights. */

@@ -76,6 +76,12 @@ export class ResidentPlacement implements Placement {
     return name === 'master' ? slicePiece(master, piece) : stateSlice(ranges, piece, name);
   }
 
+  gradOf({ grad }: Partition): Tensor | null {
+    return grad && sliceFlat(grad, { offset: 0, numel: grad.numel });
+  }
+
+  changed(): void {}
+
   refresh(partition: Partition): void {
     const { master } = this.of(partition);
     if (master !== partition.weights) kernels.copy({ in: master, out: partition.weights });

@@ -300,8 +300,18 @@ export class SpeculativeOffload implements Placement {
     return name === 'master' ? slicePiece(master, piece) : stateSlice(ranges, piece, name);
   }
 
-  refresh(partition: Partition): void {
+  gradOf(partition: Partition): Tensor {
+    for (const stream of [this.d2h, this.host]) stream.synchronize();
+    const { pending, held, landing } = this.hostOf(partition);
+    return (pending === 'tentative' ? held : landing).retain();
+  }
+
+  changed(): void {
     if (this.tried) this.tried.stale = true;
+  }
+
+  refresh(partition: Partition): void {
+    this.changed();
     uploadRounded(this.hostOf(partition).master, partition.weights);
   }
 

@@ -17,8 +17,8 @@ export interface Stage {
   readonly shardsWeights: boolean;
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
-  /** Every rank takes over rank 0's values, in the order of the compute stream. */
-  broadcast(values: Tensor): void;
+  /** Every rank takes over the values of `root` (default: rank 0), in the order of the compute stream. */
+  broadcast(values: Tensor, root?: number): void;
   /** The unit's initial weights are about to be written. */
   adopting(unit: Unit): void;
   /** They have been written, on the compute stream. */

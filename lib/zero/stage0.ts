@@ -45,8 +45,8 @@ export class Stage0 implements Stage {
     this.partitionOf = new Map(this.partitions.map((partition) => [partition.unit, partition]));
   }
 
-  broadcast(values: Tensor): void {
-    broadcastFromFirst(this.parts.group, values);
+  broadcast(values: Tensor, root = 0): void {
+    broadcastValues(this.parts.group, values, root);
   }
 
   adopting(): void {}
@@ -101,8 +101,8 @@ export function shareRows(group: Collectives, rows: Tensor): void {
   flat.dispose();
 }
 
-/** Rank 0's values for all, in the order of the compute stream. */
-export function broadcastFromFirst(group: Collectives, values: Tensor): void {
+/** The values of `root` for all, in the order of the compute stream. */
+export function broadcastValues(group: Collectives, values: Tensor, root: number): void {
   const { compute } = values.device;
-  group.broadcast(values, 0, { stream: compute, label: 'initial values' }).wait(compute);
+  group.broadcast(values, root, { stream: compute, label: 'values of one rank' }).wait(compute);
 }

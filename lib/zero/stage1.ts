@@ -5,7 +5,7 @@ import type { Tensor } from '../tensor/index.js';
 import { shardOf } from './layout.js';
 import { Partition } from './partition.js';
 import type { Stage } from './stage.js';
-import { broadcastFromFirst, type GradientParts, shareRows } from './stage0.js';
+import { broadcastValues, type GradientParts, shareRows } from './stage0.js';
 import { sliceFlat, type Unit } from './unit.js';
 import type { WeightsExchange } from './weights-exchange.js';
 
@@ -38,8 +38,8 @@ export class Stage1 implements Stage {
     this.partitionOf = new Map(this.partitions.map((partition) => [partition.unit, partition]));
   }
 
-  broadcast(values: Tensor): void {
-    broadcastFromFirst(this.parts.group, values);
+  broadcast(values: Tensor, root = 0): void {
+    broadcastValues(this.parts.group, values, root);
   }
 
   adopting(): void {}

@@ -6,7 +6,7 @@ import { shardOf } from './layout.js';
 import { Partition } from './partition.js';
 import { ShardedGradients } from './sharded-gradients.js';
 import type { Stage } from './stage.js';
-import { broadcastFromFirst, shareRows } from './stage0.js';
+import { broadcastValues, shareRows } from './stage0.js';
 import type { ShardedParts } from './stage1.js';
 import { sliceFlat, type Unit } from './unit.js';
 
@@ -36,8 +36,8 @@ export class Stage2 implements Stage {
     this.partitionOf = new Map(this.partitions.map((partition) => [partition.unit, partition]));
   }
 
-  broadcast(values: Tensor): void {
-    broadcastFromFirst(this.parts.group, values);
+  broadcast(values: Tensor, root = 0): void {
+    broadcastValues(this.parts.group, values, root);
   }
 
   adopting(): void {}

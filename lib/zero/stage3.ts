@@ -7,7 +7,7 @@ import { shardOf } from './layout.js';
 import { Partition } from './partition.js';
 import { ShardedGradients } from './sharded-gradients.js';
 import type { Stage } from './stage.js';
-import { broadcastFromFirst, type GradientParts, shareRows } from './stage0.js';
+import { broadcastValues, type GradientParts, shareRows } from './stage0.js';
 import type { Unit } from './unit.js';
 
 export interface Stage3Parts extends GradientParts {
@@ -41,8 +41,8 @@ export class Stage3 implements Stage {
     this.partitionOf = new Map(this.partitions.map((partition) => [partition.unit, partition]));
   }
 
-  broadcast(values: Tensor): void {
-    broadcastFromFirst(this.parts.group, values);
+  broadcast(values: Tensor, root = 0): void {
+    broadcastValues(this.parts.group, values, root);
   }
 
   adopting(unit: Unit): void {

@@ -28,14 +28,18 @@ export interface Scenario {
 const STEPS = 4;
 
 /** This rank's rows of micro-batch `index`. */
-function inputs({ globalRank: rank, device }: Engine, index: number): Tensor {
+function inputs({ globalRank: rank, device, config }: Engine, index: number): Tensor {
   const values = Float32Array.from({ length: 4 * 5 }, (_, i) =>
     Math.sin(1 + i * 1.7 + rank * 0.9 + index * 2.3),
   );
-  return Tensor.from(values, { shape: [4, 5], dtype: 'bf16', device }).keep();
+  return Tensor.from(values, {
+    shape: [4, 5],
+    dtype: config.fp16.enabled ? 'f16' : 'bf16',
+    device,
+  }).keep();
 }
 
-function forward(engine: Engine, index: number): Tensor {
+export function forward(engine: Engine, index: number): Tensor {
   const x = inputs(engine, index);
   (engine.module as Net).step = index;
   const loss = engine.forward<Tensor>(x);
@@ -43,7 +47,7 @@ function forward(engine: Engine, index: number): Tensor {
   return loss;
 }
 
-function step(engine: Engine, index: number): number {
+export function step(engine: Engine, index: number): number {
   const loss = forward(engine, index);
   engine.backward(loss.numel === 1 ? loss : meanSquare(loss));
   engine.step();
@@ -53,7 +57,7 @@ function step(engine: Engine, index: number): number {
 const repeat = (body: (index: number) => number): number[] =>
   Array.from({ length: STEPS }, (_, index) => body(index));
 
-const trained = (engine: Engine): number[] => repeat((index) => step(engine, index));
+export const trained = (engine: Engine): number[] => repeat((index) => step(engine, index));
 
 const tokensModel = (more: Partial<nn.models.GPT2Config>) => () =>
   new nn.models.GPT2({
@@ -242,7 +246,7 @@ const generating: Scenario = {
   },
 };
 
-export const scenarios: readonly Scenario[] = [
+export const shapes: readonly Scenario[] = [
   ...structures,
   ...untrained,
   ...orders,
@@ -252,5 +256,3 @@ export const scenarios: readonly Scenario[] = [
   ]),
   generating,
 ];
-
-export { trained };

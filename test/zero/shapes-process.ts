@@ -4,7 +4,8 @@ import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
 import { liveTensors, seed } from '../../lib/tensor/index.js';
 import { weightBits } from '../e2e/tiny-training.js';
-import { type Scenario, scenarios, trained } from './shape-scenarios.js';
+import { apiScenarios } from './api-scenarios.js';
+import { type Scenario, shapes, trained } from './shape-scenarios.js';
 
 export interface ShapesJob {
   device: 'cpu' | 'cuda';
@@ -45,6 +46,10 @@ const settings: { name: string; zero: Zero }[] = [
       stage3_param_persistence_threshold: 0,
       offload_optimizer: { device: 'cpu', super_offload: true },
     },
+  },
+  {
+    name: 'stage 2, offload',
+    zero: { stage: 2, offload_optimizer: { device: 'cpu', super_offload: false } },
   },
 ];
 
@@ -96,7 +101,7 @@ async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as ShapesJob;
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
   const results: ShapeResult[] = [];
-  for (const scenario of scenarios) {
+  for (const scenario of [...shapes, ...apiScenarios]) {
     for (const setting of settings) results.push(await run(scenario, setting));
   }
   await world.destroy();

@@ -1,0 +1,24 @@
+// zero.Init: builds a model of which no rank ever holds all values.
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+
+/**
+ * The model that `build` makes, after making sure that none of its parameters has values yet: initialize() draws them
+ * one parameter at a time into the shards, so that no rank ever holds the model. Every model of this library is built
+ * so; this is the check, under DeepSpeed's name. Throws DS_ARGUMENT naming a parameter that was read, converted or
+ * loaded. Source: deepspeed.zero.Init.
+ */
+export function init<Model extends Module>(build: () => Model): Model {
+  const model = build();
+  for (const [name, parameter] of model.namedParameters()) {
+    if (!parameter.isMaterialized) continue;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'zero.Init',
+      expected: 'a model whose parameters nobody has used yet',
+      got: `values of ${name} in memory`,
+      hint: 'Load or change weights after initialize(): engine.loadCheckpoint(), zero.GatheredParameters.',
+    });
+  }
+  return model;
+}

@@ -1,0 +1,219 @@
+// Reads and writes a parameter's master weights, gradient and optimizer state as a whole, wherever the parts are.
+import { DsError } from '../errors.js';
+import type { Parameter } from '../nn/parameter.js';
+import { describe } from '../runtime/view.js';
+import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { writePieces } from '../zero/adopt.js';
+import { overlap, type Piece, shardOf } from '../zero/layout.js';
+import type { Partition } from '../zero/partition.js';
+import { copyFlat } from '../zero/pinned.js';
+import { slicePiece } from '../zero/range-state.js';
+import { sliceFlat } from '../zero/unit.js';
+import type { Engine } from './engine.js';
+import { type OwnedParameter, ownerOf } from './owned-parameters.js';
+
+/**
+ * The master weights of a parameter: f32 in its shape on the engine's device, the caller's to dispose of. Null for a
+ * parameter that no engine trains. All ranks call it, between steps. Source: deepspeed.utils.safe_get_full_fp32_param.
+ */
+export function safeGetFullFp32Param(parameter: Parameter): Tensor | null {
+  return getState(parameter, 'master');
+}
+
+/**
+ * The gradient that the coming step() will apply, over all ranks and micro-batches and without the loss scale, before
+ * clipping: f32 as above. Null where there is none: before the backward that completes the step's gradients, and with
+ * managed_gradient_accumulation false. All ranks call it. Source: deepspeed.utils.safe_get_full_grad.
+ */
+export function safeGetFullGrad(parameter: Parameter): Tensor | null {
+  const owned = ownerOf(parameter);
+  if (!owned?.engine.gradients.isDecided) return null;
+  const { partition, engine } = owned;
+  const grad = engine.parts.placement.gradOf(partition);
+  if (!grad) return null;
+  return noGrad(() =>
+    scope(() => {
+      const scaled = assemble(owned, grad.dtype, (piece) => slicePiece(grad, piece));
+      grad.release();
+      return scaled.to('f32').mul(1 / engine.gradients.gradientScale);
+    }),
+  );
+}
+
+/**
+ * A tensor of the optimizer's state, such as "exp_avg", or "fp32" for the master weights: f32 as above. Throws
+ * DS_ARGUMENT for one that it does not keep. Source: deepspeed.utils.safe_get_full_optimizer_state.
+ */
+export function safeGetFullOptimizerState(parameter: Parameter, key: string): Tensor | null {
+  return getState(parameter, key === 'fp32' ? 'master' : key);
+}
+
+/**
+ * Sets the master weights, and the weights with them, on all ranks, which all give the same `value`. Throws DS_SHAPE,
+ * and DS_ARGUMENT for a parameter that no engine trains. Source: deepspeed.utils.safe_set_full_fp32_param.
+ */
+export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void {
+  setState(parameter, value, 'master');
+}
+
+/**
+ * Sets the gradient that the coming step() will apply, before clipping; norm and clipping follow it. All ranks give the
+ * same `value`. Throws as above, and where safeGetFullGrad() gives null. Source: deepspeed.utils.safe_set_full_grad.
+ */
+export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
+  const owned = requireOwned('safeSetFullGrad', parameter, value);
+  const { engine, partition } = owned;
+  const { gradients, parts } = engine;
+  const grad = gradients.isDecided ? parts.placement.gradOf(partition) : null;
+  if (!grad) {
+    throw new DsError({
+      code: 'DS_AUTOGRAD',
+      op: 'safeSetFullGrad',
+      expected: 'the backward that completes the gradients of a step, and no step() since',
+      got: 'no gradient of it',
+    });
+  }
+  noGrad(() =>
+    scope(() => {
+      const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
+      writeParts(owned, scaled, (piece) => slicePiece(grad, piece));
+      parts.placement.changed(partition);
+      countAgain(owned, grad);
+    }),
+  );
+  grad.release();
+}
+
+/** See safeSetFullFp32Param(). Source: deepspeed.utils.safe_set_full_optimizer_state. */
+export function safeSetFullOptimizerState(parameter: Parameter, value: Tensor, key: string): void {
+  setState(parameter, value, key === 'fp32' ? 'master' : key);
+}
+
+function getState(parameter: Parameter, name: string): Tensor | null {
+  const owned = ownerOf(parameter);
+  if (!owned) return null;
+  requireKept(owned, name);
+  const { partition, engine } = owned;
+  const { placement } = engine.parts;
+  placement.synchronize();
+  return scope(() => assemble(owned, 'f32', (piece) => placement.stateOf(partition, piece, name)));
+}
+
+function setState(parameter: Parameter, value: Tensor, name: string): void {
+  const op = name === 'master' ? 'safeSetFullFp32Param' : 'safeSetFullOptimizerState';
+  const owned = requireOwned(op, parameter, value);
+  requireKept(owned, name);
+  const { partition, engine } = owned;
+  const { placement } = engine.parts;
+  placement.synchronize();
+  noGrad(() =>
+    scope(() =>
+      writeParts(owned, wide(value, engine.device), (piece) =>
+        placement.stateOf(partition, piece, name),
+      ),
+    ),
+  );
+  placement.changed(partition);
+  if (name === 'master') publishMasters(engine, [partition]);
+}
+
+/** Sets this rank's part of the master weights: `values` f32 on the device, the whole parameter. */
+export function writeMaster({ engine, partition, slot }: OwnedParameter, values: Tensor): void {
+  writePieces(engine.parts.placement, partition, slot, values);
+}
+
+/** Brings changed master weights to the weights of all ranks. All ranks call it. */
+export function publishMasters(engine: Engine, partitions: Iterable<Partition>): void {
+  const { stage, placement, device } = engine.parts;
+  for (const partition of partitions) {
+    placement.synchronize();
+    placement.refresh(partition);
+    stage.publish(partition, device.compute);
+    if (!stage.shardsWeights) stage.acquire(partition.unit);
+  }
+}
+
+/** The whole of what `read` gives this rank's pieces of; the tensors it gives are released. */
+function assemble(
+  { engine, partition, slot }: OwnedParameter,
+  dtype: Tensor['dtype'],
+  read: (piece: Piece) => Tensor,
+): Tensor {
+  const { device, worldSize, parts } = engine;
+  const full = Tensor.empty(slot.shape, dtype, device);
+  for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
+    const part = read(piece);
+    const all = { offset: 0, numel: piece.numel };
+    copyFlat(full, { ...all, offset: piece.from }, part, all, device.compute);
+    part.release();
+  }
+  device.compute.synchronize();
+  if (partition.isWhole) return full;
+  for (let rank = 0; rank < worldSize; ++rank) {
+    const { offset, numel } = overlap(slot, shardOf(partition.unit.layout.numel, rank, worldSize));
+    if (numel === 0) continue;
+    const part = sliceFlat(full, { offset: offset - slot.offset, numel });
+    parts.stage.broadcast(part, rank);
+    part.release();
+  }
+  return full;
+}
+
+/** Copies this rank's pieces of `values` to where `place` says; the tensors it gives are released. */
+function writeParts(
+  { engine, partition, slot }: OwnedParameter,
+  values: Tensor,
+  place: (piece: Piece) => Tensor,
+): void {
+  const { compute } = engine.device;
+  for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
+    const into = place(piece);
+    const all = { offset: 0, numel: piece.numel };
+    copyFlat(into, all, values, { ...all, offset: piece.from }, compute);
+    compute.synchronize();
+    into.release();
+  }
+}
+
+/** Computes the norm and what it decides once more, with the gradient of `partition` as it is now. */
+function countAgain({ engine, partition }: OwnedParameter, grad: Tensor): void {
+  const { control } = engine.parts;
+  const { compute } = engine.device;
+  const kept = partition.grad;
+  const all = { offset: 0, numel: partition.numel };
+  if (!kept) {
+    partition.grad = Tensor.empty([partition.numel], grad.dtype, engine.device);
+    copyFlat(partition.grad, all, grad, all, compute);
+  }
+  control.add(partition, compute);
+  partition.grad = kept;
+  control.decide(engine.gradients.gradientScale);
+}
+
+/** f32, contiguous, on `device`. */
+function wide(value: Tensor, device: Tensor['device']): Tensor {
+  return value.to(device).to('f32').contiguous();
+}
+
+function requireOwned(op: string, parameter: Parameter, value: Tensor): OwnedParameter {
+  const owned = ownerOf(parameter);
+  if (!owned) {
+    const got = 'one that is frozen, in no group, or not given to initialize()';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a parameter that is trained', got });
+  }
+  if (value.shape.join() === parameter.shape.join()) return owned;
+  const expected = `[${parameter.shape.join(', ')}]`;
+  throw new DsError({ code: 'DS_SHAPE', op, expected, got: describe(value) });
+}
+
+function requireKept({ engine, slot }: OwnedParameter, name: string): void {
+  const { optimizer } = engine.parts;
+  const kept = Object.keys(optimizer.initialState(slot.group));
+  if (name === 'master' || kept.includes(name)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'optimizer state',
+    expected: `${['fp32', ...kept].join(', ')}, which ${optimizer.name} keeps`,
+    got: JSON.stringify(name),
+  });
+}

@@ -1,0 +1,100 @@
+// GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on all.
+import { createHash } from 'node:crypto';
+import { DsError } from '../errors.js';
+import type { Parameter } from '../nn/parameter.js';
+import { scope, Tensor } from '../tensor/index.js';
+import type { Engine } from './engine.js';
+import { publishMasters, writeMaster } from './full-state.js';
+import { type OwnedParameter, ownedBy, ownerOf } from './owned-parameters.js';
+
+export interface GatherOptions {
+  /** The rank whose changes count; null (the default): nobody's, and what `body` writes is lost. */
+  modifierRank?: number | null;
+}
+
+/** All that an engine trains, one parameter, or some of them. */
+export type Gatherable = Engine | Parameter | Iterable<Parameter>;
+
+/**
+ * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever the stage; all ranks
+ * call it. With `modifierRank`, what that rank writes to them (loadStateDict() in `body` may) reaches all ranks, master
+ * weights included, rounded to the weights' dtype; a parameter that `body` leaves as it is keeps its master weights to
+ * the last bit. `body` may run forwards, but no step. Parameters that no engine trains are left alone. Throws
+ * DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ */
+export function gatheredParameters<Result>(
+  what: Gatherable,
+  { modifierRank = null }: GatherOptions,
+  body: () => Result,
+): Result {
+  const owned = ownedAmong(what);
+  const [first] = owned;
+  if (!first) return body();
+  requireOneEngine(owned);
+  const { engine } = first;
+  if (modifierRank !== null) requireRank(modifierRank, engine.worldSize);
+  const letGo = engine.hooks.hold([...new Set(owned.map(({ partition }) => partition))]);
+  try {
+    if (modifierRank === null) return body();
+    return modified(owned, modifierRank, body);
+  } finally {
+    letGo();
+  }
+}
+
+function modified<Result>(
+  owned: readonly OwnedParameter[],
+  root: number,
+  body: () => Result,
+): Result {
+  const { engine } = owned[0] as OwnedParameter;
+  const isRoot = engine.globalRank === root;
+  const before = isRoot ? owned.map(({ parameter }) => fingerprint(parameter)) : [];
+  let result: Result;
+  try {
+    for (const { parameter } of owned) (parameter as Parameter).isOpen = true;
+    result = body();
+  } finally {
+    for (const { parameter } of owned) (parameter as Parameter).isOpen = false;
+  }
+  const flags = owned.map(({ parameter }, i) => isRoot && fingerprint(parameter) !== before[i]);
+  const { stage, placement } = engine.parts;
+  const changed = scope(() => {
+    const shared = Tensor.from(Uint8Array.from(flags, Number), { device: engine.device });
+    stage.broadcast(shared, root);
+    const values = shared.toArray();
+    return owned.filter((_, i) => values[i] === 1);
+  });
+  placement.synchronize();
+  for (const one of changed) {
+    stage.broadcast(one.parameter, root);
+    scope(() => writeMaster(one, one.parameter.detach().to('f32')));
+  }
+  publishMasters(engine, new Set(changed.map(({ partition }) => partition)));
+  return result;
+}
+
+function ownedAmong(what: Gatherable): OwnedParameter[] {
+  if ('parts' in what) return [...ownedBy(what)];
+  const list = what instanceof Tensor ? [what] : [...what];
+  return [...new Set(list)].flatMap((parameter) => ownerOf(parameter) ?? []);
+}
+
+/** Of the bits. */
+function fingerprint(parameter: Tensor): string {
+  return createHash('sha1').update(parameter.toRaw()).digest('base64');
+}
+
+function requireOneEngine(owned: readonly OwnedParameter[]): void {
+  if (new Set(owned.map(({ engine }) => engine)).size === 1) return;
+  throw misused('parameters of one engine', 'parameters of several');
+}
+
+function requireRank(rank: number, worldSize: number): void {
+  if (Number.isInteger(rank) && rank >= 0 && rank < worldSize) return;
+  throw misused(`modifierRank null or 0 to ${worldSize - 1}`, String(rank));
+}
+
+function misused(expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: 'GatheredParameters', expected, got });
+}

@@ -1,0 +1,37 @@
+// Which engine has taken a parameter over, and where in its units it lies.
+import type { Tensor } from '../tensor/index.js';
+import type { Slot } from '../zero/layout.js';
+import type { Partition } from '../zero/partition.js';
+import type { Engine } from './engine.js';
+
+export interface OwnedParameter {
+  engine: Engine;
+  partition: Partition;
+  slot: Slot;
+  parameter: Tensor;
+}
+
+const owners = new WeakMap<Tensor, OwnedParameter>();
+
+/** The parameters that `engine` trains. */
+export function* ownedBy(engine: Engine): Generator<OwnedParameter> {
+  for (const partition of engine.parts.stage.partitions) {
+    const { unit } = partition;
+    for (const slot of unit.layout.slots) {
+      yield { engine, partition, slot, parameter: unit.parameterOf(slot) };
+    }
+  }
+}
+
+export function claimParameters(engine: Engine): void {
+  for (const owned of ownedBy(engine)) owners.set(owned.parameter, owned);
+}
+
+export function disownParameters(engine: Engine): void {
+  for (const { parameter } of ownedBy(engine)) owners.delete(parameter);
+}
+
+/** Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to initialize(). */
+export function ownerOf(parameter: Tensor): OwnedParameter | null {
+  return owners.get(parameter) ?? null;
+}

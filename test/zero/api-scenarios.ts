@@ -1,0 +1,171 @@
+// What the zero namespace reads and writes of a model under training: the same at every stage and placement.
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { type Engine, type nn, scope, Tensor, zero } from '../../lib/index.js';
+import { Net } from './shape-models.js';
+import { forward, type Scenario, step } from './shape-scenarios.js';
+
+type Read = (parameter: nn.Parameter) => Tensor | null;
+
+/** A number that stands for the bits of what `read` gives of every parameter. */
+function bitsOf(engine: Engine, read: Read): number {
+  const hash = createHash('sha1');
+  for (const parameter of engine.module.parameters()) {
+    const value = read(parameter);
+    assert.ok(value && value.dtype === 'f32' && value.shape.join() === parameter.shape.join());
+    hash.update(value.toRaw());
+    value.dispose();
+  }
+  return hash.digest().readUInt32LE();
+}
+
+const state = (key: string) => (parameter: nn.Parameter) =>
+  zero.safeGetFullOptimizerState(parameter, key);
+
+/** The same on all ranks. */
+function pattern({ shape, numel }: Tensor, device: Engine['device'], scale: number): Tensor {
+  const values = Float32Array.from(
+    { length: numel },
+    (_, i) => scale * (2 + Math.cos(i * 0.37 + 1)),
+  );
+  return Tensor.from(values, { shape, device }).keep();
+}
+
+function reading(engine: Engine): number[] {
+  return [0, 1, 2].flatMap((index) => {
+    engine.backward(forward(engine, index));
+    const before = [zero.safeGetFullFp32Param, zero.safeGetFullGrad].map((read) =>
+      bitsOf(engine, read),
+    );
+    if (index === 0) expectFirstMoment(engine);
+    else engine.step();
+    assert.equal(zero.safeGetFullGrad(engine.module.parameters()[0] as nn.Parameter), null);
+    return [...before, bitsOf(engine, state('exp_avg')), bitsOf(engine, state('exp_avg_sq'))];
+  });
+}
+
+/** After the first step exp_avg is (1 - beta1) times what safeGetFullGrad() has said, clipped. */
+function expectFirstMoment(engine: Engine): void {
+  const parameters = engine.module.parameters();
+  const grads = parameters.map((parameter) => {
+    const grad = zero.safeGetFullGrad(parameter) as Tensor;
+    const values = grad.toArray();
+    grad.dispose();
+    return values;
+  });
+  engine.step();
+  const norm = Math.sqrt(grads.flat().reduce((sum, g) => sum + g * g, 0));
+  assert.ok(Math.abs(norm / (engine.getGlobalGradNorm() as number) - 1) < 1e-4, `${norm}`);
+  const factor = 0.1 * Math.min(1, 0.5 / norm);
+  parameters.forEach((parameter, i) => {
+    const moment = state('exp_avg')(parameter) as Tensor;
+    moment.toArray().forEach((value, j) => {
+      const wanted = factor * (grads[i]?.[j] as number);
+      assert.ok(Math.abs(value - wanted) <= 1e-4 * Math.abs(wanted) + 1e-9, `${value}, ${wanted}`);
+    });
+    moment.dispose();
+  });
+}
+
+function writing(engine: Engine): number[] {
+  const parameters = engine.module.parameters();
+  const set = (i: number, scale: number, write: (p: nn.Parameter, v: Tensor) => void): Tensor => {
+    const parameter = parameters[i] as nn.Parameter;
+    const value = pattern(parameter, engine.device, scale);
+    write(parameter, value);
+    return value;
+  };
+  const holds = (i: number, read: Read, value: Tensor): void => {
+    const now = read(parameters[i] as nn.Parameter) as Tensor;
+    assert.deepEqual(now.toRaw(), value.toRaw());
+    now.dispose();
+    value.dispose();
+  };
+  const losses = [step(engine, 0)];
+  const master = set(2, 0.3, zero.safeSetFullFp32Param);
+  holds(2, zero.safeGetFullFp32Param, master);
+  const moment = set(3, 0.01, (p, v) => zero.safeSetFullOptimizerState(p, v, 'exp_avg_sq'));
+  holds(3, state('exp_avg_sq'), moment);
+  losses.push(step(engine, 1));
+  engine.backward(forward(engine, 2));
+  // Powers of two, which any dtype and any scale keep.
+  const grads = [4, 5].map((i) => {
+    const parameter = parameters[i] as nn.Parameter;
+    const value = Tensor.from(
+      Float32Array.from({ length: parameter.numel }, (_, j) => 2 ** -(j % 5)),
+      {
+        shape: parameter.shape,
+        device: engine.device,
+      },
+    ).keep();
+    zero.safeSetFullGrad(parameter, value);
+    return value;
+  });
+  set(6, 0.2, zero.safeSetFullFp32Param).dispose();
+  for (const [i, value] of grads.entries()) holds(4 + i, zero.safeGetFullGrad, value);
+  engine.step();
+  losses.push(engine.getGlobalGradNorm() as number, step(engine, 3));
+  return [
+    ...losses,
+    bitsOf(engine, zero.safeGetFullFp32Param),
+    bitsOf(engine, state('exp_avg_sq')),
+  ];
+}
+
+/** Rank 1 alone changes two parameters; the masters of the others keep every bit. */
+function gathering(engine: Engine): number[] {
+  const losses = [step(engine, 0), step(engine, 1)];
+  const names = [...engine.module.namedParameters()].map(([name]) => name);
+  const masters = (): string[] =>
+    engine.module.parameters().map((parameter) => {
+      const value = zero.safeGetFullFp32Param(parameter) as Tensor;
+      const text = value.toArray().join();
+      value.dispose();
+      return text;
+    });
+  const before = masters();
+  const chosen = [names[1], names[4]] as string[];
+  const given = Object.fromEntries(
+    chosen.map((name) => {
+      const parameter = engine.module.stateDict()[name] as Tensor;
+      return [name, pattern(parameter, engine.device, 0.25)];
+    }),
+  );
+  zero.GatheredParameters(engine, { modifierRank: engine.worldSize - 1 }, () => {
+    assert.ok(engine.module.parameters().every((parameter) => parameter.toArray().length > 0));
+    const isModifier = engine.globalRank === engine.worldSize - 1;
+    if (isModifier) engine.module.loadStateDict(given, { strict: false });
+    // Forwards may run inside, and leave everything in place.
+    engine.eval();
+    forward(engine, 8);
+    engine.train();
+    assert.ok(engine.module.parameters().every((parameter) => parameter.toArray().length > 0));
+  });
+  masters().forEach((text, i) => {
+    const value = given[names[i] as string];
+    const rounded = value && scope(() => value.to('bf16').to('f32').toArray().join());
+    assert.equal(text, rounded ?? before[i], names[i]);
+  });
+  for (const value of Object.values(given)) value.dispose();
+  const first = engine.module.parameters()[0] as nn.Parameter;
+  const held = zero.GatheredParameters(first, {}, () => first.toArray().length);
+  assert.throws(() => engine.module.loadStateDict({}, { strict: true }), /DS_|values/);
+  return [...losses, held, step(engine, 2), step(engine, 3)];
+}
+
+const inFp16 = {
+  bf16: { enabled: false },
+  fp16: { enabled: true, loss_scale: 128 },
+};
+
+export const apiScenarios: readonly Scenario[] = [
+  { name: 'safeGet', model: () => new Net({ tied: true }), train: reading },
+  { name: 'safeGet, fp16', model: () => new Net(), train: reading, config: inFp16 },
+  { name: 'safeSet', model: () => new Net(), train: writing },
+  { name: 'safeSet, fp16', model: () => new Net(), train: writing, config: inFp16 },
+  { name: 'GatheredParameters', model: () => new Net(), train: gathering },
+  {
+    name: 'zero.Init',
+    model: () => zero.Init(() => new Net()),
+  },
+];
