@@ -34,6 +34,7 @@ import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
 import { cases as zeroShapes } from './zero/shapes.cases.js';
 import { cases as stages } from './zero/stages.cases.js';
+import { cases as wholeParameters } from './zero/whole-parameters.cases.js';
 
 export const allCases: readonly Case[] = [
   ...matrix,
@@ -65,6 +66,7 @@ export const allCases: readonly Case[] = [
   ...userBackward,
   ...tutorial,
   ...stages,
+  ...wholeParameters,
   ...zeroShapes,
   ...deviceCheckpoints,
   ...resumeOnRanks,

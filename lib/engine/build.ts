@@ -32,6 +32,7 @@ import { Engine, type EngineParts } from './engine.js';
 import { buildObservers } from './monitoring.js';
 import { StepControl } from './step-control.js';
 import { buildTimer } from './watching.js';
+import { requireWholeParameters } from './whole-parameters.js';
 
 /** What a caller of initialize() brings beside the configuration; each wins over what the file says. */
 export interface Clients {
@@ -70,6 +71,8 @@ export function buildEngine(
     device,
     shards: job?.worldSize,
   });
+  const { stage: zeroStage } = config.zero_optimization;
+  requireWholeParameters(optimizer, units, { stage: zeroStage, worldSize: job?.worldSize ?? 1 });
   const stage = buildStage(config, units, device, {
     group: job?.world ?? null,
     timer: clients.commTimer,

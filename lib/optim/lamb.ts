@@ -72,6 +72,10 @@ export class Lamb implements Optimizer<LambGroup> {
     return { trust_ratio: 1 };
   }
 
+  needsWholeParameters(): boolean {
+    return true;
+  }
+
   /** Throws DS_CONFIG for a range that holds part of a parameter: a norm needs all of it. */
   update(
     tensors: UpdateTensors,

@@ -87,6 +87,10 @@ export class Muon implements Optimizer<MuonGroup> {
     return this.usesMuon(group) ? { norm: 0 } : {};
   }
 
+  needsWholeParameters(group: number): boolean {
+    return this.usesMuon(group);
+  }
+
   /** Throws DS_CONFIG for a range of matrices that holds part of one. */
   update(
     tensors: UpdateTensors,

@@ -70,6 +70,8 @@ export interface Optimizer<Group extends ParamGroup = ParamGroup> {
   initialState(group: number): Readonly<Record<string, number>>;
   /** f32 scalars kept per parameter, which no checkpoint holds: names, and the value that each starts with. */
   initialScalars?(group: number): Readonly<Record<string, number>>;
+  /** Whether update() refuses a part of a parameter of this group. Default: it takes any range. */
+  needsWholeParameters?(group: number): boolean;
   /** Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is written anyway. */
   update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }

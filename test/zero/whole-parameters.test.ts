@@ -1,0 +1,5 @@
+// Runs the case of whole parameters on the CPU.
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './whole-parameters.cases.js';
+
+testOnCpu('whole parameters', cases);
