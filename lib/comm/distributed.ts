@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
 import { Job, SoloGroup, StoreServer, type Transport } from '../runtime/process-group.js';
+import { localDevice } from './local-device.js';
 import { ProcessGroup } from './process-group.js';
 
 export interface InitOptions {
@@ -23,7 +24,7 @@ export interface InitOptions {
   serveStore?: boolean;
   /** What carries collectives between CPUs. Default "tcp", which needs nothing installed. */
   transport?: Transport;
-  /** Default "auto": the GPU numbered localRank where there are GPUs, else the CPU. */
+  /** Default "auto": see localDevice(). */
   device?: string | Device;
 }
 
@@ -207,7 +208,7 @@ function resolve(options: InitOptions): Settings {
 
 function chooseDevice(wanted: string | Device, localRank: number): Device {
   if (wanted !== 'auto') return findDevice(wanted);
-  return probeGpus().deviceCount > 0 ? findDevice(`cuda:${localRank}`) : findDevice('cpu');
+  return findDevice(localDevice(localRank, probeGpus().deviceCount));
 }
 
 function whole(name: string, value: number | string, low: number, high: number): number {
