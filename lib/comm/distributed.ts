@@ -45,6 +45,11 @@ export class Distributed {
     return this.world.size;
   }
 
+  /** Milliseconds that joining, one collective, or one meeting of a save may take. */
+  get timeout(): number {
+    return this.network.timeout;
+  }
+
   /** The job's key-value store; null in a job of one rank. */
   get store(): Job | null {
     return this.network.job;
@@ -105,21 +110,21 @@ export function logSummary(): void {
 export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
   if (current) return current;
   const settings = resolve(options);
-  const { rank, worldSize, localRank, device, transport } = settings;
+  const { rank, worldSize, localRank, device, transport, timeout } = settings;
   const everyone = Array.from({ length: worldSize }, (_, i) => i);
   if (worldSize === 1) {
-    const network: Network = { job: null, server: null, device, transport };
+    const network: Network = { job: null, server: null, device, transport, timeout };
     const alone = await openGroup(network, 'world', everyone, 0);
     current = new Distributed(0, localRank, alone, network);
     return current;
   }
-  const { host, port, secret, timeout } = settings;
+  const { host, port, secret } = settings;
   const store = { host, port, secret };
   const server = settings.serve ? new StoreServer(store) : null;
   let job: Job | null = null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    const network = { job, server, device, transport };
+    const network = { job, server, device, transport, timeout };
     const world = await openGroup(network, 'world', everyone, rank);
     current = new Distributed(rank, localRank, world, network);
     return current;
@@ -147,6 +152,8 @@ interface Network {
   server: StoreServer | null;
   device: Device;
   transport: Transport;
+  /** Milliseconds. */
+  timeout: number;
 }
 
 async function openGroup(

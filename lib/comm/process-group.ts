@@ -24,6 +24,9 @@ export interface CollectiveOptions {
   label?: string;
 }
 
+/** Tickets count from 1; this one is over from the start. */
+const NO_TICKET = 0;
+
 /** A collective under way. Its memory belongs to it until wait(), synchronize() or done says it is over. */
 export class Work {
   constructor(
@@ -90,6 +93,11 @@ export class ProcessGroup {
 
   get size(): number {
     return this.ranks.length;
+  }
+
+  /** Throws the job's failure (DS_COMM) once there is one; it does not wait. */
+  check(): void {
+    this.tickets.done(NO_TICKET);
   }
 
   /** Combines `tensor` over all ranks, in place or into `output`. */

@@ -1,4 +1,5 @@
 // The ranks of a job as a checkpoint's world: they exchange JSON through the job's key-value store.
+import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
@@ -18,12 +19,16 @@ export interface StoreWorldOptions {
   name: string;
   /** Milliseconds until the other ranks must have come. */
   timeout: number;
+  /** Throws what made the job fail, once it has: then no rank is waited for any more. */
+  check: () => void;
 }
 
 /** The store's limit on one value is 4 MiB of bytes. */
 const CHUNK = 2 ** 20;
 /** Requests of one process wait for each other: none of them may wait for long. */
 const PATIENCE_MS = 50;
+/** A store that breaks down is often the echo of a rank's death, of which the job learns by itself. */
+const REASON_MS = 1000;
 
 /**
  * Collectives need no part in this: a save that runs beside training disturbs no order of theirs. Every rank makes the
@@ -46,18 +51,33 @@ export class StoreWorld implements CheckpointWorld {
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
     const round = this.round++;
-    await this.tell(round, { label, value });
-    const deadline = Date.now() + this.options.timeout;
-    const said: (JsonObject | null)[] = [];
-    for (let rank = 0; rank < this.size; ++rank) {
-      said.push(rank === this.rank ? { label, value } : await this.ask(round, rank, deadline));
-    }
+    const said = await this.meet(round, { label, value }).catch((error) => this.explain(error));
     const missing = said.flatMap((one, rank) => (one === null ? [rank] : []));
     if (missing.length > 0) throw absent(label, missing, this.options.timeout);
     const other = said.findIndex((one) => one?.label !== label);
     if (other >= 0) throw elsewhere(label, other, String(said[other]?.label));
-    await this.forget(round - 1);
+    await this.forget(round - 1).catch((error) => this.explain(error));
     return said.map((one) => one?.value as JsonValue);
+  }
+
+  /** What every rank says in this round, by rank; null where one did not come in time. */
+  private async meet(round: number, own: JsonObject): Promise<(JsonObject | null)[]> {
+    await this.tell(round, own);
+    const deadline = Date.now() + this.options.timeout;
+    const said: (JsonObject | null)[] = [];
+    for (let rank = 0; rank < this.size; ++rank) {
+      said.push(rank === this.rank ? own : await this.ask(round, rank, deadline));
+    }
+    return said;
+  }
+
+  /** Throws the job's failure where that is why the store does not answer, else `error`. */
+  private async explain(error: unknown): Promise<never> {
+    for (let waited = 0; waited < REASON_MS; waited += PATIENCE_MS) {
+      this.options.check();
+      await pause(PATIENCE_MS);
+    }
+    throw error;
   }
 
   private async tell(round: number, message: JsonObject): Promise<void> {
@@ -91,8 +111,9 @@ export class StoreWorld implements CheckpointWorld {
       } catch (error) {
         if (!(error instanceof DsError && error.got === 'no such key')) throw error;
       }
+      this.options.check();
       if (Date.now() >= deadline) return null;
-      await new Promise((resolve) => setTimeout(resolve, wait));
+      await pause(wait);
     }
   }
 

@@ -35,7 +35,8 @@ let reference: Engine;
 let job: Job;
 
 function worldOf({ name, place, timeout = 20_000 }: Command): StoreWorld {
-  return new StoreWorld(job, { rank: place.rank, size: place.size, name, timeout });
+  const { rank, size } = place;
+  return new StoreWorld(job, { rank, size, name, timeout, check: () => {} });
 }
 
 /** Saves this rank's part of the trained engine. */

@@ -45,7 +45,8 @@ function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointCon
 async function main(job: SaveJob): Promise<void> {
   const { store, rank, size, dir, tag, first } = job;
   const joined = await Job.join({ store, rank, worldSize: size, timeout: 20_000 });
-  const world = new StoreWorld(joined, { rank, size, name: `from ${first}`, timeout: 20_000 });
+  const options = { rank, size, name: `from ${first}`, timeout: 20_000, check: () => {} };
+  const world = new StoreWorld(joined, options);
   for (let n = first; ; ++n) {
     const content = contentOf(job, n);
     const target = { dir, tag: tag ?? `step${n}`, saveLatest: true };
