@@ -25,7 +25,22 @@ const broken: Snippet[] = snippetsOf(
   ].join('\n'),
   ['ts', 'js'],
 );
-const errors = checkSnippets([...code, ...broken]);
+const named = namedInGuide();
+const errors = checkSnippets([...code, ...broken, named]);
+
+/** What the guide's tables name on our side, as values that must exist. */
+function namedInGuide(): Snippet {
+  const page = 'docs/coming-from-deepspeed.md';
+  const ours = readPage(page).matchAll(/^\| [^|]*\| ([^|]*)\|/gm);
+  const name = /\b(?:engine|optim|data|comm|checkpointing|zero|nn|job)\.[\w.]*\w/g;
+  const names = new Set(Array.from(ours, ([, cell = '']) => cell.match(name) ?? []).flat());
+  const given = [
+    "import { checkpointing, comm, data, type Engine, nn, optim, zero } from '@ds/native';",
+    'declare const engine: Engine;',
+    'declare const job: comm.Distributed;\n',
+  ].join('\n');
+  return { page, line: 1, language: 'ts', given, code: [...names].join(';\n') };
+}
 
 test('the documentation has code', () => {
   expect(new Set(code.map(({ page }) => page))).toContain('README.md');
@@ -36,6 +51,13 @@ test.each(code.map((snippet) => [`${snippet.page}:${snippet.line}`, snippet] as 
   '%s compiles',
   (_, snippet) => expect(errors.get(snippet)).toEqual([]),
 );
+
+test('what the tables of the guide name is there', () => {
+  expect(named.code.split('\n').length).toBeGreaterThan(30);
+  const types = ['LrSchedule', 'Optimizer'].map((name) => `Property '${name}' does not exist`);
+  const missing = errors.get(named)?.filter((error) => !types.some((type) => error.includes(type)));
+  expect(missing).toEqual([]);
+});
 
 test('errors are found, at their line', () => {
   const [first, second] = broken.map((snippet) => errors.get(snippet));
