@@ -542,10 +542,13 @@ export type SchedulerConfig =
 
 /** From a minimum to a maximum rate, then constant. */
 export interface WarmupParams {
-  /** Rate before the first update. Default 0. */
-  warmup_min_lr?: number | 'auto';
-  /** Rate after the warm-up; null takes the optimizer's. Default null. */
-  warmup_max_lr?: number | null | 'auto';
+  /** Rate before the first update; a list has one for each parameter group. Default 0. */
+  warmup_min_lr?: number | number[] | 'auto';
+  /**
+   * Rate after the warm-up; null takes the optimizer's; a list has one for each parameter group.
+   * Default null.
+   */
+  warmup_max_lr?: number | number[] | null | 'auto';
   /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
   /** Shape of the climb. Default "log". */
@@ -556,10 +559,10 @@ export interface WarmupParams {
 export interface WarmupDecayParams {
   /** Updates of the whole run, warm-up included. */
   total_num_steps: number | 'auto';
-  /** Rate before the first update. Default 0. */
-  warmup_min_lr?: number | 'auto';
-  /** Rate after the warm-up. Default 0.001. */
-  warmup_max_lr?: number | 'auto';
+  /** Rate before the first update; a list has one for each parameter group. Default 0. */
+  warmup_min_lr?: number | number[] | 'auto';
+  /** Rate after the warm-up; a list has one for each parameter group. Default 0.001. */
+  warmup_max_lr?: number | number[] | 'auto';
   /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
   /** Shape of the climb. Default "log". */
@@ -582,10 +585,10 @@ export interface WarmupCosineParams {
 
 /** Rate up and down once, momentum down and up; then both decay. */
 export interface OneCycleParams {
-  /** Rate at both ends of the cycle. */
-  cycle_min_lr: number;
-  /** Rate at the peak of the cycle. */
-  cycle_max_lr: number;
+  /** Rate at both ends of the cycle; a list has one for each parameter group. */
+  cycle_min_lr: number | number[];
+  /** Rate at the peak of the cycle; a list has one for each parameter group. */
+  cycle_max_lr: number | number[];
   /** The rate is divided by 1 + this per decay_step_size updates after the cycle. Default 0. */
   decay_lr_rate?: number;
   /** Updates of the climb. Default 2000. */
@@ -610,8 +613,8 @@ export interface OneCycleParams {
 
 /** A rate that only grows, to find the largest one that still trains. */
 export interface LrRangeTestParams {
-  /** Rate of the first update. Default 0.001. */
-  lr_range_test_min_lr?: number;
+  /** Rate of the first update; a list has one for each parameter group. Default 0.001. */
+  lr_range_test_min_lr?: number | number[];
   /** Updates of one interval. Default 2000. */
   lr_range_test_step_size?: number;
   /** Share of the first rate that one interval adds. Default 1. */
@@ -672,8 +675,8 @@ export interface PlateauParams {
   threshold_mode?: 'rel' | 'abs';
   /** Observations after a reduction that do not count. Default 0. */
   cooldown?: number;
-  /** The rate is never lowered below this. Default 0. */
-  min_lr?: number;
+  /** The rate is never lowered below this; a list has one for each parameter group. Default 0. */
+  min_lr?: number | number[];
   /** A reduction by no more than this is not made. Default 1e-8. */
   eps?: number;
 }
@@ -2039,10 +2042,12 @@ export type ResolvedScheduler =
 
 /** From a minimum to a maximum rate, then constant. */
 export interface ResolvedWarmupParams {
-  /** Rate before the first update. */
-  readonly warmup_min_lr: number;
-  /** Rate after the warm-up; null takes the optimizer's. */
-  readonly warmup_max_lr: number | null;
+  /** Rate before the first update; a list has one for each parameter group. */
+  readonly warmup_min_lr: number | readonly number[];
+  /**
+   * Rate after the warm-up; null takes the optimizer's; a list has one for each parameter group.
+   */
+  readonly warmup_max_lr: number | readonly number[] | null;
   /** Updates of the warm-up; fewer than 2 count as 2. */
   readonly warmup_num_steps: number;
   /** Shape of the climb. */
@@ -2053,10 +2058,10 @@ export interface ResolvedWarmupParams {
 export interface ResolvedWarmupDecayParams {
   /** Updates of the whole run, warm-up included. */
   readonly total_num_steps: number;
-  /** Rate before the first update. */
-  readonly warmup_min_lr: number;
-  /** Rate after the warm-up. */
-  readonly warmup_max_lr: number;
+  /** Rate before the first update; a list has one for each parameter group. */
+  readonly warmup_min_lr: number | readonly number[];
+  /** Rate after the warm-up; a list has one for each parameter group. */
+  readonly warmup_max_lr: number | readonly number[];
   /** Updates of the warm-up; fewer than 2 count as 2. */
   readonly warmup_num_steps: number;
   /** Shape of the climb. */
@@ -2079,10 +2084,10 @@ export interface ResolvedWarmupCosineParams {
 
 /** Rate up and down once, momentum down and up; then both decay. */
 export interface ResolvedOneCycleParams {
-  /** Rate at both ends of the cycle. */
-  readonly cycle_min_lr: number;
-  /** Rate at the peak of the cycle. */
-  readonly cycle_max_lr: number;
+  /** Rate at both ends of the cycle; a list has one for each parameter group. */
+  readonly cycle_min_lr: number | readonly number[];
+  /** Rate at the peak of the cycle; a list has one for each parameter group. */
+  readonly cycle_max_lr: number | readonly number[];
   /** The rate is divided by 1 + this per decay_step_size updates after the cycle. */
   readonly decay_lr_rate: number;
   /** Updates of the climb. */
@@ -2107,8 +2112,8 @@ export interface ResolvedOneCycleParams {
 
 /** A rate that only grows, to find the largest one that still trains. */
 export interface ResolvedLrRangeTestParams {
-  /** Rate of the first update. */
-  readonly lr_range_test_min_lr: number;
+  /** Rate of the first update; a list has one for each parameter group. */
+  readonly lr_range_test_min_lr: number | readonly number[];
   /** Updates of one interval. */
   readonly lr_range_test_step_size: number;
   /** Share of the first rate that one interval adds. */
@@ -2169,8 +2174,8 @@ export interface ResolvedPlateauParams {
   readonly threshold_mode: 'rel' | 'abs';
   /** Observations after a reduction that do not count. */
   readonly cooldown: number;
-  /** The rate is never lowered below this. */
-  readonly min_lr: number;
+  /** The rate is never lowered below this; a list has one for each parameter group. */
+  readonly min_lr: number | readonly number[];
   /** A reduction by no more than this is not made. */
   readonly eps: number;
 }

@@ -1,5 +1,6 @@
 // The scheduler section of a configuration to the schedule it names.
 import type { ResolvedScheduler } from '../../types/config.js';
+import { DsError } from '../errors.js';
 import { ConstantLr } from '../optim/constant.js';
 import { CosineAnnealingLr } from '../optim/cosine-annealing.js';
 import { ExponentialLr } from '../optim/exponential.js';
@@ -15,23 +16,50 @@ import { WarmupLr } from '../optim/warmup.js';
 import { WarmupCosineLr } from '../optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../optim/warmup-decay.js';
 
-/** The parameters of each type of schedule. */
-type Params = { [S in ResolvedScheduler as S['type']]: S['params'] };
+/** Parameters without lists of one value per group. */
+type OfGroup<P> = { [Key in keyof P]: Exclude<P[Key], readonly number[]> };
+
+/** The parameters of each type of schedule, for one group. */
+type Params = { [S in ResolvedScheduler as S['type']]: OfGroup<S['params']> };
+
+/** A scheduler section for one group. */
+type GroupScheduler = {
+  [Type in keyof Params]: { type: Type; params: Params[Type] };
+}[keyof Params];
 
 /** Makes a schedule for an optimizer whose rate is `baseLr`. */
 type Builder<Type extends keyof Params> = (params: Params[Type], baseLr: number) => LrSchedule;
 
-/** A schedule of the type that `scheduler` names for each group of the optimizer; none without one. */
+/**
+ * A schedule of the type that `scheduler` names for each group of the optimizer; none without one. Throws DS_CONFIG for
+ * a list of values that has not one for each group.
+ */
 export function buildSchedules(
   scheduler: ResolvedScheduler | null,
   groups: readonly ParamGroup[],
 ): ScheduleSet {
-  return new ScheduleSet(scheduler ? groups.map(({ lr }) => buildSchedule(scheduler, lr)) : []);
+  if (!scheduler) return new ScheduleSet([]);
+  const { length } = groups;
+  const schedules = groups.map(({ lr }, group) => build(ofGroup(scheduler, group, length), lr));
+  return new ScheduleSet(schedules);
 }
 
-/** The schedule that a configuration names, for a group whose rate is `baseLr`. */
-export function buildSchedule(scheduler: ResolvedScheduler, baseLr: number): LrSchedule {
-  return build(scheduler, baseLr);
+function ofGroup({ type, params }: ResolvedScheduler, group: number, groups: number) {
+  const own = Object.entries(params).map(([key, value]) => {
+    if (Array.isArray(value) && value.length !== groups) throw wrongLength(key, value, groups);
+    return [key, Array.isArray(value) ? value[group] : value];
+  });
+  return { type, params: Object.fromEntries(own) } as GroupScheduler;
+}
+
+function wrongLength(key: string, values: readonly unknown[], groups: number): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: `scheduler.params.${key}`,
+    expected: `a number, or one for each parameter group: ${groups}`,
+    got: `${values.length}: ${JSON.stringify(values)}`,
+    hint: 'Write one number for all groups, or as many as the optimizer has groups.',
+  });
 }
 
 function build<Type extends keyof Params>(

@@ -61,6 +61,7 @@ export function buildEngine(
 ): Engine {
   checkpointing.configureFromSection(config.activation_checkpointing);
   const optimizer = findOptimizer(module, config, clients);
+  const schedules = findSchedules(config, optimizer, clients);
   const job = clients.distributed ?? null;
   const isFirst = !job || job.rank === 0;
   const observers = isFirst ? buildObservers(config, clients.monitors ?? []) : [];
@@ -94,7 +95,7 @@ export function buildEngine(
     placement,
     optimizer,
     control,
-    schedules: findSchedules(config, optimizer, clients),
+    schedules,
     scaler: buildScaler(config),
     batch: {
       train: config.train_batch_size,

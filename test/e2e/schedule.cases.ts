@@ -1,6 +1,6 @@
 // The engine under a schedule: OneCycle drives rate and betas of every update, skipped ones aside.
 import assert from 'node:assert/strict';
-import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
+import { type DsConfig, type DsError, type Engine, initialize, type nn } from '../../lib/index.js';
 import { OneCycle } from '../../lib/optim/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
@@ -71,7 +71,83 @@ async function skippedStepsDoNotAdvance(device: Device): Promise<void> {
   engine.destroy();
 }
 
+/** A schedule in which every rate is a list of two, and the first and the last rate of each group. */
+const LISTS: { scheduler: NonNullable<DsConfig['scheduler']>; rates: [number[], number[]] }[] = [
+  {
+    scheduler: {
+      type: 'WarmupLR',
+      params: {
+        warmup_min_lr: [0.1, 0.2],
+        warmup_max_lr: [0.3, 0.6],
+        warmup_num_steps: 2,
+        warmup_type: 'linear',
+      },
+    },
+    rates: [
+      [0.1, 0.2],
+      [0.3, 0.6],
+    ],
+  },
+  {
+    scheduler: {
+      type: 'OneCycle',
+      params: { cycle_min_lr: [0.1, 0.2], cycle_max_lr: [0.4, 0.5], cycle_first_step_size: 4 },
+    },
+    rates: [
+      [0.1, 0.2],
+      [0.4, 0.5],
+    ],
+  },
+  {
+    scheduler: {
+      type: 'LRRangeTest',
+      params: { lr_range_test_min_lr: [0.1, 0.2], lr_range_test_step_size: 4 },
+    },
+    rates: [
+      [0.1, 0.2],
+      [0.2, 0.4],
+    ],
+  },
+];
+
+/** An engine over two groups: the first parameter, and the rest. */
+async function groupedEngine(device: Device, scheduler: DsConfig['scheduler']): Promise<Engine> {
+  const model = tinyModel();
+  const [first, ...rest] = model.parameters();
+  const modelParameters = [{ params: [first as nn.Parameter] }, { params: rest }];
+  const config = { ...tinyConfig({ precision: 'fp32', offload: false }), scheduler };
+  return (await initialize({ model, config, device, modelParameters })).engine;
+}
+
+async function listsPerGroup(device: Device): Promise<void> {
+  for (const { scheduler, rates } of LISTS) {
+    const engine = await groupedEngine(device, scheduler);
+    const { schedules } = engine.parts.schedules;
+    rates.forEach((expected, i) => {
+      const steps = i * 4;
+      schedules.forEach((schedule, group) => {
+        const difference = schedule.lr(steps) - (expected[group] as number);
+        assert.ok(Math.abs(difference) < 1e-12, `${scheduler.type} ${group} at ${steps}`);
+      });
+    });
+    engine.destroy();
+  }
+}
+
+async function listOfAnotherLength(device: Device): Promise<void> {
+  const params = { warmup_max_lr: [0.1, 0.2, 0.3] };
+  await assert.rejects(groupedEngine(device, { type: 'WarmupLR', params }), (error: DsError) => {
+    const { code, op, expected, got } = error;
+    assert.deepEqual([code, op], ['DS_CONFIG', 'scheduler.params.warmup_max_lr']);
+    assert.match(expected, /each parameter group: 2$/);
+    assert.match(got, /^3: \[0\.1,0\.2,0\.3\]$/);
+    return true;
+  });
+}
+
 export const cases: Case[] = [
+  { name: 'lists of rates: one for each parameter group', run: listsPerGroup },
+  { name: 'a list of another length is refused at initialize', run: listOfAnotherLength },
   { name: 'OneCycle drives rate and betas of every update', run: drivesTheGroups },
   { name: 'the scheduled momentum reaches the weights', run: momentumReachesTheUpdate },
   { name: 'skipped updates do not advance OneCycle', run: skippedStepsDoNotAdvance },

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type DsConfig, resolveConfig } from '../../../lib/config/index.js';
-import { buildSchedule } from '../../../lib/engine/build-schedule.js';
+import { buildSchedules } from '../../../lib/engine/build-schedule.js';
 import { ReduceLrOnPlateau } from '../../../lib/optim/reduce-on-plateau.js';
 import type { LrSchedule } from '../../../lib/optim/schedule.js';
 import type { ResolvedScheduler } from '../../../types/config.js';
@@ -37,7 +37,9 @@ const BETAS = [0.6, 0.7] as const;
 function scheduleOf(scheduler: Case['scheduler']): LrSchedule {
   const config: DsConfig = { train_micro_batch_size_per_gpu: 1, scheduler };
   const resolved = resolveConfig(config, { worldSize: 1 });
-  return buildSchedule(resolved.scheduler as ResolvedScheduler, golden.learningRate);
+  const group = { params: [], lr: golden.learningRate, weightDecay: 0 };
+  const { schedules } = buildSchedules(resolved.scheduler as ResolvedScheduler, [group]);
+  return schedules[0] as LrSchedule;
 }
 
 /** The metric of the recording: a falling trend with noise, and NaN now and then. */
