@@ -16,13 +16,16 @@ type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
 const warmUp = 4;
 
-function zeroSection({ stage, offload, deferred, overlap }: Options): ZeroConfig {
+function zeroSection(options: Options): ZeroConfig {
+  const { stage, offload, deferred, overlap } = options;
   return {
     stage: Number(stage ?? (offload ? 2 : 0)) as 0 | 1 | 2 | 3,
     overlap_comm: overlap === undefined ? null : overlap === 'true',
     ...(offload
       ? { offload_optimizer: { device: 'cpu', super_offload: deferred ? false : null } }
       : {}),
+    ...(options['offload-param'] ? { offload_param: { device: 'cpu' } } : {}),
+    ...(options.live ? { stage3_max_live_parameters: Number(options.live) } : {}),
   };
 }
 
@@ -35,7 +38,7 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
  * next step counts, work left over does not.
  * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--precision bf16] [--steps 10] [--cap GiB]
  * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
- * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--overlap true|false] [--comm-times]
+ * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times]
  * Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {

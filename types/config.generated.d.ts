@@ -747,10 +747,7 @@ export interface ZeroConfig {
   stage?: 0 | 1 | 2 | 3;
   /** Keeps master weights and moments in host memory and updates them there. */
   offload_optimizer?: OffloadOptimizerConfig | null;
-  /**
-   * Keeps weights of stage 3 in host memory between uses. No effect: weights are offloaded at stage
-   * 3 only.
-   */
+  /** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
   offload_param?: OffloadParamConfig | null;
   /**
    * Copies gradients into one buffer as backward makes them. Default true. No effect: gradients
@@ -1013,20 +1010,23 @@ export interface OffloadOptimizerConfig {
   cpuadam_cores_perc?: number;
 }
 
-/**
- * Keeps weights of stage 3 in host memory between uses. No effect: weights are offloaded at stage 3
- * only.
- */
+/** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
 export interface OffloadParamConfig {
-  /** Where weights live between uses. Default "none". */
-  device?: 'none' | 'cpu' | 'nvme';
-  /** Folder of weights on NVMe. Default null. */
+  /**
+   * Where weights live between uses; cpu needs offload_optimizer on the cpu too. Default "none".
+   * "nvme" is not supported yet: weights do not live on NVMe.
+   */
+  device?: 'none' | 'cpu';
+  /** Folder of weights on NVMe. Default null. No effect: weights do not live on NVMe. */
   nvme_path?: string | null;
-  /** Buffers for weights that come from NVMe. Default 5. */
+  /** Buffers for weights that come from NVMe. Default 5. No effect: weights do not live on NVMe. */
   buffer_count?: number;
-  /** Elements of one such buffer. Default 1e8. */
+  /** Elements of one such buffer. Default 1e8. No effect: weights do not live on NVMe. */
   buffer_size?: number;
-  /** Elements that stay in host memory when weights are on NVMe. Default 1e9. */
+  /**
+   * Elements that stay in host memory when weights are on NVMe. Default 1e9. No effect: weights do
+   * not live on NVMe.
+   */
   max_in_cpu?: number;
   /** Page-locked memory. Default true. */
   pin_memory?: boolean;
@@ -2235,10 +2235,7 @@ export interface ResolvedZero {
   readonly stage: 0 | 1 | 2 | 3;
   /** Keeps master weights and moments in host memory and updates them there. */
   readonly offload_optimizer: ResolvedOffloadOptimizer;
-  /**
-   * Keeps weights of stage 3 in host memory between uses. No effect: weights are offloaded at stage
-   * 3 only.
-   */
+  /** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
   readonly offload_param: ResolvedOffloadParam;
   /**
    * Copies gradients into one buffer as backward makes them. No effect: gradients always lie in
@@ -2439,20 +2436,23 @@ export interface ResolvedOffloadOptimizer {
   readonly cpuadam_cores_perc: number;
 }
 
-/**
- * Keeps weights of stage 3 in host memory between uses. No effect: weights are offloaded at stage 3
- * only.
- */
+/** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
 export interface ResolvedOffloadParam {
-  /** Where weights live between uses. */
-  readonly device: 'none' | 'cpu' | 'nvme';
-  /** Folder of weights on NVMe. */
+  /**
+   * Where weights live between uses; cpu needs offload_optimizer on the cpu too. "nvme" is not
+   * supported yet: weights do not live on NVMe.
+   */
+  readonly device: 'none' | 'cpu';
+  /** Folder of weights on NVMe. No effect: weights do not live on NVMe. */
   readonly nvme_path: string | null;
-  /** Buffers for weights that come from NVMe. */
+  /** Buffers for weights that come from NVMe. No effect: weights do not live on NVMe. */
   readonly buffer_count: number;
-  /** Elements of one such buffer. */
+  /** Elements of one such buffer. No effect: weights do not live on NVMe. */
   readonly buffer_size: number;
-  /** Elements that stay in host memory when weights are on NVMe. */
+  /**
+   * Elements that stay in host memory when weights are on NVMe. No effect: weights do not live on
+   * NVMe.
+   */
   readonly max_in_cpu: number;
   /** Page-locked memory. */
   readonly pin_memory: boolean;

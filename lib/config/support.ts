@@ -12,6 +12,7 @@ import { declared, isSection, resolveSchema, type Schema, typesOf } from './sche
  */
 export function judgeSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
+  const holdsAll = worldSize === 1 && !(stage === 3 && offloadsWeights(draft));
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const idle = isOff(value, schema) || isDefault(value, schema);
@@ -29,8 +30,10 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
       if (isOff(value, schema) && typesOf(schema).includes('object')) delete section[key];
       return false;
     }
-    const moot = worldSize === 1 ? schema.dsNoEffectAlone : mootAt(stage, schema);
+    const alone = holdsAll ? schema.dsNoEffectAlone : undefined;
+    const moot = alone ?? mootAt(stage, schema);
     if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
+    if (moot && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
     const reason = reasons.get(String(value));
     if (reason) {
@@ -44,6 +47,12 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
 /** The stage that the configuration asks for, unchecked. */
 function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
   return isSection(zero) ? (zero.stage ?? 0) : 0;
+}
+
+/** Whether weights come to the device when they are used, on one rank too. */
+function offloadsWeights({ value: { zero_optimization: zero } }: Draft): boolean {
+  const home = isSection(zero) ? zero.offload_param : null;
+  return isSection(home) && home.device === 'cpu';
 }
 
 /** Why a key does nothing at `stage`; undefined where it acts, or where `stage` is no stage. */

@@ -34,14 +34,25 @@ const partialOffloadNeedsStage3: Rule = ({ zero_optimization: { stage, offload_o
       }
     : null;
 
-/** Weights are offloaded at stage 3, which is not there yet; below it the section has no effect. */
-const weightsStayOnDevice: Rule = ({ zero_optimization: { stage, offload_param } }) =>
-  stage === 3 && offload_param.device !== 'none'
+/** Offloaded weights are written where they live, by an update that runs there. */
+const offloadedWeightsNeedOptimizer: Rule = ({ zero_optimization: zero }) =>
+  zero.stage === 3 && zero.offload_param.device === 'cpu' && zero.offload_optimizer.device !== 'cpu'
     ? {
-        path: ['zero_optimization', 'offload_param', 'device'],
-        expected: '"none"',
-        got: JSON.stringify(offload_param.device),
-        hint: 'Offloading weights is not supported yet: set it to "none" or leave the section out.',
+        path: ['zero_optimization', 'offload_optimizer', 'device'],
+        expected: '"cpu" together with offload_param.device "cpu"',
+        got: JSON.stringify(zero.offload_optimizer.device),
+        hint: 'Set offload_optimizer.device to "cpu", or offload_param.device to "none".',
+      }
+    : null;
+
+/** Offloaded weights are gathered after their update: there is nothing to try out. */
+const offloadedWeightsWait: Rule = ({ zero_optimization: zero }) =>
+  zero.stage === 3 && zero.offload_param.device === 'cpu' && zero.offload_optimizer.super_offload
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
+        expected: 'false or null with offload_param.device "cpu"',
+        got: 'true',
+        hint: 'Leave super_offload out.',
       }
     : null;
 
@@ -116,7 +127,8 @@ export const zeroRules: readonly Rule[] = [
   offloadNeedsStage,
   overlapNeedsOffload,
   partialOffloadNeedsStage3,
-  weightsStayOnDevice,
+  offloadedWeightsNeedOptimizer,
+  offloadedWeightsWait,
   gatherBucketIsEven,
   scatterScalesAfterwards,
   stage3Averages,

@@ -1,11 +1,14 @@
 // From the configuration to the ZeRO stage: the only place that knows their numbers.
 import type { ResolvedConfig } from '../../types/config.js';
+import { ProcessGroup } from '../comm/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { SoloGroup } from '../runtime/process-group.js';
 import type { Collectives } from '../zero/collectives.js';
 import { type CommTimer, untimedComm } from '../zero/comm-timer.js';
 import { Exchange } from '../zero/exchange.js';
 import { GatheredWeights } from '../zero/gathered-weights.js';
+import { onDevice, onHost } from '../zero/shard-home.js';
 import { SingleRank } from '../zero/single-rank.js';
 import type { Stage } from '../zero/stage.js';
 import { type GradientParts, Stage0 } from '../zero/stage0.js';
@@ -24,15 +27,17 @@ export interface StageOptions {
   timer?: CommTimer;
 }
 
-/** The stage of `units` over the ranks of a group; one rank moves nothing at any stage. */
+/** The stage of `units` over the ranks of a group; one rank moves nothing, unless its weights are offloaded. */
 export function buildStage(
   config: ResolvedConfig,
   units: readonly Unit[],
   device: Device,
-  { group, timer = untimedComm }: StageOptions,
+  { group: ranks, timer = untimedComm }: StageOptions,
 ): Stage {
-  if (!group || group.size === 1) return new SingleRank(units);
   const { zero_optimization: zero } = config;
+  const alone = !ranks || ranks.size === 1;
+  if (alone && !offloadsWeights(config)) return new SingleRank(units);
+  const group = ranks ?? aloneOn(device);
   const overlap = zero.overlap_comm ?? zero.stage === 3;
   const gradients: GradientParts = {
     group,
@@ -48,6 +53,7 @@ export function buildStage(
       maxReuseDistance: zero.stage3_max_reuse_distance,
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
+      home: offloadsWeights(config) ? onHost : onDevice,
       overlap,
       timer,
     });
@@ -60,6 +66,16 @@ export function buildStage(
   });
   const parts = { ...gradients, weights };
   return zero.stage === 1 ? new Stage1(units, parts) : new Stage2(units, parts);
+}
+
+/** Whether weights live in host memory and come to the device unit by unit. */
+export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): boolean {
+  return zero.stage === 3 && zero.offload_param.device === 'cpu';
+}
+
+/** A group of this rank alone, whose collectives are copies. */
+function aloneOn(device: Device): Collectives {
+  return new ProcessGroup('alone', [0], 0, device, new SoloGroup());
 }
 
 const dtypes: Record<'fp16' | 'bf16' | 'fp32', DType> = { fp16: 'f16', bf16: 'bf16', fp32: 'f32' };

@@ -16,6 +16,7 @@ import { checkpointing, type Tensor } from '../tensor/index.js';
 import { adoptModel } from '../zero/adopt.js';
 import type { CommTimer } from '../zero/comm-timer.js';
 import { OffloadPlacement } from '../zero/offload.js';
+import { OffloadWeightsPlacement } from '../zero/offload-weights.js';
 import type { Placement } from '../zero/placement.js';
 import { ResidentPlacement } from '../zero/resident.js';
 import { SpeculativeOffload } from '../zero/speculative-offload.js';
@@ -25,7 +26,7 @@ import { managed, unmanaged } from './accumulation.js';
 import { buildCommsLogger } from './build-comms-logger.js';
 import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
-import { buildStage } from './build-stage.js';
+import { buildStage, offloadsWeights } from './build-stage.js';
 import { checkpointWorld } from './checkpoint-world.js';
 import { describeState } from './dump-state.js';
 import { Engine, type EngineParts } from './engine.js';
@@ -219,6 +220,7 @@ function foreign(group: number, { shape }: Tensor): DsError {
 function buildPlacement(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
   const { device: home, super_offload: wanted } = config.zero_optimization.offload_optimizer;
   if (home !== 'cpu') return new ResidentPlacement(optimizer);
+  if (offloadsWeights(config)) return new OffloadWeightsPlacement(device, optimizer);
   const able = canSpeculate(optimizer);
   if (!(wanted ?? (able && device.kind !== 'cpu'))) return new OffloadPlacement(device, optimizer);
   if (able) return new SpeculativeOffload(device, optimizer);

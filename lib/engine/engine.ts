@@ -376,7 +376,7 @@ export class Engine {
     await Promise.all(this.parts.observers.map((observer) => observer.flush?.()));
   }
 
-  /** Frees everything the engine owns. The model's parameters are gone with it. */
+  /** Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several ranks: nothing). */
   destroy(): void {
     this.parts.placement.synchronize();
     this.checkpointer.close();

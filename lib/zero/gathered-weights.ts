@@ -1,10 +1,12 @@
 // Weights that every rank holds a shard of: gathered in place when a unit is used, fetched ahead, let go after.
 import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives, Work } from './collectives.js';
 import type { CommTimer } from './comm-timer.js';
 import type { Partition } from './partition.js';
+import type { ShardHome } from './shard-home.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
 
@@ -20,6 +22,8 @@ export interface GatherOptions {
   persistenceThreshold: number;
   /** ... have no more elements than this (stage3_model_persistence_threshold). */
   modelPersistenceThreshold: number;
+  /** Where the shards live. */
+  home: ShardHome;
   /** Gathers run on a stream of their own. */
   overlap: boolean;
   timer: CommTimer;
@@ -95,6 +99,19 @@ export class GatheredWeights {
     this.drop(unit);
   }
 
+  /** Later compute work comes after every gather so far: no shard is being read. */
+  settle(): void {
+    for (const weights of this.gathered.values()) {
+      weights.work?.wait(this.device.compute);
+      weights.work = null;
+    }
+  }
+
+  /** Memory for a shard; the caller releases it. */
+  allocate(numel: number, dtype: DType): Tensor {
+    return this.options.home.allocate(numel, dtype, this.device);
+  }
+
   /** The shard changes in the order of `stream`: gathered weights are stale. */
   publish({ unit }: Partition, stream: Stream): void {
     this.trace.restart();
@@ -128,7 +145,7 @@ export class GatheredWeights {
     if (updated) this.stream.wait(updated);
     const at = { stream: this.stream, label: `weights of ${unit.name}` };
     const work = this.options.timer.collective(this.stream, () =>
-      this.group.allGather(flat, weights, at),
+      this.options.home.gather(this.group, flat, weights, at),
     );
     const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);

@@ -5,7 +5,7 @@ import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Piece } from './layout.js';
+import type { Piece, Range } from './layout.js';
 import type { Partition } from './partition.js';
 import { copyFlat, pinned, pinnedFilled, uploadRounded } from './pinned.js';
 import type { Placement, Published, UpdatePlan } from './placement.js';
@@ -19,7 +19,7 @@ import {
 import { sliceFlat } from './unit.js';
 
 /** A partition's host side. `grad` receives the gradient and is then overwritten by the updated weights. */
-interface HostPart {
+export interface HostPart {
   master: Tensor;
   grad: Tensor;
   ranges: readonly RangeState[];
@@ -42,7 +42,7 @@ interface HostPart {
 export class OffloadPlacement implements Placement {
   private readonly parts = new Map<Partition, HostPart>();
   private readonly d2h: Stream;
-  private readonly host: Stream;
+  protected readonly host: Stream;
   private readonly h2d: Stream;
   private readonly kernels: UpdateKernels;
   private readonly control: Tensor;
@@ -101,27 +101,18 @@ export class OffloadPlacement implements Placement {
     this.host.wait(this.updated.record(this.d2h));
     for (const [partition, host] of this.parts) {
       this.host.wait(host.arrived);
-      for (const range of host.ranges) this.updateRange(host, range, plan);
-      this.upload(partition, host);
-      published(partition, this.h2d);
+      for (const range of host.ranges) this.updateRange(partition, host, range, plan);
+      published(partition, this.deliver(partition, host));
     }
   }
 
-  private updateRange(
-    { master, grad }: HostPart,
-    { range, ...kept }: RangeState,
-    plan: UpdatePlan,
-  ): void {
-    const { group, places } = range;
-    const part = sliceFlat(grad, range);
-    const parts = { master: sliceFlat(master, range), grad: part };
-    const weight = grad.dtype === 'f32' ? null : part;
-    const tensors = { group, places, ...kept, control: this.control, weight, ...parts };
-    plan.apply(tensors, this.kernels);
-    for (const slice of Object.values(parts)) slice.release();
+  /** What an update of `range` writes the weights to; null where the master is what will be read. */
+  protected weightOf(_partition: Partition, { grad }: HostPart, range: Range): Tensor | null {
+    return grad.dtype === 'f32' ? null : sliceFlat(grad, range);
   }
 
-  private upload(partition: Partition, host: HostPart): void {
+  /** The weights were updated in the order of the host stream: brings them to the device. Returns in whose order. */
+  protected deliver(partition: Partition, host: HostPart): Stream {
     this.h2d.wait(this.updated.record(this.host));
     const { weights, numel } = partition;
     const all = { offset: 0, numel };
@@ -129,6 +120,24 @@ export class OffloadPlacement implements Placement {
     copyFlat(weights, all, source, all, this.h2d);
     host.uploaded.record(this.h2d);
     host.pending = true;
+    return this.h2d;
+  }
+
+  private updateRange(
+    partition: Partition,
+    host: HostPart,
+    { range, ...kept }: RangeState,
+    plan: UpdatePlan,
+  ): void {
+    const { group, places } = range;
+    const parts = {
+      master: sliceFlat(host.master, range),
+      grad: sliceFlat(host.grad, range),
+      weight: this.weightOf(partition, host, range),
+    };
+    const { control } = this;
+    plan.apply({ group, places, ...kept, control, ...parts }, this.kernels);
+    for (const slice of Object.values(parts)) slice?.release();
   }
 
   awaitWeights(partition: Partition): void {
@@ -181,7 +190,7 @@ export class OffloadPlacement implements Placement {
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
   }
 
-  private hostOf(partition: Partition): HostPart {
+  protected hostOf(partition: Partition): HostPart {
     return this.parts.get(partition) as HostPart;
   }
 }

@@ -3,13 +3,12 @@
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
+import type { GradientFlow } from './local-gradients.js';
 import type { Partition } from './partition.js';
 import type { GradientParts } from './stage0.js';
 
-type OnReduced = (partition: Partition, stream: Stream) => void;
-
 /** `partition.grad` holds the sum of the micro-batches so far. */
-export class ShardedGradients {
+export class ShardedGradients implements GradientFlow {
   constructor(private readonly parts: GradientParts) {}
 
   /** Reduces the unit's full gradient and frees it. */
@@ -32,7 +31,7 @@ export class ShardedGradients {
   }
 
   /** Calls `onReduced` once the gradients of the step are complete: transfers are done in their order. */
-  settle(partition: Partition, onReduced: OnReduced | null): void {
+  settle(partition: Partition, onReduced: Parameters<GradientFlow['settle']>[1]): void {
     this.parts.gradients.add({
       numel: 0,
       start: () => ({ wait() {} }),

@@ -1,4 +1,5 @@
 // The stage of a world of one: every partition is its whole unit, and nothing moves.
+import { localGradients } from './local-gradients.js';
 import { Partition } from './partition.js';
 import type { Stage } from './stage.js';
 import type { Unit } from './unit.js';
@@ -34,10 +35,7 @@ export class SingleRank implements Stage {
   reduce(): void {}
 
   settle(unit: Unit): void {
-    const partition = this.partitionOf.get(unit) as Partition;
-    partition.grad = unit.takeGrad();
-    partition.ready.record(unit.device.compute);
-    this.onReduced?.(partition, unit.device.compute);
+    localGradients.settle(this.partitionOf.get(unit) as Partition, this.onReduced);
   }
 
   flush(): void {}

@@ -1,9 +1,10 @@
 // ZeRO stage 3: weights are sharded too; a unit's are gathered where it is used, its gradient leaves as in stage 2.
 // Source: Rajbhandari et al. 2020, P_os+g+p.
 import type { Stream } from '../runtime/stream.js';
-import { held, Tensor } from '../tensor/index.js';
+import type { Tensor } from '../tensor/index.js';
 import type { GatheredWeights } from './gathered-weights.js';
 import { shardOf } from './layout.js';
+import { type GradientFlow, localGradients } from './local-gradients.js';
 import { Partition } from './partition.js';
 import { ShardedGradients } from './sharded-gradients.js';
 import type { Stage } from './stage.js';
@@ -22,7 +23,7 @@ export class Stage3 implements Stage {
   readonly partitions: readonly Partition[];
   onReduced: Stage['onReduced'] = null;
   private readonly partitionOf: Map<Unit, Partition>;
-  private readonly gradients: ShardedGradients;
+  private readonly gradients: GradientFlow;
 
   constructor(
     units: readonly Unit[],
@@ -32,10 +33,10 @@ export class Stage3 implements Stage {
     this.rank = group.rank;
     this.worldSize = group.size;
     this.gradientFactor = wire.factor;
-    this.gradients = new ShardedGradients(parts);
+    this.gradients = group.size === 1 ? localGradients : new ShardedGradients(parts);
     this.partitions = units.map((unit) => {
       const range = shardOf(unit.layout.numel, group.rank, group.size);
-      const shard = held(() => Tensor.empty([range.numel], unit.dtype, unit.device));
+      const shard = parts.weights.allocate(range.numel, unit.dtype);
       return new Partition(unit, range, shard);
     });
     this.partitionOf = new Map(this.partitions.map((partition) => [partition.unit, partition]));
@@ -70,6 +71,7 @@ export class Stage3 implements Stage {
   }
 
   flush(): void {
+    this.parts.weights.settle();
     this.parts.gradients.flush();
   }
 

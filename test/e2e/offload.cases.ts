@@ -11,14 +11,14 @@ import {
 
 const steps = 50;
 
-function equalCase(label: string, options: Omit<TinyOptions, 'offload'>): Case {
+function equalCase(label: string, { zero, ...options }: Omit<TinyOptions, 'offload'>): Case {
   return {
     name: `offload equals resident: ${label}, ${steps} steps`,
     async run(device) {
       device.setDeterministic(true);
       const resident = await tinyEngine({ ...options, offload: false }, device);
       const expected = trainTiny(resident, 0, steps);
-      const offloaded = await tinyEngine({ ...options, offload: true }, device);
+      const offloaded = await tinyEngine({ ...options, zero, offload: true }, device);
       const losses = trainTiny(offloaded, 0, steps);
       assert.deepEqual(losses, expected);
       assert.ok((losses.at(-1) as number) < (losses[0] as number) * 0.8, `no learning: ${losses}`);
@@ -60,7 +60,29 @@ const optimizers: Pick<TinyOptions, 'lr' | 'precision' | 'optimizer'>[] = [
   },
 ];
 
+/** Weights in host memory, gathered for each use: everything kept afterwards, and nothing. */
+const offloadedWeights: Record<string, TinyOptions['zero']> = {
+  'weights too': { stage: 3, offload_param: { device: 'cpu' } },
+  'weights too, none kept': {
+    stage: 3,
+    offload_param: { device: 'cpu' },
+    stage3_max_reuse_distance: 0,
+    stage3_param_persistence_threshold: 0,
+  },
+};
+
 export const cases: Case[] = [
+  ...precisions.flatMap((precision) =>
+    Object.entries(offloadedWeights).map(([label, zero]) =>
+      equalCase(`${label}, ${precision}`, { precision, zero, accumulation: 2 }),
+    ),
+  ),
+  equalCase('weights too, activation checkpointing with dropout', {
+    precision: 'bf16',
+    zero: offloadedWeights['weights too, none kept'],
+    checkpointing: true,
+    dropout: 0.1,
+  }),
   ...precisions.map((precision) => equalCase(`${precision}, clipping`, { precision, clip: 0.5 })),
   equalCase('bf16, no clipping, accumulation 3', { precision: 'bf16', clip: 0, accumulation: 3 }),
   equalCase('bf16, activation checkpointing, dropout', {

@@ -76,6 +76,12 @@ const special = (): { name: string; zero: Zero; offload: boolean; speculative: b
       speculative: false,
     })),
   ),
+  ...Object.entries({ kept: {}, ...gathers }).map(([name, zero]) => ({
+    name: `stage 3, weights offloaded, ${name}`,
+    zero: { stage: 3 as const, offload_param: { device: 'cpu' as const }, ...zero },
+    offload: true,
+    speculative: false,
+  })),
   ...([1, 2, 3] as const).map((stage) => ({
     name: `stage ${stage}, all-reduce to the owner`,
     zero: { stage, reduce_scatter: false },

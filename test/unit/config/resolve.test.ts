@@ -339,8 +339,8 @@ test.each([
   ],
   [
     { zero_optimization: { stage: 3, offload_param: { device: 'cpu' } } },
-    'zero_optimization.offload_param.device',
-    /"none"/,
+    'zero_optimization.offload_optimizer.device',
+    /"cpu"/,
   ],
 ])('keys that disagree are refused: %j', (extra, op, hint) => {
   const error = refusal({ ...MICRO, ...extra });

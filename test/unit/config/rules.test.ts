@@ -124,11 +124,22 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     zero({ stage: 3, offload_optimizer: { device: 'cpu', ratio: 0.5 } }),
   ],
   [
-    'weights stay on the device',
+    'offloaded weights need an offloaded optimizer',
     zero({ stage: 3, offload_param: { device: 'cpu' } }),
-    'zero_optimization.offload_param.device',
-    /not supported yet/,
-    zero({ stage: 2, offload_param: { device: 'cpu' } }),
+    'zero_optimization.offload_optimizer.device',
+    /offload_optimizer\.device to "cpu"/,
+    zero({ stage: 3, offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } }),
+  ],
+  [
+    'offloaded weights are not tried out',
+    zero({
+      stage: 3,
+      offload_param: { device: 'cpu' },
+      offload_optimizer: { device: 'cpu', super_offload: true },
+    }),
+    'zero_optimization.offload_optimizer.super_offload',
+    /Leave super_offload out/,
+    zero({ stage: 3, offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } }),
   ],
   [
     'gather buckets are even',
