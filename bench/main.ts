@@ -6,6 +6,7 @@ import { hostBench } from './host.js';
 import { loaderBench } from './loader.js';
 import { writeResult } from './report.js';
 import { trainBench } from './train.js';
+import { zeroMemoryBench } from './zero-memory.js';
 
 export type Options = Record<string, string>;
 /** Null where another rank reports. */
@@ -17,6 +18,7 @@ const benches: Record<string, Bench> = {
   train: trainBench,
   activations: activationsBench,
   loader: loaderBench,
+  'zero-memory': zeroMemoryBench,
 };
 
 /** `--key value` pairs and bare `--flag`s (value "true"). */

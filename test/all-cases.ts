@@ -32,6 +32,7 @@ import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
+import { cases as zeroMemory } from './zero/memory.cases.js';
 import { cases as zeroShapes } from './zero/shapes.cases.js';
 import { cases as stages } from './zero/stages.cases.js';
 import { cases as wholeParameters } from './zero/whole-parameters.cases.js';
@@ -68,6 +69,7 @@ export const allCases: readonly Case[] = [
   ...stages,
   ...wholeParameters,
   ...zeroShapes,
+  ...zeroMemory,
   ...deviceCheckpoints,
   ...resumeOnRanks,
   ...optimizerGolden,

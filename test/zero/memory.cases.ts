@@ -1,0 +1,55 @@
+// What a rank holds at each stage is what the ZeRO paper's formula says, and stage 3 never holds more than its shards and a unit.
+import assert from 'node:assert/strict';
+import type { StateBytes } from '../../bench/zero-memory.js';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Case } from '../support/case.js';
+import type { MemoryReport, PeakBytes } from './memory-process.js';
+
+/** Rounding of blocks, activations, the step's control, scalars. */
+const SLACK = 64 * 1024;
+
+const memoryOn =
+  (ranks: number) =>
+  async (device: Device): Promise<void> => {
+    const job = { device: device.kind };
+    const results = await runRanks('../zero/memory-process', ranks, { job });
+    for (const { stages, peak } of reportsOf<MemoryReport>(results)) {
+      for (const { stage, measured, formula, padding, params, allocated } of stages) {
+        assert.ok(padding / params < 0.002, `${padding} elements of padding`);
+        // Nothing hides: the counter has what was added up, plus the rounding of blocks to eighths.
+        const states = measured.weights + measured.optimizer;
+        assert.ok(allocated >= states && allocated < states * 1.125 + SLACK, `${allocated}`);
+        for (const kind of Object.keys(formula) as (keyof StateBytes)[]) {
+          const ratio = measured[kind] / formula[kind];
+          const place = `${kind} at stage ${stage} of ${ranks}: ${measured[kind]}`;
+          assert.ok(Math.abs(ratio - 1) < 0.02, `${place}, formula ${formula[kind]}`);
+        }
+      }
+      if (peak) checkPeak(peak);
+    }
+  };
+
+function checkPeak({ ranks, states, unit, parameter, model, ...peak }: PeakBytes): void {
+  const within = (name: string, got: number, limit: number): void =>
+    assert.ok(got <= limit + SLACK, `${name}: ${got} of ${limit} bytes`);
+  within('states', states, (14 * model) / ranks);
+  // One unit's weights in bf16, and the initial values of one parameter in f32.
+  within('initialize', peak.initialize, states + 2 * unit + 4 * parameter);
+  // The shards' gradients; one unit's weights and gradient, and the gradient before it on its way to its owners.
+  const shards = states + (2 * model) / ranks;
+  within('step', peak.step, shards + 2 * unit + 2 * (2 * unit) + (2 * unit) / ranks);
+  // The bound has teeth: the whole model in bf16 would not fit.
+  assert.ok(2 * model > 6 * unit + 4 * parameter + SLACK);
+}
+
+const needs =
+  (ranks: number) =>
+  (device: Device): string | null =>
+    device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
+
+export const cases: Case[] = [1, 2, 4].map((ranks) => ({
+  name: `memory of stages 0 to 3 on ${ranks} ranks`,
+  run: memoryOn(ranks),
+  skip: needs(ranks),
+}));
