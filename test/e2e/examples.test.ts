@@ -60,3 +60,18 @@ test('simple-model learns a sine and saves a checkpoint', () => {
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 100);
   expect(out).toMatch(/saved .*global_step160/);
 });
+
+test('zero3-two-ranks trains on two ranks, saves, and resumes at another stage', () => {
+  const script = join(root, 'examples/zero3-two-ranks.js');
+  const out = run('dist/launch/cli.js', '--num_procs', '2', script, join(folder, 'zero3'));
+  for (const rank of [0, 1]) {
+    const [, held, whole] = /stage 3 holds (\S+) MiB of (\S+) MiB/.exec(out) ?? [];
+    // 14 of 16 bytes a parameter, halved, and at most an eighth more for the rounding of blocks.
+    expect(Number(held)).toBeLessThan(Number(whole) / 2);
+    const [, first, last] = new RegExp(`rank ${rank}: loss (\\S+) -> (\\S+) in 20`).exec(out) ?? [];
+    expect(Number(last)).toBeLessThan(Number(first));
+    expect(out).toMatch(new RegExp(`rank ${rank}: resumed .*example at stage 1 after step 20`));
+    const [, later] = new RegExp(`rank ${rank}: loss (\\S+) after 5 more`).exec(out) ?? [];
+    expect(Number(later)).toBeLessThan(Number(first));
+  }
+}, 120_000);
