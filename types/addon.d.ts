@@ -104,14 +104,13 @@ export interface Addon {
   /** One key a line. */
   storeKeys(job: number, prefix: string): Promise<string>;
   storeWaiters(job: number, key: string): Promise<number>;
-  /** `ranks` are ranks of the job, this one at place `rank`; `transport` is "tcp" or "gloo" (CPU only). */
+  /** `ranks` are ranks of the job, this one at place `rank`. */
   openGroup(
     job: number,
     stream: number,
     name: string,
     ranks: Int32Array,
     rank: number,
-    transport: string,
   ): Promise<number>;
   /** Starts the collective in the block (see csrc/addon/process_group.h) and returns its ticket. */
   startCollective(group: number, stream: number, label: string): number;

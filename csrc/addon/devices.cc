@@ -5,7 +5,6 @@
 #include <mutex>
 
 #include "../comm/cpu_engine.h"
-#include "../comm/tcp_transport.h"
 #include "../core/dynamic_library.h"
 #include "../core/error.h"
 #include "../cpu/cpu_device.h"
@@ -86,15 +85,12 @@ Device& open_device(int number) {
   return *device;
 }
 
-std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device,
-                                          const std::string& transport) {
+std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device) {
   if (&device != &cpu::cpu_device()) {
     return std::shared_ptr<comm::Engine>(gpu_library().open_nccl(rendezvous, device));
   }
-  std::unique_ptr<comm::Transport> over;
-  if (transport == "gloo") over = comm::open_gloo(rendezvous);
-  else over = std::make_unique<comm::TcpTransport>(rendezvous);
-  return std::make_shared<comm::CpuEngine>(rendezvous.rank, rendezvous.size, std::move(over));
+  return std::make_shared<comm::CpuEngine>(rendezvous.rank, rendezvous.size,
+                                           comm::open_gloo(rendezvous));
 }
 
 }  // namespace ds::addon

@@ -22,10 +22,8 @@ const GpuProbe& probe_gpus();
 /// none.
 Device& open_device(int number);
 
-/// The engine of a new group of `device`: NCCL for a GPU; for the CPU over `transport`, "tcp" or
-/// "gloo". Blocks until every member is there. Throws DS_COMM; DS_LIBRARY where the library is
-/// missing.
-std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device,
-                                          const std::string& transport);
+/// The engine of a new group of `device`: NCCL for a GPU, Gloo for the CPU. Blocks until every
+/// member is there. Throws DS_COMM; DS_LIBRARY where the library is missing.
+std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device);
 
 }  // namespace ds::addon

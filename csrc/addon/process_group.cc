@@ -261,7 +261,7 @@ void close_job(Addon& addon, double job) {
 }
 
 napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
-                      int32_t rank, std::string transport) {
+                      int32_t rank) {
   Communication& open = communication(addon);
   job_of(addon, job);
   const auto* list = static_cast<const int32_t*>(ranks.data);
@@ -272,9 +272,9 @@ napi_value open_group(Addon& addon, double job, double device_stream, std::strin
   Device& device = addon.streams.get(device_stream)->device;
   const double handle = open.groups.add(ref);
   open.open_groups.emplace_back(handle, ref);
-  return start_task(addon, [ref, &device, handle, transport, members = std::move(members)] {
+  return start_task(addon, [ref, &device, handle, members = std::move(members)] {
     const auto open = [&](const comm::Rendezvous& rendezvous) {
-      return open_engine(rendezvous, device, transport);
+      return open_engine(rendezvous, device);
     };
     ref->group = ref->job->job->open_group(members, device, open);
     return handle;

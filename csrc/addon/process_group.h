@@ -33,9 +33,9 @@ napi_value store_keys(Addon& addon, double job, std::string prefix);
 napi_value store_waiters(Addon& addon, double job, std::string key);
 
 /// Resolves with a group once every member has asked for it. `ranks` are int32 ranks of the job,
-/// this one at place `rank`; `transport` as in open_engine. Rejects with DS_COMM or DS_LIBRARY.
+/// this one at place `rank`. Rejects with DS_COMM or DS_LIBRARY.
 napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
-                      int32_t rank, std::string transport);
+                      int32_t rank);
 
 /// Starts the collective that the argument block describes: [kind, op, dtype, count, peer, input
 /// handle, input offset, output handle, output offset], offsets in elements, handle 0 for none.

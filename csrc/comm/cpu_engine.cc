@@ -14,6 +14,10 @@ namespace {
 /// Bytes that a rank folds between two exchanges: bounds the scratch memory.
 constexpr size_t kSegment = size_t{1} << 20;
 
+/// Up to this many bytes of all inputs together a reduction is one exchange instead of two: whoever
+/// stores the result folds all of it.
+constexpr size_t kWhole = size_t{64} << 10;
+
 }  // namespace
 
 /// State of one collective.
@@ -200,6 +204,7 @@ void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<
 /// it.
 void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
   const auto width = static_cast<int64_t>(size_of(call.dtype));
+  if (call.count * width * size_ <= static_cast<int64_t>(kWhole)) return reduce_whole(call, tag);
   const int64_t chunk = (call.count + size_ - 1) / size_;
   const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(kSegment) / width);
   const bool stores = call.kind == Kind::all_reduce || rank_ == call.peer;
@@ -216,6 +221,15 @@ void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
     scatter_and_fold(call, tag, parts, folded);
     hand_on(call, tag + 1, parts, folded);
   }
+}
+
+void CpuEngine::reduce_whole(const Collective& call, uint64_t tag) {
+  std::vector<Range> parts;
+  for (int peer = 0; peer < size_; ++peer) {
+    const bool stores = call.kind == Kind::all_reduce || peer == call.peer;
+    parts.push_back({0, stores ? call.count : 0});
+  }
+  scatter_and_fold(call, tag, parts, call.output);
 }
 
 void CpuEngine::reduce_scatter(const Collective& call, uint64_t tag) {

@@ -18,9 +18,10 @@ namespace ds::comm {
 /// once, so order() blocks.
 ///
 /// Every rank folds its chunk of the elements from the inputs of all ranks and hands it on: each
-/// rank sends and receives 2 (n - 1) / n of an all-reduce's bytes, in two steps whatever n is. An
-/// element's bits depend on the n inputs alone (see fold.h): reduce_scatter, all_reduce and reduce
-/// agree in every bit, for any split of the data into calls.
+/// rank sends and receives 2 (n - 1) / n of an all-reduce's bytes, in two steps whatever n is; of
+/// small ones every rank folds all, in one step. An element's bits depend on the n inputs alone
+/// (see fold.h): reduce_scatter, all_reduce and reduce agree in every bit, for any split of the
+/// data into calls.
 class CpuEngine final : public Engine {
  public:
   CpuEngine(int rank, int size, std::unique_ptr<Transport> transport);
@@ -37,6 +38,7 @@ class CpuEngine final : public Engine {
   void work();
   void run(const Collective& call, uint64_t tag);
   void all_reduce(const Collective& call, uint64_t tag);
+  void reduce_whole(const Collective& call, uint64_t tag);
   void reduce_scatter(const Collective& call, uint64_t tag);
   void all_gather(const Collective& call, uint64_t tag);
   void broadcast(const Collective& call, uint64_t tag);

@@ -1,14 +1,15 @@
-// Opening libds_gloo.so, which lies beside the addon and needs an installed libgloo.
+// Opening libds_gloo.so, which lies beside the addon, and giving it a group's connections.
 #include "../core/dynamic_library.h"
 #include "../core/error.h"
 #include "gloo/entry.h"
+#include "mesh.h"
 
 namespace ds::comm {
 namespace {
 
 struct GlooLibrary {
   DynamicLibrary library;
-  decltype(&ds_gloo_connect) connect;
+  decltype(&ds_gloo_open) open;
 };
 
 GlooLibrary open_library() {
@@ -16,8 +17,9 @@ GlooLibrary open_library() {
       DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
   DynamicLibrary library = DynamicLibrary::open(
       {"Gloo", {folder + "/libds_gloo.so"},
-       "Install Gloo (Debian and Ubuntu: libgloo0; libgloo-dev to build against it), or use the "
-       "transport \"tcp\", which needs nothing."});
+       "Collectives between CPUs run on Gloo, which the prebuilt package brings along. A build "
+       "from source needs libgloo-dev when it is built (apt-get install libgloo-dev, then build "
+       "again) and libgloo0 when it runs."});
   const int interface = library.symbol<decltype(&ds_gloo_interface)>("ds_gloo_interface")();
   if (interface != kGlooInterface) {
     throw Error("DS_LIBRARY", "Gloo", text("interface ", kGlooInterface),
@@ -25,15 +27,18 @@ GlooLibrary open_library() {
                 "libds_gloo.so and ds_native.node come from different builds: rebuild or reinstall "
                 "both.");
   }
-  auto connect = library.symbol<decltype(&ds_gloo_connect)>("ds_gloo_connect");
-  return {std::move(library), connect};
+  auto open = library.symbol<decltype(&ds_gloo_open)>("ds_gloo_open");
+  return {std::move(library), open};
 }
 
 }  // namespace
 
 std::unique_ptr<Transport> open_gloo(const Rendezvous& request) {
   static GlooLibrary* opened = new GlooLibrary(open_library());  // never closed: it owns threads
-  return std::unique_ptr<Transport>(opened->connect(request));
+  const std::vector<Socket> connections = connect_mesh(request);
+  std::vector<int> descriptors;
+  for (const Socket& connection : connections) descriptors.push_back(connection.get());
+  return std::unique_ptr<Transport>(opened->open(request.rank, descriptors));
 }
 
 }  // namespace ds::comm

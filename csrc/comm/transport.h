@@ -24,14 +24,14 @@ class Transport {
  public:
   virtual ~Transport() = default;
   /// Carries out all of them, in any order, and returns when each is complete. Throws DS_COMM when
-  /// a peer is gone or after interrupt().
+  /// a peer is gone, or after interrupt().
   virtual void exchange(const std::vector<Transfer>& transfers) = 0;
   /// Ends a running exchange and refuses later ones. Any thread; idempotent.
   virtual void interrupt() noexcept = 0;
 };
 
-/// Connects over Gloo, from libds_gloo.so beside the addon. Throws DS_LIBRARY where that is
-/// missing.
+/// Connects the ranks of a group over Gloo, from libds_gloo.so beside the addon. Blocks. Throws
+/// DS_COMM; DS_LIBRARY where that library or libgloo is missing.
 std::unique_ptr<Transport> open_gloo(const Rendezvous& request);
 
 }  // namespace ds::comm

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
-import { Job, SoloGroup, StoreServer, type Transport } from '../runtime/process-group.js';
+import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
 import { localDevice } from './local-device.js';
 import { ProcessGroup } from './process-group.js';
 
@@ -22,8 +22,6 @@ export interface InitOptions {
   secret?: string;
   /** Whether this process serves the job's store. Default: rank 0 does. */
   serveStore?: boolean;
-  /** What carries collectives between CPUs. Default "tcp", which needs nothing installed. */
-  transport?: Transport;
   /** Default "auto": see localDevice(). */
   device?: string | Device;
 }
@@ -110,10 +108,10 @@ export function logSummary(): void {
 export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
   if (current) return current;
   const settings = resolve(options);
-  const { rank, worldSize, localRank, device, transport, timeout } = settings;
+  const { rank, worldSize, localRank, device, timeout } = settings;
   const everyone = Array.from({ length: worldSize }, (_, i) => i);
   if (worldSize === 1) {
-    const network: Network = { job: null, server: null, device, transport, timeout };
+    const network: Network = { job: null, server: null, device, timeout };
     const alone = await openGroup(network, 'world', everyone, 0);
     current = new Distributed(0, localRank, alone, network);
     return current;
@@ -124,7 +122,7 @@ export async function initDistributed(options: InitOptions = {}): Promise<Distri
   let job: Job | null = null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    const network = { job, server, device, transport, timeout };
+    const network = { job, server, device, timeout };
     const world = await openGroup(network, 'world', everyone, rank);
     current = new Distributed(rank, localRank, world, network);
     return current;
@@ -151,7 +149,6 @@ interface Network {
   /** Null where another process serves the store. */
   server: StoreServer | null;
   device: Device;
-  transport: Transport;
   /** Milliseconds. */
   timeout: number;
 }
@@ -164,7 +161,7 @@ async function openGroup(
 ): Promise<ProcessGroup> {
   const { job, device } = network;
   const alone = job === null || ranks.length === 1;
-  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, network);
+  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, device);
   return new ProcessGroup(name, ranks, place, device, tickets);
 }
 
@@ -178,7 +175,6 @@ interface Settings {
   /** Milliseconds. */
   timeout: number;
   serve: boolean;
-  transport: Transport;
   device: Device;
 }
 
@@ -208,7 +204,6 @@ function resolve(options: InitOptions): Settings {
     secret,
     timeout: minutes * 60_000,
     serve: options.serveStore ?? rank === 0,
-    transport: options.transport ?? 'tcp',
     device: chooseDevice(options.device ?? 'auto', localRank),
   };
 }

@@ -51,12 +51,6 @@ export class StoreServer {
   }
 }
 
-/**
- * What carries collectives between CPUs: connections of our own, or Gloo where it is installed. Results do
- * not depend on it.
- */
-export type Transport = 'tcp' | 'gloo';
-
 export interface JobOptions {
   store: StoreAddress;
   rank: number;
@@ -131,12 +125,12 @@ export class Job {
     name: string,
     ranks: readonly number[],
     rank: number,
-    at: { device: Device; transport: Transport },
+    device: Device,
   ): Promise<GroupHandle> {
-    const stream = at.device.compute.handle;
+    const stream = device.compute.handle;
     const list = Int32Array.from(ranks);
     return new GroupHandle(
-      await settled(() => addon.openGroup(this.handle, stream, name, list, rank, at.transport)),
+      await settled(() => addon.openGroup(this.handle, stream, name, list, rank)),
     );
   }
 }

@@ -10,12 +10,10 @@ import type { ReduceOp, Work } from '../../lib/comm/process-group.js';
 import { cpu, device as findDevice, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import { type DType, isFloating } from '../../lib/runtime/dtype.js';
-import type { Transport } from '../../lib/runtime/process-group.js';
 
 /** The one argument, as JSON. */
 export interface CollectiveJob {
   kind: DeviceKind;
-  transport: Transport;
 }
 
 const SIZES = [0, 1, 7, 130];
@@ -233,9 +231,9 @@ async function subGroups(job: Distributed): Promise<void> {
   }
 }
 
-async function main({ kind, transport }: CollectiveJob): Promise<void> {
+async function main({ kind }: CollectiveJob): Promise<void> {
   const on = kind === 'cpu' ? cpu() : findDevice(`cuda:${process.env.LOCAL_RANK}`);
-  const job = await initDistributed({ device: on, transport, timeout: 0.5 });
+  const job = await initDistributed({ device: on, timeout: 0.5 });
   const { world } = job;
   const known = kind === 'cpu' ? DTYPES : DTYPES.filter((dtype) => dtype !== 'f64');
   for (const dtype of known) {

@@ -1,6 +1,5 @@
 // Every collective, dtype and size on 2, 3 and 4 ranks, against what all ranks' inputs say.
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
-import type { Transport } from '../../lib/runtime/process-group.js';
 import type { Case } from '../support/case.js';
 import type { CollectiveJob } from './collective-process.js';
 import { reportsOf, runRanks } from './ranks.js';
@@ -10,8 +9,8 @@ interface Report {
   failures: string[];
 }
 
-async function everyCollective(device: Device, ranks: number, transport: Transport): Promise<void> {
-  const job: CollectiveJob = { kind: device.kind, transport };
+async function everyCollective(device: Device, ranks: number): Promise<void> {
+  const job: CollectiveJob = { kind: device.kind };
   const results = await runRanks('collective-process', ranks, { job });
   for (const [rank, { checks, failures }] of reportsOf<Report>(results).entries()) {
     if (failures.length) throw new Error(`rank ${rank}:\n${failures.slice(0, 5).join('\n')}`);
@@ -21,18 +20,11 @@ async function everyCollective(device: Device, ranks: number, transport: Transpo
 
 const onRanks: readonly Case[] = [2, 3, 4].map((ranks) => ({
   name: `every collective on ${ranks} ranks`,
-  run: (device: Device) => everyCollective(device, ranks, 'tcp'),
+  run: (device: Device) => everyCollective(device, ranks),
   skip: (device: Device) => {
     const { deviceCount } = probeGpus();
     return device.kind === 'cpu' || deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
   },
 }));
 
-export const cases: readonly Case[] = [
-  ...onRanks,
-  {
-    name: 'every collective over Gloo on 2 ranks',
-    run: (device) => everyCollective(device, 2, 'gloo'),
-    skip: (device) => (device.kind === 'cpu' ? null : 'Gloo serves the CPU'),
-  },
-];
+export const cases: readonly Case[] = [...onRanks];

@@ -1,17 +1,18 @@
-// The C functions of libds_gloo.so, through which the core connects a group over Gloo.
+// The C functions of libds_gloo.so, through which the core gives a group's connections to Gloo.
 #pragma once
 
 #include "../transport.h"
 
 namespace ds::comm {
 
-/// Changes with Transport or Rendezvous, so that a stale library is refused.
-constexpr int kGlooInterface = 1;
+/// Changes with Transport or the functions below, so that a stale library is refused.
+constexpr int kGlooInterface = 2;
 
 }  // namespace ds::comm
 
 #define DS_GLOO_EXPORT extern "C" __attribute__((visibility("default")))
 
 DS_GLOO_EXPORT int ds_gloo_interface();
-/// The caller owns the transport. Throws DS_COMM when a peer does not connect in time.
-DS_GLOO_EXPORT ds::comm::Transport* ds_gloo_connect(const ds::comm::Rendezvous& request);
+/// `connections` holds a connected socket per rank of the group, of which Gloo makes copies; the
+/// one of `rank`, the caller, is not read. The caller owns the transport. Throws DS_COMM.
+DS_GLOO_EXPORT ds::comm::Transport* ds_gloo_open(int rank, const std::vector<int>& connections);

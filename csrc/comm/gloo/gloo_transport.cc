@@ -1,7 +1,4 @@
-// Transport over Gloo's TCP pairs: a full mesh, one unbound buffer per message.
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
+// Transport over Gloo's TCP pairs: one unbound buffer per message.
 #include <gloo/transport/unbound_buffer.h>
 
 #include <atomic>
@@ -10,72 +7,82 @@
 
 #include "../../core/error.h"
 #include "entry.h"
+#include "patient_pair.h"
 
 namespace ds::comm {
 namespace {
 
-/// No wait of Gloo may end by its own clock: the watchdog decides, and aborts.
+namespace tcp = ::gloo::transport::tcp;
+
+/// No wait of Gloo may end by its own clock: the watchdog decides, and interrupts.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-/// The job's store as Gloo's rendezvous wants it.
-class RendezvousStore final : public ::gloo::rendezvous::Store {
- public:
-  explicit RendezvousStore(const Rendezvous& request) : request_(request) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    request_.set(key, std::string(data.begin(), data.end()));
-  }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = request_.get(key);
-    return {value.begin(), value.end()};
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) request_.get(key);
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
-    wait(keys);
-  }
-
- private:
-  const Rendezvous& request_;
-};
-
 [[noreturn]] void fail(const std::string& got) {
-  throw Error("DS_COMM", "Gloo", "a connection to every rank of the group", got,
-              "Check that the ranks reach each other's addresses, and the output of the other "
-              "ranks.");
+  throw Error("DS_COMM", "Gloo", "every rank of the group to exchange data", got,
+              "Check that the ranks reach each other, and the output of the other ranks.");
 }
+
+/// Gloo's message without the place in its sources.
+std::string reason_in(const std::exception& error) {
+  const std::string what = error.what();
+  const size_t place = what.rfind("] ");
+  return place == std::string::npos ? what : what.substr(place + 2);
+}
+
+/// One device, which is one loop thread, serves all groups of the process.
+std::shared_ptr<tcp::Device> shared_device() {
+  static std::mutex mutex;
+  static std::weak_ptr<tcp::Device> known;
+  std::lock_guard lock(mutex);
+  std::shared_ptr<tcp::Device> device = known.lock();
+  if (!device) {
+    tcp::attr where;
+    where.hostname = "127.0.0.1";  // what pairs listen on before they get their connections
+    device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(where));
+    known = device;
+  }
+  return device;
+}
+
+/// The pairs of one group.
+class Context final : public tcp::Context {
+ public:
+  Context(int rank, const std::vector<int>& connections)
+      : tcp::Context(shared_device(), rank, static_cast<int>(connections.size())) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const auto slot = static_cast<size_t>(peer);
+      pairs_[slot] = std::make_unique<PatientPair>(this, device_.get(), peer, connections[slot]);
+    }
+  }
+  void close() {
+    for (auto& pair : pairs_) {
+      if (pair) pair->close();
+    }
+  }
+};
 
 class GlooTransport final : public Transport {
  public:
-  explicit GlooTransport(const Rendezvous& request)
-      : context_(std::make_shared<::gloo::rendezvous::Context>(request.rank, request.size)) {
-    ::gloo::transport::tcp::attr where;
-    where.hostname = request.local_host;
-    std::shared_ptr<::gloo::transport::Device> device = ::gloo::transport::tcp::CreateDevice(where);
-    RendezvousStore store(request);
-    context_->setTimeout(std::chrono::milliseconds(request.timeout_ms));
-    context_->connectFullMesh(store, device);
-  }
+  GlooTransport(int rank, const std::vector<int>& connections)
+      : context_(std::make_shared<Context>(rank, connections)) {}
 
   void exchange(const std::vector<Transfer>& transfers) override {
-    try {
-      post(transfers);
-      for (size_t i = 0; i < transfers.size(); ++i) {
-        const bool complete = transfers[i].sending ? buffers_[i]->waitSend(kForever)
-                                                   : buffers_[i]->waitRecv(kForever);
-        if (!complete) break;  // interrupted
-      }
-      finish();
-    } catch (const ::gloo::Exception& error) {
-      finish();
-      fail(error.what());
+    const std::string failure = try_exchange(transfers);
+    {
+      std::lock_guard lock(mutex_);
+      buffers_.clear();
     }
-    if (aborted_.load()) fail("an aborted collective");
+    if (interrupted_.load()) {
+      context_->close();  // else Gloo's loop would go on about messages that nobody takes
+      fail("an interrupted collective");
+    }
+    if (!failure.empty()) fail(failure);
   }
 
   void interrupt() noexcept override {
     std::lock_guard lock(mutex_);
-    aborted_.store(true);
+    interrupted_.store(true);
     for (const auto& buffer : buffers_) {
       buffer->abortWaitRecv();
       buffer->abortWaitSend();
@@ -83,30 +90,45 @@ class GlooTransport final : public Transport {
   }
 
  private:
-  /// Receives first, so that data has a place to go when it comes.
-  void post(const std::vector<Transfer>& transfers) {
+  /// Returns why it failed; nothing where it succeeded or was interrupted. Receives are posted
+  /// first, so that data has a place to go when it comes.
+  std::string try_exchange(const std::vector<Transfer>& transfers) {
+    size_t at = 0;
+    try {
+      if (!make_buffers(transfers)) return "";
+      for (at = 0; at < transfers.size(); ++at) {
+        const Transfer& t = transfers[at];
+        if (!t.sending) buffers_[at]->recv(t.peer, t.tag);
+      }
+      for (at = 0; at < transfers.size(); ++at) {
+        const Transfer& t = transfers[at];
+        if (t.sending) buffers_[at]->send(t.peer, t.tag);
+      }
+      for (at = 0; at < transfers.size(); ++at) {
+        const bool complete = transfers[at].sending ? buffers_[at]->waitSend(kForever)
+                                                    : buffers_[at]->waitRecv(kForever);
+        if (!complete) break;  // interrupted
+      }
+      return "";
+    } catch (const std::exception& error) {
+      return text("the connection to rank ", transfers[at].peer, " of the group closed (",
+                  reason_in(error), ')');
+    }
+  }
+
+  bool make_buffers(const std::vector<Transfer>& transfers) {
     std::lock_guard lock(mutex_);
-    if (aborted_.load()) fail("an aborted collective");
+    if (interrupted_.load()) return false;
     for (const Transfer& t : transfers) {
       buffers_.push_back(context_->createUnboundBuffer(t.data, t.bytes));
     }
-    for (size_t i = 0; i < transfers.size(); ++i) {
-      if (!transfers[i].sending) buffers_[i]->recv(transfers[i].peer, transfers[i].tag);
-    }
-    for (size_t i = 0; i < transfers.size(); ++i) {
-      if (transfers[i].sending) buffers_[i]->send(transfers[i].peer, transfers[i].tag);
-    }
+    return true;
   }
 
-  void finish() {
-    std::lock_guard lock(mutex_);
-    buffers_.clear();
-  }
-
-  std::shared_ptr<::gloo::rendezvous::Context> context_;
+  const std::shared_ptr<Context> context_;
   std::mutex mutex_;  // of buffers_, which interrupt() touches from another thread
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers_;
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool> interrupted_{false};
 };
 
 }  // namespace
@@ -114,11 +136,9 @@ class GlooTransport final : public Transport {
 
 int ds_gloo_interface() { return ds::comm::kGlooInterface; }
 
-ds::comm::Transport* ds_gloo_connect(const ds::comm::Rendezvous& request) {
+ds::comm::Transport* ds_gloo_open(int rank, const std::vector<int>& connections) {
   try {
-    return new ds::comm::GlooTransport(request);
-  } catch (const ds::Error&) {
-    throw;
+    return new ds::comm::GlooTransport(rank, connections);
   } catch (const std::exception& error) {
     ds::comm::fail(error.what());
   }

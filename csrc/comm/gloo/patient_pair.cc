@@ -1,0 +1,54 @@
+// Taking over the connection, and the loop thread's side of a pair.
+#include "patient_pair.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+namespace ds::comm {
+namespace {
+
+namespace tcp = ::gloo::transport::tcp;
+
+/// How long the loop thread leaves a pair to the thread that has its lock.
+constexpr std::chrono::microseconds kPause{20};
+constexpr int kYields = 4;
+
+}  // namespace
+
+PatientPair::PatientPair(tcp::Context* context, tcp::Device* device, int peer, int connection)
+    : Pair(context, device, peer, ::gloo::kNoTimeout) {
+  std::lock_guard lock(m_);
+  // Closes the listening socket, which leaves the loop's poll set with it.
+  if (dup3(connection, fd_, O_CLOEXEC) < 0) {
+    signalAndThrowException(GLOO_ERROR_MSG("dup3: ", std::strerror(errno)));
+  }
+  handleConnected();
+  connected_.store(true);
+}
+
+/// Here already, as the loop may call handleEvents() until the descriptor is out of its poll set.
+PatientPair::~PatientPair() {
+  std::lock_guard lock(m_);
+  if (state_ != CLOSED) changeState(CLOSED);
+}
+
+void PatientPair::handleEvents(int events) {
+  if (!connected_.load()) return std::this_thread::sleep_for(kPause);
+  for (int i = 0; !m_.try_lock(); ++i) {
+    if (i == kYields) return std::this_thread::sleep_for(kPause);
+    std::this_thread::yield();
+  }
+  std::lock_guard lock(m_, std::adopt_lock);
+  if (state_ != CONNECTED) return;
+  try {
+    handleReadWrite(events);
+  } catch (...) {
+    if (!ex_) signalException(std::current_exception());
+  }
+}
+
+}  // namespace ds::comm
