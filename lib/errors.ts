@@ -34,6 +34,9 @@ export interface DsErrorFields {
   cause?: unknown;
 }
 
+/** Frames of a native failure's stack: a model's modules lie between the addon and the program's own line. */
+const FRAMES = 60;
+
 /** Thrown by every part of the library. `message` is "op: expected X, got Y. hint". */
 export class DsError extends Error {
   readonly code: DsErrorCode;
@@ -56,13 +59,18 @@ export class DsError extends Error {
   }
 
   /**
-   * Turns what the addon threw into a DsError whose stack is the JavaScript call site; anything else is
-   * returned unchanged.
+   * Turns what the addon threw into a DsError whose stack is the JavaScript call site, down to the program's own
+   * line; anything else is returned unchanged.
    */
   static fromNative(thrown: unknown): unknown {
     if (thrown instanceof DsError) return thrown;
     const native = thrown as Partial<DsErrorFields> | null;
-    if (native && typeof native === 'object' && typeof native.code === 'string' && native.op) {
+    if (!native || typeof native !== 'object' || typeof native.code !== 'string' || !native.op) {
+      return thrown;
+    }
+    const { stackTraceLimit } = Error;
+    Error.stackTraceLimit = Math.max(stackTraceLimit, FRAMES);
+    try {
       return new DsError({
         code: native.code,
         op: native.op,
@@ -70,7 +78,8 @@ export class DsError extends Error {
         got: String(native.got),
         hint: native.hint,
       });
+    } finally {
+      Error.stackTraceLimit = stackTraceLimit;
     }
-    return thrown;
   }
 }
