@@ -1,6 +1,7 @@
 // Every op's struct, for the two places that see them all: the binding and the back ends' tables.
 #pragma once
 
+#include "accumulate.h"
 #include "adagrad.h"
 #include "adamw.h"
 #include "adamw_speculate.h"

@@ -46,6 +46,7 @@
   ROW(AttentionBackward) \
   ROW(CrossEntropy)      \
   ROW(CrossEntropyBackward) \
+  ROW(Accumulate)        \
   ROW(SumOfSquares)      \
   ROW(GradientControl)   \
   ROW(AdamW)             \

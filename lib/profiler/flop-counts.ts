@@ -81,6 +81,7 @@ const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
   CrossEntropy: ({ logits }) => plain(size(logits)),
   CrossEntropyBackward: ({ dlogits }) => plain(2 * size(dlogits)),
+  Accumulate: nothing,
   SumOfSquares: nothing,
   GradientControl: nothing,
   AdamW: nothing,

@@ -1267,6 +1267,35 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
+ * out += in: one f32 addition and rounding per element, the same bits on every back end.
+ */
+export interface AccumulateArgs {
+  /** same shape as out, f32, f16 or bf16; any strides */
+  in: View;
+  /** f32, updated; any strides without overlap */
+  out: View;
+}
+
+function putAccumulate(args: AccumulateArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  putView(args.out, at);
+}
+
+export function accumulate(
+  args: AccumulateArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putAccumulate(args);
+  call(30, stream, args);
+}
+
+export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
+  putAccumulate(args);
+  callOnHost(30, stream);
+}
+
+/**
  * out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN propagate.
  */
 export interface SumOfSquaresArgs {
@@ -1287,12 +1316,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(30, stream, args);
+  call(31, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(30, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1326,12 +1355,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(31, stream, args);
+  call(32, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(31, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1390,12 +1419,12 @@ export function adamW(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamW(args);
-  call(32, stream, args);
+  call(33, stream, args);
 }
 
 export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
   putAdamW(args);
-  callOnHost(32, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1462,12 +1491,12 @@ export function adamWSpeculate(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamWSpeculate(args);
-  call(33, stream, args);
+  call(34, stream, args);
 }
 
 export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
   putAdamWSpeculate(args);
-  callOnHost(33, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1520,12 +1549,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(34, stream, args);
+  call(35, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(34, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1567,12 +1596,12 @@ export function adagrad(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdagrad(args);
-  call(35, stream, args);
+  call(36, stream, args);
 }
 
 export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
   putAdagrad(args);
-  callOnHost(35, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1616,12 +1645,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(36, stream, args);
+  call(37, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(36, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1680,12 +1709,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(37, stream, args);
+  call(38, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(37, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1736,12 +1765,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(38, stream, args);
+  call(39, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(38, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -1781,12 +1810,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(39, stream, args);
+  call(40, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(39, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -1824,12 +1853,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -1866,12 +1895,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(41, stream, args);
+  call(42, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(41, stream);
+  callOnHost(42, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -1906,6 +1935,7 @@ export interface OpArgs {
   AttentionBackward: AttentionBackwardArgs;
   CrossEntropy: CrossEntropyArgs;
   CrossEntropyBackward: CrossEntropyBackwardArgs;
+  Accumulate: AccumulateArgs;
   SumOfSquares: SumOfSquaresArgs;
   GradientControl: GradientControlArgs;
   AdamW: AdamWArgs;
@@ -1952,6 +1982,7 @@ export const opNames = [
   'AttentionBackward',
   'CrossEntropy',
   'CrossEntropyBackward',
+  'Accumulate',
   'SumOfSquares',
   'GradientControl',
   'AdamW',

@@ -1,5 +1,6 @@
 // All cases of the native op matrix.
 import type { Case } from '../../support/case.js';
+import { cases as accumulate } from './accumulate.js';
 import { cases as adamw } from './adamw.js';
 import { cases as adamwSpeculate } from './adamw-speculate.js';
 import { cases as attention } from './attention.js';
@@ -24,6 +25,7 @@ export const opCases: readonly MatrixCase[] = [
   ...creation,
   ...copy,
   ...elementwise,
+  ...accumulate,
   ...reduce,
   ...softmax,
   ...matmul,

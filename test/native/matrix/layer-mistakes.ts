@@ -244,6 +244,27 @@ export const layerMistakes: readonly Mistake[] = [
       }),
   },
   {
+    op: 'accumulate',
+    what: 'a narrow sum',
+    code: 'DS_DTYPE',
+    says: 'bf16',
+    run: (m) => kernels.accumulate({ in: m([3], 'bf16'), out: m([3], 'bf16') }),
+  },
+  {
+    op: 'accumulate',
+    what: 'sizes',
+    code: 'DS_SHAPE',
+    says: '[4] f32',
+    run: (m) => kernels.accumulate({ in: m([3], 'bf16'), out: m([4]) }),
+  },
+  {
+    op: 'accumulate',
+    what: 'an integer',
+    code: 'DS_DTYPE',
+    says: 'i32',
+    run: (m) => kernels.accumulate({ in: m([3], 'i32'), out: m([3]) }),
+  },
+  {
     op: 'sum_of_squares',
     what: 'an integer',
     code: 'DS_DTYPE',

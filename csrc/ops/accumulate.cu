@@ -1,0 +1,31 @@
+// Sums of narrow elements in f32 on the GPU, over cuda/map.cuh.
+#include "accumulate.h"
+
+#include "../core/exact_math.h"
+#include "../cuda/map.cuh"
+
+namespace ds::cuda {
+namespace {
+
+template <class T>
+struct AddWidened {
+  static constexpr bool accumulate = true;
+  template <int N>
+  __device__ void operator()(Vector<float, N>& out, const Vector<T, N>& in) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = add_rn(out.v[i], to_float(in.v[i]));
+  }
+};
+
+}  // namespace
+
+void run(const Accumulate& op, CudaContext& ctx) {
+  constexpr const char* kOp = "accumulate";
+  require_same_shape(kOp, op.in, op.out);
+  if (op.out.dtype != DType::f32) unsupported(kOp, op.out.dtype, "f32 as out");
+  for_floating(kOp, op.in.dtype, [&]<class T>(TypeTag<T>) {
+    map<kPacket<T>, float, T>(kOp, ctx.stream, AddWidened<T>{}, op.out, op.in);
+  });
+}
+
+}  // namespace ds::cuda
