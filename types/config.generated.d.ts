@@ -53,8 +53,9 @@ export interface DsConfig {
    */
   gradient_allreduce_op?: AnyCase<'mean' | 'sum'>;
   /**
-   * Dtype of reductions over ranks; null takes that of the gradients. Default null. No effect on
-   * one rank: one rank has nothing to communicate.
+   * Dtype of reductions over ranks; null takes that in which gradients are summed
+   * (data_types.grad_accum_dtype). Default null. No effect on one rank: one rank has nothing to
+   * communicate.
    */
   communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
@@ -717,7 +718,7 @@ export interface Bf16Config {
   check_grad_overflow?: boolean;
   /**
    * Accumulates each gradient as soon as backward has it. Default false. No effect: gradients are
-   * always accumulated at once.
+   * always accumulated as backward has them, in data_types.grad_accum_dtype.
    */
   immediate_grad_update?: boolean;
   /**
@@ -731,11 +732,14 @@ export interface Bf16Config {
 
 /** Dtypes that differ from what fp16 and bf16 say. */
 export interface DataTypesConfig {
-  /** Dtype in which gradients are accumulated; null takes that of the weights. Default null. */
+  /**
+   * Dtype in which gradients are summed over micro-batches, that of the weights (null) or fp32;
+   * clipping and the update read the sums. Default null.
+   */
   grad_accum_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /** Dtype of the weights; must agree with fp16 and bf16. Default null. */
   param_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
-  /** Dtype of the model's buffers; null leaves them as they are. Default null. */
+  /** Dtype of the model's floating buffers; null leaves them as they are. Default null. */
   buffer_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
 }
 
@@ -975,8 +979,8 @@ export interface OffloadOptimizerConfig {
   /** Page-locked memory. Default true. No effect: offloaded state is always page-locked. */
   pin_memory?: boolean;
   /**
-   * Overlaps the host's update with backward, with the same bits; null does so on a GPU. Default
-   * null.
+   * Overlaps the host's update with backward, with the same bits; null does so on a GPU where
+   * gradients are summed in the weights' dtype. Default null.
    */
   super_offload?: boolean | null;
   /**
@@ -1620,8 +1624,8 @@ export interface ResolvedValues {
    */
   readonly gradient_allreduce_op: 'mean' | 'sum';
   /**
-   * Dtype of reductions over ranks; null takes that of the gradients. No effect on one rank: one
-   * rank has nothing to communicate.
+   * Dtype of reductions over ranks; null takes that in which gradients are summed
+   * (data_types.grad_accum_dtype). No effect on one rank: one rank has nothing to communicate.
    */
   readonly communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
@@ -2210,7 +2214,7 @@ export interface ResolvedBf16 {
   readonly check_grad_overflow: boolean;
   /**
    * Accumulates each gradient as soon as backward has it. No effect: gradients are always
-   * accumulated at once.
+   * accumulated as backward has them, in data_types.grad_accum_dtype.
    */
   readonly immediate_grad_update: boolean;
   /** Keeps master weights and gradients in bf16. Not supported yet: master weights are fp32. */
@@ -2221,11 +2225,14 @@ export interface ResolvedBf16 {
 
 /** Dtypes that differ from what fp16 and bf16 say. */
 export interface ResolvedDataTypes {
-  /** Dtype in which gradients are accumulated; null takes that of the weights. */
+  /**
+   * Dtype in which gradients are summed over micro-batches, that of the weights (null) or fp32;
+   * clipping and the update read the sums.
+   */
   readonly grad_accum_dtype: 'fp16' | 'bf16' | 'fp32' | null;
   /** Dtype of the weights; must agree with fp16 and bf16. */
   readonly param_dtype: 'fp16' | 'bf16' | 'fp32' | null;
-  /** Dtype of the model's buffers; null leaves them as they are. */
+  /** Dtype of the model's floating buffers; null leaves them as they are. */
   readonly buffer_dtype: 'fp16' | 'bf16' | 'fp32' | null;
 }
 
@@ -2410,7 +2417,10 @@ export interface ResolvedOffloadOptimizer {
   readonly device: 'none' | 'cpu';
   /** Page-locked memory. No effect: offloaded state is always page-locked. */
   readonly pin_memory: boolean;
-  /** Overlaps the host's update with backward, with the same bits; null does so on a GPU. */
+  /**
+   * Overlaps the host's update with backward, with the same bits; null does so on a GPU where
+   * gradients are summed in the weights' dtype.
+   */
   readonly super_offload: boolean | null;
   /**
    * Share of the update that runs on the host. Not supported yet: the whole update runs on the

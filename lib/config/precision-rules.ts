@@ -48,6 +48,33 @@ const parameterDtypeAgrees: Rule = (config) => {
   };
 };
 
+/** Gradients are summed as backward writes them, or in fp32. Source: DeepSpeed's optimizers refuse the rest too. */
+const gradientsSumInWeightsDtypeOrFp32: Rule = (config) => {
+  const { grad_accum_dtype: asked } = config.data_types;
+  const chosen = weightDtype(config);
+  if (asked === null || asked === chosen || asked === 'fp32') return null;
+  return {
+    path: ['data_types', 'grad_accum_dtype'],
+    expected: `"fp32", or the weights' "${chosen}"`,
+    got: `"${asked}"`,
+    hint: 'Set it to "fp32", or remove it.',
+  };
+};
+
+/** super_offload turns each gradient into the weights to upload in place. */
+const speculationHasOneDtype: Rule = (config) => {
+  const { grad_accum_dtype: asked } = config.data_types;
+  const { super_offload: wanted } = config.zero_optimization.offload_optimizer;
+  const chosen = weightDtype(config);
+  if (!wanted || asked === null || asked === chosen) return null;
+  return {
+    path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
+    expected: `false or null while data_types.grad_accum_dtype is "${asked}" and weights are "${chosen}"`,
+    got: 'true',
+    hint: 'Set super_offload to null, which then waits for the verdict, or remove data_types.grad_accum_dtype.',
+  };
+};
+
 function weightDtype({ fp16, bf16 }: ResolvedValues): 'fp16' | 'bf16' | 'fp32' {
   if (fp16.enabled) return 'fp16';
   return bf16.enabled ? 'bf16' : 'fp32';
@@ -93,6 +120,8 @@ export const precisionRules: readonly Rule[] = [
   initialScaleAboveMinimum,
   lambScalesDynamically,
   parameterDtypeAgrees,
+  gradientsSumInWeightsDtypeOrFp32,
+  speculationHasOneDtype,
   fp16MastersOnHost,
   bf16MastersOnHost,
   bf16StatesNeedMasters,

@@ -2,7 +2,6 @@
 import type { ResolvedConfig } from '../../types/config.js';
 import { ProcessGroup } from '../comm/index.js';
 import type { Device } from '../runtime/device.js';
-import type { DType } from '../runtime/dtype.js';
 import { SoloGroup } from '../runtime/process-group.js';
 import type { Collectives } from '../zero/collectives.js';
 import { type CommTimer, untimedComm } from '../zero/comm-timer.js';
@@ -19,6 +18,7 @@ import { byAllReduce, byReduceScatter } from '../zero/to-owner.js';
 import type { Unit } from '../zero/unit.js';
 import { WeightsExchange } from '../zero/weights-exchange.js';
 import { CastWire, DividedWire, PlainWire, type Wire } from '../zero/wire.js';
+import { dtypeOf, gradientDType } from './dtypes.js';
 
 export interface StageOptions {
   /** The ranks that train together; null for one rank. */
@@ -78,13 +78,12 @@ function aloneOn(device: Device): Collectives {
   return new ProcessGroup('alone', [0], 0, device, new SoloGroup());
 }
 
-const dtypes: Record<'fp16' | 'bf16' | 'fp32', DType> = { fp16: 'f16', bf16: 'bf16', fp32: 'f32' };
-
 /** Source of the order of divisions: DeepSpeed's gradient averaging, prescaled or post-scaled. */
 function buildWire(config: ResolvedConfig, group: Collectives): Wire {
   const { communication_data_type: dtype } = config;
   const plain: Wire = new PlainWire(group, config.gradient_allreduce_op === 'mean');
-  const wire = dtype === null ? plain : new CastWire(plain, dtypes[dtype]);
+  const isCast = dtype !== null && dtypeOf[dtype] !== gradientDType(config);
+  const wire = isCast ? new CastWire(plain, dtypeOf[dtype]) : plain;
   const divisor = config.prescale_gradients ? group.size : config.gradient_predivide_factor;
   return divisor === 1 ? wire : new DividedWire(wire, divisor);
 }

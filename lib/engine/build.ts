@@ -11,7 +11,6 @@ import type { ParamGroup, ParamsOf } from '../optim/param-groups.js';
 import type { LrSchedule } from '../optim/schedule.js';
 import { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
-import type { DType } from '../runtime/dtype.js';
 import { checkpointing, type Tensor } from '../tensor/index.js';
 import { adoptModel } from '../zero/adopt.js';
 import type { CommTimer } from '../zero/comm-timer.js';
@@ -28,6 +27,7 @@ import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
 import { buildStage, offloadsWeights } from './build-stage.js';
 import { checkpointWorld } from './checkpoint-world.js';
+import { gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { Engine, type EngineParts } from './engine.js';
 import { buildObservers } from './monitoring.js';
@@ -70,6 +70,7 @@ export function buildEngine(
   module.moveBuffers(device);
   const units = buildUnits(module, optimizer.groups, {
     dtype: weightDType(config),
+    gradDtype: gradientDType(config),
     device,
     shards: job?.worldSize,
   });
@@ -105,7 +106,7 @@ export function buildEngine(
     },
     localRank: job?.localRank ?? 0,
     accumulation: config.managed_gradient_accumulation ? managed(accumulationSteps) : unmanaged,
-    timer: buildTimer(config, { module, device, units, placement }, isFirst),
+    timer: buildTimer(config, { module, device, stage, placement }, isFirst),
     observers,
     world: checkpointWorld(job),
   };
@@ -151,12 +152,6 @@ function findSchedules(
 
 function isList<T>(value: T | readonly T[]): value is readonly T[] {
   return Array.isArray(value);
-}
-
-/** The dtype of weights, activations and gradients. */
-function weightDType(config: ResolvedConfig): DType {
-  if (config.fp16.enabled) return 'f16';
-  return config.bf16.enabled ? 'bf16' : 'f32';
 }
 
 /**
@@ -216,12 +211,15 @@ function foreign(group: number, { shape }: Tensor): DsError {
   });
 }
 
-/** Speculation overlaps host and device: on the CPU alone there is nothing to overlap. */
+/**
+ * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers hold gradients and
+ * weights in turn, so that gradients of another dtype wait for their verdict (config rule speculationHasOneDtype).
+ */
 function buildPlacement(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
   const { device: home, super_offload: wanted } = config.zero_optimization.offload_optimizer;
   if (home !== 'cpu') return new ResidentPlacement(optimizer);
   if (offloadsWeights(config)) return new OffloadWeightsPlacement(device, optimizer);
-  const able = canSpeculate(optimizer);
+  const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
   if (!(wanted ?? (able && device.kind !== 'cpu'))) return new OffloadPlacement(device, optimizer);
   if (able) return new SpeculativeOffload(device, optimizer);
   throw new DsError({

@@ -37,7 +37,8 @@ function modelLines({ module, device, batch, scaler, units, stage }: EngineParts
     row('model', module.constructor.name),
     row('parameters', `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`),
     row('device', `${device.name}, ${device.info.name}`),
-    row('weights', units[0]?.weights.dtype ?? 'none'),
+    row('weights', units[0]?.dtype ?? 'none'),
+    row('gradient sums', units[0]?.gradDtype ?? 'none'),
     row(
       'batch',
       `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x ${ranks}`,

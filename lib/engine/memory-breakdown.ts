@@ -1,13 +1,13 @@
 // memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
 import type { Device } from '../runtime/device.js';
 import type { Placement } from '../zero/placement.js';
-import type { Unit } from '../zero/unit.js';
+import type { Stage } from '../zero/stage.js';
 import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
 
 /** Whose memory is reported. */
 export interface MemoryOwners {
   device: Device;
-  units: readonly Unit[];
+  stage: Stage;
   placement: Placement;
 }
 
@@ -34,11 +34,11 @@ export interface MemoryUse {
 }
 
 /** Host counters alone: nothing waits for the device. */
-export function memoryUse({ device, units, placement }: MemoryOwners): MemoryUse {
+export function memoryUse({ device, stage, placement }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
-  const sum = (of: (unit: Unit) => number): number => units.reduce((all, u) => all + of(u), 0);
-  const weights = sum(({ bytes }) => bytes.weights);
-  const gradients = sum(({ bytes }) => bytes.gradients);
+  const held = stage.partitions.flatMap((partition) => [partition.bytes, partition.unit.bytes]);
+  const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
+  const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
   const { device: optimizer, host: pinned } = placement.bytes;
   const pinnedHere = device.kind === 'cpu' ? pinned : 0;
   const other = inUse - weights - gradients - optimizer - pinnedHere;

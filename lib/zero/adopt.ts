@@ -1,10 +1,10 @@
 // Moves a model into units: parameters become views of flat weights, their values the partitions' master weights.
 import type { Tensor } from '../tensor/index.js';
+import { sliceFlat } from './flat.js';
 import type { Slot } from './layout.js';
 import type { Partition } from './partition.js';
 import type { Placement } from './placement.js';
 import type { Stage } from './stage.js';
-import { sliceFlat } from './unit.js';
 
 /** Every rank starts with rank 0's values. Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32. */
 export function adoptModel(stage: Stage, placement: Placement): void {

@@ -3,15 +3,13 @@
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Range } from './layout.js';
 import { type HostPart, OffloadPlacement } from './offload.js';
 import type { Partition } from './partition.js';
-import { sliceFlat } from './unit.js';
 
 /** The update writes the weights where they live: nothing is uploaded before somebody gathers them. */
 export class OffloadWeightsPlacement extends OffloadPlacement {
-  protected override weightOf(partition: Partition, _host: HostPart, range: Range): Tensor {
-    return sliceFlat(partition.weights, range);
+  protected override weightFor({ weights }: Partition): Tensor {
+    return weights.retain();
   }
 
   protected override deliver(_partition: Partition, { uploaded }: HostPart): Stream {

@@ -5,7 +5,8 @@ import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Piece, Range } from './layout.js';
+import { sliceFlat } from './flat.js';
+import type { Piece } from './layout.js';
 import type { Partition } from './partition.js';
 import { copyFlat, pinned, pinnedFilled, uploadRounded } from './pinned.js';
 import type { Placement, Published, UpdatePlan } from './placement.js';
@@ -16,12 +17,15 @@ import {
   stateSlice,
   stateTensors,
 } from './range-state.js';
-import { sliceFlat } from './unit.js';
 
-/** A partition's host side. `grad` receives the gradient and is then overwritten by the updated weights. */
+/** A partition's host side. */
 export interface HostPart {
+  /** [numel] f32 */
   master: Tensor;
+  /** [numel], receives the gradient. */
   grad: Tensor;
+  /** [numel] in the weights' dtype, receives the updated weights; may be `master` or `grad`. */
+  weight: Tensor;
   ranges: readonly RangeState[];
   /** The gradient has reached the host. */
   arrived: Event;
@@ -37,7 +41,7 @@ export interface HostPart {
  *   host stream  the update of each partition in forward order, on host threads (after its gradient and the control)
  *   h2d stream   its weights, under the Adam of the next unit; the unit's next forward waits for them
  * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns into the weight to
- * upload in place (f32 weights are uploaded from the master instead).
+ * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
  */
 export class OffloadPlacement implements Placement {
   private readonly parts = new Map<Partition, HostPart>();
@@ -65,14 +69,23 @@ export class OffloadPlacement implements Placement {
   adopt(partition: Partition): void {
     const { device } = this;
     const shape = [partition.numel];
+    const master = pinned(device, shape, 'f32');
+    const grad = pinned(device, shape, partition.unit.gradDtype);
     this.parts.set(partition, {
-      master: pinned(device, shape, 'f32'),
-      grad: pinned(device, shape, partition.weights.dtype),
+      master,
+      grad,
+      weight: this.weightFor(partition, master, grad),
       ranges: allocateState(partition, this.optimizer, pinnedFilled.bind(null, device)),
       arrived: new Event(device),
       uploaded: new Event(device),
       pending: false,
     });
+  }
+
+  /** The memory, held once more, that updates write the partition's weights to: `master` or `grad` where one has their dtype. */
+  protected weightFor({ weights, numel }: Partition, master: Tensor, grad: Tensor): Tensor {
+    const alike = [master, grad].find(({ dtype }) => dtype === weights.dtype);
+    return alike?.retain() ?? pinned(this.device, [numel], weights.dtype);
   }
 
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
@@ -101,14 +114,9 @@ export class OffloadPlacement implements Placement {
     this.host.wait(this.updated.record(this.d2h));
     for (const [partition, host] of this.parts) {
       this.host.wait(host.arrived);
-      for (const range of host.ranges) this.updateRange(partition, host, range, plan);
+      for (const range of host.ranges) this.updateRange(host, range, plan);
       published(partition, this.deliver(partition, host));
     }
-  }
-
-  /** What an update of `range` writes the weights to; null where the master is what will be read. */
-  protected weightOf(_partition: Partition, { grad }: HostPart, range: Range): Tensor | null {
-    return grad.dtype === 'f32' ? null : sliceFlat(grad, range);
   }
 
   /** The weights were updated in the order of the host stream: brings them to the device. Returns in whose order. */
@@ -116,27 +124,24 @@ export class OffloadPlacement implements Placement {
     this.h2d.wait(this.updated.record(this.host));
     const { weights, numel } = partition;
     const all = { offset: 0, numel };
-    const source = weights.dtype === 'f32' ? host.master : host.grad;
-    copyFlat(weights, all, source, all, this.h2d);
+    copyFlat(weights, all, host.weight, all, this.h2d);
     host.uploaded.record(this.h2d);
     host.pending = true;
     return this.h2d;
   }
 
   private updateRange(
-    partition: Partition,
-    host: HostPart,
+    { master, grad, weight }: HostPart,
     { range, ...kept }: RangeState,
     plan: UpdatePlan,
   ): void {
     const { group, places } = range;
     const parts = {
-      master: sliceFlat(host.master, range),
-      grad: sliceFlat(host.grad, range),
-      weight: this.weightOf(partition, host, range),
+      master: sliceFlat(master, range),
+      grad: sliceFlat(grad, range),
+      weight: weight === master ? null : sliceFlat(weight, range),
     };
-    const { control } = this;
-    plan.apply({ group, places, ...kept, control, ...parts }, this.kernels);
+    plan.apply({ group, places, ...kept, control: this.control, ...parts }, this.kernels);
     for (const slice of Object.values(parts)) slice?.release();
   }
 
@@ -170,17 +175,17 @@ export class OffloadPlacement implements Placement {
 
   get bytes(): { device: number; host: number } {
     let host = this.control.bytes;
-    for (const { master, grad, ranges } of this.parts.values()) {
-      host += master.bytes + grad.bytes;
-      for (const tensor of stateTensors(ranges)) host += tensor.bytes;
+    for (const { master, grad, weight, ranges } of this.parts.values()) {
+      const own = new Set([master, grad, weight, ...stateTensors(ranges)]);
+      for (const tensor of own) host += tensor.bytes;
     }
     return { device: 0, host };
   }
 
   dispose(): void {
     this.synchronize();
-    for (const { master, grad, ranges, arrived, uploaded } of this.parts.values()) {
-      for (const tensor of [master, grad, ...stateTensors(ranges)]) tensor.release();
+    for (const { master, grad, weight, ranges, arrived, uploaded } of this.parts.values()) {
+      for (const tensor of [master, grad, weight, ...stateTensors(ranges)]) tensor.release();
       arrived.dispose();
       uploaded.dispose();
     }

@@ -12,7 +12,7 @@ export class Partition {
   readonly groups: readonly GroupRange[];
   /** The parameters, or parts of them, that lie in it. */
   readonly pieces: readonly Piece[];
-  /** [numel] reduced over all ranks, weight dtype; null before the last micro-batch's reduction and after dropGrad(). */
+  /** [numel] reduced over all ranks, in the unit's gradDtype; null before the last micro-batch's reduction and after dropGrad(). */
   grad: Tensor | null = null;
   /** `grad` is complete. */
   readonly ready: Event;
@@ -39,6 +39,15 @@ export class Partition {
   /** Whether it is the whole unit. */
   get isWhole(): boolean {
     return this.range.numel === this.unit.layout.numel;
+  }
+
+  /** Bytes on the device beside those that the unit counts: a shard of weights or of gradients in memory of its own. */
+  get bytes(): { weights: number; gradients: number } {
+    const { unit, weights, grad } = this;
+    return {
+      weights: unit.holds(weights) || weights.buffer.pinned ? 0 : weights.bytes,
+      gradients: !grad || unit.holds(grad) ? 0 : grad.bytes,
+    };
   }
 
   /** The gradient has been consumed: frees it, and what the unit still holds of it. */

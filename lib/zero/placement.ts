@@ -37,7 +37,7 @@ export interface Placement {
   /** The master weights (name "master") or state of a piece; the caller releases it. */
   stateOf(partition: Partition, piece: Piece, name: string): Tensor;
   /**
-   * The partition's gradient, from gradReady() to update(): [numel] in the weights' dtype, where it is kept; null where
+   * The partition's gradient, from gradReady() to update(): [numel] in the unit's gradDtype, where it is kept; null where
    * there is none. Complete when this returns; the caller releases it.
    */
   gradOf(partition: Partition): Tensor | null;

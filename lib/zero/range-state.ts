@@ -2,9 +2,9 @@
 import type { Optimizer } from '../optim/optimizer.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
+import { sliceFlat } from './flat.js';
 import type { GroupRange, Piece } from './layout.js';
 import type { Partition } from './partition.js';
-import { sliceFlat } from './unit.js';
 
 /** Memory of a placement: a held tensor of `shape`, each element `value`. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;

@@ -6,6 +6,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
+import { sliceFlat } from './flat.js';
 import type { Piece } from './layout.js';
 import type { Partition } from './partition.js';
 import type { Placement, Published, UpdatePlan } from './placement.js';
@@ -16,7 +17,6 @@ import {
   stateSlice,
   stateTensors,
 } from './range-state.js';
-import { sliceFlat } from './unit.js';
 
 interface Held {
   /** The partition's own weights when they are f32. */

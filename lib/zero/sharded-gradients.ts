@@ -16,7 +16,7 @@ export class ShardedGradients implements GradientFlow {
     const { unit, numel } = partition;
     const full = unit.takeGrad();
     unit.dropGrad();
-    const shard = held(() => Tensor.empty([numel], unit.dtype, unit.device));
+    const shard = held(() => Tensor.empty([numel], full.dtype, unit.device));
     const label = `gradient of ${unit.name}`;
     this.parts.gradients.add({
       numel: full.numel,

@@ -8,6 +8,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import { ClipWindow } from './clip-window.js';
+import { sliceFlat } from './flat.js';
 import type { Piece, Range } from './layout.js';
 import type { Partition } from './partition.js';
 import { copyFlat, pinned, pinnedFilled, uploadRounded } from './pinned.js';
@@ -20,7 +21,6 @@ import {
   stateTensors,
 } from './range-state.js';
 import { SpeculationOrder } from './speculation-order.js';
-import { sliceFlat } from './unit.js';
 
 /** A partition's host side. Its two buffers, in the weights' dtype, swap roles with every speculation. */
 interface HostPart {

@@ -2,11 +2,12 @@
 // Source: Rajbhandari et al. 2020, P_os.
 import type { Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
+import { sliceFlat } from './flat.js';
 import { shardOf } from './layout.js';
 import { Partition } from './partition.js';
 import type { Stage } from './stage.js';
 import { broadcastValues, type GradientParts, shareRows } from './stage0.js';
-import { sliceFlat, type Unit } from './unit.js';
+import type { Unit } from './unit.js';
 import type { WeightsExchange } from './weights-exchange.js';
 
 export interface ShardedParts extends GradientParts {

@@ -2,13 +2,14 @@
 // Source: Rajbhandari et al. 2020, P_os+g.
 import type { Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
+import { sliceFlat } from './flat.js';
 import { shardOf } from './layout.js';
 import { Partition } from './partition.js';
 import { ShardedGradients } from './sharded-gradients.js';
 import type { Stage } from './stage.js';
 import { broadcastValues, shareRows } from './stage0.js';
 import type { ShardedParts } from './stage1.js';
-import { sliceFlat, type Unit } from './unit.js';
+import type { Unit } from './unit.js';
 
 export class Stage2 implements Stage {
   readonly rank: number;

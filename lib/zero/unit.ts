@@ -6,7 +6,9 @@ import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, setGradTarget, Tensor } from '../tensor/index.js';
-import { layoutUnit, type Range, type Slot, type UnitLayout } from './layout.js';
+import { sliceFlat, zeroRange } from './flat.js';
+import { layoutUnit, type Slot, type UnitLayout } from './layout.js';
+import { type UnitGradient, unitGradient } from './unit-gradient.js';
 
 export interface UnitParameter {
   name: string;
@@ -15,33 +17,25 @@ export interface UnitParameter {
 }
 
 export interface UnitOptions {
-  /** Of weights and gradients. */
+  /** Of the weights, and of what backward writes. */
   dtype: DType;
+  /** In which gradients are summed over micro-batches: `dtype`, the default, or f32. */
+  gradDtype?: DType;
   device: Device;
   /** Into how many equal parts the flat buffers can be cut. Default 1. */
   shards?: number;
 }
 
-/** Contiguous elements of a flat tensor as a tensor of `shape`; the caller releases it. */
-export function sliceFlat(
-  flat: Tensor,
-  { offset, numel }: Range,
-  shape: readonly number[] = [numel],
-): Tensor {
-  return held(() => flat.alias(shape, undefined, flat.offset + offset));
-}
-
 /**
  * Owns the flat weights (weight dtype, on the device) while they are here. The flat gradient exists from the first gradient
- * written in an accumulation step until dropGrad(); parameters nobody used count as zero.
+ * written in an accumulation step until dropGrad() (unit-gradient.ts); parameters nobody used count as zero.
  */
 export class Unit {
   readonly layout: UnitLayout;
   readonly dtype: DType;
   readonly device: Device;
   private flat: Tensor | null = null;
-  /** Flat gradient, weight dtype, or null. Complete once `onReady` has been called. */
-  grad: Tensor | null = null;
+  private readonly gradient: UnitGradient;
   /** Called once per backward when every parameter's gradient is complete. */
   onReady: ((unit: Unit) => void) | null = null;
   /** Called when a gradient comes after finish(): whoever starts a backward now calls expect(). */
@@ -55,7 +49,7 @@ export class Unit {
     /** The module whose forward reads these weights. */
     readonly module: Module,
     readonly parameters: readonly UnitParameter[],
-    { dtype, device, shards = 1 }: UnitOptions,
+    { dtype, gradDtype = dtype, device, shards = 1 }: UnitOptions,
   ) {
     this.dtype = dtype;
     this.device = device;
@@ -65,6 +59,16 @@ export class Unit {
       group,
     }));
     this.layout = layoutUnit(shapes, shards);
+    const ordered = this.layout.slots.map((slot) => this.parameterOf(slot));
+    this.gradient = unitGradient(
+      { layout: this.layout, parameters: ordered, dtype, device },
+      gradDtype,
+    );
+  }
+
+  /** Of the gradients that takeGrad() gives. */
+  get gradDtype(): DType {
+    return this.gradient.dtype;
   }
 
   /** Flat weights in the unit's dtype. Throws DS_RELEASED while they are not here. */
@@ -160,19 +164,14 @@ export class Unit {
     this.dropGrad();
   }
 
-  /** The complete flat gradient, held once more for the caller: zeros when there is none. */
+  /** [numel], the sum of the backwards since dropGrad() in gradDtype, held once more for the caller: zeros when there was none. */
   takeGrad(): Tensor {
-    return this.flatGrad().retain();
+    return this.gradient.take();
   }
 
-  /** Frees the flat gradient; `parameter.grad` is null (zero) from here on. */
+  /** Frees the gradient; `parameter.grad` is null (zero) from here on. */
   dropGrad(): void {
-    for (const { parameter } of this.parameters) {
-      parameter.grad?.release();
-      parameter.grad = null;
-    }
-    this.grad?.release();
-    this.grad = null;
+    this.gradient.drop();
   }
 
   dispose(): void {
@@ -188,17 +187,12 @@ export class Unit {
   /** Bytes of weights and of gradients while they exist. */
   get bytes(): { weights: number; gradients: number } {
     const size = this.layout.numel * dtypeSize(this.dtype);
-    return { weights: this.flat ? size : 0, gradients: this.grad ? size : 0 };
+    return { weights: this.flat ? size : 0, gradients: this.gradient.bytes };
   }
 
-  private flatGrad(): Tensor {
-    if (!this.grad) {
-      const { dtype, device } = this;
-      const grad = held(() => Tensor.empty([this.layout.numel], dtype, device));
-      for (const gap of this.layout.gaps) zeroRange(grad, gap);
-      this.grad = grad;
-    }
-    return this.grad;
+  /** Whether `part` lies in the flat weights or in the gradient. */
+  holds({ buffer }: Tensor): boolean {
+    return this.flat?.buffer === buffer || this.gradient.holds(buffer);
   }
 
   private gradPlace(slot: Slot): Tensor {
@@ -212,7 +206,7 @@ export class Unit {
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }
-    return sliceFlat(this.flatGrad(), slot, slot.shape);
+    return this.gradient.place(slot);
   }
 
   private arrived(parameter: Parameter): void {
@@ -222,16 +216,8 @@ export class Unit {
   }
 
   private complete(): void {
-    for (const slot of this.layout.slots) {
-      if (this.parameterOf(slot).grad === null) zeroRange(this.flatGrad(), slot);
-    }
+    this.gradient.close();
     this.ready = true;
     this.onReady?.(this);
   }
-}
-
-function zeroRange(flat: Tensor, range: Range): void {
-  const view = sliceFlat(flat, range);
-  kernels.fill({ out: view, value: 0 });
-  view.release();
 }

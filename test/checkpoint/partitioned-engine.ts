@@ -2,11 +2,12 @@
 import { type Engine, initialize, seed } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Tensor } from '../../lib/tensor/index.js';
+import { sliceFlat } from '../../lib/zero/flat.js';
 import type { Range } from '../../lib/zero/layout.js';
 import { Partition } from '../../lib/zero/partition.js';
 import type { Placement } from '../../lib/zero/placement.js';
 import type { Stage } from '../../lib/zero/stage.js';
-import { sliceFlat, type Unit } from '../../lib/zero/unit.js';
+import type { Unit } from '../../lib/zero/unit.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 
 export interface Place {

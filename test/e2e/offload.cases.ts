@@ -85,6 +85,14 @@ export const cases: Case[] = [
   }),
   ...precisions.map((precision) => equalCase(`${precision}, clipping`, { precision, clip: 0.5 })),
   equalCase('bf16, no clipping, accumulation 3', { precision: 'bf16', clip: 0, accumulation: 3 }),
+  ...(['bf16', 'fp16'] as const).map((precision) =>
+    equalCase(`${precision}, gradients summed in fp32, accumulation 3`, {
+      precision,
+      gradients: 'fp32',
+      clip: 0.5,
+      accumulation: 3,
+    }),
+  ),
   equalCase('bf16, activation checkpointing, dropout', {
     precision: 'bf16',
     checkpointing: true,

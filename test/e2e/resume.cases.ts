@@ -70,6 +70,16 @@ export const cases: Case[] = [
     name: 'resume in a new process equals one run: fp16 with overflows, resident',
     run: (device) => resumeEqualsOneRun(device, { precision: 'fp16', offload: false }),
   },
+  {
+    name: 'resume in a new process equals one run: bf16, gradients summed in fp32, offload',
+    run: (device) =>
+      resumeEqualsOneRun(device, {
+        precision: 'bf16',
+        gradients: 'fp32',
+        accumulation: 2,
+        offload: true,
+      }),
+  },
   ...optimizers.map((options) => ({
     name: `resume in a new process equals one run: bf16, ${JSON.stringify(options.optimizer)}`,
     run: (device: Device) => resumeEqualsOneRun(device, { precision: 'bf16', ...options }),

@@ -14,6 +14,8 @@ export interface TinyOptions {
   speculative?: boolean;
   clip?: number;
   accumulation?: number;
+  /** Of the sums over micro-batches. Default that of the weights. */
+  gradients?: Precision;
   checkpointing?: boolean;
   dropout?: number;
   lr?: number;
@@ -41,6 +43,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
     },
     ...(precision === 'bf16' ? { bf16: { enabled: true } } : {}),
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
+    data_types: { grad_accum_dtype: options.gradients ?? null },
     zero_optimization: {
       stage: 1,
       ...(typeof options.zero === 'object' ? options.zero : {}),

@@ -13,6 +13,7 @@ export interface Family {
 
 interface Arithmetic {
   precision: Precision;
+  gradients?: Precision;
   accumulation: number;
   clip: number;
 }
@@ -21,6 +22,8 @@ export interface MatrixSize {
   steps: number;
   precisions: readonly Precision[];
   accumulations: readonly number[];
+  /** In which gradients are summed. Default that of the weights. */
+  gradients?: Precision;
 }
 
 const EVERYTHING = 1e9;
@@ -90,22 +93,26 @@ const special = (): { name: string; zero: Zero; offload: boolean; speculative: b
   })),
 ];
 
-function family({ precision, accumulation, clip }: Arithmetic, steps: number): Family {
+function family(arithmetic: Arithmetic, steps: number): Family {
+  const { precision, gradients, accumulation, clip } = arithmetic;
   const settings = [...variants(), ...special()]
+    // Speculation is for gradients in the weights' dtype.
+    .filter(({ speculative }) => !speculative || !gradients)
     // Stages 2 and 3 sum ranks before micro-batches, stages 0 and 1 after: see families().
-    .map(({ name, ...variant }) => ({ name, steps, precision, accumulation, clip, ...variant }));
-  return { name: `${precision}, accumulation ${accumulation}, clip ${clip}`, settings };
+    .map(({ name, ...variant }) => ({ name, steps, ...arithmetic, ...variant }));
+  const sums = gradients ? `, gradients summed in ${gradients}` : '';
+  return { name: `${precision}${sums}, accumulation ${accumulation}, clip ${clip}`, settings };
 }
 
 /**
  * Families whose members agree bit for bit. With accumulation, stages 2 and 3 reduce every micro-batch and sum the
  * shards, stages 0 and 1 sum first: two families, whose references are compared within a bound.
  */
-export function families({ steps, precisions, accumulations }: MatrixSize): Family[] {
+export function families({ steps, precisions, accumulations, ...more }: MatrixSize): Family[] {
   return precisions.flatMap((precision) =>
     accumulations.flatMap((accumulation) =>
       [0, 1].flatMap((clip) => {
-        const whole = family({ precision, accumulation, clip }, steps);
+        const whole = family({ precision, accumulation, clip, ...more }, steps);
         if (accumulation === 1) return [whole];
         const early = ({ zero }: Setting): boolean => ((zero as Zero).stage ?? 0) >= 2;
         return [

@@ -1,6 +1,7 @@
 // One rank that trains the tiny GPT-2 under a list of configurations and reports losses and weights of each.
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
+import { memoryUse } from '../../lib/engine/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import {
@@ -31,6 +32,10 @@ export interface Trained {
   losses: number[];
   norms: (number | null)[];
   skipped: number;
+  /** Of the units on one rank, padding included. */
+  elements: number;
+  /** Bytes on this rank after the first backward. */
+  firstMicroBatch: { weights: number; gradients: number };
   /** Base64 of each parameter. */
   weights?: Record<string, string>;
 }
@@ -42,7 +47,11 @@ async function build(setting: Setting): Promise<Engine> {
 }
 
 /** Every rank takes its own part of each global batch. */
-function train(engine: Engine, steps: number): Pick<Trained, 'losses' | 'norms'> {
+function train(
+  engine: Engine,
+  steps: number,
+): Pick<Trained, 'losses' | 'norms' | 'firstMicroBatch'> {
+  let firstMicroBatch = { weights: 0, gradients: 0 };
   const losses: number[] = [];
   const norms: (number | null)[] = [];
   const micros = engine.gradientAccumulationSteps();
@@ -51,13 +60,17 @@ function train(engine: Engine, steps: number): Pick<Trained, 'losses' | 'norms'>
     const { tokens, targets } = tinyBatch(index, engine.device);
     const loss = engine.forward<Tensor>(tokens, targets);
     engine.backward(loss);
+    if (micro === 0) {
+      const { weights, gradients } = memoryUse(engine.parts).device;
+      firstMicroBatch = { weights, gradients };
+    }
     engine.step();
     losses.push(loss.item());
     tokens.dispose();
     targets.dispose();
     if (micro % micros === micros - 1) norms.push(engine.getGlobalGradNorm());
   }
-  return { losses, norms };
+  return { losses, norms, firstMicroBatch };
 }
 
 async function main(): Promise<void> {
@@ -72,7 +85,9 @@ async function main(): Promise<void> {
     for (const text of bits.values()) hash.update(text);
     const { skippedSteps: skipped } = engine;
     const weights = job.weights ? { weights: Object.fromEntries(bits) } : {};
-    results.push({ name: setting.name, hash: hash.digest('hex'), ...trained, skipped, ...weights });
+    const elements = engine.parts.units.reduce((sum, { layout }) => sum + layout.numel, 0);
+    const report = { name: setting.name, hash: hash.digest('hex'), skipped, elements };
+    results.push({ ...report, ...trained, ...weights });
     engine.destroy();
   }
   await world.destroy();

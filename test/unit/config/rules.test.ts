@@ -72,6 +72,35 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     { data_types: { param_dtype: 'fp32' } },
   ],
   [
+    'gradients are summed in the dtype of the weights, or in fp32',
+    { bf16: { enabled: true }, data_types: { grad_accum_dtype: 'fp16' } },
+    'data_types.grad_accum_dtype',
+    /Set it to "fp32"/,
+    { bf16: { enabled: true }, data_types: { grad_accum_dtype: 'bf16' } },
+  ],
+  [
+    'fp32 gradients are not summed in bf16',
+    { data_types: { grad_accum_dtype: 'bf16' } },
+    'data_types.grad_accum_dtype',
+    /or remove it/,
+    { fp16: { enabled: true }, data_types: { grad_accum_dtype: 'fp32' } },
+  ],
+  [
+    'speculation has one dtype',
+    {
+      bf16: { enabled: true },
+      data_types: { grad_accum_dtype: 'fp32' },
+      ...zero({ stage: 1, offload_optimizer: { device: 'cpu', super_offload: true } }),
+    },
+    'zero_optimization.offload_optimizer.super_offload',
+    /Set super_offload to null/,
+    {
+      bf16: { enabled: true },
+      data_types: { grad_accum_dtype: 'bf16' },
+      ...zero({ stage: 1, offload_optimizer: { device: 'cpu', super_offload: true } }),
+    },
+  ],
+  [
     'fp16 masters need the host',
     { fp16: { fp16_master_weights_and_grads: true }, ...zero({ stage: 2 }) },
     'fp16.fp16_master_weights_and_grads',

@@ -1,0 +1,137 @@
+// A unit's gradient: where backward writes it, and in which dtype the sum over micro-batches is kept.
+import type { Parameter } from '../nn/parameter.js';
+import type { Buffer } from '../runtime/buffer.js';
+import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { cast, held, Tensor } from '../tensor/index.js';
+import { sliceFlat, zeroRange } from './flat.js';
+import type { Slot, UnitLayout } from './layout.js';
+
+/** Chosen once per unit. All work is enqueued on the compute stream. */
+export interface UnitGradient {
+  /** Of what take() gives. */
+  readonly dtype: DType;
+  /** Bytes that exist now. */
+  readonly bytes: number;
+  /** Whether `buffer` is part of it. */
+  holds(buffer: Buffer): boolean;
+  /** Where backward writes a parameter's first gradient: in its shape and dtype, contents undefined; the caller holds it. */
+  place(slot: Slot): Tensor;
+  /** A backward has ended: parameters without a gradient count as zero. */
+  close(): void;
+  /** [numel], the sum of all backwards since drop(), held once more for the caller: zeros when there was none. */
+  take(): Tensor;
+  /** Frees it; `parameter.grad` is null (zero) from here on. */
+  drop(): void;
+}
+
+export interface GradientShape {
+  layout: UnitLayout;
+  /** In the order of the layout's slots. */
+  parameters: readonly Parameter[];
+  /** Of the parameters. */
+  dtype: DType;
+  device: Device;
+}
+
+/** In the parameters' dtype: backward adds the next micro-batch to `parameter.grad`, views of one flat buffer. */
+export class InPlaceGradient implements UnitGradient {
+  readonly dtype: DType;
+  private flat: Tensor | null = null;
+
+  constructor(private readonly shape: GradientShape) {
+    this.dtype = shape.dtype;
+  }
+
+  get bytes(): number {
+    return this.flat?.bytes ?? 0;
+  }
+
+  holds(buffer: Buffer): boolean {
+    return this.flat?.buffer === buffer;
+  }
+
+  place(slot: Slot): Tensor {
+    return sliceFlat(this.allocated(), slot, slot.shape);
+  }
+
+  close(): void {
+    const { layout, parameters } = this.shape;
+    for (const [i, slot] of layout.slots.entries()) {
+      if ((parameters[i] as Parameter).grad === null) zeroRange(this.allocated(), slot);
+    }
+  }
+
+  take(): Tensor {
+    if (!this.flat) this.close();
+    return this.allocated().retain();
+  }
+
+  drop(): void {
+    for (const parameter of this.shape.parameters) {
+      parameter.grad?.release();
+      parameter.grad = null;
+    }
+    this.flat?.release();
+    this.flat = null;
+  }
+
+  private allocated(): Tensor {
+    const { layout, dtype, device } = this.shape;
+    if (!this.flat) {
+      this.flat = held(() => Tensor.empty([layout.numel], dtype, device));
+      for (const gap of layout.gaps) zeroRange(this.flat, gap);
+    }
+    return this.flat;
+  }
+}
+
+/**
+ * In f32, where `written` is 16 bits wide: each backward's gradient is added to the sum and freed, so that `parameter.grad`
+ * is null between backwards. Source: DeepSpeed's data_types.grad_accum_dtype.
+ */
+export class WideGradient implements UnitGradient {
+  readonly dtype = 'f32';
+  private sum: Tensor | null = null;
+
+  constructor(private readonly written: UnitGradient) {}
+
+  get bytes(): number {
+    return this.written.bytes + (this.sum?.bytes ?? 0);
+  }
+
+  holds(buffer: Buffer): boolean {
+    return this.sum?.buffer === buffer || this.written.holds(buffer);
+  }
+
+  place(slot: Slot): Tensor {
+    return this.written.place(slot);
+  }
+
+  close(): void {
+    this.written.close();
+    const part = this.written.take();
+    this.written.drop();
+    if (this.sum) kernels.accumulate({ in: part, out: this.sum });
+    else this.sum = held(() => cast(part, 'f32'));
+    part.release();
+  }
+
+  take(): Tensor {
+    if (!this.sum) this.close();
+    return (this.sum as Tensor).retain();
+  }
+
+  drop(): void {
+    this.written.drop();
+    this.sum?.release();
+    this.sum = null;
+  }
+}
+
+/** The gradient of a unit that is summed in `sumDtype`: the parameters' dtype, or f32. */
+export function unitGradient(shape: GradientShape, sumDtype: DType): UnitGradient {
+  const inPlace = new InPlaceGradient(shape);
+  return sumDtype === shape.dtype ? inPlace : new WideGradient(inPlace);
+}
