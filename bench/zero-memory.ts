@@ -1,5 +1,7 @@
 // Bytes of weights, gradients and optimizer state that one rank holds at each ZeRO stage, beside the paper's formula.
+
 import { joinLaunched } from '../lib/comm/index.js';
+import { memoryUse } from '../lib/engine/memory-breakdown.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import { models } from '../lib/nn/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
@@ -72,8 +74,7 @@ export async function measureStage(
   const weights = bytesBehind([...wholes, ...parts.partitions.map((part) => part.weights)]);
   const tokens = scope(() => Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4], device }));
   engine.backward(engine.forward<Tensor>(tokens, tokens));
-  const grads = [...units.map(({ grad }) => grad), ...parts.partitions.map(({ grad }) => grad)];
-  const gradients = bytesBehind(grads);
+  const { gradients } = memoryUse(engine.parts).device;
   const optimizer = placement.bytes.device;
   engine.step();
   tokens.dispose();
