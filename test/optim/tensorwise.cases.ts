@@ -250,7 +250,10 @@ async function muonMethodsAgree(device: Device): Promise<void> {
   assert.ok(apart > 0 && apart < 1e-5, `${apart}`);
 }
 
-/** The same bits on the CPU. On a GPU its products round otherwise than the host's: matrices within 2e-2 after 5 steps. */
+/**
+ * The same bits on the CPU. On a GPU its products round otherwise than the host's: matrices differ by up to 6e-6 of their
+ * largest element in fp32 and 3.6e-2 in 16 bits after 5 steps (H200).
+ */
 async function muonOffload(
   precision: Precision,
   method: 'gram' | 'standard',
@@ -269,7 +272,10 @@ async function muonOffload(
   }
   if (precision === 'fp16') assert.ok(runs[0]!.skipped > 0, 'no overflow was provoked');
   if (device.kind === 'cpu') assert.deepEqual(runs[1], runs[0]);
-  else assert.ok(distance(runs[0]!.matrices, runs[1]!.matrices) < 2e-2);
+  else {
+    const apart = distance(runs[0]!.matrices, runs[1]!.matrices);
+    assert.ok(apart < (precision === 'fp32' ? 1e-4 : 8e-2), `${apart}`);
+  }
 }
 
 async function muonResumes(device: Device): Promise<void> {
