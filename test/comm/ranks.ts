@@ -17,6 +17,8 @@ export interface RankOptions {
   /** Passed to the program as JSON. */
   job?: unknown;
   environment?: Record<string, string>;
+  /** The command that runs a rank's own command, such as one that enters a network namespace. */
+  wrapper?: (rank: number) => readonly string[];
   /** Sees each process after it was started. */
   started?: (children: readonly ChildProcess[]) => void;
   /** Called with each line that a rank prints. */
@@ -50,8 +52,10 @@ export async function runRanks(
 ): Promise<RankResult[]> {
   const port = await freePort();
   const secret = randomBytes(16).toString('hex');
-  const children = Array.from({ length: count }, (_, rank) =>
-    spawn(process.execPath, [...commandFor(program), JSON.stringify(options.job ?? null)], {
+  const own = [process.execPath, ...commandFor(program), JSON.stringify(options.job ?? null)];
+  const children = Array.from({ length: count }, (_, rank) => {
+    const [command, ...words] = [...(options.wrapper?.(rank) ?? []), ...own];
+    return spawn(command as string, words, {
       env: {
         ...process.env,
         RANK: String(rank),
@@ -64,8 +68,8 @@ export async function runRanks(
         ...options.environment,
       },
       stdio: ['ignore', 'pipe', 'pipe'],
-    }),
-  );
+    });
+  });
   options.started?.(children);
   return Promise.all(
     children.map((child, rank) =>
