@@ -48,6 +48,16 @@ const settings: { name: string; zero: Zero }[] = [
     },
   },
   {
+    name: 'stage 3, nothing kept, weights offloaded too',
+    zero: {
+      stage: 3,
+      stage3_max_reuse_distance: 0,
+      stage3_param_persistence_threshold: 0,
+      offload_optimizer: { device: 'cpu', super_offload: false },
+      offload_param: { device: 'cpu' },
+    },
+  },
+  {
     name: 'stage 2, offload',
     zero: { stage: 2, offload_optimizer: { device: 'cpu', super_offload: false } },
   },

@@ -37,26 +37,38 @@ async function fourRanksAgree(device: Device): Promise<void> {
     const [reference] = reports[0] as Trained[];
     for (const [rank, results] of reports.entries()) {
       for (const result of results) {
-        const worst = distance(reference as Trained, result);
+        const { worst } = distances(reference as Trained, result);
         assert.ok(worst < 1e-4, `${name}: ${result.name} on rank ${rank}: ${worst}`);
       }
     }
   }
 }
 
-/** Largest difference of two sets of f32 weights. */
-function distance(a: Trained, b: Trained): number {
-  let worst = 0;
+/** The largest and the mean difference of two sets of weights. */
+function distances(
+  a: Trained,
+  b: Trained,
+  precision: 'fp32' | 'bf16' = 'fp32',
+): { worst: number; mean: number } {
+  let [worst, sum, count] = [0, 0, 0];
   for (const [name, text] of Object.entries(a.weights ?? {})) {
-    const [one, other] = [text, b.weights?.[name] as string].map((base64) => {
-      const raw = Buffer.from(base64, 'base64');
-      return new Float32Array(raw.buffer, raw.byteOffset, raw.byteLength / 4);
-    }) as [Float32Array, Float32Array];
+    const [one, other] = [text, b.weights?.[name] as string].map((base64) =>
+      floats(Buffer.from(base64, 'base64'), precision),
+    ) as [Float32Array, Float32Array];
     one.forEach((value, i) => {
-      worst = Math.max(worst, Math.abs(value - (other[i] as number)));
+      const difference = Math.abs(value - (other[i] as number));
+      worst = Math.max(worst, difference);
+      sum += difference;
+      count++;
     });
   }
-  return worst;
+  return { worst, mean: sum / count };
+}
+
+function floats(raw: Buffer, precision: 'fp32' | 'bf16'): Float32Array {
+  if (precision === 'fp32') return new Float32Array(new Uint8Array(raw).buffer);
+  const upper = new Uint16Array(new Uint8Array(raw).buffer);
+  return new Float32Array(Uint32Array.from(upper, (bits) => bits * 65_536).buffer);
 }
 
 /** Stage 3 with nothing of the weights between uses. */
@@ -80,30 +92,37 @@ async function orderOfSums(device: Device): Promise<void> {
   const settings = [1, 2].map((stage) => setting({ accumulation: 3, zero: { stage: stage as 1 } }));
   const [reports] = await trainOn(device, 2, { settings, weights: true });
   const [late, early] = reports as [Trained, Trained];
-  const worst = distance(late, early);
+  const { worst } = distances(late, early);
   assert.ok(worst < 1e-4, `${worst}`);
 }
 
-/** The global batch of N ranks, as N accumulated micro-batches of one. */
-async function ranksEqualOne(device: Device): Promise<void> {
-  const [one] = (await trainOn(device, 1, {
-    settings: [setting({ accumulation: 4 })],
-    weights: true,
-  })) as [Trained[]];
-  for (const [ranks, accumulation] of [
-    [2, 2],
-    [4, 1],
-  ] as const) {
-    const settings = [0, 1, 2, 3].map((stage) =>
-      setting({ accumulation, zero: { stage: stage as 0 } }),
-    );
-    const [several] = (await trainOn(device, ranks, { settings, weights: true })) as [Trained[]];
-    for (const [stage, result] of several.entries()) {
-      const worst = distance(one[0] as Trained, result);
-      assert.ok(worst < 1e-4, `${ranks} ranks, stage ${stage}: ${worst}`);
+/**
+ * The global batch of N ranks, as N accumulated micro-batches of one. In bf16 gradients are rounded to 8 bits at other
+ * points of the sum, and Adam's step is near its rate where a gradient is near zero: a few weights are apart by steps of 3e-3, ten of them at most both ways.
+ */
+const ranksEqualOne =
+  (precision: 'fp32' | 'bf16', bound: { worst: number; mean: number }) =>
+  async (device: Device): Promise<void> => {
+    const run = (more: Partial<Setting>): Setting => setting({ precision, ...more });
+    const [one] = (await trainOn(device, 1, {
+      settings: [run({ accumulation: 4 })],
+      weights: true,
+    })) as [Trained[]];
+    for (const [ranks, accumulation] of [
+      [2, 2],
+      [4, 1],
+    ] as const) {
+      const settings = [0, 1, 2, 3].map((stage) =>
+        run({ accumulation, zero: { stage: stage as 0 } }),
+      );
+      const [several] = (await trainOn(device, ranks, { settings, weights: true })) as [Trained[]];
+      for (const [stage, result] of several.entries()) {
+        const { worst, mean } = distances(one[0] as Trained, result, precision);
+        const place = `${ranks} ranks, stage ${stage}: worst ${worst}, mean ${mean}`;
+        assert.ok(worst < bound.worst && mean < bound.mean, place);
+      }
     }
-  }
-}
+  };
 
 const relative = (a: number | null | undefined, b: number | null | undefined): number =>
   Math.abs((a ?? 0) / (b ?? 0) - 1);
@@ -217,7 +236,12 @@ export const cases: Case[] = [
   },
   {
     name: '2 and 4 ranks equal one rank with the same global batch',
-    run: ranksEqualOne,
+    run: ranksEqualOne('fp32', { worst: 1e-4, mean: 1e-5 }),
+    skip: needs(4),
+  },
+  {
+    name: '2 and 4 ranks equal one rank with the same global batch, bf16',
+    run: ranksEqualOne('bf16', { worst: 0.05, mean: 2e-4 }),
     skip: needs(4),
   },
   {
