@@ -27,7 +27,7 @@ import { buildOptimizer } from './build-optimizer.js';
 import { buildSchedules } from './build-schedule.js';
 import { buildStage, offloadsWeights } from './build-stage.js';
 import { checkpointWorld } from './checkpoint-world.js';
-import { gradientDType, weightDType } from './dtypes.js';
+import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { Engine, type EngineParts } from './engine.js';
 import { buildObservers } from './monitoring.js';
@@ -67,7 +67,7 @@ export function buildEngine(
   const isFirst = !job || job.rank === 0;
   const observers = isFirst ? buildObservers(config, clients.monitors ?? []) : [];
   if (job) job.world.logger = buildCommsLogger(config.comms_logger, isFirst) ?? job.world.logger;
-  module.moveBuffers(device);
+  module.moveBuffers(device, bufferDType(config));
   const units = buildUnits(module, optimizer.groups, {
     dtype: weightDType(config),
     gradDtype: gradientDType(config),

@@ -20,3 +20,9 @@ export function gradientDType(config: ResolvedConfig): DType {
   const { grad_accum_dtype: asked } = config.data_types;
   return asked === null ? weightDType(config) : dtypeOf[asked];
 }
+
+/** Of floating buffers; undefined leaves each as it is. */
+export function bufferDType({ data_types: section }: ResolvedConfig): DType | undefined {
+  const { buffer_dtype: asked } = section;
+  return asked === null ? undefined : dtypeOf[asked];
+}

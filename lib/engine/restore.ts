@@ -135,7 +135,8 @@ async function readUntrained(engine: Engine, checkpoint: Checkpoint): Promise<vo
     else await readConverted(checkpoint, 'model', { name, from: 0 }, parameter);
   }
   for (const [name, buffer] of engine.module.namedBuffers()) {
-    if (isPresent(checkpoint, name)) await checkpoint.readInto('model', name, buffer);
+    if (!isPresent(checkpoint, name)) continue;
+    await readConverted(checkpoint, 'model', { name, from: 0 }, buffer);
   }
 }
 

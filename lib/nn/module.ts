@@ -1,7 +1,7 @@
 // Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
-import { type DType, dtypes } from '../runtime/dtype.js';
+import { type DType, dtypes, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -185,13 +185,16 @@ export abstract class Module {
     for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
   }
 
-  /** Replaces every buffer by one on `home`, dtypes kept; initialize() does it. */
-  moveBuffers(home: Device): void {
+  /** Replaces every buffer by one on `home`, floating ones by one of `dtype` if given; initialize() does it. */
+  moveBuffers(home: Device, dtype?: DType): void {
     for (const [, module] of this.namedModules()) {
       for (const [name, field] of module.fields()) {
         const isBuffer = field instanceof Tensor && !(field instanceof Parameter);
-        if (!isBuffer || field.device === home) continue;
-        const moved = held(() => noGrad(() => field.to(home)));
+        if (!isBuffer) continue;
+        const wanted = dtype && isFloating(field.dtype) ? dtype : field.dtype;
+        if (field.device === home && field.dtype === wanted) continue;
+        const moved = held(() => Tensor.empty(field.shape, wanted, home));
+        noGrad(() => scope(() => kernels.copy({ in: field.to(home), out: moved })));
         (module as unknown as Record<string, Tensor>)[name] = moved;
       }
     }
