@@ -113,7 +113,7 @@ export interface Addon {
     rank: number,
   ): Promise<number>;
   /** Starts the collective in the block (see csrc/addon/process_group.h) and returns its ticket. */
-  startCollective(group: number, stream: number, label: string): number;
+  startCollective(group: number, stream: number, purpose: string, label: string): number;
   waitCollective(group: number, ticket: number, stream: number): void;
   synchronizeCollective(group: number, ticket: number): void;
   collectiveDone(group: number, ticket: number): boolean;

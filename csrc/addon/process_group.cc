@@ -281,7 +281,8 @@ napi_value open_group(Addon& addon, double job, double device_stream, std::strin
   });
 }
 
-double start_collective(Addon& addon, double group, double stream, std::string label) {
+double start_collective(Addon& addon, double group, double stream, std::string purpose,
+                        std::string label) {
   comm::ProcessGroup& members = group_of(addon, group);
   if (addon.argument_count < kWords) {
     throw Error("DS_INTERNAL", "collective", "a longer block", text(addon.argument_count));
@@ -298,6 +299,7 @@ double start_collective(Addon& addon, double group, double stream, std::string l
   call.dtype = static_cast<DType>(choice(2, kDTypes));
   call.count = static_cast<int64_t>(words[3]);
   call.peer = static_cast<int32_t>(words[4]);
+  call.purpose = std::move(purpose);
   if (call.count < 0) {
     throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a count", text(call.count));
   }

@@ -39,8 +39,10 @@ napi_value open_group(Addon& addon, double job, double device_stream, std::strin
 
 /// Starts the collective that the argument block describes: [kind, op, dtype, count, peer, input
 /// handle, input offset, output handle, output offset], offsets in elements, handle 0 for none.
-/// Returns a ticket.
-double start_collective(Addon& addon, double group, double stream, std::string label);
+/// Ranks whose `purpose` differs fail as for another op; `label` is for messages alone. Returns a
+/// ticket.
+double start_collective(Addon& addon, double group, double stream, std::string purpose,
+                        std::string label);
 void wait_collective(Addon& addon, double group, double ticket, double stream);
 void synchronize_collective(Addon& addon, double group, double ticket);
 bool collective_done(Addon& addon, double group, double ticket);

@@ -42,6 +42,7 @@ struct Collective {
   void* output = nullptr;
   int64_t count = 0;
   int32_t peer = 0;
+  std::string purpose;  // what it carries, the same on every rank; may be empty
 };
 
 /// A collective under way.

@@ -26,6 +26,7 @@ std::string signature_of(const Collective& call) {
   if (reduces(call.kind)) out.append(" ").append(kOps[static_cast<int>(call.op)]);
   out.append(" ").append(ds::name_of(call.dtype)).append(" x ").append(std::to_string(call.count));
   if (rooted(call.kind)) out.append(", root ").append(std::to_string(call.peer));
+  if (!call.purpose.empty()) out.append(" (").append(call.purpose).append(")");
   return out;
 }
 

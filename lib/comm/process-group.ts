@@ -20,7 +20,9 @@ export interface CollectiveOptions {
   op?: ReduceOp;
   /** The collective starts after what is enqueued here. Default: the device's compute stream. */
   stream?: Stream;
-  /** What it is for, in messages: a unit, a bucket. Default: the caller's file and line. */
+  /** What it carries, the same on every rank: ranks that mean something else fail as for another op. */
+  purpose?: string;
+  /** For messages alone. Default: the caller's file and line, where there is no purpose. */
   label?: string;
 }
 
@@ -165,17 +167,20 @@ export class ProcessGroup {
     call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number },
     options: CollectiveOptions,
   ): Work {
-    const { op = 'sum', stream = this.device.compute, label = callSite() } = options;
+    const { op = 'sum', stream = this.device.compute, purpose = '' } = options;
+    const { label = purpose ? '' : callSite() } = options;
     if (call.input) requireFlat(kind, call.input);
     if (call.output && call.output !== call.input) requireFlat(kind, call.output);
-    const whole: Collective = { peer: 0, ...call, kind, op };
+    const whole: Collective = { peer: 0, ...call, kind, op, purpose };
     if (this.logger) stream.synchronize();
     const begin = performance.now();
     const ticket = this.tickets.start(whole, stream, label);
     const work = new Work(this.tickets, ticket, this.device.compute);
     if (this.logger) {
       work.synchronize();
-      this.logger.add(CommsLogger.record(whole, this.size, performance.now() - begin, label));
+      this.logger.add(
+        CommsLogger.record(whole, this.size, performance.now() - begin, label || purpose),
+      );
     }
     return work;
   }

@@ -144,6 +144,8 @@ export interface Collective {
   count: number;
   /** Root, or the other side, as a rank of the group. */
   peer: number;
+  /** What it carries: ranks that disagree fail as for another op. May be empty. */
+  purpose: string;
 }
 
 /** Collectives under way, known by their tickets. */
@@ -175,7 +177,7 @@ export class GroupHandle implements Tickets {
     block[6] = call.input?.offset ?? 0;
     block[7] = handleOf(call.output);
     block[8] = call.output?.offset ?? 0;
-    return native(() => addon.startCollective(this.handle, stream.handle, label));
+    return native(() => addon.startCollective(this.handle, stream.handle, call.purpose, label));
   }
 
   wait(ticket: number, stream: Stream): void {

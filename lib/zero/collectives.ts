@@ -11,8 +11,8 @@ export interface Work {
 export interface At {
   /** The collective starts after the work that `stream` holds. */
   stream: Stream;
-  /** Named in errors: which unit, and what for. */
-  label: string;
+  /** Which unit, and what for: named in errors, and compared between ranks. */
+  purpose: string;
 }
 
 /** Every rank calls the same collectives in the same order. Tensors are flat and contiguous. */

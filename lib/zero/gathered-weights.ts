@@ -143,7 +143,7 @@ export class GatheredWeights {
     this.stream.wait(this.computed.record(this.device.compute));
     const updated = this.updated.get(unit);
     if (updated) this.stream.wait(updated);
-    const at = { stream: this.stream, label: `weights of ${unit.name}` };
+    const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
     const work = this.options.timer.collective(this.stream, () =>
       this.options.home.gather(this.group, flat, weights, at),
     );

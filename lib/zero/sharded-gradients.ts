@@ -17,10 +17,10 @@ export class ShardedGradients implements GradientFlow {
     const full = unit.takeGrad();
     unit.dropGrad();
     const shard = held(() => Tensor.empty([numel], full.dtype, unit.device));
-    const label = `gradient of ${unit.name}`;
+    const purpose = `gradient of ${unit.name}`;
     this.parts.gradients.add({
       numel: full.numel,
-      start: (stream) => this.parts.toOwner(this.parts, shard, full, { stream, label }),
+      start: (stream) => this.parts.toOwner(this.parts, shard, full, { stream, purpose }),
       done: (stream) => {
         full.buffer.releaseOn(stream);
         full.release();

@@ -62,10 +62,10 @@ export class Stage0 implements Stage {
   settle(unit: Unit): void {
     const partition = this.partitionOf.get(unit) as Partition;
     const grad = unit.takeGrad();
-    const label = `gradient of ${unit.name}`;
+    const purpose = `gradient of ${unit.name}`;
     this.parts.gradients.add({
       numel: grad.numel,
-      start: (stream) => this.parts.wire.allReduce(grad, { stream, label }),
+      start: (stream) => this.parts.wire.allReduce(grad, { stream, purpose }),
       done: (stream) => {
         partition.grad = grad;
         partition.ready.record(stream);
@@ -96,7 +96,7 @@ export function shareRows(group: Collectives, rows: Tensor): void {
   const { compute } = rows.device;
   const flat = rows.alias([rows.numel], undefined, rows.offset);
   const own = rows.alias([width], undefined, rows.offset + group.rank * width);
-  group.allGather(flat, own, { stream: compute, label: 'gradient norms' }).wait(compute);
+  group.allGather(flat, own, { stream: compute, purpose: 'gradient norms' }).wait(compute);
   own.dispose();
   flat.dispose();
 }
@@ -104,5 +104,5 @@ export function shareRows(group: Collectives, rows: Tensor): void {
 /** The values of `root` for all, in the order of the compute stream. */
 export function broadcastValues(group: Collectives, values: Tensor, root: number): void {
   const { compute } = values.device;
-  group.broadcast(values, root, { stream: compute, label: 'values of one rank' }).wait(compute);
+  group.broadcast(values, root, { stream: compute, purpose: 'values of one rank' }).wait(compute);
 }

@@ -59,10 +59,10 @@ export class Stage1 implements Stage {
     const partition = this.partitionOf.get(unit) as Partition;
     const full = unit.takeGrad();
     const shard = sliceFlat(full, partition.range);
-    const label = `gradient of ${unit.name}`;
+    const purpose = `gradient of ${unit.name}`;
     this.parts.gradients.add({
       numel: full.numel,
-      start: (stream) => this.parts.toOwner(this.parts, shard, full, { stream, label }),
+      start: (stream) => this.parts.toOwner(this.parts, shard, full, { stream, purpose }),
       done: (stream) => {
         full.release();
         partition.grad = shard;

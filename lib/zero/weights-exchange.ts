@@ -32,7 +32,7 @@ export class WeightsExchange {
         this.events.push(changed);
         return this.group.allGather(unit.weights, weights, {
           stream: on,
-          label: `weights of ${unit.name}`,
+          purpose: `weights of ${unit.name}`,
         });
       },
       done: (on) => this.awaited.set(unit, this.event().record(on)),
