@@ -133,7 +133,7 @@ export class FlatNet extends nn.Module {
 
 /** Buffers of every dtype, one of them empty and one a view with strides. */
 export class BufferedNet extends FlatNet {
-  readonly scale = made([2, 3, 4], 'f64', [3]);
+  readonly scale = made([2, 3, 4], 'f32', [3]);
   readonly shift = made([1, 2, 3], 'bf16', [3]);
   readonly half = made([0.5, 0.25, 1], 'f16', [3]);
   readonly count = made([7, 8], 'i64', [2]);
@@ -147,11 +147,7 @@ export class BufferedNet extends FlatNet {
   }
 }
 
-function made(
-  values: number[],
-  dtype: 'f64' | 'bf16' | 'f16' | 'i64' | 'u8' | 'f32',
-  shape: number[],
-) {
+function made(values: number[], dtype: 'bf16' | 'f16' | 'i64' | 'u8' | 'f32', shape: number[]) {
   return scope(() => Tensor.from(values, { dtype, shape })).keep();
 }
 
