@@ -114,7 +114,8 @@ double allocate_pinned(Addon& addon, double number, double bytes) {
 }
 void release(Addon& addon, double handle) { addon.buffers.take(handle); }
 void release_on(Addon& addon, double handle, double stream) {
-  addon.buffers.take(handle)->release_on(addon.streams.get(stream)->stream);
+  const std::shared_ptr<StreamRef> ref = addon.streams.get(stream);
+  addon.buffers.take(handle)->release_on(std::shared_ptr<Stream>(ref, &ref->stream));
 }
 
 // --- copies -----------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 // A block of memory with an owner: returned to its device exactly once, in stream order.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "device.h"
 #include "error.h"
 
@@ -35,8 +38,11 @@ class Buffer {
     }
   }
 
-  void release_on(Stream& stream) {
-    if (placement_ == Placement::device) home_ = &stream;
+  /// The buffer keeps the stream: a collective may hold its memory longer than others use either.
+  void release_on(std::shared_ptr<Stream> stream) {
+    if (placement_ != Placement::device) return;
+    home_ = stream.get();
+    kept_ = std::move(stream);
   }
 
   void* data() const { return data_; }
@@ -47,6 +53,7 @@ class Buffer {
  private:
   Device& device_;
   Stream* home_;
+  std::shared_ptr<Stream> kept_;  // home_, where release_on has named it
   size_t bytes_;
   Placement placement_;
   void* data_;
