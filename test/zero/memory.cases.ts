@@ -26,19 +26,23 @@ const memoryOn =
           assert.ok(Math.abs(ratio - 1) < 0.02, `${place}, formula ${formula[kind]}`);
         }
       }
-      if (peak) checkPeak(peak);
+      // On a GPU the host runs ahead: one more unit's gradient is held until its collective is over.
+      if (peak) checkPeak(peak, device.kind === 'cpu' ? 1 : 2);
     }
   };
 
-function checkPeak({ ranks, states, unit, parameter, model, ...peak }: PeakBytes): void {
+function checkPeak(
+  { ranks, states, unit, parameter, model, ...peak }: PeakBytes,
+  onTheirWay: number,
+): void {
   const within = (name: string, got: number, limit: number): void =>
     assert.ok(got <= limit + SLACK, `${name}: ${got} of ${limit} bytes`);
   within('states', states, (14 * model) / ranks);
   // One unit's weights in bf16, and the initial values of one parameter in f32.
   within('initialize', peak.initialize, states + 2 * unit + 4 * parameter);
-  // The shards' gradients; one unit's weights and gradient, and the gradient before it on its way to its owners.
+  // The shards' gradients; one unit's weights and gradient, and the gradients before it on their way to their owners.
   const shards = states + (2 * model) / ranks;
-  within('step', peak.step, shards + 2 * unit + 2 * (2 * unit) + (2 * unit) / ranks);
+  within('step', peak.step, shards + 2 * unit + (1 + onTheirWay) * (2 * unit) + (2 * unit) / ranks);
   // The bound has teeth: the whole model in bf16 would not fit.
   assert.ok(2 * model > 6 * unit + 4 * parameter + SLACK);
 }
