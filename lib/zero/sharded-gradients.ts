@@ -3,9 +3,9 @@
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
+import type { GradientParts } from './group-stage.js';
 import type { GradientFlow } from './local-gradients.js';
 import type { Partition } from './partition.js';
-import type { GradientParts } from './stage0.js';
 
 /** `partition.grad` holds the sum of the micro-batches so far. */
 export class ShardedGradients implements GradientFlow {

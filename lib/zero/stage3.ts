@@ -1,91 +1,67 @@
 // ZeRO stage 3: weights are sharded too; a unit's are gathered where it is used, its gradient leaves as in stage 2.
 // Source: Rajbhandari et al. 2020, P_os+g+p.
 import type { Stream } from '../runtime/stream.js';
-import type { Tensor } from '../tensor/index.js';
 import type { GatheredWeights } from './gathered-weights.js';
+import { type GradientParts, GroupStage } from './group-stage.js';
 import { shardOf } from './layout.js';
 import { type GradientFlow, localGradients } from './local-gradients.js';
 import { Partition } from './partition.js';
 import { ShardedGradients } from './sharded-gradients.js';
-import type { Stage } from './stage.js';
-import { broadcastValues, type GradientParts, shareRows } from './stage0.js';
 import type { Unit } from './unit.js';
 
 export interface Stage3Parts extends GradientParts {
   weights: GatheredWeights;
 }
 
-export class Stage3 implements Stage {
-  readonly rank: number;
-  readonly worldSize: number;
-  readonly gradientFactor: number;
-  readonly shardsWeights = true;
-  readonly partitions: readonly Partition[];
-  onReduced: Stage['onReduced'] = null;
-  private readonly partitionOf: Map<Unit, Partition>;
+export class Stage3 extends GroupStage<Stage3Parts> {
+  override readonly shardsWeights = true;
   private readonly gradients: GradientFlow;
 
-  constructor(
-    units: readonly Unit[],
-    private readonly parts: Stage3Parts,
-  ) {
-    const { group, wire } = parts;
-    this.rank = group.rank;
-    this.worldSize = group.size;
-    this.gradientFactor = wire.factor;
-    this.gradients = group.size === 1 ? localGradients : new ShardedGradients(parts);
-    this.partitions = units.map((unit) => {
-      const range = shardOf(unit.layout.numel, group.rank, group.size);
-      const shard = parts.weights.allocate(range.numel, unit.dtype);
-      return new Partition(unit, range, shard);
+  constructor(units: readonly Unit[], parts: Stage3Parts) {
+    const { rank, size } = parts.group;
+    const partitions = units.map((unit) => {
+      const range = shardOf(unit.layout.numel, rank, size);
+      return new Partition(unit, range, parts.weights.allocate(range.numel, unit.dtype));
     });
-    this.partitionOf = new Map(this.partitions.map((partition) => [partition.unit, partition]));
+    super(partitions, parts);
+    this.gradients = size === 1 ? localGradients : new ShardedGradients(parts);
   }
 
-  broadcast(values: Tensor, root = 0): void {
-    broadcastValues(this.parts.group, values, root);
-  }
-
-  adopting(unit: Unit): void {
+  override adopting(unit: Unit): void {
     unit.allocate();
   }
 
-  adopted(unit: Unit): void {
-    this.parts.weights.adopt(this.partitionOf.get(unit) as Partition);
+  override adopted(unit: Unit): void {
+    this.parts.weights.adopt(this.partitionOf(unit));
   }
 
-  acquire(unit: Unit): void {
+  override acquire(unit: Unit): void {
     this.parts.weights.acquire(unit);
   }
 
-  release(unit: Unit): void {
+  override release(unit: Unit): void {
     this.parts.weights.release(unit);
   }
 
-  reduce(unit: Unit): void {
-    this.gradients.reduce(this.partitionOf.get(unit) as Partition);
+  override reduce(unit: Unit): void {
+    this.gradients.reduce(this.partitionOf(unit));
   }
 
-  settle(unit: Unit): void {
-    this.gradients.settle(this.partitionOf.get(unit) as Partition, this.onReduced);
+  override settle(unit: Unit): void {
+    this.gradients.settle(this.partitionOf(unit), this.onReduced);
   }
 
-  flush(): void {
+  override flush(): void {
     this.parts.weights.settle();
-    this.parts.gradients.flush();
+    super.flush();
   }
 
-  shareSums(sums: Tensor): void {
-    shareRows(this.parts.group, sums);
-  }
-
-  publish(partition: Partition, stream: Stream): void {
+  override publish(partition: Partition, stream: Stream): void {
     this.parts.weights.publish(partition, stream);
   }
 
-  dispose(): void {
-    this.parts.gradients.dispose();
+  override dispose(): void {
     this.parts.weights.dispose();
-    for (const partition of this.partitions) partition.dispose();
+    super.dispose();
   }
 }
