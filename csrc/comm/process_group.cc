@@ -117,8 +117,7 @@ void ProcessGroup::wait(uint64_t ticket, Stream& stream) {
   if (Flight* flight = find(ticket)) {
     flight->completion->order(stream);
     failure_->check();
-    // From here on the order of its home stream protects the memory.
-    if (&stream == &device_.compute_stream()) flight->memory.clear();
+    flight->memory.clear();
   }
   land();
 }

@@ -35,7 +35,8 @@ class ProcessGroup {
   /// belongs to it until it is done. `label` says where in the program. Throws the
   /// job's failure if there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
-  /// Later work of `stream` starts after the ticket's collective. Throws the job's failure.
+  /// Later work of `stream` starts after the ticket's collective, whose memory is protected by that
+  /// order alone from here on. Throws the job's failure.
   void wait(uint64_t ticket, Stream& stream);
   /// Blocks until it is done. Throws the job's failure.
   void synchronize(uint64_t ticket);

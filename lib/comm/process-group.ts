@@ -39,7 +39,8 @@ export class Work {
 
   /**
    * Later work of `stream` (default: the compute stream) starts after the collective. On a GPU the host does
-   * not wait; on the CPU, whose streams run at once, it does. Throws the job's failure (DS_COMM).
+   * not wait; on the CPU, whose streams run at once, it does. From here on its memory must be returned in the
+   * order of `stream`, or of one that comes after it. Throws the job's failure (DS_COMM).
    */
   wait(stream: Stream = this.compute): void {
     this.tickets.wait(this.ticket, stream);

@@ -20,6 +20,8 @@ export interface Transfer {
   start(stream: Stream): Work;
   /** The result is complete in the order of `stream`. */
   done(stream: Stream): void;
+  /** Where given, compute waits for the bucket: operands may be returned in its order, however far ahead the host is. */
+  free?(): void;
 }
 
 /**
@@ -55,8 +57,7 @@ export class Exchange {
     if (this.bucket.length > 0) this.send();
     if (this.underWay.length === 0) return;
     this.finish();
-    const { compute } = this.device;
-    this.options.timer.stall(compute, () => compute.wait(this.finished.record(this.stream)));
+    this.awaitResults();
   }
 
   private send(): void {
@@ -80,6 +81,16 @@ export class Exchange {
       work.wait(this.stream);
       transfer.done(this.stream);
     }
+    const freeing = underWay.filter(({ transfer }) => transfer.free);
+    if (freeing.length === 0) return;
+    this.awaitResults();
+    for (const { transfer } of freeing) transfer.free?.();
+  }
+
+  /** Later compute work sees the results so far. */
+  private awaitResults(): void {
+    const { compute } = this.device;
+    this.options.timer.stall(compute, () => compute.wait(this.finished.record(this.stream)));
   }
 
   dispose(): void {

@@ -17,15 +17,20 @@ export class ShardedGradients implements GradientFlow {
     const full = unit.takeGrad();
     unit.dropGrad();
     const shard = held(() => Tensor.empty([numel], full.dtype, unit.device));
+    let isSummed = false;
     const purpose = `gradient of ${unit.name}`;
     this.parts.gradients.add({
       numel: full.numel,
       start: (stream) => this.parts.toOwner(this.parts, shard, full, { stream, purpose }),
       done: (stream) => {
-        full.buffer.releaseOn(stream);
-        full.release();
-        add(partition, shard, stream);
+        isSummed = partition.grad !== null;
+        if (partition.grad) add(partition.grad, shard, stream);
+        else partition.grad = shard;
         partition.ready.record(stream);
+      },
+      free: () => {
+        full.release();
+        if (isSummed) shard.release();
       },
     });
   }
@@ -40,14 +45,7 @@ export class ShardedGradients implements GradientFlow {
   }
 }
 
-/** Sums in the order of `stream`. */
-function add(partition: Partition, shard: Tensor, stream: Stream): void {
-  const { grad } = partition;
-  if (!grad) {
-    partition.grad = shard;
-    return;
-  }
-  kernels.binary({ a: grad, b: shard, out: grad, op: 'add', accumulate: false }, stream);
-  shard.buffer.releaseOn(stream);
-  shard.release();
+/** Adds `part` to `sum` in the order of `stream`. */
+function add(sum: Tensor, part: Tensor, stream: Stream): void {
+  kernels.binary({ a: sum, b: part, out: sum, op: 'add', accumulate: false }, stream);
 }
