@@ -1,7 +1,7 @@
 // Bytes of weights, gradients and optimizer state that one rank holds at each ZeRO stage, beside the paper's formula.
 
 import { joinLaunched } from '../lib/comm/index.js';
-import { memoryUse } from '../lib/engine/memory-breakdown.js';
+import { memoryUse } from '../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import { models } from '../lib/nn/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';

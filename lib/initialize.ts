@@ -4,7 +4,7 @@ import { type Distributed, joinLaunched } from './comm/index.js';
 import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
 import { type ConfigArguments, configSource } from './config/source.js';
 import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
-import { buildEngine, type Clients } from './engine/build.js';
+import { buildEngine, type Clients } from './engine/build/build-engine.js';
 import type { Engine } from './engine/engine.js';
 import { DsError } from './errors.js';
 import type { Module } from './nn/index.js';

@@ -1,7 +1,7 @@
 // The errors of wrong calls of the engine, and of a step that cannot go on.
 import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Verdict } from './step-control.js';
+import type { Verdict } from './step/step-control.js';
 
 /** Throws DS_SHAPE unless `loss` is one f32 element. */
 export function requireLoss(op: string, loss: Tensor): void {

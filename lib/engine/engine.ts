@@ -12,18 +12,18 @@ import { backward, held, Scope, surrenderResult, Tensor, within } from '../tenso
 import type { Placement, UpdatePlan } from '../zero/placement.js';
 import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
-import { type Accumulation, managed } from './accumulation.js';
-import { Checkpointer, type SaveOptions } from './checkpointer.js';
+import { Checkpointer, type SaveOptions } from './checkpoint/checkpointer.js';
+import type { LoadedCheckpoint, LoadOptions } from './checkpoint/restore.js';
+import type { Stateful } from './checkpoint/stateful.js';
 import { misuse, nonfinite, requireLoss } from './engine-errors.js';
-import { gatheredParameters } from './gathered-parameters.js';
-import { GradientCollector } from './gradient-collector.js';
-import type { StepObserver } from './observer.js';
-import { claimParameters, disownParameters } from './owned-parameters.js';
-import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './phase-timer.js';
-import type { LoadedCheckpoint, LoadOptions } from './restore.js';
-import type { Stateful } from './stateful.js';
-import type { StepControl, Verdict } from './step-control.js';
-import { UnitHooks } from './unit-hooks.js';
+import { gatheredParameters } from './parameters/gathered-parameters.js';
+import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
+import { type Accumulation, managed } from './step/accumulation.js';
+import { GradientCollector } from './step/gradient-collector.js';
+import type { StepControl, Verdict } from './step/step-control.js';
+import { UnitHooks } from './step/unit-hooks.js';
+import type { StepObserver } from './watch/observer.js';
+import { type PhaseTimer, type PhaseTimes, type TimedStep, untimed } from './watch/phase-timer.js';
 
 /** Everything the engine is made of; build.ts puts it together. */
 export interface EngineParts {

@@ -4,7 +4,7 @@ export {
   registerExternalParameter,
   unregisterExternalParameter,
 } from '../nn/external-parameters.js';
-export { init as Init } from './born-sharded.js';
+export { init as Init } from './parameters/born-sharded.js';
 export {
   safeGetFullFp32Param,
   safeGetFullGrad,
@@ -12,9 +12,9 @@ export {
   safeSetFullFp32Param,
   safeSetFullGrad,
   safeSetFullOptimizerState,
-} from './full-state.js';
+} from './parameters/full-state.js';
 export {
   type Gatherable,
   type GatherOptions,
   gatheredParameters as GatheredParameters,
-} from './gathered-parameters.js';
+} from './parameters/gathered-parameters.js';

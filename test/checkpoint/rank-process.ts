@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 
 import { saveCheckpoint } from '../../lib/checkpoint/index.js';
-import { Checkpointer } from '../../lib/engine/checkpointer.js';
-import { restoreEngine } from '../../lib/engine/restore.js';
-import { contentOf } from '../../lib/engine/snapshot.js';
-import { StoreWorld } from '../../lib/engine/store-world.js';
+import { Checkpointer } from '../../lib/engine/checkpoint/checkpointer.js';
+import { restoreEngine } from '../../lib/engine/checkpoint/restore.js';
+import { contentOf } from '../../lib/engine/checkpoint/snapshot.js';
+import { StoreWorld } from '../../lib/engine/checkpoint/store-world.js';
 import type { Engine } from '../../lib/index.js';
 import { Job, type StoreAddress } from '../../lib/runtime/process-group.js';
 import { getRandomState, setRandomState } from '../../lib/tensor/index.js';

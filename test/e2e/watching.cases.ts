@@ -1,7 +1,7 @@
 // memory_breakdown and dump_state: what they print is what the engine holds.
 import assert from 'node:assert/strict';
-import { describeState } from '../../lib/engine/dump-state.js';
-import { type MemoryUse, memoryUse } from '../../lib/engine/memory-breakdown.js';
+import { describeState } from '../../lib/engine/build/dump-state.js';
+import { type MemoryUse, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';

@@ -1,7 +1,7 @@
 // One rank that trains the tiny GPT-2 under a list of configurations and reports losses and weights of each.
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
-import { memoryUse } from '../../lib/engine/memory-breakdown.js';
+import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import {

@@ -1,10 +1,10 @@
 // What a checkpoint of an engine holds: weights, master weights, optimizer state, counters and generators.
-import type { JsonObject } from '../../types/json.js';
-import type { CheckpointContent } from '../checkpoint/index.js';
-import { DsError } from '../errors.js';
-import { hyperparameters } from '../optim/param-groups.js';
-import { getRandomState, type RandomState, setRandomState } from '../tensor/index.js';
-import type { Engine, Progress } from './engine.js';
+import type { JsonObject } from '../../../types/json.js';
+import type { CheckpointContent } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { hyperparameters } from '../../optim/param-groups.js';
+import { getRandomState, type RandomState, setRandomState } from '../../tensor/index.js';
+import type { Engine, Progress } from '../engine.js';
 import {
   catalogOf,
   optimizerShards,

@@ -1,7 +1,7 @@
 // Profiles one global step with the FLOPs profiler: a phase timer around another.
-import type { FlopsProfiler, PrintOptions } from '../profiler/index.js';
-import type { Device } from '../runtime/device.js';
-import { Event } from '../runtime/stream.js';
+import type { FlopsProfiler, PrintOptions } from '../../profiler/index.js';
+import type { Device } from '../../runtime/device.js';
+import { Event } from '../../runtime/stream.js';
 import {
   EventTimer,
   type Phase,

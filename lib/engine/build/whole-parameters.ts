@@ -1,8 +1,8 @@
 // The rule that an optimizer which works by parameter gets no part of one.
-import { DsError } from '../errors.js';
-import type { Optimizer } from '../optim/optimizer.js';
-import { shardOf } from '../zero/layout.js';
-import type { Unit } from '../zero/unit.js';
+import { DsError } from '../../errors.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import { shardOf } from '../../zero/layout.js';
+import type { Unit } from '../../zero/unit.js';
 
 /**
  * Throws DS_CONFIG, on every rank alike, where `stage` would cut a parameter that `optimizer` needs whole: stages 1 to 3

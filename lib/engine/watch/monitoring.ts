@@ -1,13 +1,13 @@
 // Monitors as observers of the engine: which events of which step they get, under DeepSpeed's
 // names.
-import type { ResolvedConfig } from '../../types/config.js';
+import type { ResolvedConfig } from '../../../types/config.js';
 import {
   ConsoleMonitor,
   CsvMonitor,
   type Monitor,
   MonitorMaster,
   TensorBoardMonitor,
-} from '../monitor/index.js';
+} from '../../monitor/index.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 import type { TimedStep } from './phase-timer.js';
 import { SegmentLines } from './segment-lines.js';

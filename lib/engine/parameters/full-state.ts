@@ -1,15 +1,15 @@
 // Reads and writes a parameter's master weights, gradient and optimizer state as a whole, wherever the parts are.
-import { DsError } from '../errors.js';
-import type { Parameter } from '../nn/parameter.js';
-import { describe } from '../runtime/view.js';
-import { noGrad, scope, Tensor } from '../tensor/index.js';
-import { writePieces } from '../zero/adopt.js';
-import { sliceFlat } from '../zero/flat.js';
-import { overlap, type Piece, shardOf } from '../zero/layout.js';
-import type { Partition } from '../zero/partition.js';
-import { copyFlat } from '../zero/pinned.js';
-import { slicePiece } from '../zero/range-state.js';
-import type { Engine } from './engine.js';
+import { DsError } from '../../errors.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { describe } from '../../runtime/view.js';
+import { noGrad, scope, Tensor } from '../../tensor/index.js';
+import { writePieces } from '../../zero/adopt.js';
+import { sliceFlat } from '../../zero/flat.js';
+import { overlap, type Piece, shardOf } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
+import { copyFlat } from '../../zero/pinned.js';
+import { slicePiece } from '../../zero/range-state.js';
+import type { Engine } from '../engine.js';
 import { type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**

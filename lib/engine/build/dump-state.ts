@@ -1,6 +1,6 @@
 // dump_state: the resolved configuration and what the engine made of it, as text.
-import { formatCount } from '../profiler/index.js';
-import type { EngineParts } from './engine.js';
+import { formatCount } from '../../profiler/index.js';
+import type { EngineParts } from '../engine.js';
 
 /** Values of keys like these are not for a log. */
 const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;

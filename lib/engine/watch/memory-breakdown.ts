@@ -1,7 +1,7 @@
 // memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
-import type { Device } from '../runtime/device.js';
-import type { Placement } from '../zero/placement.js';
-import type { Stage } from '../zero/stage.js';
+import type { Device } from '../../runtime/device.js';
+import type { Placement } from '../../zero/placement.js';
+import type { Stage } from '../../zero/stage.js';
 import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
 
 /** Whose memory is reported. */

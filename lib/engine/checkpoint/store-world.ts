@@ -1,8 +1,8 @@
 // The ranks of a job as a checkpoint's world: they exchange JSON through the job's key-value store.
 import { setTimeout as pause } from 'node:timers/promises';
-import type { JsonObject, JsonValue } from '../../types/json.js';
-import type { CheckpointWorld } from '../checkpoint/index.js';
-import { DsError } from '../errors.js';
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import type { CheckpointWorld } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
 
 /** What is needed of a job's store. */
 export interface TextStore {

@@ -1,7 +1,7 @@
 // Phase times of a step from device events, read only after the device has passed them: no host
 // stalls.
-import type { Device } from '../runtime/device.js';
-import { Event } from '../runtime/stream.js';
+import type { Device } from '../../runtime/device.js';
+import { Event } from '../../runtime/stream.js';
 
 /**
  * `reduce` lies inside backward: what compute waits for the reduction of gradients over ranks. What overlaps with

@@ -1,10 +1,10 @@
 // What a configuration wants to know of each phase, as timers around the phase timer.
-import type { ResolvedConfig } from '../../types/config.js';
-import type { Module } from '../nn/module.js';
-import { FlopsProfiler } from '../profiler/index.js';
-import { MemoryBreakdown, type MemoryOwners } from './memory-breakdown.js';
-import { EventTimer, type PhaseTimer, untimed } from './phase-timer.js';
-import { ProfiledStep } from './profiled-step.js';
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Module } from '../../nn/module.js';
+import { FlopsProfiler } from '../../profiler/index.js';
+import { MemoryBreakdown, type MemoryOwners } from '../watch/memory-breakdown.js';
+import { EventTimer, type PhaseTimer, untimed } from '../watch/phase-timer.js';
+import { ProfiledStep } from '../watch/profiled-step.js';
 
 /**
  * wall_clock_breakdown, and where this rank `prints`, flops_profiler and memory_breakdown. With none of them nothing is

@@ -1,12 +1,12 @@
 // The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device, read one step later.
-import { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
-import * as kernels from '../runtime/kernels.generated.js';
-import { Event, Stream } from '../runtime/stream.js';
-import { held, Tensor } from '../tensor/index.js';
-import { sliceFlat } from '../zero/flat.js';
-import type { Partition } from '../zero/partition.js';
-import type { Stage } from '../zero/stage.js';
+import { Buffer } from '../../runtime/buffer.js';
+import type { Device } from '../../runtime/device.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { Event, Stream } from '../../runtime/stream.js';
+import { held, Tensor } from '../../tensor/index.js';
+import { sliceFlat } from '../../zero/flat.js';
+import type { Partition } from '../../zero/partition.js';
+import type { Stage } from '../../zero/stage.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {

@@ -1,20 +1,20 @@
 // The scheduler section of a configuration to the schedule it names.
-import type { ResolvedScheduler } from '../../types/config.js';
-import { DsError } from '../errors.js';
-import { ConstantLr } from '../optim/constant.js';
-import { CosineAnnealingLr } from '../optim/cosine-annealing.js';
-import { ExponentialLr } from '../optim/exponential.js';
-import { OneCycle } from '../optim/one-cycle.js';
-import type { ParamGroup } from '../optim/param-groups.js';
-import { PolynomialLr } from '../optim/polynomial.js';
-import { LrRangeTest } from '../optim/range-test.js';
-import { ReduceLrOnPlateau } from '../optim/reduce-on-plateau.js';
-import type { LrSchedule } from '../optim/schedule.js';
-import { ScheduleSet } from '../optim/schedule-set.js';
-import { StepLr } from '../optim/step-decay.js';
-import { WarmupLr } from '../optim/warmup.js';
-import { WarmupCosineLr } from '../optim/warmup-cosine.js';
-import { WarmupDecayLr } from '../optim/warmup-decay.js';
+import type { ResolvedScheduler } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { ConstantLr } from '../../optim/constant.js';
+import { CosineAnnealingLr } from '../../optim/cosine-annealing.js';
+import { ExponentialLr } from '../../optim/exponential.js';
+import { OneCycle } from '../../optim/one-cycle.js';
+import type { ParamGroup } from '../../optim/param-groups.js';
+import { PolynomialLr } from '../../optim/polynomial.js';
+import { LrRangeTest } from '../../optim/range-test.js';
+import { ReduceLrOnPlateau } from '../../optim/reduce-on-plateau.js';
+import type { LrSchedule } from '../../optim/schedule.js';
+import { ScheduleSet } from '../../optim/schedule-set.js';
+import { StepLr } from '../../optim/step-decay.js';
+import { WarmupLr } from '../../optim/warmup.js';
+import { WarmupCosineLr } from '../../optim/warmup-cosine.js';
+import { WarmupDecayLr } from '../../optim/warmup-decay.js';
 
 /** Parameters without lists of one value per group. */
 type OfGroup<P> = { [Key in keyof P]: Exclude<P[Key], readonly number[]> };

@@ -1,6 +1,6 @@
 // The dtypes that a configuration asks for: of weights, of gradient sums, and on the wire.
-import type { ResolvedConfig } from '../../types/config.js';
-import type { DType } from '../runtime/dtype.js';
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { DType } from '../../runtime/dtype.js';
 
 /** The configuration's names of dtypes. */
 export const dtypeOf: Record<'fp16' | 'bf16' | 'fp32', DType> = {

@@ -1,10 +1,10 @@
 // A copy of a checkpoint's tensors in pinned host memory, so that training can go on while they are written.
-import type { Shard } from '../checkpoint/index.js';
-import { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
-import { dtypeSize } from '../runtime/dtype.js';
-import { Event } from '../runtime/stream.js';
-import { held, Tensor } from '../tensor/index.js';
+import type { Shard } from '../../checkpoint/index.js';
+import { Buffer } from '../../runtime/buffer.js';
+import type { Device } from '../../runtime/device.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import { Event } from '../../runtime/stream.js';
+import { held, Tensor } from '../../tensor/index.js';
 
 /** Elements of every dtype fit. */
 const ALIGNMENT = 64;

@@ -1,8 +1,8 @@
 // Which engine has taken a parameter over, and where in its units it lies.
-import type { Tensor } from '../tensor/index.js';
-import type { Slot } from '../zero/layout.js';
-import type { Partition } from '../zero/partition.js';
-import type { Engine } from './engine.js';
+import type { Tensor } from '../../tensor/index.js';
+import type { Slot } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
+import type { Engine } from '../engine.js';
 
 export interface OwnedParameter {
   engine: Engine;

@@ -1,9 +1,9 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
-import type { Placement, UpdatePlan } from '../zero/placement.js';
-import type { Stage } from '../zero/stage.js';
-import type { Unit } from '../zero/unit.js';
+import type { Placement, UpdatePlan } from '../../zero/placement.js';
+import type { Stage } from '../../zero/stage.js';
+import type { Unit } from '../../zero/unit.js';
+import { misuse, mixedScales, stepMissing, unfinished, unscaled } from '../engine-errors.js';
 import type { Accumulation } from './accumulation.js';
-import { misuse, mixedScales, stepMissing, unfinished, unscaled } from './engine-errors.js';
 import type { StepControl } from './step-control.js';
 
 /** A backward under way: engine.backward(), which streams units, or loss.backward() until its epilogue. */

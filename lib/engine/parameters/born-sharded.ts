@@ -1,6 +1,6 @@
 // zero.Init: builds a model of which no rank ever holds all values.
-import { DsError } from '../errors.js';
-import type { Module } from '../nn/module.js';
+import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
 
 /**
  * The model that `build` makes, after making sure that none of its parameters has values yet: initialize() draws them

@@ -1,9 +1,9 @@
 // GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on all.
 import { createHash } from 'node:crypto';
-import { DsError } from '../errors.js';
-import type { Parameter } from '../nn/parameter.js';
-import { scope, Tensor } from '../tensor/index.js';
-import type { Engine } from './engine.js';
+import { DsError } from '../../errors.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { scope, Tensor } from '../../tensor/index.js';
+import type { Engine } from '../engine.js';
 import { publishMasters, writeMaster } from './full-state.js';
 import { type OwnedParameter, ownedBy, ownerOf } from './owned-parameters.js';
 

@@ -1,5 +1,5 @@
 // Saving and loading an engine: one at a time, in this call or beside training.
-import type { JsonObject } from '../../types/json.js';
+import type { JsonObject } from '../../../types/json.js';
 import {
   type CheckpointContent,
   type CheckpointWorld,
@@ -7,8 +7,8 @@ import {
   type SaveTarget,
   type TagValidation,
   writeTogether,
-} from '../checkpoint/index.js';
-import type { Engine } from './engine.js';
+} from '../../checkpoint/index.js';
+import type { Engine } from '../engine.js';
 import {
   awaitWholeWeights,
   catalogOf,

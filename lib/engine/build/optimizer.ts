@@ -1,16 +1,16 @@
 // The optimizer section of a configuration to the optimizer it names.
-import type { ResolvedOptimizer } from '../../types/config.js';
-import { DsError } from '../errors.js';
-import { Adagrad, type AdagradGroup } from '../optim/adagrad.js';
-import { type AdamGroup, AdamW } from '../optim/adamw.js';
-import { Lamb, type LambGroup } from '../optim/lamb.js';
-import { Lion, type LionGroup } from '../optim/lion.js';
-import { Muon, type MuonGroup } from '../optim/muon.js';
-import { splitMuonGroups } from '../optim/muon-groups.js';
-import type { Optimizer } from '../optim/optimizer.js';
-import type { ParamGroup, ParamsOf } from '../optim/param-groups.js';
-import { Sgd, type SgdGroup } from '../optim/sgd.js';
-import type { Tensor } from '../tensor/index.js';
+import type { ResolvedOptimizer } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { Adagrad, type AdagradGroup } from '../../optim/adagrad.js';
+import { type AdamGroup, AdamW } from '../../optim/adamw.js';
+import { Lamb, type LambGroup } from '../../optim/lamb.js';
+import { Lion, type LionGroup } from '../../optim/lion.js';
+import { Muon, type MuonGroup } from '../../optim/muon.js';
+import { splitMuonGroups } from '../../optim/muon-groups.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
+import { Sgd, type SgdGroup } from '../../optim/sgd.js';
+import type { Tensor } from '../../tensor/index.js';
 
 /** A model's parameters by name. */
 type Named = Iterable<readonly [string, Tensor]>;

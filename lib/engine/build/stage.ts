@@ -1,24 +1,24 @@
 // From the configuration to the ZeRO stage: the only place that knows their numbers.
-import type { ResolvedConfig } from '../../types/config.js';
-import { ProcessGroup } from '../comm/index.js';
-import type { Device } from '../runtime/device.js';
-import { SoloGroup } from '../runtime/process-group.js';
-import type { Collectives } from '../zero/collectives.js';
-import { type CommTimer, untimedComm } from '../zero/comm-timer.js';
-import { Exchange } from '../zero/exchange.js';
-import { GatheredWeights } from '../zero/gathered-weights.js';
-import type { GradientParts } from '../zero/group-stage.js';
-import { onDevice, onHost } from '../zero/shard-home.js';
-import { SingleRank } from '../zero/single-rank.js';
-import type { Stage } from '../zero/stage.js';
-import { Stage0 } from '../zero/stage0.js';
-import { Stage1 } from '../zero/stage1.js';
-import { Stage2 } from '../zero/stage2.js';
-import { Stage3 } from '../zero/stage3.js';
-import { byAllReduce, byReduceScatter } from '../zero/to-owner.js';
-import type { Unit } from '../zero/unit.js';
-import { WeightsExchange } from '../zero/weights-exchange.js';
-import { CastWire, DividedWire, PlainWire, type Wire } from '../zero/wire.js';
+import type { ResolvedConfig } from '../../../types/config.js';
+import { ProcessGroup } from '../../comm/index.js';
+import type { Device } from '../../runtime/device.js';
+import { SoloGroup } from '../../runtime/process-group.js';
+import type { Collectives } from '../../zero/collectives.js';
+import { type CommTimer, untimedComm } from '../../zero/comm-timer.js';
+import { Exchange } from '../../zero/exchange.js';
+import { GatheredWeights } from '../../zero/gathered-weights.js';
+import type { GradientParts } from '../../zero/group-stage.js';
+import { onDevice, onHost } from '../../zero/shard-home.js';
+import { SingleRank } from '../../zero/single-rank.js';
+import type { Stage } from '../../zero/stage.js';
+import { Stage0 } from '../../zero/stage0.js';
+import { Stage1 } from '../../zero/stage1.js';
+import { Stage2 } from '../../zero/stage2.js';
+import { Stage3 } from '../../zero/stage3.js';
+import { byAllReduce, byReduceScatter } from '../../zero/to-owner.js';
+import type { Unit } from '../../zero/unit.js';
+import { WeightsExchange } from '../../zero/weights-exchange.js';
+import { CastWire, DividedWire, PlainWire, type Wire } from '../../zero/wire.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
 
 export interface StageOptions {

@@ -1,13 +1,18 @@
 // Restoring an engine from a checkpoint that any number of ranks has saved at any stage.
-import type { JsonObject } from '../../types/json.js';
-import { Checkpoint, type CheckpointWorld, inUnison, type Section } from '../checkpoint/index.js';
-import { DsError } from '../errors.js';
-import * as kernels from '../runtime/kernels.generated.js';
-import { describe } from '../runtime/view.js';
-import { held, Tensor } from '../tensor/index.js';
-import type { Piece } from '../zero/layout.js';
-import type { Partition } from '../zero/partition.js';
-import type { Engine } from './engine.js';
+import type { JsonObject } from '../../../types/json.js';
+import {
+  Checkpoint,
+  type CheckpointWorld,
+  inUnison,
+  type Section,
+} from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe } from '../../runtime/view.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { Piece } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
+import type { Engine } from '../engine.js';
 import { awaitWholeWeights, heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
 import { restoreGroups, restoreRank, type SharedState } from './snapshot.js';
 

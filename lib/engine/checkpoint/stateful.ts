@@ -1,5 +1,5 @@
 // What a checkpoint can carry along: objects that turn their state into JSON and back.
-import type { JsonObject } from '../../types/json.js';
+import type { JsonObject } from '../../../types/json.js';
 
 /** A companion of the engine, such as the loader of its training data. */
 export interface Stateful {

@@ -1,10 +1,10 @@
 // What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
-import type { Shard, TensorInfo } from '../checkpoint/index.js';
-import type { DType } from '../runtime/dtype.js';
-import type { Piece, Range, Slot } from '../zero/layout.js';
-import type { Partition } from '../zero/partition.js';
-import { slicePiece } from '../zero/range-state.js';
-import type { Engine } from './engine.js';
+import type { Shard, TensorInfo } from '../../checkpoint/index.js';
+import type { DType } from '../../runtime/dtype.js';
+import type { Piece, Range, Slot } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
+import { slicePiece } from '../../zero/range-state.js';
+import type { Engine } from '../engine.js';
 
 /** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>

@@ -1,11 +1,11 @@
 // Hooks on the modules that read units: weights come before they are read, and sharded ones go after.
-import { externalParameters } from '../nn/external-parameters.js';
-import type { Module } from '../nn/module.js';
-import { beforeBackward, type Tensor, tensorsIn } from '../tensor/index.js';
-import type { Partition } from '../zero/partition.js';
-import type { Placement } from '../zero/placement.js';
-import type { Stage } from '../zero/stage.js';
-import type { Unit } from '../zero/unit.js';
+import { externalParameters } from '../../nn/external-parameters.js';
+import type { Module } from '../../nn/module.js';
+import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
+import type { Partition } from '../../zero/partition.js';
+import type { Placement } from '../../zero/placement.js';
+import type { Stage } from '../../zero/stage.js';
+import type { Unit } from '../../zero/unit.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface Attached {

@@ -1,6 +1,6 @@
 // The comms_logger section of a configuration to the log of a process group.
-import type { ResolvedConfig } from '../../types/config.js';
-import { type CollectiveKind, CommsLogger } from '../comm/index.js';
+import type { ResolvedConfig } from '../../../types/config.js';
+import { type CollectiveKind, CommsLogger } from '../../comm/index.js';
 
 type Section = ResolvedConfig['comms_logger'];
 
