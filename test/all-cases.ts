@@ -23,6 +23,7 @@ import { cases as untrainedState } from './e2e/untrained-state.cases.js';
 import { cases as userBackward } from './e2e/user-backward.cases.js';
 import { cases as watching } from './e2e/watching.cases.js';
 import { cases as watchingRanks } from './e2e/watching-ranks.cases.js';
+import { cases as trainingFaults } from './faults/training.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as optimizerGolden } from './optim/golden.cases.js';
@@ -74,6 +75,7 @@ export const allCases: readonly Case[] = [
   ...zeroMemory,
   ...deviceCheckpoints,
   ...resumeOnRanks,
+  ...trainingFaults,
   ...optimizerGolden,
   ...tensorwise,
 ];

@@ -3,13 +3,18 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { DS, type Finished, Run } from '../launch/jobs.js';
-import { noteOf, type Outcome, type Training } from './training-job.js';
+import { DS, type Finished, Run, scriptOf } from '../launch/jobs.js';
+import { checkpointsOf, noteOf, type Outcome, type Training } from './training-job.js';
 
-const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
-const PROGRAM = join(__dirname, 'training-process.ts');
+const PROGRAM = join(__dirname, 'training-process');
 /** Seconds that ranks have to tell what they saw before the launcher kills them. */
-const GRACE = '2';
+const GRACE = { cpu: 2, cuda: 5 };
+/** Longer than any launch needs; what is still running then is killed and fails the test. */
+const LIMIT_MS = 60_000;
+/** Steps of a run that is not told otherwise. */
+const STEPS = 4;
+
+export type Setting = Pick<Training, 'device' | 'stage' | 'offload'>;
 
 export interface Ended extends Finished {
   /** By rank; null where a rank did not live to write it down. */
@@ -22,37 +27,31 @@ export interface Launched {
   training: Training;
   /** SIGKILL to one rank. */
   kill(rank: number): void;
-  /** Resolves once `ds` has ended; rejects when a process of the run is left. */
+  /** Resolves once `ds` has ended; rejects when a process of the run is left, or had to be killed. */
   ended(): Promise<Ended>;
 }
 
 /** Trainings that share a folder of checkpoints. */
 export class Trainings {
   private readonly runs: Run[] = [];
-  private readonly folder = mkdtempSync(join(tmpdir(), 'ds-faults-'));
+  readonly folder = mkdtempSync(join(tmpdir(), 'ds-faults-'));
 
   constructor(
-    private readonly ranks: number,
-    private readonly base: Pick<Training, 'stage' | 'offload'>,
+    readonly ranks: number,
+    private readonly base: Setting,
   ) {
-    const script = `require(${JSON.stringify(HOOK)}); require(${JSON.stringify(PROGRAM)});`;
-    writeFileSync(join(this.folder, 'train.js'), script);
+    writeFileSync(join(this.folder, 'train.js'), scriptOf(PROGRAM));
   }
 
   /** `timeout` is DEEPSPEED_TIMEOUT, in minutes. */
   launch(more: Partial<Training>, timeout?: number): Launched {
     const { ranks, folder } = this;
     const training: Training = {
-      ...{ accumulation: 1, steps: 4, resume: false, save: 'never', fault: null },
+      ...{ accumulation: 1, steps: STEPS, resume: false, save: 'never', fault: null },
       ...{ folder, name: `run${this.runs.length}`, ...this.base, ...more },
     };
-    const args = ['--num_procs', String(ranks), '--grace_period', GRACE, 'train.js'];
-    const env = {
-      DS_NUM_THREADS: '1',
-      ...(timeout === undefined ? {} : { DEEPSPEED_TIMEOUT: String(timeout) }),
-    };
-    const run = new Run([...DS, ...args, JSON.stringify(training)], folder, env);
-    this.runs.push(run);
+    const run = this.start(training, timeout);
+    const overdue = killAfter(run, LIMIT_MS);
     return {
       run,
       training,
@@ -61,6 +60,7 @@ export class Trainings {
       },
       ended: async () => {
         const finished = await run.finished;
+        if (overdue()) throw new Error(`did not end within ${LIMIT_MS} ms: ${finished.stderr}`);
         const left = run.processes();
         if (left.length > 0) throw new Error(`processes ${left.join(', ')} are left`);
         const outcomes = Array.from({ length: ranks }, (_, rank) =>
@@ -71,10 +71,14 @@ export class Trainings {
     };
   }
 
-  /** Resumes from the last checkpoint, and trains as far without any fault; returns both. */
+  /** Resumes from the last checkpoint and, beside it, trains as far without any fault; returns both. */
   async resumeAndCompare(): Promise<{ resumed: Outcome[]; reference: Outcome[] }> {
-    const resumed = await this.whole({ resume: true });
-    const reference = await this.whole({ steps: resumed[0]?.to });
+    const latest = readFileSync(join(checkpointsOf(this), 'latest'), 'utf8');
+    const saved = Number(/^global_step(\d+)/.exec(latest)?.[1]);
+    const [resumed, reference] = await Promise.all([
+      this.whole({ resume: true }),
+      this.whole({ steps: saved + STEPS }),
+    ]);
     return { resumed, reference };
   }
 
@@ -86,11 +90,35 @@ export class Trainings {
     rmSync(this.folder, { recursive: true, force: true });
   }
 
+  private start(training: Training, timeout?: number): Run {
+    const { device } = training;
+    const count = [device === 'cpu' ? '--num_procs' : '--num_gpus', String(this.ranks)];
+    const args = [...count, '--grace_period', String(GRACE[device]), 'train.js'];
+    const env = {
+      DS_NUM_THREADS: '1',
+      ...(timeout === undefined ? {} : { DEEPSPEED_TIMEOUT: String(timeout) }),
+    };
+    const run = new Run([...DS, ...args, JSON.stringify(training)], this.folder, env);
+    this.runs.push(run);
+    return run;
+  }
+
   private async whole(more: Partial<Training>): Promise<Outcome[]> {
     const { code, stderr, outcomes } = await this.launch(more).ended();
     if (code !== 0) throw new Error(`ended with ${code}: ${stderr}`);
     return outcomes as Outcome[];
   }
+}
+
+/** Kills all of a run that is not over in time; returns whether it had to. */
+function killAfter(run: Run, milliseconds: number): () => boolean {
+  let killed = false;
+  const timer = setTimeout(() => {
+    killed = true;
+    for (const pid of run.processes()) process.kill(pid, 'SIGKILL');
+  }, milliseconds);
+  void run.finished.then(() => clearTimeout(timer));
+  return () => killed;
 }
 
 function outcomeOf(file: string): Outcome | null {

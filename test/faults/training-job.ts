@@ -1,6 +1,8 @@
 // What a rank that trains and goes wrong is told, and what it writes down.
 import { join } from 'node:path';
 
+import type { DeviceKind } from '../../lib/runtime/device.js';
+
 export interface Fault {
   kind: 'raises' | 'stops' | 'loops' | 'reorders' | 'skips' | 'dies saving';
   /** The rank that goes wrong. */
@@ -13,6 +15,7 @@ export interface Fault {
 
 /** The one argument, as JSON. */
 export interface Training {
+  device: DeviceKind;
   stage: 1 | 2 | 3;
   offload: boolean;
   accumulation: number;
@@ -37,6 +40,9 @@ export interface Outcome {
   /** How the last asynchronous save ended, when training has failed: a path, null for none, or an error. */
   saving?: string | null;
 }
+
+/** Where the checkpoints of a training are. */
+export const checkpointsOf = ({ folder }: Pick<Training, 'folder'>) => join(folder, 'checkpoints');
 
 /** What is written down of a rank: its pid as "pid", its end as "end". */
 export const noteOf = ({ folder, name }: Training, rank: number, what: 'pid' | 'end') =>

@@ -1,7 +1,6 @@
 // One rank that trains the tiny GPT-2, saves as it goes and goes wrong in a chosen way; it writes down how it ended.
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 
 import { type Distributed, initDistributed } from '../../lib/comm/index.js';
@@ -15,10 +14,9 @@ import {
 } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import { tinyBatch, tinyConfig, tinyModel, weightBits } from '../e2e/tiny-training.js';
-import { type Fault, noteOf, type Outcome, type Training } from './training-job.js';
+import { checkpointsOf, type Fault, noteOf, type Outcome, type Training } from './training-job.js';
 
 const SAVE_EVERY = 3;
-const checkpoints = ({ folder }: Training) => join(folder, 'checkpoints');
 
 /** Units are gathered one by one and let go after use, so that the order of modules is that of collectives. */
 const oneByOne: DsConfig['zero_optimization'] = {
@@ -81,7 +79,7 @@ function trainStep(engine: Engine, step: number, skipsLast: boolean): void {
 
 async function save(engine: Engine, training: Training, fault: Fault | null): Promise<void> {
   const asynchronous = training.save === 'asynchronous';
-  await engine.saveCheckpoint(checkpoints(training), { asynchronous, keepLast: 2 });
+  await engine.saveCheckpoint(checkpointsOf(training), { asynchronous, keepLast: 2 });
   if (engine.globalRank === 0) console.log(`saved at ${engine.globalSteps}`);
   if (fault?.kind !== 'dies saving') return;
   if (fault.delay) await pause(fault.delay);
@@ -89,7 +87,7 @@ async function save(engine: Engine, training: Training, fault: Fault | null): Pr
 }
 
 async function train(engine: Engine, training: Training): Promise<Outcome> {
-  if (training.resume) await engine.loadCheckpoint(checkpoints(training));
+  if (training.resume) await engine.loadCheckpoint(checkpointsOf(training));
   const { globalSteps: from, globalRank } = engine;
   const to = from + training.steps;
   for (let step = from; step < to; ++step) {
@@ -119,7 +117,8 @@ async function main(training: Training): Promise<void> {
   const note = (outcome: Outcome) =>
     writeFileSync(noteOf(training, job?.rank ?? 0, 'end'), JSON.stringify(outcome));
   try {
-    job = await initDistributed({ device: 'cpu' });
+    job = await initDistributed(training.device === 'cpu' ? { device: 'cpu' } : {});
+    job.world.device.setDeterministic(true);
     writeFileSync(noteOf(training, job.rank, 'pid'), String(process.pid));
     engine = await build(training);
     note(await train(engine, training));

@@ -6,9 +6,17 @@ import { join } from 'node:path';
 
 const ROOT = join(__dirname, '..', '..');
 const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
-const CLI = join(ROOT, 'lib', 'launch', 'cli.ts');
+/** Where these tests were compiled, Node runs what they start as it is. */
+const COMPILED = __filename.endsWith('.js');
+const CLI = join(ROOT, 'lib', 'launch', COMPILED ? 'cli.js' : 'cli.ts');
 /** Arguments of Node that make it `ds`. */
-export const DS = ['-r', HOOK, CLI];
+export const DS = COMPILED ? [CLI] : ['-r', HOOK, CLI];
+
+/** The text of a script that runs `program`, a file without extension. */
+export function scriptOf(program: string): string {
+  if (COMPILED) return `require(${JSON.stringify(`${program}.js`)});`;
+  return `require(${JSON.stringify(HOOK)}); require(${JSON.stringify(`${program}.ts`)});`;
+}
 
 export interface Finished {
   code: number | null;
