@@ -22,7 +22,13 @@ function zeroSection(options: Options): ZeroConfig {
     stage: Number(stage ?? (offload ? 2 : 0)) as 0 | 1 | 2 | 3,
     overlap_comm: overlap === undefined ? null : overlap === 'true',
     ...(offload
-      ? { offload_optimizer: { device: 'cpu', super_offload: deferred ? false : null } }
+      ? {
+          offload_optimizer: {
+            device: 'cpu',
+            super_offload: deferred ? false : null,
+            ratio: Number(options.ratio ?? 1),
+          },
+        }
       : {}),
     ...(options['offload-param'] ? { offload_param: { device: 'cpu' } } : {}),
     ...(options.live ? { stage3_max_live_parameters: Number(options.live) } : {}),
@@ -36,7 +42,7 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
  * next step counts, work left over does not.
- * --model 124M --batch 16 --seq 1024 [--offload [--deferred]] [--precision bf16] [--steps 10] [--cap GiB]
+ * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1]] [--precision bf16] [--steps 10] [--cap GiB]
  * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
  * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times]
  * Under the launcher every rank trains; the first one reports.

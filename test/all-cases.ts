@@ -15,6 +15,7 @@ import { cases as dataTypes } from './e2e/data-types.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
+import { cases as partialOffload } from './e2e/partial-offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
 import { cases as schedule } from './e2e/schedule.cases.js';
 import { cases as speculativeOffload } from './e2e/speculative-offload.cases.js';
@@ -53,6 +54,7 @@ export const allCases: readonly Case[] = [
   ...lifetime,
   ...monitoring,
   ...offload,
+  ...partialOffload,
   ...dataTypes,
   ...speculativeOffload,
   ...checkpointSegments,

@@ -984,8 +984,8 @@ export interface OffloadOptimizerConfig {
    */
   super_offload?: boolean | null;
   /**
-   * Share of the update that runs on the host. Default 1. Not supported yet: the whole update runs
-   * on the host; set it to 1.
+   * Share of the optimizer that is offloaded; the state of the first layers stays on the device, up
+   * to 1 - ratio of all elements. Default 1.
    */
   ratio?: number;
   /** Folder of optimizer state on NVMe. Default null. No effect: nothing is kept on NVMe yet. */
@@ -2423,8 +2423,8 @@ export interface ResolvedOffloadOptimizer {
    */
   readonly super_offload: boolean | null;
   /**
-   * Share of the update that runs on the host. Not supported yet: the whole update runs on the
-   * host; set it to 1.
+   * Share of the optimizer that is offloaded; the state of the first layers stays on the device, up
+   * to 1 - ratio of all elements.
    */
   readonly ratio: number;
   /** Folder of optimizer state on NVMe. No effect: nothing is kept on NVMe yet. */

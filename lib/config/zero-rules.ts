@@ -23,14 +23,14 @@ const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: off
       }
     : null;
 
-/** Updates are split between host and device by sub-groups of stage 3. */
-const partialOffloadNeedsStage3: Rule = ({ zero_optimization: { stage, offload_optimizer } }) =>
-  offload_optimizer.ratio < 1 && stage !== 3
+/** Offloaded weights are written where they live: an update on the device would write host memory. */
+const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
+  zero.stage === 3 && zero.offload_param.device === 'cpu' && zero.offload_optimizer.ratio < 1
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'ratio'],
-        expected: `1 at stage ${stage}: partial offloading is for stage 3`,
-        got: String(offload_optimizer.ratio),
-        hint: 'Set zero_optimization.stage to 3, or offload_optimizer.ratio to 1.',
+        expected: '1 with offload_param.device "cpu"',
+        got: String(zero.offload_optimizer.ratio),
+        hint: 'Set offload_param.device to "none" to keep part of the optimizer on the device, or ratio to 1.',
       }
     : null;
 
@@ -126,7 +126,7 @@ const contiguousCheckpoints: Rule = ({ activation_checkpointing: checkpointing }
 export const zeroRules: readonly Rule[] = [
   offloadNeedsStage,
   overlapNeedsOffload,
-  partialOffloadNeedsStage3,
+  offloadedWeightsAreWhole,
   offloadedWeightsNeedOptimizer,
   offloadedWeightsWait,
   gatherBucketIsEven,

@@ -12,6 +12,8 @@ export interface TinyOptions {
   zero?: DsConfig['zero_optimization'];
   /** Offload that overlaps backward. Default false. */
   speculative?: boolean;
+  /** Share of the optimizer that is offloaded. Default 1. */
+  ratio?: number;
   clip?: number;
   accumulation?: number;
   /** Of the sums over micro-batches. Default that of the weights. */
@@ -50,6 +52,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
       offload_optimizer: {
         device: offload ? 'cpu' : 'none',
         super_offload: options.speculative ?? false,
+        ratio: options.ratio ?? 1,
       },
     },
   };

@@ -6,7 +6,7 @@ import type { Monitor } from '../../monitor/index.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../optim/loss-scale.js';
-import { canSpeculate, type Optimizer } from '../../optim/optimizer.js';
+import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
@@ -14,11 +14,6 @@ import type { Device } from '../../runtime/device.js';
 import { checkpointing, type Tensor } from '../../tensor/index.js';
 import { adoptModel } from '../../zero/adopt.js';
 import type { CommTimer } from '../../zero/comm-timer.js';
-import { OffloadPlacement } from '../../zero/offload.js';
-import { OffloadWeightsPlacement } from '../../zero/offload-weights.js';
-import type { Placement } from '../../zero/placement.js';
-import { ResidentPlacement } from '../../zero/resident.js';
-import { SpeculativeOffload } from '../../zero/speculative-offload.js';
 import type { Stage } from '../../zero/stage.js';
 import { Unit, type UnitOptions, type UnitParameter } from '../../zero/unit.js';
 import { Engine, type EngineParts } from '../engine.js';
@@ -30,8 +25,9 @@ import { buildCommsLogger } from './comms-logger.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { buildOptimizer } from './optimizer.js';
+import { buildPlacement } from './placement.js';
 import { buildSchedules } from './schedule.js';
-import { buildStage, offloadsWeights } from './stage.js';
+import { buildStage } from './stage.js';
 import { buildTimer } from './timer.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
@@ -81,7 +77,7 @@ export function buildEngine(
     timer: clients.commTimer,
   });
   shareUntrained(module, stage);
-  const placement = buildPlacement(config, optimizer, device);
+  const placement = buildPlacement(config, optimizer, stage.partitions, device);
   adoptModel(stage, placement);
   const control = new StepControl(device, stage, {
     maxNorm: config.gradient_clipping,
@@ -208,26 +204,6 @@ function foreign(group: number, { shape }: Tensor): DsError {
     op: `initialize, parameter group ${group}`,
     expected: 'parameters of the model',
     got: `a tensor [${shape.join(', ')}] that is none of them`,
-  });
-}
-
-/**
- * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers hold gradients and
- * weights in turn, so that gradients of another dtype wait for their verdict (config rule speculationHasOneDtype).
- */
-function buildPlacement(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
-  const { device: home, super_offload: wanted } = config.zero_optimization.offload_optimizer;
-  if (home !== 'cpu') return new ResidentPlacement(optimizer);
-  if (offloadsWeights(config)) return new OffloadWeightsPlacement(device, optimizer);
-  const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
-  if (!(wanted ?? (able && device.kind !== 'cpu'))) return new OffloadPlacement(device, optimizer);
-  if (able) return new SpeculativeOffload(device, optimizer);
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'zero_optimization.offload_optimizer.super_offload',
-    expected: 'an optimizer whose update can be tried out, such as AdamW',
-    got: optimizer.name,
-    hint: 'Set super_offload to false, or leave it out.',
   });
 }
 

@@ -146,10 +146,13 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     zero({ stage: 2, offload_optimizer: { super_offload: true, device: 'cpu' } }),
   ],
   [
-    'partial offload needs stage 3',
-    zero({ stage: 2, offload_optimizer: { device: 'cpu', ratio: 0.5 } }),
+    'offloaded weights are updated on the host alone',
+    zero({
+      ...{ stage: 3, offload_param: { device: 'cpu' } },
+      offload_optimizer: { device: 'cpu', ratio: 0.5 },
+    }),
     'zero_optimization.offload_optimizer.ratio',
-    /stage to 3/,
+    /ratio to 1/,
     zero({ stage: 3, offload_optimizer: { device: 'cpu', ratio: 0.5 } }),
   ],
   [
