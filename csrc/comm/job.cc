@@ -39,6 +39,7 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
                   "one that did not in time", "Every member must call it, in the same order.");
     }
   };
+  rendezvous.check = [&] { failure_->check(); };
   std::shared_ptr<Engine> engine = open(rendezvous);
   return std::make_shared<ProcessGroup>(std::move(members), device, std::move(engine), watchdog_,
                                         failure_);

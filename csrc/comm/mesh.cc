@@ -55,6 +55,7 @@ void admit_higher(const Rendezvous& rendezvous, std::vector<Socket>& peers,
   const size_t length = greeting(token, 0).size();
   int missing = rendezvous.size - 1 - rendezvous.rank;
   while (missing > 0) {
+    rendezvous.check();
     if (Clock::now() >= deadline) fail(text(missing, " ranks that did not connect in time"));
     std::vector<pollfd> entries{{listener.get(), POLLIN, 0}};
     for (const Guest& guest : guests) entries.push_back({guest.socket.get(), POLLIN, 0});

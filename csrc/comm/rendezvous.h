@@ -7,7 +7,7 @@
 
 namespace ds::comm {
 
-/// The group and its part of the job's store; set and get may be called during the call that
+/// The group and its part of the job's store; its functions may be called during the call that
 /// received it only.
 struct Rendezvous {
   int rank, size;          // of the group
@@ -15,6 +15,7 @@ struct Rendezvous {
   int64_t timeout_ms;      // of connecting
   std::function<void(const std::string& key, const std::string& value)> set;
   std::function<std::string(const std::string& key)> get;  // waits; throws DS_COMM
+  std::function<void()> check;  // throws the job's failure; called now and then by whoever waits
 };
 
 }  // namespace ds::comm

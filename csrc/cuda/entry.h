@@ -11,8 +11,9 @@ class Engine;
 struct Rendezvous;
 }  // namespace comm
 
-/// Changes with the interface of Device or with the op table, so that a stale library is refused.
-constexpr int kCudaInterface = 2 * 1000 + static_cast<int>(OpId::count);
+/// Changes with the interface of Device or Rendezvous or with the op table, so that a stale library
+/// is refused.
+constexpr int kCudaInterface = 3 * 1000 + static_cast<int>(OpId::count);
 
 /// What can be known about the GPUs without using one. Versions are as 13000 for 13.0; 0 is "none".
 struct CudaProbe {

@@ -133,6 +133,7 @@ NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
   nccl::Result state = nccl.init(&made, size_, id, rendezvous.rank, &options);
   while (state == nccl::Result::in_progress && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    rendezvous.check();
     if (nccl.async_error(made, &state) != nccl::Result::success) break;
   }
   if (state != nccl::Result::success) {

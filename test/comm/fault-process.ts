@@ -12,6 +12,7 @@ export type Fault =
   | 'stall'
   | 'killed'
   | 'killed-busy'
+  | 'killed-opening'
   | 'throws'
   | 'blocked';
 
@@ -54,6 +55,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_600_000);
       return;
     case 'killed':
+    case 'killed-opening':
       await new Promise((resolve) => setTimeout(resolve, 300)); // the others are waiting by now
       process.kill(process.pid, 'SIGKILL');
       return forever();
@@ -62,6 +64,12 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
     default:
       return world.allReduce(tensor, { label: 'gradients of unit h.3' }).synchronize();
   }
+}
+
+/** What the other ranks do meanwhile. */
+async function takePart(job: Distributed, fault: Fault, tensor: Tensor, stream: Stream) {
+  if (fault === 'killed-opening') await job.newGroup(job.world.ranks);
+  job.world.allReduce(tensor, { stream, label: 'gradients of unit h.3' }).synchronize();
 }
 
 async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> {
@@ -75,7 +83,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const attempt = async (): Promise<DsError | null> => {
     try {
       if (job.rank === culprit) await misbehave(job, fault, tensor);
-      else job.world.allReduce(tensor, { stream, label: 'gradients of unit h.3' }).synchronize();
+      else await takePart(job, fault, tensor, stream);
       return null;
     } catch (error) {
       if (error instanceof DsError) return error;
