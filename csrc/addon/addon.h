@@ -42,6 +42,11 @@ class AsyncFailure {
     std::lock_guard lock(mutex_);
     if (error_) throw Error(*error_);
   }
+  /// What to report for `error`: a device that breaks after a failure is the echo of it.
+  Error cause_of(const Error& error) {
+    std::lock_guard lock(mutex_);
+    return error_ && error.code == "DS_CUDA" ? *error_ : error;
+  }
   /// Forgets a failure of this kind: what failed has been taken down.
   void forget(const std::string& code) {
     std::lock_guard lock(mutex_);

@@ -96,7 +96,7 @@ struct Trampoline<F> {
     try {
       return invoke(env, *static_cast<Addon*>(data), values, std::index_sequence_for<Args...>{});
     } catch (const Error& error) {
-      throw_js(env, error);
+      throw_js(env, static_cast<Addon*>(data)->failure->cause_of(error));
     } catch (const Napi::Error& error) {
       error.ThrowAsJavaScriptException();
     } catch (const std::exception& error) {

@@ -2,8 +2,11 @@
 #include "nccl_engine.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "../core/error.h"
 #include "cuda_device.h"
@@ -14,6 +17,10 @@ namespace ds::cuda {
 namespace {
 
 using comm::Kind;
+
+/// A call that has not returned by then is stuck in the driver: the queue of its stream is full
+/// behind a collective that cannot finish, and only the abort lets it return.
+constexpr std::chrono::seconds kCallTime{3};
 
 nccl::DataType type_of(DType dtype) {
   switch (dtype) {
@@ -70,34 +77,90 @@ class NcclEngine::Pending final : public comm::Completion {
   cudaEvent_t event_ = nullptr;
 };
 
+/// A collective that NCCL did not take. It never ends; its fault becomes the job's failure, the
+/// same on every rank, and whoever needs its result waits for that.
+class NcclEngine::Refused final : public comm::Completion {
+ public:
+  Refused(std::shared_ptr<NcclCommunicator> communicator, std::string reason)
+      : communicator_(std::move(communicator)), reason_(std::move(reason)) {}
+
+  bool done() override { return false; }
+  void order(Stream&) override { synchronize(); }
+  void synchronize() override {
+    while (!communicator_->interrupted()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  std::string fault() override { return reason_; }
+
+ private:
+  const std::shared_ptr<NcclCommunicator> communicator_;
+  const std::string reason_;
+};
+
 void NcclCommunicator::interrupt() noexcept {
-  if (aborting_.exchange(true)) return;
-  std::lock_guard lock(mutex);
+  interrupted_.store(true);
+  const std::unique_lock lock(mutex, kCallTime);
+  if (!comm || aborted_.exchange(true)) return;
   cudaSetDevice(device);
-  if (comm) nccl.comm_abort(comm);
-  comm = nullptr;
+  nccl.comm_abort(comm);
+}
+
+std::string NcclCommunicator::reason_of(nccl::Result result) const {
+  return text("NCCL: ", nccl.error_string(result), ": ", nccl.last_error(comm));
 }
 
 std::string NcclCommunicator::fault() {
-  std::unique_lock lock(mutex, std::try_to_lock);
+  const std::unique_lock lock(mutex, std::try_to_lock);
   nccl::Result state = nccl::Result::success;
-  if (!lock || !comm || nccl.async_error(comm, &state) != nccl::Result::success) return "";
-  if (state == nccl::Result::success || state == nccl::Result::in_progress) return "";
-  return text("NCCL: ", nccl.error_string(state), ": ", nccl.last_error(comm));
+  if (!lock || interrupted() || nccl.async_error(comm, &state) != nccl::Result::success) return "";
+  const bool fine = state == nccl::Result::success || state == nccl::Result::in_progress;
+  return fine ? "" : reason_of(state);
 }
 
-void NcclCommunicator::settle(nccl::Result result) {
-  while (result == nccl::Result::in_progress && !aborting_.load()) {
+std::string NcclCommunicator::settle(nccl::Result result) {
+  while (result == nccl::Result::in_progress && !interrupted()) {
     std::this_thread::yield();
     nccl.async_error(comm, &result);
   }
-  if (result == nccl::Result::success || aborting_.load()) return;
-  throw Error("DS_COMM", "collective", "NCCL to accept it",
-              text(nccl.error_string(result), ": ", nccl.last_error(comm)),
-              "NCCL_DEBUG=INFO says more.");
+  return result == nccl::Result::success || interrupted() ? "" : reason_of(result);
 }
 
 namespace {
+
+/// Communicators of this process. One that is open when the process ends is aborted first: its
+/// kernels may wait for a rank that does not come, and the driver's shutdown for them. An abort
+/// under way on another thread is waited for, since it uses what the shutdown takes down.
+class Communicators {
+ public:
+  static Communicators& get() {
+    static Communicators* all = make();
+    return *all;
+  }
+
+  void add(const std::shared_ptr<NcclCommunicator>& communicator) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const auto& one) { return one.expired(); });
+    all_.push_back(communicator);
+  }
+
+ private:
+  /// Never destroyed. Call after NCCL was opened: what it registers for the end runs later.
+  static Communicators* make() {
+    std::atexit([] { get().interrupt_all(); });
+    return new Communicators();
+  }
+
+  void interrupt_all() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const auto& one : all_) {
+      if (const std::shared_ptr<NcclCommunicator> open = one.lock()) open->interrupt();
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<NcclCommunicator>> all_;
+};
 
 /// Rank 0 makes the id of a new communicator, the others take it from the store.
 nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous) {
@@ -143,6 +206,7 @@ NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
                     : text(nccl.error_string(state), ": ", nccl.last_error(made)),
                 "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more.");
   }
+  Communicators::get().add(communicator_);
   DS_CUDA(cudaMalloc(&token_, 1), "newGroup");
 }
 
@@ -157,10 +221,12 @@ std::shared_ptr<comm::Completion> NcclEngine::start(const comm::Collective& call
                                                     uint64_t) {
   device_.make_current();
   const cudaStream_t at = stream_of(stream);
+  std::string refusal;
   {
-    std::lock_guard lock(communicator_->mutex);
-    if (communicator_->comm) communicator_->settle(enqueue(call, at));
+    const std::lock_guard lock(communicator_->mutex);
+    if (!communicator_->interrupted()) refusal = communicator_->settle(enqueue(call, at));
   }
+  if (!refusal.empty()) return std::make_shared<Refused>(communicator_, std::move(refusal));
   return std::make_shared<Pending>(communicator_, at);
 }
 

@@ -19,19 +19,24 @@ class NcclCommunicator {
  public:
   explicit NcclCommunicator(int device) : nccl(Nccl::get()), device(device) {}
   ~NcclCommunicator() { interrupt(); }
+  /// Aborts it; returns when it is aborted, whoever did it.
   void interrupt() noexcept;
+  bool interrupted() const { return interrupted_.load(); }
   /// NCCL's asynchronous failure; empty while there is none. Any thread.
   std::string fault();
-  /// Waits while a non-blocking call is in progress. Throws DS_COMM with NCCL's reason.
-  void settle(nccl::Result result);
+  /// Waits while a non-blocking call is in progress. Returns NCCL's reason where it refused the
+  /// call, else nothing.
+  std::string settle(nccl::Result result);
 
   const Nccl& nccl;
   const int device;  // current on every thread that calls CUDA: another one would get a context too
-  std::mutex mutex;
-  nccl::Comm comm = nullptr;  // null once aborted
+  std::timed_mutex mutex;
+  nccl::Comm comm = nullptr;  // not to be used once interrupted
 
  private:
-  std::atomic<bool> aborting_{false};
+  std::string reason_of(nccl::Result result) const;
+
+  std::atomic<bool> interrupted_{false}, aborted_{false};
 };
 
 /// A collective is enqueued on the given stream and ordered there like a kernel; the host does not
@@ -48,6 +53,7 @@ class NcclEngine final : public comm::Engine {
 
  private:
   class Pending;
+  class Refused;
 
   nccl::Result enqueue(const comm::Collective& call, cudaStream_t stream);
   nccl::Result all_to_all(const comm::Collective& call, cudaStream_t stream);

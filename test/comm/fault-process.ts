@@ -12,6 +12,7 @@ export type Fault =
   | 'stall'
   | 'killed'
   | 'killed-busy'
+  | 'killed-ahead'
   | 'killed-opening'
   | 'throws'
   | 'blocked';
@@ -55,6 +56,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_600_000);
       return;
     case 'killed':
+    case 'killed-ahead':
     case 'killed-opening':
       await new Promise((resolve) => setTimeout(resolve, 300)); // the others are waiting by now
       process.kill(process.pid, 'SIGKILL');
@@ -69,7 +71,11 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
 /** What the other ranks do meanwhile. */
 async function takePart(job: Distributed, fault: Fault, tensor: Tensor, stream: Stream) {
   if (fault === 'killed-opening') await job.newGroup(job.world.ranks);
-  job.world.allReduce(tensor, { stream, label: 'gradients of unit h.3' }).synchronize();
+  // More than the queue of a GPU's stream holds: the host itself is stopped in the middle.
+  const ahead = fault === 'killed-ahead' ? 2000 : 0;
+  const options = { stream, label: 'gradients of unit h.3' };
+  for (let i = 0; i < ahead; ++i) job.world.allReduce(tensor, options);
+  job.world.allReduce(tensor, options).synchronize();
 }
 
 async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> {

@@ -65,6 +65,12 @@ const expectations: readonly Expectation[] = [
   { fault: 'killed', ranks: 3, culprit: 2, says: [/rank 2/, /ended|did not arrive/] },
   { fault: 'killed', ranks: 3, culprit: 0, says: [/rank 0/, /ended/, /collective \d of world/] },
   { fault: 'killed-busy', ranks: 3, culprit: 1, says: [/rank 1/, /ended|did not arrive/] },
+  {
+    fault: 'killed-ahead',
+    ranks: 2,
+    culprit: 1,
+    says: [CALL, /rank 1 did not arrive/, /ended/],
+  },
   { fault: 'killed-opening', ranks: 2, culprit: 1, says: [/rank 1/, /ended/] },
   { fault: 'throws', ranks: 3, culprit: 1, says: [/rank 1/, /it has left the job|ended/] },
 ];
