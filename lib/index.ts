@@ -24,10 +24,12 @@ export {
   resolveConfig,
 } from './config/index.js';
 export * as data from './data/index.js';
-export type { Clients } from './engine/build/build-engine.js';
+export type { Clients } from './engine/setup/clients.js';
 export type { SaveOptions } from './engine/checkpoint/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/checkpoint/restore.js';
-export { type Engine, type Progress, scaleJointLoss } from './engine/engine.js';
+export type { Engine } from './engine/engine.js';
+export { scaleJointLoss } from './engine/joint-loss.js';
+export type { Progress } from './engine/step/progress.js';
 export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode } from './errors.js';
 export {

@@ -4,7 +4,8 @@ import { type Distributed, joinLaunched } from './comm/index.js';
 import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
 import { type ConfigArguments, configSource } from './config/source.js';
 import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
-import { buildEngine, type Clients } from './engine/build/build-engine.js';
+import { buildEngine } from './engine/setup/build-engine.js';
+import type { Clients } from './engine/setup/clients.js';
 import type { Engine } from './engine/engine.js';
 import { DsError } from './errors.js';
 import type { Module } from './nn/index.js';
@@ -57,7 +58,9 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
 /**
  * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
  * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
- * of each key that has no effect. Throws DsError (DS_CONFIG, DS_DEVICE, DS_OUT_OF_MEMORY, DS_IO, DS_COMM).
+ * of each key that has no effect. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE, DS_OUT_OF_MEMORY, DS_IO,
+ * DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to another one. A job stays
+ * joined until its destroy(), as it does after engine.destroy().
  */
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },
@@ -74,8 +77,12 @@ export async function initialize<Sample, Batch>(
   const config = readConfiguration(options, model.hiddenSize, job?.worldSize ?? 1);
   if (config.seed !== null) seed(config.seed);
   const device = job?.world.device ?? findDevice(options.device ?? 'auto');
+  const trainLoader = buildLoader(options, config, {
+    device,
+    rank: job?.rank,
+    worldSize: job?.worldSize,
+  });
   const engine = buildEngine(model, config, device, { ...options, distributed: job });
-  const trainLoader = buildLoader(options, engine);
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }
@@ -104,9 +111,11 @@ function readConfiguration(
   return config;
 }
 
+/** Opens nothing before it is iterated. */
 function buildLoader<Sample, Batch>(
   { trainingData, collate, numWorkers }: InitializeOptions<Sample, Batch>,
-  { config, device, globalRank: rank, worldSize }: Engine,
+  config: ResolvedConfig,
+  { device, rank = 0, worldSize = 1 }: { device: Device; rank?: number; worldSize?: number },
 ): DataLoader<Sample, Batch> | null {
   if (!trainingData) return null;
   const { seed: order } = config;

@@ -94,9 +94,14 @@ export function surrenderResult(from: Scope, to: Scope | null, result: unknown):
   if (inGraph) from.surrenderNodes(to);
 }
 
+/** The held tensors made so far in allOrNothing(); null outside. */
+let unfinished: Tensor[] | null = null;
+
 /** Adopts nothing: what is made in it belongs to whoever calls release() on it. */
 class Unowned extends Scope {
-  override adopt(): void {}
+  override adopt(tensor: Tensor): void {
+    unfinished?.push(tensor);
+  }
   override adoptNode(): void {}
 }
 const unowned = new Unowned();
@@ -106,6 +111,26 @@ const unowned = new Unowned();
  */
 export function held<T>(body: () => T): T {
   return within(unowned, body);
+}
+
+/**
+ * @internal Runs `body`, which builds something that owns held tensors. When it throws, all that it made and has not
+ * released itself are freed: also those of an object whose construction was cut short.
+ */
+export function allOrNothing<T>(body: () => T): T {
+  const outer = unfinished;
+  const made: Tensor[] = [];
+  unfinished = made;
+  try {
+    const result = body();
+    if (outer) outer.push(...made);
+    return result;
+  } catch (error) {
+    for (const tensor of made) while (!tensor.isDisposed) tensor.release();
+    throw error;
+  } finally {
+    unfinished = outer;
+  }
 }
 
 /**

@@ -4,7 +4,8 @@ import type { CheckpointContent } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { getRandomState, type RandomState, setRandomState } from '../../tensor/index.js';
-import type { Engine, Progress } from '../engine.js';
+import type { Engine } from '../engine.js';
+import type { Progress } from '../step/progress.js';
 import {
   catalogOf,
   optimizerShards,

@@ -27,7 +27,7 @@ export function safeGetFullFp32Param(parameter: Parameter): Tensor | null {
  */
 export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   const owned = ownerOf(parameter);
-  if (!owned?.engine.gradients.isDecided) return null;
+  if (!owned?.engine.parts.gradients.isDecided) return null;
   const { partition, engine } = owned;
   const grad = engine.parts.placement.gradOf(partition);
   if (!grad) return null;
@@ -35,7 +35,7 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
     scope(() => {
       const scaled = assemble(owned, grad.dtype, (piece) => slicePiece(grad, piece));
       grad.release();
-      return scaled.to('f32').mul(1 / engine.gradients.gradientScale);
+      return scaled.to('f32').mul(1 / engine.parts.gradients.gradientScale);
     }),
   );
 }
@@ -63,8 +63,8 @@ export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void 
 export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   const owned = requireOwned('safeSetFullGrad', parameter, value);
   const { engine, partition } = owned;
-  const { gradients, parts } = engine;
-  const grad = gradients.isDecided ? parts.placement.gradOf(partition) : null;
+  const { gradients, placement } = engine.parts;
+  const grad = gradients.isDecided ? placement.gradOf(partition) : null;
   if (!grad) {
     throw new DsError({
       code: 'DS_AUTOGRAD',
@@ -77,7 +77,7 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
     scope(() => {
       const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
       writeParts(owned, scaled, (piece) => slicePiece(grad, piece));
-      parts.placement.changed(partition);
+      placement.changed(partition);
       countAgain(owned, grad);
     }),
   );
@@ -187,7 +187,7 @@ function countAgain({ engine, partition }: OwnedParameter, grad: Tensor): void {
   }
   control.add(partition, compute);
   partition.grad = kept;
-  control.decide(engine.gradients.gradientScale);
+  control.decide(engine.parts.gradients.gradientScale);
 }
 
 /** f32, contiguous, on `device`. */

@@ -33,7 +33,7 @@ export function gatheredParameters<Result>(
   requireOneEngine(owned);
   const { engine } = first;
   if (modifierRank !== null) requireRank(modifierRank, engine.worldSize);
-  const letGo = engine.hooks.hold([...new Set(owned.map(({ partition }) => partition))]);
+  const letGo = engine.parts.hooks.hold([...new Set(owned.map(({ partition }) => partition))]);
   try {
     if (modifierRank === null) return body();
     return modified(owned, modifierRank, body);

@@ -1,10 +1,14 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
-import type { Placement, UpdatePlan } from '../../zero/placement.js';
+import type { Placement } from '../../zero/placement.js';
 import type { Stage } from '../../zero/stage.js';
 import type { Unit } from '../../zero/unit.js';
 import { misuse, mixedScales, stepMissing, unfinished, unscaled } from '../engine-errors.js';
-import type { Accumulation } from './accumulation.js';
+import type { StepWatch } from '../watch/step-watch.js';
+import type { BatchSizes } from './batch-sizes.js';
+import type { Progress } from './progress.js';
 import type { StepControl } from './step-control.js';
+import type { UpdatePlanner } from './update-planner.js';
+import type { Verdicts } from './verdicts.js';
 
 /** A backward under way: engine.backward(), which streams units, or loss.backward() until its epilogue. */
 type Pass = 'engine' | 'direct';
@@ -14,19 +18,16 @@ export interface CollectorParts {
   stage: Stage;
   control: StepControl;
   placement: Placement;
-  /** The loss scale of the coming backward; the verdict on the last step is taken before. */
-  lossScale: () => number;
-  /** The coming update of gradients that carry a factor. */
-  plan: (gradientScale: number) => UpdatePlan;
-  /** A micro-batch's gradients are there. */
-  onMicroBatch: () => void;
-  /** Runs what reduces gradients inside engine.backward(), and times it. */
-  timeReduction: (body: () => void) => void;
+  batch: BatchSizes;
+  progress: Progress;
+  planner: UpdatePlanner;
+  verdicts: Verdicts;
+  watch: StepWatch;
 }
 
 export class GradientCollector {
   /** Backwards since the last step, those inside noSync() aside. */
-  microSteps = 0;
+  private microSteps = 0;
   private pass: Pass | null = null;
   private inNoSync = false;
   /** The factor that this rank's gradients carry; null before the step's first backward. */
@@ -36,10 +37,7 @@ export class GradientCollector {
   /** The gradients of this step are complete and handed over. */
   private decided = false;
 
-  constructor(
-    private readonly parts: CollectorParts,
-    public accumulation: Accumulation,
-  ) {
+  constructor(private readonly parts: CollectorParts) {
     for (const unit of parts.units) {
       unit.onReady = () => this.unitReady(unit);
       unit.onUnexpected = () => this.pass ?? this.beginDirect();
@@ -57,7 +55,7 @@ export class GradientCollector {
 
   /** Whether the coming or present backward completes the gradients of a step. */
   get boundary(): boolean {
-    return !this.inNoSync && this.accumulation.completes(this.microSteps);
+    return !this.inNoSync && this.parts.batch.accumulation.completes(this.microSteps);
   }
 
   /** Whether this step's gradients are reduced and wait for step(). */
@@ -110,10 +108,10 @@ export class GradientCollector {
     if (this.microSteps === 0) {
       throw misuse('engine.step', 'backward() before step()', 'no gradient since the last step');
     }
-    if (!this.accumulation.applies(this.microSteps)) return false;
+    if (!this.parts.batch.accumulation.applies(this.microSteps)) return false;
     if (this.decided) return true;
-    const { units, stage, control, placement, plan } = this.parts;
-    placement.prepare(plan(this.gradientScale));
+    const { units, stage, control, placement, planner } = this.parts;
+    placement.prepare(planner.plan(this.gradientScale));
     for (const unit of [...units].reverse()) stage.settle(unit);
     stage.flush();
     control.decide(this.gradientScale);
@@ -125,6 +123,11 @@ export class GradientCollector {
     this.microSteps = 0;
     this.carried = null;
     this.decided = false;
+  }
+
+  /** Throws DS_AUTOGRAD where some have been collected since the last step. */
+  requireNone(op: string): void {
+    if (this.microSteps > 0) throw misuse(op, 'no gradients of an unfinished step', 'some');
   }
 
   /** Forgets the gradients since the last step. */
@@ -167,24 +170,25 @@ export class GradientCollector {
 
   /** The first gradient of a loss.backward() has arrived. */
   private beginDirect(): void {
-    const lossScale = this.parts.lossScale();
+    const { lossScale } = this.parts.verdicts;
     if (lossScale !== 1 && this.applied === null) throw unscaled(lossScale);
-    this.begin('direct', (this.applied ?? 1) * this.accumulation.divisor);
+    this.begin('direct', (this.applied ?? 1) * this.parts.batch.accumulation.divisor);
   }
 
   private begin(pass: Pass, carried: number): void {
     if (this.pass) throw unfinished(this.pass === 'direct');
-    if (!this.accumulation.accepts(this.microSteps)) throw stepMissing(this.accumulation.divisor);
+    if (!this.parts.batch.accumulation.accepts(this.microSteps))
+      throw stepMissing(this.parts.batch.accumulation.divisor);
     if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
     this.carried = carried;
     this.pass = pass;
-    const { units, placement, plan } = this.parts;
-    if (this.boundary) placement.prepare(plan(this.gradientScale));
+    const { units, placement, planner } = this.parts;
+    if (this.boundary) placement.prepare(planner.plan(this.gradientScale));
     for (const unit of units) unit.expect({ streaming: pass === 'engine' });
   }
 
   private finish(): void {
-    const { units, stage, control } = this.parts;
+    const { units, stage, control, batch, progress } = this.parts;
     const { boundary } = this;
     for (const unit of [...units].reverse()) unit.finish();
     for (const unit of units) stage.release(unit);
@@ -192,7 +196,7 @@ export class GradientCollector {
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
     if (!this.inNoSync) this.microSteps++;
-    this.parts.onMicroBatch();
+    progress.globalSamples += batch.micros;
   }
 
   private unitReady(unit: Unit): void {
@@ -206,9 +210,10 @@ export class GradientCollector {
     });
   }
 
-  /** Outside engine.backward() there is no backward that a reduction could be a part of. */
+  /** Times what reduces over ranks. Outside engine.backward() there is no backward that it could be a part of. */
   private reduction(body: () => void): void {
-    if (this.pass === 'engine') this.parts.timeReduction(body);
+    const { stage, watch } = this.parts;
+    if (this.pass === 'engine' && stage.worldSize > 1) watch.time('reduce', body);
     else body();
   }
 }

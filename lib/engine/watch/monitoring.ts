@@ -4,10 +4,12 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import {
   ConsoleMonitor,
   CsvMonitor,
+  type LogFolder,
   type Monitor,
   MonitorMaster,
   TensorBoardMonitor,
 } from '../../monitor/index.js';
+import type { ReleaseStack } from '../release-stack.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 import type { TimedStep } from './phase-timer.js';
 import { SegmentLines } from './segment-lines.js';
@@ -90,12 +92,16 @@ class TimeLines implements StepObserver {
 }
 
 /**
- * What the configuration asks for, and the caller's own monitors. The observers own the files they
- * open and close `own`. Throws DS_IO when a folder cannot be written.
+ * What the configuration asks for, and the caller's own monitors. Closing the observers closes all monitors; `opened`
+ * owns those of the configuration from the moment that they are open. Throws DS_IO when a folder cannot be written.
  */
-export function buildObservers(config: ResolvedConfig, own: readonly Monitor[]): StepObserver[] {
+export function buildObservers(
+  config: ResolvedConfig,
+  own: readonly Monitor[],
+  opened: ReleaseStack,
+): StepObserver[] {
   const { steps_per_print: every, wall_clock_breakdown: timed, fp16 } = config;
-  const master = new MonitorMaster([...configured(config), ...own]);
+  const master = new MonitorMaster([...openMonitors(config, opened), ...own]);
   const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
   const observers: StepObserver[] = [];
   if (timed && master.enabled) observers.push(new TimeEvents(master));
@@ -106,13 +112,16 @@ export function buildObservers(config: ResolvedConfig, own: readonly Monitor[]):
   return observers;
 }
 
-function configured({ tensorboard, csv_monitor: csv }: ResolvedConfig): Monitor[] {
+function openMonitors(config: ResolvedConfig, opened: ReleaseStack): Monitor[] {
+  const { tensorboard, csv_monitor: csv } = config;
   const monitors: Monitor[] = [];
-  const folder = ({ output_path, job_name }: ResolvedConfig['tensorboard']) => ({
-    outputPath: output_path,
-    jobName: job_name,
-  });
-  if (tensorboard.enabled) monitors.push(new TensorBoardMonitor(folder(tensorboard)));
-  if (csv.enabled) monitors.push(new CsvMonitor(folder(csv)));
+  const open = (make: (at: LogFolder) => Monitor, section: ResolvedConfig['tensorboard']): void => {
+    if (!section.enabled) return;
+    const monitor = make({ outputPath: section.output_path, jobName: section.job_name });
+    opened.defer(() => monitor.close());
+    monitors.push(monitor);
+  };
+  open((at) => new TensorBoardMonitor(at), tensorboard);
+  open((at) => new CsvMonitor(at), csv);
   return monitors;
 }

@@ -1,6 +1,6 @@
 // Keys whose effect is hard to see from outside arrive at the part of the engine that obeys them.
 import { resolveConfig } from '../../../lib/config/index.js';
-import { buildStage } from '../../../lib/engine/build/stage.js';
+import { buildStage } from '../../../lib/engine/setup/stage.js';
 import { type DsConfig, initialize } from '../../../lib/index.js';
 import { cpu } from '../../../lib/runtime/device.js';
 import { getRandomState } from '../../../lib/tensor/random.js';

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type DsConfig, resolveConfig } from '../../../lib/config/index.js';
-import { buildSchedules } from '../../../lib/engine/build/schedule.js';
+import { buildSchedules } from '../../../lib/engine/setup/schedule.js';
 import { ReduceLrOnPlateau } from '../../../lib/optim/reduce-on-plateau.js';
 import type { LrSchedule } from '../../../lib/optim/schedule.js';
 import type { ResolvedScheduler } from '../../../types/config.js';

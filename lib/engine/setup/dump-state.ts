@@ -1,6 +1,9 @@
 // dump_state: the resolved configuration and what the engine made of it, as text.
 import { formatCount } from '../../profiler/index.js';
-import type { EngineParts } from '../engine.js';
+import type { Decisions, Holdings } from '../engine-parts.js';
+
+/** What is described. */
+type Described = Decisions & Holdings;
 
 /** Values of keys like these are not for a log. */
 const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
@@ -8,7 +11,7 @@ const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 /** One section a part, then the configuration as JSON; secrets are masked. Ends without a line break. */
-export function describeState(parts: EngineParts): string {
+export function describeState(parts: Described): string {
   return [
     'engine state at initialization',
     ...modelLines(parts),
@@ -27,7 +30,7 @@ function row(name: string, value: string | number | boolean): string {
   return `  ${name.padEnd(22)}${value}`;
 }
 
-function modelLines({ module, device, batch, scaler, units, stage }: EngineParts): string[] {
+function modelLines({ module, device, batch, scaler, units, stage }: Described): string[] {
   const trained = units.reduce((sum, { parameters }) => {
     return sum + parameters.reduce((all, { parameter }) => all + parameter.numel, 0);
   }, 0);
@@ -47,7 +50,7 @@ function modelLines({ module, device, batch, scaler, units, stage }: EngineParts
   ];
 }
 
-function optimizerLines({ optimizer, schedules, placement }: EngineParts): string[] {
+function optimizerLines({ optimizer, schedules, placement }: Described): string[] {
   const { device, host } = placement.bytes;
   return [
     row('optimizer', optimizer.name),
@@ -60,7 +63,7 @@ function optimizerLines({ optimizer, schedules, placement }: EngineParts): strin
   ];
 }
 
-function unitLines({ units }: EngineParts): string[] {
+function unitLines({ units }: Described): string[] {
   return [
     row('units', units.length),
     ...units.map(({ name, parameters, layout, bytes }) => {

@@ -1,0 +1,59 @@
+// Everything an engine is made of; setup/build-engine.ts puts it together.
+import type { ResolvedConfig } from '../../types/config.js';
+import type { CheckpointWorld } from '../checkpoint/index.js';
+import type { Module } from '../nn/module.js';
+import type { LossScaler } from '../optim/loss-scale.js';
+import type { Optimizer } from '../optim/optimizer.js';
+import type { ScheduleSet } from '../optim/schedule-set.js';
+import type { Device } from '../runtime/device.js';
+import type { Placement } from '../zero/placement.js';
+import type { Stage } from '../zero/stage.js';
+import type { Unit } from '../zero/unit.js';
+import type { ReleaseStack } from './release-stack.js';
+import type { BatchSizes } from './step/batch-sizes.js';
+import type { GradientCollector } from './step/gradient-collector.js';
+import type { Progress } from './step/progress.js';
+import type { StepControl } from './step/step-control.js';
+import type { UnitHooks } from './step/unit-hooks.js';
+import type { UpdatePlanner } from './step/update-planner.js';
+import type { Verdicts } from './step/verdicts.js';
+import type { StepWatch } from './watch/step-watch.js';
+
+/** What the configuration and the caller have decided. */
+export interface Decisions {
+  module: Module;
+  config: ResolvedConfig;
+  device: Device;
+  optimizer: Optimizer;
+  schedules: ScheduleSet;
+  scaler: LossScaler;
+  batch: BatchSizes;
+  /** This process among those of its machine. */
+  localRank: number;
+}
+
+/** Where weights, gradients and optimizer state are. */
+export interface Holdings {
+  /** In forward order. */
+  units: readonly Unit[];
+  stage: Stage;
+  placement: Placement;
+}
+
+/** What runs a step. */
+export interface StepParts {
+  progress: Progress;
+  planner: UpdatePlanner;
+  control: StepControl;
+  verdicts: Verdicts;
+  gradients: GradientCollector;
+  hooks: UnitHooks;
+  watch: StepWatch;
+}
+
+export interface EngineParts extends Decisions, Holdings, StepParts {
+  /** The ranks that save and load checkpoints together: those of the stage. */
+  world: CheckpointWorld;
+  /** Releases all of it but the weights, which the model keeps. */
+  owned: ReleaseStack;
+}

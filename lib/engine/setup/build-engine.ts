@@ -1,0 +1,191 @@
+// The composition root: turns a resolved configuration into the engine's parts. Nobody outside setup/ branches on it.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Distributed } from '../../comm/index.js';
+import type { Module } from '../../nn/module.js';
+import type { Device } from '../../runtime/device.js';
+import { checkpointing } from '../../tensor/index.js';
+import { allOrNothing } from '../../tensor/scope.js';
+import { adoptModel } from '../../zero/adopt.js';
+import type { Stage } from '../../zero/stage.js';
+import { Engine } from '../engine.js';
+import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
+import { ReleaseStack } from '../release-stack.js';
+import { BatchSizes } from '../step/batch-sizes.js';
+import { GradientCollector } from '../step/gradient-collector.js';
+import { noProgress } from '../step/progress.js';
+import { StepControl } from '../step/step-control.js';
+import { UnitHooks } from '../step/unit-hooks.js';
+import { UpdatePlanner } from '../step/update-planner.js';
+import { Verdicts } from '../step/verdicts.js';
+import { buildObservers } from '../watch/monitoring.js';
+import type { StepObserver } from '../watch/observer.js';
+import { StepWatch } from '../watch/step-watch.js';
+import { checkpointWorld } from './checkpoint-world.js';
+import { type Clients, findOptimizer, findSchedules } from './clients.js';
+import { buildCommsLogger } from './comms-logger.js';
+import { bufferDType, gradientDType, weightDType } from './dtypes.js';
+import { describeState } from './dump-state.js';
+import { buildScaler } from './loss-scaler.js';
+import { buildPlacement } from './placement.js';
+import { buildStage } from './stage.js';
+import { buildTimer } from './timer.js';
+import { buildUnits } from './units.js';
+import { requireWholeParameters } from './whole-parameters.js';
+
+/** What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone. */
+interface Site {
+  owned: ReleaseStack;
+  undo: ReleaseStack;
+}
+
+/**
+ * Builds this rank's engine. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong,
+ * DS_IO when a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released
+ * again, in reverse order; the model keeps its values, in the weights' dtype where they had moved into units already.
+ */
+export function buildEngine(
+  module: Module,
+  config: ResolvedConfig,
+  device: Device,
+  clients: Clients = {},
+): Engine {
+  checkpointing.configureFromSection(config.activation_checkpointing);
+  const decisions = decide(module, config, device, clients);
+  module.moveBuffers(device, bufferDType(config));
+  return completely((site) => {
+    const observers = watchers(config, clients, site);
+    const holdings = hold(decisions, clients, site);
+    const steps = assemble(decisions, holdings, observers, site);
+    const world = checkpointWorld(clients.distributed ?? null);
+    return new Engine({ ...decisions, ...holdings, ...steps, world, owned: site.owned });
+  });
+}
+
+/** Runs `build`; when it throws, releases what it has made, by the stacks and what no stack has come to know. */
+function completely<Result>(build: (site: Site) => Result): Result {
+  return allOrNothing(() => {
+    const site: Site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    try {
+      return build(site);
+    } catch (error) {
+      for (const stack of [site.owned, site.undo]) releaseAfter(stack);
+      throw error;
+    }
+  });
+}
+
+/** What has failed already is what the caller is to hear of: a release that fails as well is a warning. */
+function releaseAfter(stack: ReleaseStack): void {
+  try {
+    stack.release();
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    const warning = `initialize() failed, and so did the release of what it had made: ${reason}`;
+    process.emitWarning(warning, { type: 'DsWarning', code: 'DS_RELEASE' });
+  }
+}
+
+/** What takes no memory: errors of the configuration and of the caller come from here, before anything has changed. */
+function decide(
+  module: Module,
+  config: ResolvedConfig,
+  device: Device,
+  clients: Clients,
+): Decisions {
+  const optimizer = findOptimizer(module, config, clients);
+  const job = clients.distributed ?? null;
+  return {
+    ...{ module, config, device, optimizer },
+    schedules: findSchedules(config, optimizer, clients),
+    scaler: buildScaler(config),
+    batch: new BatchSizes({
+      microPerDevice: config.train_micro_batch_size_per_gpu,
+      accumulationSteps: config.gradient_accumulation_steps,
+      worldSize: job?.worldSize ?? 1,
+      isManaged: config.managed_gradient_accumulation,
+    }),
+    localRank: job?.localRank ?? 0,
+  };
+}
+
+const isFirst = (job: Distributed | null | undefined): boolean => !job || job.rank === 0;
+
+/** Opens what the run is logged to: monitors on the first rank, the log of collectives on each. */
+function watchers(config: ResolvedConfig, clients: Clients, { owned, undo }: Site): StepObserver[] {
+  const { distributed: job, monitors = [] } = clients;
+  if (job) {
+    const { world } = job;
+    const { logger } = world;
+    undo.defer(() => {
+      world.logger = logger;
+    });
+    world.logger = buildCommsLogger(config.comms_logger, isFirst(job)) ?? logger;
+  }
+  return isFirst(job) ? buildObservers(config, monitors, owned) : [];
+}
+
+/** Moves the model into units, and its master weights and optimizer state to where they will be. */
+function hold(
+  { module, config, device, optimizer }: Decisions,
+  { distributed: job, commTimer: timer }: Clients,
+  { owned, undo }: Site,
+): Holdings {
+  const worldSize = job?.worldSize ?? 1;
+  const units = buildUnits(
+    module,
+    optimizer.groups,
+    {
+      ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
+      shards: worldSize,
+    },
+    undo,
+  );
+  for (const unit of units) owned.own(unit);
+  const { stage: zeroStage } = config.zero_optimization;
+  requireWholeParameters(optimizer, units, { stage: zeroStage, worldSize });
+  const stage = owned.own(buildStage(config, units, device, { group: job?.world ?? null, timer }));
+  shareUntrained(module, stage);
+  const placement = owned.own(buildPlacement(config, optimizer, stage.partitions, device));
+  adoptModel(stage, placement);
+  return { units, stage, placement };
+}
+
+/** Parameters without gradient and buffers are rank 0's everywhere. */
+function shareUntrained(module: Module, stage: Stage): void {
+  const frozen = module.parameters().filter(({ requiresGrad }) => !requiresGrad);
+  const buffers = Array.from(module.namedBuffers(), ([, buffer]) => buffer);
+  for (const tensor of [...frozen, ...buffers]) stage.broadcast(tensor);
+}
+
+/** Puts together what runs a step. */
+function assemble(
+  decisions: Decisions,
+  holdings: Holdings,
+  observers: readonly StepObserver[],
+  { owned }: Site,
+): StepParts {
+  const { module, config, device, optimizer, schedules, scaler, batch } = decisions;
+  const { stage } = holdings;
+  const control = owned.own(
+    new StepControl(device, stage, {
+      maxNorm: config.gradient_clipping,
+      skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
+    }),
+  );
+  const prints = stage.rank === 0;
+  const timer = buildTimer(config, { module, device, ...holdings }, prints);
+  const watch = new StepWatch(timer, observers);
+  const progress = noProgress();
+  const planner = new UpdatePlanner(optimizer, schedules, progress);
+  const verdicts = new Verdicts({ control, scaler, progress, planner, watch });
+  const counted = { batch, progress, planner, verdicts, watch };
+  const gradients = new GradientCollector({ ...holdings, control, ...counted });
+  const hooks = new UnitHooks(module, { ...holdings, gradients });
+  if (config.dump_state && prints) {
+    process.stdout.write(`${describeState({ ...decisions, ...holdings })}\n`);
+  }
+  owned.defer(() => watch.close());
+  owned.defer(() => verdicts.takeLast());
+  owned.defer(() => hooks.remove());
+  return { progress, planner, control, verdicts, gradients, hooks, watch };
+}

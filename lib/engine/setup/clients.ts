@@ -1,0 +1,63 @@
+// What a caller of initialize() brings beside the configuration, and how it meets what the configuration says.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Distributed } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
+import type { Monitor } from '../../monitor/index.js';
+import type { Module } from '../../nn/module.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
+import type { LrSchedule } from '../../optim/schedule.js';
+import { ScheduleSet } from '../../optim/schedule-set.js';
+import type { CommTimer } from '../../zero/comm-timer.js';
+import { buildOptimizer } from './optimizer.js';
+import { buildSchedules } from './schedule.js';
+
+/** Each wins over what the file says. */
+export interface Clients {
+  /** Parameters to train, or groups of them. Default: every parameter of the model that wants a gradient. */
+  modelParameters?: ParamsOf<ParamGroup>;
+  optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
+  /** One schedule for all groups, or a function that gives one, or one per group. */
+  lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
+  /** The job whose ranks train together. Default: what initDistributed() has joined, else this process alone. */
+  distributed?: Distributed | null;
+  /** Times the collectives of training; benchmarks pass one. */
+  commTimer?: CommTimer;
+  /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
+  monitors?: readonly Monitor[];
+}
+
+/** The caller's optimizer, or that of the configuration. Throws DS_CONFIG where nobody names one, DS_ARGUMENT for wrong groups. */
+export function findOptimizer(
+  module: Module,
+  { optimizer: section }: ResolvedConfig,
+  { optimizer, modelParameters }: Clients,
+): Optimizer {
+  if (optimizer && typeof optimizer !== 'function') return optimizer;
+  const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  const params = modelParameters ?? trainable;
+  return optimizer ? optimizer(params) : buildOptimizer(section, params, module.namedParameters());
+}
+
+/** The caller's schedules, or those of the configuration; none is fine. Throws DS_CONFIG and DS_ARGUMENT. */
+export function findSchedules(
+  { scheduler }: ResolvedConfig,
+  optimizer: Optimizer,
+  { lrScheduler }: Clients,
+): ScheduleSet {
+  const { groups } = optimizer;
+  if (!lrScheduler) return buildSchedules(scheduler, groups);
+  const given = typeof lrScheduler === 'function' ? lrScheduler(optimizer) : lrScheduler;
+  if (!isList(given)) return new ScheduleSet(groups.map(() => given));
+  if (given.length === groups.length) return new ScheduleSet(given);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initialize lrScheduler',
+    expected: `a schedule, or one for each of ${groups.length} groups`,
+    got: `${given.length} schedules`,
+  });
+}
+
+function isList<T>(value: T | readonly T[]): value is readonly T[] {
+  return Array.isArray(value);
+}

@@ -1,0 +1,71 @@
+// The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an update.
+import { DsError } from '../../errors.js';
+import { type Accumulation, managed, unmanaged } from './accumulation.js';
+
+export interface BatchOptions {
+  /** Samples of a micro-batch on one rank. */
+  microPerDevice: number;
+  /** Micro-batches of an update. */
+  accumulationSteps: number;
+  worldSize: number;
+  /** Whether the engine counts the micro-batches (managed_gradient_accumulation). */
+  isManaged: boolean;
+}
+
+/** Changes between steps only: the engine sees to it. */
+export class BatchSizes {
+  private micro: number;
+  private steps: number;
+  private makesStep: Accumulation;
+
+  constructor(private readonly options: BatchOptions) {
+    this.micro = options.microPerDevice;
+    this.steps = options.accumulationSteps;
+    this.makesStep = options.isManaged ? managed(this.steps) : unmanaged;
+  }
+
+  get microPerDevice(): number {
+    return this.micro;
+  }
+
+  get accumulationSteps(): number {
+    return this.steps;
+  }
+
+  /** Samples of a micro-batch on all ranks. */
+  get micros(): number {
+    return this.micro * this.options.worldSize;
+  }
+
+  /** Samples of an update on all ranks. */
+  get train(): number {
+    return this.micros * this.steps;
+  }
+
+  /** How many backwards make a step. */
+  get accumulation(): Accumulation {
+    return this.makesStep;
+  }
+
+  /** Another global batch: the micro-batch stays. Throws DS_ARGUMENT unless it is a multiple of those of all ranks. */
+  setTrain(train: number): void {
+    const steps = train / this.micros;
+    if (!Number.isInteger(steps) || steps < 1) {
+      throw wrong('engine.setTrainBatchSize', `a positive multiple of ${this.micros}`, train);
+    }
+    this.steps = steps;
+    if (this.options.isManaged) this.makesStep = managed(steps);
+  }
+
+  /** Another micro-batch: the accumulation steps stay. Throws DS_ARGUMENT unless it is a positive integer. */
+  setMicro(micro: number): void {
+    if (!Number.isInteger(micro) || micro < 1) {
+      throw wrong('engine.setTrainMicroBatchSize', 'a positive integer', micro);
+    }
+    this.micro = micro;
+  }
+}
+
+function wrong(op: string, expected: string, got: number): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(got) });
+}

@@ -1,0 +1,16 @@
+// How far a run has come: the counters that a checkpoint restores.
+
+export interface Progress {
+  globalSteps: number;
+  globalSamples: number;
+  skippedSteps: number;
+  /** Updates that changed the weights: Adam's t. */
+  appliedSteps: number;
+  /** The schedules' time is appliedSteps - scheduleStart: 0 unless only one of both was restored. */
+  scheduleStart: number;
+}
+
+/** Of a run that has not begun. */
+export function noProgress(): Progress {
+  return { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0, scheduleStart: 0 };
+}

@@ -1,0 +1,60 @@
+// Who watches the steps: the phase timer, and the observers that are told of finished steps and of their times.
+import type { Device } from '../../runtime/device.js';
+import type { FinishedStep, StepObserver } from './observer.js';
+import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
+
+/** Owns the timer and the observers. Nothing but times() and tellTimes() waits for the device. */
+export class StepWatch {
+  constructor(
+    private timer: PhaseTimer,
+    private readonly observers: readonly StepObserver[],
+  ) {}
+
+  /** Runs `body` and times the compute work that it enqueues. */
+  time<T>(phase: Phase, body: () => T): T {
+    return this.timer.time(phase, body);
+  }
+
+  /** Closes a step: the times so far are its own. */
+  finishStep(step: number, samples: number): void {
+    this.timer.finishStep(step, samples);
+  }
+
+  /** A step's verdict was taken; the device has passed the steps before it, whose times are told as well. */
+  tell(report: FinishedStep): void {
+    this.report(this.timer.passed());
+    for (const observer of this.observers) observer.stepFinished?.(report);
+  }
+
+  /** Tells the times of all closed steps. Waits for the device. */
+  tellTimes(): void {
+    this.report(this.timer.all());
+  }
+
+  /** Times the phases on `device` from now on. */
+  record(device: Device): void {
+    this.timer = this.timer.recording(device);
+  }
+
+  /** Of the last closed step; null when it was not timed. Waits for the device. */
+  times(): PhaseTimes | null {
+    return this.timer.last();
+  }
+
+  /** Resolves when what observers were told so far is safe. */
+  async flush(): Promise<void> {
+    await Promise.all(this.observers.map((observer) => observer.flush?.()));
+  }
+
+  close(): void {
+    this.tellTimes();
+    for (const observer of this.observers) observer.close?.();
+    this.timer.dispose();
+  }
+
+  private report(steps: readonly TimedStep[]): void {
+    for (const timed of steps) {
+      for (const observer of this.observers) observer.stepTimed?.(timed);
+    }
+  }
+}
