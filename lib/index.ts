@@ -24,11 +24,11 @@ export {
   resolveConfig,
 } from './config/index.js';
 export * as data from './data/index.js';
-export type { Clients } from './engine/setup/clients.js';
 export type { SaveOptions } from './engine/checkpoint/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/checkpoint/restore.js';
 export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
+export type { Clients } from './engine/setup/clients.js';
 export type { Progress } from './engine/step/progress.js';
 export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode } from './errors.js';

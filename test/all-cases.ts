@@ -12,6 +12,7 @@ import { cases as badInput } from './e2e/bad-input.cases.js';
 import { cases as checkpointing } from './e2e/checkpointing.cases.js';
 import { cases as clients } from './e2e/clients.cases.js';
 import { cases as dataTypes } from './e2e/data-types.cases.js';
+import { cases as failedInitialize } from './e2e/failed-initialize.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
@@ -52,6 +53,7 @@ export const allCases: readonly Case[] = [
   ...badInput,
   ...untrainedState,
   ...lifetime,
+  ...failedInitialize,
   ...monitoring,
   ...offload,
   ...partialOffload,

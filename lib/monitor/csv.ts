@@ -43,9 +43,9 @@ export class CsvMonitor implements Monitor {
     const known = this.files.get(name);
     if (known) return known;
     const file = new AppendFile(join(this.folder, `${name.replace(/[/ ]/g, '_')}.csv`));
+    this.files.set(name, file);
     const column = name.slice(name.lastIndexOf('/') + 1);
     if (file.initialBytes === 0) file.append(Buffer.from(row('step', quoted(column))));
-    this.files.set(name, file);
     return file;
   }
 }

@@ -23,7 +23,12 @@ export class TensorBoardMonitor implements Monitor {
     const folder = join(outputPath, jobName);
     makeFolder(folder);
     this.file = new AppendFile(join(folder, `events.out.tfevents.${run}`), { fresh: true });
-    this.file.append(tfRecord(versionEvent(start)));
+    try {
+      this.file.append(tfRecord(versionEvent(start)));
+    } catch (error) {
+      this.file.close();
+      throw error;
+    }
   }
 
   /** The event file. */

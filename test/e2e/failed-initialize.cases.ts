@@ -1,0 +1,286 @@
+// An initialize() that fails leaves nothing open or allocated, wherever it fails, and its model can be given to another.
+import assert from 'node:assert/strict';
+import { mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import {
+  type DsConfig,
+  type InitializeOptions,
+  initialize,
+  liveTensors,
+  type monitor,
+  nn,
+  optim,
+  type Tensor,
+} from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { seed } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+import { Fragile } from './fragile-model.js';
+
+type Options = InitializeOptions<unknown, unknown>;
+
+/** A folder of the run, with a file in the way of whoever wants a folder `blocked`. */
+interface Place {
+  folder: string;
+  blocked: string;
+}
+
+interface Failure {
+  name: string;
+  /** What the message says. */
+  says: RegExp;
+  config?: DsConfig;
+  options?: (model: Fragile) => Partial<Options>;
+  /** Of the model, for the attempt. */
+  breaks?: Fragile['breaks'];
+}
+
+const BASE: DsConfig = {
+  train_micro_batch_size_per_gpu: 2,
+  optimizer: { type: 'AdamW', params: { lr: 1e-2 } },
+};
+
+const offloaded = (super_offload: boolean): DsConfig => ({
+  zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', super_offload } },
+});
+
+/** Numbers that nothing of a failed attempt may move. */
+function held(device: Device): Record<string, unknown> {
+  const { inUse, liveBuffers } = device.memory;
+  return { inUse, liveBuffers, tensors: liveTensors() };
+}
+
+/** Files that this process has open below `folder`, one a line. */
+function openBelow(folder: string): string {
+  const paths = readdirSync('/proc/self/fd').map((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`);
+    } catch {
+      return ''; // closed by now, as what lists the folder itself is
+    }
+  });
+  return paths.filter((path) => path.startsWith(folder)).join('\n');
+}
+
+/** Monitors that are open while the rest fails. */
+const watched = ({ folder }: Place): DsConfig => ({
+  tensorboard: { enabled: true, output_path: folder, job_name: 'events' },
+  csv_monitor: { enabled: true, output_path: folder, job_name: 'csv' },
+});
+
+class Closing implements monitor.Monitor {
+  closed = 0;
+  write(): void {}
+  async flush(): Promise<void> {}
+  close(): void {
+    this.closed++;
+  }
+}
+
+/** The caller's optimizer, whose state cannot be made for the last parameters. */
+class Stateless extends optim.AdamW {
+  private asked = 0;
+
+  override initialState(): { exp_avg: number; exp_avg_sq: number } {
+    if (this.asked++ > 2) throw new Error('no state');
+    return super.initialState();
+  }
+}
+
+const stranger = new nn.Parameter([3], () => {});
+
+const failures: Failure[] = [
+  {
+    name: 'optimizer parameters',
+    says: /betas/,
+    config: { optimizer: { type: 'AdamW', params: { betas: [2, 0.9] } } },
+  },
+  {
+    name: 'a parameter in two groups',
+    says: /group 1/,
+    options: (model) => {
+      const params = model.parameters();
+      return { modelParameters: [{ params }, { params: params.slice(0, 1) }] };
+    },
+  },
+  {
+    name: 'a parameter of another model',
+    says: /parameters of the model/,
+    options: (model) => ({ modelParameters: [...model.parameters(), stranger] }),
+  },
+  {
+    name: 'one schedule too many',
+    says: /2 schedules/,
+    options: () => {
+      const schedule = new optim.ConstantLr({ baseLr: 1, factor: 1, steps: 1 });
+      return { lrScheduler: () => [schedule, schedule] };
+    },
+  },
+  {
+    name: 'a list of rates that is not as long as the groups',
+    says: /one for each parameter group/,
+    config: { scheduler: { type: 'LRRangeTest', params: { lr_range_test_min_lr: [1, 2, 3] } } },
+  },
+  {
+    name: 'speculation with an optimizer that cannot',
+    says: /update can be tried out/,
+    config: { ...offloaded(true), optimizer: { type: 'SGD', params: { lr: 1e-2 } } },
+  },
+  {
+    name: 'training data that fill no batch',
+    says: /DataLoader/,
+    options: () => ({ trainingData: { length: 0, get: () => 0 } }),
+  },
+  {
+    name: 'training data that no worker can build',
+    says: /worker thread can build/,
+    options: () => ({ trainingData: { length: 8, get: () => 0 }, numWorkers: 1 }),
+  },
+  { name: 'initial values', says: /initial values/, breaks: 'values' },
+  {
+    name: 'initial values, offloaded',
+    says: /initial values/,
+    breaks: 'values',
+    config: offloaded(false),
+  },
+  {
+    name: 'initial values, offloaded speculatively',
+    says: /initial values/,
+    breaks: 'values',
+    config: offloaded(true),
+  },
+  {
+    name: 'optimizer state',
+    says: /no state/,
+    options: (model) => ({ optimizer: new Stateless(model.parameters(), { lr: 1e-2 }) }),
+  },
+  {
+    name: 'optimizer state, offloaded',
+    says: /no state/,
+    config: offloaded(false),
+    options: (model) => ({ optimizer: new Stateless(model.parameters(), { lr: 1e-2 }) }),
+  },
+  { name: 'the last hook', says: /units at the end/, breaks: 'hooks' },
+  {
+    name: 'the last hook, offloaded',
+    says: /units at the end/,
+    breaks: 'hooks',
+    config: offloaded(true),
+  },
+];
+
+/** Trains `model` from its first values on, and frees all. */
+async function train(model: Fragile, device: Device): Promise<number[][]> {
+  const x = Fragile.input(device);
+  const { engine } = await initialize({ model, config: BASE, device });
+  for (let step = 0; step < 3; ++step) {
+    engine.backward(engine.forward<Tensor>(x));
+    engine.step();
+  }
+  engine.synchronize();
+  const values = model.parameters().map((parameter) => parameter.toArray());
+  engine.destroy();
+  x.dispose();
+  model.dispose();
+  return values;
+}
+
+function freshModel(): Fragile {
+  seed(5);
+  return new Fragile();
+}
+
+async function inFolder(body: (place: Place) => Promise<void>): Promise<void> {
+  const folder = mkdtempSync(join(tmpdir(), 'ds-failed-'));
+  const blocked = join(folder, 'blocked');
+  writeFileSync(blocked, '');
+  try {
+    await body({ folder, blocked });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}
+
+/** Fails with its monitors open, compares what is held, and trains the same model afterwards. */
+async function releases({ says, config, options, breaks }: Failure, device: Device): Promise<void> {
+  const expected = await train(freshModel(), device);
+  await inFolder(async (place) => {
+    const before = held(device);
+    const own = new Closing();
+    const model = freshModel();
+    model.breaks = breaks ?? null;
+    const attempt = initialize({
+      ...{ model, device, monitors: [own] },
+      config: { ...BASE, ...watched(place), ...config },
+      ...options?.(model),
+    });
+    await assert.rejects(attempt, says);
+    assert.equal(openBelow(place.folder), '');
+    assert.equal(own.closed, 0, "the caller's monitor stays open");
+    model.breaks = null;
+    assert.deepEqual(await train(model, device), expected);
+    assert.deepEqual(held(device), before);
+  });
+}
+
+/** Of two monitors the second cannot be opened. */
+async function closesTheFirstMonitor(device: Device): Promise<void> {
+  await inFolder(async ({ folder, blocked }) => {
+    const before = held(device);
+    const model = freshModel();
+    const tensorboard = { enabled: true, output_path: folder, job_name: 'events' };
+    for (const bad of [
+      { tensorboard, csv_monitor: { enabled: true, output_path: blocked, job_name: 'csv' } },
+      { tensorboard: { ...tensorboard, output_path: blocked } },
+    ]) {
+      await assert.rejects(initialize({ model, device, config: { ...BASE, ...bad } }), {
+        code: 'DS_IO',
+      });
+      assert.equal(openBelow(folder), '');
+    }
+    model.dispose();
+    assert.deepEqual(held(device), before);
+  });
+}
+
+/** Memory runs out, each time a little later. */
+async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> {
+  device.trim();
+  const before = held(device);
+  const { reserved } = device.memory;
+  let failed = 0;
+  try {
+    for (let room = 4096, fits = false; !fits; room += 4096) {
+      const model = freshModel();
+      device.setMemoryCap(reserved + room);
+      try {
+        const { engine } = await initialize({ model, device, config: { ...BASE, ...config } });
+        engine.destroy();
+        fits = true;
+      } catch (error) {
+        assert.equal((error as { code: string }).code, 'DS_OUT_OF_MEMORY');
+        failed++;
+      }
+      model.dispose();
+      assert.deepEqual(held(device), before, `with ${room} bytes`);
+      device.trim();
+    }
+  } finally {
+    device.setMemoryCap(0);
+  }
+  assert.ok(failed > 3, `${failed} attempts failed`);
+}
+
+export const cases: Case[] = [
+  ...failures.map((failure) => ({
+    name: `a failed initialize() leaves nothing behind: ${failure.name}`,
+    run: (device: Device) => releases(failure, device),
+  })),
+  { name: 'a monitor that cannot be opened closes the others', run: closesTheFirstMonitor },
+  ...[{}, offloaded(false), offloaded(true)].map((config) => ({
+    name: `an initialize() that runs out of memory gives all of it back: ${JSON.stringify(config)}`,
+    run: (device: Device) => runsOutOfMemory(device, config),
+  })),
+];
