@@ -88,7 +88,10 @@ void CpuEngine::interrupt() noexcept {
   std::lock_guard lock(mutex_);
   aborted_ = true;
   if (transport_) transport_->interrupt();
-  for (const auto& pending : queue_) pending->end();
+  // What the thread is in the midst of ends there: until then its memory is in use.
+  for (const auto& pending : queue_) {
+    if (pending != running_) pending->end();
+  }
   changed_.notify_all();
 }
 
@@ -99,7 +102,7 @@ void CpuEngine::work() {
   while (true) {
     changed_.wait(lock, [this] { return aborted_ || !queue_.empty(); });
     if (aborted_) break;
-    const std::shared_ptr<Pending> pending = queue_.front();
+    const std::shared_ptr<Pending> pending = running_ = queue_.front();
     lock.unlock();
     std::string failure;
     try {
@@ -110,6 +113,7 @@ void CpuEngine::work() {
       failure = error.what();
     }
     lock.lock();
+    running_.reset();
     if (failure.empty()) {
       pending->finish();
       queue_.pop_front();

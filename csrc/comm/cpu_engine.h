@@ -55,6 +55,7 @@ class CpuEngine final : public Engine {
   std::unique_ptr<Transport> transport_;  // gone once the thread has ended
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Pending>> queue_;
+  std::shared_ptr<Pending> running_;  // the queue's head while the thread carries it out
   bool aborted_ = false;
   std::thread thread_;
 };

@@ -51,10 +51,10 @@ class Completion {
   virtual ~Completion() = default;
   /// Whether its memory is free again and its output complete. Any thread.
   virtual bool done() = 0;
-  /// Later work of `stream` starts after it. May block where streams run at once; returns early,
-  /// with done() still false, when the engine was aborted.
+  /// Later work of `stream` starts after it. May block where streams run at once; returns with
+  /// done() still false when the engine was aborted, as synchronize().
   virtual void order(Stream& stream) = 0;
-  /// Blocks the calling thread until done, or until the engine was aborted.
+  /// Blocks the calling thread until done; of an aborted engine, until it no longer uses the memory.
   virtual void synchronize() = 0;
   /// Why it cannot finish; empty while it can. Any thread.
   virtual std::string fault() = 0;

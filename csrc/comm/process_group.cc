@@ -57,7 +57,10 @@ ProcessGroup::ProcessGroup(Members members, Device& device, std::shared_ptr<Engi
   watchdog_->guard(engine_);
 }
 
-ProcessGroup::~ProcessGroup() { engine_->interrupt(); }
+ProcessGroup::~ProcessGroup() {
+  engine_->interrupt();
+  drain();  // an engine may still be at work on the memory of what it was interrupted in
+}
 
 void ProcessGroup::check(const Collective& call) const {
   const char* name = name_of(call.kind);
