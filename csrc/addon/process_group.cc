@@ -3,6 +3,7 @@
 #include "process_group.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "../comm/job.h"
 #include "../comm/sha256.h"
@@ -19,9 +20,10 @@ struct JobRef {
   std::shared_ptr<comm::Job> job;
 };
 
+/// `group` is set by the task that opens it, before its promise resolves.
 struct GroupRef {
   std::shared_ptr<JobRef> job;
-  std::shared_ptr<comm::ProcessGroup> group;
+  std::atomic<std::shared_ptr<comm::ProcessGroup>> group;
 };
 
 /// What one environment has open. Destroyed in this order: groups, jobs, stores.
@@ -62,22 +64,22 @@ Communication& communication(Addon& addon) {
   return *addon.communication;
 }
 
-comm::Job& job_of(Addon& addon, double handle) {
+const std::shared_ptr<comm::Job>& job_of(Addon& addon, double handle) {
   const std::shared_ptr<JobRef>& ref = communication(addon).jobs.get(handle);
   if (!ref->job) throw Error("DS_INTERNAL", "job", "one that was joined", "one that was not");
-  return *ref->job;
+  return ref->job;
 }
 
 comm::ProcessGroup& group_of(Addon& addon, double handle) {
-  return *communication(addon).groups.get(handle)->group;
+  return *communication(addon).groups.get(handle)->group.load();
 }
 
 /// A request to the store on a task thread; the job lives until it has been answered.
 template <class Body>
 napi_value ask(Addon& addon, double handle, Body body) {
-  job_of(addon, handle);
-  const std::shared_ptr<JobRef> ref = communication(addon).jobs.get(handle);
-  return start_task(addon, [ref, body = std::move(body)] { return body(ref->job->store()); });
+  return start_task(addon, [job = job_of(addon, handle), body = std::move(body)] {
+    return body(job->store());
+  });
 }
 
 // --- the argument block -----------------------------------------------------------------------
@@ -234,7 +236,9 @@ napi_value join_job(Addon& addon, std::string host, int32_t port, std::string se
   const double handle = open.jobs.add(ref);
   open.open_jobs.emplace_back(handle, ref);
   return start_task(addon, [ref, member, handle, failure = addon.failure] {
-    const auto report = [failure](const Error& error) { failure->set(error); };
+    const auto report = [failure, open = ref->cancellation](const Error& error) {
+      open->unless_cancelled([&] { failure->set(error); });
+    };
     ref->job = std::make_shared<comm::Job>(member, report, ref->cancellation);
     return handle;
   });
@@ -242,12 +246,13 @@ napi_value join_job(Addon& addon, std::string host, int32_t port, std::string se
 
 napi_value leave_job(Addon& addon, double job) {
   Communication& open = communication(addon);
-  job_of(addon, job);
+  const std::shared_ptr<comm::Job> leaving = job_of(addon, job);
   const std::shared_ptr<JobRef> ref = open.jobs.get(job);
-  for (const auto& [handle, group] : open.open_groups) {
-    if (group->job == ref && group->group) group->group->drain();
+  for (const auto& [handle, entry] : open.open_groups) {
+    if (entry->job != ref) continue;
+    if (const std::shared_ptr<comm::ProcessGroup> group = entry->group.load()) group->drain();
   }
-  return start_task(addon, [ref] { ref->job->meet_at_the_end(); });
+  return start_task(addon, [leaving] { leaving->meet_at_the_end(); });
 }
 
 void close_job(Addon& addon, double job) {
@@ -255,7 +260,9 @@ void close_job(Addon& addon, double job) {
   const std::shared_ptr<JobRef> ref = open.jobs.take(job);
   open.close_groups(ref.get());
   std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
-  // Its threads end here: what they say of ranks that leave after this one must not outlive the job.
+  // Its threads end here, or with the requests under way, which end now: what they say of ranks that
+  // leave after this one must not outlive the job.
+  ref->cancellation->cancel();
   ref->job.reset();
   addon.failure->forget("DS_COMM");
 }
@@ -263,7 +270,7 @@ void close_job(Addon& addon, double job) {
 napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
                       int32_t rank) {
   Communication& open = communication(addon);
-  job_of(addon, job);
+  const std::shared_ptr<comm::Job> joined = job_of(addon, job);
   const auto* list = static_cast<const int32_t*>(ranks.data);
   const size_t count = ranks.size / sizeof(int32_t);
   comm::ProcessGroup::Members members{std::move(name), {list, list + count}, rank};
@@ -272,11 +279,11 @@ napi_value open_group(Addon& addon, double job, double device_stream, std::strin
   Device& device = addon.streams.get(device_stream)->device;
   const double handle = open.groups.add(ref);
   open.open_groups.emplace_back(handle, ref);
-  return start_task(addon, [ref, &device, handle, members = std::move(members)] {
+  return start_task(addon, [joined, ref, &device, handle, members = std::move(members)] {
     const auto open = [&](const comm::Rendezvous& rendezvous) {
       return open_engine(rendezvous, device);
     };
-    ref->group = ref->job->job->open_group(members, device, open);
+    ref->group.store(joined->open_group(members, device, open));
     return handle;
   });
 }

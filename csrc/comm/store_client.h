@@ -20,6 +20,12 @@ class Cancellation {
   bool cancelled() const { return cancelled_.load(); }
   /// The socket to shut when cancelled; null when there is none any more.
   void guard(const Socket* socket);
+  /// Calls `body` unless it comes too late; cancel() waits for it.
+  template <class Body>
+  void unless_cancelled(Body body) {
+    std::lock_guard lock(mutex_);
+    if (!cancelled()) body();
+  }
 
  private:
   std::mutex mutex_;

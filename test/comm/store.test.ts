@@ -2,6 +2,7 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import { connect, createServer, type Socket } from 'node:net';
 import { addon } from '../../lib/runtime/addon.js';
+import { cpu } from '../../lib/runtime/device.js';
 import { Job, StoreServer } from '../../lib/runtime/process-group.js';
 
 const host = '127.0.0.1';
@@ -135,6 +136,20 @@ describe('operations', () => {
       const adds = Array.from({ length: 100 }, (_, i) => (i % 2 ? a : b).add('sum', i));
       await Promise.all(adds);
       expect(await a.add('sum', 0)).toBe(4950);
+    }));
+
+  test('a job that closes ends its requests', () =>
+    withJobs(async (a, b) => {
+      const c = await join(0);
+      const requests: Promise<unknown>[] = [c.get('never', MINUTE)];
+      while ((await b.waiters('never')) === 0) await new Promise((r) => setTimeout(r, 5));
+      requests.push(c.set('late', 'x'), c.get('never', MINUTE));
+      const ends = Promise.allSettled(requests);
+      c.close();
+      for (const end of await ends)
+        expect(end).toMatchObject({ status: 'rejected', reason: { code: 'DS_COMM' } });
+      cpu().synchronize();
+      expect(await a.add('still', 1)).toBe(1);
     }));
 
   test('a value that is too large is refused, and the connection stays', () =>
