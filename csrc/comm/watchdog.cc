@@ -203,21 +203,30 @@ void Watchdog::listen(Milliseconds patience) {
     received_.append(block, static_cast<size_t>(got));
     heard_ = Clock::now();
   }
-  while (received_.size() >= sizeof(uint32_t)) {
+  bool garbled = false;
+  while (!garbled && received_.size() >= sizeof(uint32_t)) {
     uint32_t length;
     std::memcpy(&length, received_.data(), sizeof(length));
-    if (received_.size() < sizeof(length) + length) break;
+    garbled = length > kMaxFrame;
+    if (garbled || received_.size() < sizeof(length) + length) break;
     const std::string payload = received_.substr(sizeof(length), length);
     received_.erase(0, sizeof(length) + length);
-    hear(Reader(payload));
+    try {
+      hear(Reader(payload));
+    } catch (const Error&) {
+      garbled = true;
+    }
   }
+  if (garbled) received_.clear();
   const bool silent = Clock::now() - heard_ > StoreServer::kSilence;
-  if (alone_ || failure_->raised() || !(lost || silent)) return;
+  if (alone_ || failure_->raised() || !(lost || garbled || silent)) return;
   alone_ = true;
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",
              text("the process that holds the job's store (rank 0 or the launcher) ",
-                  lost ? "ended or its connection broke" : "was not heard of in time"),
+                  garbled ? "sent something else than an answer"
+                  : lost  ? "ended or its connection broke"
+                          : "was not heard of in time"),
              "Look at the output of rank 0: it ended first."));
 }
 

@@ -3,7 +3,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { connect, createServer, type Socket } from 'node:net';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { Job, StoreServer } from '../../lib/runtime/process-group.js';
+import { Job, type StoreAddress, StoreServer } from '../../lib/runtime/process-group.js';
 
 const host = '127.0.0.1';
 const NONCE = 32;
@@ -227,6 +227,55 @@ describe('admission', () => {
       got: 'nobody listening there in time',
     });
   });
+});
+
+describe('a store that answers nonsense', () => {
+  /** It knows the secret, and sends `bytes` to whoever has proven it as well. */
+  async function withImposter(bytes: Buffer, body: (store: StoreAddress) => Promise<void>) {
+    const sockets: Socket[] = [];
+    const imposter = createServer((socket) => {
+      sockets.push(socket);
+      socket.on('error', () => {});
+      const challenge = randomBytes(NONCE);
+      socket.write(challenge);
+      socket.once('data', (data) => {
+        const proof = createHmac('sha256', secret).update('ds server').update(challenge);
+        socket.write(Buffer.concat([proof.update(data.subarray(0, NONCE)).digest(), bytes]));
+      });
+    });
+    await new Promise<void>((resolve) => imposter.listen(0, host, resolve));
+    const { port } = imposter.address() as { port: number };
+    try {
+      await body({ host, port, secret });
+    } finally {
+      for (const socket of sockets) socket.destroy();
+      imposter.close();
+    }
+  }
+
+  test.each([
+    ['an empty message', '00000000'],
+    ['a message without end', 'ffffffff'],
+    ['a verdict that breaks off', '0600000003ffffffff00'],
+  ])('%s fails the job, not the process', (_name, bytes) =>
+    withImposter(Buffer.from(bytes, 'hex'), async (store) => {
+      const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: MINUTE });
+      await expect(job.add('x', 1)).rejects.toMatchObject({ code: 'DS_COMM' });
+      const look = () => cpu().synchronize();
+      let failure: unknown = null;
+      while (!failure) {
+        await new Promise((r) => setTimeout(r, 5));
+        try {
+          look();
+        } catch (error) {
+          failure = error;
+        }
+      }
+      expect(failure).toMatchObject({ got: expect.stringContaining('something else than') });
+      job.close();
+      look();
+    }),
+  );
 });
 
 describe('hostile clients', () => {
