@@ -31,6 +31,7 @@ function zeroSection(options: Options): ZeroConfig {
         }
       : {}),
     ...(options['offload-param'] ? { offload_param: { device: 'cpu' } } : {}),
+    ...(options['sub-group'] ? { sub_group_size: Number(options['sub-group']) } : {}),
     ...(options.live ? { stage3_max_live_parameters: Number(options.live) } : {}),
   };
 }
@@ -39,10 +40,25 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
   return checkpoint === 'selective' ? 'selective' : checkpoint === 'true';
 }
 
+function configOf(
+  options: Options,
+  { batch, accumulation }: { batch: number; accumulation: number },
+): DsConfig {
+  return {
+    train_micro_batch_size_per_gpu: batch,
+    gradient_accumulation_steps: accumulation,
+    gradient_clipping: Number(options.clip ?? 1),
+    optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
+    ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
+    zero_optimization: zeroSection(options),
+  };
+}
+
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
  * next step counts, work left over does not.
- * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1]] [--precision bf16] [--steps 10] [--cap GiB]
+ * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS] [--tile ELEMENTS]]
+ * [--precision bf16] [--steps 10] [--cap GiB]
  * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
  * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times]
  * Under the launcher every rank trains; the first one reports.
@@ -54,14 +70,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const accumulation = Number(options.accumulate ?? 1);
   const steps = Number(options.steps ?? 10);
   if (options.cap) device.setMemoryCap(Number(options.cap) * 2 ** 30);
-  const config: DsConfig = {
-    train_micro_batch_size_per_gpu: batch,
-    gradient_accumulation_steps: accumulation,
-    gradient_clipping: Number(options.clip ?? 1),
-    optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
-    ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
-    zero_optimization: zeroSection(options),
-  };
+  const config = configOf(options, { batch, accumulation });
   const name = options.model ?? '124M';
   checkpointing.configure({
     numberCheckpoints: options.segments ? Number(options.segments) : null,
@@ -72,7 +81,8 @@ export async function trainBench(options: Options): Promise<object | null> {
     activationCheckpointing: checkpointMode(options),
   });
   const commTimer = options['comm-times'] ? new EventCommTimer(device) : undefined;
-  const { engine } = await initialize({ model, config, device, commTimer });
+  const offloadTile = options.tile ? Number(options.tile) : undefined;
+  const { engine } = await initialize({ model, config, device, commTimer, offloadTile });
   const shape = [batch, seq];
   const tokens = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
   const targets = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
@@ -115,6 +125,8 @@ export async function trainBench(options: Options): Promise<object | null> {
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
     placement: engine.parts.placement.constructor.name,
+    offload_tile: offloadTile ?? null,
+    sub_group_size: engine.config.zero_optimization.sub_group_size,
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',

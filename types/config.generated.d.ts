@@ -804,7 +804,10 @@ export interface ZeroConfig {
    */
   elastic_checkpoint?: boolean;
   /**
-   * Elements that stage 3 updates at a time. Default 1e9. No effect: an update goes unit by unit.
+   * Most elements that an update on the host copies and computes at a time, rounded down to a
+   * multiple of 64, at least 64 and at most 2^24; LAMB and Muon take all of theirs in a unit.
+   * Default 1e9. No effect without offload_optimizer: an update on the device takes a unit at a
+   * time.
    */
   sub_group_size?: number;
   /**
@@ -2294,7 +2297,11 @@ export interface ResolvedZero {
    * any checkpoint.
    */
   readonly elastic_checkpoint: boolean;
-  /** Elements that stage 3 updates at a time. No effect: an update goes unit by unit. */
+  /**
+   * Most elements that an update on the host copies and computes at a time, rounded down to a
+   * multiple of 64, at least 64 and at most 2^24; LAMB and Muon take all of theirs in a unit. No
+   * effect without offload_optimizer: an update on the device takes a unit at a time.
+   */
   readonly sub_group_size: number;
   /**
    * Elements that stage 3 gathers ahead of their use. No effect on one rank: one rank holds all

@@ -30,6 +30,8 @@ export interface Schema {
   dsNoEffect?: string;
   /** Why this key, or this whole section, changes nothing on one rank. */
   dsNoEffectAlone?: string;
+  /** Why this key changes nothing unless the optimizer is offloaded. */
+  dsNoEffectResident?: string;
   /** The ZeRO stages at which this key acts. */
   dsStages?: readonly number[];
   /** Why this key, or this whole section, is refused unless it is off. */
@@ -50,6 +52,7 @@ export interface Schema {
 export const annotations = {
   dsNoEffect: 'string',
   dsNoEffectAlone: 'string',
+  dsNoEffectResident: 'string',
   dsStages: 'array',
   dsUnsupported: 'string',
   dsUnsupportedValues: 'object',

@@ -7,12 +7,13 @@ import type { Draft } from './draft.js';
 import { declared, isSection, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /**
- * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsStages, dsUnsupported and
- * dsUnsupportedValues.
+ * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsNoEffectResident, dsStages,
+ * dsUnsupported and dsUnsupportedValues.
  */
 export function judgeSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
-  const holdsAll = worldSize === 1 && !(stage === 3 && offloadsWeights(draft));
+  const holdsAll = worldSize === 1 && !(stage === 3 && isOffloaded(draft, 'offload_param'));
+  const isResident = !isOffloaded(draft, 'offload_optimizer');
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const idle = isOff(value, schema) || isDefault(value, schema);
@@ -31,7 +32,8 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
       return false;
     }
     const alone = holdsAll ? schema.dsNoEffectAlone : undefined;
-    const moot = alone ?? mootAt(stage, schema);
+    const resident = isResident ? schema.dsNoEffectResident : undefined;
+    const moot = alone ?? resident ?? mootAt(stage, schema);
     if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
     if (moot && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
@@ -49,9 +51,12 @@ function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
   return isSection(zero) ? (zero.stage ?? 0) : 0;
 }
 
-/** Whether weights come to the device when they are used, on one rank too. */
-function offloadsWeights({ value: { zero_optimization: zero } }: Draft): boolean {
-  const home = isSection(zero) ? zero.offload_param : null;
+/** Whether what `key` places is in host memory: weights then come to the device when they are used, on one rank too. */
+function isOffloaded(
+  { value: { zero_optimization: zero } }: Draft,
+  key: 'offload_param' | 'offload_optimizer',
+): boolean {
+  const home = isSection(zero) ? zero[key] : null;
   return isSection(home) && home.device === 'cpu';
 }
 

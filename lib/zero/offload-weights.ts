@@ -12,7 +12,9 @@ export class OffloadWeightsPlacement extends OffloadPlacement {
     return weights.retain();
   }
 
-  protected override deliver(_partition: Partition, { uploaded }: HostPart): Stream {
+  protected override deliver(): void {}
+
+  protected override delivered({ uploaded }: HostPart): Stream {
     uploaded.record(this.host);
     return this.host;
   }

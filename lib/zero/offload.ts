@@ -17,6 +17,7 @@ import {
   stateSlice,
   stateTensors,
 } from './range-state.js';
+import { disposeTile, makeTiles, type Tile } from './tiles.js';
 
 /** A partition's host side. */
 export interface HostPart {
@@ -27,9 +28,8 @@ export interface HostPart {
   /** [numel] in the weights' dtype, receives the updated weights; may be `master` or `grad`. */
   weight: Tensor;
   ranges: readonly RangeState[];
-  /** The gradient has reached the host. */
-  arrived: Event;
-  /** The updated weights have reached the device. */
+  tiles: readonly Tile[];
+  /** All updated weights have reached the device. */
   uploaded: Event;
   /** The compute stream has not yet been told to wait for `uploaded`. */
   pending: boolean;
@@ -37,9 +37,9 @@ export interface HostPart {
 
 /**
  * Per step, ordered by events alone:
- *   d2h stream   gradient of each partition as backward completes it, then the control
- *   host stream  the update of each partition in forward order, on host threads (after its gradient and the control)
- *   h2d stream   its weights, under the Adam of the next unit; the unit's next forward waits for them
+ *   d2h stream   gradient of each partition as backward completes it, tile by tile
+ *   host stream  the control, then the update of each partition in forward order on host threads, each tile after its gradient
+ *   h2d stream   its weights, under the Adam of the next tile; the unit's next forward waits for all of them
  * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns into the weight to
  * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
  */
@@ -51,11 +51,12 @@ export class OffloadPlacement implements Placement {
   private readonly kernels: UpdateKernels;
   private readonly control: Tensor;
   private readonly computed: Event;
-  private readonly updated: Event;
 
+  /** Tiles have at most `tile` elements, a multiple of 64. */
   constructor(
     private readonly device: Device,
     private readonly optimizer: Optimizer,
+    private readonly tile: number,
   ) {
     this.d2h = Stream.create(device);
     this.host = Stream.create(device);
@@ -63,22 +64,23 @@ export class OffloadPlacement implements Placement {
     this.kernels = hostKernels(this.host);
     this.control = pinned(device, [4], 'f32');
     this.computed = new Event(device);
-    this.updated = new Event(device);
   }
 
   adopt(partition: Partition): void {
-    const { device } = this;
+    const { device, optimizer, tile: size } = this;
     const shape = [partition.numel];
     const master = pinned(device, shape, 'f32');
     const grad = pinned(device, shape, partition.unit.gradDtype);
+    const allocate = pinnedFilled.bind(null, device);
+    const ranges = allocateState(partition, optimizer, allocate);
     this.parts.set(partition, {
       master,
       grad,
       weight: this.weightFor(partition, master, grad),
-      ranges: allocateState(partition, this.optimizer, pinnedFilled.bind(null, device)),
-      arrived: new Event(device),
+      ranges,
       uploaded: new Event(device),
       pending: false,
+      tiles: makeTiles(ranges, optimizer, { device, size, allocate }),
     });
   }
 
@@ -100,39 +102,44 @@ export class OffloadPlacement implements Placement {
     this.d2h.wait(partition.ready);
     this.d2h.wait(host.uploaded);
     const grad = partition.grad as Tensor;
-    const all = { offset: 0, numel: partition.numel };
-    copyFlat(host.grad, all, grad, all, this.d2h);
-    host.arrived.record(this.d2h);
+    for (const { range, arrived } of host.tiles) {
+      copyFlat(host.grad, range, grad, range, this.d2h);
+      arrived.record(this.d2h);
+    }
     grad.buffer.releaseOn(this.d2h);
     partition.dropGrad();
   }
 
   update(control: Tensor, plan: UpdatePlan, published: Published): void {
-    this.d2h.wait(this.computed.record(this.device.compute));
+    this.host.wait(this.computed.record(this.device.compute));
     const four = { offset: 0, numel: 4 };
-    copyFlat(this.control, four, control, four, this.d2h);
-    this.host.wait(this.updated.record(this.d2h));
+    copyFlat(this.control, four, control, four, this.host);
     for (const [partition, host] of this.parts) {
-      this.host.wait(host.arrived);
-      for (const range of host.ranges) this.updateRange(host, range, plan);
-      published(partition, this.deliver(partition, host));
+      for (const tile of host.tiles) {
+        this.host.wait(tile.arrived);
+        this.updateTile(host, tile, plan);
+        this.deliver(partition, host, tile);
+      }
+      published(partition, this.delivered(host));
     }
   }
 
-  /** The weights were updated in the order of the host stream: brings them to the device. Returns in whose order. */
-  protected deliver(partition: Partition, host: HostPart): Stream {
-    this.h2d.wait(this.updated.record(this.host));
-    const { weights, numel } = partition;
-    const all = { offset: 0, numel };
-    copyFlat(weights, all, host.weight, all, this.h2d);
+  /** A tile was updated in the order of the host stream: brings its weights to the device. */
+  protected deliver({ weights }: Partition, { weight }: HostPart, { range, updated }: Tile): void {
+    this.h2d.wait(updated.record(this.host));
+    copyFlat(weights, range, weight, range, this.h2d);
+  }
+
+  /** All tiles are under way. Returns in whose order the weights change. */
+  protected delivered(host: HostPart): Stream {
     host.uploaded.record(this.h2d);
     host.pending = true;
     return this.h2d;
   }
 
-  private updateRange(
+  private updateTile(
     { master, grad, weight }: HostPart,
-    { range, ...kept }: RangeState,
+    { range, state, scalars, starts }: Tile,
     plan: UpdatePlan,
   ): void {
     const { group, places } = range;
@@ -141,7 +148,8 @@ export class OffloadPlacement implements Placement {
       grad: sliceFlat(grad, range),
       weight: weight === master ? null : sliceFlat(weight, range),
     };
-    plan.apply({ group, places, ...kept, control: this.control, ...parts }, this.kernels);
+    const { control } = this;
+    plan.apply({ group, places, state, scalars, starts, control, ...parts }, this.kernels);
     for (const slice of Object.values(parts)) slice?.release();
   }
 
@@ -184,14 +192,14 @@ export class OffloadPlacement implements Placement {
 
   dispose(): void {
     this.synchronize();
-    for (const { master, grad, weight, ranges, arrived, uploaded } of this.parts.values()) {
+    for (const { master, grad, weight, ranges, tiles, uploaded } of this.parts.values()) {
+      for (const tile of tiles) disposeTile(tile);
       for (const tensor of [master, grad, weight, ...stateTensors(ranges)]) tensor.release();
-      arrived.dispose();
       uploaded.dispose();
     }
     this.parts.clear();
     this.control.release();
-    for (const event of [this.computed, this.updated]) event.dispose();
+    this.computed.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
   }
 

@@ -1,6 +1,11 @@
 // Offload that overlaps backward: the weights of the coming update are tried out before its verdict, the state never.
 // Exact: equal to the other placements bit for bit, whatever is clipped or skipped.
-import type { SpeculativeOptimizer, StepGradient, UpdateSettings } from '../optim/optimizer.js';
+import type {
+  SpeculationTensors,
+  SpeculativeOptimizer,
+  StepGradient,
+  UpdateSettings,
+} from '../optim/optimizer.js';
 import { hyperparameters } from '../optim/param-groups.js';
 import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
 import type { Device } from '../runtime/device.js';
@@ -21,22 +26,20 @@ import {
   stateTensors,
 } from './range-state.js';
 import { SpeculationOrder } from './speculation-order.js';
+import { disposeTile, makeTiles, type Tile } from './tiles.js';
 
 /** A partition's host side. Its two buffers, in the weights' dtype, swap roles with every speculation. */
 interface HostPart {
   master: Tensor;
   ranges: readonly RangeState[];
+  tiles: readonly Tile[];
   /** Takes the next gradient; until then, what was uploaded last. */
   landing: Tensor;
   /** A gradient whose step is not committed yet, or nothing. */
   held: Tensor;
   /** What `held` is: tentative until its step's verdict is known, then decided. */
   pending: 'none' | 'tentative' | 'decided';
-  /** The gradient has reached the host. */
-  arrived: Event;
-  /** The weights to upload are in `landing`. */
-  emitted: Event;
-  /** They have reached the device. */
+  /** The weights in `landing` have reached the device. */
   uploaded: Event;
   /** The compute stream has not yet been told to wait for `uploaded`. */
   uploading: boolean;
@@ -61,8 +64,8 @@ interface Verdict {
 
 /**
  * Per step, ordered by events alone:
- *   d2h stream   gradient of each partition as backward completes it
- *   host stream  for each partition, in one pass over its state: commits the last step, whose verdict is known by now, then
+ *   d2h stream   gradient of each partition as backward completes it, tile by tile
+ *   host stream  for each tile, in one pass over its state: commits the last step, whose verdict is known by now, then
  *                computes the weights that this step gives if nothing is clipped, and stores only these
  *   h2d stream   these weights, from step() on; the unit's next forward waits for them
  * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
@@ -84,6 +87,7 @@ export class SpeculativeOffload implements Placement {
   /** [4] f32, what the device has decided. */
   private readonly fetched: Tensor;
   private readonly computed: Event;
+  /** `control` has been fetched. */
   private readonly landed: Event;
   /** The early share of the speculation has ended. */
   private readonly earlyDone: Event;
@@ -91,9 +95,11 @@ export class SpeculativeOffload implements Placement {
   /** From prepare() to update(), unless updates wait for their verdict. */
   private tried: Trial | null = null;
 
+  /** Tiles have at most `tile` elements, a multiple of 64. */
   constructor(
     private readonly device: Device,
     private readonly optimizer: SpeculativeOptimizer,
+    private readonly tile: number,
   ) {
     this.d2h = Stream.create(device);
     this.host = Stream.create(device);
@@ -108,19 +114,20 @@ export class SpeculativeOffload implements Placement {
   }
 
   adopt(partition: Partition): void {
-    const { device } = this;
+    const { device, optimizer, tile: size } = this;
     const shape = [partition.numel];
+    const allocate = pinnedFilled.bind(null, device);
+    const ranges = allocateState(partition, optimizer, allocate);
     this.parts.set(partition, {
       master: pinned(device, shape, 'f32'),
-      ranges: allocateState(partition, this.optimizer, pinnedFilled.bind(null, device)),
+      ranges,
       landing: pinned(device, shape, partition.weights.dtype),
       held: pinned(device, shape, partition.weights.dtype),
       pending: 'none',
-      arrived: new Event(device),
-      emitted: new Event(device),
       uploaded: new Event(device),
       uploading: false,
       readLate: false,
+      tiles: makeTiles(ranges, optimizer, { device, size, allocate }),
     });
   }
 
@@ -141,12 +148,13 @@ export class SpeculativeOffload implements Placement {
   gradReady(partition: Partition): void {
     const host = this.hostOf(partition);
     this.d2h.wait(partition.ready);
-    this.d2h.wait(host.emitted);
     this.d2h.wait(host.uploaded);
     const grad = partition.grad as Tensor;
-    const all = { offset: 0, numel: partition.numel };
-    copyFlat(host.landing, all, grad, all, this.d2h);
-    host.arrived.record(this.d2h);
+    for (const { range, arrived, updated } of host.tiles) {
+      this.d2h.wait(updated);
+      copyFlat(host.landing, range, grad, range, this.d2h);
+      arrived.record(this.d2h);
+    }
     grad.buffer.releaseOn(this.d2h);
     partition.dropGrad();
     // A weight that wants no gradient is used until backward has ended.
@@ -182,10 +190,13 @@ export class SpeculativeOffload implements Placement {
   /** Commits what is decided and computes the weights of the gradient that has just arrived, in one pass. */
   private tryOut(partition: Partition, tried: Trial): void {
     const host = this.hostOf(partition);
+    const previous = this.decidedOf(host);
     const next = { grad: host.landing, control: this.assumed, settings: tried.settings };
-    this.host.wait(host.arrived);
-    this.pass(partition, this.decidedOf(host), next, host.held);
-    host.emitted.record(this.host);
+    for (const tile of host.tiles) {
+      this.host.wait(tile.arrived);
+      this.pass(host, tile, { previous, next, weight: host.held });
+      tile.updated.record(this.host);
+    }
     [host.landing, host.held] = [host.held, host.landing];
     host.pending = 'tentative';
     tried.parts.push(partition);
@@ -196,34 +207,38 @@ export class SpeculativeOffload implements Placement {
     const host = this.hostOf(partition);
     // The weights that were tried out may still be on their way from where the new ones go.
     this.host.wait(host.uploaded);
-    this.pass(partition, null, this.decidedOf(host), host.landing);
-    host.emitted.record(this.host);
+    const next = this.decidedOf(host);
+    for (const tile of host.tiles) {
+      this.pass(host, tile, { previous: null, next, weight: host.landing });
+      tile.updated.record(this.host);
+    }
     this.upload(partition);
   }
 
   /** Updates a partition at once, from the gradient that has landed. */
   private updateNow(partition: Partition, plan: UpdatePlan): void {
-    const { master, ranges, landing, arrived, emitted } = this.hostOf(partition);
+    const { master, tiles, landing } = this.hostOf(partition);
     const { decided: control } = this;
-    this.host.wait(arrived);
-    for (const { range, ...kept } of ranges) {
+    for (const { range, state, scalars, starts, arrived, updated } of tiles) {
       const { group, places } = range;
+      this.host.wait(arrived);
       withSlices(range, (cut) => {
         const grad = cut(landing);
         const parts = { master: cut(master), grad, weight: grad };
-        plan.apply({ group, places, ...kept, control, ...parts }, this.kernels);
+        plan.apply({ group, places, state, scalars, starts, control, ...parts }, this.kernels);
       });
+      updated.record(this.host);
     }
-    emitted.record(this.host);
     this.upload(partition);
   }
 
   private upload(partition: Partition): void {
     const host = this.hostOf(partition);
     if (host.readLate) this.h2d.wait(this.computed);
-    this.h2d.wait(host.emitted);
-    const all = { offset: 0, numel: partition.numel };
-    copyFlat(partition.weights, all, host.landing, all, this.h2d);
+    for (const { range, updated } of host.tiles) {
+      this.h2d.wait(updated);
+      copyFlat(partition.weights, range, host.landing, range, this.h2d);
+    }
     host.uploaded.record(this.h2d);
     host.uploading = true;
   }
@@ -231,19 +246,19 @@ export class SpeculativeOffload implements Placement {
   /** Blocks until backward has ended: until then the device has work, and afterwards none before the weights. */
   private awaitVerdict(control: Tensor): Verdict {
     const four = { offset: 0, numel: 4 };
-    this.d2h.wait(this.computed);
-    copyFlat(this.fetched, four, control, four, this.d2h);
-    this.landed.record(this.d2h).synchronize();
+    const { compute } = this.device;
+    copyFlat(this.fetched, four, control, four, compute);
+    this.landed.record(compute).synchronize();
     const values = new Float32Array(2);
-    this.fetched.buffer.read(0, values, this.d2h);
+    this.fetched.buffer.read(0, values, compute);
     return { multiplier: values[0] as number, apply: values[1] as number };
   }
 
   private commitDecided(): void {
-    for (const [partition, host] of this.parts) {
+    for (const host of this.parts.values()) {
       const previous = this.decidedOf(host);
       if (!previous) continue;
-      this.pass(partition, previous, null, null);
+      for (const tile of host.tiles) this.pass(host, tile, { previous, next: null, weight: null });
       host.pending = 'none';
     }
   }
@@ -253,27 +268,23 @@ export class SpeculativeOffload implements Placement {
     return { grad, control: this.decided, settings: this.decidedSettings as UpdateSettings };
   }
 
-  /** Enqueues the optimizer's pass over one partition; gradients and weight are whole flat tensors. */
+  /** Enqueues the optimizer's pass over one tile; gradients and weight are those of the partition. */
   private pass(
-    partition: Partition,
-    previous: StepGradient | null,
-    next: StepGradient | null,
-    weight: Tensor | null,
+    { master }: HostPart,
+    { range, state }: Tile,
+    { previous, next, weight }: Pick<SpeculationTensors, 'previous' | 'next' | 'weight'>,
   ): void {
-    const { master, ranges } = this.hostOf(partition);
-    for (const { range, state } of ranges) {
-      withSlices(range, (cut) => {
-        const parts = {
-          group: range.group,
-          master: cut(master),
-          state,
-          previous: previous && { ...previous, grad: cut(previous.grad) },
-          next: next && { ...next, grad: cut(next.grad) },
-          weight: weight && cut(weight),
-        };
-        this.optimizer.speculate(parts, this.kernels);
-      });
-    }
+    withSlices(range, (cut) => {
+      const parts = {
+        group: range.group,
+        master: cut(master),
+        state,
+        previous: previous && { ...previous, grad: cut(previous.grad) },
+        next: next && { ...next, grad: cut(next.grad) },
+        weight: weight && cut(weight),
+      };
+      this.optimizer.speculate(parts, this.kernels);
+    });
   }
 
   /** Writes a control in the order of the host stream: passes enqueued before still read the old one. */
@@ -329,8 +340,9 @@ export class SpeculativeOffload implements Placement {
   dispose(): void {
     this.synchronize();
     for (const host of this.parts.values()) {
+      for (const tile of host.tiles) disposeTile(tile);
       for (const tensor of tensorsOf(host)) tensor.release();
-      for (const event of [host.arrived, host.emitted, host.uploaded]) event.dispose();
+      host.uploaded.dispose();
     }
     this.parts.clear();
     for (const control of [this.decided, this.assumed, this.fetched]) control.release();

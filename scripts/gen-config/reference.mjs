@@ -25,7 +25,7 @@ For completion in an editor, let the file begin with
 The status of a key is one of
 
 - **works**;
-- **works on several ranks**, or at the ZeRO stages named: elsewhere it has no effect;
+- **works on several ranks**, with \`offload_optimizer\`, or at the ZeRO stages named: elsewhere it has no effect;
 - **no effect**: accepted, and answered with one notice that says why, unless it is off or the default;
 - **not supported yet**: an error that names the key, unless it is off (\`false\`, \`null\`, \`"enabled": false\`,
   \`"device": "none"\`) or the default.
@@ -79,8 +79,9 @@ function statusText(node, inherited) {
     const kinds = new Set(keys.map((status) => status.split(':')[0]));
     if (kinds.size === 1) return [...kinds][0];
   }
-  const { dsNoEffectAlone: alone, dsStages: stages, ...rest } = node;
-  const works = ['works', ...(alone ? ['on several ranks'] : [])].join(' ');
+  const { dsNoEffectAlone: alone, dsNoEffectResident: resident, dsStages: stages, ...rest } = node;
+  const where = [alone ? ['on several ranks'] : [], resident ? ['with offload_optimizer'] : []];
+  const works = ['works', ...where.flat()].join(' ');
   if (node.properties) return works;
   const some = remarks(rest).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));
   return [stages ? `${works}, at ${stagesText(node)}` : works, ...some].join('; ');

@@ -58,6 +58,8 @@ export function remarks(node) {
   if (node.dsReplacedBy) out.push(`Deprecated: use ${node.dsReplacedBy}`);
   if (node.dsNoEffect) out.push(`No effect: ${node.dsNoEffect}`);
   if (node.dsNoEffectAlone) out.push(`No effect on one rank: ${node.dsNoEffectAlone}`);
+  if (node.dsNoEffectResident)
+    out.push(`No effect without offload_optimizer: ${node.dsNoEffectResident}`);
   if (node.dsStages) out.push(`Acts at ${stagesText(node)}`);
   if (node.dsUnsupported) out.push(`Not supported yet: ${node.dsUnsupported}`);
   for (const [value, reason] of Object.entries(node.dsUnsupportedValues ?? {})) {

@@ -1,10 +1,15 @@
 // Offload on equals offload off: the same losses and weights, bit for bit, in every precision.
 import assert from 'node:assert/strict';
+import { type Engine, initialize, optim, type Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,
   type TinyOptions,
+  tinyConfig,
   tinyEngine,
+  tinyModel,
   trainTiny,
   weightBits,
 } from './tiny-training.js';
@@ -32,6 +37,34 @@ function equalCase(label: string, { zero, ...options }: Omit<TinyOptions, 'offlo
     },
   };
 }
+
+/** Ranges of two groups lie in every unit. */
+async function groupedEngine(options: TinyOptions, device: Device): Promise<Engine> {
+  seed(1234);
+  const model = tinyModel();
+  const config = { ...tinyConfig(options), scheduler: null };
+  const isMatrix = ({ shape }: Tensor): boolean => shape.length > 1;
+  const optimizer = new optim.AdamW([
+    { params: model.parameters().filter((one) => !isMatrix(one)), lr: 1e-3 },
+    { params: model.parameters().filter(isMatrix), lr: 3e-3, weightDecay: 0.1 },
+  ]);
+  return (await initialize({ model, config, device, optimizer })).engine;
+}
+
+const groupsCase = (speculative: boolean): Case => ({
+  name: `offload equals resident: two groups, sub-groups of 1000, speculative ${speculative}`,
+  async run(device) {
+    device.setDeterministic(true);
+    const common = { precision: 'bf16', clip: 1.4 } as const;
+    const resident = await groupedEngine({ ...common, offload: false }, device);
+    const zero = { sub_group_size: 1000 };
+    const offloaded = await groupedEngine({ ...common, zero, speculative, offload: true }, device);
+    assert.deepEqual(trainTiny(offloaded, 0, 20), trainTiny(resident, 0, 20));
+    assert.deepEqual(weightBits(offloaded), weightBits(resident));
+    resident.destroy();
+    offloaded.destroy();
+  },
+});
 
 const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
 
@@ -61,7 +94,7 @@ const optimizers: Pick<TinyOptions, 'lr' | 'precision' | 'optimizer'>[] = [
 ];
 
 /** Weights in host memory, gathered for each use: everything kept afterwards, and nothing. */
-const offloadedWeights: Record<string, TinyOptions['zero']> = {
+const offloadedWeights: Record<string, Exclude<TinyOptions['zero'], boolean>> = {
   'weights too': { stage: 3, offload_param: { device: 'cpu' } },
   'weights too, none kept': {
     stage: 3,
@@ -70,6 +103,9 @@ const offloadedWeights: Record<string, TinyOptions['zero']> = {
     stage3_param_persistence_threshold: 0,
   },
 };
+
+/** One tile per 64 elements, and tiles that end inside parameters. */
+const subGroupSizes = [1, 64, 1000];
 
 export const cases: Case[] = [
   ...precisions.flatMap((precision) =>
@@ -98,7 +134,33 @@ export const cases: Case[] = [
     checkpointing: true,
     dropout: 0.1,
   }),
-  ...optimizers.map((options) =>
-    equalCase(`${options.precision}, ${JSON.stringify(options.optimizer)}`, options),
+  ...optimizers.flatMap((options) =>
+    [undefined, 1000].map((size) =>
+      equalCase(
+        `${options.precision}, ${JSON.stringify(options.optimizer)}, sub-groups of ${size ?? 'any size'}`,
+        { ...options, zero: { sub_group_size: size } },
+      ),
+    ),
   ),
+  ...subGroupSizes.flatMap((size) =>
+    precisions.flatMap((precision, i) => [
+      equalCase(`${precision}, clipping, sub-groups of ${size}`, {
+        precision,
+        clip: 0.5,
+        accumulation: i + 1,
+        zero: { sub_group_size: size },
+      }),
+      equalCase(`weights too, ${precision}, sub-groups of ${size}`, {
+        precision,
+        zero: { ...offloadedWeights['weights too'], sub_group_size: size },
+      }),
+    ]),
+  ),
+  ...[false, true].map(groupsCase),
+  equalCase('bf16, gradients summed in fp32, sub-groups of 1000', {
+    precision: 'bf16',
+    gradients: 'fp32',
+    accumulation: 2,
+    zero: { sub_group_size: 1000 },
+  }),
 ];

@@ -20,7 +20,7 @@ const steps = 50;
 
 type Options = Omit<TinyOptions, 'offload' | 'speculative'>;
 
-const resident = (options: Options, device: Device): Promise<Engine> =>
+const resident = ({ zero: _, ...options }: Options, device: Device): Promise<Engine> =>
   tinyEngine({ ...options, offload: false }, device);
 
 async function speculative(options: Options, device: Device): Promise<Engine> {
@@ -93,6 +93,35 @@ function equalCase(label: string, clipped: Clipped, options: Options): Case {
     },
   };
 }
+
+/** Passes over tiles, with steps that are tried out in vain, skipped and accumulated. */
+const tiledCases: Case[] = [1, 64, 1000].flatMap((size) => {
+  const zero = { sub_group_size: size };
+  const label = `sub-groups of ${size}`;
+  return [
+    equalCase(`fp32, clipping sometimes, ${label}`, 'sometimes', {
+      precision: 'fp32',
+      clip: 1.4,
+      zero,
+    }),
+    equalCase(`bf16, clipping every step, ${label}`, 'always', {
+      precision: 'bf16',
+      clip: 0.05,
+      zero,
+    }),
+    equalCase(`bf16, accumulation 3, ${label}`, 'sometimes', {
+      precision: 'bf16',
+      accumulation: 3,
+      zero,
+    }),
+    equalCase(`fp16, clipping sometimes, ${label}`, 'sometimes', {
+      precision: 'fp16',
+      clip: 1.4,
+      zero,
+    }),
+    equalCase(`fp16, no clipping, ${label}`, 'never', { precision: 'fp16', clip: 0, zero }),
+  ];
+});
 
 /** `early` units are updated as they arrive: none, one, or all. */
 function orderCase(early: number): Case {
@@ -196,6 +225,7 @@ export const cases: Case[] = [
     checkpointing: true,
     dropout: 0.1,
   }),
+  ...tiledCases,
   ...[0, 1, 3].map(orderCase),
   saving,
   betweenBackwardAndStep,

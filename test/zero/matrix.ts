@@ -85,6 +85,21 @@ const special = (): { name: string; zero: Zero; offload: boolean; speculative: b
     offload: true,
     speculative: false,
   })),
+  // A shard of the tiny GPT-2's units has some thousand elements.
+  ...([1, 2, 3] as const).flatMap((stage) =>
+    [false, true].map((speculative) => ({
+      name: `stage ${stage}, sub-groups of 1000, offload, speculative ${speculative}`,
+      zero: { stage, sub_group_size: 1000 },
+      offload: true,
+      speculative,
+    })),
+  ),
+  {
+    name: 'stage 3, weights offloaded, sub-groups of 64',
+    zero: { stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 64 },
+    offload: true,
+    speculative: false,
+  },
   ...([1, 2, 3] as const).map((stage) => ({
     name: `stage ${stage}, all-reduce to the owner`,
     zero: { stage, reduce_scatter: false },

@@ -127,7 +127,7 @@ function watchers(config: ResolvedConfig, clients: Clients, { owned, undo }: Sit
 /** Moves the model into units, and its master weights and optimizer state to where they will be. */
 function hold(
   { module, config, device, optimizer }: Decisions,
-  { distributed: job, commTimer: timer }: Clients,
+  { distributed: job, commTimer: timer, offloadTile }: Clients,
   { owned, undo }: Site,
 ): Holdings {
   const worldSize = job?.worldSize ?? 1;
@@ -145,7 +145,9 @@ function hold(
   requireWholeParameters(optimizer, units, { stage: zeroStage, worldSize });
   const stage = owned.own(buildStage(config, units, device, { group: job?.world ?? null, timer }));
   shareUntrained(module, stage);
-  const placement = owned.own(buildPlacement(config, optimizer, stage.partitions, device));
+  const placement = owned.own(
+    buildPlacement(config, optimizer, stage.partitions, { device, offloadTile }),
+  );
   adoptModel(stage, placement);
   return { units, stage, placement };
 }

@@ -10,19 +10,26 @@ import type { Placement } from '../../zero/placement.js';
 import { ResidentPlacement } from '../../zero/resident.js';
 import { SpeculativeOffload } from '../../zero/speculative-offload.js';
 import { firstInForward, SplitPlacement } from '../../zero/split-placement.js';
+import { tileSize } from '../../zero/tiles.js';
 import { gradientDType, weightDType } from './dtypes.js';
 import { offloadsWeights } from './stage.js';
+
+export interface PlacementOptions {
+  device: Device;
+  /** See Clients.offloadTile. */
+  offloadTile?: number;
+}
 
 /** Throws DS_CONFIG when super_offload is asked of an optimizer that cannot try an update out. */
 export function buildPlacement(
   config: ResolvedConfig,
   optimizer: Optimizer,
   partitions: readonly Partition[],
-  device: Device,
+  options: PlacementOptions,
 ): Placement {
   const { device: home, ratio } = config.zero_optimization.offload_optimizer;
   if (home !== 'cpu') return new ResidentPlacement(optimizer);
-  const offload = buildOffload(config, optimizer, device);
+  const offload = buildOffload(config, optimizer, options);
   const resident = firstInForward(partitions, 1 - ratio);
   if (resident.size === 0) return offload;
   return new SplitPlacement(new ResidentPlacement(optimizer), offload, resident);
@@ -32,12 +39,18 @@ export function buildPlacement(
  * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers hold gradients and
  * weights in turn, so that gradients of another dtype wait for their verdict (config rule speculationHasOneDtype).
  */
-function buildOffload(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
-  const { super_offload: wanted } = config.zero_optimization.offload_optimizer;
-  if (offloadsWeights(config)) return new OffloadWeightsPlacement(device, optimizer);
+function buildOffload(
+  config: ResolvedConfig,
+  optimizer: Optimizer,
+  { device, offloadTile }: PlacementOptions,
+): Placement {
+  const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
+  const tile = tileSize(subGroup, offloadTile);
+  if (offloadsWeights(config)) return new OffloadWeightsPlacement(device, optimizer, tile);
   const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
-  if (!(wanted ?? (able && device.kind !== 'cpu'))) return new OffloadPlacement(device, optimizer);
-  if (able) return new SpeculativeOffload(device, optimizer);
+  const wanted = offload.super_offload ?? (able && device.kind !== 'cpu');
+  if (!wanted) return new OffloadPlacement(device, optimizer, tile);
+  if (able) return new SpeculativeOffload(device, optimizer, tile);
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.offload_optimizer.super_offload',

@@ -54,6 +54,8 @@ describe('over two ranks', () => {
 });
 
 const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, ...section } });
+const offloaded = (section: Zero): DsConfig =>
+  zero({ stage: 2, offload_optimizer: { device: 'cpu' }, ...section });
 const lamb = (params: object): DsConfig => ({ optimizer: { type: 'Lamb', params } });
 
 describe('on one rank', () => {
@@ -65,6 +67,9 @@ describe('on one rank', () => {
     [fp16({ consecutive_hysteresis: true }), 'scaler.consecutive', true],
     [fp16({ min_loss_scale: 7 }), 'scaler.minScale', 7],
     [{ gradient_accumulation_steps: 3 }, 'batch.accumulationSteps', 3],
+    [offloaded({ sub_group_size: 1 }), 'placement.tile', 64],
+    [offloaded({ sub_group_size: 1000 }), 'placement.tile', 960],
+    [offloaded({}), 'placement.tile', 2 ** 24],
     [lamb({ max_coeff: 7 }), 'optimizer.groups.0.maxCoeff', 7],
     [lamb({ min_coeff: 0.5 }), 'optimizer.groups.0.minCoeff', 0.5],
     [lamb({ eps_inside_sqrt: true }), 'optimizer.epsInsideSqrt', true],

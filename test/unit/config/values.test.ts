@@ -293,6 +293,17 @@ describe('support', () => {
     expect(check(extra, {}, 2)).toMatchObject({ errors: [], notices: [] });
   });
 
+  test.each([1, 2])('sub_group_size has an effect on an update on the host, %d ranks', (ranks) => {
+    const home = { offload_optimizer: { device: 'cpu' } };
+    for (const stage of [1, 2, 3]) {
+      const resident = check(zero({ stage, sub_group_size: 9 }), {}, ranks);
+      const path = 'zero_optimization.sub_group_size';
+      expect(resident.notices).toEqual([expect.objectContaining({ kind: 'no-effect', path })]);
+      const offloaded = check(zero({ stage, sub_group_size: 9, ...home }), {}, ranks);
+      expect(offloaded).toMatchObject({ errors: [], notices: [] });
+    }
+  });
+
   test.each<[extra: Section, text: string]>([
     [zero({ stage: 0, reduce_scatter: false }), 'it acts at stage 1, 2 or 3, and this is 0'],
     [zero({ stage: 3, allgather_bucket_size: 8 }), 'it acts at stage 1 or 2, and this is 3'],
