@@ -87,7 +87,15 @@ export class GradientCollector {
     this.applied = factor;
   }
 
-  /** Ends what loss.backward() has begun; a pass without any gradient counts as zeros. */
+  /**
+   * Ends what loss.backward() has begun; a pass without any gradient counts as zeros. Units are handed over here and not
+   * as they complete, since that a backward was the micro-batch's last is known at this call alone: until then a new
+   * forward may add a loss. What was handed over cannot be taken back: at the boundary stages 0 and 1 have replaced the
+   * sum of this rank by that of all ranks, and offload has counted it in the norm and copied it. Nor can it be added to
+   * without changing what is promised: stages 2 and 3 would sum the losses after the ranks, in other bits than one loss
+   * has, and a rank whose data ask for one loss fewer would miss a collective. Until here full gradients, and at stage 3
+   * gathered weights, stay in memory.
+   */
   endDirect(): void {
     if (!this.pass) this.beginDirect();
     try {
