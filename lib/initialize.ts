@@ -59,8 +59,8 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
  * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
  * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
  * of each key that has no effect. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE, DS_OUT_OF_MEMORY, DS_IO,
- * DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to another one. A job stays
- * joined until its destroy(), as it does after engine.destroy().
+ * DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to another one (at stage 3
+ * on several ranks: unless some of it was in shards by then). A job stays joined until its destroy(), as it does after engine.destroy().
  */
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },

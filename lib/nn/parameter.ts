@@ -52,9 +52,10 @@ export class Parameter extends Tensor {
 
   /**
    * Writes the current values, or the initial ones if nobody has asked for any yet, into an f32
-   * tensor.
+   * tensor. Throws DS_RELEASED where values existed and went with the engine that had them in shards.
    */
   writeInitial(out: Tensor): void {
+    if (this.vacant) throw gone(this.vacant.home);
     if (!this.isMaterialized) {
       this.init(out);
       return;
@@ -118,5 +119,15 @@ function absent(home: string): DsError {
     expected: 'its values on this rank',
     got: 'a shard of them (ZeRO stage 3)',
     hint: "Use it in its module's forward or GatheredParameters; see zero.registerExternalParameter.",
+  });
+}
+
+function gone(home: string): DsError {
+  return new DsError({
+    code: 'DS_RELEASED',
+    op: `a parameter of ${home}`,
+    expected: 'its values',
+    got: 'none: an engine had them in shards (ZeRO stage 3), and it is gone',
+    hint: 'Build the model anew, and load what was trained from a checkpoint.',
   });
 }

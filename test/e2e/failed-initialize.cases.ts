@@ -13,9 +13,11 @@ import {
   optim,
   type Tensor,
 } from '../../lib/index.js';
-import type { Device } from '../../lib/runtime/device.js';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
+import type { FailedJob, FailedReport } from './failed-ranks-process.js';
 
 import { Fragile } from './fragile-model.js';
 
@@ -273,12 +275,39 @@ async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> 
   assert.ok(failed > 3, `${failed} attempts failed`);
 }
 
+/**
+ * Both ranks fail while the first unit is filled, and the next attempt trains as if nothing had been. Weights that went
+ * with the shards of an engine are missed aloud, not drawn again.
+ */
+async function retriesOnRanks(device: Device, config: DsConfig): Promise<void> {
+  const run = async (fails: boolean): Promise<FailedReport[]> => {
+    const job: FailedJob = { device: device.kind, config: { ...BASE, ...config }, fails };
+    return reportsOf(await runRanks('../e2e/failed-ranks-process', 2, { job }));
+  };
+  const [plain, retried] = [await run(false), await run(true)];
+  const sharded = JSON.stringify(config).includes('"stage":3');
+  for (const [rank, { message, sameLogger, buffers, values, afterwards }] of retried.entries()) {
+    assert.equal(afterwards, sharded ? 'DS_RELEASED' : '');
+    assert.match(message, /initial values/);
+    assert.ok(sameLogger);
+    assert.equal(buffers, plain[rank]?.buffers);
+    assert.deepEqual(values, plain[rank]?.values);
+  }
+}
+
 export const cases: Case[] = [
   ...failures.map((failure) => ({
     name: `a failed initialize() leaves nothing behind: ${failure.name}`,
     run: (device: Device) => releases(failure, device),
   })),
   { name: 'a monitor that cannot be opened closes the others', run: closesTheFirstMonitor },
+  ...[1, 3].map((stage) => ({
+    name: `two ranks initialize again after a failure, stage ${stage}`,
+    run: (device: Device) =>
+      retriesOnRanks(device, { zero_optimization: { stage: stage as 1 | 3 } }),
+    skip: ({ kind }: Device) =>
+      kind !== 'cpu' && probeGpus().deviceCount < 2 ? 'needs two GPUs' : null,
+  })),
   ...[{}, offloaded(false), offloaded(true)].map((config) => ({
     name: `an initialize() that runs out of memory gives all of it back: ${JSON.stringify(config)}`,
     run: (device: Device) => runsOutOfMemory(device, config),

@@ -1,0 +1,64 @@
+// One rank whose first initialize() fails while its first unit is filled, and whose second one trains; it reports both.
+import { comm, type DsConfig, initialize, type Tensor } from '../../lib/index.js';
+import { seed } from '../../lib/tensor/index.js';
+import { Fragile } from './fragile-model.js';
+
+export interface FailedJob {
+  device: string;
+  config: DsConfig;
+  /** Whether there is a first attempt, which fails. */
+  fails: boolean;
+}
+
+export interface FailedReport {
+  message: string;
+  /** Whether the log of collectives is the one from before the attempt. */
+  sameLogger: boolean;
+  /** Native buffers that are left once engine and model are gone. */
+  buffers: number;
+  values: number[][];
+  /** How an initialize() of the model after the end of its engine fails; '' when it does not. */
+  afterwards: string;
+}
+
+async function main({ device: kind, config, fails }: FailedJob): Promise<void> {
+  const job = await comm.initDistributed(kind === 'cpu' ? { device: kind } : {});
+  const { device, logger } = job.world;
+  const { liveBuffers: before } = device.memory;
+  seed(5);
+  const model = new Fragile();
+  let message = '';
+  if (fails) {
+    model.breaks = 'values';
+    const logged = { ...config, comms_logger: { enabled: true } };
+    await initialize({ model, config: logged, distributed: job }).catch((error: Error) => {
+      message = error.message;
+    });
+    model.breaks = null;
+  }
+  const sameLogger = job.world.logger === logger;
+  const { engine } = await initialize({ model, config, distributed: job });
+  const x = Fragile.input(device);
+  for (let step = 0; step < 3; ++step) {
+    engine.backward(engine.forward<Tensor>(x));
+    engine.step();
+  }
+  const values = engine.withFullWeights(() => model.parameters().map((one) => one.toArray()));
+  engine.destroy();
+  const again = initialize({ model, config, distributed: job });
+  const afterwards = await again.then(
+    (next) => {
+      next.engine.destroy();
+      return '';
+    },
+    ({ code }: { code: string }) => code,
+  );
+  x.dispose();
+  model.dispose();
+  const buffers = device.memory.liveBuffers - before;
+  await job.destroy();
+  const report: FailedReport = { message, sameLogger, buffers, values, afterwards };
+  console.log(JSON.stringify(report));
+}
+
+void main(JSON.parse(process.argv[2] ?? '') as FailedJob);
