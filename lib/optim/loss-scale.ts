@@ -114,8 +114,12 @@ export class DynamicLossScaler implements LossScaler {
     };
   }
 
-  /** Continues from a saved state; window, hysteresis and minimum stay those of this object. */
+  /**
+   * Continues from a saved state; window, hysteresis and minimum stay those of this object. The empty state of a run
+   * without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at its start. Throws DS_CHECKPOINT.
+   */
   load(state: JsonObject): void {
+    if (Object.keys(state).length === 0) return;
     this.current = wanted(state, 'scale');
     this.iteration = wanted(state, 'iteration');
     this.lastOverflow = wanted(state, 'lastOverflow');
@@ -131,6 +135,6 @@ function wanted(state: JsonObject, key: string): number {
     op: `loss scale state "${key}"`,
     expected: 'a finite number',
     got: JSON.stringify(value),
-    hint: 'The checkpoint was saved without a dynamic loss scale, or is damaged.',
+    hint: 'The checkpoint is damaged: load another tag.',
   });
 }

@@ -36,17 +36,22 @@ export class ScheduleSet {
   }
 
   /** Throws DS_CHECKPOINT when the state is of another number of schedules. */
-  loadStateDict(state: JsonObject): void {
+  requireFitting(state: JsonObject): void {
     const states = state.schedules as JsonObject[];
-    if (states.length !== this.distinct.length) {
-      throw new DsError({
-        code: 'DS_CHECKPOINT',
-        op: 'lr_scheduler',
-        expected: `the state of ${this.distinct.length} schedules`,
-        got: `that of ${states.length}`,
-        hint: 'Use the parameter groups and the scheduler that the checkpoint was saved with.',
-      });
-    }
+    if (states.length === this.distinct.length) return;
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: 'lr_scheduler',
+      expected: `the state of ${this.distinct.length} schedules`,
+      got: `that of ${states.length}`,
+      hint: 'Use the scheduler that it was saved with; { loadLrSchedulerStates: false } starts this one afresh.',
+    });
+  }
+
+  /** Throws DS_CHECKPOINT: see requireFitting(). */
+  loadStateDict(state: JsonObject): void {
+    this.requireFitting(state);
+    const states = state.schedules as JsonObject[];
     this.distinct.forEach((schedule, i) => {
       schedule.loadStateDict(states[i] as JsonObject);
     });

@@ -53,35 +53,44 @@ interface Options {
   depth?: number;
   optimizer?: 'AdamW' | 'Lion' | 'Adagrad';
   bf16?: boolean;
+  fp16?: boolean;
   freeze?: boolean;
+  /** Default WarmupLR. */
+  scheduler?: null;
+  /** The matrices in a parameter group of their own. */
+  groups?: boolean;
 }
+
+const warmup: DsConfig['scheduler'] = {
+  type: 'WarmupLR',
+  params: { warmup_min_lr: 0, warmup_max_lr: 1e-2, warmup_num_steps: 10, warmup_type: 'linear' },
+};
 
 async function start(from: number, options: Options = {}) {
   const { width = 5, depth = 2, optimizer = 'AdamW', bf16 = false, freeze = false } = options;
+  const { fp16 = false, scheduler, groups = false } = options;
   seed(from);
   const model = new Small(width, depth);
   if (freeze) model.first.weight.requireGrad(false);
   const config: DsConfig = {
     train_batch_size: 2,
     optimizer: { type: optimizer, params: { lr: 1e-2 } },
-    scheduler: {
-      type: 'WarmupLR',
-      params: {
-        warmup_min_lr: 0,
-        warmup_max_lr: 1e-2,
-        warmup_num_steps: 10,
-        warmup_type: 'linear',
-      },
-    },
+    scheduler: scheduler === null ? undefined : warmup,
     bf16: { enabled: bf16 },
+    fp16: { enabled: fp16, initial_scale_power: 4 },
   };
-  const { engine } = await initialize({ model, config, device: 'cpu' });
+  const all = model.parameters();
+  const isMatrix = (p: nn.Parameter) => p.ndim > 1;
+  const split = [{ params: all.filter(isMatrix) }, { params: all.filter((p) => !isMatrix(p)) }];
+  const modelParameters = groups ? split : all;
+  const { engine } = await initialize({ model, config, modelParameters, device: 'cpu' });
   engines.push(engine);
   return { engine, model };
 }
 
 function train(engine: Engine, steps: number): void {
-  const dtype = engine.config.bf16.enabled ? 'bf16' : 'f32';
+  const { bf16, fp16 } = engine.config;
+  const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : 'f32';
   for (let step = 0; step < steps; ++step) {
     const x = Tensor.from([[1, step, -1]], { dtype });
     engine.backward(engine.forward<Tensor>(x));
@@ -167,6 +176,19 @@ test('a checkpoint in bf16 goes on in fp32 from its master weights, and back', a
   expect(weights(again)).toEqual(weights(first));
 });
 
+test('a run without loss scaling goes on in fp16 at the initial scale, and back', async () => {
+  const first = await saved({ bf16: true });
+  const { engine } = await start(2, { fp16: true });
+  await engine.loadCheckpoint(dir);
+  expect(engine.lossScale).toBe(16);
+  expect(engine.progress).toEqual(first.progress);
+  const { engine: again } = await start(3, { bf16: true });
+  await engine.saveCheckpoint(dir, { tag: 'half' });
+  await again.loadCheckpoint(dir, { tag: 'half' });
+  for (const one of [first, again]) train(one, 2);
+  expect(weights(again)).toEqual(weights(first));
+});
+
 test('parameters that were trained may be frozen; frozen ones are trained without states', async () => {
   const first = await saved({ bf16: true });
   const { engine } = await start(2, { bf16: true, freeze: true });
@@ -203,6 +225,8 @@ describe('refusals leave the engine as it was', () => {
       /which Lion keeps, got .*exp_avg_sq/,
     ],
     ['another optimizer', { optimizer: 'Adagrad' }, /Adagrad keeps.*loadOptimizerStates: false/],
+    ['other groups', { groups: true }, /expected 2 parameter groups, got 1.*loadOptimizerStates/],
+    ['no schedule', { scheduler: null }, /state of 0 schedules, got that of 1.*loadLrScheduler/],
   ])('%s', async (_name, options, message) => {
     await saved();
     const { engine } = await start(2, options);

@@ -14,7 +14,7 @@ import type { Piece } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Engine } from '../engine.js';
 import { awaitWholeWeights, heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
-import { restoreGroups, restoreRank, type SharedState } from './snapshot.js';
+import { requireSameGroups, restoreGroups, restoreRank, type SharedState } from './snapshot.js';
 
 export interface LoadOptions {
   /** Default: what `latest` names. */
@@ -45,7 +45,7 @@ export interface LoadedCheckpoint {
 
 /**
  * Restores an engine built from the same model, on all ranks or on none. Throws DS_CHECKPOINT when the checkpoint is
- * missing, damaged, of another model or another optimizer, naming file and tensor: the engine is then unchanged.
+ * missing, damaged, of another model, optimizer or schedule, naming file and tensor: the engine is then unchanged.
  * A failure to read what was verified (DS_IO) leaves it undefined: load again.
  */
 export async function restoreEngine(
@@ -63,7 +63,11 @@ export async function restoreEngine(
   const { path, tag } = checkpoint;
   await inUnison(world, 'comparing with the model', async () => {
     requireSameModel(engine, checkpoint, loadModuleStrict);
-    if (withOptimizer) requireSameOptimizer(engine, checkpoint, loadModuleStrict);
+    if (withOptimizer) {
+      requireSameOptimizer(engine, checkpoint, loadModuleStrict);
+      requireSameGroups(engine, state, path);
+    }
+    if (withSchedules) engine.parts.schedules.requireFitting(state.schedule);
     return null;
   });
   await inUnison(world, 'reading tensors', async () => {
@@ -76,7 +80,7 @@ export async function restoreEngine(
     engine.parts.stage.publish(partition, partition.device.compute);
   }
   awaitWholeWeights(engine);
-  if (withOptimizer) restoreGroups(engine, state, path);
+  if (withOptimizer) restoreGroups(engine, state);
   if (!loadModuleOnly) restoreProgress(engine, state, { withOptimizer, withSchedules });
   restoreRank(engine, checkpoint.ranks, { random: !loadModuleOnly, companions: withCompanions });
   return { path, tag, clientState: state.clientState };

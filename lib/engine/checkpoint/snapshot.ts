@@ -65,19 +65,22 @@ function rankState(engine: Engine): JsonObject {
   return { random: { ...getRandomState() }, companions };
 }
 
-/** Optimizer hyperparameters and loss scale. Throws DS_CHECKPOINT when the groups are others. */
-export function restoreGroups({ parts }: Engine, saved: SharedState, path: string): void {
+/** Throws DS_CHECKPOINT when the optimizer has another number of parameter groups than the saved one. */
+export function requireSameGroups({ parts }: Engine, saved: SharedState, path: string): void {
   const { groups } = parts.optimizer;
-  if (saved.groups.length !== groups.length) {
-    throw new DsError({
-      code: 'DS_CHECKPOINT',
-      op: path,
-      expected: `${groups.length} parameter groups`,
-      got: `${saved.groups.length}`,
-      hint: 'Build the optimizer with the groups that it was saved with.',
-    });
-  }
-  groups.forEach((group, i) => {
+  if (saved.groups.length === groups.length) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: `${groups.length} parameter groups`,
+    got: `${saved.groups.length}`,
+    hint: 'Use the groups that it was saved with; { loadOptimizerStates: false } starts the optimizer afresh.',
+  });
+}
+
+/** Optimizer hyperparameters and loss scale, of the same groups. */
+export function restoreGroups({ parts }: Engine, saved: SharedState): void {
+  parts.optimizer.groups.forEach((group, i) => {
     for (const name of Object.keys(hyperparameters(group))) {
       const value = saved.groups[i]?.[name];
       if (value !== undefined) Object.assign(group, { [name]: value });

@@ -119,9 +119,12 @@ test('1,000 random overflow sequences agree with the model, through save and loa
   }
 });
 
-test('a static scale never moves, and a foreign state is refused', () => {
+test('a static scale never moves, its state leaves a dynamic one at its start, and a damaged state is refused', () => {
   const fixed = new StaticLossScaler(128);
   fixed.update(true);
   expect(fixed.scale).toBe(128);
-  expect(() => new DynamicLossScaler().load(fixed.state())).toThrow(/"scale".*finite number/);
+  const dynamic = new DynamicLossScaler({ initialScalePower: 5 });
+  dynamic.load(fixed.state());
+  expect(dynamic.state()).toEqual(new DynamicLossScaler({ initialScalePower: 5 }).state());
+  expect(() => dynamic.load({ iteration: 3 })).toThrow(/"scale".*finite number/);
 });
