@@ -5,13 +5,15 @@ import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/i
 import { type ConfigArguments, configSource } from './config/source.js';
 import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
 import type { Engine } from './engine/engine.js';
+import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 import type { Clients } from './engine/setup/clients.js';
 import { DsError } from './errors.js';
-import type { Module } from './nn/index.js';
+import { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Device, device as findDevice } from './runtime/device.js';
+import { type OptionNames, requireOptions } from './runtime/options.js';
 import { seed } from './tensor/index.js';
 
 /** Where the configuration comes from: exactly one of `config` and `args`. */
@@ -43,6 +45,13 @@ export interface InitializeOptions<Sample, Batch> extends Clients, Configuration
   device?: string | Device;
 }
 
+const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
+  ...{ model: true, modelParameters: true, trainingData: true, collate: true, numWorkers: true },
+  ...{ config: true, args: true, configParams: true, auto: true, strict: true },
+  ...{ optimizer: true, lrScheduler: true, monitors: true },
+  ...{ device: true, distributed: true, commTimer: true },
+};
+
 export interface Initialized<Sample, Batch> {
   engine: Engine;
   optimizer: Optimizer;
@@ -58,9 +67,10 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
 /**
  * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
  * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
- * of each key that has no effect. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE, DS_OUT_OF_MEMORY, DS_IO,
- * DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to another one (at stage 3
- * on several ranks: unless some of it was in shards by then). A job stays joined until its destroy(), as it does after engine.destroy().
+ * of each key that has no effect, on rank 0. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
+ * DS_OUT_OF_MEMORY, DS_IO, DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to
+ * another one (at stage 3 on several ranks: unless some of it was in shards by then). A job stays joined until its
+ * destroy(), as it does after engine.destroy().
  */
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },
@@ -71,10 +81,12 @@ export function initialize<Sample = unknown, Batch = Batched<Sample>>(
 export async function initialize<Sample, Batch>(
   options: InitializeOptions<Sample, Batch>,
 ): Promise<Initialized<Sample, Batch>> {
+  requireOptions('initialize', options, OPTIONS);
   const { model } = options;
   requireModel(model);
+  requireUnowned(model);
   const job = await jobOf(options.distributed ?? null, options.device);
-  const config = readConfiguration(options, model.hiddenSize, job?.worldSize ?? 1);
+  const config = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);
   const device = job?.world.device ?? findDevice(options.device ?? 'auto');
   const trainLoader = buildLoader(options, config, {
@@ -99,12 +111,14 @@ async function jobOf(
 function readConfiguration(
   options: ConfigurationOptions,
   hiddenSize: number | undefined,
-  worldSize: number,
+  job: Distributed | null,
 ): ResolvedConfig {
+  const worldSize = job?.worldSize ?? 1;
   const { config: source, notices } = configSource(options);
   const { auto, strict } = options;
   const filled = { ...auto, model: { hiddenSize, ...auto?.model } };
   const config = resolveConfig(source, { worldSize, strict, auto: filled });
+  if (job && job.rank !== 0) return config;
   for (const notice of [...notices, ...config.notices]) {
     process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   }
@@ -130,11 +144,19 @@ function buildLoader<Sample, Batch>(
 }
 
 function requireModel(model: unknown): void {
-  if (model) return;
+  if (model instanceof Module && typeof model.forward === 'function') return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initialize',
-    expected: 'a model',
-    got: String(model),
+    expected: 'a model: an object of a class that extends nn.Module and has a forward()',
+    got: described(model),
+    hint: typeof model === 'function' ? `Pass new ${model.name}(...).` : '',
   });
+}
+
+function described(model: unknown): string {
+  if (typeof model === 'function') return `the class ${model.name} itself`;
+  if (typeof model !== 'object' || model === null) return String(model);
+  const { name } = model.constructor ?? Object;
+  return model instanceof Module ? `a ${name} without forward()` : `an object of class ${name}`;
 }

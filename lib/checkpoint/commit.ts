@@ -20,6 +20,7 @@ import { join } from 'node:path';
 import { DsError } from '../errors.js';
 import { syncPath } from '../runtime/file.js';
 import { LATEST } from './directory.js';
+import { makeFolder } from './make-folder.js';
 
 /** After this long, what another host left behind is taken for abandoned. */
 const ABANDONED_MS = 24 * 3600 * 1000;
@@ -47,7 +48,7 @@ export const draftFolder = ({ dir, suffix }: Draft): string => join(dir, `.tmp-$
 export async function begin(dir: string, tag: string): Promise<Draft> {
   const draft = { dir, tag, suffix: `${tag}-${owner()}` };
   return orDsError(dir, async () => {
-    await mkdir(dir, { recursive: true });
+    await makeFolder(dir);
     await clearLeftovers(dir);
     await mkdir(draftFolder(draft));
     return draft;

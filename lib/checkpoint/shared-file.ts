@@ -1,6 +1,6 @@
 // One safetensors file of whole tensors that several ranks write together, each its parts, without gathering anything.
 import { randomBytes } from 'node:crypto';
-import { mkdir, rename, rm } from 'node:fs/promises';
+import { rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -10,6 +10,7 @@ import { numel } from '../runtime/view.js';
 import { orDsError } from './commit.js';
 import { isPlainName } from './folder.js';
 import { encodeHeader } from './header.js';
+import { makeFolder } from './make-folder.js';
 import { writeAt } from './safetensors-writer.js';
 import type { Shard, TensorInfo } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
@@ -31,7 +32,7 @@ export async function writeTogether(
     if (!isPlainName(file)) throw notAName(file);
     if (world.rank !== 0) return '';
     const name = `.${file}-${randomBytes(6).toString('hex')}`;
-    await orDsError(dir, () => mkdir(dir, { recursive: true }));
+    await orDsError(dir, () => makeFolder(dir));
     await writeFile(join(dir, name), { offset: 0, head });
     return name;
   });

@@ -4,9 +4,10 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { device as findDevice } from '../runtime/device.js';
+import { type OptionNames, requireOptions } from '../runtime/options.js';
 import { type BatchMaker, InProcessMaker, type PassPlan, WorkerMaker } from './batch-maker.js';
 import type { Batched } from './collate.js';
-import type { Dataset } from './dataset.js';
+import { type Dataset, requireServable } from './dataset.js';
 import { requireInteger } from './require-integer.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
@@ -38,6 +39,13 @@ export interface DataLoaderOptions<Sample, Batch> {
   workerThread?: ThreadOptions;
 }
 
+const OPTIONS: OptionNames<DataLoaderOptions<unknown, unknown>> = {
+  ...{ batchSize: true, device: true, dropLast: true, collate: true },
+  ...{ shuffle: true, seed: true, sampler: true },
+  ...{ numWorkers: true, prefetchFactor: true, workerTimeoutMs: true },
+  ...{ persistentWorkers: true, workerThread: true },
+};
+
 /** Where a loader is: `served` counts the samples of the epoch that all ranks have been given. */
 interface Position {
   epoch: number;
@@ -65,13 +73,15 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private pass: Pass | null = null;
 
   /**
-   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for a bad number, or for
-   * workers that cannot build the dataset.
+   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for what is no dataset, a bad number, an unknown
+   * option, or for workers that cannot build the dataset.
    */
   constructor(
     private readonly dataset: Dataset<Sample>,
     options: DataLoaderOptions<Sample, Batch> = {},
   ) {
+    requireOptions('DataLoader', options, OPTIONS);
+    requireServable(dataset);
     this.batchSize = requireInteger('DataLoader batchSize', options.batchSize ?? 1, 1);
     this.device = findDevice(options.device ?? 'cpu');
     this.dropLast = options.dropLast ?? false;

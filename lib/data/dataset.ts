@@ -80,6 +80,19 @@ export function callExport(module: unknown, source: DatasetSource): unknown {
   throw badSource(source, `a function exported as "${source.export}"`, typeof found);
 }
 
+/** Throws DS_ARGUMENT unless `dataset` can be served; an array cannot. */
+export function requireServable(dataset: unknown): void {
+  const { length, get } = (dataset ?? {}) as Partial<Dataset<unknown>>;
+  if (Number.isSafeInteger(length) && typeof get === 'function') return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'DataLoader',
+    expected: 'a dataset: an object with length and get(index)',
+    got: Array.isArray(dataset) ? `an array of ${dataset.length}` : typeof dataset,
+    hint: 'For an array: { length: samples.length, get: (i) => samples[i] }.',
+  });
+}
+
 /** Checks what the export returned. Throws DS_ARGUMENT. */
 export function requireDataset(built: unknown, source: DatasetSource): Dataset<unknown> {
   const { length, get } = (built ?? {}) as Partial<Dataset<unknown>>;

@@ -230,7 +230,7 @@ function requireFree(parameter: Tensor, op: string): void {
     op,
     expected: 'a model that no engine owns yet',
     got: 'one that initialize() has taken over',
-    hint: 'Do it before initialize(), in zero.GatheredParameters, or use engine.loadCheckpoint().',
+    hint: 'Do it before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
   });
 }
 

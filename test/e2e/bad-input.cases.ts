@@ -122,6 +122,46 @@ export const cases: Case[] = [
     },
   },
   {
+    name: 'what is no model, or one that an engine trains already, is a typed error',
+    async run(device) {
+      const config = tinyConfig({ precision: 'fp32', offload: false });
+      const start = (model: unknown) => initialize({ model: model as nn.Module, config, device });
+      const plain = { hint: false };
+      await expectError('DS_ARGUMENT', /got undefined/, () => start(undefined), plain);
+      await expectError('DS_ARGUMENT', /the class Linear itself.*new Linear/, () =>
+        start(nn.Linear),
+      );
+      await expectError('DS_ARGUMENT', /class Object/, () => start({ forward() {} }), plain);
+      class Silent extends (nn.Module as unknown as new () => object) {}
+      await expectError('DS_ARGUMENT', /Silent without forward/, () => start(new Silent()), plain);
+      const model = new nn.Linear(2, 2);
+      const { engine } = await start(model);
+      await expectError('DS_ARGUMENT', /weight another engine.*destroy/, () => start(model));
+      engine.destroy();
+      (await start(model)).engine.destroy();
+    },
+  },
+  {
+    name: "options of other names, DeepSpeed's among them, are typed errors",
+    async run(device) {
+      const config = tinyConfig({ precision: 'fp32', offload: false });
+      const model = new nn.Linear(2, 2);
+      const options = { model, config, device, training_data: undefined, modelParams: undefined };
+      (await initialize(options)).engine.destroy();
+      await expectError('DS_ARGUMENT', /"training_data".*Did you mean "trainingData"/, () =>
+        initialize(Object.assign({ ...options }, { training_data: { length: 1 } })),
+      );
+      const samples: unknown = [1, 2, 3];
+      await expectError('DS_ARGUMENT', /length and get.*an array of 3/, () =>
+        initialize({ model, config, device, trainingData: samples as data.Dataset<number> }),
+      );
+      await expectError('DS_ARGUMENT', /"batch_size".*Did you mean "batchSize"/, () => {
+        const wrong = { batch_size: 3 } as data.DataLoaderOptions<number, unknown>;
+        return new data.DataLoader({ length: 3, get: (i) => i }, wrong);
+      });
+    },
+  },
+  {
     name: 'writing weights past the engine that owns them is a typed error',
     async run(device) {
       const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);

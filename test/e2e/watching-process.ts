@@ -14,11 +14,15 @@ export interface WatchedReport {
   phases: { forward: number; backward: number; reduce: number; step: number } | null;
   /** Null without a log. */
   totals: comm.CommsTotal[] | null;
+  /** What initialize() said of keys without effect. */
+  notices: string[];
 }
 
 async function main({ device, tiny, more, steps }: WatchedJob): Promise<void> {
   const job = await comm.initDistributed(device === 'cpu' ? { device } : {});
   const config = { ...tinyConfig(tiny), ...more };
+  const notices: string[] = [];
+  process.on('warning', ({ name, message }) => name === 'DsNotice' && notices.push(message));
   const { engine } = await initialize({ model: tinyModel(tiny), config, distributed: job });
   trainTiny(engine, 0, steps);
   engine.synchronize();
@@ -26,6 +30,7 @@ async function main({ device, tiny, more, steps }: WatchedJob): Promise<void> {
   const report: WatchedReport = {
     phases: engine.phaseTimes(),
     totals: logger?.totals() ?? null,
+    notices,
   };
   comm.logSummary();
   engine.destroy();

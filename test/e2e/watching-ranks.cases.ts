@@ -88,8 +88,9 @@ async function firstRankPrints(device: Device): Promise<void> {
     steps_per_print: 1,
     flops_profiler: { enabled: true, detailed: false },
     activation_checkpointing: { profile: true },
+    zero_allow_untested_optimizer: true,
   };
-  const { lines } = await watch(device, more, { checkpointing: true });
+  const { lines, reports } = await watch(device, more, { checkpointing: true });
   const text = (lines[0] as string[]).join('\n');
   assert.match(text, /batch +6 = 3 x 1 accumulation steps x 2 ranks/);
   assert.equal(text.match(/^memory before backward/gm)?.length, STEPS);
@@ -98,7 +99,8 @@ async function firstRankPrints(device: Device): Promise<void> {
     /^step=\d+, checkpoints \(ms\), forward \+ recompute \| 0: .* \| 1: \d+\.\d\d \+/gm;
   assert.equal(text.match(segments)?.length, STEPS);
   assert.match(text, /Flops Profiler/i);
-  assert.deepEqual(lines[1], []);
+  assert.match(String(reports[0]?.notices), /zero_allow_untested_optimizer has no effect/);
+  assert.deepEqual([lines[1], reports[1]?.notices], [[], []]);
 }
 
 const skip = (device: Device): string | null =>

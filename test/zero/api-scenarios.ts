@@ -150,6 +150,16 @@ function gathering(engine: Engine): number[] {
   const first = engine.module.parameters()[0] as nn.Parameter;
   const held = zero.GatheredParameters(first, {}, () => first.toArray().length);
   assert.throws(() => engine.module.loadStateDict({}, { strict: true }), /DS_|values/);
+  const all = engine.module.parameters();
+  const whole = zero.GatheredParameters(engine.module, {}, () =>
+    all.map((p) => p.toArray().length),
+  );
+  assert.deepEqual(
+    whole,
+    all.map(({ numel }) => numel),
+  );
+  const python = { modifier_rank: 0 } as zero.GatherOptions;
+  assert.throws(() => zero.GatheredParameters(engine, python, () => 0), /"modifierRank"/);
   return [...losses, held, step(engine, 2), step(engine, 3)];
 }
 

@@ -8,6 +8,7 @@ import {
   type TagValidation,
   writeTogether,
 } from '../../checkpoint/index.js';
+import { type OptionNames, requireOptions } from '../../runtime/options.js';
 import type { Engine } from '../engine.js';
 import {
   awaitWholeWeights,
@@ -23,7 +24,7 @@ import { contentOf } from './snapshot.js';
 export interface SaveOptions {
   /** Default "global_step<N>". */
   tag?: string;
-  /** Anything JSON; returned by load. */
+  /** Anything that JSON keeps; returned by load. */
   clientState?: JsonObject;
   /** Point `latest` at this checkpoint. Default true. */
   saveLatest?: boolean;
@@ -35,6 +36,23 @@ export interface SaveOptions {
    */
   asynchronous?: boolean;
 }
+
+const SAVE_OPTIONS: OptionNames<SaveOptions> = {
+  tag: true,
+  clientState: true,
+  saveLatest: true,
+  keepLast: true,
+  asynchronous: true,
+};
+
+const LOAD_OPTIONS: OptionNames<LoadOptions> = {
+  tag: true,
+  loadModuleStrict: true,
+  loadOptimizerStates: true,
+  loadLrSchedulerStates: true,
+  loadModuleOnly: true,
+  loadCompanions: true,
+};
 
 /** Every rank makes the same calls in the same order. */
 export class Checkpointer {
@@ -52,10 +70,11 @@ export class Checkpointer {
   /**
    * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new one, complete.
    * Gradients of an unfinished accumulation step are not part of it. Returns the checkpoint's path. Rejects on all
-   * ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on another rank) or DS_COMM (a rank does
-   * not take part).
+   * ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on another rank), DS_ARGUMENT (an
+   * unknown option, a client state that JSON does not keep) or DS_COMM (a rank does not take part).
    */
   async save(dir: string, options: SaveOptions): Promise<string> {
+    requireOptions('saveCheckpoint', options, SAVE_OPTIONS);
     await this.done();
     const { engine, world } = this;
     engine.synchronize();
@@ -79,6 +98,7 @@ export class Checkpointer {
 
   /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
   async load(dir: string, options: LoadOptions): Promise<LoadedCheckpoint> {
+    requireOptions('loadCheckpoint', options, LOAD_OPTIONS);
     await this.done();
     this.engine.synchronize();
     return restoreEngine(this.engine, dir, options, this.world);

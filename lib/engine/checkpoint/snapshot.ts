@@ -6,6 +6,7 @@ import { hyperparameters } from '../../optim/param-groups.js';
 import { getRandomState, type RandomState, setRandomState } from '../../tensor/index.js';
 import type { Engine } from '../engine.js';
 import type { Progress } from '../step/progress.js';
+import { requireJson } from './client-state.js';
 import {
   catalogOf,
   optimizerShards,
@@ -50,6 +51,7 @@ export function contentOf(engine: Engine, clientState: JsonObject): CheckpointCo
 }
 
 function sharedState({ parts, progress }: Engine, clientState: JsonObject): JsonObject {
+  requireJson('clientState', clientState);
   return {
     progress: { ...progress },
     scaler: parts.scaler.state(),

@@ -1,7 +1,9 @@
 // GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on all.
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
+import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
+import { type OptionNames, requireOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import type { Engine } from '../engine.js';
 import { publishMasters, writeMaster } from './full-state.js';
@@ -12,8 +14,10 @@ export interface GatherOptions {
   modifierRank?: number | null;
 }
 
-/** All that an engine trains, one parameter, or some of them. */
-export type Gatherable = Engine | Parameter | Iterable<Parameter>;
+/** All that an engine trains, the parameters of a module, one parameter, or some of them. */
+export type Gatherable = Engine | Module | Parameter | Iterable<Parameter>;
+
+const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 
 /**
  * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever the stage; all ranks
@@ -24,9 +28,11 @@ export type Gatherable = Engine | Parameter | Iterable<Parameter>;
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
-  { modifierRank = null }: GatherOptions,
+  options: GatherOptions,
   body: () => Result,
 ): Result {
+  requireOptions('GatheredParameters', options, GATHER_OPTIONS);
+  const { modifierRank = null } = options;
   const owned = ownedAmong(what);
   const [first] = owned;
   if (!first) return body();
@@ -76,7 +82,8 @@ function modified<Result>(
 
 function ownedAmong(what: Gatherable): OwnedParameter[] {
   if ('parts' in what) return [...ownedBy(what)];
-  const list = what instanceof Tensor ? [what] : [...what];
+  const several = what instanceof Module ? what.parameters() : what;
+  const list = several instanceof Tensor ? [several] : [...several];
   return [...new Set(list)].flatMap((parameter) => ownerOf(parameter) ?? []);
 }
 

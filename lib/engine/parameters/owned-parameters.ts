@@ -1,4 +1,6 @@
 // Which engine has taken a parameter over, and where in its units it lies.
+import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
@@ -34,4 +36,21 @@ export function disownParameters(engine: Engine): void {
 /** Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to initialize(). */
 export function ownerOf(parameter: Tensor): OwnedParameter | null {
   return owners.get(parameter) ?? null;
+}
+
+/**
+ * Throws DS_ARGUMENT when an engine trains a parameter of `model`: a second one would move it into a flat buffer of its
+ * own, and the first would go on with what nobody reads.
+ */
+export function requireUnowned(model: Module): void {
+  for (const [name, parameter] of model.namedParameters()) {
+    if (!owners.has(parameter)) continue;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'initialize',
+      expected: 'a model that no engine trains',
+      got: `one whose ${name} another engine has taken over`,
+      hint: 'Call destroy() of that engine first, or build another model.',
+    });
+  }
 }

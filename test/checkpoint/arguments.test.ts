@@ -1,0 +1,80 @@
+// What saveCheckpoint() and loadCheckpoint() say to arguments that they would otherwise ignore or change.
+import { mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { makeFolder } from '../../lib/checkpoint/make-folder.js';
+import { type Engine, initialize, nn, type SaveOptions } from '../../lib/index.js';
+
+let dir: string;
+let engine: Engine;
+beforeEach(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-arguments-'));
+  const config = {
+    train_batch_size: 1,
+    optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+  } as const;
+  ({ engine } = await initialize({ model: new nn.Linear(2, 2), config, device: 'cpu' }));
+});
+afterEach(() => {
+  engine.destroy();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+const refusal = (message: RegExp) =>
+  expect.objectContaining({
+    code: 'DS_ARGUMENT',
+    message: expect.stringMatching(message),
+  });
+
+test('options are an object of known names: no tag in their place, no name of DeepSpeed', async () => {
+  await expect(engine.saveCheckpoint(dir, 'epoch1' as SaveOptions)).rejects.toEqual(
+    refusal(
+      /saveCheckpoint: expected an object of options, such as \{ tag: \.\.\. \}, got "epoch1"/,
+    ),
+  );
+  await expect(
+    engine.saveCheckpoint(dir, { client_state: { epoch: 1 } } as SaveOptions),
+  ).rejects.toEqual(refusal(/"client_state".*Did you mean "clientState"/));
+  await expect(engine.loadCheckpoint(dir, { strict: false } as object)).rejects.toEqual(
+    refusal(/loadCheckpoint: expected the options tag, loadModuleStrict.*got "strict"/),
+  );
+  expect(readdirSync(dir)).toEqual([]);
+});
+
+const self: Record<string, unknown> = {};
+self.again = self;
+
+test.each<[string, unknown, RegExp]>([
+  ['infinity', { best: Number.POSITIVE_INFINITY }, /clientState\.best: .*got Infinity/],
+  ['NaN', { losses: [1, Number.NaN] }, /clientState\.losses\[1\]: .*got NaN/],
+  ['a function', { f: () => 0 }, /clientState\.f: .*got a function/],
+  ['a bigint', { a: { n: 1n } }, /clientState\.a\.n: .*got a bigint/],
+  ['a Map', { m: new Map() }, /clientState\.m: .*got a Map/],
+  ['a typed array', { w: new Float32Array(2) }, /clientState\.w: .*got a Float32Array/],
+  ['a cycle', { self }, /clientState\.self\.again: .*contains itself/],
+])('a client state with %s is refused, and nothing is left behind', async (_, state, message) => {
+  const options = { clientState: state } as SaveOptions;
+  await expect(engine.saveCheckpoint(dir, options)).rejects.toEqual(refusal(message));
+  expect(readdirSync(dir)).toEqual([]);
+});
+
+test('what JSON keeps comes back', async () => {
+  const shared = { epoch: 3 };
+  const state = { a: shared, b: [shared, null, 'x', true], at: new Date(0), none: undefined };
+  await engine.saveCheckpoint(dir, { clientState: state as never, tag: undefined });
+  const { clientState } = await engine.loadCheckpoint(dir);
+  expect(clientState).toEqual(JSON.parse(JSON.stringify(state)));
+});
+
+test('a folder that cannot be made is an error, also where Node would try for ever', async () => {
+  await makeFolder(join(dir, 'a', 'b'));
+  await makeFolder(join(dir, 'a', 'b'));
+  expect(readdirSync(join(dir, 'a'))).toEqual(['b']);
+  symlinkSync('/nowhere/at/all', join(dir, 'dangling'));
+  for (const path of ['/proc/checkpoints', join(dir, 'dangling', 'c')]) {
+    await expect(engine.saveCheckpoint(path)).rejects.toEqual(
+      expect.objectContaining({ code: 'DS_IO', message: expect.stringMatching(/mkdir .*E[A-Z]+/) }),
+    );
+  }
+});
