@@ -227,9 +227,11 @@ __global__ void __launch_bounds__(kMaxThreads<kRowsAtOnce>, kBlocksPerSm<kRowsAt
   if (active) w = load_vector<N>(b.weight + column);
   float dweight[N] = {}, dbias[N] = {};
   int buffer = 0;
-  const int64_t stride = int64_t{gridDim.x} * groups * kRowsAtOnce;
-  for (int64_t row0 = (int64_t{blockIdx.x} * groups + group) * kRowsAtOnce; row0 < b.n;
-       row0 += stride) {
+  const int64_t block_rows = int64_t{groups} * kRowsAtOnce;
+  // All groups of a block take the same number of turns, some perhaps without a row in the last, so
+  // that every warp has met as many barriers as the others when the block's own one comes.
+  for (int64_t first = blockIdx.x * block_rows; first < b.n; first += gridDim.x * block_rows) {
+    const int64_t row0 = first + group * kRowsAtOnce;
     Vector<T, N> s[kRowsAtOnce] = {}, dout[kRowsAtOnce] = {}, dsum[kRowsAtOnce];
     float mean[kRowsAtOnce], rstd[kRowsAtOnce];
 #pragma unroll
