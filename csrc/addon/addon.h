@@ -64,9 +64,11 @@ class AsyncFailure {
 /// Owned by the environment (instance data); used on its thread only, AsyncFailure aside.
 struct Addon {
   napi_env env = nullptr;
-  HandleTable<Buffer> buffers{"tensor memory"};
-  HandleTable<StreamRef> streams{"stream"};
-  HandleTable<EventRef> events{"event"};
+  HandleTable<Buffer> buffers{
+      "tensor memory",
+      "Call keep() on a tensor that must outlive its scope, and do not use it after dispose()."};
+  HandleTable<StreamRef> streams{"stream", "Do not use it after dispose()."};
+  HandleTable<EventRef> events{"event", "Do not use it after dispose()."};
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
   std::shared_ptr<TaskQueue> tasks;  // null until the first asynchronous call

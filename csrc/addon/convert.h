@@ -11,7 +11,7 @@
 
 namespace ds::addon {
 
-/// The bytes of a typed array, DataView or ArrayBuffer argument; valid during the call.
+/// The bytes of a typed array argument; valid during the call.
 struct Bytes {
   void* data;
   size_t size;

@@ -66,22 +66,22 @@ const GpuProbe& probe_gpus() {
   return *probe;
 }
 
-Device& open_device(int number) {
+Device& open_device(double number) {
   if (number == 0) return cpu::cpu_device();
+  const GpuProbe& probe = probe_gpus();
+  if (!(number >= 1 && number <= probe.device_count)) {
+    throw Error("DS_DEVICE", "device",
+                text("a usable GPU ", number - 1), text(probe.device_count, " GPUs"),
+                probe.message.empty()
+                    ? "Run `ds env` to see what was found, or use the device \"cpu\"."
+                    : probe.message);
+  }
+  const int index = static_cast<int>(number) - 1;
   static std::mutex mutex;
   static auto* opened = new std::map<int, Device*>();  // never destroyed: buffers may outlive statics
   std::lock_guard lock(mutex);
-  Device*& device = (*opened)[number];
-  if (!device) {
-    const GpuProbe& probe = probe_gpus();
-    if (number - 1 >= probe.device_count) {
-      throw Error("DS_DEVICE", "device",
-                  text("a usable GPU ", number - 1),
-                  probe.message.empty() ? text(probe.device_count, " GPUs") : probe.message,
-                  "Run `ds env` to see what was found, or use the device \"cpu\".");
-    }
-    device = gpu_library().open(number - 1);
-  }
+  Device*& device = (*opened)[index];
+  if (!device) device = gpu_library().open(index);
   return *device;
 }
 

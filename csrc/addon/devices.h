@@ -20,7 +20,7 @@ const GpuProbe& probe_gpus();
 
 /// Opens device `number` once per process. Throws DS_DEVICE with the probe's sentence when there is
 /// none.
-Device& open_device(int number);
+Device& open_device(double number);
 
 /// The engine of a new group of `device`: NCCL for a GPU, Gloo for the CPU. Blocks until every
 /// member is there. Throws DS_COMM; DS_LIBRARY where the library is missing.

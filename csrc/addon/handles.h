@@ -14,7 +14,8 @@ namespace ds::addon {
 template <class T>
 class HandleTable {
  public:
-  explicit HandleTable(const char* noun) : noun_(noun), slots_(1) {}
+  /// `hint` says how to avoid the use of a handle after its release.
+  HandleTable(const char* noun, const char* hint) : noun_(noun), hint_(hint), slots_(1) {}
 
   double add(std::shared_ptr<T> object) {
     uint32_t slot;
@@ -33,8 +34,7 @@ class HandleTable {
   const std::shared_ptr<T>& get(double handle) const {
     const Slot* slot = find(handle);
     if (!slot) {
-      throw Error("DS_RELEASED", noun_, text("a live ", noun_), "one that was released",
-                  "Call keep() on a tensor that must outlive its scope, and do not use it after dispose().");
+      throw Error("DS_RELEASED", noun_, text("a live ", noun_), "one that was released", hint_);
     }
     return slot->object;
   }
@@ -67,7 +67,7 @@ class HandleTable {
     return slot.object && slot.generation == whole / kSlots ? &slot : nullptr;
   }
 
-  const char* noun_;
+  const char *noun_, *hint_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
 };

@@ -34,11 +34,11 @@ Device& device_of(Addon& addon, double number) {
 }
 
 /// Returns the handle of the device's compute stream.
-double open(Addon& addon, int32_t number) {
+double open(Addon& addon, double number) {
+  Device& device = open_device(number);
   const auto index = static_cast<size_t>(number);
   if (addon.compute_streams.size() <= index) addon.compute_streams.resize(index + 1, 0);
   if (addon.compute_streams[index] == 0) {
-    Device& device = open_device(number);
     addon.compute_streams[index] = addon.streams.add(
         std::shared_ptr<StreamRef>(new StreamRef{device, nullptr, device.compute_stream()}));
   }
@@ -120,23 +120,23 @@ void release_on(Addon& addon, double handle, double stream) {
 
 // --- copies -----------------------------------------------------------------------------------
 
-char* range(const Buffer& buffer, double offset, size_t bytes, const char* op) {
-  const auto begin = static_cast<size_t>(offset);
-  if (!(offset >= 0) || begin > buffer.bytes() || bytes > buffer.bytes() - begin) {
+char* range(const Buffer& buffer, double offset, double bytes, const char* op) {
+  const auto room = static_cast<double>(buffer.bytes());
+  if (!(offset >= 0 && bytes >= 0 && offset + bytes <= room)) {
     throw Error("DS_BOUNDS", op, text("a range inside ", buffer.bytes(), " bytes"),
                 text(bytes, " bytes at ", offset));
   }
-  return static_cast<char*>(buffer.data()) + begin;
+  return static_cast<char*>(buffer.data()) + static_cast<size_t>(offset);
 }
 
 void copy(Addon& addon, double to, double to_offset, double from, double from_offset, double bytes,
           double stream) {
   const Buffer& dst = *addon.buffers.get(to);
   const Buffer& src = *addon.buffers.get(from);
-  const auto size = static_cast<size_t>(bytes);
   StreamRef& at = *addon.streams.get(stream);
-  char* target = range(dst, to_offset, size, "copy");
-  char* source = range(src, from_offset, size, "copy");
+  char* target = range(dst, to_offset, bytes, "copy");
+  char* source = range(src, from_offset, bytes, "copy");
+  const auto size = static_cast<size_t>(bytes);
   if (size) at.device.copy(target, source, size, at.stream);
 }
 
@@ -144,7 +144,7 @@ void copy(Addon& addon, double to, double to_offset, double from, double from_of
 void read(Addon& addon, double handle, double offset, Bytes target, double stream) {
   addon.failure->rethrow();
   const Buffer& buffer = *addon.buffers.get(handle);
-  char* source = range(buffer, offset, target.size, "read");
+  char* source = range(buffer, offset, static_cast<double>(target.size), "read");
   StreamRef& at = *addon.streams.get(stream);
   if (target.size) at.device.copy(target.data, source, target.size, at.stream);
   at.device.synchronize(at.stream);
@@ -154,7 +154,7 @@ void read(Addon& addon, double handle, double offset, Bytes target, double strea
 /// Blocks until `source` may be changed again.
 void write(Addon& addon, double handle, double offset, Bytes source, double stream) {
   const Buffer& buffer = *addon.buffers.get(handle);
-  char* target = range(buffer, offset, source.size, "write");
+  char* target = range(buffer, offset, static_cast<double>(source.size), "write");
   StreamRef& at = *addon.streams.get(stream);
   if (source.size) at.device.copy(target, source.data, source.size, at.stream);
   at.device.synchronize(at.stream);

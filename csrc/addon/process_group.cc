@@ -28,9 +28,9 @@ struct GroupRef {
 
 /// What one environment has open. Destroyed in this order: groups, jobs, stores.
 struct Communication {
-  HandleTable<comm::StoreServer> stores{"store"};
-  HandleTable<JobRef> jobs{"job"};
-  HandleTable<GroupRef> groups{"process group"};
+  HandleTable<comm::StoreServer> stores{"store", "Do not use it after it was stopped."};
+  HandleTable<JobRef> jobs{"job", "Do not use process groups after destroy()."};
+  HandleTable<GroupRef> groups{"process group", "Do not use process groups after destroy()."};
   std::vector<std::pair<double, std::shared_ptr<JobRef>>> open_jobs;
   std::vector<std::pair<double, std::shared_ptr<GroupRef>>> open_groups;
 

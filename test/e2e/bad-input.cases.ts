@@ -90,6 +90,8 @@ export const cases: Case[] = [
     async run(device) {
       if (device.kind === 'cpu') {
         await expectError('DS_DEVICE', /GPU 99/, () => findDevice('cuda:99'));
+        // Its number, one more, must not wrap around to the CPU's, which is 0.
+        await expectError('DS_DEVICE', /device/, () => findDevice('cuda:4294967295'));
         return;
       }
       await expectError('DS_DEVICE', /add|Binary/, () => {
