@@ -80,6 +80,8 @@ void TaskQueue::settle(AnyTask* finished) {
     napi_resolve_deferred(env_, task->deferred, task->result(env_));
   } catch (const Error& error) {
     napi_reject_deferred(env_, task->deferred, error_value(env_, error).Value());
+  } catch (const Napi::Error& error) {
+    napi_reject_deferred(env_, task->deferred, error.Value());
   }
 }
 

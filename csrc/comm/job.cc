@@ -29,17 +29,22 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
   rendezvous.set = [&](const std::string& key, const std::string& value) {
     client_.set(prefix + key, value);
   };
+  rendezvous.check = [&] {
+    failure_->check();
+    if (cancellation_->cancelled()) {
+      throw Error("DS_COMM", "newGroup", text("to open ", members.name), "the end of the job");
+    }
+  };
   // In short waits, so that another rank's death ends this one's.
   rendezvous.get = [&](const std::string& key) {
     while (true) {
-      failure_->check();
+      rendezvous.check();
       if (auto found = client_.find(prefix + key, kPatience)) return *found;
       if (Clock::now() < deadline) continue;
       throw Error("DS_COMM", "newGroup", text("every rank to open ", members.name),
                   "one that did not in time", "Every member must call it, in the same order.");
     }
   };
-  rendezvous.check = [&] { failure_->check(); };
   std::shared_ptr<Engine> engine = open(rendezvous);
   return std::make_shared<ProcessGroup>(std::move(members), device, std::move(engine), watchdog_,
                                         failure_);

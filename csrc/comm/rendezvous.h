@@ -15,7 +15,8 @@ struct Rendezvous {
   int64_t timeout_ms;      // of connecting
   std::function<void(const std::string& key, const std::string& value)> set;
   std::function<std::string(const std::string& key)> get;  // waits; throws DS_COMM
-  std::function<void()> check;  // throws the job's failure; called now and then by whoever waits
+  /// Throws DS_COMM once the job has failed or was closed; called by whoever waits.
+  std::function<void()> check;
 };
 
 }  // namespace ds::comm

@@ -1,6 +1,7 @@
 // The client's side of the handshake and of each request.
 #include "store_client.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -11,6 +12,7 @@ namespace ds::comm {
 namespace {
 
 constexpr Milliseconds kRetry{50};
+constexpr Milliseconds kConnectTime{3000};  // of one attempt: a machine that is off says nothing
 constexpr Milliseconds kAnswerTime{30000};
 constexpr int kProofAttempts = 5;  // a store under a flood may drop an honest client
 
@@ -55,7 +57,7 @@ Socket join_store(const StoreAddress& store, Clock::time_point deadline,
   const Address address = resolve(store.host, store.port);
   int dropped = 0;
   while (!cancellation.cancelled()) {
-    Socket socket = try_connect(address, deadline);
+    Socket socket = try_connect(address, std::min(deadline, Clock::now() + kConnectTime));
     if (socket.open()) {
       if (prove(socket, store) == Proof::accepted) return socket;
       if (++dropped >= kProofAttempts) {
@@ -89,12 +91,13 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
     throw Error("DS_COMM", "store", text("at most ", kMaxFrame, " bytes"),
                 text(request.frame().size()));
   }
-  send_all(socket_, request.frame(), deadline);
-  uint32_t length;
-  receive_all(socket_, reinterpret_cast<char*>(&length), sizeof(length), deadline);
-  if (length > kMaxFrame) throw Error("DS_COMM", "store", "a short answer", text(length, " bytes"));
-  std::string payload(length, '\0');
-  receive_all(socket_, payload.data(), length, deadline);
+  std::string payload;
+  try {
+    payload = exchange(request.frame(), deadline);
+  } catch (const Error&) {
+    socket_.shut();  // the next request must not take this one's answer for its own
+    throw;
+  }
   Reader answer(payload);
   switch (answer.get<Answer>()) {
     case Answer::ok:
@@ -107,6 +110,16 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
     default:
       throw Error("DS_COMM", "store", "an answer", "a refusal");
   }
+}
+
+std::string StoreClient::exchange(std::string_view frame, Clock::time_point deadline) {
+  send_all(socket_, frame, deadline);
+  uint32_t length;
+  receive_all(socket_, reinterpret_cast<char*>(&length), sizeof(length), deadline);
+  if (length > kMaxFrame) throw Error("DS_COMM", "store", "a short answer", text(length, " bytes"));
+  std::string payload(length, '\0');
+  receive_all(socket_, payload.data(), length, deadline);
+  return payload;
 }
 
 void StoreClient::set(const std::string& key, const std::string& value) {

@@ -45,8 +45,8 @@ struct StoreAddress {
 Socket join_store(const StoreAddress& store, Clock::time_point deadline,
                   const Cancellation& cancellation);
 
-/// Values are bytes. Every method throws DS_COMM when the connection breaks; methods may be called
-/// from any thread, one after another.
+/// Values are bytes. Every method throws DS_COMM when the connection breaks or an answer is late, and
+/// from then on; methods may be called from any thread, one after another.
 class StoreClient {
  public:
   StoreClient(const StoreAddress& store, Clock::time_point deadline,
@@ -74,6 +74,8 @@ class StoreClient {
  private:
   /// Nothing when the server says that time is up.
   std::optional<std::string> ask(Writer& request, Milliseconds patience = Milliseconds(0));
+  /// The payload of the answer.
+  std::string exchange(std::string_view frame, Clock::time_point deadline);
 
   std::mutex mutex_;
   std::shared_ptr<Cancellation> cancellation_;
