@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -108,7 +109,11 @@ struct ThreadPool::State {
 
   void start(int threads) {
     const uint64_t now = generation.load(std::memory_order_relaxed);
-    for (int i = 1; i < threads; ++i) workers.emplace_back([this, now] { work(now); });
+    try {
+      for (int i = 1; i < threads; ++i) workers.emplace_back([this, now] { work(now); });
+    } catch (const std::system_error&) {
+      // The system grants no more threads: those there are share the work.
+    }
   }
 
   void stop() {

@@ -75,9 +75,15 @@ void* CpuDevice::allocate(size_t bytes, Stream&) {
     data = cached.back();
     cached.pop_back();
   } else {
-    if (stats_.cap && stats_.reserved + size > stats_.cap) trim_locked();
-    const bool fits = !stats_.cap || stats_.reserved + size <= stats_.cap;
-    data = fits ? std::aligned_alloc(kAlignment, size) : nullptr;
+    const auto try_system = [&] {
+      const bool fits = !stats_.cap || stats_.reserved + size <= stats_.cap;
+      return fits ? std::aligned_alloc(kAlignment, size) : nullptr;
+    };
+    data = try_system();
+    if (!data) {
+      trim_locked();
+      data = try_system();
+    }
     if (!data) {
       throw Error("DS_OUT_OF_MEMORY", "allocate",
                   text(bytes, " bytes of host memory"),

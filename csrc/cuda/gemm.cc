@@ -111,7 +111,18 @@ size_t Gemm::Hash::operator()(const GemmProblem& problem) const {
 /// The library is column-major: a row-major matrix is its own transpose there, so out^T = op(b)^T
 /// op(a)^T is asked for, with b as the library's first operand and a as its second.
 struct Gemm::Plan {
-  Plan(const CublasLt& library, const GemmProblem& problem) : library(library), problem(problem) {
+  Plan(const CublasLt& library, const GemmProblem& problem) : library(library), problem(problem) {}
+  ~Plan() {
+    if (desc) library.desc_destroy(desc);
+    for (lt::Layout l : {a, b, out})
+      if (l) library.layout_destroy(l);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  /// Makes the descriptor and the layouts; apart from the constructor, so that what was made goes
+  /// with the plan when a later step throws.
+  void describe() {
     const GemmProblem& p = problem;
     library.check(library.desc_create(&desc, lt::ComputeType::f32, CUDA_R_32F),
                   "cublasLtMatmulDescCreate");
@@ -129,13 +140,6 @@ struct Gemm::Plan {
                p.b_row_stride, p.b_batch_stride);
     out = layout(out_type, p.rows, p.columns, p.out_row_stride, p.out_batch_stride);
   }
-  ~Plan() {
-    if (desc) library.desc_destroy(desc);
-    for (lt::Layout l : {a, b, out})
-      if (l) library.layout_destroy(l);
-  }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
   template <class T>
   void set(lt::DescAttribute attribute, const T& value) const {
@@ -284,6 +288,7 @@ Gemm::Plan& Gemm::plan_for(const GemmProblem& problem, const GemmOperands& opera
   const auto found = plans_.find(problem);
   if (found != plans_.end()) return *found->second;
   auto plan = std::make_unique<Plan>(library_, problem);
+  plan->describe();
   plan->bind(operands);
   const std::vector<lt::Algorithm> algorithms = candidates(*plan, problem);
   if (!algorithms.empty()) {
