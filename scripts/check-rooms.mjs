@@ -31,7 +31,6 @@ const CSRC_INCLUDES = {
   io: ['core'],
   cpu: ['core', 'ops'],
   cuda: ['core', 'ops', 'comm'],
-  offload: ['core', 'ops', 'io'],
 };
 /** An op's bodies also include their own back end; core knows the op table and nothing else of ops. */
 const CSRC_EXCEPTIONS = [

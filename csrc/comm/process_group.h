@@ -32,8 +32,8 @@ class ProcessGroup {
   ~ProcessGroup();
 
   /// Starts `call` after everything enqueued on `stream` so far and returns its ticket. The memory
-  /// belongs to it until it is done. `label` says where in the program. Throws the
-  /// job's failure if there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
+  /// belongs to it until it is done. `label` says where in the program. Throws the job's failure if
+  /// there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
   /// Later work of `stream` starts after the ticket's collective, whose memory is protected by that
   /// order alone from here on. Throws the job's failure.

@@ -34,8 +34,7 @@ struct DeviceInfo {
   size_t total_bytes = 0;
 };
 
-/// Every method may be called from the JavaScript thread only, except those of the memory of
-/// finished host calls. Methods throw ds::Error.
+/// A GPU is used on one thread, JavaScript's; the CPU on any. Methods throw ds::Error.
 class Device {
  public:
   virtual ~Device() = default;

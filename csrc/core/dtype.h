@@ -8,7 +8,7 @@
 
 namespace ds {
 
-/// Order is shared with lib/tensor/dtype.ts; f64 exists on the CPU only, for gradient checks.
+/// Order is shared with lib/runtime/dtype.ts; f64 exists on the CPU only, for gradient checks.
 enum class DType : uint8_t { f32, f16, bf16, i32, i64, u8, boolean, f64 };
 constexpr int kDTypes = 8;
 

@@ -47,18 +47,6 @@ struct CudaContext {
   int used_ = 0;
 };
 
-/// A 16-byte packet of elements, loaded in one instruction (as llm.c's Packed128).
-template <class T>
-struct alignas(16) Packet {
-  static constexpr int size = 16 / sizeof(T);
-  T v[size];
-};
-template <class T>
-__device__ __forceinline__ Packet<T> load_packet(const T* p) {
-  int4 raw = *reinterpret_cast<const int4*>(p);
-  return *reinterpret_cast<Packet<T>*>(&raw);
-}
-
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }

@@ -30,8 +30,6 @@ class CudaEvent final : public Event {
 
 cudaEvent_t event_of(Event& event) { return static_cast<CudaEvent&>(event).get(); }
 
-std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
-
 /// Whether the GPU needs the driver's help to reach `p`: host memory that is not page-locked.
 bool pageable(const void* p) {
   cudaPointerAttributes attributes{};

@@ -98,5 +98,7 @@ void run_op(OpId op, const void* args, CudaDevice& device, cudaStream_t stream);
 
 /// What a probe of the installed driver and its GPUs finds.
 CudaProbe probe_gpus();
+/// "13.0" of 13000.
+std::string version_text(int version);
 
 }  // namespace ds::cuda

@@ -14,8 +14,6 @@ namespace ds::cuda {
 
 namespace {
 
-std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
-
 /// The oldest driver branch that runs programs of a CUDA release (NVIDIA's compatibility table).
 const char* driver_for(int runtime_version) {
   return runtime_version >= 13000 ? "580" : runtime_version >= 12000 ? "525" : "450";
@@ -43,6 +41,8 @@ std::string problem_of(const CudaProbe& probe, cudaError_t status) {
 }
 
 }  // namespace
+
+std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
 
 CudaProbe probe_gpus() {
   CudaProbe probe{};

@@ -8,10 +8,6 @@
 
 namespace ds::cuda {
 
-/// Elements in 16 bytes.
-template <class T>
-constexpr int kPacket = 16 / sizeof(T);
-
 constexpr int kMapThreads = 256, kMapItems = 2;
 
 /// f(out, in...) receives Vectors of kWidth elements and overwrites `out`, which holds the old

@@ -13,6 +13,10 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
   T v[N];
 };
 
+/// Elements in the widest load, of 16 bytes.
+template <class T>
+constexpr int kPacket = 16 / sizeof(T);
+
 template <int kBytes>
 struct Word;
 template <>

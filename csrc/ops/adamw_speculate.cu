@@ -79,7 +79,7 @@ void launch(const AdamWSpeculate& op, CudaContext& ctx) {
       step_of<G>(op.previous, op.previous_control, op.previous_rule),
       step_of<G>(op.next, op.next_control, op.next_rule),
       op.weight ? op.weight.as<W>() : nullptr, n);
-  DS_CUDA_LAUNCHED("adamw_speculate");
+  DS_CUDA_LAUNCHED(kOp);
 }
 
 }  // namespace

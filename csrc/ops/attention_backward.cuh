@@ -10,6 +10,7 @@
 // Source: Dao 2023 (FlashAttention-2), algorithm 2, split in two.
 #pragma once
 
+#include "../cuda/vector.cuh"
 #include "attention_tile.cuh"
 
 namespace ds::cuda {
@@ -58,9 +59,10 @@ attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
     const T* dout = args.dout.at(batch, head, row);
     if (args.out.vectors && args.dout.vectors && sizeof(T) == 2) {
       for (int d = lane * 8; d < sizes.d; d += 64) {
-        const Packet<T> a = load_packet(out + d), b = load_packet(dout + d);
+        constexpr int N = kPacket<T>;
+        const Vector<T, N> a = load_vector<N>(out + d), b = load_vector<N>(dout + d);
 #pragma unroll
-        for (int i = 0; i < Packet<T>::size; ++i) delta += to_float(a.v[i]) * to_float(b.v[i]);
+        for (int i = 0; i < N; ++i) delta += to_float(a.v[i]) * to_float(b.v[i]);
       }
     } else {
       for (int d = lane; d < sizes.d; d += 8) delta += to_float(out[d]) * to_float(dout[d]);

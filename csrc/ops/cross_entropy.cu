@@ -43,7 +43,7 @@ __device__ __forceinline__ int64_t unaligned_head(const T* row, int64_t columns)
 
 template <class T>
 __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns) {
-  constexpr int N = 16 / sizeof(T);
+  constexpr int N = kPacket<T>;
   const int64_t head = unaligned_head(row, columns), packets = (columns - head) / N;
   OnlineSum online;
   for (int64_t first = threadIdx.x; first < packets; first += kThreads * kUnroll) {
@@ -109,7 +109,7 @@ struct Gradient {
 
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradient<T, I> g) {
-  constexpr int N = 16 / sizeof(T);
+  constexpr int N = kPacket<T>;
   const int64_t n = blockIdx.x, label = g.target[n], columns = g.columns;
   const T* row = g.logits + n * g.row_stride;
   T* out = g.out + n * g.out_stride;

@@ -14,7 +14,7 @@ template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(const T* in, T* out, int64_t n, float p, uint64_t seed, uint64_t offset,
                    bool accumulate) {
-  constexpr int N = 16 / sizeof(T);
+  constexpr int N = kPacket<T>;
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (first >= n) return;
   const bool whole = kVectors && first + N <= n;
@@ -58,7 +58,7 @@ void run(const Dropout& op, CudaContext& ctx) {
   for_floating(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (n == 0) return;
-    constexpr int N = 16 / sizeof(T);
+    constexpr int N = kPacket<T>;
     const bool vectors = aligned_for<N>(op.in.as<T>()) && aligned_for<N>(op.out.as<T>());
     const auto kernel = vectors ? dropout_kernel<T, true> : dropout_kernel<T, false>;
     const int64_t blocks = (n + N * kThreads - 1) / (N * kThreads);

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
     keys[i] = s.keys[first + i];
     positions[i] = s.positions[first + i];
   }
-  // A key beyond every other marks both ends of the list.
+  // A key beyond every other marks the end of the list.
   if (threadIdx.x == 0) keys[count] = first + count < s.n ? s.keys[first + count] : 0xffffffffu;
   __syncthreads();
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * N;
@@ -231,7 +231,7 @@ void run(const Embedding& op, CudaContext& ctx) {
     dispatch_index(kOp, op.index.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      constexpr int N = 16 / sizeof(T);
+      constexpr int N = kPacket<T>;
       const T* weight = op.weight.as<T>();
       T* out = op.out.as<T>();
       const int64_t stride = op.weight.strides[0];
@@ -259,7 +259,7 @@ void run(const EmbeddingBackward& op, CudaContext& ctx) {
                  op.dweight.describe());
   for_floating(kOp, op.dout.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    constexpr int N = 16 / sizeof(T);
+    constexpr int N = kPacket<T>;
     if (!op.accumulate && op.dweight.numel() > 0)
       DS_CUDA(cudaMemsetAsync(op.dweight.data, 0, op.dweight.numel() * sizeof(T), ctx.stream), kOp);
     if (op.dout.numel() == 0 || rows == 0) return;

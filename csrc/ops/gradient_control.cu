@@ -78,7 +78,7 @@ void run(const SumOfSquares& op, CudaContext& ctx) {
   const int64_t n = op.x.numel();
   for_floating(kOp, op.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    constexpr int N = 16 / sizeof(T);
+    constexpr int N = kPacket<T>;
     const T* x = op.x.as<T>();
     const int64_t wanted = n / (int64_t{N} * kThreads * kUnroll) + 1;
     const int blocks =

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../cpu/flush_denormals.h"
+#include "../cpu/processor.h"
 #include "../cpu/rows.h"
 #include "../cpu/segment_sum.h"
 #include "lamb_rule.h"
@@ -49,9 +50,7 @@ struct Blocks {
 
   Blocks() {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
+    if (runs_avx512()) {
       moments = moments_block_512;
       apply = apply_block_512;
     }

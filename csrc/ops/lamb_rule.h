@@ -34,7 +34,7 @@ inline LambConstants lamb_constants(const LambScalars& rule) {
 }
 
 /// Updates m and v from the gradient and the factor control[0]. Every line is one operation per
-/// fma / mul, rounded to nearest, ties to even, under the flushing of adamw_update:
+/// fma / mul, rounded to nearest, ties to even, denormals flushed to zero:
 ///   g = grad * factor
 ///   m = fma(beta1, m, one_minus_beta1 * g)
 ///   v = fma(beta2, v, (one_minus_beta2 * g) * g)

@@ -114,7 +114,7 @@ int64_t batch_stride(const View& v) { return v.ndim == 3 && v.shape[0] > 1 ? v.s
 /// Stride between rows; of a single row, which has none, its length.
 int64_t row_stride(const View& v) { return v.size(-2) > 1 ? v.strides[v.ndim - 2] : v.size(-1); }
 
-/// Shapes, strides and dtypes of the op; alignments and the epilogue are set by plan_fused.
+/// Shapes, strides and dtypes of the op; alignments and the epilogue are set by run_fused.
 GemmProblem checked(const Matmul& op) {
   check_operand(op.a, "a");
   check_operand(op.b, "b");

@@ -12,9 +12,6 @@
 namespace ds::cuda {
 namespace {
 
-template <class T>
-constexpr int kPacket = 16 / sizeof(T);
-
 /// The forward's operands; null where absent. mean is null for RMSNorm.
 template <class T>
 struct Forward {

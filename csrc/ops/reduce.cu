@@ -198,7 +198,7 @@ bool packed_columns(const Dims& dims, const T* in, int N) {
 
 template <class Combine, class T>
 void reduce_kernels(const Reduce& op, const Dims& dims, Result<T> result, CudaContext& ctx) {
-  constexpr int N = 16 / sizeof(T);
+  constexpr int N = kPacket<T>;
   const T* in = op.in.as<T>();
   Plan plan = {steps_of(dims.kept, 1), steps_of(dims.reduced, 1), 1};
   const auto use_parts = [&] {

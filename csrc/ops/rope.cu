@@ -73,7 +73,7 @@ void run(const Rope& op, CudaContext& ctx) {
     DS_CHECK_SHAPE(v->strides[3] == 1, kOp, "last stride 1", v->describe());
   for_floating(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    constexpr int N = 16 / sizeof(T);
+    constexpr int N = kPacket<T>;
     Rotation<T> r = {op.in.as<T>(),
                      op.cos.as<float>(),
                      op.sin.as<float>(),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "../cpu/flush_denormals.h"
+#include "../cpu/processor.h"
 #include "../cpu/rows.h"
 #include "update_rule.h"
 
@@ -35,10 +36,7 @@ struct UpdateLoop {
   /// The widest that this processor runs.
   static Function* choose() {
 #if defined(__x86_64__)
-    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-    if (wide) return avx512;
+    if (runs_avx512()) return avx512;
 #endif
     return baseline;
   }

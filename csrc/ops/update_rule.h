@@ -21,8 +21,7 @@ namespace ds {
 ///
 /// An op that runs a rule over a flat range has the fields master, grad, weight and control beside
 /// its states. When control[1] is 0, master and states stay as they are and `weight` is written from
-/// the unchanged master: whoever uploads it uploads the right thing. weight may be grad itself, which
-/// is read before it is written.
+/// the unchanged master. weight may be grad itself, which is read before it is written.
 template <class Rule>
 concept UpdateRule = std::is_trivially_copyable_v<Rule> && Rule::kName != nullptr &&
                      Rule::kStates >= 0;

@@ -1364,12 +1364,13 @@ export function gradientControlOnHost(args: GradientControlArgs, stream: Stream)
 }
 
 /**
- * When control[1] is 0 the state stays as it is and only `weight` is written, from the unchanged master:
- * whoever uploads it uploads the right thing. Otherwise, with g = grad * control[0] (f32):
+ * When control[1] is 0 the state stays as it is and only `weight` is written, from the unchanged
+ * master. Otherwise, with g = grad * control[0] (f32):
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *   decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
  *   p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
- * weight = p rounded to its dtype; it may be grad itself, which is read before it is written. Denormals are flushed to zero on every back end.
+ * weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
+ * Denormals are flushed to zero on every back end.
  */
 export interface AdamWArgs {
   /** [n] f32, updated */

@@ -74,7 +74,7 @@ class GlooTransport final : public Transport {
       buffers_.clear();
     }
     if (interrupted_.load()) {
-      context_->close();  // else Gloo's loop would go on about messages that nobody takes
+      context_->close();  // else Gloo's loop waits for messages that nobody takes
       fail("an interrupted collective");
     }
     if (!failure.empty()) fail(failure);

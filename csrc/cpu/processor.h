@@ -1,0 +1,17 @@
+// What the processor that we run on can do.
+#pragma once
+
+namespace ds::cpu {
+
+/// Whether code for target("arch=x86-64-v4"), AVX-512 that is, runs here.
+inline bool runs_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+}  // namespace ds::cpu
