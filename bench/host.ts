@@ -1,6 +1,6 @@
 // Host cost of an eager op: JavaScript, tape, memory and boundary, over the bare launch below the boundary.
 import { addon } from '../lib/runtime/addon.js';
-import { device as findDevice } from '../lib/runtime/device.js';
+import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { add, layerNorm, matmul, noGrad, Scope, Tensor, within } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
@@ -26,14 +26,13 @@ function cost(op: () => unknown, drain: () => void): number {
 }
 
 /** What one launch of the op costs in a native loop; `prepare` leaves its arguments in the block. */
-function launchCost(op: string, prepare: () => void, drain: () => void): number {
+function launchCost(device: Device, op: string, prepare: () => void): number {
   const names: readonly string[] = kernels.opNames;
-  const stream = findDevice('auto').compute.handle;
   const samples: number[] = [];
   for (let round = 0; round < rounds; ++round) {
     prepare();
-    drain();
-    samples.push(addon.timeOp(names.indexOf(op), stream, perRound));
+    device.synchronize();
+    samples.push(addon.timeOp(names.indexOf(op), device.compute.handle, perRound));
   }
   return median(samples.slice(rounds / 4));
 }
@@ -49,10 +48,8 @@ export function hostBench(options: Options): object {
     .keep()
     .requireGrad();
   const w = Tensor.from(new Float32Array(8), { device }).keep().requireGrad();
-  const launch = launchCost(
-    'Binary',
-    () => kernels.binary({ a, b, out, op: 'add', accumulate: false }),
-    drain,
+  const launch = launchCost(device, 'Binary', () =>
+    kernels.binary({ a, b, out, op: 'add', accumulate: false }),
   );
   const eager = cost(() => add(a, b), drain);
   return {

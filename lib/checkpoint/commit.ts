@@ -119,7 +119,8 @@ export async function find(dir: string, tag: string): Promise<string | null> {
 /** Moves back what a dead save had set aside, and deletes what it had begun. */
 async function clearLeftovers(dir: string): Promise<void> {
   for (const name of await readdir(dir)) {
-    if (name.startsWith('.latest-') && (await isAbandoned(dir, name))) await rm(join(dir, name));
+    if (name.startsWith('.latest-') && (await isAbandoned(dir, name)))
+      await rm(join(dir, name), { force: true });
     const [, kind, tag] = LEFTOVER.exec(name) ?? [];
     if (!kind || !tag || !(await isAbandoned(dir, name))) continue;
     const path = join(dir, name);

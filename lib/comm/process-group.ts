@@ -1,6 +1,7 @@
 // ProcessGroup: collectives over tensors between the ranks of a group.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
+import { poll } from '../runtime/poll.js';
 import {
   type Collective,
   type CollectiveKind,
@@ -58,15 +59,7 @@ export class Work {
 
   /** Resolves when the collective is over, without blocking the event loop. Rejects with DS_COMM. */
   get promise(): Promise<void> {
-    return this.settle();
-  }
-
-  private async settle(): Promise<void> {
-    for (let wait = 0; !this.done; wait = Math.min(wait + 1, 5)) {
-      await new Promise<void>((resolve) =>
-        wait === 0 ? setImmediate(resolve) : setTimeout(resolve, wait),
-      );
-    }
+    return poll(() => this.done);
   }
 }
 
@@ -191,8 +184,13 @@ export class ProcessGroup {
       throw new DsError({ code: 'DS_DTYPE', op, expected: input.dtype, got: output.dtype });
     }
     if (numel(input.shape) * outs === numel(output.shape) * ins) return;
-    const ratio = ins > 1 ? `an input of ${ins} slots` : `an output of ${outs} slots`;
-    throw shapeError(op, ratio, `input ${describe(input)}, output ${describe(output)}`);
+    const sizes =
+      ins === outs
+        ? "an output of the input's size"
+        : ins > 1
+          ? `an input of ${ins} slots`
+          : `an output of ${outs} slots`;
+    throw shapeError(op, sizes, `input ${describe(input)}, output ${describe(output)}`);
   }
 }
 

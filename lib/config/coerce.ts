@@ -1,4 +1,4 @@
-// Values in another type's clothes: "500", "true", 1 for true, as DeepSpeed's typed sections take
+// Values written as another type: "500", "true", 1 for true, as DeepSpeed's typed sections take
 // them, and names in another case.
 import type { Draft } from './draft.js';
 import { dotted } from './parse.js';

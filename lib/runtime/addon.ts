@@ -43,8 +43,8 @@ function threadCount(): number {
 }
 
 /**
- * OpenBLAS reads its environment when it is first loaded. Its own threads would compete with the
- * addon's pool, and its releases before 2023 do not know newer AMD cores, so both are settled first.
+ * OpenBLAS reads its environment when it is first loaded. Its own threads must not compete with the
+ * addon's pool.
  */
 function prepareBlas(threads: number): void {
   process.env.OPENBLAS_NUM_THREADS ??= String(threads);

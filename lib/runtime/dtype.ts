@@ -38,6 +38,11 @@ export function isFloating(dtype: DType): boolean {
   return dtype === 'f32' || dtype === 'bf16' || dtype === 'f16' || dtype === 'f64';
 }
 
+/** The dtype of statistics (means, log-sum-exps, losses) of tensors of `dtype`. */
+export function statisticOf(dtype: DType): DType {
+  return dtype === 'f64' ? 'f64' : 'f32';
+}
+
 /** A typed array of `length` elements that holds the raw bits of `dtype` (f16 and bf16 as Uint16Array). */
 export function rawArray(dtype: DType, length: number): NumericArray {
   switch (dtype) {

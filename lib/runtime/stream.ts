@@ -2,6 +2,7 @@
 import { addon } from './addon.js';
 import { native } from './call.js';
 import type { Device } from './device.js';
+import { poll } from './poll.js';
 
 /** An ordered queue of work on one device. The CPU's streams run everything before the call returns. */
 export class Stream {
@@ -21,7 +22,7 @@ export class Stream {
 
   /** Later work of this stream starts after what `event` marks. */
   wait(event: Event): void {
-    addon.wait(this.handle, event.handle);
+    native(() => addon.wait(this.handle, event.handle));
   }
 
   /** Blocks until all work enqueued so far has finished. */
@@ -47,7 +48,7 @@ export class Event {
   }
 
   record(stream: Stream): this {
-    addon.record(this.handle, stream.handle);
+    native(() => addon.record(this.handle, stream.handle));
     return this;
   }
 
@@ -61,12 +62,8 @@ export class Event {
   }
 
   /** Resolves when the point has been passed, without blocking the event loop. */
-  async reached(): Promise<void> {
-    for (let wait = 0; !this.done; wait = Math.min(wait + 1, 5)) {
-      await new Promise<void>((resolve) =>
-        wait === 0 ? setImmediate(resolve) : setTimeout(resolve, wait),
-      );
-    }
+  reached(): Promise<void> {
+    return poll(() => this.done);
   }
 
   /** Milliseconds from `start` to this event; both timed, recorded and done. */

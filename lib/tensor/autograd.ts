@@ -297,6 +297,7 @@ export function backward(
     });
   } finally {
     running = outer;
+    temporaries.release();
   }
 }
 

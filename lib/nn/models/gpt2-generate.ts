@@ -18,7 +18,8 @@ export interface GenerateOptions {
 
 /**
  * The prompt's tokens followed by `maxNewTokens` sampled ones. Memory does not grow with the number
- * of tokens beyond the cache. Throws DS_ARGUMENT when they do not fit the model's longest sequence.
+ * of tokens beyond the cache. Throws DS_ARGUMENT when they do not fit the model's longest sequence, or
+ * for options that cannot be.
  */
 export function generate(
   model: GPT2,
@@ -34,6 +35,14 @@ export function generate(
       op: 'generate',
       expected: `1 to ${maxSeq} tokens in all`,
       got: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
+    });
+  }
+  if (!(temperature >= 0) || !(topK === undefined || (Number.isInteger(topK) && topK > 0))) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'generate',
+      expected: 'a temperature of 0 or more and a topK of 1 or more',
+      got: `temperature ${temperature}, topK ${topK}`,
     });
   }
   const wasTraining = model.training;

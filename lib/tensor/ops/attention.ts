@@ -1,5 +1,5 @@
 // Scaled dot-product attention that never stores the score matrix, and rotary position embedding.
-import type { DType } from '../../runtime/dtype.js';
+import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
@@ -20,8 +20,6 @@ export interface AttentionOptions {
   /** Default 1 / sqrt(D). */
   scale?: number;
 }
-
-const statistic = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
 
 /** The tensor itself when its last stride is 1, else a copy. */
 function lastPacked(x: Tensor): Tensor {
@@ -61,7 +59,7 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
   const out = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
   memory.dispose();
-  const lse = Tensor.empty([B, H, T], statistic(q.dtype), q.device);
+  const lse = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
   kernels.attention({ ...views, out, lse, scale, causal });
   const saved = [views.q, views.k, views.v, out, lse];
   record('attention', [q, k, v], [out], saved, ([grad], sink) => {
@@ -113,7 +111,7 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
   const C = width / 3;
   const scale = 1 / Math.sqrt(C / heads);
   const out = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
-  const lse = Tensor.empty([B, heads, T], statistic(qkv.dtype), qkv.device);
+  const lse = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
   const q = headsOf(source, 0, heads);
   const k = headsOf(source, 1, heads);
   const v = headsOf(source, 2, heads);

@@ -1,5 +1,5 @@
 // Losses: cross-entropy, alone and fused with the vocabulary head, and mean squared error.
-import type { DType } from '../../runtime/dtype.js';
+import { type DType, statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { isGradEnabled, recomputing, record } from '../autograd.js';
@@ -21,8 +21,6 @@ import {
   writeTogether,
 } from './shapes.js';
 import { square } from './unary.js';
-
-const statistic = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
 
 /** PyTorch's default. */
 const IGNORE_INDEX = -100;
@@ -102,7 +100,7 @@ export function crossEntropy(
   const count = rows.shape[0] as number;
   const flat = packed(target);
   const at = viewOf(flat, [count]);
-  const losses = Tensor.empty([count], statistic(logits.dtype), logits.device);
+  const losses = Tensor.empty([count], statisticOf(logits.dtype), logits.device);
   const lse = Tensor.emptyLike(losses);
   kernels.crossEntropy({ logits: rows, target: at, losses, lse, ignoreIndex });
   const counted = countRows(at, ignoreIndex, losses.dtype);
@@ -159,7 +157,7 @@ class ChunkedHead {
   ) {
     this.rows = gemmRows(x);
     this.count = this.rows.shape[0] as number;
-    this.losses = Tensor.empty([this.count], statistic(x.dtype), x.device);
+    this.losses = Tensor.empty([this.count], statisticOf(x.dtype), x.device);
     this.lse = Tensor.emptyLike(this.losses);
   }
 

@@ -1,6 +1,6 @@
 // LayerNorm and RMSNorm, alone and fused with the residual addition before them.
 
-import type { DType } from '../../runtime/dtype.js';
+import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
@@ -16,8 +16,6 @@ import {
   writeTogether,
 } from './shapes.js';
 import { contiguous } from './views.js';
-
-const statistic = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
 
 function checkNorm(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireAlike(op, x, weight);
@@ -159,7 +157,7 @@ export function layerNorm(
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
   const shape = [rowCount(x.shape)];
-  const mean = Tensor.empty(shape, statistic(x.dtype), x.device);
+  const mean = Tensor.empty(shape, statisticOf(x.dtype), x.device);
   const rstd = Tensor.emptyLike(mean);
   kernels.layerNorm({
     x: asRows(source),
@@ -190,7 +188,7 @@ export function addLayerNorm(
   const [left, right] = [contiguous(x), contiguous(residual)];
   const sum = Tensor.emptyLike(left);
   const out = Tensor.emptyLike(left);
-  const mean = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
+  const mean = Tensor.empty([rowCount(x.shape)], statisticOf(x.dtype), x.device);
   const rstd = Tensor.emptyLike(mean);
   kernels.layerNorm({
     x: asRows(left),
@@ -219,7 +217,7 @@ export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
   checkNorm('rms_norm', x, weight, null);
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
-  const rstd = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
+  const rstd = Tensor.empty([rowCount(x.shape)], statisticOf(x.dtype), x.device);
   kernels.rmsNorm({
     x: asRows(source),
     residual: null,
@@ -245,7 +243,7 @@ export function addRmsNorm(
   const [left, right] = [contiguous(x), contiguous(residual)];
   const sum = Tensor.emptyLike(left);
   const out = Tensor.emptyLike(left);
-  const rstd = Tensor.empty([rowCount(x.shape)], statistic(x.dtype), x.device);
+  const rstd = Tensor.empty([rowCount(x.shape)], statisticOf(x.dtype), x.device);
   kernels.rmsNorm({
     x: asRows(left),
     residual: asRows(right),

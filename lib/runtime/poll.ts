@@ -1,0 +1,10 @@
+// Waiting for device work without blocking the event loop.
+
+/** Resolves once `done` is true, asked at once and then every few milliseconds. Rejects when it throws. */
+export async function poll(done: () => boolean): Promise<void> {
+  for (let wait = 0; !done(); wait = Math.min(wait + 1, 5)) {
+    await new Promise<void>((resolve) =>
+      wait === 0 ? setImmediate(resolve) : setTimeout(resolve, wait),
+    );
+  }
+}
