@@ -21,8 +21,9 @@ export interface NamedModule {
 type Field = Parameter | Tensor | Module;
 
 /**
- * Fields that are a Parameter, a Tensor (a buffer), a Module or an array of Modules belong to the
- * module, under their field names. Call it with call(), which runs the hooks around forward().
+ * Fields that are a Parameter, a Tensor (a buffer), a Module or an array of Modules or Parameters
+ * belong to the module, under their field names; what Maps and plain objects hold does not. Call it
+ * with call(), which runs the hooks around forward().
  */
 export abstract class Module {
   training = true;
@@ -52,13 +53,13 @@ export abstract class Module {
     return () => this.hooks.delete(hook);
   }
 
-  /** Own fields in order of assignment; arrays of modules as "field.index". */
+  /** Own fields in order of assignment; arrays of modules and parameters as "field.index". */
   protected *fields(): Generator<[string, Field]> {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];
       else if (Array.isArray(value)) {
         for (const [i, item] of value.entries()) {
-          if (item instanceof Module) yield [`${name}.${i}`, item];
+          if (item instanceof Module || item instanceof Parameter) yield [`${name}.${i}`, item];
         }
       }
     }

@@ -43,6 +43,19 @@ const published: [string, number][] = [
 ];
 
 export const cases: Case[] = [
+  nnCase('parameters in an array belong to the module, and are no units', () => {
+    class Scales extends nn.Module {
+      readonly scales = [2, 3].map((n) => new nn.Parameter([n], nn.init.ones));
+      readonly numbers = [1, 2];
+      override forward(x: Tensor): Tensor {
+        return x;
+      }
+    }
+    const model = new Scales();
+    assert.deepEqual(Object.keys(model.stateDict()), ['scales.0', 'scales.1']);
+    assert.equal(model.numParameters(), 5);
+    assert.deepEqual(model.units(), []);
+  }),
   nnCase('names, units and modes', () => {
     const model = new Mlp();
     assert.deepEqual(
