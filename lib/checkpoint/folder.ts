@@ -21,7 +21,10 @@ export async function fileInside(
     throw refused(folder, 'names of files directly in this folder', JSON.stringify(name));
   }
   const path = join(folder, name);
-  const status = await lstat(path).catch(() => null);
+  const status = await lstat(path).catch((cause: NodeJS.ErrnoException) => {
+    if (cause.code === 'ENOENT') return null;
+    throw refused(path, 'this file', cause.message, 'Check the path and who may read it.');
+  });
   if (!status) throw refused(path, 'this file', 'no such file');
   if (status.isSymbolicLink()) {
     const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';

@@ -1,5 +1,5 @@
 // A model's folder as Hugging Face's transformers writes it: config.json, and safetensors in one file or in several.
-import { readdir, readFile } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -33,6 +33,7 @@ export class PretrainedFolder {
    * index names a file outside the folder or a tensor that its file has not got.
    */
   static async open(path: string): Promise<PretrainedFolder> {
+    await requireFolder(path);
     const config = await readJson(path, CONFIG_FILE);
     const files = await readdir(path);
     if (files.includes(INDEX_FILE)) {
@@ -64,6 +65,18 @@ export class PretrainedFolder {
       throw error;
     }
   }
+}
+
+async function requireFolder(path: string): Promise<void> {
+  const found = await stat(path).catch((cause: Error) => cause);
+  if (!(found instanceof Error) && found.isDirectory()) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: 'a folder with config.json and safetensors',
+    got: found instanceof Error ? found.message : 'a file',
+    hint: 'Nothing is downloaded: get a model of the Hugging Face hub by `hf download NAME --local-dir DIR` first.',
+  });
 }
 
 async function openShards(path: string, index: JsonObject): Promise<Map<string, Home>> {

@@ -184,6 +184,15 @@ test('refusals leave nothing behind', async () => {
 });
 
 describe('what GPT2.fromPretrained takes and refuses', () => {
+  test('a name of the hub is no folder: the error says how to get one', async () => {
+    await expect(GPT2.fromPretrained('gpt2')).rejects.toEqual(
+      expect.objectContaining({
+        code: 'DS_CHECKPOINT',
+        message: expect.stringMatching(/^gpt2: expected a folder with config\.json.*hf download/),
+      }),
+    );
+  });
+
   let tensors: Map<string, Tensor>;
   let config: Record<string, unknown>;
   beforeEach(async () => {
