@@ -22,7 +22,7 @@ export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';
 export { PolynomialLr } from './polynomial.js';
 export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
 export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
-export type { LrSchedule, ScheduledGroup } from './schedule.js';
+export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.js';
 export { ScheduleSet } from './schedule-set.js';
 export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 export { StepLr } from './step-decay.js';

@@ -23,7 +23,7 @@ export interface LrSchedule {
   loadStateDict(state: JsonObject): void;
 }
 
-/** A schedule without memory: lr() is a pure function. */
+/** A schedule without memory: extend it with a name and lr(), a pure function. */
 export abstract class PureSchedule implements LrSchedule {
   abstract readonly name: string;
   abstract lr(appliedSteps: number): number;

@@ -140,6 +140,14 @@ async function clientSchedules(device: Device): Promise<void> {
   const schedule = new optim.StepLr({ baseLr: 0.5, stepSize: 2, gamma: 0.1 });
   const object = await run(device, () => ({ lrScheduler: schedule }));
   assert.deepEqual(object.engine.getLr(), [schedule.lr(STEPS)]);
+  class Halving extends optim.PureSchedule {
+    readonly name = 'Halving';
+    lr(appliedSteps: number): number {
+      return 0.5 ** appliedSteps;
+    }
+  }
+  const own = await run(device, () => ({ lrScheduler: new Halving() }));
+  assert.deepEqual(own.engine.getLr(), [0.5 ** STEPS]);
   const apart = await run(device, (model) => ({
     ...decayGroups(model),
     lrScheduler: ({ groups }) =>
@@ -150,7 +158,7 @@ async function clientSchedules(device: Device): Promise<void> {
     run(device, (model) => ({ ...decayGroups(model), lrScheduler: () => [schedule] })),
     /one for each of 2 groups/,
   );
-  for (const { engine } of [object, apart]) engine.destroy();
+  for (const { engine } of [object, own, apart]) engine.destroy();
 }
 
 /** Without a schedule, the caller sets the rate of a group at any time. */
