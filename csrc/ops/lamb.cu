@@ -14,16 +14,15 @@ struct Range {
   const G* grad;
   W* weight;
   const int64_t* starts;
-  float* coefficients;
   const float* control;
   int64_t parameters;
   LambConstants constants;
 };
 
-/// sums[2 * slot] receives the squares of the parameters, sums[2 * slot + 1] those of the direction.
+/// partials[2 * slot] receives the squares of the parameters, partials[2 * slot + 1] those of the direction.
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
-    moments_kernel(Range<G, float> s, double* sums) {
+    moments_kernel(Range<G, float> s, double* partials) {
   if (s.control[1] == 0) return;
   const float factor = s.control[0];
   const SegmentChunk chunk = chunk_of(s.starts, s.parameters, blockIdx.x);
@@ -47,28 +46,38 @@ __global__ void __launch_bounds__(kSegmentThreads)
   });
   const double parameter_squares = parameter.of_block(), direction_squares = direction.of_block();
   if (threadIdx.x != 0) return;
-  sums[2 * int64_t{blockIdx.x}] = parameter_squares;
-  sums[2 * int64_t{blockIdx.x} + 1] = direction_squares;
+  partials[2 * int64_t{blockIdx.x}] = parameter_squares;
+  partials[2 * int64_t{blockIdx.x} + 1] = direction_squares;
 }
 
 /// One block per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
-    coefficient_kernel(const double* sums, const int64_t* starts, const float* control,
-                       double least, double most, float* coefficients) {
-  if (control[1] == 0) return;
-  const double parameter = segment_sum(sums, 2, starts, blockIdx.x);
-  const double direction = segment_sum(sums + 1, 2, starts, blockIdx.x);
-  if (threadIdx.x == 0)
-    coefficients[blockIdx.x] = lamb_coefficient(parameter, direction, least, most);
+    sums_kernel(const double* partials, const int64_t* starts, const float* control, double* sums) {
+  const bool skipped = control[1] == 0;
+  const double parameter = skipped ? 0 : segment_sum(partials, 2, starts, blockIdx.x);
+  const double direction = skipped ? 0 : segment_sum(partials + 1, 2, starts, blockIdx.x);
+  if (threadIdx.x != 0) return;
+  sums[2 * int64_t{blockIdx.x}] = parameter;
+  sums[2 * int64_t{blockIdx.x} + 1] = direction;
+}
+
+/// One thread per parameter.
+__global__ void __launch_bounds__(kSegmentThreads)
+    coefficient_kernel(const double* sums, const float* control, double least, double most,
+                       float* coefficients, int64_t parameters) {
+  const int64_t i = int64_t{blockIdx.x} * kSegmentThreads + threadIdx.x;
+  if (control[1] == 0 || i >= parameters) return;
+  coefficients[i] = lamb_coefficient(sums[2 * i], sums[2 * i + 1], least, most);
 }
 
 template <class W>
-__global__ void __launch_bounds__(kSegmentThreads) apply_kernel(Range<float, W> s) {
+__global__ void __launch_bounds__(kSegmentThreads)
+    apply_kernel(Range<float, W> s, const float* coefficients) {
   const bool apply = s.control[1] != 0;
   if (!apply && !s.weight) return;
   const SegmentChunk chunk = chunk_of(s.starts, s.parameters, blockIdx.x);
   if (chunk.begin >= chunk.end) return;
-  const float coefficient = s.coefficients[chunk.segment];
+  const float coefficient = coefficients[chunk.segment];
   const bool whole = packets_at(s.master + chunk.begin) && packets_at(s.m + chunk.begin) &&
                      packets_at(s.v + chunk.begin) &&
                      (!s.weight || packets_at(s.weight + chunk.begin));
@@ -95,6 +104,12 @@ void check_vector(const char* op, const View& master, const View& v) {
   require_contiguous(op, v, "every operand");
 }
 
+void check_list(const char* op, const View& v, int64_t n, DType dtype) {
+  require_contiguous(op, v, "every operand");
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
+                 v.describe());
+}
+
 /// What both halves share.
 template <class Op>
 void check(const char* name, const Op& op) {
@@ -103,13 +118,7 @@ void check(const char* name, const Op& op) {
     if (v->dtype != DType::f32) unsupported(name, v->dtype, "f32");
   }
   check_starts(name, op.starts, op.master.numel());
-  for (const View* v : {&op.coefficients, &op.control}) require_contiguous(name, *v, "operands");
-  DS_CHECK_SHAPE(op.coefficients.numel() == op.starts.numel() - 1 &&
-                     op.coefficients.dtype == DType::f32,
-                 name, text("[", op.starts.numel() - 1, "] f32 as coefficients"),
-                 op.coefficients.describe());
-  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, name,
-                 "[4] f32 as control", op.control.describe());
+  check_list(name, op.control, 4, DType::f32);
 }
 
 template <class G, class W, class Op>
@@ -120,9 +129,8 @@ Range<G, W> range_of(const Op& op) {
           nullptr,
           nullptr,
           op.starts.template as<int64_t>(),
-          op.coefficients.template as<float>(),
           op.control.template as<float>(),
-          op.coefficients.numel(),
+          op.starts.numel() - 1,
           lamb_constants(op.rule)};
 }
 
@@ -132,20 +140,34 @@ void run(const LambMoments& op, CudaContext& ctx) {
   constexpr const char* kOp = "lamb_moments";
   check(kOp, op);
   check_vector(kOp, op.master, op.grad);
-  const int64_t parameters = op.coefficients.numel();
+  const int64_t parameters = op.starts.numel() - 1;
+  check_list(kOp, op.sums, 2 * parameters, DType::f64);
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
-  double* const sums = ctx.scratch_of<double>(2 * size_t{slots});
+  double* const partials = ctx.scratch_of<double>(2 * size_t{slots});
   for_floating(kOp, op.grad.dtype, [&](auto tag) {
     using G = typename decltype(tag)::type;
     Range<G, float> range = range_of<G, float>(op);
     range.grad = op.grad.as<G>();
-    moments_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range, sums);
+    moments_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range, partials);
     DS_CUDA_LAUNCHED(kOp);
   });
-  coefficient_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(
-      sums, op.starts.as<int64_t>(), op.control.as<float>(), op.rule.min_coefficient,
-      op.rule.max_coefficient, op.coefficients.as<float>());
+  sums_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(
+      partials, op.starts.as<int64_t>(), op.control.as<float>(), op.sums.as<double>());
+  DS_CUDA_LAUNCHED(kOp);
+}
+
+void run(const LambCoefficients& op, CudaContext& ctx) {
+  constexpr const char* kOp = "lamb_coefficients";
+  const int64_t parameters = op.coefficients.numel();
+  check_list(kOp, op.sums, 2 * parameters, DType::f64);
+  check_list(kOp, op.coefficients, parameters, DType::f32);
+  check_list(kOp, op.control, 4, DType::f32);
+  if (parameters == 0) return;
+  const auto blocks = static_cast<unsigned>((parameters + kSegmentThreads - 1) / kSegmentThreads);
+  coefficient_kernel<<<blocks, kSegmentThreads, 0, ctx.stream>>>(
+      op.sums.as<double>(), op.control.as<float>(), op.min_coefficient, op.max_coefficient,
+      op.coefficients.as<float>(), parameters);
   DS_CUDA_LAUNCHED(kOp);
 }
 
@@ -153,14 +175,16 @@ void run(const LambApply& op, CudaContext& ctx) {
   constexpr const char* kOp = "lamb_apply";
   check(kOp, op);
   if (op.weight) check_vector(kOp, op.master, op.weight);
-  const int64_t parameters = op.coefficients.numel();
+  const int64_t parameters = op.starts.numel() - 1;
+  check_list(kOp, op.coefficients, parameters, DType::f32);
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
   for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto tag) {
     using W = typename decltype(tag)::type;
     Range<float, W> range = range_of<float, W>(op);
     if (op.weight) range.weight = op.weight.as<W>();
-    apply_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range);
+    apply_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range,
+                                                            op.coefficients.as<float>());
     DS_CUDA_LAUNCHED(kOp);
   });
 }

@@ -15,19 +15,17 @@ struct LambScalars {
   double weight_decay;
   double correction1;  // 1 - beta1^t, or 1 without bias correction
   double correction2;  // 1 - beta2^t, or 1
-  double min_coefficient;
-  double max_coefficient;
   bool eps_inside_sqrt;
 };
 
-/// The first half of a step. With g = grad * control[0] (f32), per element:
+/// The first half of an update. With g = grad * control[0] (f32), per element:
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 ///   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
-/// with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Then per
-/// parameter coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient), or 1 when either norm
-/// is 0; both norms are summed in f64 in one order on every back end (core/segments.h), and denormals
-/// are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
-/// control[1] is 0 nothing changes.
+/// with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per parameter
+/// sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end (core/segments.h), and
+/// denormals are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
+/// control[1] is 0 the moments stay as they are and the sums are 0.
+/// A parameter may be a part of one: the sums of its parts add up to those of the whole.
 /// Parameter i lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and
 /// moments are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
 struct LambMoments {
@@ -36,9 +34,19 @@ struct LambMoments {
   View v;             // [n] f32, updated
   View grad;          // [n] f32, f16 or bf16
   View starts;        // [parameters + 1] i64
-  View coefficients;  // [parameters] f32, overwritten unless the step is skipped
+  View sums;          // [parameters, 2] f64, overwritten
   View control;       // [4] f32, see GradientControl
   LambScalars rule;
+};
+
+/// Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each parameter,
+/// from the sums over all of it, or 1 when either norm is 0. When control[1] is 0 nothing changes.
+struct LambCoefficients {
+  View sums;          // [parameters, 2] f64
+  View coefficients;  // [parameters] f32
+  View control;       // [4] f32
+  double min_coefficient;
+  double max_coefficient;
 };
 
 /// The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.

@@ -68,6 +68,12 @@ void check_floats(const char* op, const View& master, const View& v, const char*
   DS_CHECK_SHAPE(v.numel() == master.numel(), op, master.describe(), v.describe());
 }
 
+void check_list(const char* op, const View& v, int64_t n, DType dtype) {
+  require_contiguous(op, v, "operands");
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
+                 v.describe());
+}
+
 /// What both halves share.
 template <class Op>
 void check(const char* name, const Op& op) {
@@ -76,13 +82,7 @@ void check(const char* name, const Op& op) {
     if (v->dtype != DType::f32) unsupported(name, v->dtype, "f32 master and moments");
   }
   check_starts(name, op.starts, op.master.numel());
-  for (const View* v : {&op.coefficients, &op.control}) require_contiguous(name, *v, "operands");
-  DS_CHECK_SHAPE(op.coefficients.numel() == op.starts.numel() - 1 &&
-                     op.coefficients.dtype == DType::f32,
-                 name, text("coefficients [", op.starts.numel() - 1, "] f32"),
-                 op.coefficients.describe());
-  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, name,
-                 "control [4] f32", op.control.describe());
+  check_list(name, op.control, 4, DType::f32);
 }
 
 /// One chunk: its moments, and its two sums of squares to `sums`.
@@ -122,26 +122,44 @@ void run(const LambMoments& op, CpuContext& ctx) {
   check(kOp, op);
   check_floats(kOp, op.master, op.grad, "grad");
   if (op.grad.dtype == DType::f64) unsupported(kOp, op.grad.dtype, "an f32, f16 or bf16 gradient");
-  const int64_t parameters = op.coefficients.numel();
-  if (parameters == 0 || op.control.as<float>()[1] == 0.0f) return;
+  const int64_t parameters = op.starts.numel() - 1;
+  check_list(kOp, op.sums, 2 * parameters, DType::f64);
+  if (parameters == 0) return;
+  auto* const sums = op.sums.as<double>();
+  if (op.control.as<float>()[1] == 0.0f) {
+    std::fill_n(sums, 2 * parameters, 0.0);
+    return;
+  }
   const LambConstants constants = lamb_constants(op.rule);
   const int64_t* const starts = op.starts.as<int64_t>();
   const int64_t slots = slot_count(op.master.numel(), parameters);
-  std::vector<double> sums(static_cast<size_t>(2 * slots));
+  std::vector<double> partials(static_cast<size_t>(2 * slots));
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     if constexpr (!std::is_same_v<G, double>) {
       ctx.pool.parallel_for(slots, kGrain, [&](int64_t begin, int64_t end) {
         const FlushDenormals flush;
         for (int64_t slot = begin; slot < end; ++slot)
-          moments_chunk<G>(op, constants, chunk_of(starts, parameters, slot), &sums[2 * slot]);
+          moments_chunk<G>(op, constants, chunk_of(starts, parameters, slot), &partials[2 * slot]);
       });
     }
   });
   for (int64_t i = 0; i < parameters; ++i) {
-    op.coefficients.as<float>()[i] = lamb_coefficient(
-        segment_sum(sums.data(), 2, starts, i), segment_sum(sums.data() + 1, 2, starts, i),
-        op.rule.min_coefficient, op.rule.max_coefficient);
+    sums[2 * i] = segment_sum(partials.data(), 2, starts, i);
+    sums[2 * i + 1] = segment_sum(partials.data() + 1, 2, starts, i);
   }
+}
+
+void run(const LambCoefficients& op, CpuContext&) {
+  constexpr const char* kOp = "lamb_coefficients";
+  const int64_t parameters = op.coefficients.numel();
+  check_list(kOp, op.sums, 2 * parameters, DType::f64);
+  check_list(kOp, op.coefficients, parameters, DType::f32);
+  check_list(kOp, op.control, 4, DType::f32);
+  if (op.control.as<float>()[1] == 0.0f) return;
+  const auto* const sums = op.sums.as<double>();
+  for (int64_t i = 0; i < parameters; ++i)
+    op.coefficients.as<float>()[i] = lamb_coefficient(sums[2 * i], sums[2 * i + 1],
+                                                      op.min_coefficient, op.max_coefficient);
 }
 
 void run(const LambApply& op, CpuContext& ctx) {
@@ -152,7 +170,8 @@ void run(const LambApply& op, CpuContext& ctx) {
     if (op.weight.dtype == DType::f64)
       unsupported(kOp, op.weight.dtype, "an f32, f16 or bf16 weight");
   }
-  const int64_t parameters = op.coefficients.numel();
+  const int64_t parameters = op.starts.numel() - 1;
+  check_list(kOp, op.coefficients, parameters, DType::f32);
   if (parameters == 0) return;
   const LambConstants constants = lamb_constants(op.rule);
   const int64_t slots = slot_count(op.master.numel(), parameters);

@@ -14,7 +14,7 @@ constexpr int kThreads = 256, kBlocksPerSm = 8;
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
     momentum_kernel(float* momentum, const G* grad, const int64_t* starts, int64_t parameters,
-                    const float* control, MuonConstants constants, double* sums) {
+                    const float* control, MuonConstants constants, double* partials) {
   if (control[1] == 0) return;
   const float factor = control[0];
   const SegmentChunk chunk = chunk_of(starts, parameters, blockIdx.x);
@@ -31,25 +31,21 @@ __global__ void __launch_bounds__(kSegmentThreads)
     store_segment(momentum + at, m, valid, whole);
   });
   const double sum = squares.of_block();
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
 /// One block per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
-    norm_kernel(const double* sums, const int64_t* starts, const float* control, float* norms) {
-  if (control[1] == 0) {
-    if (threadIdx.x == 0) norms[blockIdx.x] = 0;
-    return;
-  }
-  const double sum = segment_sum(sums, 1, starts, blockIdx.x);
-  if (threadIdx.x == 0) norms[blockIdx.x] = static_cast<float>(sqrt(sum));
+    sums_kernel(const double* partials, const int64_t* starts, const float* control, double* sums) {
+  const double sum = control[1] == 0 ? 0 : segment_sum(partials, 1, starts, blockIdx.x);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 template <class G, class D>
 __global__ void __launch_bounds__(kThreads)
-    direction_kernel(const float* momentum, const G* grad, const float* norm, D* direction,
+    direction_kernel(const float* momentum, const G* grad, const double* squares, D* direction,
                      const float* control, MuonConstants constants, int64_t n) {
-  const float factor = control[0], divisor = add_rn(norm[0], kMuonEps);
+  const float factor = control[0], divisor = muon_divisor(squares[0]);
   const bool apply = control[1] != 0;
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (int64_t i = first; i < n; i += int64_t{gridDim.x} * kThreads) {
@@ -82,9 +78,10 @@ void check_vector(const char* op, const View& first, const View& v, bool narrow)
   if (!narrow && v.dtype != DType::f32) unsupported(op, v.dtype, "f32");
 }
 
-void check_floats(const char* op, const View& v, int64_t n) {
+void check_list(const char* op, const View& v, int64_t n, DType dtype) {
   require_contiguous(op, v, "every operand");
-  DS_CHECK_SHAPE(v.numel() == n && v.dtype == DType::f32, op, text("[", n, "] f32"), v.describe());
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
+                 v.describe());
 }
 
 unsigned blocks_for(int64_t n, const CudaContext& ctx) {
@@ -100,21 +97,21 @@ void run(const MuonMomentum& op, CudaContext& ctx) {
   check_vector(kOp, op.momentum, op.grad, true);
   check_starts(kOp, op.starts, op.momentum.numel());
   const int64_t parameters = op.starts.numel() - 1;
-  check_floats(kOp, op.norms, parameters);
-  check_floats(kOp, op.control, 4);
+  check_list(kOp, op.sums, parameters, DType::f64);
+  check_list(kOp, op.control, 4, DType::f32);
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.momentum.numel(), parameters));
-  double* const sums = ctx.scratch_of<double>(slots);
+  double* const partials = ctx.scratch_of<double>(slots);
   const auto* const starts = op.starts.as<int64_t>();
   for_floating(kOp, op.grad.dtype, [&](auto tag) {
     using G = typename decltype(tag)::type;
     momentum_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(
         op.momentum.as<float>(), op.grad.as<G>(), starts, parameters, op.control.as<float>(),
-        muon_constants(op.beta, op.nesterov), sums);
+        muon_constants(op.beta, op.nesterov), partials);
     DS_CUDA_LAUNCHED(kOp);
   });
-  norm_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(
-      sums, starts, op.control.as<float>(), op.norms.as<float>());
+  sums_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(
+      partials, starts, op.control.as<float>(), op.sums.as<double>());
   DS_CUDA_LAUNCHED(kOp);
 }
 
@@ -123,8 +120,8 @@ void run(const MuonDirection& op, CudaContext& ctx) {
   check_vector(kOp, op.momentum, op.momentum, false);
   check_vector(kOp, op.momentum, op.grad, true);
   check_vector(kOp, op.momentum, op.direction, true);
-  check_floats(kOp, op.norm, 1);
-  check_floats(kOp, op.control, 4);
+  check_list(kOp, op.squares, 1, DType::f64);
+  check_list(kOp, op.control, 4, DType::f32);
   const int64_t n = op.momentum.numel();
   if (n == 0) return;
   for_floating(kOp, op.grad.dtype, [&](auto grad) {
@@ -132,7 +129,7 @@ void run(const MuonDirection& op, CudaContext& ctx) {
       using G = typename decltype(grad)::type;
       using D = typename decltype(direction)::type;
       direction_kernel<<<blocks_for(n, ctx), kThreads, 0, ctx.stream>>>(
-          op.momentum.as<float>(), op.grad.as<G>(), op.norm.as<float>(), op.direction.as<D>(),
+          op.momentum.as<float>(), op.grad.as<G>(), op.squares.as<double>(), op.direction.as<D>(),
           op.control.as<float>(), muon_constants(op.beta, op.nesterov), n);
       DS_CUDA_LAUNCHED(kOp);
     });
@@ -144,7 +141,7 @@ void run(const MuonApply& op, CudaContext& ctx) {
   check_vector(kOp, op.master, op.master, false);
   check_vector(kOp, op.master, op.direction, true);
   if (op.weight) check_vector(kOp, op.master, op.weight, true);
-  check_floats(kOp, op.control, 4);
+  check_list(kOp, op.control, 4, DType::f32);
   const int64_t n = op.master.numel();
   if (n == 0) return;
   for_floating(kOp, op.direction.dtype, [&](auto direction) {

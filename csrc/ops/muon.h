@@ -6,26 +6,26 @@
 
 namespace ds {
 
-/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter
-/// norm = ||u|| of u = nesterov ? beta momentum + (1 - beta) g : momentum, summed in f64 in one order on
-/// every back end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0
-/// momentum stays as it is and the norms are 0. Starts as in LambMoments.
+/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the sum of
+/// u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order on every back
+/// end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0 momentum
+/// stays as it is and the sums are 0. Starts as in LambMoments; the sums of a parameter's parts add up.
 struct MuonMomentum {
   View momentum;  // [n] f32, updated
   View grad;      // [n] f32, f16 or bf16
   View starts;    // [parameters + 1] i64
-  View norms;     // [parameters] f32
+  View sums;      // [parameters] f64, overwritten
   View control;   // [4] f32, see GradientControl
   double beta;
   bool nesterov;
 };
 
-/// direction = u / (norm + 1e-7) of one parameter, from the updated momentum and the same gradient;
-/// zeros when control[1] is 0.
+/// direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated momentum
+/// and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
 struct MuonDirection {
   View momentum;   // [n] f32, read
   View grad;       // [n] f32, f16 or bf16
-  View norm;       // [1] f32
+  View squares;    // [1] f64, the sum over the whole parameter
   View direction;  // [n] f32, f16 or bf16
   View control;    // [4] f32
   double beta;

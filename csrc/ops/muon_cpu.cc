@@ -23,9 +23,10 @@ void check_vector(const char* op, const View& first, const View& v, bool narrow)
     unsupported(op, v.dtype, narrow ? "f32, f16 or bf16" : "f32");
 }
 
-void check_floats(const char* op, const View& v, int64_t n) {
+void check_list(const char* op, const View& v, int64_t n, DType dtype) {
   require_contiguous(op, v, "operands");
-  DS_CHECK_SHAPE(v.numel() == n && v.dtype == DType::f32, op, text("[", n, "] f32"), v.describe());
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
+                 v.describe());
 }
 
 // None of these may be inlined, so that no arithmetic leaves the scope of FlushDenormals.
@@ -74,7 +75,7 @@ void direction_range(const MuonDirection& op, int64_t begin, int64_t end) {
   const FlushDenormals flush;
   alignas(64) float block[kSegmentBlock] = {};
   const MuonConstants constants = muon_constants(op.beta, op.nesterov);
-  const float divisor = op.norm.as<float>()[0] + kMuonEps;
+  const float divisor = muon_divisor(op.squares.as<double>()[0]);
   const bool apply = op.control.as<float>()[1] != 0.0f;
   for (int64_t i = begin; i < end; i += kSegmentBlock) {
     const int64_t count = std::min(kSegmentBlock, end - i);
@@ -113,27 +114,28 @@ void run(const MuonMomentum& op, CpuContext& ctx) {
   check_vector(kOp, op.momentum, op.grad, true);
   check_starts(kOp, op.starts, n);
   const int64_t parameters = op.starts.numel() - 1;
-  check_floats(kOp, op.norms, parameters);
-  check_floats(kOp, op.control, 4);
+  check_list(kOp, op.sums, parameters, DType::f64);
+  check_list(kOp, op.control, 4, DType::f32);
   if (parameters == 0) return;
+  auto* const sums = op.sums.as<double>();
   if (op.control.as<float>()[1] == 0.0f) {
-    std::fill_n(op.norms.as<float>(), parameters, 0.0f);
+    std::fill_n(sums, parameters, 0.0);
     return;
   }
   const int64_t* const starts = op.starts.as<int64_t>();
   const int64_t slots = slot_count(n, parameters);
-  std::vector<double> sums(static_cast<size_t>(slots));
+  std::vector<double> partials(static_cast<size_t>(slots));
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     if constexpr (!std::is_same_v<G, double>) {
       ctx.pool.parallel_for(slots, kSlotGrain, [&](int64_t begin, int64_t end) {
         const FlushDenormals flush;
         for (int64_t slot = begin; slot < end; ++slot)
-          sums[slot] = momentum_chunk<G>(op, chunk_of(starts, parameters, slot));
+          partials[slot] = momentum_chunk<G>(op, chunk_of(starts, parameters, slot));
       });
     }
   });
   for (int64_t i = 0; i < parameters; ++i)
-    op.norms.as<float>()[i] = static_cast<float>(std::sqrt(segment_sum(sums.data(), 1, starts, i)));
+    sums[i] = segment_sum(partials.data(), 1, starts, i);
 }
 
 void run(const MuonDirection& op, CpuContext& ctx) {
@@ -141,8 +143,8 @@ void run(const MuonDirection& op, CpuContext& ctx) {
   check_vector(kOp, op.momentum, op.momentum, false);
   check_vector(kOp, op.momentum, op.grad, true);
   check_vector(kOp, op.momentum, op.direction, true);
-  check_floats(kOp, op.norm, 1);
-  check_floats(kOp, op.control, 4);
+  check_list(kOp, op.squares, 1, DType::f64);
+  check_list(kOp, op.control, 4, DType::f32);
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     for_floating(kOp, op.direction.dtype, [&]<class D>(TypeTag<D>) {
       if constexpr (!std::is_same_v<G, double> && !std::is_same_v<D, double>) {
@@ -159,7 +161,7 @@ void run(const MuonApply& op, CpuContext& ctx) {
   check_vector(kOp, op.master, op.master, false);
   check_vector(kOp, op.master, op.direction, true);
   if (op.weight) check_vector(kOp, op.master, op.weight, true);
-  check_floats(kOp, op.control, 4);
+  check_list(kOp, op.control, 4, DType::f32);
   const DType weight = op.weight ? op.weight.dtype : DType::f32;
   for_floating(kOp, op.direction.dtype, [&]<class D>(TypeTag<D>) {
     for_floating(kOp, weight, [&]<class W>(TypeTag<W>) {

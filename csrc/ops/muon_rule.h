@@ -1,6 +1,8 @@
 // Muon's element-wise arithmetic: the sequence of IEEE operations that every back end runs.
 #pragma once
 
+#include <cmath>
+
 #include "../core/exact_math.h"
 #include "muon.h"
 
@@ -27,6 +29,11 @@ DS_HOST_DEVICE float muon_mix(const MuonConstants& c, float factor, float grad, 
 /// u, from the updated momentum.
 DS_HOST_DEVICE float muon_update(const MuonConstants& c, float factor, float grad, float momentum) {
   return c.nesterov ? muon_mix(c, factor, grad, momentum) : momentum;
+}
+
+/// What u is divided by, from the sum of its squares.
+DS_HOST_DEVICE float muon_divisor(double squares) {
+  return add_rn(static_cast<float>(sqrt(squares)), kMuonEps);
 }
 
 /// The scalars of the step: -lr * weight_decay and -lr * scale.

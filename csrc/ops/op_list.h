@@ -55,6 +55,7 @@
   ROW(Adagrad)              \
   ROW(Lion)                 \
   ROW(LambMoments)          \
+  ROW(LambCoefficients)     \
   ROW(LambApply)            \
   ROW(MuonMomentum)         \
   ROW(MuonDirection)        \

@@ -9,6 +9,7 @@ import type { Device } from '../runtime/device.js';
 import type { Placement } from '../zero/placement.js';
 import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
+import type { Updater } from '../zero/updater.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { GradientCollector } from './step/gradient-collector.js';
@@ -38,6 +39,7 @@ export interface Holdings {
   units: readonly Unit[];
   stage: Stage;
   placement: Placement;
+  updater: Updater;
 }
 
 /** What runs a step. */

@@ -96,11 +96,11 @@ export class Engine {
 
   /** Applies the update at the accumulation boundary; before it, does nothing. */
   step(): void {
-    const { gradients, planner, placement, control, stage, verdicts, watch } = this.parts;
+    const { gradients, planner, updater, control, stage, verdicts, watch } = this.parts;
     if (!gradients.complete()) return;
     const plan = planner.plan(gradients.gradientScale);
     watch.time('step', () =>
-      placement.update(control.control, plan, (partition, stream) =>
+      updater.update(control.control, plan, (partition, stream) =>
         stage.publish(partition, stream),
       ),
     );

@@ -17,7 +17,15 @@ export { Muon, type MuonGroup, type MuonOptions } from './muon.js';
 export { type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
 export type { NewtonSchulzMethod } from './newton-schulz.js';
 export { OneCycle, type OneCycleOptions } from './one-cycle.js';
-export type { Optimizer, ParameterPlace, UpdateSettings, UpdateTensors } from './optimizer.js';
+export type {
+  GatheredOptimizer,
+  MeasuringOptimizer,
+  Optimizer,
+  ParameterPlace,
+  SummedOptimizer,
+  UpdateSettings,
+  UpdateTensors,
+} from './optimizer.js';
 export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';
 export { PolynomialLr } from './polynomial.js';
 export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';

@@ -2,8 +2,13 @@
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
-import { type ParameterPlace, requirePlaces } from './optimizer.js';
+import {
+  type ParameterPlace,
+  requireWhole,
+  type SummedOptimizer,
+  type UpdateSettings,
+  type UpdateTensors,
+} from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -46,7 +51,7 @@ interface Ratios {
  * p -= lr clamp(||p|| / ||u||, min, max) u, where the factor is 1 when either norm is 0. The moments themselves are
  * corrected, as in the paper and in DeepSpeed's kernel. The sequence of operations stands in csrc/ops/lamb_rule.h.
  */
-export class Lamb implements Optimizer<LambGroup> {
+export class Lamb implements SummedOptimizer<LambGroup> {
   readonly name = 'Lamb';
   readonly groups: LambGroup[];
   private readonly biasCorrection: boolean;
@@ -72,6 +77,11 @@ export class Lamb implements Optimizer<LambGroup> {
     return { trust_ratio: 1 };
   }
 
+  /** Of the squares of weights and of directions. */
+  sumsPerParameter(): number {
+    return 2;
+  }
+
   needsWholeParameters(): boolean {
     return true;
   }
@@ -82,28 +92,39 @@ export class Lamb implements Optimizer<LambGroup> {
     settings: UpdateSettings<LambGroup>,
     kernels: UpdateKernels,
   ): void {
-    requirePlaces(this.name, tensors);
-    const { group, master, grad, weight, state, scalars, control, places, starts } = tensors;
+    requireWhole(this.name, tensors);
+    this.measure(tensors, settings, kernels);
+    this.applySums(tensors, settings, kernels);
+  }
+
+  measure(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<LambGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { grad, places, sums } = tensors;
+    if (places.length === 0) return;
+    kernels.lambMoments({ ...this.shared(tensors, settings), grad, sums: sums! });
+  }
+
+  applySums(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<LambGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, weight, scalars, control, places, sums } = tensors;
+    if (places.length === 0) return;
     const coefficients = scalars.trust_ratio!;
     this.ratios.set(coefficients, { places, kernels });
-    const m = state.exp_avg!;
-    const v = state.exp_avg_sq!;
-    const shared = {
-      master,
-      m,
-      v,
-      starts,
-      coefficients,
-      control,
-      rule: this.rule(settings, group),
-    };
-    kernels.lambMoments({ ...shared, grad });
-    kernels.lambApply({ ...shared, weight });
+    const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
+    const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
+    kernels.lambCoefficients({ sums: sums!, coefficients, control, ...bounds });
+    kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
   }
 
   /**
-   * The trust ratio of each parameter in its last update, by name: a copy. Waits for that update. Throws
-   * DS_RELEASED once the engine has been destroyed.
+   * The trust ratio of each parameter of which this rank updates a part, in its last update, by name: a copy. Waits for
+   * that update. Throws DS_RELEASED once the engine has been destroyed.
    */
   getLambCoeffs(): Map<string, number> {
     const all = new Map<string, number>();
@@ -116,8 +137,17 @@ export class Lamb implements Optimizer<LambGroup> {
     return all;
   }
 
+  /** What both halves take. */
+  private shared(
+    { group, master, state, starts, control }: UpdateTensors,
+    settings: UpdateSettings<LambGroup>,
+  ) {
+    const rule = this.rule(settings, group);
+    return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
+  }
+
   private rule({ step, groups }: UpdateSettings<LambGroup>, group: number): LambScalars {
-    const { lr, betas, eps, weightDecay, minCoeff, maxCoeff } = groups[group] as LambGroup;
+    const { lr, betas, eps, weightDecay } = groups[group] as LambGroup;
     const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
     return {
       lr,
@@ -127,8 +157,6 @@ export class Lamb implements Optimizer<LambGroup> {
       weightDecay,
       correction1: correction(betas[0]),
       correction2: correction(betas[1]),
-      minCoefficient: minCoeff,
-      maxCoefficient: maxCoeff,
       epsInsideSqrt: this.epsInsideSqrt,
     };
   }

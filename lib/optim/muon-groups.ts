@@ -1,4 +1,5 @@
 // Which parameters Muon takes: matrices between hidden states, told by name and number of dims.
+import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
 import type { MuonGroup } from './muon.js';
 import { type GroupOptions, isGroup, type ParamsOf } from './param-groups.js';
@@ -47,5 +48,32 @@ export function splitMuonGroups(
       const rate = useMuon && lr !== undefined ? { lr } : {};
       return [{ ...rest, ...rate, params: chosen, useMuon }];
     });
+  });
+}
+
+/** `group` itself. Throws DS_ARGUMENT for one that does not say which rule it takes. */
+export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOptions {
+  if (typeof group === 'object' && 'params' in group && typeof group.useMuon === 'boolean') {
+    return group;
+  }
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `Muon group ${index}`,
+    expected: 'a group { params: [...], useMuon: true or false }',
+    got: 'one that does not say which rule it takes',
+    hint: 'makeMuonGroups(model.namedParameters()) makes the groups by name and number of dims.',
+  });
+}
+
+/** Throws DS_ARGUMENT for a vector among `params`. */
+export function requireMatrices(params: readonly Tensor[], index: number): void {
+  const vector = params.find(({ shape }) => shape.length < 2);
+  if (!vector) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `Muon group ${index}`,
+    expected: 'matrices where useMuon is true',
+    got: `a parameter [${vector.shape.join(', ')}]`,
+    hint: 'Put vectors into a group with useMuon: false.',
   });
 }

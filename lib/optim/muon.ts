@@ -1,9 +1,9 @@
 // Muon: matrices move along their orthogonalised moment, all other parameters by AdamW.
 // Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
-import { DsError } from '../errors.js';
+import type { DType } from '../runtime/dtype.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
-import type { MuonGroupOptions } from './muon-groups.js';
+import { type MuonGroupOptions, requireMatrices, requireRule } from './muon-groups.js';
 import {
   firstMatrix,
   type NewtonSchulzMethod,
@@ -12,9 +12,9 @@ import {
   workspaceSize,
 } from './newton-schulz.js';
 import {
-  type Optimizer,
+  type GatheredOptimizer,
   type ParameterPlace,
-  requirePlaces,
+  requireWhole,
   type UpdateSettings,
   type UpdateTensors,
 } from './optimizer.js';
@@ -56,9 +56,9 @@ export interface MuonOptions {
  * p -= lr wd p; p -= lr sqrt(max(1, rows / columns)) O. More than two dims count as [first, all others]. The rest:
  * AdamW with bias correction. f32 models multiply in f32; 16-bit models in bf16 ("standard") or f16 ("gram"), as
  * DeepSpeed's code does, with f32 accumulation. Moments and master weights are f32 everywhere.
- * Under offload the products run on host threads, which is slow, and every unit waits for its own workspace.
+ * Under offload on one rank the products run on host threads, which is slow, and every unit waits for its own workspace.
  */
-export class Muon implements Optimizer<MuonGroup> {
+export class Muon implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';
   readonly groups: MuonGroup[];
   private readonly nesterov: boolean;
@@ -83,8 +83,9 @@ export class Muon implements Optimizer<MuonGroup> {
     return this.usesMuon(group) ? { momentum_buffer: 0 } : { exp_avg: 0, exp_avg_sq: 0 };
   }
 
-  initialScalars(group: number): Record<string, number> {
-    return this.usesMuon(group) ? { norm: 0 } : {};
+  /** Of the squares of a matrix's direction. */
+  sumsPerParameter(group: number): number {
+    return this.usesMuon(group) ? 1 : 0;
   }
 
   needsWholeParameters(group: number): boolean {
@@ -101,41 +102,111 @@ export class Muon implements Optimizer<MuonGroup> {
       adamUpdate(tensors, settings, kernels);
       return;
     }
-    requirePlaces(this.name, tensors);
-    const { group, grad, state, scalars, control, places, starts } = tensors;
-    const { momentum: beta } = settings.groups[group] as MuonGroup;
-    const rule = { beta, nesterov: this.nesterov, control };
-    const momentum = state.momentum_buffer!;
-    kernels.muonMomentum({ momentum, grad, starts, norms: scalars.norm!, ...rule });
-    const sizes = places.map((place) => workspaceSize(this.shapeOf(place)));
-    const workspace = kernels.workspace(grad, Math.max(0, ...sizes), this.dtypeFor(grad));
+    requireWhole(this.name, tensors);
+    this.measure(tensors, settings, kernels);
+    const { grad, places } = tensors;
+    const dtype = this.directionDType(grad.dtype);
+    const sizes = places.map(({ shape }) => workspaceSize(this.matrixOf(shape)));
+    const workspace = kernels.workspace(grad, Math.max(0, ...sizes), dtype);
     places.forEach((place, index) => {
-      if (place.numel > 0)
-        this.updateMatrix({ tensors, settings, place, index, workspace }, kernels);
+      if (place.numel === 0) return;
+      const matrix = this.matrixOf(place.shape);
+      const first = flat(firstMatrix(workspace, matrix.rows, matrix.columns));
+      const one = { tensors, settings, place, index };
+      this.directPlace(one, first, kernels);
+      this.applyPlace(one, flat(orthogonalize(workspace, matrix, kernels)), kernels);
     });
     workspace.release();
   }
 
-  private updateMatrix(
-    { tensors, settings, place, index, workspace }: MatrixUpdate,
+  measure(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<MuonGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { group, master, grad, weight, state, scalars, control } = tensors;
-    const { lr, weightDecay, momentum: beta } = settings.groups[group] as MuonGroup;
-    const shape = this.shapeOf(place);
-    const { rows, columns } = shape;
+    const { group, grad, state, sums, control, places, starts } = tensors;
+    if (!this.usesMuon(group) || places.length === 0) return;
+    const { momentum: beta } = settings.groups[group] as MuonGroup;
+    const rule = { beta, nesterov: this.nesterov, control };
+    kernels.muonMomentum({
+      momentum: state.momentum_buffer!,
+      grad,
+      starts,
+      sums: sums!,
+      ...rule,
+    });
+  }
+
+  directionDType(grad: DType): DType {
+    if (grad === 'f32') return 'f32';
+    return this.method === 'gram' ? 'f16' : 'bf16';
+  }
+
+  direct(
+    tensors: UpdateTensors,
+    direction: Tensor,
+    settings: UpdateSettings<MuonGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    tensors.places.forEach((place, index) => {
+      this.directPlace({ tensors, settings, place, index }, part(direction, place), kernels);
+    });
+  }
+
+  transform(direction: Tensor, shape: readonly number[], kernels: UpdateKernels): void {
+    const matrix = this.matrixOf(shape);
+    const workspace = kernels.workspace(direction, workspaceSize(matrix), direction.dtype);
+    kernels.copy({
+      in: direction,
+      out: flat(firstMatrix(workspace, matrix.rows, matrix.columns)),
+    });
+    kernels.copy({ in: flat(orthogonalize(workspace, matrix, kernels)), out: direction });
+    workspace.release();
+  }
+
+  applyDirection(
+    tensors: UpdateTensors,
+    direction: Tensor | null,
+    settings: UpdateSettings<MuonGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    if (!this.usesMuon(tensors.group)) {
+      adamUpdate(tensors, settings, kernels);
+      return;
+    }
+    tensors.places.forEach((place, index) => {
+      this.applyPlace({ tensors, settings, place, index }, part(direction!, place), kernels);
+    });
+  }
+
+  private directPlace(
+    { tensors, settings, place, index }: PlaceUpdate,
+    direction: View,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, grad, state, sums, control } = tensors;
     kernels.muonDirection({
       momentum: part(state.momentum_buffer!, place),
       grad: part(grad, place),
-      norm: part(scalars.norm!, { offset: index, numel: 1 }),
-      direction: flat(firstMatrix(workspace, rows, columns)),
+      squares: part(sums!, { offset: index, numel: 1 }),
+      direction,
       control,
-      beta,
+      beta: (settings.groups[group] as MuonGroup).momentum,
       nesterov: this.nesterov,
     });
+  }
+
+  private applyPlace(
+    { tensors, settings, place }: PlaceUpdate,
+    direction: View,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, master, weight, control } = tensors;
+    const { lr, weightDecay } = settings.groups[group] as MuonGroup;
+    const { rows, columns } = this.matrixOf(place.shape);
     kernels.muonApply({
       master: part(master, place),
-      direction: flat(orthogonalize(workspace, shape, kernels)),
+      direction,
       weight: weight && part(weight, place),
       control,
       lr,
@@ -144,14 +215,9 @@ export class Muon implements Optimizer<MuonGroup> {
     });
   }
 
-  private shapeOf({ shape, numel: size }: ParameterPlace): Orthogonalization {
+  private matrixOf(shape: readonly number[]): Orthogonalization {
     const rows = shape[0] as number;
-    return { rows, columns: size / Math.max(1, rows), method: this.method };
-  }
-
-  private dtypeFor({ dtype }: Tensor): 'f32' | 'f16' | 'bf16' {
-    if (dtype === 'f32') return 'f32';
-    return this.method === 'gram' ? 'f16' : 'bf16';
+    return { rows, columns: numel(shape) / Math.max(1, rows), method: this.method };
   }
 
   private usesMuon(group: number): boolean {
@@ -159,13 +225,12 @@ export class Muon implements Optimizer<MuonGroup> {
   }
 }
 
-/** One matrix of a range, and memory for its iteration. */
-interface MatrixUpdate {
+/** One matrix of a range, or a part of one. */
+interface PlaceUpdate {
   tensors: UpdateTensors;
   settings: UpdateSettings<MuonGroup>;
   place: ParameterPlace;
   index: number;
-  workspace: Tensor;
 }
 
 function adamUpdate(
@@ -199,28 +264,3 @@ function part(tensor: Tensor, { offset, numel: size }: { offset: number; numel: 
 }
 
 const flat = (matrix: View): View => ({ ...matrix, shape: [numel(matrix.shape)], strides: [1] });
-
-function requireRule(group: MuonGroupOptions, index: number): MuonGroupOptions {
-  if (typeof group === 'object' && 'params' in group && typeof group.useMuon === 'boolean') {
-    return group;
-  }
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `Muon group ${index}`,
-    expected: 'a group { params: [...], useMuon: true or false }',
-    got: 'one that does not say which rule it takes',
-    hint: 'makeMuonGroups(model.namedParameters()) makes the groups by name and number of dims.',
-  });
-}
-
-function requireMatrices(params: readonly Tensor[], index: number): void {
-  const vector = params.find(({ shape }) => shape.length < 2);
-  if (!vector) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `Muon group ${index}`,
-    expected: 'matrices where useMuon is true',
-    got: `a parameter [${vector.shape.join(', ')}]`,
-    hint: 'Put vectors into a group with useMuon: false.',
-  });
-}

@@ -1,14 +1,18 @@
 // What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat range.
 import { DsError } from '../errors.js';
+import type { DType } from '../runtime/dtype.js';
+import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Where one parameter lies in a range, in elements from the range's start. */
+/** Where one parameter, or a part of one, lies in a range, in elements from the range's start. */
 export interface ParameterPlace {
   readonly name: string;
+  /** Of the whole parameter. */
   readonly shape: readonly number[];
   readonly offset: number;
+  /** Elements of it in the range: fewer than its shape has where ranks hold parts of it. */
   readonly numel: number;
 }
 
@@ -29,9 +33,11 @@ export interface UpdateTensors {
   state: Record<string, Tensor>;
   /** [places] f32 by name, see Optimizer.initialScalars. */
   scalars: Record<string, Tensor>;
+  /** [places, n] f64, see Optimizer.sumsPerParameter; null where n is 0. */
+  sums: Tensor | null;
   /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
   control: Tensor;
-  /** The parameters of the range, in order; none where only part of a parameter is here. */
+  /** The parameters of the range, and parts of them, in order; none in a range of padding. */
   places: readonly ParameterPlace[];
   /** [places + 1] i64 in the same memory: where each parameter starts, and where the range ends. */
   starts: Tensor;
@@ -70,10 +76,64 @@ export interface Optimizer<Group extends ParamGroup = ParamGroup> {
   initialState(group: number): Readonly<Record<string, number>>;
   /** f32 scalars kept per parameter, which no checkpoint holds: names, and the value that each starts with. */
   initialScalars?(group: number): Readonly<Record<string, number>>;
-  /** Whether update() refuses a part of a parameter of this group. Default: it takes any range. */
+  /** f64 sums over each parameter of a group that the rule works with. Default 0. */
+  sumsPerParameter?(group: number): number;
+  /**
+   * Whether update() refuses a part of a parameter of this group. Default: it takes any range. Ranks that hold parts
+   * take a SummedOptimizer or a GatheredOptimizer through its halves instead.
+   */
   needsWholeParameters?(group: number): boolean;
   /** Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is written anyway. */
   update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
+}
+
+/** An update in two halves, between which ranks that hold parts of a parameter add up their sums. */
+export interface MeasuringOptimizer<Group extends ParamGroup = ParamGroup>
+  extends Optimizer<Group> {
+  sumsPerParameter(group: number): number;
+  /**
+   * Enqueues the first half for a range of whole parameters or parts: the state changes, `sums` receives those over what
+   * is here, zeros when control[1] is 0. Does nothing for groups without sums.
+   */
+  measure(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
+}
+
+/** A rule that is by element once it knows sums over whole parameters, such as LAMB's. */
+export interface SummedOptimizer<Group extends ParamGroup = ParamGroup>
+  extends MeasuringOptimizer<Group> {
+  /** Enqueues the second half, with `sums` over whole parameters. */
+  applySums(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
+}
+
+/** A rule that transforms the direction of a whole parameter, such as Muon's: in each group that has sums. */
+export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
+  extends MeasuringOptimizer<Group> {
+  /** Of directions, for gradients of dtype `grad`. */
+  directionDType(grad: DType): DType;
+  /** Enqueues the directions [range] of a range of a group with sums, with `sums` over whole parameters. */
+  direct(
+    tensors: UpdateTensors,
+    direction: Tensor,
+    settings: UpdateSettings<Group>,
+    kernels: UpdateKernels,
+  ): void;
+  /** Enqueues the transformation of a whole parameter's direction [numel], in place. */
+  transform(direction: Tensor, shape: readonly number[], kernels: UpdateKernels): void;
+  /** Enqueues the second half for a range of any group; `direction` [range] is null where the group has no sums. */
+  applyDirection(
+    tensors: UpdateTensors,
+    direction: Tensor | null,
+    settings: UpdateSettings<Group>,
+    kernels: UpdateKernels,
+  ): void;
+}
+
+export function canSum(optimizer: Optimizer): optimizer is SummedOptimizer {
+  return 'applySums' in optimizer;
+}
+
+export function canGather(optimizer: Optimizer): optimizer is GatheredOptimizer {
+  return 'applyDirection' in optimizer;
 }
 
 /** An optimizer that can try an update out without storing it. */
@@ -86,18 +146,20 @@ export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }
 
+/** An update in two halves cannot be tried out in one pass. */
 export function canSpeculate(optimizer: Optimizer): optimizer is SpeculativeOptimizer {
-  return 'speculate' in optimizer;
+  return 'speculate' in optimizer && !('measure' in optimizer);
 }
 
 /** Throws DS_CONFIG for a range that holds part of a parameter, where the rule of `optimizer` needs all of it. */
-export function requirePlaces(optimizer: string, { places, master }: UpdateTensors): void {
-  if (places.length > 0 || master.numel === 0) return;
+export function requireWhole(optimizer: string, { places }: UpdateTensors): void {
+  const part = places.find((place) => place.numel < numel(place.shape));
+  if (!part) return;
   throw new DsError({
     code: 'DS_CONFIG',
     op: optimizer,
-    expected: 'whole parameters in every range that it updates',
-    got: 'a part of a parameter, because ZeRO shards the optimizer state over the ranks',
-    hint: 'Train on one rank or with ZeRO stage 0, or with an optimizer that works by element, such as AdamW.',
+    expected: 'whole parameters in every range that update() gets',
+    got: `${part.numel} of the ${numel(part.shape)} elements of ${part.name}`,
+    hint: 'Where ranks hold parts of parameters, call measure() first and share the sums, as the engine does.',
   });
 }

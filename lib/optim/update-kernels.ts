@@ -13,10 +13,12 @@ export interface UpdateKernels {
   adagrad(args: kernels.AdagradArgs): void;
   lion(args: kernels.LionArgs): void;
   lambMoments(args: kernels.LambMomentsArgs): void;
+  lambCoefficients(args: kernels.LambCoefficientsArgs): void;
   lambApply(args: kernels.LambApplyArgs): void;
   muonMomentum(args: kernels.MuonMomentumArgs): void;
   muonDirection(args: kernels.MuonDirectionArgs): void;
   muonApply(args: kernels.MuonApplyArgs): void;
+  copy(args: kernels.CopyArgs): void;
   matmul(args: kernels.MatmulArgs): void;
   scale(args: kernels.ScaleArgs): void;
   /**
@@ -37,10 +39,12 @@ export function deviceKernels(): UpdateKernels {
     adagrad: (args) => kernels.adagrad(args),
     lion: (args) => kernels.lion(args),
     lambMoments: (args) => kernels.lambMoments(args),
+    lambCoefficients: (args) => kernels.lambCoefficients(args),
     lambApply: (args) => kernels.lambApply(args),
     muonMomentum: (args) => kernels.muonMomentum(args),
     muonDirection: (args) => kernels.muonDirection(args),
     muonApply: (args) => kernels.muonApply(args),
+    copy: (args) => kernels.copy(args),
     matmul: (args) => kernels.matmul(args),
     scale: (args) => kernels.scale(args),
     workspace: ({ device }, numel, dtype) => held(() => Tensor.empty([numel], dtype, device)),
@@ -57,10 +61,12 @@ export function hostKernels(stream: Stream): UpdateKernels {
     adagrad: (args) => kernels.adagradOnHost(args, stream),
     lion: (args) => kernels.lionOnHost(args, stream),
     lambMoments: (args) => kernels.lambMomentsOnHost(args, stream),
+    lambCoefficients: (args) => kernels.lambCoefficientsOnHost(args, stream),
     lambApply: (args) => kernels.lambApplyOnHost(args, stream),
     muonMomentum: (args) => kernels.muonMomentumOnHost(args, stream),
     muonDirection: (args) => kernels.muonDirectionOnHost(args, stream),
     muonApply: (args) => kernels.muonApplyOnHost(args, stream),
+    copy: (args) => kernels.copyOnHost(args, stream),
     matmul: (args) => kernels.matmulOnHost(args, stream),
     scale: (args) => kernels.scaleOnHost(args, stream),
     workspace: ({ device }, numel, dtype) =>

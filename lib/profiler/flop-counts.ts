@@ -90,6 +90,7 @@ const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
   Adagrad: nothing,
   Lion: nothing,
   LambMoments: nothing,
+  LambCoefficients: nothing,
   LambApply: nothing,
   MuonMomentum: nothing,
   MuonDirection: nothing,

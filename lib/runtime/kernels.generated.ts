@@ -130,8 +130,6 @@ export interface LambScalars {
   correction1: number;
   /** 1 - beta2^t, or 1 */
   correction2: number;
-  minCoefficient: number;
-  maxCoefficient: number;
   epsInsideSqrt: boolean;
 }
 
@@ -1655,14 +1653,14 @@ export function lionOnHost(args: LionArgs, stream: Stream): void {
 }
 
 /**
- * The first half of a step. With g = grad * control[0] (f32), per element:
+ * The first half of an update. With g = grad * control[0] (f32), per element:
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
- * with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Then per
- * parameter coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient), or 1 when either norm
- * is 0; both norms are summed in f64 in one order on every back end (core/segments.h), and denormals
- * are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
- * control[1] is 0 nothing changes.
+ * with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per parameter
+ * sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end (core/segments.h), and
+ * denormals are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
+ * control[1] is 0 the moments stay as they are and the sums are 0.
+ * A parameter may be a part of one: the sums of its parts add up to those of the whole.
  * Parameter i lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and
  * moments are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
  */
@@ -1677,8 +1675,8 @@ export interface LambMomentsArgs {
   grad: View;
   /** [parameters + 1] i64 */
   starts: View;
-  /** [parameters] f32, overwritten unless the step is skipped */
-  coefficients: View;
+  /** [parameters, 2] f64, overwritten */
+  sums: View;
   /** [4] f32, see GradientControl */
   control: View;
   rule: LambScalars;
@@ -1691,7 +1689,7 @@ function putLambMoments(args: LambMomentsArgs): void {
   at = putView(args.v, at);
   at = putView(args.grad, at);
   at = putView(args.starts, at);
-  at = putView(args.coefficients, at);
+  at = putView(args.sums, at);
   at = putView(args.control, at);
   block[at++] = args.rule.lr;
   block[at++] = args.rule.beta1;
@@ -1700,8 +1698,6 @@ function putLambMoments(args: LambMomentsArgs): void {
   block[at++] = args.rule.weightDecay;
   block[at++] = args.rule.correction1;
   block[at++] = args.rule.correction2;
-  block[at++] = args.rule.minCoefficient;
-  block[at++] = args.rule.maxCoefficient;
   block[at] = args.rule.epsInsideSqrt ? 1 : 0;
 }
 
@@ -1716,6 +1712,43 @@ export function lambMoments(
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
   callOnHost(38, stream);
+}
+
+/**
+ * Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each parameter,
+ * from the sums over all of it, or 1 when either norm is 0. When control[1] is 0 nothing changes.
+ */
+export interface LambCoefficientsArgs {
+  /** [parameters, 2] f64 */
+  sums: View;
+  /** [parameters] f32 */
+  coefficients: View;
+  /** [4] f32 */
+  control: View;
+  minCoefficient: number;
+  maxCoefficient: number;
+}
+
+function putLambCoefficients(args: LambCoefficientsArgs): void {
+  let at = 0;
+  at = putView(args.sums, at);
+  at = putView(args.coefficients, at);
+  at = putView(args.control, at);
+  block[at++] = args.minCoefficient;
+  block[at] = args.maxCoefficient;
+}
+
+export function lambCoefficients(
+  args: LambCoefficientsArgs,
+  stream: Stream = args.sums.buffer.device.compute,
+): void {
+  putLambCoefficients(args);
+  call(39, stream, args);
+}
+
+export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
+  putLambCoefficients(args);
+  callOnHost(39, stream);
 }
 
 /**
@@ -1756,8 +1789,6 @@ function putLambApply(args: LambApplyArgs): void {
   block[at++] = args.rule.weightDecay;
   block[at++] = args.rule.correction1;
   block[at++] = args.rule.correction2;
-  block[at++] = args.rule.minCoefficient;
-  block[at++] = args.rule.maxCoefficient;
   block[at] = args.rule.epsInsideSqrt ? 1 : 0;
 }
 
@@ -1766,19 +1797,19 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(39, stream, args);
+  call(40, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(39, stream);
+  callOnHost(40, stream);
 }
 
 /**
- * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter
- * norm = ||u|| of u = nesterov ? beta momentum + (1 - beta) g : momentum, summed in f64 in one order on
- * every back end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0
- * momentum stays as it is and the norms are 0. Starts as in LambMoments.
+ * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the sum of
+ * u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order on every back
+ * end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0 momentum
+ * stays as it is and the sums are 0. Starts as in LambMoments; the sums of a parameter's parts add up.
  */
 export interface MuonMomentumArgs {
   /** [n] f32, updated */
@@ -1787,8 +1818,8 @@ export interface MuonMomentumArgs {
   grad: View;
   /** [parameters + 1] i64 */
   starts: View;
-  /** [parameters] f32 */
-  norms: View;
+  /** [parameters] f64, overwritten */
+  sums: View;
   /** [4] f32, see GradientControl */
   control: View;
   beta: number;
@@ -1800,7 +1831,7 @@ function putMuonMomentum(args: MuonMomentumArgs): void {
   at = putView(args.momentum, at);
   at = putView(args.grad, at);
   at = putView(args.starts, at);
-  at = putView(args.norms, at);
+  at = putView(args.sums, at);
   at = putView(args.control, at);
   block[at++] = args.beta;
   block[at] = args.nesterov ? 1 : 0;
@@ -1811,25 +1842,25 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
 }
 
 /**
- * direction = u / (norm + 1e-7) of one parameter, from the updated momentum and the same gradient;
- * zeros when control[1] is 0.
+ * direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated momentum
+ * and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
  */
 export interface MuonDirectionArgs {
   /** [n] f32, read */
   momentum: View;
   /** [n] f32, f16 or bf16 */
   grad: View;
-  /** [1] f32 */
-  norm: View;
+  /** [1] f64, the sum over the whole parameter */
+  squares: View;
   /** [n] f32, f16 or bf16 */
   direction: View;
   /** [4] f32 */
@@ -1842,7 +1873,7 @@ function putMuonDirection(args: MuonDirectionArgs): void {
   let at = 0;
   at = putView(args.momentum, at);
   at = putView(args.grad, at);
-  at = putView(args.norm, at);
+  at = putView(args.squares, at);
   at = putView(args.direction, at);
   at = putView(args.control, at);
   block[at++] = args.beta;
@@ -1854,12 +1885,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(41, stream, args);
+  call(42, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(41, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -1896,12 +1927,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(42, stream, args);
+  call(43, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(42, stream);
+  callOnHost(43, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -1945,6 +1976,7 @@ export interface OpArgs {
   Adagrad: AdagradArgs;
   Lion: LionArgs;
   LambMoments: LambMomentsArgs;
+  LambCoefficients: LambCoefficientsArgs;
   LambApply: LambApplyArgs;
   MuonMomentum: MuonMomentumArgs;
   MuonDirection: MuonDirectionArgs;
@@ -1992,6 +2024,7 @@ export const opNames = [
   'Adagrad',
   'Lion',
   'LambMoments',
+  'LambCoefficients',
   'LambApply',
   'MuonMomentum',
   'MuonDirection',

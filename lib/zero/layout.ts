@@ -27,7 +27,7 @@ export interface Range {
 /** The part of a unit that one optimizer group updates, padding included. */
 export interface GroupRange extends Range {
   group: number;
-  /** Its parameters, by offset from the range's start. */
+  /** Its parameters, and parts of them, by offset from the range's start. */
   places: readonly ParameterPlace[];
 }
 
@@ -100,10 +100,7 @@ export const overlap = (range: Range, window: Range): Range => {
   return { offset, numel: Math.max(0, end - offset) };
 };
 
-/**
- * The groups' parts inside `window`, by offset from its start. A part has places only where every parameter in it lies
- * inside whole.
- */
+/** The groups' parts inside `window`, by offset from its start, with the parameters in them and parts of such. */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, places, ...range }) => {
     const { offset, numel } = overlap(range, window);
@@ -113,8 +110,8 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
       offset: range.offset + place.offset - offset,
     }));
     const here = shifted.filter((place) => place.offset + place.numel > 0 && place.offset < numel);
-    const whole = here.every((place) => place.offset >= 0 && place.offset + place.numel <= numel);
-    return [{ group, offset: offset - window.offset, numel, places: whole ? here : [] }];
+    const clipped = here.map((place) => ({ ...place, ...overlap(place, { offset: 0, numel }) }));
+    return [{ group, offset: offset - window.offset, numel, places: clipped }];
   });
 }
 

@@ -1,15 +1,14 @@
 // Offload placement: master weights and optimizer state in pinned host memory, Adam on host threads.
 // Source: Ren et al. 2021 (ZeRO-Offload), with the clipping factor known before the first update ("deferred").
-import type { Optimizer } from '../optim/optimizer.js';
-import { hostKernels, type UpdateKernels } from '../optim/update-kernels.js';
+import type { Optimizer, UpdateTensors } from '../optim/optimizer.js';
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import { sliceFlat } from './flat.js';
-import type { Piece } from './layout.js';
+import type { GroupRange, Piece } from './layout.js';
 import type { Partition } from './partition.js';
 import { copyFlat, pinned, pinnedFilled, uploadRounded } from './pinned.js';
-import type { Placement, Published, UpdatePlan } from './placement.js';
+import type { OpenPlacement, Published, UpdatePlan } from './placement.js';
 import {
   allocateState,
   type RangeState,
@@ -18,6 +17,7 @@ import {
   stateTensors,
 } from './range-state.js';
 import { disposeTile, makeTiles, type Tile } from './tiles.js';
+import { HostSite } from './update-site.js';
 
 /** A partition's host side. */
 export interface HostPart {
@@ -43,12 +43,12 @@ export interface HostPart {
  * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns into the weight to
  * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
  */
-export class OffloadPlacement implements Placement {
+export class OffloadPlacement implements OpenPlacement {
+  readonly site: HostSite;
   private readonly parts = new Map<Partition, HostPart>();
   private readonly d2h: Stream;
   protected readonly host: Stream;
   private readonly h2d: Stream;
-  private readonly kernels: UpdateKernels;
   private readonly control: Tensor;
   private readonly computed: Event;
 
@@ -61,7 +61,7 @@ export class OffloadPlacement implements Placement {
     this.d2h = Stream.create(device);
     this.host = Stream.create(device);
     this.h2d = Stream.create(device);
-    this.kernels = hostKernels(this.host);
+    this.site = new HostSite(device, this.host);
     this.control = pinned(device, [4], 'f32');
     this.computed = new Event(device);
   }
@@ -111,17 +111,40 @@ export class OffloadPlacement implements Placement {
   }
 
   update(control: Tensor, plan: UpdatePlan, published: Published): void {
-    this.host.wait(this.computed.record(this.device.compute));
-    const four = { offset: 0, numel: 4 };
-    copyFlat(this.control, four, control, four, this.host);
+    const taken = this.takeControl(control);
     for (const [partition, host] of this.parts) {
       for (const tile of host.tiles) {
         this.host.wait(tile.arrived);
-        this.updateTile(host, tile, plan);
+        withTensors(host, tile, taken, (tensors) => plan.apply(tensors, this.site.kernels));
         this.deliver(partition, host, tile);
       }
       published(partition, this.delivered(host));
     }
+  }
+
+  takeControl(control: Tensor): Tensor {
+    this.host.wait(this.computed.record(this.device.compute));
+    const four = { offset: 0, numel: 4 };
+    copyFlat(this.control, four, control, four, this.host);
+    return this.control;
+  }
+
+  eachRange(
+    partition: Partition,
+    control: Tensor,
+    body: (tensors: UpdateTensors, range: GroupRange) => void,
+  ): void {
+    const host = this.hostOf(partition);
+    for (const tile of host.tiles) {
+      this.host.wait(tile.arrived);
+      withTensors(host, tile, control, (tensors) => body(tensors, tile.range));
+    }
+  }
+
+  finish(partition: Partition): Stream {
+    const host = this.hostOf(partition);
+    for (const tile of host.tiles) this.deliver(partition, host, tile);
+    return this.delivered(host);
   }
 
   /** A tile was updated in the order of the host stream: brings its weights to the device. */
@@ -135,22 +158,6 @@ export class OffloadPlacement implements Placement {
     host.uploaded.record(this.h2d);
     host.pending = true;
     return this.h2d;
-  }
-
-  private updateTile(
-    { master, grad, weight }: HostPart,
-    { range, state, scalars, starts }: Tile,
-    plan: UpdatePlan,
-  ): void {
-    const { group, places } = range;
-    const parts = {
-      master: sliceFlat(master, range),
-      grad: sliceFlat(grad, range),
-      weight: weight === master ? null : sliceFlat(weight, range),
-    };
-    const { control } = this;
-    plan.apply({ group, places, state, scalars, starts, control, ...parts }, this.kernels);
-    for (const slice of Object.values(parts)) slice?.release();
   }
 
   awaitWeights(partition: Partition): void {
@@ -199,6 +206,7 @@ export class OffloadPlacement implements Placement {
     }
     this.parts.clear();
     this.control.release();
+    this.site.dispose();
     this.computed.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
   }
@@ -206,4 +214,21 @@ export class OffloadPlacement implements Placement {
   protected hostOf(partition: Partition): HostPart {
     return this.parts.get(partition) as HostPart;
   }
+}
+
+/** Calls `body` with the tensors of a tile, which are its own until it returns. */
+function withTensors(
+  { master, grad, weight }: HostPart,
+  { range, state, scalars, sums, starts }: Tile,
+  control: Tensor,
+  body: (tensors: UpdateTensors) => void,
+): void {
+  const { group, places } = range;
+  const parts = {
+    master: sliceFlat(master, range),
+    grad: sliceFlat(grad, range),
+    weight: weight === master ? null : sliceFlat(weight, range),
+  };
+  body({ group, places, state, scalars, sums, starts, control, ...parts });
+  for (const slice of Object.values(parts)) slice?.release();
 }

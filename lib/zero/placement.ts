@@ -3,8 +3,9 @@ import type { UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
 import type { UpdateKernels } from '../optim/update-kernels.js';
 import type { Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Piece } from './layout.js';
+import type { GroupRange, Piece } from './layout.js';
 import type { Partition } from './partition.js';
+import type { UpdateSite } from './update-site.js';
 
 /** The coming update: everything about it that is known before its gradients are. */
 export interface UpdatePlan {
@@ -50,4 +51,23 @@ export interface Placement {
   /** Bytes of state, by where they are. */
   readonly bytes: { device: number; host: number };
   dispose(): void;
+}
+
+/** A placement whose update() others can take apart, to share between its passes what ranks know of parameters. */
+export interface OpenPlacement extends Placement {
+  readonly site: UpdateSite;
+  /** `control` of this step where kernels of the site read it, in their order. Once per update. */
+  takeControl(control: Tensor): Tensor;
+  /** Calls `body` with each range of the partition, in whose order kernels may read the gradient. Any number of times. */
+  eachRange(
+    partition: Partition,
+    control: Tensor,
+    body: (tensors: UpdateTensors, range: GroupRange) => void,
+  ): void;
+  /** The partition's new weights have been enqueued, nothing reads its gradient any more. Returns in whose order they change. */
+  finish(partition: Partition): Stream;
+}
+
+export function isOpen(placement: Placement): placement is OpenPlacement {
+  return 'eachRange' in placement;
 }

@@ -16,6 +16,8 @@ export interface RangeState {
   readonly state: Readonly<Record<string, Tensor>>;
   /** [places] f32 by name, see Optimizer.initialScalars. */
   readonly scalars: Readonly<Record<string, Tensor>>;
+  /** [places, n] f64, see Optimizer.sumsPerParameter; null where n is 0. */
+  readonly sums: Tensor | null;
   /** [places + 1] i64, see UpdateTensors. */
   readonly starts: Tensor;
 }
@@ -34,6 +36,7 @@ export function allocateState(
       range.places.length,
       allocate,
     ),
+    sums: sumsOf(range, optimizer, allocate),
     starts: startsOf(range, allocate),
   }));
 }
@@ -45,6 +48,15 @@ function allocateEach(
 ): Record<string, Tensor> {
   const named = Object.entries(values);
   return Object.fromEntries(named.map(([name, value]) => [name, allocate([numel], 'f32', value)]));
+}
+
+function sumsOf(
+  { group, places }: GroupRange,
+  optimizer: Optimizer,
+  allocate: Allocate,
+): Tensor | null {
+  const count = optimizer.sumsPerParameter?.(group) ?? 0;
+  return count > 0 ? allocate([places.length, count], 'f64', 0) : null;
 }
 
 function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
@@ -68,9 +80,10 @@ export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece, base = 
 
 /** Every tensor of the state. */
 export function stateTensors(ranges: readonly RangeState[]): Tensor[] {
-  return ranges.flatMap(({ state, scalars, starts }) => [
+  return ranges.flatMap(({ state, scalars, sums, starts }) => [
     ...Object.values(state),
     ...Object.values(scalars),
+    ...(sums ? [sums] : []),
     starts,
   ]);
 }

@@ -1,15 +1,15 @@
 // Resident placement: master weights and optimizer state stay on the device, updates run on its compute stream.
 
-import type { Optimizer } from '../optim/optimizer.js';
-import { deviceKernels, type UpdateKernels } from '../optim/update-kernels.js';
+import type { Optimizer, UpdateTensors } from '../optim/optimizer.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import { sliceFlat } from './flat.js';
-import type { Piece } from './layout.js';
+import type { GroupRange, Piece } from './layout.js';
 import type { Partition } from './partition.js';
-import type { Placement, Published, UpdatePlan } from './placement.js';
+import type { OpenPlacement, Published, UpdatePlan } from './placement.js';
 import {
   allocateState,
   type RangeState,
@@ -17,6 +17,7 @@ import {
   stateSlice,
   stateTensors,
 } from './range-state.js';
+import { DeviceSite } from './update-site.js';
 
 interface Held {
   /** The partition's own weights when they are f32. */
@@ -24,11 +25,16 @@ interface Held {
   ranges: readonly RangeState[];
 }
 
-export class ResidentPlacement implements Placement {
+export class ResidentPlacement implements OpenPlacement {
   private readonly kept = new Map<Partition, Held>();
-  private readonly kernels: UpdateKernels = deviceKernels();
+  readonly site: DeviceSite;
 
-  constructor(private readonly optimizer: Optimizer) {}
+  constructor(
+    device: Device,
+    private readonly optimizer: Optimizer,
+  ) {
+    this.site = new DeviceSite(device);
+  }
 
   adopt(partition: Partition): void {
     const { weights, device } = partition;
@@ -50,23 +56,40 @@ export class ResidentPlacement implements Placement {
   gradReady(): void {}
 
   update(control: Tensor, plan: UpdatePlan, published: Published): void {
-    for (const [partition, { master, ranges }] of this.kept) {
-      const { weights } = partition;
-      const grad = partition.grad as Tensor;
-      partition.device.compute.wait(partition.ready);
-      for (const { range, ...kept } of ranges) {
-        const { group, places } = range;
-        const parts = {
-          master: sliceFlat(master, range),
-          grad: sliceFlat(grad, range),
-          weight: master === weights ? null : sliceFlat(weights, range),
-        };
-        plan.apply({ group, places, ...kept, control, ...parts }, this.kernels);
-        for (const part of Object.values(parts)) part?.release();
-      }
-      partition.dropGrad();
-      published(partition, partition.device.compute);
+    for (const partition of this.kept.keys()) {
+      this.eachRange(partition, control, (range) => plan.apply(range, this.site.kernels));
+      published(partition, this.finish(partition));
     }
+  }
+
+  takeControl(control: Tensor): Tensor {
+    return control;
+  }
+
+  eachRange(
+    partition: Partition,
+    control: Tensor,
+    body: (tensors: UpdateTensors, range: GroupRange) => void,
+  ): void {
+    const { weights } = partition;
+    const { master, ranges } = this.of(partition);
+    const grad = partition.grad as Tensor;
+    partition.device.compute.wait(partition.ready);
+    for (const { range, ...kept } of ranges) {
+      const { group, places } = range;
+      const parts = {
+        master: sliceFlat(master, range),
+        grad: sliceFlat(grad, range),
+        weight: master === weights ? null : sliceFlat(weights, range),
+      };
+      body({ group, places, ...kept, control, ...parts }, range);
+      for (const part of Object.values(parts)) part?.release();
+    }
+  }
+
+  finish(partition: Partition): Stream {
+    partition.dropGrad();
+    return partition.device.compute;
   }
 
   awaitWeights(): void {}

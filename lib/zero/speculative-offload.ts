@@ -219,13 +219,16 @@ export class SpeculativeOffload implements Placement {
   private updateNow(partition: Partition, plan: UpdatePlan): void {
     const { master, tiles, landing } = this.hostOf(partition);
     const { decided: control } = this;
-    for (const { range, state, scalars, starts, arrived, updated } of tiles) {
+    for (const { range, state, scalars, sums, starts, arrived, updated } of tiles) {
       const { group, places } = range;
       this.host.wait(arrived);
       withSlices(range, (cut) => {
         const grad = cut(landing);
         const parts = { master: cut(master), grad, weight: grad };
-        plan.apply({ group, places, state, scalars, starts, control, ...parts }, this.kernels);
+        plan.apply(
+          { group, places, state, scalars, sums, starts, control, ...parts },
+          this.kernels,
+        );
       });
       updated.record(this.host);
     }

@@ -25,6 +25,12 @@ export function firstInForward(
   return chosen;
 }
 
+/** A placement and the partitions that it keeps. */
+export interface Side {
+  placement: Placement;
+  partitions: readonly Partition[];
+}
+
 /** Owns both placements. Exact: every placement gives the same bits. */
 export class SplitPlacement implements Placement {
   constructor(
@@ -55,6 +61,14 @@ export class SplitPlacement implements Placement {
   update(control: Tensor, plan: UpdatePlan, published: Published): void {
     this.device.update(control, plan, published);
     this.host.update(control, plan, published);
+  }
+
+  /** Which of `partitions` each placement keeps, in the order of updates. */
+  sides(partitions: readonly Partition[]): Side[] {
+    return [this.device, this.host].map((placement) => ({
+      placement,
+      partitions: partitions.filter((partition) => this.of(partition) === placement),
+    }));
   }
 
   awaitWeights(partition: Partition): void {

@@ -5,7 +5,7 @@ import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import { sliceFlat } from './flat.js';
 import { type Range, slotAlignment } from './layout.js';
-import type { Allocate, RangeState } from './range-state.js';
+import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
 /**
  * Most elements of a tile. While the host computes one, the gradient of the next arrives and the weights of the last one
@@ -61,17 +61,16 @@ export function makeTiles(
   });
 }
 
-export function disposeTile({ state, scalars, starts, arrived, updated }: Tile): void {
-  for (const tensor of [...Object.values(state), ...Object.values(scalars), starts]) {
-    tensor.release();
-  }
-  for (const event of [arrived, updated]) event.dispose();
+export function disposeTile(tile: Tile): void {
+  for (const tensor of stateTensors([tile])) tensor.release();
+  for (const event of [tile.arrived, tile.updated]) event.dispose();
 }
 
 /** What is kept per parameter, or done per parameter, knows nothing of parts of one. */
 function isElementwise(optimizer: Optimizer, group: number): boolean {
   const scalars = Object.keys(optimizer.initialScalars?.(group) ?? {});
-  return scalars.length === 0 && !optimizer.needsWholeParameters?.(group);
+  const sums = optimizer.sumsPerParameter?.(group) ?? 0;
+  return scalars.length === 0 && sums === 0 && !optimizer.needsWholeParameters?.(group);
 }
 
 /** The parts of a range; none has places, since their parameters may be cut. */
@@ -87,18 +86,20 @@ function cutState(
     range: { group: range.group, offset: range.offset + cut.offset, numel: cut.numel, places: [] },
     state: mapValues(state, (flat) => sliceFlat(flat, cut)),
     scalars: {},
+    sums: null,
     starts: sliceFlat(ends, { offset: index, numel: 1 }),
   }));
   ends.release();
   return parts;
 }
 
-function retained({ range, state, scalars, starts }: RangeState): RangeState {
+function retained({ range, state, scalars, sums, starts }: RangeState): RangeState {
   const retain = (tensor: Tensor): Tensor => tensor.retain();
   return {
     range,
     state: mapValues(state, retain),
     scalars: mapValues(scalars, retain),
+    sums: sums?.retain() ?? null,
     starts: retain(starts),
   };
 }

@@ -1,6 +1,6 @@
 // One rank that trains the tiny GPT-2 at one stage, from a checkpoint or from the start, and reports its weights.
 import { initDistributed } from '../../lib/comm/index.js';
-import { initialize, type Tensor } from '../../lib/index.js';
+import { type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import {
   type Precision,
@@ -18,6 +18,8 @@ export interface Leg {
   precision: Precision;
   offload: boolean;
   dir: string;
+  /** Default AdamW. */
+  optimizer?: DsConfig['optimizer'];
   /** Global steps [from, to); from > 0 resumes from `dir`. */
   from: number;
   to: number;
@@ -38,10 +40,10 @@ export interface Report {
 }
 
 async function run(leg: Leg): Promise<Report> {
-  const { stage, precision, offload, dir, from, to, saveAt } = leg;
+  const { stage, precision, offload, dir, optimizer, from, to, saveAt } = leg;
   seed(from > 0 ? 99 : 1234);
   const model = tinyModel();
-  const config = tinyConfig({ precision, offload, accumulation: 1 });
+  const config = tinyConfig({ precision, offload, optimizer, accumulation: 1 });
   const zero = config.zero_optimization as object;
   const { engine } = await initialize({
     model,

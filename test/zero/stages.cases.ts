@@ -4,6 +4,7 @@ import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
+import { distances } from './distances.js';
 import { families, type MatrixSize } from './matrix.js';
 import type { Setting, Trained, TrainJob } from './train-process.js';
 
@@ -42,33 +43,6 @@ async function fourRanksAgree(device: Device): Promise<void> {
       }
     }
   }
-}
-
-/** The largest and the mean difference of two sets of weights. */
-function distances(
-  a: Trained,
-  b: Trained,
-  precision: 'fp32' | 'bf16' = 'fp32',
-): { worst: number; mean: number } {
-  let [worst, sum, count] = [0, 0, 0];
-  for (const [name, text] of Object.entries(a.weights ?? {})) {
-    const [one, other] = [text, b.weights?.[name] as string].map((base64) =>
-      floats(Buffer.from(base64, 'base64'), precision),
-    ) as [Float32Array, Float32Array];
-    one.forEach((value, i) => {
-      const difference = Math.abs(value - (other[i] as number));
-      worst = Math.max(worst, difference);
-      sum += difference;
-      count++;
-    });
-  }
-  return { worst, mean: sum / count };
-}
-
-function floats(raw: Buffer, precision: 'fp32' | 'bf16'): Float32Array {
-  if (precision === 'fp32') return new Float32Array(new Uint8Array(raw).buffer);
-  const upper = new Uint16Array(new Uint8Array(raw).buffer);
-  return new Float32Array(Uint32Array.from(upper, (bits) => bits * 65_536).buffer);
 }
 
 /** Stage 3 with nothing of the weights between uses. */

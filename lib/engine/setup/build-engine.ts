@@ -30,6 +30,7 @@ import { buildPlacement } from './placement.js';
 import { buildStage } from './stage.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
+import { buildUpdater } from './updates.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
 /** What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone. */
@@ -144,13 +145,15 @@ function hold(
   for (const unit of units) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
   requireWholeParameters(optimizer, units, { stage: zeroStage, worldSize });
-  const stage = owned.own(buildStage(config, units, device, { group: job?.world ?? null, timer }));
+  const group = job?.world ?? null;
+  const stage = owned.own(buildStage(config, units, device, { group, timer }));
   shareUntrained(module, stage);
   const placement = owned.own(
     buildPlacement(config, optimizer, stage.partitions, { device, offloadTile }),
   );
+  const updater = owned.own(buildUpdater(optimizer, placement, stage, { stage: zeroStage, group }));
   adoptModel(stage, placement);
-  return { units, stage, placement };
+  return { units, stage, placement, updater };
 }
 
 /** Parameters without gradient and buffers are rank 0's everywhere. */

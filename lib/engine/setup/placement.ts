@@ -28,11 +28,11 @@ export function buildPlacement(
   options: PlacementOptions,
 ): Placement {
   const { device: home, ratio } = config.zero_optimization.offload_optimizer;
-  if (home !== 'cpu') return new ResidentPlacement(optimizer);
+  if (home !== 'cpu') return new ResidentPlacement(options.device, optimizer);
   const offload = buildOffload(config, optimizer, options);
   const resident = firstInForward(partitions, 1 - ratio);
   if (resident.size === 0) return offload;
-  return new SplitPlacement(new ResidentPlacement(optimizer), offload, resident);
+  return new SplitPlacement(new ResidentPlacement(options.device, optimizer), offload, resident);
 }
 
 /**

@@ -1,19 +1,24 @@
-// The rule that an optimizer which works by parameter gets no part of one.
+// Which parameters are cut between ranks though their optimizer works by parameter, and which optimizers stand that.
 import { DsError } from '../../errors.js';
-import type { Optimizer } from '../../optim/optimizer.js';
+import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { shardOf } from '../../zero/layout.js';
 import type { Unit } from '../../zero/unit.js';
 
+export interface Sharding {
+  stage: number;
+  worldSize: number;
+}
+
 /**
- * Throws DS_CONFIG, on every rank alike, where `stage` would cut a parameter that `optimizer` needs whole: stages 1 to 3
- * cut units into equal parts, wherever their parameters end.
+ * The first parameter that `stage` cuts and that `optimizer` needs whole, or null: stages 1 to 3 cut units into equal
+ * parts, wherever their parameters end. The same on every rank.
  */
-export function requireWholeParameters(
+export function cutParameter(
   optimizer: Optimizer,
   units: readonly Unit[],
-  { stage, worldSize }: { stage: number; worldSize: number },
-): void {
-  if (stage === 0 || worldSize === 1) return;
+  { stage, worldSize }: Sharding,
+): string | null {
+  if (stage === 0 || worldSize === 1) return null;
   for (const { layout } of units) {
     const shard = shardOf(layout.numel, 0, worldSize).numel;
     const owner = (element: number): number => Math.floor(element / shard);
@@ -23,16 +28,28 @@ export function requireWholeParameters(
         optimizer.needsWholeParameters?.(group) &&
         owner(offset) !== owner(offset + numel - 1),
     );
-    if (cut) throw refusal(optimizer.name, cut.name, stage, worldSize);
+    if (cut) return cut.name;
   }
+  return null;
 }
 
-function refusal(optimizer: string, parameter: string, stage: number, worldSize: number): DsError {
-  return new DsError({
+/**
+ * Throws DS_CONFIG, on every rank alike, where `sharding` cuts a parameter that `optimizer` needs whole, and the ranks
+ * cannot share what they know of it.
+ */
+export function requireWholeParameters(
+  optimizer: Optimizer,
+  units: readonly Unit[],
+  sharding: Sharding,
+): void {
+  const cut = cutParameter(optimizer, units, sharding);
+  if (cut === null || canSum(optimizer) || canGather(optimizer)) return;
+  const { stage, worldSize } = sharding;
+  throw new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.stage',
-    expected: `0 with ${optimizer} on ${worldSize} ranks: its update needs whole parameters`,
-    got: `${stage}, which cuts ${parameter} between ranks`,
-    hint: 'Set it to 0, train on one rank, or take an optimizer that works by element, such as AdamW.',
+    expected: `0 with ${optimizer.name} on ${worldSize} ranks: its update needs whole parameters`,
+    got: `${stage}, which cuts ${cut} between ranks`,
+    hint: 'Set it to 0, train on one rank, or make the optimizer a SummedOptimizer or a GatheredOptimizer, as Lamb and Muon are.',
   });
 }

@@ -1,4 +1,4 @@
-// Muon's element-wise ops: momentum and norms over several parameters, directions, and the step.
+// Muon's element-wise ops: momentum and sums of squares over several parameters, directions, and the step.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
@@ -18,6 +18,8 @@ const { sqrt } = Math;
 const narrow = ['f32', 'f16', 'bf16'] as const;
 
 const BETA = 0.95;
+
+const SQUARES = 12.3;
 
 const control = (apply: boolean) => input('f32', [4], [0.5, apply ? 1 : 0, 1, 1]);
 
@@ -40,20 +42,20 @@ function momentum(dtype: DType, sizes: readonly number[], nesterov: boolean, app
           momentum: updated(input('f32', [n], random.normal(n), layoutOf(n)), check),
           grad: input(dtype, [n], random.normal(n), layoutOf(n)),
           starts: input('i64', [starts.length], starts),
-          norms: output('f32', [sizes.length], closeSameBits('f32', 1, 'element')),
+          sums: output('f64', [sizes.length], closeSameBits('f32', 1, 'element')),
           control: control(apply),
         },
         args: { beta: BETA, nesterov },
         reference({ momentum: old, grad }) {
-          if (!apply) return { momentum: old, norms: sizes.map(() => 0) };
+          if (!apply) return { momentum: old, sums: sizes.map(() => 0) };
           const next = old!.map((m, i) => mix(grad![i]!, m));
-          const norms = sizes.map((_, k) => {
+          const sums = sizes.map((_, k) => {
             let sum = 0;
             for (let i = starts[k]!; i < starts[k + 1]!; ++i)
               sum += (nesterov ? mix(grad![i]!, next[i]!) : next[i]!) ** 2;
-            return sqrt(sum);
+            return sum;
           });
-          return { momentum: next, norms };
+          return { momentum: next, sums };
         },
       };
     },
@@ -71,7 +73,7 @@ function direction(grad: DType, out: DType, n: number, nesterov: boolean, apply:
         operands: {
           momentum: input('f32', [n], random.normal(n), layoutOf(n)),
           grad: input(grad, [n], random.normal(n), layoutOf(n)),
-          norm: input('f32', [1], [3.5]),
+          squares: input('f64', [1], [SQUARES]),
           direction: output(out, [n], check, layoutOf(n)),
           control: control(apply),
         },
@@ -79,7 +81,7 @@ function direction(grad: DType, out: DType, n: number, nesterov: boolean, apply:
         reference: ({ momentum: m, grad: g }) => ({
           direction: m!.map((x, i) => {
             if (!apply) return 0;
-            return (nesterov ? mix(g![i]!, x) : x) / (3.5 + 1e-7);
+            return (nesterov ? mix(g![i]!, x) : x) / (sqrt(SQUARES) + 1e-7);
           }),
         }),
       };

@@ -69,3 +69,11 @@ test.each<[shapes: [number, number][], stage: number, ranks: number, cut: string
   if (cut === null) expect(message).toBeNull();
   else expect(message).toContain(`cuts ${cut} between ranks`);
 });
+
+test('an optimizer whose ranks share what they know is not refused', () => {
+  const units = [{ layout: layoutUnit([{ name: 'p', shape: [128], group: 0 }], 2) }];
+  const sharing = { ...optimizer, applySums() {} } as unknown as Optimizer;
+  const sharding = { stage: 1, worldSize: 2 };
+  expect(() => requireWholeParameters(optimizer, units as unknown as Unit[], sharding)).toThrow();
+  expect(() => requireWholeParameters(sharing, units as unknown as Unit[], sharding)).not.toThrow();
+});

@@ -1,0 +1,184 @@
+// Updates by rules that transform whole parameters, such as Muon's, where ranks hold parts.
+// Source: DeepSpeed's Muon at stage 3, which spreads the matrices over the ranks.
+import type { GatheredOptimizer, UpdateSettings } from '../optim/optimizer.js';
+import { deviceKernels } from '../optim/update-kernels.js';
+import type { DType } from '../runtime/dtype.js';
+import { held, Tensor } from '../tensor/index.js';
+import { sliceFlat, zeroRange } from './flat.js';
+import type { Range, Slot } from './layout.js';
+import type { Partition } from './partition.js';
+import type { Published, UpdatePlan } from './placement.js';
+import { type SharedUpdateParts, TensorSums } from './tensor-sums.js';
+import type { Updater } from './updater.js';
+
+/** A parameter that is transformed, and the rank that does it. */
+export interface Assignment {
+  readonly slot: Slot;
+  readonly owner: number;
+}
+
+/** A partition in a batch. */
+export interface Member {
+  readonly partition: Partition;
+  /** Of its unit; none where the unit is updated by element. */
+  readonly assignments: readonly Assignment[];
+  /** Where its directions lie in the scratch memory. */
+  readonly place: Range;
+}
+
+/** Units that are gathered together. */
+export type Batch = readonly Member[];
+
+/**
+ * Per batch: each rank computes the directions of its shards, an all-gather brings them together on the device, each rank
+ * transforms the parameters assigned to it, a reduce-scatter of these and of zeros brings the results back to the shards:
+ * twice a direction's bytes on the wire. A batch holds units until there is a parameter for every rank. Device memory: a
+ * batch's directions, once. Under offload the transformation, too, is the device's.
+ */
+export class GatheredUpdates implements Updater {
+  private readonly sums: TensorSums;
+  private readonly batches: readonly Batch[];
+  private readonly dtype: DType;
+  /** Directions of this rank's shards of a batch, in the site's memory. */
+  private readonly scratch: Tensor;
+  private readonly kernels = deviceKernels();
+
+  constructor(
+    private readonly optimizer: GatheredOptimizer,
+    private readonly parts: SharedUpdateParts,
+  ) {
+    const { partitions, placement, group } = parts;
+    const isTransformed = (slot: Slot): boolean => optimizer.sumsPerParameter(slot.group) > 0;
+    this.sums = new TensorSums(optimizer, parts);
+    this.batches = makeBatches(partitions, isTransformed, group.size);
+    this.dtype = optimizer.directionDType((partitions[0] as Partition).unit.gradDtype);
+    const sizes = this.batches.map((batch) => scratchSize(batch));
+    this.scratch = placement.site.allocate(Math.max(...sizes), this.dtype);
+  }
+
+  update(control: Tensor, { settings }: UpdatePlan, published: Published): void {
+    const { placement } = this.parts;
+    const taken = placement.takeControl(control);
+    this.sums.measure(taken, settings);
+    for (const batch of this.batches) {
+      const gathering = batch.filter(({ assignments }) => assignments.length > 0);
+      const gathered = gathering.map((member) => this.gather(member, taken, settings));
+      gathering.forEach((member, i) => {
+        this.transform(member, gathered[i] as Tensor);
+      });
+      gathering.forEach((member, i) => {
+        this.scatter(member, gathered[i] as Tensor);
+      });
+      for (const member of batch) {
+        this.apply(member, taken, settings);
+        published(member.partition, placement.finish(member.partition));
+      }
+    }
+  }
+
+  dispose(): void {
+    this.sums.dispose();
+    this.scratch.release();
+  }
+
+  /** The directions of a whole unit, on every rank; undefined between the parameters that are transformed. */
+  private gather({ partition, place }: Member, control: Tensor, settings: UpdateSettings): Tensor {
+    const { placement, group } = this.parts;
+    const { unit, range } = partition;
+    this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
+      if (!tensors.sums) return;
+      const direction = sliceFlat(this.scratch, { offset: place.offset + offset, numel });
+      this.optimizer.direct(tensors, direction, settings, placement.site.kernels);
+      direction.release();
+    });
+    const { compute } = unit.device;
+    const full = held(() => Tensor.empty([unit.layout.numel], this.dtype, unit.device));
+    const own = sliceFlat(full, range);
+    const scratch = sliceFlat(this.scratch, place);
+    placement.site.toDevice(own, scratch);
+    const at = { stream: compute, purpose: `directions of ${unit.name}` };
+    group.allGather(full, own, at).wait(compute);
+    scratch.release();
+    own.release();
+    return full;
+  }
+
+  /** What other ranks transform becomes zero. */
+  private transform({ assignments }: Member, full: Tensor): void {
+    for (const { slot, owner } of assignments) {
+      if (owner === this.parts.group.rank) {
+        const direction = sliceFlat(full, slot);
+        this.optimizer.transform(direction, slot.shape, this.kernels);
+        direction.release();
+      } else zeroRange(full, slot);
+    }
+  }
+
+  /** This rank's shard of all ranks' results to the scratch memory; frees `full`. */
+  private scatter({ partition, place }: Member, full: Tensor): void {
+    const { placement, group } = this.parts;
+    const { unit, range } = partition;
+    const { compute } = unit.device;
+    const own = sliceFlat(full, range);
+    const scratch = sliceFlat(this.scratch, place);
+    const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
+    group.reduceScatter(own, full, at).wait(compute);
+    placement.site.toSite(scratch, own);
+    for (const tensor of [scratch, own, full]) tensor.release();
+  }
+
+  private apply({ partition, place }: Member, control: Tensor, settings: UpdateSettings): void {
+    const { kernels } = this.parts.placement.site;
+    this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
+      const where = { offset: place.offset + offset, numel };
+      const direction = tensors.sums && sliceFlat(this.scratch, where);
+      this.optimizer.applyDirection(tensors, direction, settings, kernels);
+      direction?.release();
+    });
+  }
+}
+
+const scratchSize = (batch: Batch): number =>
+  batch.reduce((sum, { place }) => sum + place.numel, 0);
+
+/** Partitions in their order, in batches that have a transformed parameter for every rank, but for the last. */
+export function makeBatches(
+  partitions: readonly Partition[],
+  isTransformed: (slot: Slot) => boolean,
+  ranks: number,
+): Batch[] {
+  const batches: Batch[] = [];
+  let members: { partition: Partition; slots: Slot[] }[] = [];
+  const close = (): void => {
+    if (members.length > 0) batches.push(assign(members, ranks));
+    members = [];
+  };
+  for (const partition of partitions) {
+    const slots = partition.unit.layout.slots.filter(
+      (slot) => slot.numel > 0 && isTransformed(slot),
+    );
+    members.push({ partition, slots });
+    if (members.flatMap((member) => member.slots).length >= ranks) close();
+  }
+  close();
+  return batches;
+}
+
+/** The largest parameters first, each to the rank that has least to do. */
+function assign(members: { partition: Partition; slots: Slot[] }[], ranks: number): Batch {
+  const owners = new Map<Slot, number>();
+  const load = new Array<number>(ranks).fill(0);
+  const largestFirst = members.flatMap(({ slots }) => slots).sort((a, b) => b.numel - a.numel);
+  for (const slot of largestFirst) {
+    const owner = load.indexOf(Math.min(...load));
+    owners.set(slot, owner);
+    load[owner] = (load[owner] as number) + slot.numel;
+  }
+  let end = 0;
+  return members.map(({ partition, slots }) => {
+    const place = { offset: end, numel: slots.length > 0 ? partition.numel : 0 };
+    end += place.numel;
+    const assignments = slots.map((slot) => ({ slot, owner: owners.get(slot) as number }));
+    return { partition, assignments, place };
+  });
+}

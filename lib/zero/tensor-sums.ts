@@ -1,0 +1,123 @@
+// Sums over whole parameters of which every rank holds a part: added up where the parts are, then over the ranks.
+import type { MeasuringOptimizer, UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { Collectives } from './collectives.js';
+import { sliceFlat } from './flat.js';
+import type { GroupRange, Range } from './layout.js';
+import type { Partition } from './partition.js';
+import type { OpenPlacement } from './placement.js';
+
+/** What an update over several ranks is made of. */
+export interface SharedUpdateParts {
+  placement: OpenPlacement;
+  /** In the order of updates, the same on every rank. */
+  partitions: readonly Partition[];
+  group: Collectives;
+}
+
+/**
+ * One row of f64 per rank, with the same place for a parameter in each: zeros where a rank has nothing of it. A step
+ * all-gathers the rows once and adds them up in one order on every rank, so that all get the same bits. A sum of parts
+ * differs from that of the whole by a rounding in f64.
+ */
+export class TensorSums {
+  /** [ranks, width] on the device. */
+  private readonly rows: Tensor;
+  /** [width] on the device. */
+  private readonly totals: Tensor;
+  /** [width] each in the site's memory: this rank's row, and the totals. */
+  private readonly own: Tensor;
+  private readonly whole: Tensor;
+  /** Where the places of a partition's range lie in a row, by group. */
+  private readonly spans = new Map<Partition, Map<number, Range>>();
+
+  constructor(
+    private readonly optimizer: MeasuringOptimizer,
+    private readonly parts: SharedUpdateParts,
+  ) {
+    const { partitions, placement, group } = parts;
+    let width = 0;
+    for (const partition of partitions) {
+      const offsets = new Map<string, number>();
+      for (const slot of partition.unit.layout.slots) {
+        offsets.set(slot.name, width);
+        width += optimizer.sumsPerParameter(slot.group);
+      }
+      this.spans.set(partition, this.spansOf(partition, offsets));
+    }
+    const { device } = partitions[0] as Partition;
+    this.rows = held(() => Tensor.empty([group.size, width], 'f64', device));
+    this.totals = held(() => Tensor.empty([1, width], 'f64', device));
+    this.own = placement.site.allocate(width, 'f64');
+    this.whole = placement.site.allocate(width, 'f64');
+  }
+
+  /** The optimizer's first half over all partitions, and the exchange. `control` is the placement's. */
+  measure(control: Tensor, settings: UpdateSettings): void {
+    const { partitions, placement } = this.parts;
+    for (const partition of partitions) {
+      this.eachRange(partition, control, this.own, (tensors) =>
+        this.optimizer.measure(tensors, settings, placement.site.kernels),
+      );
+    }
+    this.share();
+  }
+
+  /** As the placement's eachRange(), with the sums over whole parameters that measure() has found. */
+  eachMeasured(
+    partition: Partition,
+    control: Tensor,
+    body: (tensors: UpdateTensors, range: GroupRange) => void,
+  ): void {
+    this.eachRange(partition, control, this.whole, body);
+  }
+
+  /** Waits for updates that are under way. */
+  dispose(): void {
+    this.parts.placement.synchronize();
+    for (const tensor of [this.rows, this.totals, this.own, this.whole]) tensor.release();
+  }
+
+  private eachRange(
+    partition: Partition,
+    control: Tensor,
+    row: Tensor,
+    body: (tensors: UpdateTensors, range: GroupRange) => void,
+  ): void {
+    const spans = this.spans.get(partition);
+    this.parts.placement.eachRange(partition, control, (tensors, range) => {
+      const span = spans?.get(range.group);
+      const sums = span ? sliceFlat(row, span) : null;
+      body({ ...tensors, sums }, range);
+      sums?.release();
+    });
+  }
+
+  private share(): void {
+    const { group, placement } = this.parts;
+    const { rows, totals, own, whole } = this;
+    const width = own.numel;
+    const { compute } = rows.device;
+    const flat = sliceFlat(rows, { offset: 0, numel: rows.numel });
+    const row = sliceFlat(rows, { offset: group.rank * width, numel: width });
+    placement.site.toDevice(row, own);
+    group.allGather(flat, row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
+    kernels.reduce({ in: rows, out: totals, op: 'sum', accumulate: false });
+    placement.site.toSite(whole, totals);
+    row.release();
+    flat.release();
+  }
+
+  private spansOf({ groups }: Partition, offsets: ReadonlyMap<string, number>): Map<number, Range> {
+    const spans = new Map<number, Range>();
+    for (const { group, places } of groups) {
+      const count = this.optimizer.sumsPerParameter(group);
+      const first = places[0];
+      if (count === 0 || !first) continue;
+      const offset = offsets.get(first.name) as number;
+      spans.set(group, { offset, numel: places.length * count });
+    }
+    return spans;
+  }
+}
