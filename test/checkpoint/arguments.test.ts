@@ -78,3 +78,14 @@ test('a folder that cannot be made is an error, also where Node would try for ev
     );
   }
 });
+
+test('an engine that was destroyed neither saves nor loads', async () => {
+  await engine.saveCheckpoint(dir);
+  engine.destroy();
+  const late = expect.objectContaining({
+    message: expect.stringMatching(/before engine\.destroy/),
+  });
+  await expect(engine.saveCheckpoint(dir)).rejects.toEqual(late);
+  await expect(engine.loadCheckpoint(dir)).rejects.toEqual(late);
+  await expect(engine.save16bitModel(dir)).rejects.toEqual(late);
+});

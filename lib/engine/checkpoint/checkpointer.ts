@@ -10,6 +10,7 @@ import {
 } from '../../checkpoint/index.js';
 import { type OptionNames, requireOptions } from '../../runtime/options.js';
 import type { Engine } from '../engine.js';
+import { misuse } from '../engine-errors.js';
 import {
   awaitWholeWeights,
   catalogOf,
@@ -74,6 +75,7 @@ export class Checkpointer {
    * unknown option, a client state that JSON does not keep) or DS_COMM (a rank does not take part).
    */
   async save(dir: string, options: SaveOptions): Promise<string> {
+    this.requireOpen('saveCheckpoint');
     requireOptions('saveCheckpoint', options, SAVE_OPTIONS);
     await this.done();
     const { engine, world } = this;
@@ -98,6 +100,7 @@ export class Checkpointer {
 
   /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
   async load(dir: string, options: LoadOptions): Promise<LoadedCheckpoint> {
+    this.requireOpen('loadCheckpoint');
     requireOptions('loadCheckpoint', options, LOAD_OPTIONS);
     await this.done();
     this.engine.synchronize();
@@ -110,6 +113,7 @@ export class Checkpointer {
    * makes other formats.
    */
   async exportWeights(dir: string, file: string): Promise<string> {
+    this.requireOpen('save16bitModel');
     await this.done();
     const { engine, world } = this;
     engine.synchronize();
@@ -138,6 +142,10 @@ export class Checkpointer {
     this.closed = true;
     this.pending?.catch(warn);
     if (this.settled) this.freeCopy();
+  }
+
+  private requireOpen(op: string): void {
+    if (this.closed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
 
   /** Returns the path that the checkpoint will have. */
