@@ -1,6 +1,8 @@
 // Fill and Arange on the GPU.
 #include "fill.h"
 
+#include <bit>
+
 #include "../cuda/map.cuh"
 
 namespace ds::cuda {
@@ -33,6 +35,12 @@ __global__ void __launch_bounds__(256) arange_kernel(T* out, int64_t n, double s
 }  // namespace
 
 void run(const Fill& op, CudaContext& ctx) {
+  if (op.out.dtype == DType::f64) {  // stored and summed on the GPU, never computed with
+    View bits = op.out;
+    bits.dtype = DType::i64;
+    const Constant<int64_t> value{std::bit_cast<int64_t>(op.value)};
+    return map<kPacket<int64_t>, int64_t>("fill", ctx.stream, value, bits);
+  }
   for_all("fill", op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     map<kPacket<T>, T>("fill", ctx.stream, Constant<T>{host_value<T>(op.value)}, op.out);
