@@ -311,5 +311,7 @@ export const cases: Case[] = [
   ...[{}, offloaded(false), offloaded(true)].map((config) => ({
     name: `an initialize() that runs out of memory gives all of it back: ${JSON.stringify(config)}`,
     run: (device: Device) => runsOutOfMemory(device, config),
+    skip: ({ kind }: Device) =>
+      kind === 'cpu' ? null : 'the driver reserves 32 MiB at a time: so small a model always fits',
   })),
 ];
