@@ -57,7 +57,7 @@ function configOf(
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
  * next step counts, work left over does not.
- * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS] [--tile ELEMENTS]]
+ * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]]
  * [--precision bf16] [--steps 10] [--cap GiB]
  * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
  * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times]
@@ -81,8 +81,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     activationCheckpointing: checkpointMode(options),
   });
   const commTimer = options['comm-times'] ? new EventCommTimer(device) : undefined;
-  const offloadTile = options.tile ? Number(options.tile) : undefined;
-  const { engine } = await initialize({ model, config, device, commTimer, offloadTile });
+  const { engine } = await initialize({ model, config, device, commTimer });
   const shape = [batch, seq];
   const tokens = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
   const targets = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
@@ -125,7 +124,6 @@ export async function trainBench(options: Options): Promise<object | null> {
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
     placement: engine.parts.placement.constructor.name,
-    offload_tile: offloadTile ?? null,
     sub_group_size: engine.config.zero_optimization.sub_group_size,
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,

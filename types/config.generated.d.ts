@@ -805,9 +805,8 @@ export interface ZeroConfig {
   elastic_checkpoint?: boolean;
   /**
    * Most elements that an update on the host copies and computes at a time, rounded down to a
-   * multiple of 64, at least 64 and at most 2^24; LAMB and Muon take all of theirs in a unit.
-   * Default 1e9. No effect without offload_optimizer: an update on the device takes a unit at a
-   * time.
+   * multiple of 64, at least 64; LAMB and Muon take all of theirs in a unit. Default 1e9. No effect
+   * without offload_optimizer: an update on the device takes a unit at a time.
    */
   sub_group_size?: number;
   /**
@@ -2299,8 +2298,8 @@ export interface ResolvedZero {
   readonly elastic_checkpoint: boolean;
   /**
    * Most elements that an update on the host copies and computes at a time, rounded down to a
-   * multiple of 64, at least 64 and at most 2^24; LAMB and Muon take all of theirs in a unit. No
-   * effect without offload_optimizer: an update on the device takes a unit at a time.
+   * multiple of 64, at least 64; LAMB and Muon take all of theirs in a unit. No effect without
+   * offload_optimizer: an update on the device takes a unit at a time.
    */
   readonly sub_group_size: number;
   /**

@@ -129,7 +129,7 @@ function watchers(config: ResolvedConfig, clients: Clients, { owned, undo }: Sit
 /** Moves the model into units, and its master weights and optimizer state to where they will be. */
 function hold(
   { module, config, device, optimizer }: Decisions,
-  { distributed: job, commTimer: timer, offloadTile }: Clients,
+  { distributed: job, commTimer: timer }: Clients,
   { owned, undo }: Site,
 ): Holdings {
   const worldSize = job?.worldSize ?? 1;
@@ -148,9 +148,7 @@ function hold(
   const group = job?.world ?? null;
   const stage = owned.own(buildStage(config, units, device, { group, timer }));
   shareUntrained(module, stage);
-  const placement = owned.own(
-    buildPlacement(config, optimizer, stage.partitions, { device, offloadTile }),
-  );
+  const placement = owned.own(buildPlacement(config, optimizer, stage.partitions, device));
   const updater = owned.own(buildUpdater(optimizer, placement, stage, { stage: zeroStage, group }));
   adoptModel(stage, placement);
   return { units, stage, placement, updater };

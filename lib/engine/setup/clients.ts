@@ -23,8 +23,6 @@ export interface Clients {
   distributed?: Distributed | null;
   /** Times the collectives of training; benchmarks pass one. */
   commTimer?: CommTimer;
-  /** Most elements that an offloaded update takes at a time, below sub_group_size; benchmarks vary it. */
-  offloadTile?: number;
   /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
   monitors?: readonly Monitor[];
 }

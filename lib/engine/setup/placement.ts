@@ -14,38 +14,28 @@ import { tileSize } from '../../zero/tiles.js';
 import { gradientDType, weightDType } from './dtypes.js';
 import { offloadsWeights } from './stage.js';
 
-export interface PlacementOptions {
-  device: Device;
-  /** See Clients.offloadTile. */
-  offloadTile?: number;
-}
-
 /** Throws DS_CONFIG when super_offload is asked of an optimizer that cannot try an update out. */
 export function buildPlacement(
   config: ResolvedConfig,
   optimizer: Optimizer,
   partitions: readonly Partition[],
-  options: PlacementOptions,
+  device: Device,
 ): Placement {
   const { device: home, ratio } = config.zero_optimization.offload_optimizer;
-  if (home !== 'cpu') return new ResidentPlacement(options.device, optimizer);
-  const offload = buildOffload(config, optimizer, options);
+  if (home !== 'cpu') return new ResidentPlacement(device, optimizer);
+  const offload = buildOffload(config, optimizer, device);
   const resident = firstInForward(partitions, 1 - ratio);
   if (resident.size === 0) return offload;
-  return new SplitPlacement(new ResidentPlacement(options.device, optimizer), offload, resident);
+  return new SplitPlacement(new ResidentPlacement(device, optimizer), offload, resident);
 }
 
 /**
  * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers hold gradients and
  * weights in turn, so that gradients of another dtype wait for their verdict (config rule speculationHasOneDtype).
  */
-function buildOffload(
-  config: ResolvedConfig,
-  optimizer: Optimizer,
-  { device, offloadTile }: PlacementOptions,
-): Placement {
+function buildOffload(config: ResolvedConfig, optimizer: Optimizer, device: Device): Placement {
   const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
-  const tile = tileSize(subGroup, offloadTile);
+  const tile = tileSize(subGroup);
   if (offloadsWeights(config)) return new OffloadWeightsPlacement(device, optimizer, tile);
   const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
   const wanted = offload.super_offload ?? (able && device.kind !== 'cpu');
