@@ -13,6 +13,7 @@ import {
   trainTiny,
   weightBits,
 } from '../e2e/tiny-training.js';
+import { quiet } from '../support/quiet.js';
 
 let dir: string;
 let engines: Engine[];
@@ -78,6 +79,7 @@ test.each<[string, TinyOptions]>([
 
 test('the next save waits for the last one; memory is used again and freed at the end', async () => {
   const engine = await start(resident);
+  await quiet();
   const before = { buffers: cpu().memory.liveBuffers, tensors: liveTensors() };
   for (let step = 1; step <= 4; ++step) {
     await engine.saveCheckpoint(dir, { tag: `s${step}`, asynchronous: true, keepLast: 2 });

@@ -6,6 +6,7 @@ import { StagedUpload } from '../../lib/data/upload.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { liveTensors, matmul, noGrad, scope, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { quiet } from '../support/quiet.js';
 
 /** Work that keeps the compute stream busy while the host goes on. */
 function occupy(device: Device, rounds: number): void {
@@ -61,6 +62,7 @@ async function serves(device: Device): Promise<void> {
     device,
     shuffle: false,
   });
+  await quiet();
   const buffers = device.memory.liveBuffers;
   const batches = new RepeatingLoader(loader);
   for (let step = 0; step < 2 * loader.length; ++step) {

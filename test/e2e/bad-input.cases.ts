@@ -14,6 +14,7 @@ import {
 } from '../../lib/index.js';
 import { cpu, type Device, device as findDevice } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
+import { quiet } from '../support/quiet.js';
 import { tinyBatch, tinyConfig, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
 /** Runs `body` and expects a DsError with `code` whose text matches, with a hint when one is asked for. */
@@ -51,6 +52,7 @@ async function poisonedLoss(device: Device): Promise<void> {
 }
 
 async function outOfMemory(device: Device): Promise<void> {
+  await quiet();
   const before = device.memory;
   device.trim();
   device.setMemoryCap(device.memory.reserved + 8 * 2 ** 20);

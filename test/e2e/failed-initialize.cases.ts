@@ -17,6 +17,7 @@ import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
+import { quiet } from '../support/quiet.js';
 import type { FailedJob, FailedReport } from './failed-ranks-process.js';
 
 import { Fragile } from './fragile-model.js';
@@ -209,6 +210,7 @@ async function inFolder(body: (place: Place) => Promise<void>): Promise<void> {
 async function releases({ says, config, options, breaks }: Failure, device: Device): Promise<void> {
   const expected = await train(freshModel(), device);
   await inFolder(async (place) => {
+    await quiet();
     const before = held(device);
     const own = new Closing();
     const model = freshModel();
@@ -230,6 +232,7 @@ async function releases({ says, config, options, breaks }: Failure, device: Devi
 /** Of two monitors the second cannot be opened. */
 async function closesTheFirstMonitor(device: Device): Promise<void> {
   await inFolder(async ({ folder, blocked }) => {
+    await quiet();
     const before = held(device);
     const model = freshModel();
     const tensorboard = { enabled: true, output_path: folder, job_name: 'events' };
@@ -249,6 +252,7 @@ async function closesTheFirstMonitor(device: Device): Promise<void> {
 
 /** Memory runs out, each time a little later. */
 async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> {
+  await quiet();
   device.trim();
   const before = held(device);
   const { reserved } = device.memory;

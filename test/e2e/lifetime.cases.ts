@@ -1,12 +1,11 @@
 // Memory is flat over 10,000 steps, and a released tensor says so.
 import assert from 'node:assert/strict';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { liveTensors, scope } from '../../lib/tensor/index.js';
 import type { OffloadOptimizerConfig } from '../../types/config.js';
 import type { Case } from '../support/case.js';
+import { collectGarbage } from '../support/quiet.js';
 
 class Regression extends nn.Module {
   readonly hidden = new nn.Linear(4, 8);
@@ -16,12 +15,6 @@ class Regression extends nn.Module {
   override forward(x: Tensor, y: Tensor): Tensor {
     return this.loss.call(this.out.call(this.hidden.call(x).tanh()), y) as Tensor;
   }
-}
-
-/** Collects garbage, so that what is left is what is held. */
-function collectGarbage(): void {
-  setFlagsFromString('--expose-gc');
-  (runInNewContext('gc') as () => void)();
 }
 
 async function flatMemory(

@@ -3,6 +3,7 @@ import { type MeasuredStage, measureStage } from '../../bench/zero-memory.js';
 import { initDistributed } from '../../lib/comm/index.js';
 import { initialize, nn, scope, Tensor, zero } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
+import { quiet } from '../support/quiet.js';
 
 export interface PeakBytes {
   ranks: number;
@@ -49,6 +50,7 @@ async function measurePeak(device: Device, overlap: boolean): Promise<PeakBytes>
     Tensor.from(new Float32Array(WIDTH).fill(0.1), { shape: [1, WIDTH], dtype: 'bf16', device }),
   ).keep();
   const model = zero.Init(() => new Deep());
+  await quiet();
   const before = device.memory.inUse;
   device.resetPeaks();
   const { engine } = await initialize({
@@ -93,6 +95,7 @@ async function main(): Promise<void> {
   const { device } = job.world;
   const stages: MeasuredStage[] = [];
   for (const stage of [0, 1, 2, 3] as const) {
+    await quiet();
     stages.push(await measureStage(stage, nn.models.GPT2.config('tiny'), device));
   }
   const peaks: PeakBytes[] = [];

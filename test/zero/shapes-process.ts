@@ -4,6 +4,7 @@ import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
 import { liveTensors, seed } from '../../lib/tensor/index.js';
 import { weightBits } from '../e2e/tiny-training.js';
+import { quiet } from '../support/quiet.js';
 import { apiScenarios } from './api-scenarios.js';
 import { type Scenario, shapes, trained } from './shape-scenarios.js';
 
@@ -89,6 +90,7 @@ async function run(
     ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage ?? 0 },
     ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
   };
+  await quiet();
   const before = liveTensors();
   const engine = await build(scenario, setting.zero);
   try {
