@@ -4,6 +4,7 @@ import type { Optimizer, UpdateTensors } from '../optim/optimizer.js';
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
+import { DepartingGradients } from './departing-gradients.js';
 import { sliceFlat } from './flat.js';
 import type { GroupRange, Piece } from './layout.js';
 import type { Partition } from './partition.js';
@@ -49,6 +50,7 @@ export class OffloadPlacement implements OpenPlacement {
   private readonly d2h: Stream;
   protected readonly host: Stream;
   private readonly h2d: Stream;
+  private readonly departing: DepartingGradients;
   private readonly control: Tensor;
   private readonly computed: Event;
 
@@ -62,6 +64,7 @@ export class OffloadPlacement implements OpenPlacement {
     this.host = Stream.create(device);
     this.h2d = Stream.create(device);
     this.site = new HostSite(device, this.host);
+    this.departing = new DepartingGradients(device, this.d2h);
     this.control = pinned(device, [4], 'f32');
     this.computed = new Event(device);
   }
@@ -106,7 +109,7 @@ export class OffloadPlacement implements OpenPlacement {
       copyFlat(host.grad, range, grad, range, this.d2h);
       arrived.record(this.d2h);
     }
-    grad.buffer.releaseOn(this.d2h);
+    this.departing.add(grad.retain());
     partition.dropGrad();
   }
 
@@ -123,6 +126,7 @@ export class OffloadPlacement implements OpenPlacement {
   }
 
   takeControl(control: Tensor): Tensor {
+    this.departing.flush();
     this.host.wait(this.computed.record(this.device.compute));
     const four = { offset: 0, numel: 4 };
     copyFlat(this.control, four, control, four, this.host);
@@ -205,6 +209,7 @@ export class OffloadPlacement implements OpenPlacement {
       uploaded.dispose();
     }
     this.parts.clear();
+    this.departing.dispose();
     this.control.release();
     this.site.dispose();
     this.computed.dispose();

@@ -13,6 +13,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import { ClipWindow } from './clip-window.js';
+import { DepartingGradients } from './departing-gradients.js';
 import { sliceFlat } from './flat.js';
 import type { Piece, Range } from './layout.js';
 import type { Partition } from './partition.js';
@@ -80,6 +81,7 @@ export class SpeculativeOffload implements Placement {
   private readonly host: Stream;
   private readonly h2d: Stream;
   private readonly kernels: UpdateKernels;
+  private readonly departing: DepartingGradients;
   private readonly window = new ClipWindow();
   /** [4] f32 each, written in the order of the host stream: control of decided gradients, and of the coming ones. */
   private readonly decided: Tensor;
@@ -105,6 +107,7 @@ export class SpeculativeOffload implements Placement {
     this.host = Stream.create(device);
     this.h2d = Stream.create(device);
     this.kernels = hostKernels(this.host);
+    this.departing = new DepartingGradients(device, this.d2h);
     this.decided = pinned(device, [4], 'f32');
     this.assumed = pinned(device, [4], 'f32');
     this.fetched = pinned(device, [4], 'f32');
@@ -155,7 +158,7 @@ export class SpeculativeOffload implements Placement {
       copyFlat(host.landing, range, grad, range, this.d2h);
       arrived.record(this.d2h);
     }
-    grad.buffer.releaseOn(this.d2h);
+    this.departing.add(grad.retain());
     partition.dropGrad();
     // A weight that wants no gradient is used until backward has ended.
     const { parameters } = partition.unit;
@@ -168,6 +171,7 @@ export class SpeculativeOffload implements Placement {
   update(control: Tensor, plan: UpdatePlan, published: Published): void {
     const { tried } = this;
     this.tried = null;
+    this.departing.flush();
     this.computed.record(this.device.compute);
     for (const partition of tried?.parts ?? []) this.upload(partition);
     const verdict = this.awaitVerdict(control);
@@ -348,6 +352,7 @@ export class SpeculativeOffload implements Placement {
       host.uploaded.dispose();
     }
     this.parts.clear();
+    this.departing.dispose();
     for (const control of [this.decided, this.assumed, this.fetched]) control.release();
     for (const event of [this.computed, this.landed, this.earlyDone]) event.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
