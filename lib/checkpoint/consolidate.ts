@@ -7,6 +7,7 @@ import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { syncPath } from '../runtime/file.js';
+import { type OptionNames, requireOptions } from '../runtime/options.js';
 import { numel } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import { abandon, begin, draftFolder, orDsError, publish } from './commit.js';
@@ -31,6 +32,13 @@ export interface ConsolidateOptions {
   format?: ExportFormat;
 }
 
+const OPTIONS: OptionNames<ConsolidateOptions> = {
+  tag: true,
+  dtype: true,
+  maxShardBytes: true,
+  format: true,
+};
+
 export interface Consolidated {
   path: string;
   format: ExportFormat;
@@ -54,14 +62,15 @@ interface Layout {
 /**
  * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is complete. Host
  * memory beyond buffers: twice the largest tensor. Throws DS_CHECKPOINT (no such tag, damage, a model that has not
- * said how transformers knows it), DS_ARGUMENT when `out` has something in it, DS_NONFINITE, DS_IO. Source: DeepSpeed's
- * zero_to_fp32.
+ * said how transformers knows it), DS_ARGUMENT (an unknown option, an `out` with something in it), DS_NONFINITE, DS_IO.
+ * Source: DeepSpeed's zero_to_fp32.
  */
 export async function consolidate(
   dir: string,
   out: string,
   options: ConsolidateOptions = {},
 ): Promise<Consolidated> {
+  requireOptions('consolidate', options, OPTIONS);
   const { dtype = 'fp32', maxShardBytes = 5e9 } = options;
   await requireFree(out);
   const checkpoint = await Checkpoint.open(dir, options.tag);

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
+import { type OptionNames, requireOptions } from '../runtime/options.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
 import { localDevice } from './local-device.js';
 import { ProcessGroup } from './process-group.js';
@@ -25,6 +26,11 @@ export interface InitOptions {
   /** Default "auto": see localDevice(). */
   device?: string | Device;
 }
+
+const OPTIONS: OptionNames<InitOptions> = {
+  ...{ rank: true, worldSize: true, localRank: true, masterAddr: true, masterPort: true },
+  ...{ timeout: true, secret: true, serveStore: true, device: true },
+};
 
 /** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
 export class Distributed {
@@ -103,9 +109,11 @@ export function logSummary(): void {
 /**
  * Joins the job that the launcher (or the options) describes and resolves once every rank is there, as
  * deepspeed.init_distributed. A job of one rank opens no connection. Called again, it returns the same.
- * Rejects with DS_ARGUMENT, DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another secret, a missing rank).
+ * Rejects with DS_ARGUMENT (an unknown option among them), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another
+ * secret, a missing rank).
  */
 export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
+  requireOptions('initDistributed', options, OPTIONS);
   if (current) return current;
   const settings = resolve(options);
   const { rank, worldSize, localRank, device, timeout } = settings;

@@ -32,6 +32,17 @@ test.each([
   });
 });
 
+test('an option that nobody reads is refused, also in a job that was joined before', async () => {
+  const wrong = () => initDistributed({ world_size: 1 } as object);
+  const refusal = {
+    code: 'DS_ARGUMENT',
+    message: expect.stringMatching(/^initDistributed: .*"world_size".*Did you mean "worldSize"/),
+  };
+  await expect(wrong()).rejects.toMatchObject(refusal);
+  await initDistributed({ device: 'cpu' });
+  await expect(wrong()).rejects.toMatchObject(refusal);
+});
+
 test('a rank with another secret is refused, and the others say who is missing', async () => {
   const job = [{ timeout: 0.02 }, { secret: 'another', timeout: 0.02 }];
   const [first, second] = reportsOf<{ message: string }>(
