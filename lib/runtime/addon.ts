@@ -55,8 +55,11 @@ export function jobEnvironment(): JobEnvironment {
   return rankFromEnvironment(process.env);
 }
 
-/** NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it stays off. */
-process.env.NCCL_NVLS_ENABLE = '0';
+/**
+ * NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it is off unless the
+ * environment says otherwise.
+ */
+process.env.NCCL_NVLS_ENABLE ??= '0';
 
 const threads = threadCount();
 prepareBlas(threads);
