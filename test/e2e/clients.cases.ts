@@ -177,6 +177,13 @@ async function wrongGroups(device: Device): Promise<void> {
   const reject = (clients: (model: nn.models.GPT2) => Clients, message: RegExp): Promise<void> =>
     assert.rejects(run(device, clients), message);
   await reject(() => ({ modelParameters: [] }), /at least one parameter/);
+  const adam: Clients['optimizer'] = (params) => new optim.AdamW(params, { lr: 1 });
+  for (const optimizer of [undefined, adam]) {
+    await reject((model) => {
+      for (const parameter of model.parameters()) parameter.requireGrad(false);
+      return { optimizer, modelParameters: undefined };
+    }, /initialize: .*wants a gradient, got one whose \d+ parameters are all frozen/);
+  }
   await reject(() => ({ modelParameters: tinyModel().parameters() }), /parameters of the model/);
   await reject(
     (model) => ({

@@ -27,7 +27,10 @@ export interface Clients {
   monitors?: readonly Monitor[];
 }
 
-/** The caller's optimizer, or that of the configuration. Throws DS_CONFIG where nobody names one, DS_ARGUMENT for wrong groups. */
+/**
+ * The caller's optimizer, or that of the configuration. Throws DS_CONFIG where nobody names one, DS_ARGUMENT for wrong
+ * groups and where nothing is to be trained.
+ */
 export function findOptimizer(
   module: Module,
   { optimizer: section }: ResolvedConfig,
@@ -35,6 +38,7 @@ export function findOptimizer(
 ): Optimizer {
   if (optimizer && typeof optimizer !== 'function') return optimizer;
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  if (!modelParameters && trainable.length === 0) throw untrainable(module);
   const params = modelParameters ?? trainable;
   return optimizer ? optimizer(params) : buildOptimizer(section, params, module.namedParameters());
 }
@@ -60,4 +64,15 @@ export function findSchedules(
 
 function isList<T>(value: T | readonly T[]): value is readonly T[] {
   return Array.isArray(value);
+}
+
+function untrainable(module: Module): DsError {
+  const count = module.parameters().length;
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initialize',
+    expected: 'a model with a parameter that wants a gradient',
+    got: count === 0 ? 'one without parameters' : `one whose ${count} parameters are all frozen`,
+    hint: count === 0 ? '' : 'Call requireGrad(true) on those to train.',
+  });
 }
