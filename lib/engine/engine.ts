@@ -9,7 +9,7 @@ import { backward, held, Scope, surrenderResult, Tensor, within } from '../tenso
 import { Checkpointer, type SaveOptions } from './checkpoint/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './checkpoint/restore.js';
 import type { Stateful } from './checkpoint/stateful.js';
-import { requireLoss } from './engine-errors.js';
+import { misuse, requireLoss } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
 import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
@@ -37,6 +37,7 @@ export class Engine {
   /** What forward() has returned in this step. */
   private readonly results = new Scope();
   private stepped = false;
+  private destroyed = false;
 
   /** @internal Takes over the parts. Use initialize(). */
   constructor(readonly parts: EngineParts) {
@@ -57,8 +58,9 @@ export class Engine {
     parts.owned.defer(() => parts.placement.synchronize());
   }
 
-  /** Runs the model. Throws what the model throws. */
+  /** Runs the model. Throws what the model throws, DS_AUTOGRAD after destroy(). */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
+    this.requireOpen('engine.forward');
     const { module, results } = this;
     const { hooks, watch } = this.parts;
     if (this.stepped || !module.training) results.release();
@@ -81,6 +83,7 @@ export class Engine {
    * when the previous step's loss was not finite and no smaller loss scale can help.
    */
   backward(loss: Tensor): void {
+    this.requireOpen('engine.backward');
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
     const { lossScale } = this;
@@ -96,6 +99,7 @@ export class Engine {
 
   /** Applies the update at the accumulation boundary; before it, does nothing. */
   step(): void {
+    this.requireOpen('engine.step');
     const { gradients, planner, updater, control, stage, verdicts, watch } = this.parts;
     if (!gradients.complete()) return;
     const plan = planner.plan(gradients.gradientScale);
@@ -285,7 +289,12 @@ export class Engine {
 
   /** Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several ranks: nothing). */
   destroy(): void {
+    this.destroyed = true;
     this.parts.owned.release();
+  }
+
+  private requireOpen(op: string): void {
+    if (this.destroyed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
 }
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { makeFolder } from '../../lib/checkpoint/make-folder.js';
-import { type Engine, initialize, nn, type SaveOptions } from '../../lib/index.js';
+import { type Engine, initialize, nn, type SaveOptions, Tensor } from '../../lib/index.js';
 
 let dir: string;
 let engine: Engine;
@@ -79,12 +79,19 @@ test('a folder that cannot be made is an error, also where Node would try for ev
   }
 });
 
-test('an engine that was destroyed neither saves nor loads', async () => {
+test('an engine that was destroyed neither trains nor saves nor loads', async () => {
   await engine.saveCheckpoint(dir);
+  const input = Tensor.from([[1, 2]]).keep();
+  const loss = engine.forward<Tensor>(input).mean();
   engine.destroy();
   const late = expect.objectContaining({
     message: expect.stringMatching(/before engine\.destroy/),
   });
+  expect(() => engine.forward(input)).toThrow(late);
+  expect(() => engine.backward(loss)).toThrow(late);
+  expect(() => engine.step()).toThrow(late);
+  input.dispose();
+  loss.dispose();
   await expect(engine.saveCheckpoint(dir)).rejects.toEqual(late);
   await expect(engine.loadCheckpoint(dir)).rejects.toEqual(late);
   await expect(engine.save16bitModel(dir)).rejects.toEqual(late);
