@@ -52,6 +52,7 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
 
 void Job::meet_at_the_end() noexcept {
   if (failure_->raised()) return;  // not even the store may answer any more
+  watchdog_->finish();
   try {
     const Clock::time_point deadline = Clock::now() + member_.timeout;
     if (client_.add("job/leaving", 1) == member_.size) client_.set("job/end", "1");

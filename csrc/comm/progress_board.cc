@@ -1,7 +1,7 @@
 // The rules of the board: same sequence number, same signature; nobody waits for a rank that left.
 #include "progress_board.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "../core/error.h"
 
@@ -11,6 +11,11 @@ namespace {
 constexpr const char* kHint =
     "Every rank must issue the same collectives in the same order. Look at the named rank's own "
     "output first.";
+
+constexpr const char* kUnevenHint =
+    "Give every rank the same number of batches (drop the last ones), or call destroy() after all "
+    "ranks are done. Where that rank failed first, its own output says why.";
+constexpr const char* kEndedHint = "Look at that rank's own output: it ended first.";
 
 std::string signature_of(const std::string& text) { return text.substr(0, text.find(" | ")); }
 
@@ -65,12 +70,17 @@ std::string ProgressBoard::missing_of(const State& state, uint64_t sequence,
     const auto issued = state.issued.find(rank);
     const uint64_t count = issued == state.issued.end() ? 0 : issued->second;
     if (count > sequence || (departed_only && !departed_.count(rank))) continue;
-    out += ds::text(out.empty() ? "" : "; ", "rank ", rank, " did not arrive (");
+    out += ds::text(out.empty() ? "" : "; ", "rank ", rank);
+    const std::string last =
+        count == 0 ? "" : ds::text("collective ", count - 1, ", ", described(state.last.at(rank)));
     const auto gone = departed_.find(rank);
-    if (gone != departed_.end()) out += gone->second + "; ";
-    out += count == 0 ? "it has issued nothing here)"
-                      : ds::text("its last was collective ", count - 1, ", ",
-                                 described(state.last.at(rank)), ")");
+    if (gone != departed_.end() && gone->second.finished) {
+      out += " " + gone->second.how + (count == 0 ? " and issued nothing here" : " after " + last);
+      continue;
+    }
+    out += " did not arrive (";
+    if (gone != departed_.end()) out += gone->second.how + "; ";
+    out += count == 0 ? "it has issued nothing here)" : ds::text("its last was ", last, ")");
   }
   return out;
 }
@@ -102,25 +112,35 @@ void ProgressBoard::failed(int rank, const std::string& channel, uint64_t sequen
           "Check the network and the output of the other ranks."});
 }
 
-void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
-  departed_.try_emplace(rank, reason);
+void ProgressBoard::depart(int rank, Departure departure) {
+  departed_.try_emplace(rank, std::move(departure));
   for (const auto& [name, state] : channels_) check_departed(name, state);
+}
+
+void ProgressBoard::finished(int rank) {
+  depart(rank, {"has left the job (job.destroy())", true});
+}
+
+void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
+  depart(rank, {reason, false});
   if (clean || verdict_) return;
   decide({"process group", "every rank to stay until the end",
-          ds::text("rank ", rank, ": ", reason),
-          "Look at that rank's own output: it ended first."});
+          ds::text("rank ", rank, ": ", reason), kEndedHint});
 }
 
 void ProgressBoard::check_departed(const std::string& name, const State& state) {
   for (const auto& [sequence, entry] : state.open) {
-    const bool waits = std::any_of(state.ranks.begin(), state.ranks.end(), [&](int rank) {
+    const Departure* missing = nullptr;  // one that was not expected to go, where there is one
+    for (int rank : state.ranks) {
       const auto issued = state.issued.find(rank);
+      const auto gone = departed_.find(rank);
       const bool arrived = issued != state.issued.end() && issued->second > sequence;
-      return !arrived && departed_.count(rank);
-    });
-    if (!waits) continue;
+      if (arrived || gone == departed_.end()) continue;
+      if (!missing || missing->finished) missing = &gone->second;
+    }
+    if (!missing) continue;
     decide({place_of(name, sequence, entry.text), ds::text("all ", state.ranks.size(), " ranks"),
-            missing_of(state, sequence, true), "Look at that rank's own output: it ended first."});
+            missing_of(state, sequence, true), missing->finished ? kUnevenHint : kEndedHint});
     return;
   }
 }

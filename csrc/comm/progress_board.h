@@ -38,6 +38,9 @@ class ProgressBoard {
   void stalled(int rank, const std::string& channel, uint64_t sequence, double seconds);
   /// `rank` could not carry it out.
   void failed(int rank, const std::string& channel, uint64_t sequence, const std::string& reason);
+  /// `rank` issues no more collectives, though it is still there: fails only ranks that wait for
+  /// one of it.
+  void finished(int rank);
   /// `rank` has ended; `clean` when it said so. A clean end fails only ranks that still wait for
   /// it.
   void left(int rank, bool clean, const std::string& reason);
@@ -57,15 +60,21 @@ class ProgressBoard {
     std::map<uint64_t, Entry> open;             // not issued by all yet
   };
 
+  struct Departure {
+    std::string how;
+    bool finished;  // it said beforehand that it was done
+  };
+
   State* state_of(const std::string& channel);
   void check_departed(const std::string& name, const State& state);
+  void depart(int rank, Departure departure);
   /// Who has not issued the number: of all, or of those that left, since others may just be on
   /// their way.
   std::string missing_of(const State& state, uint64_t sequence, bool departed_only) const;
   void decide(Verdict verdict);
 
   std::map<std::string, State> channels_;
-  std::map<int, std::string> departed_;  // rank to how
+  std::map<int, Departure> departed_;  // by rank
   std::optional<Verdict> verdict_;
 };
 

@@ -276,6 +276,10 @@ void StoreServer::answer_report(Client& client, Reader& request) {
   client.rank = request.get<int32_t>();
   while (!request.empty()) {
     const auto note = request.get<Note>();
+    if (note == Note::finished) {
+      board_.finished(client.rank);
+      continue;
+    }
     if (note == Note::leaving) {
       board_.left(client.rank, true, "it has left the job");
       client.rank = -1;

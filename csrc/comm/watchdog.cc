@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "store_server.h"
 
@@ -88,14 +89,21 @@ void Watchdog::watch(uint32_t channel, uint64_t sequence, std::string text,
   if (sleeping) wake();
 }
 
+void Watchdog::finish() {
+  {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+  wake();
+}
+
 void Watchdog::run() {
   bool ending = false;
   while (!ending) {
-    write_report();
+    ending = write_report();
     examine();
     {
       std::lock_guard lock(mutex_);
-      ending = ending_;
       idle_ = pending_.empty() && fresh_.empty();
     }
     const Clock::time_point now = Clock::now();
@@ -118,12 +126,16 @@ void Watchdog::run() {
   }
 }
 
-/// Adds what is new to the report. A text or channel is spelled out once.
-void Watchdog::write_report() {
+/// Adds what is new to the report. A text or channel is spelled out once. Returns whether it is the
+/// last: all that was started before is in it, or the board would miss what this rank took part in.
+bool Watchdog::write_report() {
+  bool finished, ending;
   std::vector<Watched> fresh;
   std::vector<Channel> channels;
   {
     std::lock_guard lock(mutex_);
+    finished = std::exchange(finished_, false);
+    ending = ending_;
     fresh.swap(fresh_);
     channels.assign(channels_.begin() + static_cast<ptrdiff_t>(defined_), channels_.end());
   }
@@ -141,6 +153,11 @@ void Watchdog::write_report() {
     pending_.push_back(std::move(work));
     anything_ = true;
   }
+  if (finished) {
+    report_.put(Note::finished);
+    anything_ = true;
+  }
+  return ending;
 }
 
 /// Forgets what has finished, complains of what has failed or takes too long.

@@ -48,6 +48,8 @@ class Watchdog {
   uint32_t define(Channel channel);
   void watch(uint32_t channel, uint64_t sequence, std::string text,
              std::shared_ptr<Completion> completion);
+  /// This rank starts no more collectives: ranks that wait for one of it fail at once.
+  void finish();
   /// The engine is aborted when the job fails.
   void guard(std::weak_ptr<Engine> engine);
 
@@ -63,7 +65,7 @@ class Watchdog {
   };
 
   void run();
-  void write_report();
+  bool write_report();
   void examine();
   void complain(Watched& work, Note note, Clock::time_point now);
   void listen(Milliseconds patience);
@@ -81,7 +83,7 @@ class Watchdog {
   std::vector<Channel> channels_;
   std::vector<Watched> fresh_;
   std::vector<std::weak_ptr<Engine>> engines_;
-  bool idle_ = false, ending_ = false;
+  bool idle_ = false, finished_ = false, ending_ = false;
 
   // The thread's own.
   std::deque<Watched> pending_;

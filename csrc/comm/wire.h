@@ -27,6 +27,7 @@ enum class Note : uint8_t {
   started,   // channel id, sequence, text id
   stalled,   // channel id, sequence, the limit in milliseconds
   failed,    // channel id, sequence, reason
+  finished,  // nothing; no collective of the rank follows
   leaving    // nothing; the last note
 };
 

@@ -1,8 +1,10 @@
 // A rank that issues another collective, stalls, raises or dies: every other rank ends with one clear error.
+import assert from 'node:assert/strict';
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
+import type { EvenEnd, EvenEndJob, EvenEndReport } from './even-end-process.js';
 import type { Fault, FaultJob, FaultReport } from './fault-process.js';
-import { type RankResult, runRanks } from './ranks.js';
+import { type RankResult, reportsOf, runRanks } from './ranks.js';
 
 interface Expectation {
   fault: Fault;
@@ -14,11 +16,22 @@ interface Expectation {
   says: readonly RegExp[];
   /** Whether the culprit itself reports as well. */
   all?: boolean;
+  /** Whether the culprit ends without an error of its own. */
+  endsWell?: boolean;
   /** Ranks that cannot end by themselves are killed once the others have reported. */
   reap?: boolean;
 }
 
 const CALL = /allReduce sum f32 x 100 \(gradients of unit h\.3\)/;
+
+const LEFT = (rank: number) => [
+  CALL,
+  /collective 2 of world/,
+  new RegExp(
+    `rank ${rank} has left the job \\(job\\.destroy\\(\\)\\) after collective 1, .*warm-up 1`,
+  ),
+  /same number of batches/,
+];
 
 const expectations: readonly Expectation[] = [
   {
@@ -73,6 +86,9 @@ const expectations: readonly Expectation[] = [
   },
   { fault: 'killed-opening', ranks: 2, culprit: 1, says: [/rank 1/, /ended/] },
   { fault: 'throws', ranks: 3, culprit: 1, says: [/rank 1/, /it has left the job|ended/] },
+  { fault: 'leaves', ranks: 3, culprit: 1, timeout: 10, endsWell: true, says: LEFT(1) },
+  { fault: 'leaves', ranks: 3, culprit: 0, timeout: 10, endsWell: true, says: LEFT(0) },
+  { fault: 'leaves-ahead', ranks: 2, culprit: 1, timeout: 10, endsWell: true, says: LEFT(1) },
 ];
 
 const random = (limit: number) => Math.floor(Math.random() * limit);
@@ -95,7 +111,13 @@ async function provoke(device: Device, expected: Expectation): Promise<void> {
   });
   for (const result of results) {
     if (result.rank !== culprit || expected.all) examine(result, expected);
+    else if (expected.endsWell) requireNoError(result);
   }
+}
+
+function requireNoError({ rank, code, signal, report, stderr }: RankResult): void {
+  if (code === 0 && (report as FaultReport).code === '') return;
+  throw new Error(`rank ${rank}: ${code ?? signal} ${JSON.stringify(report)} ${stderr}`);
 }
 
 function examine(result: RankResult, { fault, says }: Expectation): void {
@@ -121,17 +143,30 @@ const faults: readonly Case[] = expectations.map((expected) => ({
   },
 }));
 
+/** By how it ends: what the ranks' tensors, at first their rank, must be then. */
+const ends: Record<EvenEnd, readonly number[]> = { unread: [2, 2, 2], 'sub-group': [1, 1, 2] };
+
+const evenEnds: readonly Case[] = (Object.keys(ends) as EvenEnd[]).map((end) => ({
+  name: `without a fault, ranks that end far apart: ${end}`,
+  run: async (device) => {
+    const job: EvenEndJob = { kind: device.kind, end };
+    const reports = reportsOf<EvenEndReport>(await runRanks('even-end-process', 3, { job }));
+    const expected = ends[end].map((value) => ({ message: '', value }));
+    assert.equal(JSON.stringify(reports), JSON.stringify(expected));
+  },
+  skip: (device) => (device.kind === 'cpu' || probeGpus().deviceCount > 2 ? null : 'needs 3 GPUs'),
+}));
+
 export const cases: readonly Case[] = [
   {
     name: 'without a fault',
     run: async (device) => {
       const job: FaultJob = { kind: device.kind, fault: 'none', culprit: 0, timeout: 0.5 };
-      for (const { code, report, stderr } of await runRanks('fault-process', 2, { job })) {
-        if (code !== 0 || (report as FaultReport).code) throw new Error(`${code} ${stderr}`);
-      }
+      for (const result of await runRanks('fault-process', 2, { job })) requireNoError(result);
     },
     skip: (device) =>
       device.kind === 'cpu' || probeGpus().deviceCount > 1 ? null : 'needs 2 GPUs',
   },
+  ...evenEnds,
   ...faults,
 ];

@@ -123,6 +123,25 @@ void rank_that_leaves() {
   }
 }
 
+/// A rank that has had enough, while the others are inside the next collective or come to it later:
+/// all of them end long before the timeout, as does its own wait for them.
+void rank_that_has_finished() {
+  for (int trial = 0; trial < 4; ++trial) {
+    const Store store = open_store();
+    on_ranks(store, 3, kLong, [trial](Rank& self, int rank) {
+      self.all_reduce(floats(1000), "the last for all");
+      if (rank != 1) {
+        std::this_thread::sleep_for(Milliseconds(20 * rank * trial));
+        const std::string message = failure_of([&] { self.all_reduce(floats(100'000)); });
+        require(says(message, "rank 1 has left the job (job.destroy()) after collective 0"), message);
+        require(says(message, "the last for all"), message);
+      }
+      self.job().meet_at_the_end();
+      require(self.job().failure()->raised(), "an end by the failure");
+    });
+  }
+}
+
 /// The store ends while ranks wait for one another.
 void store_that_closes() {
   Store store = open_store();
@@ -218,6 +237,7 @@ constexpr Scenario kScenarios[] = {
     {"a rank that issues another collective", another_collective},
     {"a rank that does not come", missing_rank},
     {"a rank that leaves in the midst of traffic", rank_that_leaves},
+    {"a rank that has finished while others go on", rank_that_has_finished},
     {"a store that closes", store_that_closes},
     {"one client of the store on several threads", shared_client},
     {"strangers at the store", strangers},

@@ -1,0 +1,63 @@
+// One rank of a job whose ranks end far apart, though none of them waits for another in vain.
+import { type Distributed, initDistributed } from '../../lib/comm/index.js';
+import { cpu, DsError, device as findDevice, Tensor } from '../../lib/index.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
+
+/** What the last rank leaves behind when it ends before the others. */
+export type EvenEnd = 'unread' | 'sub-group';
+
+/** The one argument, as JSON. */
+export interface EvenEndJob {
+  kind: DeviceKind;
+  end: EvenEnd;
+}
+
+export interface EvenEndReport {
+  /** Of the error; empty where there was none. */
+  message: string;
+  /** What the rank's tensor is at the end. */
+  value: number;
+}
+
+const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** The last rank has done its part, where the device lets it, long before the others take theirs. */
+async function unread({ world, rank }: Distributed, tensor: Tensor): Promise<void> {
+  const last = world.size - 1;
+  if (rank < last) await sleep(400 * (rank + 1));
+  world.broadcast(tensor, last, { label: 'the last values' });
+  if (rank < last) tensor.toArray();
+}
+
+/** All but the last rank go on without it. */
+async function subGroup(job: Distributed, tensor: Tensor): Promise<void> {
+  const group = await job.newGroup(job.world.ranks.slice(0, -1));
+  for (let i = 0; group && i < 20; ++i) {
+    group.allReduce(tensor, { op: 'max', label: 'without the last' }).synchronize();
+    await sleep(20);
+  }
+}
+
+async function main({ kind, end }: EvenEndJob): Promise<void> {
+  const on = kind === 'cpu' ? cpu() : findDevice(`cuda:${process.env.LOCAL_RANK}`);
+  const job = await initDistributed({ device: on, timeout: 10 });
+  const tensor = Tensor.from([job.rank], { device: on });
+  job.world.barrier().synchronize();
+  let message = '';
+  let value = -1;
+  try {
+    await (end === 'unread' ? unread(job, tensor) : subGroup(job, tensor));
+    await job.destroy();
+    value = Number(tensor.toArray()[0]);
+  } catch (error) {
+    if (!(error instanceof DsError)) throw error;
+    message = error.message;
+  }
+  process.stdout.write(`${JSON.stringify({ message, value })}\n`);
+  tensor.dispose();
+}
+
+main(JSON.parse(process.argv[2] ?? '{}') as EvenEndJob).catch((error) => {
+  console.error(error);
+  process.exit(7);
+});
