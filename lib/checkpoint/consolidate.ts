@@ -14,8 +14,8 @@ import { abandon, begin, draftFolder, orDsError, publish } from './commit.js';
 import { converted } from './convert.js';
 import type { TensorRecord } from './manifest.js';
 import { Checkpoint, type Section } from './open.js';
-import { CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE } from './pretrained-folder.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
+import { CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
 
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
 /** "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of our module. */

@@ -37,7 +37,7 @@ function requireFinite(name: string, values: Tensor): void {
     op: name,
     expected: 'finite values in fp16',
     got: 'some that are not',
-    hint: 'Export bf16 or fp32 instead.',
+    hint: 'Use bf16 or fp32 instead.',
   });
 }
 

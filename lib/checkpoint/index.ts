@@ -20,4 +20,5 @@ export {
 } from './save.js';
 export type { Shard, TensorInfo } from './shard.js';
 export { writeTogether } from './shared-file.js';
+export { WeightFiles } from './weight-files.js';
 export { type CheckpointWorld, inUnison, soloWorld } from './world.js';

@@ -3,6 +3,7 @@ export { CausalSelfAttention, KeyValueCache } from './attention.js';
 export type { Initializer } from './initializers.js';
 export * as init from './initializers.js';
 export * from './layers.js';
+export { type LoadedWeights, type LoadWeightsOptions, loadWeights } from './load-weights.js';
 export * from './losses.js';
 export * as models from './models/index.js';
 export { type ForwardHook, type ForwardPreHook, Module, type NamedModule } from './module.js';

@@ -1,0 +1,205 @@
+// loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the values of a module.
+import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import { isFloating } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { type OptionNames, requireOptions } from '../runtime/options.js';
+import { describe } from '../runtime/view.js';
+import { noGrad, scope, type Tensor } from '../tensor/index.js';
+import type { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+export interface LoadWeightsOptions {
+  /** Whether missing and unexpected names are refused. Default true. */
+  strict?: boolean;
+  /**
+   * Whose layout the files have; it matters to a module whose describe() names transposed parameters. Default: "hf"
+   * where a config.json of the model_type that describe() gives lies beside them, else "native".
+   */
+  format?: ExportFormat;
+}
+
+/** What the files and the module do not share; with `strict`, nothing. */
+export interface LoadedWeights {
+  /** Names of the module that the files have not got: their tensors keep their values. */
+  missing: string[];
+  /** Names of the files that the module has not got. */
+  unexpected: string[];
+}
+
+/** A parameter or buffer of the module, and the names under which the files have its values. */
+interface Destination {
+  target: Tensor;
+  sources: string[];
+  transposed: boolean;
+}
+
+interface Matched extends LoadedWeights {
+  found: Destination[];
+  /** What has another shape or kind of numbers, in words. */
+  mismatched: string[];
+}
+
+const OPTIONS: OptionNames<LoadWeightsOptions> = { strict: true, format: true };
+/** Names of one kind in an error. */
+const SHOWN = 40;
+
+/**
+ * Fills the parameters and buffers of `module` by name from a safetensors file, or a folder with one called
+ * model.safetensors or with several and their index: what engine.save16bitModel() and `ds consolidate` write, or
+ * another program under the same names. Before initialize(), on every rank: an engine keeps master weights of its own.
+ * Floating values are converted to the dtype of their target, and stay on its device; a parameter that nobody has used
+ * yet becomes f32 on the CPU, and initialize() starts from its values. Other numbers must have the target's dtype. A
+ * tied parameter may be there under one of its names or under several with equal values. Host memory beyond the
+ * module's: twice the largest tensor. Throws DS_CHECKPOINT that lists the names that are missing, unexpected or do not
+ * fit (40 of a kind), before anything is changed; without `strict` only those that do not fit, and resolves with the others.
+ * Throws DS_CHECKPOINT too for damaged files and tied names with different values, DS_NONFINITE for what f16 cannot
+ * hold, DS_ARGUMENT for a module that an engine trains. Source: PyTorch's load_state_dict and safetensors' load_model.
+ */
+export async function loadWeights(
+  module: Module,
+  path: string,
+  options: LoadWeightsOptions = {},
+): Promise<LoadedWeights> {
+  requireOptions('loadWeights', options, OPTIONS);
+  requireFree(module.namedParameters());
+  const files = await WeightFiles.open(path);
+  const transposed = await transposedNames(module, files, options.format);
+  const matched = match(module, files, transposed);
+  requireFit(path, matched, options.strict ?? true);
+  for (const { sources } of matched.found) await requireEqual(files, sources);
+  for (const destination of matched.found) await fill(destination, files);
+  const { missing, unexpected } = matched;
+  return { missing, unexpected };
+}
+
+/** Parameters that the files have as the transpose of ours. */
+async function transposedNames(
+  module: Module,
+  files: WeightFiles,
+  format: ExportFormat | undefined,
+): Promise<ReadonlySet<string>> {
+  const description = module.describe();
+  if (format !== undefined && format !== 'hf' && format !== 'native') {
+    throw misused('format', '"hf" or "native"', JSON.stringify(format));
+  }
+  if (format === 'hf' && !description) {
+    throw misused('format', '"native" for a module without describe()', '"hf"');
+  }
+  if (!description || format === 'native') return new Set();
+  const isTheirs = async (): Promise<boolean> => {
+    const config = await files.config();
+    return config !== null && config.model_type === description.config.model_type;
+  };
+  return new Set(format === 'hf' || (await isTheirs()) ? description.transposed : []);
+}
+
+function match(module: Module, files: WeightFiles, transposed: ReadonlySet<string>): Matched {
+  const own = new Map<string, Destination>();
+  for (const [name, target] of Object.entries(module.stateDict())) {
+    own.set(name, { target, sources: [], transposed: transposed.has(name) });
+  }
+  const tied = module.tiedNames();
+  const unexpected: string[] = [];
+  const mismatched: string[] = [];
+  for (const [name, entry] of files.tensors) {
+    const destination = own.get(tied.get(name) ?? name);
+    if (!destination) {
+      unexpected.push(name);
+      continue;
+    }
+    destination.sources.push(name);
+    const { target } = destination;
+    const shape = destination.transposed ? [...target.shape].reverse() : target.shape;
+    const isSameKind = isFloating(target.dtype)
+      ? isFloating(entry.dtype)
+      : entry.dtype === target.dtype;
+    if (isSameKind && entry.shape.join() === shape.join()) continue;
+    const wanted = describe({ dtype: target.dtype, shape });
+    mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
+  }
+  const missing = [...own].flatMap(([name, { sources }]) => (sources.length === 0 ? [name] : []));
+  const found = [...own.values()].filter(({ sources }) => sources.length > 0);
+  return { found, missing, unexpected, mismatched };
+}
+
+function requireFit(path: string, { missing, unexpected, mismatched }: Matched, strict: boolean) {
+  const problems: string[] = [];
+  if (strict && missing.length > 0) problems.push(`without ${list(missing)}`);
+  if (strict && unexpected.length > 0) problems.push(`with unexpected ${list(unexpected)}`);
+  if (mismatched.length > 0) problems.push(`with other shapes or types: ${list(mismatched)}`);
+  if (problems.length === 0) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: `loadWeights ${path}`,
+    expected: 'the tensors of the module',
+    got: `files ${problems.join('; ')}`,
+    hint:
+      mismatched.length > 0
+        ? 'Were they saved from another model?'
+        : 'Were they saved from another model? { strict: false } loads what fits by name.',
+  });
+}
+
+/** Tied parameters have one value, whatever they are called. */
+async function requireEqual(files: WeightFiles, [first, ...others]: string[]): Promise<void> {
+  if (first === undefined || others.length === 0) return;
+  const expected = await bitsOf(files, first);
+  for (const name of others) {
+    if (expected.equals(await bitsOf(files, name))) continue;
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: `loadWeights ${files.path}: ${name}`,
+      expected: `the values of ${first}, to which the module ties it`,
+      got: 'others',
+    });
+  }
+}
+
+async function bitsOf(files: WeightFiles, name: string): Promise<Buffer> {
+  const values = await files.read(name);
+  try {
+    const raw = values.toRaw();
+    return Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength);
+  } finally {
+    values.release();
+  }
+}
+
+async function fill(
+  { target, sources, transposed }: Destination,
+  files: WeightFiles,
+): Promise<void> {
+  const [name] = sources as [string];
+  const read = await files.read(name);
+  const isNew = target instanceof Parameter && !target.isMaterialized && !target.isDisposed;
+  const values = converted(name, read, { dtype: isNew ? 'f32' : target.dtype, transposed });
+  try {
+    requireFree([[name, target]]); // An initialize() that nobody kept waiting may have run since.
+    if (isNew) target.place(values);
+    else noGrad(() => scope(() => kernels.copy({ in: values.to(target.device), out: target })));
+  } finally {
+    values.release();
+  }
+}
+
+function requireFree(tensors: Iterable<[string, Tensor]>): void {
+  const owned = [...tensors].find(([, { onGradReady }]) => onGradReady !== null);
+  if (!owned) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'loadWeights',
+    expected: 'a module that no engine trains yet',
+    got: `one whose ${owned[0]} initialize() has taken over`,
+    hint: 'Load before initialize(), or resume with engine.loadCheckpoint().',
+  });
+}
+
+function list(names: readonly string[]): string {
+  const shown = names.slice(0, SHOWN).join(', ');
+  return names.length > SHOWN ? `${shown} and ${names.length - SHOWN} more` : shown;
+}
+
+function misused(option: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: `loadWeights ${option}`, expected, got });
+}
