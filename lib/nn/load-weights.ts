@@ -52,7 +52,7 @@ const SHOWN = 40;
  * yet becomes f32 on the CPU, and initialize() starts from its values. Other numbers must have the target's dtype. A
  * tied parameter may be there under one of its names or under several with equal values. Host memory beyond the
  * module's: twice the largest tensor. Throws DS_CHECKPOINT that lists the names that are missing, unexpected or do not
- * fit (40 of a kind), before anything is changed; without `strict` only those that do not fit, and resolves with the others.
+ * fit (40 of a kind), before anything is changed; without `strict` only the last, and resolves with the others.
  * Throws DS_CHECKPOINT too for damaged files and tied names with different values, DS_NONFINITE for what f16 cannot
  * hold, DS_ARGUMENT for a module that an engine trains. Source: PyTorch's load_state_dict and safetensors' load_model.
  */
