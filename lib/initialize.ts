@@ -67,7 +67,8 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
 /**
  * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
  * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
- * of each key that has no effect, on rank 0. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
+ * of each key that has no effect, on rank 0. Several ranks compare configurations, models and optimizers first: every
+ * rank throws (DS_CONFIG, DS_ARGUMENT) what differs. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
  * DS_OUT_OF_MEMORY, DS_IO, DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to
  * another one (at stage 3 on several ranks: unless some of it was in shards by then). A job stays joined until its
  * destroy(), as it does after engine.destroy().
@@ -94,7 +95,7 @@ export async function initialize<Sample, Batch>(
     rank: job?.rank,
     worldSize: job?.worldSize,
   });
-  const engine = buildEngine(model, config, device, { ...options, distributed: job });
+  const engine = await buildEngine(model, config, device, { ...options, distributed: job });
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }

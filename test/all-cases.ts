@@ -36,6 +36,7 @@ import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as values } from './tensor/values.cases.js';
+import { cases as agreement } from './zero/agreement.cases.js';
 import { cases as zeroMemory } from './zero/memory.cases.js';
 import { cases as zeroShapes } from './zero/shapes.cases.js';
 import { cases as stages } from './zero/stages.cases.js';
@@ -73,6 +74,7 @@ export const allCases: readonly Case[] = [
   ...clients,
   ...userBackward,
   ...tutorial,
+  ...agreement,
   ...stages,
   ...wholeParameters,
   ...zeroShapes,

@@ -21,6 +21,8 @@ export interface StoreWorldOptions {
   timeout: number;
   /** Throws what made the job fail, once it has: then no rank is waited for any more. */
   check: () => void;
+  /** What to do where a rank does not come. Default: that of checkpoints. */
+  hint?: string;
 }
 
 /** The store's limit on one value is 4 MiB of bytes. */
@@ -53,7 +55,7 @@ export class StoreWorld implements CheckpointWorld {
     const round = this.round++;
     const said = await this.meet(round, { label, value }).catch((error) => this.explain(error));
     const missing = said.flatMap((one, rank) => (one === null ? [rank] : []));
-    if (missing.length > 0) throw absent(label, missing, this.options.timeout);
+    if (missing.length > 0) throw absent(label, missing, this.options);
     const other = said.findIndex((one) => one?.label !== label);
     if (other >= 0) throw elsewhere(label, other, String(said[other]?.label));
     await this.forget(round - 1).catch((error) => this.explain(error));
@@ -133,14 +135,18 @@ function escaped(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }
 
-function absent(label: string, ranks: readonly number[], timeout: number): DsError {
+function absent(
+  label: string,
+  ranks: readonly number[],
+  { timeout, hint }: StoreWorldOptions,
+): DsError {
   const who = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(', ')}`;
   return new DsError({
     code: 'DS_COMM',
     op: label,
     expected: `every rank within ${timeout / 1000} s`,
     got: `nothing from ${who}`,
-    hint: 'Every rank must call saveCheckpoint and loadCheckpoint, not rank 0 alone.',
+    hint: hint ?? 'Every rank must call saveCheckpoint and loadCheckpoint, not rank 0 alone.',
   });
 }
 

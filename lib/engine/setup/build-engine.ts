@@ -20,6 +20,7 @@ import { Verdicts } from '../step/verdicts.js';
 import { buildObservers } from '../watch/monitoring.js';
 import type { StepObserver } from '../watch/observer.js';
 import { StepWatch } from '../watch/step-watch.js';
+import { requireAgreement } from './agreement.js';
 import { checkpointWorld } from './checkpoint-world.js';
 import { type Clients, findOptimizer, findSchedules } from './clients.js';
 import { buildCommsLogger } from './comms-logger.js';
@@ -40,19 +41,20 @@ interface Site {
 }
 
 /**
- * Builds this rank's engine. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong,
- * DS_IO when a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released
+ * Builds this rank's engine. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong, either
+ * where the ranks were given different things (then nothing has changed), DS_IO when a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released
  * again, in reverse order; the model keeps its values, in the weights' dtype where they had moved into units already; where those
  * were cut into shards (stage 3 on several ranks) they are gone, and their next use says so.
  */
-export function buildEngine(
+export async function buildEngine(
   module: Module,
   config: ResolvedConfig,
   device: Device,
   clients: Clients = {},
-): Engine {
+): Promise<Engine> {
   checkpointing.configureFromSection(config.activation_checkpointing);
   const decisions = decide(module, config, device, clients);
+  await requireAgreement(clients.distributed ?? null, decisions);
   module.moveBuffers(device, bufferDType(config));
   return completely((site) => {
     const observers = watchers(config, clients, site);
