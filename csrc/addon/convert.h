@@ -17,6 +17,13 @@ struct Bytes {
   size_t size;
 };
 
+/// A word of the argument block as an integer, without its fraction. Throws DS_ARGUMENT for what no
+/// int64 holds, NaN too.
+inline int64_t integer_of(const char* op, double word) {
+  if (word > -0x1p63 && word < 0x1p63) return static_cast<int64_t>(word);
+  throw Error("DS_ARGUMENT", op, "a whole number", text(word));
+}
+
 inline void require_ok(napi_status status, const char* expected) {
   if (status != napi_ok) throw Error("DS_ARGUMENT", "addon", expected, "another type");
 }

@@ -1,10 +1,12 @@
 // Decodes an op's arguments from the shared block and runs it, with no JavaScript object touched.
 #include "op_call.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "../cpu/cpu_device.h"
 #include "../ops/all_ops.h"
+#include "convert.h"
 #include "fields.h"
 
 namespace ds::addon {
@@ -31,17 +33,17 @@ class Reader {
     }
     const std::shared_ptr<Buffer>& buffer = addon_.buffers.get(handle);
     require_reachable(*buffer);
-    view.dtype = static_cast<DType>(next_int());
-    view.ndim = static_cast<int32_t>(next_int());
-    if (view.ndim < 0 || view.ndim > kMaxDims || static_cast<int>(view.dtype) >= kDTypes) {
-      throw Error("DS_SHAPE", op_, text("at most ", kMaxDims, " dims"), text(view.ndim));
+    const int64_t dtype = next_int(), ndim = next_int();
+    if (dtype < 0 || dtype >= kDTypes || ndim < 0 || ndim > kMaxDims) {
+      throw Error("DS_SHAPE", op_, text("a known dtype and at most ", kMaxDims, " dims"),
+                  text("dtype ", dtype, " and ", ndim, " dims"));
     }
+    view.dtype = static_cast<DType>(dtype);
+    view.ndim = static_cast<int32_t>(ndim);
     const int64_t offset = next_int();
     for (int d = 0; d < view.ndim; ++d) view.shape[d] = next_int();
     for (int d = 0; d < view.ndim; ++d) view.strides[d] = next_int();
-    require_inside(view, offset, buffer->bytes());
-    const auto element = static_cast<int64_t>(size_of(view.dtype));
-    view.data = static_cast<char*>(buffer->data()) + offset * element;
+    view.data = static_cast<char*>(buffer->data()) + first_byte(view, offset, buffer->bytes());
   }
   void operator()(double& x) { x = next(); }
   void operator()(int64_t& x) { x = next_int(); }
@@ -58,7 +60,7 @@ class Reader {
     if (at_ >= addon_.argument_count) throw Error("DS_INTERNAL", op_, "a longer argument block", text(at_));
     return addon_.arguments[at_++];
   }
-  int64_t next_int() { return static_cast<int64_t>(next()); }
+  int64_t next_int() { return integer_of(op_, next()); }
 
   void require_reachable(const Buffer& buffer) const {
     const bool host_memory =
@@ -70,16 +72,26 @@ class Reader {
                 "Move it first, for example with .to(device).");
   }
 
-  void require_inside(const View& view, int64_t offset, size_t bytes) const {
-    int64_t last = offset;
-    bool empty = false, negative = offset < 0;
+  /// Where the view begins; an empty one touches nothing, wherever it claims to be. Throws
+  /// DS_BOUNDS unless all of it is inside the buffer and its size in bytes is a number of 64 bits,
+  /// also where dims are broadcast.
+  size_t first_byte(const View& view, int64_t offset, size_t bytes) const {
+    const auto element = static_cast<int64_t>(size_of(view.dtype));
+    int64_t end = 0, size = element, step = 0;
+    bool empty = false, wrong = offset < 0 || __builtin_add_overflow(offset, 1, &end);
     for (int d = 0; d < view.ndim; ++d) {
-      negative |= view.shape[d] < 0 || view.strides[d] < 0;
-      empty |= view.shape[d] == 0;
-      last += (view.shape[d] - 1) * view.strides[d];
+      const int64_t length = view.shape[d], stride = view.strides[d];
+      wrong |= length < 0 || stride < 0;
+      if (wrong) break;
+      empty |= length == 0;
+      wrong |= __builtin_mul_overflow(size, std::max<int64_t>(length, 1), &size);
+      if (length == 0) continue;
+      wrong |= __builtin_mul_overflow(length - 1, stride, &step);
+      wrong |= __builtin_add_overflow(end, step, &end);
     }
-    const size_t element = size_of(view.dtype);
-    if (!negative && (empty || static_cast<size_t>(last + 1) * element <= bytes)) return;
+    wrong |= !empty && (__builtin_mul_overflow(end, element, &end) ||
+                        static_cast<uint64_t>(end) > bytes);
+    if (!wrong) return empty ? 0 : static_cast<size_t>(offset * element);
     throw Error("DS_BOUNDS", op_, text("a view inside its ", bytes, " bytes"),
                 text(view.describe(), " at element ", offset));
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 
 #include "../comm/job.h"
 #include "../comm/sha256.h"
@@ -109,8 +110,9 @@ Operand operand(Addon& addon, comm::ProcessGroup& group, const double* words, si
   }
   out.bytes = elements * size_of(dtype);
   const double begin = words[1] * static_cast<double>(size_of(dtype));
-  if (!(begin >= 0 && begin + static_cast<double>(out.bytes) <=
-                          static_cast<double>(out.buffer->bytes()))) {
+  const double end = begin + static_cast<double>(out.bytes);
+  const bool whole = words[1] == std::trunc(words[1]);
+  if (!(whole && begin >= 0 && end <= static_cast<double>(out.buffer->bytes()))) {
     throw Error("DS_BOUNDS", "collective", text("a range inside ", out.buffer->bytes(), " bytes"),
                 text(out.bytes, " bytes at ", begin));
   }
@@ -141,6 +143,13 @@ Sizes sizes_of(comm::Kind kind, int64_t n) {
     default:
       return {0, 0};
   }
+}
+
+/// The elements per rank: whole, and so few that the bytes of all ranks are an exact double.
+int64_t count_of(const comm::Collective& call, double count, int ranks) {
+  const double all = count * ranks * static_cast<double>(size_of(call.dtype));
+  if (count >= 0 && all <= 0x1p53 && count == std::trunc(count)) return static_cast<int64_t>(count);
+  throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of elements", text(count));
 }
 
 /// Input and output are apart, or the one is its slot in the other (see comm/engine.h).
@@ -304,12 +313,13 @@ double start_collective(Addon& addon, double group, double stream, std::string p
   call.kind = static_cast<comm::Kind>(choice(0, comm::kKinds));
   call.op = static_cast<comm::ReduceOp>(choice(1, comm::kReduceOps));
   call.dtype = static_cast<DType>(choice(2, kDTypes));
-  call.count = static_cast<int64_t>(words[3]);
+  call.count = count_of(call, words[3], members.size());
+  if (!(words[4] >= 0 && words[4] < members.size())) {
+    throw Error("DS_ARGUMENT", comm::name_of(call.kind),
+                text("a rank of the group, 0 to ", members.size() - 1), text(words[4]));
+  }
   call.peer = static_cast<int32_t>(words[4]);
   call.purpose = std::move(purpose);
-  if (call.count < 0) {
-    throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a count", text(call.count));
-  }
   const Sizes sizes = sizes_of(call.kind, members.size());
   const auto elements = [&](int64_t n) { return static_cast<size_t>(n * call.count); };
   Operand input = operand(addon, members, words + 5, elements(sizes.input), call.dtype);
