@@ -95,6 +95,8 @@ export class Distributed {
 }
 
 let current: Distributed | null = null;
+/** What initDistributed() is about to give; a second store of this process would be in its way. */
+let joining: Promise<Distributed> | null = null;
 
 /** The job that initDistributed() joined; null before. */
 export function distributed(): Distributed | null {
@@ -108,13 +110,21 @@ export function logSummary(): void {
 
 /**
  * Joins the job that the launcher (or the options) describes and resolves once every rank is there, as
- * deepspeed.init_distributed. A job of one rank opens no connection. Called again, it returns the same.
+ * deepspeed.init_distributed. A job of one rank opens no connection. Called again, also before the first call
+ * has resolved, it returns the same, whatever its options.
  * Rejects with DS_ARGUMENT (an unknown option among them), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another
  * secret, a missing rank).
  */
 export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
   requireOptions('initDistributed', options, OPTIONS);
   if (current) return current;
+  joining ??= join(options).finally(() => {
+    joining = null;
+  });
+  return joining;
+}
+
+async function join(options: InitOptions): Promise<Distributed> {
   const settings = resolve(options);
   const { rank, worldSize, localRank, device, timeout } = settings;
   const everyone = Array.from({ length: worldSize }, (_, i) => i);

@@ -5,9 +5,10 @@ import type { DsError } from '../../lib/errors.js';
 async function main(options: InitOptions[]): Promise<void> {
   const own = options[Number(process.env.RANK)] ?? {};
   try {
-    const job = await initDistributed({ device: 'cpu', timeout: 0.5, ...own });
-    const again = await initDistributed();
-    console.log(JSON.stringify({ rank: job.rank, size: job.worldSize, same: again === job }));
+    const first = initDistributed({ device: 'cpu', timeout: 0.5, ...own });
+    const [job, meanwhile] = await Promise.all([first, initDistributed()]);
+    const same = meanwhile === job && (await initDistributed()) === job;
+    console.log(JSON.stringify({ rank: job.rank, size: job.worldSize, same }));
     await job.destroy();
   } catch (error) {
     const { code, op, message } = error as DsError;
