@@ -4,7 +4,7 @@ module.exports = {
   roots: ['<rootDir>/test', '<rootDir>/lib'],
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
-  testTimeout: 60_000,
+  testTimeout: 120_000,
   transform: {
     '^.+\\.ts$': [
       '@swc/jest',

@@ -2,5 +2,4 @@
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './whole-parameters.cases.js';
 
-jest.setTimeout(120_000);
 testOnCpu('whole parameters', cases);
