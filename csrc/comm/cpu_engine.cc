@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "../core/error.h"
 #include "fold.h"
@@ -104,7 +105,7 @@ void CpuEngine::work() {
     if (aborted_) break;
     const std::shared_ptr<Pending> pending = running_ = queue_.front();
     lock.unlock();
-    std::string failure;
+    std::optional<std::string> failure;
     try {
       run(pending->call, pending->tag);
     } catch (const Error& error) {
@@ -114,12 +115,12 @@ void CpuEngine::work() {
     }
     lock.lock();
     running_.reset();
-    if (failure.empty()) {
+    if (!failure) {
       pending->finish();
       queue_.pop_front();
       continue;
     }
-    if (!aborted_) pending->break_down(failure);
+    if (!aborted_) pending->break_down(failure->empty() ? "a failure without words" : *failure);
     changed_.wait(lock, [this] { return aborted_; });
     break;
   }
