@@ -30,10 +30,13 @@ async function main(): Promise<void> {
         tally.skipped++;
         continue;
       }
+      const begin = performance.now();
       try {
         await test.run(device);
         device.synchronize();
         tally.passed++;
+        const seconds = (performance.now() - begin) / 1000;
+        if (seconds > 1) console.log(`passed ${test.name} (${seconds.toFixed(1)} s)`);
       } catch (error) {
         console.log(`FAIL ${test.name}\n${(error as Error).stack}`);
         tally.failed++;

@@ -1,6 +1,5 @@
 // Sums over whole parameters of which every rank holds a part: added up where the parts are, then over the ranks.
 import type { MeasuringOptimizer, UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
-import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
 import { sliceFlat } from './flat.js';
@@ -18,14 +17,12 @@ export interface SharedUpdateParts {
 
 /**
  * One row of f64 per rank, with the same place for a parameter in each: zeros where a rank has nothing of it. A step
- * all-gathers the rows once and adds them up in one order on every rank, so that all get the same bits. A sum of parts
- * differs from that of the whole by a rounding in f64.
+ * adds the rows up over the ranks by one all-reduce, which gives all of them the same bits. A sum of parts differs from
+ * that of the whole by a rounding in f64.
  */
 export class TensorSums {
-  /** [ranks, width] on the device. */
-  private readonly rows: Tensor;
   /** [width] on the device. */
-  private readonly totals: Tensor;
+  private readonly row: Tensor;
   /** [width] each in the site's memory: this rank's row, and the totals. */
   private readonly own: Tensor;
   private readonly whole: Tensor;
@@ -36,7 +33,7 @@ export class TensorSums {
     private readonly optimizer: MeasuringOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    const { partitions, placement, group } = parts;
+    const { partitions, placement } = parts;
     let width = 0;
     for (const partition of partitions) {
       const offsets = new Map<string, number>();
@@ -47,8 +44,7 @@ export class TensorSums {
       this.spans.set(partition, this.spansOf(partition, offsets));
     }
     const { device } = partitions[0] as Partition;
-    this.rows = held(() => Tensor.empty([group.size, width], 'f64', device));
-    this.totals = held(() => Tensor.empty([1, width], 'f64', device));
+    this.row = held(() => Tensor.empty([width], 'f64', device));
     this.own = placement.site.allocate(width, 'f64');
     this.whole = placement.site.allocate(width, 'f64');
   }
@@ -76,7 +72,7 @@ export class TensorSums {
   /** Waits for updates that are under way. */
   dispose(): void {
     this.parts.placement.synchronize();
-    for (const tensor of [this.rows, this.totals, this.own, this.whole]) tensor.release();
+    for (const tensor of [this.row, this.own, this.whole]) tensor.release();
   }
 
   private eachRange(
@@ -96,17 +92,11 @@ export class TensorSums {
 
   private share(): void {
     const { group, placement } = this.parts;
-    const { rows, totals, own, whole } = this;
-    const width = own.numel;
-    const { compute } = rows.device;
-    const flat = sliceFlat(rows, { offset: 0, numel: rows.numel });
-    const row = sliceFlat(rows, { offset: group.rank * width, numel: width });
+    const { row, own, whole } = this;
+    const { compute } = row.device;
     placement.site.toDevice(row, own);
-    group.allGather(flat, row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
-    kernels.reduce({ in: rows, out: totals, op: 'sum', accumulate: false });
-    placement.site.toSite(whole, totals);
-    row.release();
-    flat.release();
+    group.allReduce(row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
+    placement.site.toSite(whole, row);
   }
 
   private spansOf({ groups }: Partition, offsets: ReadonlyMap<string, number>): Map<number, Range> {
