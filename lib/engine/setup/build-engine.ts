@@ -42,9 +42,10 @@ interface Site {
 
 /**
  * Builds this rank's engine. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong, either
- * where the ranks were given different things (then nothing has changed), DS_IO when a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released
- * again, in reverse order; the model keeps its values, in the weights' dtype where they had moved into units already; where those
- * were cut into shards (stage 3 on several ranks) they are gone, and their next use says so.
+ * where the ranks were given different things (then nothing has changed), DS_IO when a monitor cannot write,
+ * DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released again, in reverse order; the model keeps
+ * its values, in the weights' dtype where they had moved into units already; where those were cut into shards (stage 3 on
+ * several ranks) they are gone, and their next use says so.
  */
 export async function buildEngine(
   module: Module,

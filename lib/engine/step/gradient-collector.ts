@@ -71,15 +71,7 @@ export class GradientCollector {
   /** Runs `body`, which runs the backward of a loss that carries `lossScale` / divisor. */
   run(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
-    try {
-      body();
-      this.finish();
-    } catch (error) {
-      this.abandon();
-      throw error;
-    } finally {
-      this.pass = null;
-    }
+    this.endPass(body);
   }
 
   /** The loss of the coming loss.backward() carries `factor`. */
@@ -193,6 +185,19 @@ export class GradientCollector {
     const { units, placement, planner } = this.parts;
     if (this.boundary) placement.prepare(planner.plan(this.gradientScale));
     for (const unit of units) unit.expect({ streaming: pass === 'engine' });
+  }
+
+  /** Ends the pass after `body`, or gives it up where either fails. */
+  private endPass(body: () => void): void {
+    try {
+      body();
+      this.finish();
+    } catch (error) {
+      this.abandon();
+      throw error;
+    } finally {
+      this.pass = null;
+    }
   }
 
   private finish(): void {

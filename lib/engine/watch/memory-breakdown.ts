@@ -1,8 +1,10 @@
 // memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
+
 import type { Device } from '../../runtime/device.js';
 import type { Placement } from '../../zero/placement.js';
 import type { Stage } from '../../zero/stage.js';
-import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
+import type { Phase, PhaseTimer } from './phase-timer.js';
+import { WrappedTimer } from './wrapped-timer.js';
 
 /** Whose memory is reported. */
 export interface MemoryOwners {
@@ -69,45 +71,21 @@ export function memoryLine(point: string, device: Device, { device: on, host }: 
  * A phase timer around another that prints where DeepSpeed's memory_breakdown does. A peak is that since the line
  * before it, as there: printing resets the device's peaks.
  */
-export class MemoryBreakdown implements PhaseTimer {
+export class MemoryBreakdown extends WrappedTimer {
   constructor(
-    private inner: PhaseTimer,
+    inner: PhaseTimer,
     private readonly owners: MemoryOwners,
   ) {
+    super(inner);
     this.print('after initialization');
   }
 
-  time<T>(phase: Phase, body: () => T): T {
+  override time<T>(phase: Phase, body: () => T): T {
     if (phase === 'reduce') return this.inner.time(phase, body);
     this.print(`before ${phase}`);
     const result = this.inner.time(phase, body);
     this.print(`after ${phase}`);
     return result;
-  }
-
-  finishStep(step: number, samples: number): void {
-    this.inner.finishStep(step, samples);
-  }
-
-  passed(): TimedStep[] {
-    return this.inner.passed();
-  }
-
-  all(): TimedStep[] {
-    return this.inner.all();
-  }
-
-  last(): PhaseTimes | null {
-    return this.inner.last();
-  }
-
-  recording(device: Device): this {
-    this.inner = this.inner.recording(device);
-    return this;
-  }
-
-  dispose(): void {
-    this.inner.dispose();
   }
 
   private print(point: string): void {

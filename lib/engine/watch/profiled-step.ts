@@ -1,14 +1,8 @@
 // Profiles one global step with the FLOPs profiler: a phase timer around another.
 import type { FlopsProfiler, PrintOptions } from '../../profiler/index.js';
-import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
-import {
-  EventTimer,
-  type Phase,
-  type PhaseTimer,
-  type PhaseTimes,
-  type TimedStep,
-} from './phase-timer.js';
+import { EventTimer, type Phase, type PhaseTimer, type PhaseTimes } from './phase-timer.js';
+import { WrappedTimer } from './wrapped-timer.js';
 
 export interface ProfiledStepOptions extends PrintOptions {
   /** Global step, from 1. A run that resumes behind it is not profiled. */
@@ -23,18 +17,20 @@ interface Running {
 }
 
 /** Hooks, counts and events exist during the profiled step only; at its end the host waits for the device. */
-export class ProfiledStep implements PhaseTimer {
+export class ProfiledStep extends WrappedTimer {
   private nextStep = 1;
   private samples = 0;
   private running: Running | null = null;
 
   constructor(
-    private inner: PhaseTimer,
+    inner: PhaseTimer,
     private readonly profiler: FlopsProfiler,
     private readonly options: ProfiledStepOptions,
-  ) {}
+  ) {
+    super(inner);
+  }
 
-  time<T>(phase: Phase, body: () => T): T {
+  override time<T>(phase: Phase, body: () => T): T {
     if (this.nextStep !== this.options.profileStep) return this.inner.time(phase, body);
     this.running ??= this.start();
     const { running } = this;
@@ -42,33 +38,16 @@ export class ProfiledStep implements PhaseTimer {
     return this.inner.time(phase, () => running.timer.time(phase, body));
   }
 
-  finishStep(step: number, samples: number): void {
-    this.inner.finishStep(step, samples);
+  override finishStep(step: number, samples: number): void {
+    super.finishStep(step, samples);
     if (this.running) this.finish(this.running, step, samples - this.samples);
     this.nextStep = step + 1;
     this.samples = samples;
   }
 
-  passed(): TimedStep[] {
-    return this.inner.passed();
-  }
-
-  all(): TimedStep[] {
-    return this.inner.all();
-  }
-
-  last(): PhaseTimes | null {
-    return this.inner.last();
-  }
-
-  recording(device: Device): this {
-    this.inner = this.inner.recording(device);
-    return this;
-  }
-
-  dispose(): void {
+  override dispose(): void {
     if (this.running) this.drop(this.running);
-    this.inner.dispose();
+    super.dispose();
   }
 
   private start(): Running {

@@ -1,0 +1,37 @@
+// A phase timer around another: passes everything on, for what watches phases to override.
+import type { Device } from '../../runtime/device.js';
+import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
+
+/** Owns the timer inside. */
+export abstract class WrappedTimer implements PhaseTimer {
+  constructor(protected inner: PhaseTimer) {}
+
+  time<T>(phase: Phase, body: () => T): T {
+    return this.inner.time(phase, body);
+  }
+
+  finishStep(step: number, samples: number): void {
+    this.inner.finishStep(step, samples);
+  }
+
+  passed(): TimedStep[] {
+    return this.inner.passed();
+  }
+
+  all(): TimedStep[] {
+    return this.inner.all();
+  }
+
+  last(): PhaseTimes | null {
+    return this.inner.last();
+  }
+
+  recording(device: Device): this {
+    this.inner = this.inner.recording(device);
+    return this;
+  }
+
+  dispose(): void {
+    this.inner.dispose();
+  }
+}
