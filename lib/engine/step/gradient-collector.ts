@@ -91,12 +91,8 @@ export class GradientCollector {
   endDirect(): void {
     if (!this.pass) this.beginDirect();
     try {
-      this.finish();
-    } catch (error) {
-      this.abandon();
-      throw error;
+      this.endPass(() => {});
     } finally {
-      this.pass = null;
       this.applied = null;
     }
   }
