@@ -2,7 +2,15 @@
 // Builds the native addon with CMake into build/Release; also what binding.gyp and prebuildify run.
 // Usage: node scripts/build-native.mjs [--tree=NAME] [-DOPTION=VALUE ...]; NAME builds into build/NAME.
 import { execFileSync, spawnSync } from 'node:child_process';
-import { copyFileSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+} from 'node:fs';
 import { availableParallelism, freemem } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -36,6 +44,18 @@ function hasNinja() {
   }
 }
 
+/** Removes a build tree that CMake would refuse: the checkout was moved or copied, or Ninja came or went since. */
+function dropForeignTree(tree, generator) {
+  const cache = join(tree, 'CMakeCache.txt');
+  if (!existsSync(cache)) return;
+  const text = readFileSync(cache, 'utf8');
+  const entry = (key) => new RegExp(`^${key}:INTERNAL=(.*)$`, 'm').exec(text)?.[1];
+  const isOwn = entry('CMAKE_HOME_DIRECTORY') === root && entry('CMAKE_CACHEFILE_DIR') === tree;
+  if (isOwn && entry('CMAKE_GENERATOR') === generator) return;
+  console.log(`building ${tree} anew: it was made in another place or by another build tool`);
+  rmSync(tree, { recursive: true });
+}
+
 /** Replaces files by renaming, so that a process that has the old addon loaded keeps its pages. */
 function publish(from, to) {
   const libraries = (folder) => readdirSync(folder).filter((name) => /\.(node|so)$/.test(name));
@@ -56,9 +76,10 @@ const name = process.argv.find((word) => word.startsWith('--tree='))?.slice(7) ?
 const options = process.argv.filter((word) => word.startsWith('-D'));
 const tree = join(root, '.cmake', name);
 const out = join(tree, 'out');
-const generator = hasNinja() ? ['-G', 'Ninja'] : [];
+const generator = hasNinja() ? 'Ninja' : 'Unix Makefiles';
+dropForeignTree(tree, generator);
 run('cmake', [
-  ...['-S', root, '-B', tree, ...generator],
+  ...['-S', root, '-B', tree, '-G', generator],
   ...['-DCMAKE_BUILD_TYPE=Release', `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`, ...options],
 ]);
 run('cmake', ['--build', tree, '--parallel', String(jobs())]);
