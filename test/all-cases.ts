@@ -1,6 +1,7 @@
 // Every device-independent case, for the GPU runner.
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
+import { cases as leaves } from './autograd/leaves.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
 import { cases as deviceCheckpoints } from './checkpoint/device.cases.js';
 import { cases as resumeOnRanks } from './checkpoint/resume.cases.js';
@@ -47,6 +48,7 @@ export const allCases: readonly Case[] = [
   ...values,
   ...elementwiseGradients,
   ...viewGradients,
+  ...leaves,
   ...layerGradients,
   ...modules,
   ...parity,

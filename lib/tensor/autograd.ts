@@ -1,8 +1,9 @@
 // The tape: ops record a backward function; backward() replays the graph, newest first.
-import { DsError } from '../errors.js';
+import { DsError, type DsErrorCode } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { currentScope, held, Scope, within } from './scope.js';
 import { Tensor } from './tensor.js';
@@ -234,9 +235,12 @@ export function setGradTarget(leaf: Tensor, place: (() => Tensor) | null): void 
   else targets.delete(leaf);
 }
 
-function freshGrad(edge: Edge): Tensor {
-  const place = edge.leaf && targets.get(edge.leaf);
-  return held(() => (place ? place() : Tensor.empty(edge.shape, edge.dtype, edge.device)));
+/** A leaf's gradient has the leaf's owner; one that is on its way belongs to its node. */
+function freshGrad({ leaf, shape, dtype, device }: Edge): Tensor {
+  const place = leaf && targets.get(leaf);
+  if (place) return held(place);
+  const make = (): Tensor => Tensor.empty(shape, dtype, device);
+  return leaf ? within(leaf.owner, make) : held(make);
 }
 
 function slotOf(edge: Edge): Tensor | null {
@@ -249,8 +253,8 @@ function setSlot(edge: Edge, grad: Tensor): void {
   else (edge.leaf as Tensor).grad = grad;
 }
 
-/** The nodes below `roots`, newest first, and how often each leaf is used. */
-function collect(roots: readonly Tensor[]): { nodes: GradFn[]; uses: Map<Tensor, number> } {
+/** `head` and the nodes below it, newest first, and how often each leaf is used. */
+function collect(head: GradFn): { nodes: GradFn[]; uses: Map<Tensor, number> } {
   const nodes = new Set<GradFn>();
   const uses = new Map<Tensor, number>();
   const stack: GradFn[] = [];
@@ -259,7 +263,7 @@ function collect(roots: readonly Tensor[]): { nodes: GradFn[]; uses: Map<Tensor,
     nodes.add(fn);
     stack.push(fn);
   };
-  for (const root of roots) reach(root.gradFn);
+  reach(head);
   for (let node = stack.pop(); node; node = stack.pop()) {
     for (const { fn, leaf } of node.edges) {
       reach(fn);
@@ -270,26 +274,30 @@ function collect(roots: readonly Tensor[]): { nodes: GradFn[]; uses: Map<Tensor,
 }
 
 /**
- * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots. A missing seed is 1
- * and its root must have one element. The graph is freed on the way. Throws DS_AUTOGRAD.
+ * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots, which may be leaves themselves; a root
+ * that is named twice counts twice. A seed has its root's shape, dtype and device; a missing one is 1, and its root must
+ * have one element. The graph is freed on the way. Throws DS_AUTOGRAD, DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function backward(
   roots: Tensor | readonly Tensor[],
-  seeds: readonly (Tensor | null)[] = [],
+  seeds: Tensor | readonly (Tensor | null)[] = [],
 ): void {
-  const list = roots instanceof Tensor ? [roots] : roots;
-  const { nodes, uses } = collect(list);
+  const head = headOf(
+    roots instanceof Tensor ? [roots] : roots,
+    seeds instanceof Tensor ? [seeds] : seeds,
+  );
+  const { nodes, uses } = collect(head);
   const sink = new GradSink();
   const temporaries = new Scope();
   const outer = running;
   try {
     noGrad(() => {
-      for (const [i, root] of list.entries()) plant(root, seeds[i] ?? null);
       for (const node of nodes) {
         const { edges } = node;
         sink.node = node;
         running = node.sequence;
-        if (node.grads.some((g) => g !== null)) within(temporaries, () => node.run(sink));
+        const reached = node === head || node.grads.some((g) => g !== null);
+        if (reached) within(temporaries, () => node.run(sink));
         else node.release();
         temporaries.release();
         for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
@@ -308,26 +316,59 @@ function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
   if (left === 0) leaf.onGradReady?.(leaf);
 }
 
-function plant(root: Tensor, seed: Tensor | null): void {
-  if (!root.gradFn) {
-    throw new DsError({
-      code: 'DS_AUTOGRAD',
-      op: 'backward',
-      expected: 'a tensor computed from one that requires a gradient',
-      got: describe(root),
-      hint: 'Was it computed under noGrad(), or detached?',
-    });
-  }
-  if (!seed && root.numel !== 1) {
-    throw new DsError({
-      code: 'DS_AUTOGRAD',
-      op: 'backward',
-      expected: 'a scalar loss or a seed',
-      got: describe(root),
-    });
-  }
-  root.gradFn.grads[root.gradIndex] = seed ? seed.retain() : held(() => ones(root));
+/** A node above the roots that hands each its seed. */
+function headOf(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): GradFn {
+  requireLists(roots, seeds);
+  for (const [i, root] of roots.entries()) requireSeed(root, seeds[i] ?? null);
+  return new GradFn('backward', roots, 0, [], (_, sink) => {
+    for (const [i, root] of roots.entries()) sink.give(i, seeds[i] ?? ones(root));
+  });
 }
+
+function requireLists(roots: unknown, seeds: unknown): void {
+  const isRoot = (item: unknown): boolean => item instanceof Tensor;
+  const isSeed = (item: unknown): boolean => item == null || item instanceof Tensor;
+  const isList = Array.isArray(roots) && roots.length > 0 && roots.every(isRoot);
+  if (!isList) throw misuse('a tensor, or a list of tensors', roots, 'Call loss.backward().');
+  if (Array.isArray(seeds) && seeds.every(isSeed)) {
+    if (seeds.length <= roots.length) return;
+    throw misuse(`at most ${roots.length} seeds`, seeds, 'A seed belongs to a root.');
+  }
+  throw misuse('a tensor like the root as its seed', seeds, 'For a factor, scale the loss.');
+}
+
+function misuse(expected: string, got: unknown, hint: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: 'backward', expected, got: phrase(got), hint });
+}
+
+function requireSeed(root: Tensor, seed: Tensor | null): void {
+  const fail = (code: DsErrorCode, expected: string, got: string, hint = ''): never => {
+    throw new DsError({ code, op: 'backward', expected, got, hint });
+  };
+  const what = describe(root);
+  const { device } = root;
+  if (!root.requiresGrad) {
+    const hint = 'Was it computed under noGrad(), or detached? requireGrad() marks what you train.';
+    fail('DS_AUTOGRAD', 'a tensor computed from one that requires a gradient', what, hint);
+  }
+  if (!seed) {
+    if (root.numel === 1) return;
+    fail('DS_AUTOGRAD', 'a scalar loss or a seed', what, 'Reduce it with mean() or sum().');
+    return;
+  }
+  if (!sameSizes(root.shape, seed.shape)) {
+    fail('DS_SHAPE', `a seed like its root, ${what}`, describe(seed));
+  }
+  if (root.dtype !== seed.dtype) {
+    fail('DS_DTYPE', `a seed like its root, ${what}`, describe(seed), `.to('${root.dtype}')`);
+  }
+  if (device === seed.device) return;
+  const { name } = device;
+  fail('DS_DEVICE', `a seed on its root's ${name}`, `one on ${seed.device.name}`, `.to('${name}')`);
+}
+
+const sameSizes = (a: readonly number[], b: readonly number[]): boolean =>
+  a.length === b.length && a.every((size, d) => size === b[d]);
 
 function ones(like: Tensor): Tensor {
   const out = Tensor.emptyLike(like);

@@ -37,11 +37,11 @@ export class Scope {
     if (next) for (const node of nodes) if (!node.isReleased) next.adoptNode(node);
   }
 
-  /** Hands `tensor` to `next` (null: to the caller), so that release() spares it. */
+  /** Hands `tensor` and its gradient to `next` (null: to the caller), so that release() spares them. */
   surrender(tensor: Tensor, next: Scope | null): void {
     if (tensor.owner !== this) return;
-    tensor.owner = next;
-    next?.adopt(tensor);
+    tensor.passTo(next);
+    if (tensor.grad) this.surrender(tensor.grad, next);
   }
 }
 
@@ -51,8 +51,8 @@ export function currentScope(): Scope | null {
   return innermost;
 }
 
-/** Makes `scope` the innermost while `body` runs; does not release it. */
-export function within<T>(scope: Scope, body: () => T): T {
+/** Makes `scope` (null: none, the caller owns what is made) the innermost while `body` runs; does not release it. */
+export function within<T>(scope: Scope | null, body: () => T): T {
   const outer = innermost;
   innermost = scope;
   try {

@@ -48,7 +48,7 @@ export class Tensor implements View {
   /** The graph node that produced it, and which of the node's outputs it is. */
   gradFn: GradFn | null = null;
   gradIndex = 0;
-  /** The accumulated gradient of a leaf; null stands for zero. */
+  /** The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and goes when the leaf goes. */
   grad: Tensor | null = null;
   /** Leaf hook: called once per backward when this leaf's gradient is complete. */
   onGradReady: ((leaf: Tensor) => void) | null = null;
@@ -177,18 +177,21 @@ export class Tensor implements View {
 
   /** Takes the tensor out of its scope: the caller frees it with dispose() or `using`. */
   keep(): this {
-    if (this.owner) {
-      this.owner.surrender(this, null);
-      collected.register(this, this.buffer, this);
-    }
+    this.owner?.surrender(this, null);
     return this;
   }
 
-  /** Gives up the owner's hold. The memory goes when no graph node holds it either. Idempotent. */
+  /** @internal Changes the owner; without one the memory returns at the latest when the tensor is collected. */
+  passTo(owner: Scope | null): void {
+    this.owner = owner;
+    if (owner) owner.adopt(this);
+    else collected.register(this, this.memory, this);
+  }
+
+  /** Gives up the owner's hold. Memory and gradient go when no graph node holds them either. Idempotent. */
   dispose(): void {
     if (!this.owned) return;
     this.owned = false;
-    if (!this.owner) collected.unregister(this);
     this.release();
   }
 
@@ -210,7 +213,11 @@ export class Tensor implements View {
   release(): void {
     if (--this.references > 0) return;
     live--;
+    this.owned = false;
+    if (!this.owner) collected.unregister(this);
     this.gradFn = null;
+    if (this.grad?.owner === this.owner) this.grad?.dispose();
+    this.grad = null;
     const buffer = this.memory;
     this.memory = Buffer.released;
     buffer.release();

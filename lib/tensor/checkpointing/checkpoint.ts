@@ -120,10 +120,7 @@ function replay(
     });
     if (roots.length > 0) backward(roots, seeds);
     leaves.forEach((leaf, i) => {
-      if (!leaf.grad) return;
-      sink.give(i, leaf.grad);
-      leaf.grad.release();
-      leaf.grad = null;
+      if (leaf.grad) sink.give(i, leaf.grad);
     });
   });
 }

@@ -164,27 +164,46 @@ export function minimum(a: Tensor, b: Tensor | number): Tensor {
   return extremum('minimum', a, b);
 }
 
-/** a to the power b, broadcast; floating dtypes. The gradient of b needs a > 0. */
+/** `values` where `left op 0`, 0 elsewhere. */
+function whereSign(values: Tensor, left: View, op: CompareOp): Tensor {
+  return masked(values, left, constant(0, left.dtype, values.device), op);
+}
+
+/** b a^(b - 1), which is 0 where b is 0 whatever a is. */
+function slopeOfBase(base: View, exponent: View, out: Tensor): Tensor {
+  kernels.scale({ in: exponent, out, scale: 1, shift: -1, accumulate: false });
+  kernels.binary({ a: base, b: out, out, op: 'pow', accumulate: false });
+  kernels.binary({ a: out, b: exponent, out, op: 'mul', accumulate: false });
+  return whereSign(out, exponent, 'ne');
+}
+
+/** a^b log a, which is 0 where a is 0 and b is not negative. */
+function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
+  const log = Tensor.emptyLike(power);
+  kernels.unary({ in: base, out: log, op: 'log' });
+  const atZero = whereSign(log, exponent, 'lt');
+  const isZero = Tensor.empty(power.shape, 'bool', power.device);
+  const zero = expanded(constant(0, power.dtype, power.device), power.shape);
+  kernels.compare({ a: base, b: zero, out: isZero, op: 'eq' });
+  kernels.where({ condition: isZero, a: atZero, b: log, out: log });
+  kernels.binary({ a: log, b: power, out: log, op: 'mul', accumulate: false });
+  return log;
+}
+
+/**
+ * a to the power b, broadcast; floating dtypes. Gradients as PyTorch has them: that of a is 0 where b is 0, that of b is
+ * 0 where a is 0 and b is not negative, and NaN where a is negative.
+ */
 export function pow(a: Tensor, b: Tensor | number): Tensor {
   const right = operand(b, a);
   const out = combine('pow', a, right);
   record('pow', [a, right], [out], [a, right, out], ([grad], sink) => {
     const g = grad as Tensor;
     const [base, exponent] = [expanded(a, g.shape), expanded(right, g.shape)];
-    const slope = Tensor.emptyLike(g);
     if (sink.needs(0)) {
-      const less = Tensor.emptyLike(right);
-      kernels.scale({ in: right, out: less, scale: 1, shift: -1, accumulate: false });
-      const b1 = expanded(less, g.shape);
-      kernels.binary({ a: base, b: b1, out: slope, op: 'pow', accumulate: false });
-      kernels.binary({ a: slope, b: exponent, out: slope, op: 'mul', accumulate: false });
-      giveProduct(sink, 0, a.shape, g, slope);
+      giveProduct(sink, 0, a.shape, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
     }
-    if (sink.needs(1)) {
-      kernels.unary({ in: base, out: slope, op: 'log' });
-      kernels.binary({ a: slope, b: out, out: slope, op: 'mul', accumulate: false });
-      giveProduct(sink, 1, right.shape, g, slope);
-    }
+    if (sink.needs(1)) giveProduct(sink, 1, right.shape, g, slopeOfExponent(base, exponent, out));
   });
   return out;
 }

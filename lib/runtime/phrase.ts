@@ -1,0 +1,36 @@
+// How a message names a value that somebody gave where something else belongs.
+import type { DType } from './dtype.js';
+import { describe } from './view.js';
+
+const LENGTH = 60;
+const ITEMS = 8;
+
+/** '"f32"', '1.5', 'an array [1, 2]', 'a tensor [2, 3] f32', 'the function Linear', 'an object { lr, dim }'. */
+export function phrase(value: unknown): string {
+  if (typeof value === 'string') return cut(JSON.stringify(value));
+  if (typeof value === 'function') return `the function ${value.name || '() => ...'}`;
+  if (typeof value === 'bigint') return `${value}n`;
+  if (typeof value !== 'object' || value === null) return String(value);
+  if (Array.isArray(value)) return `an array ${cut(listed(value))}`;
+  if (isTensorLike(value)) return `a tensor ${describe(value)}`;
+  if (ArrayBuffer.isView(value)) return `a ${value.constructor.name}`;
+  if (value instanceof Promise) return 'a promise (is an await missing?)';
+  const { name = 'Object' } = value.constructor ?? {};
+  if (name !== 'Object') return `an object of class ${name}`;
+  return `an object { ${cut(Object.keys(value).join(', '))} }`;
+}
+
+function isTensorLike(value: object): value is { shape: readonly number[]; dtype: DType } {
+  return 'shape' in value && Array.isArray(value.shape) && 'dtype' in value;
+}
+
+function listed(items: readonly unknown[]): string {
+  const shown = Array.from(items.slice(0, ITEMS), (item) =>
+    Array.isArray(item) ? '[..]' : typeof item === 'object' && item ? 'object' : phrase(item),
+  );
+  return `[${shown.join(', ')}${items.length > ITEMS ? ', ..' : ''}]`;
+}
+
+function cut(text: string): string {
+  return text.length > LENGTH ? `${text.slice(0, LENGTH)}..` : text;
+}

@@ -1,0 +1,147 @@
+// Who owns the gradient of a leaf, what backward() takes for roots and seeds, and slopes at the edge of pow's domain.
+import assert from 'node:assert/strict';
+import { DsError, type DsErrorCode } from '../../lib/errors.js';
+import { cpu, type Device } from '../../lib/runtime/device.js';
+import { backward, liveTensors, ones, pow, scope, Tensor, zeros } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+const count = (device: Device): [number, number] => [liveTensors(), device.memory.inUse];
+
+/** A case that leaves no tensor and no memory behind, although it releases no gradient. */
+function tidyCase(name: string, body: (device: Device) => void): Case {
+  return {
+    name: `leaves: ${name}`,
+    run(device) {
+      const before = count(device);
+      body(device);
+      assert.deepEqual(count(device), before, 'live tensors and bytes');
+    },
+  };
+}
+
+function leafOf(values: number[], device: Device): Tensor {
+  return Tensor.from(values, { device }).requireGrad();
+}
+
+const gradientOf = (leaf: Tensor): number[] => (leaf.grad as Tensor).toArray();
+
+function expectError(code: DsErrorCode, text: RegExp, body: () => unknown): void {
+  assert.throws(body, (error: unknown) => {
+    assert.ok(error instanceof DsError, String(error));
+    assert.equal(error.code, code, error.message);
+    assert.match(error.message, text);
+    return true;
+  });
+}
+
+/** The gradients of sum(base^exponent). */
+function powGradients(base: number[], exponent: number[], device: Device): [number[], number[]] {
+  return scope(() => {
+    const [a, b] = [leafOf(base, device), leafOf(exponent, device)];
+    pow(a, b).sum().backward();
+    return [gradientOf(a), gradientOf(b)];
+  });
+}
+
+export const cases: Case[] = [
+  tidyCase("a gradient goes with its leaf's scope", (device) => {
+    for (let i = 0; i < 3; ++i) {
+      scope(() => {
+        const leaf = leafOf([1, 2, 3], device);
+        leaf.square().sum().backward();
+        leaf.mul(2).sum().backward();
+        assert.deepEqual(gradientOf(leaf), [4, 6, 8]);
+      });
+    }
+  }),
+  tidyCase('a gradient goes when its leaf is disposed of', (device) => {
+    const leaf = leafOf([1, 2], device);
+    scope(() => leaf.square().sum().backward());
+    const { grad } = leaf;
+    assert.deepEqual(grad?.toArray(), [2, 4]);
+    leaf.dispose();
+    assert.equal(grad.isDisposed, true);
+    assert.equal(leaf.grad, null);
+  }),
+  tidyCase('a gradient leaves a scope with its leaf, and alone', (device) => {
+    const [leaf, alone] = scope(() => {
+      const returned = leafOf([3], device);
+      const other = leafOf([4], device);
+      backward([returned.square().sum(), other.square().sum()]);
+      return [returned, other.grad as Tensor];
+    });
+    assert.deepEqual(gradientOf(leaf), [6]);
+    assert.deepEqual(alone.toArray(), [8]);
+    leaf.dispose();
+    alone.dispose();
+    const kept = scope(() => {
+      const inner = leafOf([5], device);
+      inner.square().sum().backward();
+      inner.keep();
+      return { values: gradientOf(inner), inner };
+    });
+    assert.deepEqual(gradientOf(kept.inner), kept.values);
+    kept.inner.dispose();
+  }),
+  tidyCase('a root that is named twice counts twice, and a leaf is a root too', (device) => {
+    scope(() => {
+      const leaf = leafOf([2], device);
+      const loss = leaf.square().sum();
+      backward([loss, loss]);
+      assert.deepEqual(gradientOf(leaf), [8]);
+      leaf.backward();
+      assert.deepEqual(gradientOf(leaf), [9]);
+      const wide = leafOf([1, 1], device);
+      const told: Tensor[] = [];
+      wide.onGradReady = (each) => told.push(each);
+      backward([wide.mul(3).sum(), wide], [null, Tensor.from([10, 20], { device })]);
+      assert.deepEqual(gradientOf(wide), [13, 23]);
+      assert.deepEqual(told, [wide]);
+      const middle = wide.mul(2);
+      backward([middle.square().sum(), middle], [null, ones([2], { device })]);
+      assert.deepEqual(gradientOf(wide), [13 + 8 + 2, 23 + 8 + 2]);
+    });
+  }),
+  tidyCase('wrong roots and seeds are typed errors that change nothing', (device) => {
+    scope(() => {
+      const x = leafOf([1, 2], device);
+      const y = x.square();
+      const seed = (shape: number[], dtype: 'f32' | 'f64') => ones(shape, { device, dtype });
+      expectError('DS_SHAPE', /seed like its root, \[2\] f32, got \[1, 2\]/, () =>
+        y.backward(seed([1, 2], 'f32')),
+      );
+      expectError('DS_DTYPE', /got \[2\] f64.*\.to\('f32'\)/, () => y.backward(seed([2], 'f64')));
+      const one = seed([2], 'f32');
+      expectError('DS_ARGUMENT', /at most 1 seeds/, () => backward(y, [one, one]));
+      expectError('DS_ARGUMENT', /its seed, got an array \[2\]/, () =>
+        backward(y, [2 as unknown as Tensor]),
+      );
+      expectError('DS_ARGUMENT', /got an array \[\]/, () => backward([]));
+      expectError('DS_AUTOGRAD', /a scalar loss or a seed/, () => backward([y.sum(), y]));
+      expectError('DS_AUTOGRAD', /requires a gradient.*requireGrad/, () =>
+        zeros([], { device }).backward(),
+      );
+      if (device !== cpu()) {
+        expectError('DS_DEVICE', /on cpu/, () => y.backward(ones([2])));
+      }
+      assert.equal(x.grad, null);
+      y.backward(one);
+      assert.deepEqual(gradientOf(x), [2, 4]);
+    });
+  }),
+  tidyCase("pow's slopes at base 0 and exponent 0 are PyTorch's", (device) => {
+    const inf = Number.POSITIVE_INFINITY;
+    const [base, exponent] = powGradients([0, 0, 0, 0, 2, 0, -2], [0, 1, 2, 0.5, 0, -1, 2], device);
+    assert.deepEqual(base, [0, 1, 0, inf, 0, -inf, -4]);
+    const log2 = Math.fround(Math.log(2));
+    assert.deepEqual(exponent.slice(0, 4), [0, 0, 0, 0]);
+    assert.ok(Math.abs((exponent[4] as number) - log2) < 1e-6);
+    assert.equal(exponent[5], -inf);
+    assert.ok(Number.isNaN(exponent[6]));
+    scope(() => {
+      const x = leafOf([0, 3], device);
+      x.pow(0).sum().backward();
+      assert.deepEqual(gradientOf(x), [0, 0]);
+    });
+  }),
+];
