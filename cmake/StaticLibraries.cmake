@@ -19,3 +19,12 @@ endfunction()
 # The pthread variant: the OpenMP one would make the addon need libgomp.
 ds_static_library(openblas libopenblas.a cblas.h libopenblas-pthread-dev)
 ds_static_library(liburing liburing.a liburing.h liburing-dev)
+
+# OpenBLAS holds every kernel once for each family of processors. The addon needs AVX2 anyway, so the
+# families without it are taken for the oldest one that has it, and their kernels stay out: 28 MB become 9.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  foreach(family PRESCOTT CORE2 PENRYN DUNNINGTON NEHALEM SANDYBRIDGE ATOM NANO OPTERON OPTERON_SSE3
+      BARCELONA BOBCAT BULLDOZER PILEDRIVER STEAMROLLER EXCAVATOR)
+    target_link_options(ds_openblas INTERFACE LINKER:--defsym=gotoblas_${family}=gotoblas_HASWELL)
+  endforeach()
+endif()
