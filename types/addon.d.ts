@@ -29,6 +29,9 @@ export interface Addon {
   allocate(stream: number, bytes: number): number;
   allocatePinned(number: number, bytes: number): number;
   release(buffer: number): void;
+  /** The same memory in another thread's environment: the number of an offer, to be taken once. */
+  offerBuffer(buffer: number): number;
+  takeBuffer(offer: number): number;
   releaseOn(buffer: number, stream: number): void;
   copy(
     to: number,
@@ -77,6 +80,10 @@ export interface Addon {
   checksumFile(path: string): Promise<number>;
   /** Resolves when a file's contents, or a folder's entries, are on disk. */
   syncPath(path: string): Promise<void>;
+  /** Renames unless the new name is taken; resolves with false where it is. */
+  renameExclusive(from: string, to: string): Promise<boolean>;
+  /** Resolves with whether the lock of the open file was free and now belongs to this descriptor. */
+  lockFile(descriptor: number): Promise<boolean>;
   /** "io_uring" or "threads". */
   fileEngineName(): string;
   setFileEngine(name: string): void;
@@ -93,6 +100,11 @@ export interface Addon {
     place: Int32Array,
     timeout: number,
   ): Promise<number>;
+  /** The same job in another thread's environment: the number of an offer, to be taken once. */
+  offerJob(job: number): number;
+  takeJob(offer: number): number;
+  /** Throws what made the job fail, once it has. */
+  checkJob(job: number): void;
   /** Blocks until this rank's collectives have ended; resolves when every rank has come so far. */
   leaveJob(job: number): Promise<void>;
   closeJob(job: number): void;

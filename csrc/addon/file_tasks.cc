@@ -124,6 +124,16 @@ napi_value sync_path(Addon& addon, std::string path) {
   return start_task(addon, [path = std::move(path)] { io::File::open_for_reading(path).sync(); });
 }
 
+napi_value rename_exclusive(Addon& addon, std::string from, std::string to) {
+  return start_task(addon, [from = std::move(from), to = std::move(to)] {
+    return io::rename_exclusive(from, to);
+  });
+}
+
+napi_value lock_file(Addon& addon, int32_t descriptor) {
+  return start_task(addon, [descriptor] { return io::try_lock(descriptor); });
+}
+
 napi_value file_engine_name(Addon& addon) {
   return Napi::String::New(addon.env, io::file_engine().name());
 }

@@ -24,6 +24,12 @@ napi_value checksum_file(Addon& addon, std::string path);
 /// Resolves when a file's contents, or a folder's entries, are on disk.
 napi_value sync_path(Addon& addon, std::string path);
 
+/// Renames unless the new name is taken: resolves with false where it is. See io::rename_exclusive.
+napi_value rename_exclusive(Addon& addon, std::string from, std::string to);
+
+/// Resolves with whether the lock of the open file was free and is now this one's. See io::try_lock.
+napi_value lock_file(Addon& addon, int32_t descriptor);
+
 /// "io_uring" or "threads".
 napi_value file_engine_name(Addon& addon);
 void set_file_engine(Addon& addon, std::string name);

@@ -10,6 +10,7 @@
 #include "convert.h"
 #include "devices.h"
 #include "file_tasks.h"
+#include "offers.h"
 #include "op_call.h"
 #include "process_group.h"
 
@@ -113,6 +114,12 @@ double allocate_pinned(Addon& addon, double number, double bytes) {
       std::make_shared<Buffer>(device_of(addon, number), static_cast<size_t>(bytes)));
 }
 void release(Addon& addon, double handle) { addon.buffers.take(handle); }
+double offer_buffer(Addon& addon, double handle) {
+  return offers<Buffer>().add(addon.buffers.get(handle));
+}
+double take_buffer(Addon& addon, double offer) {
+  return addon.buffers.add(offers<Buffer>().take(offer));
+}
 void release_on(Addon& addon, double handle, double stream) {
   const std::shared_ptr<StreamRef> ref = addon.streams.get(stream);
   addon.buffers.take(handle)->release_on(std::shared_ptr<Stream>(ref, &ref->stream));
@@ -234,6 +241,8 @@ constexpr Row kRows[] = {
     {"allocate", Trampoline<allocate>::call},
     {"allocatePinned", Trampoline<allocate_pinned>::call},
     {"release", Trampoline<release>::call},
+    {"offerBuffer", Trampoline<offer_buffer>::call},
+    {"takeBuffer", Trampoline<take_buffer>::call},
     {"releaseOn", Trampoline<release_on>::call},
     {"copy", Trampoline<copy>::call},
     {"read", Trampoline<read>::call},
@@ -252,12 +261,17 @@ constexpr Row kRows[] = {
     {"readFile", Trampoline<read_file>::call},
     {"checksumFile", Trampoline<checksum_file>::call},
     {"syncPath", Trampoline<sync_path>::call},
+    {"renameExclusive", Trampoline<rename_exclusive>::call},
+    {"lockFile", Trampoline<lock_file>::call},
     {"fileEngineName", Trampoline<file_engine_name>::call},
     {"setFileEngine", Trampoline<set_file_engine>::call},
     {"startStore", Trampoline<start_store>::call},
     {"storePort", Trampoline<store_port>::call},
     {"stopStore", Trampoline<stop_store>::call},
     {"joinJob", Trampoline<join_job>::call},
+    {"offerJob", Trampoline<offer_job>::call},
+    {"takeJob", Trampoline<take_job>::call},
+    {"checkJob", Trampoline<check_job>::call},
     {"leaveJob", Trampoline<leave_job>::call},
     {"closeJob", Trampoline<close_job>::call},
     {"storeSet", Trampoline<store_set>::call},

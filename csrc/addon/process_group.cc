@@ -11,6 +11,7 @@
 #include "../comm/store_server.h"
 #include "../cpu/cpu_device.h"
 #include "devices.h"
+#include "offers.h"
 #include "task.h"
 
 namespace ds::addon {
@@ -252,6 +253,17 @@ napi_value join_job(Addon& addon, std::string host, int32_t port, std::string se
     return handle;
   });
 }
+
+double offer_job(Addon& addon, double job) {
+  return offers<JobRef>().add(communication(addon).jobs.get(job));
+}
+
+/// Not among open_jobs: the end of this environment must not cancel another's.
+double take_job(Addon& addon, double offer) {
+  return communication(addon).jobs.add(offers<JobRef>().take(offer));
+}
+
+void check_job(Addon& addon, double job) { job_of(addon, job)->failure()->check(); }
 
 napi_value leave_job(Addon& addon, double job) {
   Communication& open = communication(addon);

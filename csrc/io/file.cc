@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
 
@@ -28,10 +30,24 @@ const char* cure_for(int code) {
   }
 }
 
+constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers do not have
+
+/// For file systems without RENAME_NOREPLACE (NFS, some of FUSE): a file gets its new name by a link, which never
+/// replaces; a folder by rename(2), which replaces nothing but an empty folder. 0 or an errno.
+int rename_without_flag(const char* from, const char* to) {
+  struct stat status;
+  if (::lstat(to, &status) == 0) return EEXIST;
+  if (::lstat(from, &status) < 0) return errno;
+  if (S_ISDIR(status.st_mode)) return ::rename(from, to) == 0 ? 0 : errno;
+  if (::link(from, to) < 0) return errno;
+  return ::unlink(from) == 0 ? 0 : errno;
+}
+
+/// The mode is what the umask leaves of 0666, as of every other program's files.
 int open_file(const std::string& path, int flags, const char* purpose) {
   int descriptor;
   do {
-    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   } while (descriptor < 0 && errno == EINTR);
   if (descriptor < 0) throw io_error("open", path, purpose, errno);
   return descriptor;
@@ -42,6 +58,31 @@ int open_file(const std::string& path, int flags, const char* purpose) {
 Error io_error(const char* operation, const std::string& path, std::string expected, int code) {
   return Error("DS_IO", text(operation, " ", path), std::move(expected),
                text(std::strerror(code), " (errno ", code, ")"), cure_for(code));
+}
+
+bool rename_exclusive(const std::string& from, const std::string& to) {
+  int code = ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), kNoReplace) == 0
+                 ? 0
+                 : errno;
+  if (code == EINVAL || code == ENOSYS || code == EOPNOTSUPP) {
+    code = rename_without_flag(from.c_str(), to.c_str());
+  }
+  if (code == 0) return true;
+  if (code == EEXIST || code == ENOTEMPTY || code == ENOTDIR) {
+    struct stat status;
+    if (::lstat(to.c_str(), &status) == 0) return false;
+  }
+  throw io_error("rename", from, text("the free name ", to), code);
+}
+
+bool try_lock(int descriptor) {
+  int result;
+  do {
+    result = ::flock(descriptor, LOCK_EX | LOCK_NB);
+  } while (result < 0 && errno == EINTR);
+  if (result == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  throw io_error("flock", text("descriptor ", descriptor), "a file system with locks", errno);
 }
 
 File File::open_for_reading(const std::string& path) {

@@ -1,0 +1,50 @@
+// Handing an object from one JavaScript environment to another: offered by a number, taken once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "../core/error.h"
+
+namespace ds::addon {
+
+/// Handles belong to one environment. A worker thread that is to share an object with its parent takes it by the
+/// number of an offer; both then own it, and it lives until both have let go. Any thread.
+template <class T>
+class Offers {
+ public:
+  double add(std::shared_ptr<T> object) {
+    std::lock_guard lock(mutex_);
+    open_.emplace(++last_, std::move(object));
+    return static_cast<double>(last_);
+  }
+
+  /// Throws DS_RELEASED for an offer that was taken before.
+  std::shared_ptr<T> take(double offer) {
+    std::lock_guard lock(mutex_);
+    const auto found = offer >= 1 && offer < 0x1p53 ? open_.find(static_cast<uint64_t>(offer))
+                                                    : open_.end();
+    if (found == open_.end()) {
+      throw Error("DS_RELEASED", "offer", "one that nobody has taken", text(offer));
+    }
+    std::shared_ptr<T> object = std::move(found->second);
+    open_.erase(found);
+    return object;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<T>> open_;
+  uint64_t last_ = 0;
+};
+
+/// The process's, never destroyed: threads may end after main().
+template <class T>
+Offers<T>& offers() {
+  static auto* all = new Offers<T>();
+  return *all;
+}
+
+}  // namespace ds::addon
