@@ -2,103 +2,167 @@
 //
 // A save of tag T in folder D goes through these states, and each rename is atomic:
 //
-//   1. D/.tmp-T-<owner> is filled; its files and then the folder itself are synced to disk.
-//   2. Where D/T exists already: D/T is renamed to D/.old-T-<owner>.
-//   3. D/.tmp-T-<owner> is renamed to D/T, and D is synced.
-//   4. D/.old-T-<owner> is deleted.
-//   5. `latest` is replaced: written under another name, synced, renamed, D synced.
-//   6. Tags that are no longer wanted are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
+//   1. D/.save-<owner> claims what follows and says that the save lives: claim.ts.
+//   2. D/.tmp-T-<owner> is filled; its files and then the folder itself are synced to disk.
+//   3. Where D/T is a checkpoint already: D/T is renamed to D/.old-T-<owner>~0.
+//   4. D/.tmp-T-<owner> is renamed to D/T unless something has appeared there, and D is synced. Where another save has
+//      published the same tag meanwhile, 3 and 4 are done again: the last one wins.
+//   5. D/.old-T-<owner>~0 is deleted.
+//   6. `latest` is replaced: written as D/.latest-<owner>, synced, renamed, D synced.
+//   7. Tags that are no longer wanted are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
+//   8. The claim is deleted.
 //
-// A death in 1 leaves the old D/T; between 2 and 3 the old one under its .old name, where a reader
-// finds it (see find()) and from where the next save moves it back; after 3 the new one. `latest`
-// never names what is not there. What a dead owner left behind is deleted by the next save.
-import { randomBytes } from 'node:crypto';
-import { mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { hostname } from 'node:os';
+// A death in 2 leaves the old D/T; between 3 and 4 the old one under its .old name, where a reader finds it (see
+// find()) and from where the next save moves it back; after 4 the new one. `latest` never names what is not there. What
+// a dead save left behind is deleted by the next one. Only what a manifest names is ever deleted (ours.ts): a save
+// fails where anything else is in its way.
+import { lstat, mkdir, readdir, rename, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
-import { syncPath } from '../runtime/file.js';
-import { LATEST } from './directory.js';
+import { renameExclusive, syncPath } from '../runtime/file.js';
+import { Claim, clearDead } from './claim.js';
+import { LATEST, requireLatestReplaceable } from './directory.js';
+import { orDsError } from './file-error.js';
 import { makeFolder } from './make-folder.js';
+import { isDraftFile, removeCheckpoint, removeOwn, requireReplaceable } from './ours.js';
 
-/** After this long, what another host left behind is taken for abandoned. */
-const ABANDONED_MS = 24 * 3600 * 1000;
+/** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<turn>", ".gone-<tag>-<owner>". */
+const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;
 
-/** ".tmp-<tag>-<host>~<pid>~<random>"; neither host nor the rest holds a "~" of its own. */
-const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([^~]*)~(\d+)~[0-9a-f]+$/;
+/** How often other saves of the same tag may come between the two renames. */
+const TURNS = 100;
 
-function owner(): string {
-  const host = hostname().replace(/[^\w.]/g, '_');
-  return `${host}~${process.pid}~${randomBytes(6).toString('hex')}`;
-}
+/** How the native side spells ENOENT. */
+const NOT_FOUND = '(errno 2)';
 
-/** A save under way. */
+/** A save under way, of the rank that makes it appear. */
 export interface Draft {
-  dir: string;
-  tag: string;
-  /** What makes the names of this save's folders its own. */
-  suffix: string;
+  readonly dir: string;
+  readonly tag: string;
+  /** What is being filled. */
+  readonly folder: string;
+  readonly claim: Claim;
 }
 
-/** The folder that a draft is written to. */
-export const draftFolder = ({ dir, suffix }: Draft): string => join(dir, `.tmp-${suffix}`);
-
-/** Makes an empty folder for `dir`/`tag`, and `dir` where it is missing. Throws DS_IO. */
+/** Makes an empty folder for `dir`/`tag`, and `dir` where it is missing; deletes what dead saves left. Throws DS_IO. */
 export async function begin(dir: string, tag: string): Promise<Draft> {
-  const draft = { dir, tag, suffix: `${tag}-${owner()}` };
   return orDsError(dir, async () => {
     await makeFolder(dir);
-    await clearLeftovers(dir);
-    await mkdir(draftFolder(draft));
-    return draft;
+    await clearFolder(dir);
+    const claim = await Claim.take(dir);
+    const folder = join(dir, `.tmp-${tag}-${claim.owner}`);
+    try {
+      await mkdir(folder);
+      return { dir, tag, folder, claim };
+    } catch (error) {
+      await claim.release();
+      throw error;
+    }
   });
 }
 
-/** The filled draft becomes `dir`/`tag`; then `latest` names it, if asked to. Returns its path. Throws DS_IO. */
-export async function publish(draft: Draft, saveLatest: boolean): Promise<string> {
-  const { dir, tag, suffix } = draft;
-  return orDsError(dir, async () => {
-    await syncPath(draftFolder(draft));
-    await replace(dir, tag, suffix);
-    await rm(join(dir, `.old-${suffix}`), { recursive: true, force: true });
-    if (saveLatest) await pointLatest(dir, tag);
-    return join(dir, tag);
-  });
+/** Deletes what dead saves and exports have left in `dir`. */
+export async function clearFolder(dir: string): Promise<void> {
+  await clearDead(dir, (owner) => clearOwner(dir, owner));
 }
 
-/** Deletes a draft; nothing else has changed. */
-export async function abandon(draft: Draft): Promise<void> {
-  await rm(draftFolder(draft), { recursive: true, force: true }).catch(() => undefined);
-}
-
-/** Deletes `dir`/`tag`, atomically: it is never seen in part. */
-export async function removeTag(dir: string, tag: string): Promise<void> {
-  const aside = join(dir, `.gone-${tag}-${owner()}`);
+/** Throws DS_CHECKPOINT where publish() would have to delete what is not ours, saying what it is; DS_IO. */
+export async function requireRoom(dir: string, tag: string, saveLatest: boolean): Promise<void> {
   await orDsError(dir, async () => {
-    await rename(join(dir, tag), aside);
-    await rm(aside, { recursive: true, force: true });
+    await requireReplaceable(join(dir, tag));
+    if (saveLatest) await requireLatestReplaceable(dir);
   });
 }
 
-async function replace(dir: string, tag: string, suffix: string): Promise<void> {
+/**
+ * The filled draft becomes `dir`/`tag`; then `latest` names it, if asked to. Throws DS_IO, and DS_CHECKPOINT where
+ * something is in the way. finish() must follow.
+ */
+export async function publish(draft: Draft, saveLatest: boolean): Promise<void> {
+  const { dir, folder } = draft;
+  await orDsError(dir, async () => {
+    await syncPath(folder);
+    for (const old of await replace(draft)) await removeCheckpoint(old);
+    if (saveLatest) await pointLatest(draft);
+  });
+}
+
+/** Ends a save; a draft that was not published is deleted. Never rejects: what stays is left to the next save. */
+export async function finish({ folder, claim }: Draft): Promise<void> {
+  const cleared = await removeOwn(folder, isDraftFile).catch(() => false);
+  if (cleared) await claim.release();
+  else await claim.leave();
+}
+
+/**
+ * Deletes the checkpoint `dir`/`tag`, atomically: it is never seen in part. Throws DS_CHECKPOINT where there is
+ * anything else in it or in its place.
+ */
+export async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
+  const aside = join(dir, `.gone-${tag}-${claim.owner}`);
+  await orDsError(dir, async () => {
+    if (await setAside(join(dir, tag), aside)) await removeCheckpoint(aside);
+  });
+}
+
+/** Returns where the checkpoints have gone that were there before. */
+async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   const final = join(dir, tag);
-  const old = join(dir, `.old-${suffix}`);
-  if (await exists(final)) await rename(final, old);
+  const olds: string[] = [];
   try {
-    await rename(join(dir, `.tmp-${suffix}`), final);
+    for (let turn = 0; turn < TURNS; ++turn) {
+      const old = join(dir, `.old-${tag}-${claim.owner}~${turn}`);
+      if (await setAside(final, old)) olds.push(old);
+      if (!(await renameExclusive(folder, final))) continue;
+      await syncPath(dir);
+      return olds;
+    }
   } catch (error) {
-    if (await exists(old)) await rename(old, final);
+    const last = olds.at(-1);
+    if (last) await renameExclusive(last, final).catch(() => undefined);
     throw error;
   }
-  await syncPath(dir);
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: final,
+    expected: 'to be the last to save this tag',
+    got: `${TURNS} other saves of it`,
+    hint: 'Let each program save to its own folder, or under its own tags.',
+  });
 }
 
-async function pointLatest(dir: string, tag: string): Promise<void> {
-  const temporary = join(dir, `.latest-${owner()}`);
-  await writeFile(temporary, tag);
-  await syncPath(temporary);
-  await rename(temporary, join(dir, LATEST));
+/**
+ * Moves the checkpoint `final` to the free name `aside`; false where there is none. Throws DS_CHECKPOINT where anything
+ * else is there, which stays where it is.
+ */
+async function setAside(final: string, aside: string): Promise<boolean> {
+  if (!(await requireReplaceable(final))) return false;
+  const moved = await renameExclusive(final, aside).catch((error: DsError) => {
+    if (error.got?.includes(NOT_FOUND)) return false; // Another save has moved it.
+    throw error;
+  });
+  if (!moved) return false;
+  try {
+    await requireReplaceable(aside, final); // Files may have come between the look and the rename.
+    return true;
+  } catch (error) {
+    await renameExclusive(aside, final);
+    throw error;
+  }
+}
+
+async function pointLatest({ dir, tag, claim }: Draft): Promise<void> {
+  const temporary = join(dir, `.latest-${claim.owner}`);
+  try {
+    await writeFile(temporary, tag, { flag: 'wx' });
+    await syncPath(temporary);
+    await requireLatestReplaceable(dir);
+    await rename(temporary, join(dir, LATEST));
+  } catch (error) {
+    await unlink(temporary).catch(() => undefined);
+    throw error;
+  }
   await syncPath(dir);
 }
 
@@ -109,48 +173,39 @@ async function pointLatest(dir: string, tag: string): Promise<void> {
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
   if (await exists(final)) return final;
-  for (const name of await readdir(dir).catch(() => [])) {
-    const [, kind, leftTag] = LEFTOVER.exec(name) ?? [];
-    if (kind === 'old' && leftTag === tag) return join(dir, name);
-  }
-  return null;
+  const olds = leftovers(await readdir(dir).catch(() => []))
+    .filter((one) => one.kind === 'old' && one.tag === tag)
+    .sort((a, b) => b.turn - a.turn);
+  return olds[0] ? join(dir, olds[0].name) : null;
 }
 
 /** Moves back what a dead save had set aside, and deletes what it had begun. */
-async function clearLeftovers(dir: string): Promise<void> {
-  for (const name of await readdir(dir)) {
-    if (name.startsWith('.latest-') && (await isAbandoned(dir, name)))
-      await rm(join(dir, name), { force: true });
-    const [, kind, tag] = LEFTOVER.exec(name) ?? [];
-    if (!kind || !tag || !(await isAbandoned(dir, name))) continue;
+async function clearOwner(dir: string, owner: string): Promise<void> {
+  const found = leftovers(await readdir(dir)).filter((one) => one.owner === owner);
+  for (const { kind, name, tag } of found.sort((a, b) => b.turn - a.turn)) {
     const path = join(dir, name);
-    if (kind === 'old' && !(await exists(join(dir, tag)))) await rename(path, join(dir, tag));
-    else await rm(path, { recursive: true, force: true });
+    if (kind === 'tmp') await removeOwn(path, isDraftFile);
+    else if (kind === 'gone') await removeCheckpoint(path);
+    else if (!(await renameExclusive(path, join(dir, tag)))) await removeCheckpoint(path);
   }
+  const latest = join(dir, `.latest-${owner}`);
+  const status = await lstat(latest).catch(() => null);
+  if (status?.isFile()) await unlink(latest);
 }
 
-/**
- * Whether the process that made `name` cannot be working on it any more: it is gone, or had this
- * process's number before it (containers reuse them). On another host that cannot be known, only
- * guessed by age.
- */
-async function isAbandoned(dir: string, name: string): Promise<boolean> {
-  const [host, pid] = name.slice(name.lastIndexOf('-') + 1).split('~');
-  const [thisHost] = owner().split('~');
-  const status = await stat(join(dir, name)).catch(() => null);
-  if (!status) return false;
-  if (host !== thisHost) return Date.now() - status.mtimeMs > ABANDONED_MS;
-  if (Number(pid) !== process.pid) return !isAlive(Number(pid));
-  return status.mtimeMs < Date.now() - process.uptime() * 1000;
+interface Leftover {
+  name: string;
+  kind: string;
+  tag: string;
+  owner: string;
+  turn: number;
 }
 
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
-  }
+function leftovers(names: readonly string[]): Leftover[] {
+  return names.flatMap((name) => {
+    const [, kind = '', tag = '', owner = '', turn = 0] = LEFTOVER.exec(name) ?? [];
+    return kind ? [{ name, kind, tag, owner, turn: Number(turn) }] : [];
+  });
 }
 
 async function exists(path: string): Promise<boolean> {
@@ -158,27 +213,4 @@ async function exists(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
-}
-
-/** Runs `body`; failures of Node's own file calls come out in the library's form. */
-export async function orDsError<T>(dir: string, body: () => Promise<T>): Promise<T> {
-  try {
-    return await body();
-  } catch (error) {
-    throw asDsError(error, dir);
-  }
-}
-
-/** Failures of Node's own file calls, in the library's form. */
-function asDsError(error: unknown, dir: string): unknown {
-  const { code, syscall, path, message } = error as NodeJS.ErrnoException;
-  if (error instanceof DsError || !syscall) return error;
-  return new DsError({
-    code: 'DS_IO',
-    op: `${syscall} ${path ?? dir}`,
-    expected: 'a folder that checkpoints can be written to',
-    got: message,
-    hint: code === 'ENOSPC' ? 'Free space on this file system, or choose another folder.' : '',
-    cause: error,
-  });
 }

@@ -1,17 +1,19 @@
 // Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or for our own.
-import { readdir, writeFile } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
+import { lstat, readdir, writeFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
-import { syncPath } from '../runtime/file.js';
+import { renameExclusive, syncPath } from '../runtime/file.js';
 import { type OptionNames, requireOptions } from '../runtime/options.js';
 import { numel } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
-import { abandon, begin, draftFolder, orDsError, publish } from './commit.js';
+import { begin, clearFolder, finish } from './commit.js';
 import { converted } from './convert.js';
+import { orDsError } from './file-error.js';
+import { requirePath } from './folder.js';
 import type { TensorRecord } from './manifest.js';
 import { Checkpoint, type Section } from './open.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
@@ -47,6 +49,9 @@ export interface Consolidated {
   bytes: number;
 }
 
+/** What an export's draft is called: it lies in `out` where that exists, else beside it. */
+const DRAFT = 'export';
+
 const DTYPES: Record<ExportDType, DType> = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
 const TORCH_DTYPES: Record<ExportDType, string> = {
   fp32: 'float32',
@@ -60,7 +65,8 @@ interface Layout {
 }
 
 /**
- * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is complete. Host
+ * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is complete; into an
+ * empty folder, the file that makes the others readable comes last. Nothing that exists is replaced or deleted. Host
  * memory beyond buffers: twice the largest tensor. Throws DS_CHECKPOINT (no such tag, damage, a model that has not
  * said how transformers knows it), DS_ARGUMENT (an unknown option, an `out` with something in it), DS_NONFINITE, DS_IO.
  * Source: DeepSpeed's zero_to_fp32.
@@ -72,7 +78,9 @@ export async function consolidate(
 ): Promise<Consolidated> {
   requireOptions('consolidate', options, OPTIONS);
   const { dtype = 'fp32', maxShardBytes = 5e9 } = options;
-  await requireFree(out);
+  requirePath('consolidate out', out);
+  const path = resolve(out);
+  const isThere = await requireFree(path);
   const checkpoint = await Checkpoint.open(dir, options.tag);
   const format = options.format ?? (checkpoint.description ? 'hf' : 'native');
   const layout =
@@ -81,21 +89,43 @@ export async function consolidate(
     sourceOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout }),
   );
   const shards = split(sources, maxShardBytes);
-  const path = resolve(out);
-  const draft = await begin(dirname(path), basename(path));
-  const folder = draftFolder(draft);
+  const draft = await begin(isThere ? path : dirname(path), DRAFT);
   try {
-    const files = await writeShards(folder, shards);
+    const files = await writeShards(draft.folder, shards);
     if (layout.config) {
-      files.push(CONFIG_FILE);
-      await writeJson(folder, CONFIG_FILE, { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] });
+      files.unshift(CONFIG_FILE);
+      const config = { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
+      await writeJson(draft.folder, CONFIG_FILE, config);
     }
-    await publish(draft, false);
+    await syncPath(draft.folder);
+    await appear(draft.folder, path, isThere ? files : null);
     return { path, format, files, bytes: bytesOf(sources) };
+  } finally {
+    await finish(draft);
+  }
+}
+
+/**
+ * The folder `from` becomes `path`; where `path` is an empty folder of the user's, `files` move into it one by one, in
+ * an order in which the last one makes them a whole. Throws DS_ARGUMENT where something has come there meanwhile.
+ */
+async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
+  if (!files) {
+    if (!(await renameExclusive(from, path))) throw taken(path, 'something that has just appeared');
+    return syncPath(dirname(path));
+  }
+  const made: string[] = [];
+  try {
+    for (const file of files) {
+      const place = join(path, file);
+      if (!(await renameExclusive(join(from, file), place))) throw taken(path, file);
+      made.push(file);
+    }
   } catch (error) {
-    await abandon(draft);
+    for (const file of made) await renameExclusive(join(path, file), join(from, file));
     throw error;
   }
+  await syncPath(path);
 }
 
 /** One tensor of the export: master weights where they are wanted and kept, else the weights themselves. */
@@ -192,16 +222,28 @@ async function writeJson(folder: string, name: string, value: JsonObject): Promi
   await syncPath(path);
 }
 
-async function requireFree(out: string): Promise<void> {
-  const found = await readdir(out).catch((error: NodeJS.ErrnoException) => {
-    return error.code === 'ENOENT' ? [] : [error.message];
-  });
-  if (found.length === 0) return;
-  throw new DsError({
+/** Whether the empty folder `path` exists. Throws DS_ARGUMENT where there is anything else; dead exports do not count. */
+async function requireFree(path: string): Promise<boolean> {
+  const status = await orDsError(path, () =>
+    lstat(path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT') return null;
+      throw error;
+    }),
+  );
+  if (!status) return false;
+  if (!status.isDirectory()) throw taken(path, status.isFile() ? 'a file' : 'something else');
+  await orDsError(path, () => clearFolder(path));
+  const [found] = await orDsError(path, () => readdir(path));
+  if (found !== undefined) throw taken(path, `one with ${found} in it`);
+  return true;
+}
+
+function taken(op: string, got: string): DsError {
+  return new DsError({
     code: 'DS_ARGUMENT',
-    op: out,
-    expected: 'a folder that does not exist yet',
-    got: `one with ${found[0]} in it`,
-    hint: 'Choose another name, or delete it first.',
+    op,
+    expected: 'a folder that does not exist yet, or an empty one',
+    got,
+    hint: 'Choose another name, or move it away first.',
   });
 }

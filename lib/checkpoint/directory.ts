@@ -5,8 +5,9 @@
 //   <dir>/<tag>/zero_pp_rank_D_mp_rank_00_model_states.safetensors   stage 3: those of rank D
 //   <dir>/<tag>/zero_pp_rank_D_mp_rank_00_optim_states.safetensors   master weights, moments of rank D
 //   <dir>/<tag>/manifest.json                                        sizes, checksums, places, state
-//   <dir>/.tmp-..., <dir>/.old-..., <dir>/.gone-...                  a save under way: commit.ts
-import { readdir, readFile } from 'node:fs/promises';
+//   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...      a save under way: claim.ts, commit.ts
+import type { Stats } from 'node:fs';
+import { lstat, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -28,15 +29,58 @@ export function isCheckpointFile(name: string): boolean {
   return /^(zero_pp_rank_\d{1,7}_)?mp_rank_00_(model|optim)_states\.safetensors$/.test(name);
 }
 
-/** A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder or is reserved. */
-export function requireTag(tag: string): void {
-  if (/^[^./\\\0][^/\\\0]{0,199}$/.test(tag) && tag !== LATEST) return;
+/** Bytes of UTF-8: with what is added to it while it is saved, a tag is still a file name. */
+const MAX_TAG_BYTES = 200;
+
+/** One file name that `latest` can hold: no line break or other control character, no blank at either end. */
+function isTag(tag: unknown): tag is string {
+  return (
+    typeof tag === 'string' &&
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for.
+    /^[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$/.test(tag) &&
+    tag === tag.trim() &&
+    tag !== LATEST &&
+    Buffer.byteLength(tag) <= MAX_TAG_BYTES &&
+    Buffer.from(tag).toString() === tag
+  );
+}
+
+/** A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder, is reserved, or would not be found again. */
+export function requireTag(tag: unknown): asserts tag is string {
+  if (isTag(tag)) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: 'checkpoint tag',
-    expected: 'a file name that starts with no dot and is not "latest"',
-    got: JSON.stringify(tag),
+    expected: `a file name of at most ${MAX_TAG_BYTES} bytes that is not "latest"`,
+    got: typeof tag === 'string' ? JSON.stringify(tag.slice(0, 2 * MAX_TAG_BYTES)) : typeof tag,
+    hint: 'It starts with no dot, has no slash or control character, and no blank at either end.',
   });
+}
+
+/**
+ * Throws DS_CHECKPOINT where `latest` is something that a save must not replace: no file, or one that names no tag.
+ */
+export async function requireLatestReplaceable(dir: string): Promise<void> {
+  const path = join(dir, LATEST);
+  const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return null;
+    throw error;
+  });
+  if (!status) return;
+  const small = status.isFile() && status.size <= 4 * MAX_TAG_BYTES;
+  if (small && isTag((await readFile(path, 'utf8')).trim())) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: 'nothing of this name, or a file that names a tag',
+    got: status.isFile() ? 'a file with something else in it' : kindOf(status),
+    hint: 'Nothing of it was touched: move it away, or save with { saveLatest: false }.',
+  });
+}
+
+function kindOf(status: Stats): string {
+  if (status.isDirectory()) return 'a folder';
+  return status.isSymbolicLink() ? 'a symbolic link' : 'something else';
 }
 
 /** The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT. */

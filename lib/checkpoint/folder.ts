@@ -4,6 +4,18 @@ import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 
+/** Throws DS_ARGUMENT unless `path` can be one: text that is not empty and has no NUL. */
+export function requirePath(op: string, path: unknown): asserts path is string {
+  if (typeof path === 'string' && path !== '' && !path.includes('\0')) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'the path of a folder',
+    got: typeof path === 'string' ? JSON.stringify(path) : String(path),
+    hint: path === '' ? 'Is the variable set that it comes from? The current folder is ".".' : '',
+  });
+}
+
 /** Whether `name` is one path component that leads nowhere else. */
 export function isPlainName(name: string): boolean {
   return /^[^/\\\0]{1,255}$/.test(name) && name !== '.' && name !== '..';

@@ -1,9 +1,11 @@
-// A folder and those above it, with an end on every file system.
+// A folder and those above it, on disk when it returns, with an end on every file system.
 import { mkdir, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
+import { syncPath } from '../runtime/file.js';
+
 /**
- * mkdir -p. Rejects as mkdir does. Node's own `recursive` retries for ever where a folder that exists takes no new ones
+ * mkdir -p; each folder that is made is synced into the one above it. Rejects as mkdir does, or with DS_IO. Node's own `recursive` retries for ever where a folder that exists takes no new ones
  * and says ENOENT, as /proc and automounted folders do.
  */
 export async function makeFolder(path: string): Promise<void> {
@@ -11,13 +13,15 @@ export async function makeFolder(path: string): Promise<void> {
     () => null,
     (error: NodeJS.ErrnoException) => error,
   );
-  if (!failure || (failure.code === 'EEXIST' && (await isFolder(path)))) return;
+  if (!failure) return syncPath(dirname(path));
+  if (failure.code === 'EEXIST' && (await isFolder(path))) return;
   const parent = dirname(path);
   if (failure.code !== 'ENOENT' || parent === path || (await isFolder(parent))) throw failure;
   await makeFolder(parent);
   await mkdir(path).catch(async (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST' || !(await isFolder(path))) throw error;
   });
+  await syncPath(parent);
 }
 
 async function isFolder(path: string): Promise<boolean> {

@@ -1,15 +1,18 @@
 // Retention: the newest checkpoints of a folder stay, older ones go.
 import { join } from 'node:path';
 
-import { removeTag } from './commit.js';
+import { DsError } from '../errors.js';
+import { type Draft, removeTag } from './commit.js';
 import { findLatest, listTags } from './directory.js';
 import { readManifest } from './manifest.js';
 
 /**
- * Deletes all but the newest `keep` checkpoints of `dir`, by the time of their saves. What is not a complete
- * checkpoint is not touched and not counted; `current` and what `latest` names stay in any case. Returns the deleted tags.
+ * Deletes all but the newest `keep` checkpoints of the draft's folder, by the time of their saves. What is not a
+ * complete checkpoint is not touched and not counted; the draft's own tag and what `latest` names stay in any case. One
+ * with files in it that are not its own stays as it is, with a warning that names them. Throws DS_IO.
  */
-export async function retain(dir: string, keep: number, current: string): Promise<string[]> {
+export async function retain(draft: Draft, keep: number): Promise<void> {
+  const { dir } = draft;
   const found: { tag: string; savedAt: number }[] = [];
   for (const tag of await listTags(dir)) {
     const manifest = await readManifest(join(dir, tag)).catch(() => null);
@@ -21,7 +24,13 @@ export async function retain(dir: string, keep: number, current: string): Promis
     .sort((a, b) => b.savedAt - a.savedAt || b.place - a.place)
     .slice(keep)
     .map(({ tag }) => tag)
-    .filter((tag) => tag !== latest && tag !== current);
-  for (const tag of old) await removeTag(dir, tag);
-  return old;
+    .filter((tag) => tag !== latest && tag !== draft.tag);
+  for (const tag of old) await removeTag(draft, tag).catch(warnOfOthers);
+}
+
+/** The checkpoint that was saved is complete all the same. */
+function warnOfOthers(error: unknown): void {
+  if (!(error instanceof DsError) || error.code !== 'DS_CHECKPOINT') throw error;
+  const text = `keepLast leaves a checkpoint as it is. ${error.message}`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }

@@ -1,11 +1,11 @@
 // Saving: the ranks agree on a tag and a folder, each writes its shards, rank 0 makes the whole appear.
-import { join } from 'node:path';
+import { basename, join, resolve } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { numel } from '../runtime/view.js';
 import { version } from '../version.js';
-import { abandon, begin, type Draft, draftFolder, publish } from './commit.js';
+import { begin, type Draft, finish, publish, requireRoom } from './commit.js';
 import {
   isCheckpointFile,
   MODEL_FILE,
@@ -13,7 +13,7 @@ import {
   optimizerFile,
   requireTag,
 } from './directory.js';
-import { fileInside } from './folder.js';
+import { fileInside, requirePath } from './folder.js';
 import { type FileRecord, type Manifest, type TensorRecord, writeManifest } from './manifest.js';
 import { retain } from './retention.js';
 import { SafetensorsFile } from './safetensors-file.js';
@@ -68,25 +68,40 @@ export class Save {
   private constructor(
     private readonly world: CheckpointWorld,
     private readonly target: SaveTarget,
-    private readonly draft: Draft,
+    /** What all ranks write to. */
+    private readonly folder: string,
+    /** Rank 0's, which makes it appear; null on the others. */
+    private readonly draft: Draft | null,
   ) {}
 
   /**
-   * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission), DS_CHECKPOINT (a bad tag,
-   * different tags under "Fail") or DS_COMM (a rank does not take part).
+   * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission), DS_ARGUMENT (no path),
+   * DS_CHECKPOINT (a bad tag, different tags under "Fail", something in the way that is not a checkpoint) or DS_COMM (a
+   * rank does not take part).
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
-    const { dir } = target;
+    const { saveLatest } = target;
     const proposals = await inUnison(world, 'saving a checkpoint', async () => {
+      requirePath('saveCheckpoint', target.dir);
       requireTag(target.tag);
       requireKeep(target.keepLast);
       return target.tag;
     });
     const tag = agreeOnTag(proposals, target.tagValidation ?? 'Warn');
-    const [suffix] = await inUnison(world, 'making the folder', async () => {
-      return world.rank === 0 ? (await begin(dir, tag)).suffix : null;
-    });
-    return new Save(world, { ...target, tag }, { dir, tag, suffix: String(suffix) });
+    const dir = resolve(target.dir);
+    let draft: Draft | null = null;
+    try {
+      const [folder] = await inUnison(world, 'making the folder', async () => {
+        if (world.rank !== 0) return null;
+        await requireRoom(dir, tag, saveLatest);
+        draft = await begin(dir, tag);
+        return basename(draft.folder);
+      });
+      return new Save(world, { ...target, tag }, join(dir, String(folder)), draft);
+    } catch (error) {
+      if (draft) await finish(draft);
+      throw error;
+    }
   }
 
   /** What the checkpoint will be called. */
@@ -100,34 +115,40 @@ export class Save {
    * (tensors that are missing, or given twice), DS_COMM (a rank does not come).
    */
   async write(content: CheckpointContent): Promise<string> {
-    const { world, draft, target } = this;
+    const { world, draft } = this;
     try {
       const written = await inUnison(world, 'writing shards', async () => {
         const files = (await this.writeShards(content)) as unknown as JsonObject[];
         return { files, rankState: content.rankState };
       });
       await inUnison(world, 'committing the checkpoint', async () => {
-        if (world.rank !== 0) return null;
-        const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
-        const ranks = written.map(({ rankState }) => rankState as JsonObject);
-        await writeManifest(draftFolder(draft), await this.describe(content, files, ranks));
-        await publish(draft, target.saveLatest);
-        if (target.keepLast !== undefined) await retain(target.dir, target.keepLast, target.tag);
+        if (draft) await this.commit(draft, content, written);
         return null;
       });
       return this.path;
-    } catch (error) {
-      if (world.rank === 0) await abandon(draft);
-      throw error;
+    } finally {
+      if (draft) await finish(draft);
     }
   }
 
   /** This rank will not write: the other ranks' write() rejects with `error`. */
   async cancel(error: unknown): Promise<void> {
-    const { world, draft } = this;
     const fail = () => Promise.reject(error);
-    await inUnison(world, 'writing shards', fail).catch(() => undefined);
-    if (world.rank === 0) await abandon(draft);
+    await inUnison(this.world, 'writing shards', fail).catch(() => undefined);
+    if (this.draft) await finish(this.draft);
+  }
+
+  private async commit(
+    draft: Draft,
+    content: CheckpointContent,
+    written: readonly JsonObject[],
+  ): Promise<void> {
+    const { saveLatest, keepLast } = this.target;
+    const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
+    const ranks = written.map(({ rankState }) => rankState as JsonObject);
+    await writeManifest(this.folder, await this.describe(content, files, ranks));
+    await publish(draft, saveLatest);
+    if (keepLast !== undefined) await retain(draft, keepLast);
   }
 
   private async writeShards(content: CheckpointContent): Promise<FileRecord[]> {
@@ -140,7 +161,7 @@ export class Save {
     for (const [name, shards] of payloads) {
       requireNames(shards);
       const sources = shards.map(sourceOf);
-      const sum = await writeSafetensors(join(draftFolder(this.draft), name), sources);
+      const sum = await writeSafetensors(join(this.folder, name), sources);
       files.push({ name, ...sum });
     }
     return files;
@@ -154,7 +175,7 @@ export class Save {
   ): Promise<Manifest> {
     const parts = { model: new Map<string, Part[]>(), optimizer: new Map<string, Part[]>() };
     for (const [index, { name, bytes }] of files.entries()) {
-      const found = await fileInside(draftFolder(this.draft), name);
+      const found = await fileInside(this.folder, name);
       const file = await SafetensorsFile.open(found.path);
       if (file.bytes !== bytes || !isCheckpointFile(name)) {
         throw disagreement(found.path, `${bytes} bytes`, `${file.bytes}`);

@@ -1,18 +1,18 @@
 // One safetensors file of whole tensors that several ranks write together, each its parts, without gathering anything.
-import { randomBytes } from 'node:crypto';
-import { rename, rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { lstat, rename } from 'node:fs/promises';
+import { basename, join, resolve } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { dtypeSize } from '../runtime/dtype.js';
-import { syncPath, writeFile } from '../runtime/file.js';
+import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
 import { numel } from '../runtime/view.js';
-import { orDsError } from './commit.js';
-import { isPlainName } from './folder.js';
+import { begin, type Draft, finish } from './commit.js';
+import { isPlainName, requirePath } from './folder.js';
 import { encodeHeader } from './header.js';
-import { makeFolder } from './make-folder.js';
+import { SafetensorsFile } from './safetensors-file.js';
 import { writeAt } from './safetensors-writer.js';
 import type { Shard, TensorInfo } from './shard.js';
+import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
@@ -28,25 +28,27 @@ export async function writeTogether(
   const table = Array.from(tensors, ([name, info]) => ({ name, ...info }));
   const { bytes: head, entries } = encodeHeader(table);
   const starts = new Map(entries.map(({ name, start }) => [name, head.length + start]));
-  const names = await inUnison(world, 'making the file', async () => {
-    if (!isPlainName(file)) throw notAName(file);
-    if (world.rank !== 0) return '';
-    const name = `.${file}-${randomBytes(6).toString('hex')}`;
-    await orDsError(dir, () => makeFolder(dir));
-    await writeFile(join(dir, name), { offset: 0, head });
-    return name;
-  });
-  const draft = join(dir, names[0] as string);
+  let draft: Draft | null = null;
   try {
+    const [folder] = await inUnison(world, 'making the file', async () => {
+      requirePath('save16bitModel', dir);
+      if (!isPlainName(file)) throw notAName(file);
+      if (world.rank !== 0) return null;
+      await requireWeights(join(dir, file));
+      draft = await begin(resolve(dir), 'export');
+      await writeFile(join(draft.folder, WEIGHTS_FILE), { offset: 0, head });
+      return basename(draft.folder);
+    });
+    const path = join(resolve(dir), String(folder), WEIGHTS_FILE);
     const written = await inUnison(world, 'writing weights', async () => {
       let count = 0;
       for (const { name, from = 0, tensor } of shards) {
         const start = starts.get(name);
         if (start === undefined) throw incomplete(`${name}`, 'a tensor of this model', 'another');
-        await writeAt(draft, start + from * dtypeSize(tensor.dtype), name, tensor);
+        await writeAt(path, start + from * dtypeSize(tensor.dtype), name, tensor);
         count += tensor.numel;
       }
-      await syncPath(draft);
+      await syncPath(path);
       return count;
     });
     const whole = table.reduce((sum, { shape }) => sum + numel(shape), 0);
@@ -54,15 +56,38 @@ export async function writeTogether(
     if (total !== whole) throw incomplete(file, `${whole} elements of all ranks`, `${total}`);
     await inUnison(world, 'completing the file', async () => {
       if (world.rank !== 0) return null;
-      await orDsError(dir, () => rename(draft, join(dir, file)));
+      const replaces = await requireWeights(join(dir, file));
+      if (replaces) await rename(path, join(dir, file));
+      else if (!(await renameExclusive(path, join(dir, file)))) throw inTheWay(join(dir, file));
       await syncPath(dir);
       return null;
     });
     return join(dir, file);
-  } catch (error) {
-    if (world.rank === 0) await rm(draft, { force: true }).catch(() => undefined);
-    throw error;
+  } finally {
+    if (draft) await finish(draft);
   }
+}
+
+/** Whether there are weights at `path` to replace. Throws DS_CHECKPOINT where there is anything else. */
+async function requireWeights(path: string): Promise<boolean> {
+  const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return null;
+    throw error;
+  });
+  if (!status) return false;
+  const isWeights = status.isFile() && (await SafetensorsFile.open(path).catch(() => null));
+  if (isWeights) return true;
+  throw inTheWay(path);
+}
+
+function inTheWay(op: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected: 'nothing of this name, or a safetensors file to replace',
+    got: 'something else',
+    hint: 'Nothing of it was touched: choose another name, or move it away.',
+  });
 }
 
 function notAName(got: string): DsError {

@@ -16,6 +16,14 @@ export const CONFIG_FILE = 'config.json';
 export const WEIGHTS_FILE = 'model.safetensors';
 export const INDEX_FILE = 'model.safetensors.index.json';
 
+/** Whether consolidate() or save16bitModel() makes a file of this name. */
+export function isExportFile(name: string): boolean {
+  return (
+    [CONFIG_FILE, WEIGHTS_FILE, INDEX_FILE].includes(name) ||
+    /^model-\d{5,}-of-\d{5,}\.safetensors$/.test(name)
+  );
+}
+
 const MAX_JSON_BYTES = 64 * 2 ** 20;
 
 interface Home {

@@ -1,6 +1,7 @@
 // The ranks that save and load a checkpoint together, and how they succeed or fail together.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { asDsError } from './file-error.js';
 
 export interface CheckpointWorld {
   readonly rank: number;
@@ -28,7 +29,7 @@ export async function inUnison<T extends JsonValue>(
   label: string,
   body: () => Promise<T>,
 ): Promise<T[]> {
-  const own = await outcomeOf(body);
+  const own = await outcomeOf(label, body);
   const outcomes = await world.exchange(label, own.told).catch((error: unknown) => {
     throw own.failed ? own.error : error;
   });
@@ -40,20 +41,21 @@ export async function inUnison<T extends JsonValue>(
 
 type Outcome = { told: JsonObject } & ({ failed: false } | { failed: true; error: unknown });
 
-async function outcomeOf(body: () => Promise<JsonValue>): Promise<Outcome> {
+async function outcomeOf(step: string, body: () => Promise<JsonValue>): Promise<Outcome> {
   try {
     return { told: { value: await body() }, failed: false };
-  } catch (error) {
+  } catch (thrown) {
+    const error = asDsError(thrown, step);
     const { expected, got, hint, op } = error as Partial<DsError>;
     const told: JsonObject =
       error instanceof DsError
         ? { op: String(op), expected: String(expected), got: String(got), hint: String(hint) }
-        : { op: label(error), expected: 'success', got: String(error), hint: '' };
+        : { op: kindOf(error), expected: 'success', got: String(error), hint: '' };
     return { told: { error: told }, failed: true, error };
   }
 }
 
-function label(error: unknown): string {
+function kindOf(error: unknown): string {
   return (error as Error | null)?.name ?? 'error';
 }
 

@@ -1,5 +1,4 @@
 // Checkpoints of one rank: round trips, retention, damage of every kind, and what dead saves leave behind.
-import { spawnSync } from 'node:child_process';
 import {
   cpSync,
   existsSync,
@@ -10,16 +9,19 @@ import {
   renameSync,
   rmSync,
   truncateSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs';
-import { hostname, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { Checkpoint, listTags, type Shard } from '../../lib/checkpoint/index.js';
+import { Claim } from '../../lib/checkpoint/claim.js';
+import { Checkpoint, listTags, type Shard, saveCheckpoint } from '../../lib/checkpoint/index.js';
 import { Buffer as DeviceBuffer } from '../../lib/runtime/buffer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
 import { Tensor } from '../../lib/tensor/tensor.js';
+import type { JsonValue } from '../../types/json.js';
 import { content, contentOf, save, valuesOf } from './content.js';
 
 const MODEL = 'mp_rank_00_model_states.safetensors';
@@ -30,6 +32,13 @@ beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'ds-checkpoint-'));
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+/** The owner of a claim whose save has died. */
+async function deadOwner(): Promise<string> {
+  const claim = await Claim.take(dir);
+  await claim.leave();
+  return claim.owner;
+}
 
 function refusal(message: RegExp, code = 'DS_CHECKPOINT') {
   return expect.objectContaining({ code, message: expect.stringMatching(message) });
@@ -127,9 +136,7 @@ describe('retention', () => {
 
   test('a tag that a dead process was deleting is gone, not back', async () => {
     await save(dir, 't', content(1));
-    const host = hostname().replace(/[^\w.]/g, '_');
-    const dead = spawnSync(process.execPath, ['-e', '']).pid;
-    renameSync(join(dir, 't'), join(dir, `.gone-t-${host}~${dead}~0123456789ab`));
+    renameSync(join(dir, 't'), join(dir, `.gone-t-${await deadOwner()}`));
     await expect(Checkpoint.open(dir, 't')).rejects.toEqual(refusal(/without checkpoints/));
     await save(dir, 'u', content(2));
     expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
@@ -137,9 +144,27 @@ describe('retention', () => {
 });
 
 describe('refusals', () => {
-  test.each(['', '.', '..', 'a/b', '../a', '.hidden', 'latest', 'a\0b'])('tag %j', async (tag) => {
-    await expect(save(dir, tag, content(1))).rejects.toEqual(refusal(/checkpoint tag/));
-  });
+  const bad = [
+    '',
+    '.',
+    '..',
+    'a/b',
+    '../a',
+    '.hidden',
+    'latest',
+    'a\0b',
+    ' a',
+    'a ',
+    'a\n',
+    '\ufeffa',
+  ];
+
+  test.each([...bad, 'a\nb', 'é'.repeat(101), '\ud800', 5 as unknown as string])(
+    'tag %j',
+    async (tag) => {
+      await expect(save(dir, tag, content(1))).rejects.toEqual(refusal(/checkpoint tag/));
+    },
+  );
 
   test('a missing folder, tag or latest says what there is', async () => {
     await expect(Checkpoint.open(join(dir, 'no'))).rejects.toEqual(refusal(/ENOENT/));
@@ -221,22 +246,51 @@ describe('refusals', () => {
 describe('what a dead save leaves', () => {
   test('between the two renames: the old checkpoint is found, then moved back', async () => {
     await save(dir, 't', content(7));
-    const host = hostname().replace(/[^\w.]/g, '_');
-    const dead = spawnSync(process.execPath, ['-e', '']).pid;
-    renameSync(join(dir, 't'), join(dir, `.old-t-${host}~${dead}~0123456789ab`));
-    mkdirSync(join(dir, `.tmp-t-${host}~${dead}~0123456789ab`));
+    const owner = await deadOwner();
+    renameSync(join(dir, 't'), join(dir, `.old-t-${owner}~0`));
+    mkdirSync(join(dir, `.tmp-t-${owner}`));
+    writeFileSync(join(dir, `.tmp-t-${owner}`, MODEL), 'half of it');
+    writeFileSync(join(dir, `.latest-${owner}`), 't');
     expect((await valuesOf(dir)).w?.[0]).toBe(7);
     await save(dir, 'u', content(8));
     expect(readdirSync(dir).sort()).toEqual(['latest', 't', 'u']);
     expect((await valuesOf(dir, 't')).w?.[0]).toBe(7);
   });
 
-  test('what a live process is writing is left alone', async () => {
-    const host = hostname().replace(/[^\w.]/g, '_');
-    const names = [`.tmp-t-${host}~${process.ppid}~ab`, `.tmp-t-elsewhere~1~ab`];
-    for (const name of names) mkdirSync(join(dir, name));
+  test('what a live save is writing is left alone', async () => {
+    const live = await Claim.take(dir);
+    const names = [`.save-${live.owner}`, `.tmp-t-${live.owner}`];
+    mkdirSync(join(dir, `.tmp-t-${live.owner}`));
     await save(dir, 'u', content(8));
     expect(readdirSync(dir).sort()).toEqual([...names, 'latest', 'u'].sort());
+    await live.leave();
+    await save(dir, 'u', content(9));
+    expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
+  });
+
+  test('a claim of another machine stays for a day where its lock says nothing', async () => {
+    const claim = await Claim.take(dir);
+    await claim.leave();
+    const path = join(dir, `.save-${claim.owner}`);
+    const statement = { ...JSON.parse(readFileSync(path, 'utf8')), locked: false };
+    writeFileSync(path, JSON.stringify(statement));
+    await save(dir, 'u', content(8));
+    expect(readdirSync(dir)).toContain(`.save-${claim.owner}`);
+    utimesSync(path, 0, Date.now() / 1000 - 25 * 3600);
+    await save(dir, 'u', content(8));
+    expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
+  });
+
+  test('a save that fails deletes what it has begun, also where another rank never came', async () => {
+    const never = (label: string) => label === 'making the folder';
+    const exchange = async (label: string, value: JsonValue) => {
+      if (never(label)) throw new Error('nobody came');
+      return [value];
+    };
+    const target = { dir, tag: 't', saveLatest: true };
+    const saving = saveCheckpoint(target, content(1), { rank: 0, size: 1, exchange });
+    await expect(saving).rejects.toThrow('nobody came');
+    expect(readdirSync(dir)).toEqual([]);
   });
 });
 

@@ -1,0 +1,35 @@
+// Failures of Node's own file calls, in the library's form.
+import { DsError } from '../errors.js';
+
+const CURES: Readonly<Record<string, string>> = {
+  ENOSPC: 'Free space on this file system, or choose another folder.',
+  EDQUOT: 'Free space within the quota, or choose another folder.',
+  EACCES: 'Check who owns the folder, and its permissions.',
+  EPERM: 'Check who owns the folder, and its permissions.',
+  EROFS: 'The file system is mounted read-only: choose another folder.',
+  EMFILE: 'Too many files are open: raise `ulimit -n`.',
+  EIO: 'The disk or network file system failed: see the system log.',
+};
+
+/** Runs `body`; failures of Node's own file calls come out as DS_IO. `place` is named where they name no path. */
+export async function orDsError<T>(place: string, body: () => Promise<T>): Promise<T> {
+  try {
+    return await body();
+  } catch (error) {
+    throw asDsError(error, place);
+  }
+}
+
+/** DS_IO for what a file call of Node threw; anything else unchanged. */
+export function asDsError(error: unknown, place: string): unknown {
+  const { code = '', syscall, path, message } = error as NodeJS.ErrnoException;
+  if (error instanceof DsError || !syscall) return error;
+  return new DsError({
+    code: 'DS_IO',
+    op: `${syscall} ${path ?? place}`,
+    expected: 'success',
+    got: message,
+    hint: CURES[code] ?? '',
+    cause: error,
+  });
+}

@@ -1,0 +1,114 @@
+// What a save may delete: files that a manifest of ours names, and nothing else.
+import type { Stats } from 'node:fs';
+import { lstat, readdir, rmdir, unlink } from 'node:fs/promises';
+import { join } from 'node:path';
+
+import { DsError } from '../errors.js';
+import { isCheckpointFile } from './directory.js';
+import { MANIFEST, readManifest } from './manifest.js';
+import { isExportFile } from './weight-files.js';
+
+/** How many names an error lists. */
+const SHOWN = 3;
+/** How often a path may change while it is looked at. */
+const LOOKS = 100;
+
+/** Whether a save or an export makes a file of this name in its draft. */
+export function isDraftFile(name: string): boolean {
+  return name === MANIFEST || isCheckpointFile(name) || isExportFile(name);
+}
+
+/**
+ * Resolves with whether a checkpoint lies at `path`: a folder with a manifest and what that names. Rejects with
+ * DS_CHECKPOINT, saying what is there, when it is anything else, or has more in it; errors name the path `called`.
+ */
+export async function requireReplaceable(path: string, called = path): Promise<boolean> {
+  for (let look = 1; ; ++look) {
+    const status = await statusOf(path);
+    if (!status) return false;
+    try {
+      await requireCheckpoint(path, status, called);
+      return true;
+    } catch (error) {
+      // Another save may have replaced it during the look.
+      const now = await statusOf(path);
+      if (now?.ino === status.ino || look === LOOKS) throw error;
+    }
+  }
+}
+
+async function requireCheckpoint(path: string, status: Stats, called: string): Promise<void> {
+  if (status.isSymbolicLink()) throw notOurs(called, 'a symbolic link');
+  if (!status.isDirectory()) throw notOurs(called, status.isFile() ? 'a file' : 'something else');
+  const found = (await readdir(path)).sort();
+  const own = await ownFiles(path);
+  if (own === null) {
+    const what = found.length === 0 ? 'an empty folder' : `a folder with ${listed(found)}`;
+    throw notOurs(called, what);
+  }
+  const others = found.filter((name) => !own.has(name));
+  if (others.length > 0) throw notOurs(called, `a checkpoint with ${listed(others)} in it besides`);
+}
+
+/** Null where nothing is. */
+async function statusOf(path: string): Promise<Stats | null> {
+  return lstat(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return null;
+    throw error;
+  });
+}
+
+/**
+ * Deletes from `folder` the files that `isOwn` knows, the manifest last, and then the folder. What else is there stays,
+ * and the folder with it; then false.
+ */
+export async function removeOwn(
+  folder: string,
+  isOwn: (name: string) => boolean,
+): Promise<boolean> {
+  const status = await lstat(folder).catch(() => null);
+  if (!status) return true;
+  if (!status.isDirectory()) return false;
+  const names = (await readdir(folder, { withFileTypes: true }))
+    .filter((entry) => entry.isFile() && isOwn(entry.name))
+    .map(({ name }) => name);
+  const last = (name: string): number => Number(name === MANIFEST);
+  for (const name of names.sort((a, b) => last(a) - last(b))) await unlink(join(folder, name));
+  return rmdir(folder).then(
+    () => true,
+    (error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOTEMPTY' || error.code === 'EEXIST') return false;
+      throw error;
+    },
+  );
+}
+
+/** Deletes the checkpoint in `folder`: what its manifest names. */
+export async function removeCheckpoint(folder: string): Promise<void> {
+  const own = (await ownFiles(folder)) ?? new Set<string>();
+  await removeOwn(folder, (name) => own.has(name));
+}
+
+/** What the manifest names, itself too; null where there is none that is whole. */
+async function ownFiles(folder: string): Promise<Set<string> | null> {
+  const manifest = await readManifest(folder).catch((error: unknown) => {
+    if (error instanceof DsError && error.code === 'DS_CHECKPOINT') return null;
+    throw error;
+  });
+  return manifest && new Set([MANIFEST, ...manifest.files.map(({ name }) => name)]);
+}
+
+function listed(names: readonly string[]): string {
+  const more = names.length - SHOWN;
+  return names.slice(0, SHOWN).join(', ') + (more > 0 ? ` and ${more} more` : '');
+}
+
+function notOurs(op: string, got: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected: 'nothing of this name, or a checkpoint of this library to replace',
+    got,
+    hint: 'Nothing of it was touched: choose another tag or folder, or move it away.',
+  });
+}

@@ -1,0 +1,277 @@
+// Files that are not ours: beside, inside and above every path that a command or a save is given. None ever changes.
+import { spawnSync } from 'node:child_process';
+import {
+  chmodSync,
+  cpSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+
+import { consolidate } from '../../lib/checkpoint/index.js';
+import { type Engine, initialize } from '../../lib/index.js';
+import { renameExclusive } from '../../lib/runtime/file.js';
+import { tinyConfig, tinyModel } from '../e2e/tiny-training.js';
+import { content, save, valuesOf } from './content.js';
+
+const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
+const CLI = join(__dirname, '..', '..', 'lib', 'launch', 'cli.ts');
+
+let root: string;
+let dir: string;
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'ds-canaries-'));
+  dir = join(root, 'work', 'checkpoints');
+  mkdirSync(dir, { recursive: true });
+  for (const place of [root, dirname(dir), dir]) {
+    writeFileSync(join(place, 'canary.txt'), `in ${place}`);
+    mkdirSync(join(place, 'canaries', 'empty'), { recursive: true });
+    writeFileSync(join(place, 'canaries', 'notes.md'), 'mine');
+    symlinkSync('canary.txt', join(place, 'link'));
+  }
+});
+afterEach(() => rmSync(root, { recursive: true, force: true }));
+
+/** Every path under `place` with what is there. */
+function treeOf(place: string): Map<string, string> {
+  const tree = new Map<string, string>();
+  for (const name of readdirSync(place, { recursive: true }) as string[]) {
+    const path = join(place, name);
+    const status = lstatSync(path);
+    const kind = status.isSymbolicLink() ? `-> ${readlinkSync(path)}` : status.isFile() ? '' : '/';
+    tree.set(name, kind || readFileSync(path, 'base64'));
+  }
+  return tree;
+}
+
+/** Runs `body`, and checks that all that was there before is there and the same. */
+async function unharmed(body: () => unknown): Promise<void> {
+  const before = treeOf(root);
+  await body();
+  const after = treeOf(root);
+  for (const [name, what] of before) expect([name, after.get(name)]).toEqual([name, what]);
+}
+
+function refusal(message: RegExp, code = 'DS_CHECKPOINT') {
+  return expect.objectContaining({ code, message: expect.stringMatching(message) });
+}
+
+/** `ds consolidate` as a user types it in the folder `cwd`. */
+function command(cwd: string, ...words: string[]) {
+  const env = { ...process.env, DS_NUM_THREADS: '1' };
+  const args = ['-r', HOOK, CLI, 'consolidate', ...words];
+  return spawnSync(process.execPath, args, { cwd, env, encoding: 'utf8' });
+}
+
+describe('a tag of the name of something else', () => {
+  test.each<[string, (path: string) => void, RegExp]>([
+    ['a file', (path) => writeFileSync(path, 'mine'), /src: expected .*got a file\./],
+    ['an empty folder', (path) => mkdirSync(path), /got an empty folder/],
+    [
+      'a folder',
+      (path) => cpSync(join(dir, 'canaries'), path, { recursive: true }),
+      /empty, notes/,
+    ],
+    ['a link', (path) => symlinkSync('canaries', path), /got a symbolic link/],
+    ['a dangling link', (path) => symlinkSync('nowhere', path), /got a symbolic link/],
+  ])('%s', async (_name, make, message) => {
+    make(join(dir, 'src'));
+    const before = readdirSync(dir);
+    await unharmed(async () => {
+      await expect(save(dir, 'src', content(1))).rejects.toEqual(refusal(message));
+    });
+    expect(readdirSync(dir)).toEqual(before);
+    await unharmed(() => save(dir, 'other', content(1)));
+  });
+
+  test('a checkpoint with a file of the user in it, or in place of the manifest', async () => {
+    await save(dir, 't', content(1));
+    writeFileSync(join(dir, 't', 'eval.json'), '{}');
+    await unharmed(async () => {
+      const saving = save(dir, 't', content(2));
+      await expect(saving).rejects.toEqual(refusal(/a checkpoint with eval.json in it besides/));
+    });
+    rmSync(join(dir, 't', 'eval.json'));
+    writeFileSync(join(dir, 't', 'manifest.json'), '{"mine": true}');
+    await unharmed(async () => {
+      await expect(save(dir, 't', content(2))).rejects.toEqual(refusal(/a folder with manifest/));
+    });
+  });
+
+  test('retention leaves a checkpoint with a file of the user in it, and says so', async () => {
+    await save(dir, 'a', content(1));
+    writeFileSync(join(dir, 'a', 'eval.json'), '{}');
+    await save(dir, 'b', content(2));
+    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    await save(dir, 'c', content(3), { keepLast: 1 });
+    const [text] = warn.mock.calls[0] as unknown as [string];
+    warn.mockRestore();
+    expect(text).toMatch(/keepLast leaves.*\/a: .*eval\.json/);
+    expect(readdirSync(join(dir, 'a'))).toContain('eval.json');
+    expect((await valuesOf(dir, 'a')).w?.[0]).toBe(1);
+    expect(readdirSync(dir).sort()).toEqual(['a', 'c', 'canaries', 'canary.txt', 'latest', 'link']);
+  });
+});
+
+test('latest is replaced where it names a tag, and nowhere else', async () => {
+  const path = join(dir, 'latest');
+  for (const make of [
+    () => writeFileSync(path, 'my latest notes\nare here'),
+    () => mkdirSync(path),
+    () => symlinkSync('canary.txt', path),
+  ]) {
+    make();
+    await unharmed(async () => {
+      await expect(save(dir, 't', content(1))).rejects.toEqual(refusal(/latest: expected nothing/));
+    });
+    rmSync(path, { recursive: true });
+  }
+  writeFileSync(path, 'global_step10');
+  await save(dir, 't', content(1));
+  expect(readFileSync(path, 'utf8')).toBe('t');
+});
+
+test('hidden names that look like ours are left alone, and stand in no way', async () => {
+  const hex = '0123456789abcdef0123456789abcdef';
+  for (const kind of ['.tmp-t', '.old-t', '.gone-t', '.latest', '.save']) {
+    mkdirSync(join(dir, `${kind}-mine`));
+    mkdirSync(join(dir, `${kind}-${hex}`));
+    writeFileSync(join(dir, `${kind}-${hex}`, 'notes'), 'mine');
+    for (const name of [`${kind}-notes`, `${kind}-${hex.replaceAll('0', 'f')}`]) {
+      writeFileSync(join(dir, name), '{"owner": "me"}');
+      utimesSync(join(dir, name), 0, 0);
+    }
+  }
+  await unharmed(() => save(dir, 't', content(1)));
+  await unharmed(() => save(dir, 'u', content(2), { keepLast: 1, saveLatest: false }));
+  await unharmed(() => consolidate(dir, join(dir, 'out')));
+});
+
+test('what is in a dead save besides its own files stays', async () => {
+  const { Claim } = await import('../../lib/checkpoint/claim.js');
+  const claim = await Claim.take(dir);
+  await claim.leave();
+  const folder = join(dir, `.tmp-t-${claim.owner}`);
+  mkdirSync(folder);
+  writeFileSync(join(folder, 'notes.md'), 'mine');
+  writeFileSync(join(folder, 'manifest.json'), 'half');
+  await save(dir, 't', content(1));
+  expect(readdirSync(folder)).toEqual(['notes.md']);
+});
+
+test('two saves of one tag at the same time: one of them stays, whole', async () => {
+  const saves = Array.from({ length: 8 }, (_, n) => save(dir, 't', content(n)));
+  await unharmed(() => Promise.all(saves));
+  const { w, 'w.fp32': master } = await valuesOf(dir, 't');
+  expect(w).toEqual(master);
+  expect(readdirSync(dir).filter((name) => name.startsWith('.'))).toEqual([]);
+});
+
+describe('ds consolidate', () => {
+  beforeEach(() => save(dir, 't', content(1)));
+
+  test.each<[string, string, RegExp]>([
+    ['the empty path', '', /expected the path of a folder, got "".*Is the variable set/],
+    ['a missing folder and up again', 'missing/..', /got one with \S+ in it/],
+    ['the folder itself', '.', /got one with/],
+    ['the folder above', '..', /got one with/],
+    ['a file', 'canary.txt', /got a file/],
+    ['a link', 'link', /got something else/],
+    ['the checkpoints', 'checkpoints', /got one with/],
+    ['a checkpoint', 'checkpoints/t', /got one with/],
+  ])('%s as the folder to make is refused', async (_name, out, message) => {
+    await unharmed(() => {
+      const { status, stderr } = command(dirname(dir), 'checkpoints', out);
+      expect([status, stderr]).toEqual([2, expect.stringMatching(message)]);
+    });
+  });
+
+  test('the root of the file system, as a function', async () => {
+    await expect(consolidate(dir, '/')).rejects.toEqual(refusal(/^\/: .*got one/, 'DS_ARGUMENT'));
+  });
+
+  test('an empty folder is filled, not replaced; a second time it is refused', async () => {
+    const out = join(root, 'given');
+    mkdirSync(out);
+    chmodSync(out, 0o710);
+    const { ino } = lstatSync(out);
+    await unharmed(() => consolidate(dir, out));
+    expect(lstatSync(out)).toMatchObject({ ino, mode: expect.any(Number) });
+    expect(lstatSync(out).mode & 0o777).toBe(0o710);
+    expect(readdirSync(out)).toEqual(['model.safetensors']);
+    await unharmed(async () => {
+      await expect(consolidate(dir, out)).rejects.toEqual(refusal(/model.saf/, 'DS_ARGUMENT'));
+    });
+  });
+
+  test('folders are made on the way, and nothing is left beside', async () => {
+    const out = join(root, 'a', 'b', 'hf');
+    await unharmed(() => consolidate(dir, out));
+    expect(readdirSync(dirname(out))).toEqual(['hf']);
+  });
+});
+
+describe('save16bitModel', () => {
+  let engine: Engine;
+  beforeEach(async () => {
+    const options = { precision: 'bf16', offload: false } as const;
+    const config = tinyConfig(options);
+    ({ engine } = await initialize({ model: tinyModel(), config, device: 'cpu' }));
+  });
+  afterEach(() => engine.destroy());
+
+  test('replaces weights, and nothing else', async () => {
+    await unharmed(() => engine.save16bitModel(dir));
+    await engine.save16bitModel(dir);
+    for (const name of ['canary.txt', 'canaries', 'link']) {
+      await unharmed(async () => {
+        const saving = engine.save16bitModel(dir, name);
+        await expect(saving).rejects.toEqual(refusal(/nothing of this name, or a safetensors/));
+      });
+    }
+    expect(readdirSync(dir).filter((name) => name.startsWith('.'))).toEqual([]);
+  });
+
+  test.each(['', 'a\0b', 5 as unknown as string])('the path %j is refused', async (path) => {
+    const refused = refusal(/expected the path of a folder/, 'DS_ARGUMENT');
+    await expect(engine.saveCheckpoint(path)).rejects.toEqual(refused);
+    await expect(engine.save16bitModel(path)).rejects.toEqual(refused);
+  });
+});
+
+test('a rename that must not replace replaces neither a file nor a folder, full or empty', async () => {
+  const from = join(dir, 'from');
+  mkdirSync(from);
+  mkdirSync(join(dir, 'free'));
+  await unharmed(async () => {
+    for (const name of ['canary.txt', 'canaries', 'free', 'link', 'from']) {
+      expect(await renameExclusive(from, join(dir, name))).toBe(false);
+    }
+  });
+  expect(await renameExclusive(from, join(dir, 'to'))).toBe(true);
+  expect(readdirSync(dir)).toContain('to');
+  const missing = renameExclusive(join(dir, 'no'), join(dir, 'x'));
+  await expect(missing).rejects.toEqual(refusal(/rename .*no: .*No such file/, 'DS_IO'));
+});
+
+test('files of a checkpoint have the mode that the umask leaves', async () => {
+  const umask = process.umask(0o002);
+  try {
+    await save(dir, 't', content(1));
+  } finally {
+    process.umask(umask);
+  }
+  for (const name of ['', ...readdirSync(join(dir, 't'))]) {
+    const { mode } = lstatSync(join(dir, 't', name));
+    expect([name, (mode & 0o777).toString(8)]).toEqual([name, name === '' ? '775' : '664']);
+  }
+});
