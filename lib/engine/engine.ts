@@ -97,17 +97,22 @@ export class Engine {
     );
   }
 
-  /** Applies the update at the accumulation boundary; before it, does nothing. */
+  /**
+   * Applies the update at the accumulation boundary; before it, does nothing. The weights change beside what follows:
+   * forward(), module.stateDict(), withFullWeights() and saves wait for them; who reads a parameter otherwise calls
+   * synchronize() first.
+   */
   step(): void {
     this.requireOpen('engine.step');
     const { gradients, planner, updater, control, stage, verdicts, watch } = this.parts;
     if (!gradients.complete()) return;
     const plan = planner.plan(gradients.gradientScale);
-    watch.time('step', () =>
+    watch.time('step', () => {
       updater.update(control.control, plan, (partition, stream) =>
         stage.publish(partition, stream),
-      ),
-    );
+      );
+      stage.dispatch();
+    });
     gradients.restart();
     verdicts.stepped();
     this.stepped = true;
@@ -274,11 +279,17 @@ export class Engine {
     return this.checkpointer.done();
   }
 
-  /** Waits until the last update has reached the weights, and takes its verdict into account. */
+  /**
+   * Waits until the last update has reached the weights of this rank, and takes its verdict into account. Named parameters
+   * hold what step() has made of them from here on (at stage 3, in withFullWeights()). Any rank may call it alone, once the
+   * others have called step(); what one that never does is missing ends in DS_COMM after the job's timeout.
+   */
   synchronize(): void {
-    const { verdicts, placement, watch } = this.parts;
+    const { verdicts, placement, hooks, watch } = this.parts;
     verdicts.take();
     placement.synchronize();
+    hooks.awaitWeights();
+    this.device.compute.synchronize();
     watch.tellTimes();
   }
 

@@ -12,6 +12,8 @@ import type { PretrainedDescription } from './pretrained.js';
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
 /** Runs after forward, with its inputs and what it returned. */
 export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => void;
+/** Runs before the values of a module are handed out. */
+export type StateDictPreHook = () => void;
 
 export interface NamedModule {
   name: string;
@@ -29,6 +31,7 @@ export abstract class Module {
   training = true;
   private readonly preHooks = new Set<ForwardPreHook>();
   private readonly hooks = new Set<ForwardHook>();
+  private readonly stateDictPreHooks = new Set<StateDictPreHook>();
 
   // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
@@ -51,6 +54,12 @@ export abstract class Module {
   registerForwardHook(hook: ForwardHook): () => void {
     this.hooks.add(hook);
     return () => this.hooks.delete(hook);
+  }
+
+  /** Runs before stateDict() of this module or one above it, once each. Returns a function that removes the hook. */
+  registerStateDictPreHook(hook: StateDictPreHook): () => void {
+    this.stateDictPreHooks.add(hook);
+    return () => this.stateDictPreHooks.delete(hook);
   }
 
   /** Own fields in order of assignment; arrays of modules and parameters as "field.index". */
@@ -160,6 +169,11 @@ export abstract class Module {
 
   /** Parameters and buffers by name: the tensors themselves, not copies. */
   stateDict(): Record<string, Tensor> {
+    const hooks = new Set<StateDictPreHook>();
+    for (const [, module] of this.namedModules()) {
+      for (const hook of module.stateDictPreHooks) hooks.add(hook);
+    }
+    for (const hook of hooks) hook();
     return Object.fromEntries([...this.namedParameters(), ...this.namedBuffers()]);
   }
 

@@ -52,9 +52,14 @@ export class Exchange {
     if (this.filled >= this.options.bucketElements) this.send();
   }
 
+  /** Sends what is left: no collective waits for a later call any more. */
+  dispatch(): void {
+    if (this.bucket.length > 0) this.send();
+  }
+
   /** Sends what is left and finishes everything; later compute work sees the results. */
   flush(): void {
-    if (this.bucket.length > 0) this.send();
+    this.dispatch();
     if (this.underWay.length === 0) return;
     this.finish();
     this.awaitResults();

@@ -67,6 +67,8 @@ export abstract class GroupStage<Parts extends GradientParts = GradientParts> im
 
   publish(_partition: Partition, _stream: Stream): void {}
 
+  dispatch(): void {}
+
   dispose(): void {
     this.parts.gradients.dispose();
     for (const partition of this.partitions) partition.dispose();

@@ -44,6 +44,8 @@ export class SingleRank implements Stage {
 
   publish(): void {}
 
+  dispatch(): void {}
+
   dispose(): void {
     for (const partition of this.partitions) partition.dispose();
   }

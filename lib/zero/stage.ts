@@ -39,5 +39,7 @@ export interface Stage {
   shareSums(sums: Tensor): void;
   /** The partition's weights change in the order of `stream`: all ranks get them, where they hold the whole unit. */
   publish(partition: Partition, stream: Stream): void;
+  /** Every partition of the update was published: waiting for weights needs no call of another rank from here on. */
+  dispatch(): void;
   dispose(): void;
 }

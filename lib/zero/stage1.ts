@@ -48,6 +48,10 @@ export class Stage1 extends GroupStage<ShardedParts> {
     this.parts.weights.publish(partition, stream);
   }
 
+  override dispatch(): void {
+    this.parts.weights.dispatch();
+  }
+
   override dispose(): void {
     this.parts.weights.dispose();
     super.dispose();

@@ -39,6 +39,11 @@ export class WeightsExchange {
     });
   }
 
+  /** Every partition of an update was published: their collectives are under way, on all ranks at the same place. */
+  dispatch(): void {
+    this.exchange.dispatch();
+  }
+
   /** Later compute work sees all of the unit's weights. */
   acquire(unit: Unit): void {
     if (!this.awaited.has(unit)) return;

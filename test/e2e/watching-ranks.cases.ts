@@ -34,13 +34,13 @@ function counts({ totals }: WatchedReport): Record<string, number> {
   return sums;
 }
 
-/** Stage 1: per step a reduction of each unit, a gather of norms, and before the next forward a gather of each unit. */
+/** Stage 1: per step a reduction of each unit, a gather of norms and a gather of each unit. */
 async function everyOperation(device: Device): Promise<void> {
   const { reports, lines } = await watch(device, { comms_logger: { enabled: true } });
   for (const report of reports) {
     const { reduceScatter, allGather } = counts(report);
     assert.equal(reduceScatter, UNITS * STEPS);
-    assert.equal(allGather, UNITS * (STEPS - 1) + STEPS);
+    assert.equal(allGather, (UNITS + 1) * STEPS);
   }
   const [head, ...rows] = lines[0] as string[];
   assert.match(head as string, /^Comm\. Op +Message Size +Count /);

@@ -163,6 +163,34 @@ function gathering(engine: Engine): number[] {
   return [...losses, held, step(engine, 2), step(engine, 3)];
 }
 
+/** A number that stands for the bits of `tensors`. */
+function bitsIn(tensors: Iterable<Tensor>): number {
+  const hash = createHash('sha1');
+  for (const tensor of tensors) hash.update(tensor.toRaw());
+  return hash.digest().readUInt32LE();
+}
+
+/** After step() the weights are those of withFullWeights() at once, read after synchronize() or from a state dict. */
+function synchronizing(engine: Engine): number[] {
+  const { module } = engine;
+  const isWhole = engine.zeroOptimizationStage() < 3;
+  return [0, 1, 2, 3].flatMap((index) => {
+    step(engine, index);
+    let seen: number | null = null;
+    // One rank alone, in one step each way: the others go on, and no collective of theirs is left out.
+    if (isWhole && engine.globalRank === index % engine.worldSize) {
+      if (index < 2) {
+        engine.synchronize();
+        seen = bitsIn(module.parameters());
+      } else {
+        seen = bitsIn(Object.values(module.stateDict()));
+      }
+    }
+    const whole = engine.withFullWeights(() => bitsIn(module.parameters()));
+    return [seen ?? whole, whole];
+  });
+}
+
 const inFp16 = {
   bf16: { enabled: false },
   fp16: { enabled: true, loss_scale: 128 },
@@ -173,6 +201,7 @@ export const apiScenarios: readonly Scenario[] = [
   { name: 'safeGet, fp16', model: () => new Net(), train: reading, config: inFp16 },
   { name: 'safeSet', model: () => new Net(), train: writing },
   { name: 'safeSet, fp16', model: () => new Net(), train: writing, config: inFp16 },
+  { name: 'weights after step()', model: () => new Net(), train: synchronizing },
   { name: 'GatheredParameters', model: () => new Net(), train: gathering },
   {
     name: 'zero.Init',

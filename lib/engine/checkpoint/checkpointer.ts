@@ -11,13 +11,7 @@ import {
 import { type OptionNames, requireOptions } from '../../runtime/options.js';
 import type { Engine } from '../engine.js';
 import { misuse } from '../engine-errors.js';
-import {
-  awaitWholeWeights,
-  catalogOf,
-  releaseShards,
-  untrainedShards,
-  weightShards,
-} from './engine-shards.js';
+import { catalogOf, releaseShards, untrainedShards, weightShards } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { contentOf } from './snapshot.js';
@@ -84,7 +78,7 @@ export class Checkpointer {
     const save = await Save.begin(world, targetOf(engine, dir, options));
     let content: CheckpointContent;
     try {
-      awaitWholeWeights(engine);
+      engine.parts.hooks.awaitWeights();
       content = contentOf(engine, options.clientState ?? {});
     } catch (error) {
       await save.cancel(error);
@@ -117,7 +111,7 @@ export class Checkpointer {
     await this.done();
     const { engine, world } = this;
     engine.synchronize();
-    awaitWholeWeights(engine);
+    engine.parts.hooks.awaitWeights();
     const untrained = world.rank === 0 ? untrainedShards(engine) : [];
     const shards = [...weightShards(engine), ...untrained];
     try {

@@ -110,15 +110,6 @@ export function catalogOf(engine: Engine): {
   return { model, optimizer };
 }
 
-/** Later compute work sees the updated weights, wherever they are whole. Every rank calls it at the same time. */
-export function awaitWholeWeights(engine: Engine): void {
-  const { placement, stage } = engine.parts;
-  for (const partition of stage.partitions) {
-    placement.awaitWeights(partition);
-    if (!stage.shardsWeights) stage.acquire(partition.unit);
-  }
-}
-
 export function bytesOf(shards: readonly Shard[]): number {
   return shards.reduce((sum, { tensor }) => sum + tensor.bytes, 0);
 }

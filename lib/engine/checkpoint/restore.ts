@@ -13,7 +13,7 @@ import { held, Tensor } from '../../tensor/index.js';
 import type { Piece } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Engine } from '../engine.js';
-import { awaitWholeWeights, heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
+import { heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
 import { requireSameGroups, restoreGroups, restoreRank, type SharedState } from './snapshot.js';
 
 export interface LoadOptions {
@@ -79,7 +79,7 @@ export async function restoreEngine(
     engine.parts.placement.refresh(partition);
     engine.parts.stage.publish(partition, partition.device.compute);
   }
-  awaitWholeWeights(engine);
+  engine.parts.hooks.awaitWeights();
   if (withOptimizer) restoreGroups(engine, state);
   if (!loadModuleOnly) restoreProgress(engine, state, { withOptimizer, withSchedules });
   restoreRank(engine, checkpoint.ranks, { random: !loadModuleOnly, companions: withCompanions });

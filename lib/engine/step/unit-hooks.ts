@@ -15,7 +15,7 @@ interface Attached {
 }
 
 /**
- * Brings weights before the forward of each module that reads them. Where the stage shards weights, lets them go when
+ * Brings weights before the forward of each module that reads them, and before its stateDict(). Where the stage shards weights, lets them go when
  * the last module under way that reads them has returned, and brings them again when backward reaches what a module has
  * returned. Owns the hooks.
  */
@@ -33,6 +33,10 @@ export class UnitHooks {
     const attach = parts.stage.shardsWeights ? this.attachSharded : this.attachWhole;
     for (const [module, partitions] of readersOf(model, parts.stage.partitions)) {
       attach.call(this, module, [...partitions]);
+    }
+    const awaitWeights = (): void => this.awaitWeights();
+    for (const [, module] of model.namedModules()) {
+      this.removers.push(module.registerStateDictPreHook(awaitWeights));
     }
   }
 
@@ -57,6 +61,15 @@ export class UnitHooks {
         this.release(unit);
       }
     };
+  }
+
+  /** Later compute work sees the last update, wherever whole weights are kept. */
+  awaitWeights(): void {
+    const { placement, stage } = this.parts;
+    for (const partition of stage.partitions) {
+      placement.awaitWeights(partition);
+      if (!stage.shardsWeights) stage.acquire(partition.unit);
+    }
   }
 
   remove(): void {
