@@ -114,13 +114,16 @@ def lion(p, g, state, t, shape, lr, betas=(0.9, 0.999), weight_decay=0):
 
 
 def lamb(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
-         bias_correction=True, max_coeff=10, min_coeff=0.01):
-    """You et al. 2020, arXiv:1904.00962, algorithm 2, with DeepSpeed's bounds of the trust ratio."""
-    m, v = moments(state, g, t, betas, bias_correction)
+         bias_correction=True, max_coeff=10, min_coeff=0.01, moment_correction=False):
+    """DeepSpeed's kernel; with moment_correction You et al. 2020, arXiv:1904.00962, algorithm 2, with its bounds."""
+    m, v = moments(state, g, t, betas, bias_correction and moment_correction)
     u = [a / (math.sqrt(b) + eps) + weight_decay * x for a, b, x in zip(m, v, p)]
     ratio = norm(p) / norm(u) if norm(p) > 0 and norm(u) > 0 else 1
+    rate = lr
+    if bias_correction and not moment_correction:
+        rate *= math.sqrt(1 - betas[1] ** t) / (1 - betas[0] ** t)
     for i in range(len(p)):
-        p[i] -= lr * min(max(ratio, min_coeff), max_coeff) * u[i]
+        p[i] -= rate * min(max(ratio, min_coeff), max_coeff) * u[i]
 
 
 def product(a, b):
@@ -188,6 +191,8 @@ CASES = [
     ("Lion", {"betas": [0.95, 0.98]}),
     ("Lamb", {}),
     ("Lamb", {"betas": [0.8, 0.95], "max_coeff": 1.5, "min_coeff": 0.7}),
+    ("Lamb", {"moment_correction": True}),
+    ("Lamb", {"bias_correction": False}),
     ("Muon", {"adam_lr": 0.002}),
 ]
 

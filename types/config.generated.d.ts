@@ -437,8 +437,13 @@ export interface LambParams {
   eps?: number | 'auto';
   /** Share of the weights that is added to the direction of the update. Default 0. */
   weight_decay?: number | 'auto';
-  /** Divides the moments by 1 - beta^t. Default true. */
+  /** Corrects for moments that start at 0; moment_correction says how. Default true. */
   bias_correction?: boolean;
+  /**
+   * Divides the moments by 1 - beta^t, as the paper does; false multiplies the step with sqrt(1 -
+   * beta2^t) / (1 - beta1^t) after the trust ratio, as DeepSpeed does. Default false.
+   */
+  moment_correction?: boolean;
   /** Largest trust ratio of a parameter. Default 10. */
   max_coeff?: number;
   /** Smallest trust ratio of a parameter. Default 0.01. */
@@ -596,18 +601,20 @@ export interface OneCycleParams {
   cycle_first_step_size?: number;
   /** Updates of the fall; null takes those of the climb. Default null. */
   cycle_second_step_size?: number | null;
-  /** Stairs of the climb; 0 is a straight line. Default 0. */
+  /** Stairs of the climb; 0 and -1 are a straight line. Default 0. */
   cycle_first_stair_count?: number;
-  /** Stairs of the fall; null takes those of the climb. Default null. */
+  /**
+   * Stairs of the fall; 0 and -1 are a straight line, null takes those of the climb. Default null.
+   */
   cycle_second_stair_count?: number | null;
   /** Updates of one unit of decay; 0 switches both decays off. Default 0. */
   decay_step_size?: number;
   /** Schedules the first beta against the rate, and sets the second to 0.99. Default true. */
   cycle_momentum?: boolean;
-  /** Momentum at the peak of the rate. Default 0.8. */
-  cycle_min_mom?: number;
-  /** Momentum at the ends of the cycle. Default 0.9. */
-  cycle_max_mom?: number;
+  /** Momentum at the peak of the rate; a list has one for each parameter group. Default 0.8. */
+  cycle_min_mom?: number | number[];
+  /** Momentum at the ends of the cycle; a list has one for each parameter group. Default 0.9. */
+  cycle_max_mom?: number | number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. Default 0. */
   decay_mom_rate?: number;
 }
@@ -1942,8 +1949,13 @@ export interface ResolvedLambParams {
   readonly eps: number;
   /** Share of the weights that is added to the direction of the update. */
   readonly weight_decay: number;
-  /** Divides the moments by 1 - beta^t. */
+  /** Corrects for moments that start at 0; moment_correction says how. */
   readonly bias_correction: boolean;
+  /**
+   * Divides the moments by 1 - beta^t, as the paper does; false multiplies the step with sqrt(1 -
+   * beta2^t) / (1 - beta1^t) after the trust ratio, as DeepSpeed does.
+   */
+  readonly moment_correction: boolean;
   /** Largest trust ratio of a parameter. */
   readonly max_coeff: number;
   /** Smallest trust ratio of a parameter. */
@@ -2100,18 +2112,18 @@ export interface ResolvedOneCycleParams {
   readonly cycle_first_step_size: number;
   /** Updates of the fall; null takes those of the climb. */
   readonly cycle_second_step_size: number | null;
-  /** Stairs of the climb; 0 is a straight line. */
+  /** Stairs of the climb; 0 and -1 are a straight line. */
   readonly cycle_first_stair_count: number;
-  /** Stairs of the fall; null takes those of the climb. */
+  /** Stairs of the fall; 0 and -1 are a straight line, null takes those of the climb. */
   readonly cycle_second_stair_count: number | null;
   /** Updates of one unit of decay; 0 switches both decays off. */
   readonly decay_step_size: number;
   /** Schedules the first beta against the rate, and sets the second to 0.99. */
   readonly cycle_momentum: boolean;
-  /** Momentum at the peak of the rate. */
-  readonly cycle_min_mom: number;
-  /** Momentum at the ends of the cycle. */
-  readonly cycle_max_mom: number;
+  /** Momentum at the peak of the rate; a list has one for each parameter group. */
+  readonly cycle_min_mom: number | readonly number[];
+  /** Momentum at the ends of the cycle; a list has one for each parameter group. */
+  readonly cycle_max_mom: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. */
   readonly decay_mom_rate: number;
 }

@@ -26,31 +26,37 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
       }
     : null;
 
-/** A schedule that decays needs steps left after its warm-up. */
-const warmupEndsBeforeTotal: Rule = ({ scheduler }) =>
-  (scheduler?.type === 'WarmupDecayLR' || scheduler?.type === 'WarmupCosineLR') &&
-  scheduler.params.total_num_steps < scheduler.params.warmup_num_steps
-    ? {
-        path: ['scheduler', 'params', 'warmup_num_steps'],
-        expected: `at most total_num_steps = ${scheduler.params.total_num_steps}`,
-        got: String(scheduler.params.warmup_num_steps),
-        hint: 'Lower warmup_num_steps (default 1000) or raise total_num_steps.',
-      }
-    : null;
+const rules: readonly Rule[] = [...precisionRules, ...zeroRules, adamWIsDecoupled];
 
-const rules: readonly Rule[] = [
-  ...precisionRules,
-  ...zeroRules,
-  adamWIsDecoupled,
-  warmupEndsBeforeTotal,
-];
+/** What is allowed and probably not meant: a sentence whose subject is the key. */
+export interface Advice {
+  path: readonly string[];
+  text: string;
+}
+
+/** A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and runs. */
+const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
+  if (scheduler?.type !== 'WarmupDecayLR' && scheduler?.type !== 'WarmupCosineLR') return null;
+  const { total_num_steps: total, warmup_num_steps: warmup } = scheduler.params;
+  if (total >= warmup) return null;
+  const text = `is ${total}, and warmup_num_steps is ${warmup}: the run ends during the warm-up, and the rate never reaches its peak.`;
+  return { path: ['scheduler', 'params', 'total_num_steps'], text };
+};
+
+const advices = [warmupOutlastsTotal];
+
+/** What there is to advise on `config`. */
+export function adviceOn(config: ResolvedValues): Advice[] {
+  return advices.map((advice) => advice(config)).filter((advice) => advice !== null);
+}
 
 /** What the rules find in `config`. */
 export function violations(config: ResolvedValues): Violation[] {
   return rules.map((rule) => rule(config)).filter((violation) => violation !== null);
 }
 
-/** Refuses in `draft` what the rules find in `config`, its values with all defaults. */
+/** Refuses in `draft` what the rules find in `config`, its values with all defaults, and notes what is advised. */
 export function applyRules(draft: Draft, config: ResolvedValues): void {
+  for (const { path, text } of adviceOn(config)) draft.note('advice', path, text);
   for (const { path, ...refusal } of violations(config)) draft.refuse(path, refusal);
 }

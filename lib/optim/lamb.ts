@@ -36,8 +36,10 @@ export interface LambOptions {
   maxCoeff?: number;
   /** Default 0.01. */
   minCoeff?: number;
-  /** Divides the moments by 1 - beta^t. Default true. */
+  /** Corrects for moments that start at 0. Default true. */
   biasCorrection?: boolean;
+  /** The correction is the paper's, of the moments; else DeepSpeed's, of the step. Default false. */
+  momentCorrection?: boolean;
 }
 
 /** The trust ratios of one range, and what reads them. */
@@ -47,14 +49,17 @@ interface Ratios {
 }
 
 /**
- * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = (m / c1) / (sqrt(v / c2) + eps) + wd p, with c = 1 - b^t;
- * p -= lr clamp(||p|| / ||u||, min, max) u, where the factor is 1 when either norm is 0. The moments themselves are
- * corrected, as in the paper and in DeepSpeed's kernel. The sequence of operations stands in csrc/ops/lamb_rule.h.
+ * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = m / (sqrt(v) + eps) + wd p;
+ * p -= lr sqrt(c2) / c1 clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t, where the trust ratio is 1 when either norm
+ * is 0. So DeepSpeed's kernel corrects, which the ratio does not undo: early steps are not of the size that it means.
+ * With momentCorrection u = (m / c1) / (sqrt(v / c2) + eps) + wd p and the rate is lr, as in the paper. The sequence of
+ * operations stands in csrc/ops/lamb_rule.h.
  */
 export class Lamb implements SummedOptimizer<LambGroup> {
   readonly name = 'Lamb';
   readonly groups: LambGroup[];
   private readonly biasCorrection: boolean;
+  private readonly momentCorrection: boolean;
   private readonly epsInsideSqrt: boolean;
   /** By the coefficients of each range, which the range's owner frees. */
   private readonly ratios = new Map<Tensor, Ratios>();
@@ -66,6 +71,7 @@ export class Lamb implements SummedOptimizer<LambGroup> {
     const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };
     this.groups = makeGroups<LambGroup>('Lamb', params, defaults);
     this.biasCorrection = options.biasCorrection ?? true;
+    this.momentCorrection = options.momentCorrection ?? false;
     this.epsInsideSqrt = options.epsInsideSqrt ?? false;
   }
 
@@ -148,16 +154,11 @@ export class Lamb implements SummedOptimizer<LambGroup> {
 
   private rule({ step, groups }: UpdateSettings<LambGroup>, group: number): LambScalars {
     const { lr, betas, eps, weightDecay } = groups[group] as LambGroup;
-    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
-    return {
-      lr,
-      beta1: betas[0],
-      beta2: betas[1],
-      eps,
-      weightDecay,
-      correction1: correction(betas[0]),
-      correction2: correction(betas[1]),
-      epsInsideSqrt: this.epsInsideSqrt,
-    };
+    const [beta1, beta2] = betas;
+    const [c1, c2] = this.biasCorrection ? [1 - beta1 ** step, 1 - beta2 ** step] : [1, 1];
+    const correction = this.momentCorrection
+      ? { lr, correction1: c1, correction2: c2 }
+      : { lr: (lr * Math.sqrt(c2)) / c1, correction1: 1, correction2: 1 };
+    return { ...correction, beta1, beta2, eps, weightDecay, epsInsideSqrt: this.epsInsideSqrt };
   }
 }

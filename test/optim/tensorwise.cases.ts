@@ -70,18 +70,18 @@ function eachMaster(
 const norm = (x: readonly number[]): number =>
   sqrt(x.reduce((sum, value) => sum + value * value, 0));
 
-/** One update of the formula in plain f64. */
+/** One update of the formula in plain f64, with DeepSpeed's correction. */
 function lambStep(one: Expected, grad: readonly number[], group: optim.LambGroup, t: number): void {
   const { lr, betas, eps, weightDecay, minCoeff, maxCoeff } = group;
   const [c1, c2] = [1 - betas[0] ** t, 1 - betas[1] ** t];
   const u = grad.map((g, i) => {
     one.m[i] = betas[0] * one.m[i]! + (1 - betas[0]) * g;
     one.v[i] = betas[1] * one.v[i]! + (1 - betas[1]) * g * g;
-    return one.m[i]! / c1 / (sqrt(one.v[i]! / c2) + eps) + weightDecay * one.p[i]!;
+    return one.m[i]! / (sqrt(one.v[i]!) + eps) + weightDecay * one.p[i]!;
   });
   const [w, length] = [norm(one.p), norm(u)];
   one.ratio = w === 0 || length === 0 ? 1 : max(minCoeff, min(maxCoeff, w / length));
-  for (let i = 0; i < u.length; ++i) one.p[i]! -= lr * one.ratio * u[i]!;
+  for (let i = 0; i < u.length; ++i) one.p[i]! -= ((lr * sqrt(c2)) / c1) * one.ratio * u[i]!;
 }
 
 /** The gradients of one micro-batch by name, after their backward and before the step. */

@@ -104,6 +104,7 @@ function lamb(params: ParamsOf<ParamGroup>, options: Params['Lamb']): Optimizer 
     maxCoeff: options.max_coeff,
     minCoeff: options.min_coeff,
     biasCorrection: options.bias_correction,
+    momentCorrection: options.moment_correction,
   });
 }
 

@@ -333,11 +333,6 @@ test.each([
     /"Adam"/,
   ],
   [
-    { scheduler: { type: 'WarmupCosineLR', params: { total_num_steps: 10 } } },
-    'scheduler.params.warmup_num_steps',
-    /default 1000/,
-  ],
-  [
     { zero_optimization: { stage: 3, offload_param: { device: 'cpu' } } },
     'zero_optimization.offload_optimizer.device',
     /"cpu"/,

@@ -1,4 +1,6 @@
 // What optimizers say of themselves: state per group, defaults, refusals, DeepSpeed's names, what OneCycle schedules.
+import { resolveConfig } from '../../../lib/config/index.js';
+import { buildSchedules } from '../../../lib/engine/setup/schedule.js';
 import { DsError } from '../../../lib/errors.js';
 import {
   Adagrad,
@@ -59,6 +61,27 @@ test('Adagrad starts its sums as told, per group, and lowers its rate', () => {
   expect(adagrad.initialState(1)).toEqual({ sum: 0.5 });
   expect(argumentsOf(adagrad, 1)).toMatchObject({ lr: 0.1, eps: 1e-10 });
   expect(argumentsOf(adagrad, 3)).toMatchObject({ lr: 0.05 });
+});
+
+test("OneCycle's momenta may be lists, one for each group, as its rates may", () => {
+  const params = {
+    ...{ cycle_min_lr: [1e-4, 2e-4], cycle_max_lr: [1e-3, 2e-3] },
+    ...{ cycle_min_mom: [0.7, 0.8], cycle_max_mom: [0.9, 0.95], cycle_first_stair_count: -1 },
+  };
+  const scheduler = { type: 'OneCycle' as const, params };
+  const config = { train_micro_batch_size_per_gpu: 1, scheduler };
+  const { scheduler: resolved } = resolveConfig(config, { worldSize: 1 });
+  const groups = [0, 1].map(() => ({
+    params: [],
+    lr: 1,
+    weightDecay: 0,
+    betas: [0.9, 0.999] as const,
+  }));
+  buildSchedules(resolved, groups).apply(groups, 2000);
+  expect(groups.map(({ lr, betas }) => [lr, betas[0]])).toEqual([
+    [1e-3, expect.closeTo(0.7, 14)],
+    [2e-3, expect.closeTo(0.8, 14)],
+  ]);
 });
 
 test('OneCycle moves the first beta of Lion and leaves the momentum of SGD', () => {

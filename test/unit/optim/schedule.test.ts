@@ -78,6 +78,14 @@ test.each([0, -3, 2.5, Number.NaN])('%p warm-up updates are refused', (warmupSte
   );
 });
 
+test('a run that ends during the warm-up climbs as far as it gets, and stays at the end after it', () => {
+  const steps = { totalSteps: 20, warmupSteps: 50, warmupType: 'linear' } as const;
+  const decay = new WarmupDecayLr({ maxLr: 1, ...steps });
+  const cosine = new WarmupCosineLr({ baseLr: 1, ...steps });
+  expect([1, 20, 50, 51, 90].map((n) => decay.lr(n))).toEqual([0, 0.38, 0.98, 0, 0]);
+  expect([1, 20, 50].map((n) => cosine.lr(n))).toEqual([0, 0.38, 0.98]);
+});
+
 describe('OneCycle', () => {
   const ends = { minLr: 1e-4, maxLr: 1e-3, firstStepSize: 10, secondStepSize: 30 };
 
@@ -87,6 +95,12 @@ describe('OneCycle', () => {
     expect(schedule.momentum(1)).toBeCloseTo(0.89, 14);
     expect(schedule.momentum(10)).toBeCloseTo(0.8, 14);
     expect(schedule.momentum(40)).toBe(0.9);
+  });
+
+  test('-1 stairs are a straight line', () => {
+    const line = new OneCycle(ends);
+    const same = new OneCycle({ ...ends, firstStairCount: -1, secondStairCount: -1 });
+    for (const n of [3, 7, 22, 39]) expect(same.lr(n)).toBe(line.lr(n));
   });
 
   test('update 0 runs at the lower momentum', () => {
