@@ -67,13 +67,13 @@ const gatherBucketIsEven: Rule = ({ zero_optimization: { allgather_bucket_size: 
       }
     : null;
 
-/** A reduce-scatter scales gradients once, after the sum. */
+/** A reduce-scatter of stage 2 scales gradients once. Source: DeepSpeed, which asserts it there and not at stage 3. */
 const scatterScalesAfterwards: Rule = (config) => {
   const { stage, reduce_scatter } = config.zero_optimization;
   const { prescale_gradients: before, gradient_predivide_factor: factor } = config;
-  if (stage < 2 || !reduce_scatter || (!before && factor === 1)) return null;
+  if (stage !== 2 || !reduce_scatter || (!before && factor === 1)) return null;
   const hint = 'or zero_optimization.reduce_scatter to false.';
-  const where = `at stage ${stage} with reduce_scatter`;
+  const where = 'at stage 2 with reduce_scatter';
   return before
     ? {
         path: ['prescale_gradients'],

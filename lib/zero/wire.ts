@@ -34,7 +34,7 @@ export class PlainWire implements Wire {
   }
 }
 
-/** Divides by `divisor` first, so that 16-bit sums do not overflow (prescale_gradients, gradient_predivide_factor). */
+/** Divides by `divisor` first, so that f16 sums do not overflow (also prescale_gradients, gradient_predivide_factor). */
 export class DividedWire implements Wire {
   readonly factor: number;
 

@@ -123,6 +123,27 @@ async function waysOfAveraging(device: Device): Promise<void> {
   assert.ok(Math.abs((ratios[0] as number) - 2) < 1e-5, `${ratios}`);
 }
 
+/** On data that all ranks share, the loss scale that one rank can use is what several can, however they sum. */
+async function scalesAgree(device: Device): Promise<void> {
+  const run = (stage: number, more: Setting['more'] = {}): Setting =>
+    setting({ steps: 12, precision: 'fp16', sameBatches: true, zero: { stage: stage as 0 }, more });
+  const settings = [
+    ...[0, 1, 2, 3].map((stage) => run(stage)),
+    ...[1, 3].map((stage) => run(stage, { communication_data_type: 'fp32' })),
+    ...[1, 3].map((stage) => run(stage, { prescale_gradients: true })),
+  ];
+  const skipped = async (ranks: number): Promise<number[]> => {
+    const [results] = (await trainOn(device, ranks, { settings })) as [Trained[]];
+    return results.map((result) => result.skipped);
+  };
+  const alone = await skipped(1);
+  assert.ok(
+    alone.every((count) => count > 1 && count < 11 && count === alone[0]),
+    `${alone}`,
+  );
+  for (const ranks of [2, 3]) assert.deepEqual(await skipped(ranks), alone, `${ranks} ranks`);
+}
+
 /**
  * 16-bit gradients of 2 ranks and 4 micro-batches, summed in f32 at every stage: each stage's sum has the norm of stage 0
  * to f32's precision, which sums in 16 bits do not reach. A wire in bf16 costs the ranks' share of it.
@@ -225,4 +246,9 @@ export const cases: Case[] = [
   },
   { name: 'bytes of weights and gradients by stage', run: bytesByStage, skip: needs(2) },
   { name: 'ways of averaging', run: waysOfAveraging, skip: needs(2) },
+  {
+    name: 'fp16 on 1, 2 and 3 ranks skips the same steps',
+    run: scalesAgree,
+    skip: needs(3),
+  },
 ];

@@ -15,6 +15,8 @@ import {
 export interface Setting extends TinyOptions {
   name: string;
   steps: number;
+  /** All ranks train on the same micro-batches. Default: each has its own. */
+  sameBatches?: boolean;
   /** Added to the configuration. */
   more?: Partial<DsConfig>;
 }
@@ -46,17 +48,16 @@ async function build(setting: Setting): Promise<Engine> {
   return (await initialize({ model: tinyModel(setting), config })).engine;
 }
 
-/** Every rank takes its own part of each global batch. */
 function train(
   engine: Engine,
-  steps: number,
+  { steps, sameBatches = false }: Setting,
 ): Pick<Trained, 'losses' | 'norms' | 'firstMicroBatch'> {
   let firstMicroBatch = { weights: 0, gradients: 0 };
   const losses: number[] = [];
   const norms: (number | null)[] = [];
   const micros = engine.gradientAccumulationSteps();
   for (let micro = 0; micro < steps * micros; ++micro) {
-    const index = micro * engine.worldSize + engine.globalRank;
+    const index = sameBatches ? micro : micro * engine.worldSize + engine.globalRank;
     const { tokens, targets } = tinyBatch(index, engine.device);
     const loss = engine.forward<Tensor>(tokens, targets);
     engine.backward(loss);
@@ -79,7 +80,7 @@ async function main(): Promise<void> {
   const results: Trained[] = [];
   for (const setting of job.settings) {
     const engine = await build(setting);
-    const trained = train(engine, setting.steps);
+    const trained = train(engine, setting);
     const bits = weightBits(engine);
     const hash = createHash('sha1');
     for (const text of bits.values()) hash.update(text);

@@ -79,12 +79,28 @@ function aloneOn(device: Device): Collectives {
   return new ProcessGroup('alone', [0], 0, device, new SoloGroup());
 }
 
-/** Source of the order of divisions: DeepSpeed's gradient averaging, prescaled or post-scaled. */
+/**
+ * Divides where the most bits are: before gradients become narrower, or after they have become f32. Source: DeepSpeed's
+ * gradient averaging.
+ */
 function buildWire(config: ResolvedConfig, group: Collectives): Wire {
-  const { communication_data_type: dtype } = config;
-  const plain: Wire = new PlainWire(group, config.gradient_allreduce_op === 'mean');
-  const isCast = dtype !== null && dtypeOf[dtype] !== gradientDType(config);
-  const wire = isCast ? new CastWire(plain, dtypeOf[dtype]) : plain;
-  const divisor = config.prescale_gradients ? group.size : config.gradient_predivide_factor;
-  return divisor === 1 ? wire : new DividedWire(wire, divisor);
+  const written = gradientDType(config);
+  const { communication_data_type: asked } = config;
+  const sent = asked === null ? written : dtypeOf[asked];
+  const divisor = divisorOf(config, group.size, [written, sent].includes('f16'));
+  const divided = (wire: Wire): Wire => (divisor === 1 ? wire : new DividedWire(wire, divisor));
+  const plain = new PlainWire(group, config.gradient_allreduce_op === 'mean');
+  if (sent === written) return divided(plain);
+  if (sent === 'f32') return new CastWire(divided(plain), sent);
+  return divided(new CastWire(plain, sent));
+}
+
+/**
+ * What gradients are divided by before they are summed. Where sums are f16, or become it, by the number of ranks: the sum
+ * is then their mean, which is finite wherever theirs are. The range of f32 and bf16 needs no such care.
+ */
+function divisorOf(config: ResolvedConfig, ranks: number, inF16: boolean): number {
+  if (config.prescale_gradients) return ranks;
+  const { gradient_predivide_factor: factor } = config;
+  return factor === 1 && inF16 ? ranks : factor;
 }

@@ -17,6 +17,8 @@ function at(object: unknown, path: string): unknown {
 
 const zero = (section: Zero): DsConfig => ({ zero_optimization: section });
 
+const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, ...section } });
+
 describe('over two ranks', () => {
   test.each<[config: DsConfig, path: string, value: unknown]>([
     [zero({ stage: 0, reduce_bucket_size: 7 }), 'gradients.options.bucketElements', 7],
@@ -43,6 +45,14 @@ describe('over two ranks', () => {
     [{ gradient_allreduce_op: 'sum' }, 'wire.factor', 1],
     [{ gradient_allreduce_op: 'mean' }, 'wire.factor', 2],
     [{ communication_data_type: 'bf16' }, 'wire.dtype', 'bf16'],
+    [{ communication_data_type: 'fp16' }, 'wire.divisor', 2],
+    [fp16({}), 'wire.divisor', 2],
+    [fp16({}), 'wire.factor', 1],
+    [{ ...fp16({}), communication_data_type: 'bf16' }, 'wire.inner.dtype', 'bf16'],
+    [{ ...fp16({}), communication_data_type: 'fp32' }, 'wire.inner.divisor', 2],
+    [{ ...fp16({}), gradient_predivide_factor: 4 }, 'wire.divisor', 4],
+    [{ ...fp16({}), data_types: { grad_accum_dtype: 'fp32' as const } }, 'wire.factor', 2],
+    [{ prescale_gradients: true, ...zero({ stage: 3 }) }, 'wire.divisor', 2],
   ])('%j', (extra, path, value) => {
     const config = { train_micro_batch_size_per_gpu: 1, ...extra };
     const group = { rank: 0, size: 2 } as Collectives;
@@ -53,7 +63,6 @@ describe('over two ranks', () => {
   });
 });
 
-const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, ...section } });
 const offloaded = (section: Zero): DsConfig =>
   zero({ stage: 2, offload_optimizer: { device: 'cpu' }, ...section });
 const lamb = (params: object): DsConfig => ({ optimizer: { type: 'Lamb', params } });
@@ -74,6 +83,7 @@ describe('on one rank', () => {
     [lamb({ min_coeff: 0.5 }), 'optimizer.groups.0.minCoeff', 0.5],
     [lamb({ eps_inside_sqrt: true }), 'optimizer.epsInsideSqrt', true],
     [lamb({ bias_correction: false }), 'optimizer.biasCorrection', false],
+    [lamb({ moment_correction: true }), 'optimizer.momentCorrection', true],
     [{ optimizer: { type: 'Muon', params: { muon_lr: 0.5 } } }, 'optimizer.groups.0.lr', 0.5],
     [{ optimizer: { type: 'Lion', params: { lr: 0.5 } } }, 'optimizer.groups.0.lr', 0.5],
   ])('%j', async (extra, path, value) => {

@@ -189,10 +189,10 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
   ],
   [
     'no predivide with reduce-scatter',
-    { gradient_predivide_factor: 2, ...zero({ stage: 3 }) },
+    { gradient_predivide_factor: 2, ...zero({ stage: 2 }) },
     'gradient_predivide_factor',
     /gradient_predivide_factor to 1/,
-    { gradient_predivide_factor: 2, ...zero({ stage: 1 }) },
+    { gradient_predivide_factor: 2, ...zero({ stage: 3 }) },
   ],
   [
     'stage 3 averages',
@@ -233,13 +233,6 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     /type to "Adam"/,
     { optimizer: { type: 'Adam', params: { adam_w_mode: false } } },
   ],
-  [
-    'the warm-up ends before the total',
-    { scheduler: { params: { total_num_steps: 10 } } },
-    'scheduler.params.warmup_num_steps',
-    /default 1000/,
-    { scheduler: { params: { total_num_steps: 1000 } } },
-  ],
 ])('%s', (_, wrong, path, hint, right) => {
   const found = violations(values(wrong));
   expect(found.map((violation) => violation.path.join('.'))).toEqual([path]);
@@ -254,6 +247,20 @@ test('a rule speaks of the place in the file', () => {
     /^base64:\d+:3: prescale_gradients: expected false at stage 2/,
   );
 });
+
+test.each(['WarmupDecayLR', 'WarmupCosineLR'] as const)(
+  '%s may end during its warm-up, with a notice',
+  (type) => {
+    const noticesAt = (total_num_steps: number): readonly string[] => {
+      const config = { ...BASE, scheduler: { type, params: { total_num_steps } } } as DsConfig;
+      return resolveConfig(config, { worldSize: 1 }).notices;
+    };
+    expect(noticesAt(1000)).toEqual([]);
+    expect(noticesAt(10)).toEqual([
+      expect.stringMatching(/total_num_steps is 10, and warmup_num_steps is 1000/),
+    ]);
+  },
+);
 
 test.each([
   [0, false],
