@@ -1,4 +1,5 @@
-// The GPU half of the tests, in plain Node: node build/js/test/gpu.js [--device cuda] [--only REGEXP].
+// The GPU half of the tests, in plain Node:
+// node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--repeat TIMES].
 import { device as findDevice, probeGpus } from '../lib/runtime/device.js';
 import { allCases } from './all-cases.js';
 
@@ -15,7 +16,9 @@ function option(name: string): string | undefined {
 
 async function main(): Promise<void> {
   const only = new RegExp(option('only') ?? '');
-  const cases = allCases.filter(({ name }) => only.test(name));
+  const repeat = Number(option('repeat') ?? 1);
+  const chosen = allCases.filter(({ name }) => only.test(name));
+  const cases = Array.from({ length: repeat }, () => chosen).flat();
   const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
   const name = option('device') ?? 'cuda';
   if (name.startsWith('cuda') && probeGpus().deviceCount === 0) {
@@ -36,7 +39,7 @@ async function main(): Promise<void> {
         device.synchronize();
         tally.passed++;
         const seconds = (performance.now() - begin) / 1000;
-        if (seconds > 1) console.log(`passed ${test.name} (${seconds.toFixed(1)} s)`);
+        if (seconds > 1 || repeat > 1) console.log(`passed ${test.name} (${seconds.toFixed(1)} s)`);
       } catch (error) {
         console.log(`FAIL ${test.name}\n${(error as Error).stack}`);
         tally.failed++;

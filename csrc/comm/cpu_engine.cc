@@ -26,7 +26,8 @@ class CpuEngine::Pending final : public Completion {
  public:
   Pending(const Collective& call, uint64_t tag) : call(call), tag(tag) {}
 
-  bool done() override { return state_.load(std::memory_order_acquire) == State::done; }
+  bool done() override { return ended(); }
+  bool ended() const override { return state_.load(std::memory_order_acquire) == State::done; }
   void order(Stream&) override { synchronize(); }
   void synchronize() override {
     if (done()) return;

@@ -51,6 +51,9 @@ class Completion {
   virtual ~Completion() = default;
   /// Whether its memory is free again and its output complete. Any thread.
   virtual bool done() = 0;
+  /// Whether it is known to be done. May lag behind, but never waits for a device or its driver: for
+  /// the thread that must be able to end a collective which holds those up.
+  virtual bool ended() const = 0;
   /// Later work of `stream` starts after it. May block where streams run at once; returns with
   /// done() still false when the engine was aborted, as synchronize().
   virtual void order(Stream& stream) = 0;
@@ -67,7 +70,8 @@ class Engine {
   /// `tag` is the same on every rank exactly when the ranks issue the same collective.
   virtual std::shared_ptr<Completion> start(const Collective& call, Stream& stream,
                                             uint64_t tag) = 0;
-  /// Ends everything under way, on every thread that waits for it. Any thread; idempotent.
+  /// Ends everything under way, on every thread that waits for it, and returns before it has ended.
+  /// Any thread, without waiting for a device or its driver; idempotent.
   virtual void interrupt() noexcept = 0;
 };
 

@@ -2,6 +2,7 @@
 #include "watchdog.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -98,6 +99,7 @@ void Watchdog::finish() {
 }
 
 void Watchdog::run() {
+  pthread_setname_np(pthread_self(), "ds-watchdog");
   bool ending = false;
   while (!ending) {
     ending = write_report();
@@ -162,7 +164,7 @@ bool Watchdog::write_report() {
 
 /// Forgets what has finished, complains of what has failed or takes too long.
 void Watchdog::examine() {
-  std::erase_if(pending_, [](Watched& work) { return work.completion->done(); });
+  std::erase_if(pending_, [](Watched& work) { return work.completion->ended(); });
   if (failure_->raised()) return;
   const Clock::time_point now = Clock::now();
   for (Watched& work : pending_) {

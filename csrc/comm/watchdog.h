@@ -35,7 +35,8 @@ class Failure {
   Listener listener_;
 };
 
-/// Its own connection and thread: it works while JavaScript is blocked in a wait.
+/// Its own connection and thread: it works while JavaScript is blocked in a wait. The thread never
+/// calls into a device: a driver may hold up every call behind the collective that cannot end.
 class Watchdog {
  public:
   /// `timeout` is the time a collective may take.

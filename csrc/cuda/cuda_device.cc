@@ -151,17 +151,27 @@ bool CudaDevice::done(Event& event) {
   return true;
 }
 
+void CudaDevice::require_hope() const {
+  if (!given_up_.load()) return;
+  throw Error("DS_CUDA", "synchronize", text("GPU ", index_, " to end its work"),
+              "a collective that did not end when NCCL was told to abort it",
+              "End this process: it cannot use the GPU any more.");
+}
+
 void CudaDevice::synchronize(Event& event) {
+  require_hope();
   DS_CUDA(cudaEventSynchronize(event_of(event)), "synchronize");
   collect_host_calls();
 }
 
 void CudaDevice::synchronize(Stream& stream) {
+  require_hope();
   DS_CUDA(cudaStreamSynchronize(stream_of(stream)), "synchronize");
   collect_host_calls();
 }
 
 void CudaDevice::synchronize_all() {
+  require_hope();
   make_current();
   DS_CUDA(cudaDeviceSynchronize(), "synchronize_all");
   collect_host_calls();

@@ -74,6 +74,8 @@ class CudaDevice final : public Device {
   /// Opens cuBLASLt on first use. Throws DS_LIBRARY where it is not installed.
   Gemm& gemm();
   void make_current() const;
+  /// Work on it will never end: waits throw DS_CUDA from now on.
+  void give_up() { given_up_.store(true); }
   /// A stream is about to be destroyed: returns what is kept for it.
   void forget(cudaStream_t stream);
 
@@ -83,10 +85,13 @@ class CudaDevice final : public Device {
   /// Destroys the tasks of finished host calls: here, because what they own may call into CUDA,
   /// which the thread that ran them must not.
   void collect_host_calls();
+  /// Throws DS_CUDA after give_up().
+  void require_hope() const;
 
   const int index_;
   cudaDeviceProp properties_{};
   bool deterministic_ = false;
+  std::atomic<bool> given_up_{false};
   std::atomic<HostCall*> finished_{nullptr};
   std::unique_ptr<CudaStream> compute_;
   std::unique_ptr<MemoryPool> pool_;

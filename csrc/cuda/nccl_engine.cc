@@ -1,4 +1,4 @@
-// Starting collectives on a stream, watching for NCCL's asynchronous errors, aborting.
+// Opening a communicator and starting collectives on a stream.
 #include "nccl_engine.h"
 
 #include <chrono>
@@ -18,9 +18,9 @@ namespace {
 
 using comm::Kind;
 
-/// A call that has not returned by then is stuck in the driver: the queue of its stream is full
-/// behind a collective that cannot finish, and only the abort lets it return.
-constexpr std::chrono::seconds kCallTime{3};
+/// A wait looks at once again so many times before it sleeps between two looks.
+constexpr int kQuickLooks = 200;
+constexpr std::chrono::microseconds kSleep{50};
 
 nccl::DataType type_of(DType dtype) {
   switch (dtype) {
@@ -46,35 +46,34 @@ nccl::Op op_of(comm::ReduceOp op) {
 
 }  // namespace
 
-/// A point in the stream, right behind the collective.
+/// A collective that was enqueued.
 class NcclEngine::Pending final : public comm::Completion {
  public:
   Pending(std::shared_ptr<NcclCommunicator> communicator, cudaStream_t stream)
-      : communicator_(std::move(communicator)) {
-    constexpr unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
-    DS_CUDA(cudaEventCreateWithFlags(&event_, flags), "collective");
-    const cudaError_t status = cudaEventRecord(event_, stream);
-    if (status == cudaSuccess) return;
-    cudaEventDestroy(event_);
-    check(status, "cudaEventRecord", "collective");
-  }
-  ~Pending() override { cudaEventDestroy(event_); }
+      : communicator_(std::move(communicator)), end_(communicator_->mark_end(stream)) {}
 
-  bool done() override {
-    cudaSetDevice(communicator_->device);
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
-    return status != cudaErrorNotReady;
-  }
+  bool done() override { return end_->done(); }
+  bool ended() const override { return end_->ended(); }
   void order(Stream& stream) override {
-    DS_CUDA(cudaStreamWaitEvent(stream_of(stream), event_, cudaEventWaitDefault), "collective");
+    DS_CUDA(cudaStreamWaitEvent(stream_of(stream), end_->event(), cudaEventWaitDefault),
+            "collective");
   }
-  void synchronize() override { DS_CUDA(cudaEventSynchronize(event_), "collective"); }
+  /// Looks again and again, since a wait inside CUDA would not hear of an abort that fails.
+  void synchronize() override {
+    for (int looks = 0; !free_again(); ++looks) {
+      if (looks < kQuickLooks) std::this_thread::yield();
+      else std::this_thread::sleep_for(kSleep);
+    }
+  }
   std::string fault() override { return communicator_->fault(); }
 
  private:
-  std::shared_ptr<NcclCommunicator> communicator_;
-  cudaEvent_t event_ = nullptr;
+  bool free_again() {
+    return communicator_->interrupted() ? communicator_->over() : end_->done();
+  }
+
+  const std::shared_ptr<NcclCommunicator> communicator_;
+  const std::shared_ptr<CollectiveEnd> end_;
 };
 
 /// A collective that NCCL did not take. It never ends; its fault becomes the job's failure, the
@@ -85,6 +84,7 @@ class NcclEngine::Refused final : public comm::Completion {
       : communicator_(std::move(communicator)), reason_(std::move(reason)) {}
 
   bool done() override { return false; }
+  bool ended() const override { return false; }
   void order(Stream&) override { synchronize(); }
   void synchronize() override {
     while (!communicator_->interrupted()) {
@@ -98,69 +98,7 @@ class NcclEngine::Refused final : public comm::Completion {
   const std::string reason_;
 };
 
-void NcclCommunicator::interrupt() noexcept {
-  interrupted_.store(true);
-  const std::unique_lock lock(mutex, kCallTime);
-  if (!comm || aborted_.exchange(true)) return;
-  cudaSetDevice(device);
-  nccl.comm_abort(comm);
-}
-
-std::string NcclCommunicator::reason_of(nccl::Result result) const {
-  return text("NCCL: ", nccl.error_string(result), ": ", nccl.last_error(comm));
-}
-
-std::string NcclCommunicator::fault() {
-  const std::unique_lock lock(mutex, std::try_to_lock);
-  nccl::Result state = nccl::Result::success;
-  if (!lock || interrupted() || nccl.async_error(comm, &state) != nccl::Result::success) return "";
-  const bool fine = state == nccl::Result::success || state == nccl::Result::in_progress;
-  return fine ? "" : reason_of(state);
-}
-
-std::string NcclCommunicator::settle(nccl::Result result) {
-  while (result == nccl::Result::in_progress && !interrupted()) {
-    std::this_thread::yield();
-    nccl.async_error(comm, &result);
-  }
-  return result == nccl::Result::success || interrupted() ? "" : reason_of(result);
-}
-
 namespace {
-
-/// Communicators of this process. One that is open when the process ends is aborted first: its
-/// kernels may wait for a rank that does not come, and the driver's shutdown for them. An abort
-/// under way on another thread is waited for, since it uses what the shutdown takes down.
-class Communicators {
- public:
-  static Communicators& get() {
-    static Communicators* all = make();
-    return *all;
-  }
-
-  void add(const std::shared_ptr<NcclCommunicator>& communicator) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(all_, [](const auto& one) { return one.expired(); });
-    all_.push_back(communicator);
-  }
-
- private:
-  /// Never destroyed. Call after NCCL was opened: what it registers for the end runs later.
-  static Communicators* make() {
-    std::atexit([] { get().interrupt_all(); });
-    return new Communicators();
-  }
-
-  void interrupt_all() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (const auto& one : all_) {
-      if (const std::shared_ptr<NcclCommunicator> open = one.lock()) open->interrupt();
-    }
-  }
-
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<NcclCommunicator>> all_;
-};
 
 /// Rank 0 makes the id of a new communicator, the others take it from the store.
 nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous) {
@@ -185,7 +123,18 @@ nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous)
 
 NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
     : device_(device), size_(rendezvous.size),
-      communicator_(std::make_shared<NcclCommunicator>(device.index())) {
+      communicator_(NcclCommunicator::make(device.index())) {
+  try {
+    open(rendezvous);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+NcclEngine::~NcclEngine() { close(); }
+
+void NcclEngine::open(const comm::Rendezvous& rendezvous) {
   device_.make_current();
   const Nccl& nccl = communicator_->nccl;
   nccl::Comm& made = communicator_->comm;
@@ -206,13 +155,13 @@ NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
                     : text(nccl.error_string(state), ": ", nccl.last_error(made)),
                 "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more.");
   }
-  Communicators::get().add(communicator_);
   DS_CUDA(cudaMalloc(&token_, 1), "newGroup");
 }
 
-NcclEngine::~NcclEngine() {
+void NcclEngine::close() noexcept {
   interrupt();
-  cudaFree(token_);
+  if (communicator_->await_end()) cudaFree(token_);
+  else device_.give_up();
 }
 
 void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
@@ -220,6 +169,7 @@ void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
 std::shared_ptr<comm::Completion> NcclEngine::start(const comm::Collective& call, Stream& stream,
                                                     uint64_t) {
   device_.make_current();
+  communicator_->await_room();
   const cudaStream_t at = stream_of(stream);
   std::string refusal;
   {

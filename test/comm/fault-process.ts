@@ -1,6 +1,6 @@
 // One rank of a job that goes wrong in a chosen way; prints the error that it ends with.
-import { type Distributed, initDistributed } from '../../lib/comm/index.js';
-import { cpu, DsError, device as findDevice, Tensor } from '../../lib/index.js';
+import { type Distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import { cpu, DsError, device as findDevice, scope, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import { Stream } from '../../lib/runtime/stream.js';
 
@@ -13,6 +13,8 @@ export type Fault =
   | 'killed'
   | 'killed-busy'
   | 'killed-ahead'
+  | 'killed-computing'
+  | 'killed-groups'
   | 'killed-opening'
   | 'throws'
   | 'leaves'
@@ -59,6 +61,8 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
       return;
     case 'killed':
     case 'killed-ahead':
+    case 'killed-computing':
+    case 'killed-groups':
     case 'killed-opening':
       await new Promise((resolve) => setTimeout(resolve, 300)); // the others are waiting by now
       process.kill(process.pid, 'SIGKILL');
@@ -70,12 +74,32 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
   }
 }
 
+interface Part {
+  job: Distributed;
+  fault: Fault;
+  tensor: Tensor;
+  stream: Stream;
+  /** A second group of all ranks, where the fault wants one. */
+  other: ProcessGroup | null;
+}
+
 /** What the other ranks do meanwhile. */
-async function takePart(job: Distributed, fault: Fault, tensor: Tensor, stream: Stream) {
+async function takePart({ job, fault, tensor, stream, other }: Part) {
   if (fault === 'killed-opening') await job.newGroup(job.world.ranks);
   // More than the queue of a GPU's stream holds: the host itself is stopped in the middle.
   const ahead = fault.endsWith('-ahead') ? 2000 : 0;
   const options = { stream, label: 'gradients of unit h.3' };
+  if (fault === 'killed-computing') {
+    // The queue fills behind the one collective, with work that does not know of it.
+    job.world.allReduce(tensor, options).wait();
+    for (let i = 0; i < 5000; ++i) scope(() => void tensor.add(1));
+    tensor.toArray();
+  }
+  // Each group's collectives have the other's in front of them.
+  for (let i = 0; other && i < 20; ++i) {
+    job.world.allReduce(tensor, options);
+    other.allReduce(tensor, options);
+  }
   for (let i = 0; i < ahead; ++i) job.world.allReduce(tensor, options);
   job.world.allReduce(tensor, options).synchronize();
 }
@@ -87,6 +111,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const stream = Stream.create(on);
   for (let i = 0; i < 2; ++i) job.world.allReduce(tensor, { label: `warm-up ${i}` }).wait();
   tensor.toArray();
+  const other = fault === 'killed-groups' ? await job.newGroup(job.world.ranks) : null;
   if (fault.startsWith('leaves') && job.rank === culprit) {
     await job.destroy();
     print({ code: '', op: '', message: '', same: true, seconds: 0 });
@@ -96,7 +121,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const attempt = async (): Promise<DsError | null> => {
     try {
       if (job.rank === culprit) await misbehave(job, fault, tensor);
-      else await takePart(job, fault, tensor, stream);
+      else await takePart({ job, fault, tensor, stream, other });
       return null;
     } catch (error) {
       if (error instanceof DsError) return error;

@@ -1,6 +1,7 @@
 // Runs one program as several ranks: real processes that meet at a store on this machine.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 
@@ -19,6 +20,8 @@ export interface RankOptions {
   environment?: Record<string, string>;
   /** The command that runs a rank's own command, such as one that enters a network namespace. */
   wrapper?: (rank: number) => readonly string[];
+  /** After so many milliseconds a process is killed, and `stderr` says where its threads were. */
+  limit?: number;
   /** Sees each process after it was started. */
   started?: (children: readonly ChildProcess[]) => void;
   /** Called with each line that a rank prints. */
@@ -27,6 +30,27 @@ export interface RankOptions {
 
 /** Longer than any test needs; what is still running then is killed and fails the test. */
 const LIMIT_MS = 110_000;
+
+/** What each thread of a process waits for, as far as the kernel tells: of one that hangs. */
+function threadsOf(pid: number): string {
+  const part = (path: string) => {
+    try {
+      return readFileSync(path, 'utf8').trim();
+    } catch (error) {
+      return `(${(error as NodeJS.ErrnoException).code})`;
+    }
+  };
+  const folder = `/proc/${pid}/task`;
+  const lines = readdirSync(folder).map((id) => {
+    const at = (name: string) => part(`${folder}/${id}/${name}`);
+    const state = /^State:\s*(.*)$/m.exec(at('status'))?.[1];
+    const [user, system] = at('stat').split(') ').pop()?.split(' ').slice(11, 13) ?? [];
+    const stack = at('stack').replaceAll('\n', '\n    ');
+    const where = `wchan ${at('wchan')}, syscall ${at('syscall').split(' ')[0]}`;
+    return `  ${id} ${at('comm')}: ${state}, ${where}, ticks ${user}+${system}\n    ${stack}`;
+  });
+  return `still running; its threads:\n${lines.join('\n')}\n`;
+}
 
 /** A port that was free a moment ago. */
 export async function freePort(): Promise<number> {
@@ -73,7 +97,7 @@ export async function runRanks(
   options.started?.(children);
   return Promise.all(
     children.map((child, rank) =>
-      ended(child, rank, (text) => options.line?.(rank, text, children)),
+      ended(child, rank, options.limit ?? LIMIT_MS, (text) => options.line?.(rank, text, children)),
     ),
   );
 }
@@ -81,6 +105,7 @@ export async function runRanks(
 async function ended(
   child: ChildProcess,
   rank: number,
+  limit: number,
   line: (text: string) => void,
 ): Promise<RankResult> {
   let stderr = '';
@@ -97,7 +122,10 @@ async function ended(
       line(text);
     }
   });
-  const timer = setTimeout(() => child.kill('SIGKILL'), LIMIT_MS);
+  const timer = setTimeout(() => {
+    stderr += child.pid ? threadsOf(child.pid) : '';
+    child.kill('SIGKILL');
+  }, limit);
   const [code, signal] = await new Promise<[number | null, NodeJS.Signals | null]>((resolve) =>
     child.on('close', (...end) => resolve(end)),
   );

@@ -1,0 +1,250 @@
+// Watching collectives, aborting them from a thread that CUDA cannot hold up, and the process's end.
+#include "nccl_communicator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "../core/error.h"
+#include "cuda_error.h"
+
+namespace ds::cuda {
+
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr size_t kAhead = 128;
+/// A call into NCCL that has not returned by then is stuck; only the abort lets it return.
+constexpr seconds kCallTime{3};
+/// An abort takes a second where kAhead kernels are queued; one that takes so long never ends.
+constexpr seconds kAbortTime{20};
+constexpr milliseconds kLook{5};
+
+/// Shows in /proc/PID/task/*/comm, where one sees what a process that hangs waits for.
+void name_thread(const char* name) { pthread_setname_np(pthread_self(), name); }
+
+/// Communicators of this process. Those that are open when it ends are aborted first: their kernels
+/// may wait for a rank that does not come, and the driver's shutdown for them. Their threads are
+/// waited for, since they use what the shutdown takes down.
+class Communicators {
+ public:
+  static Communicators& get() {
+    static Communicators* all = make();
+    return *all;
+  }
+
+  void add(const std::shared_ptr<NcclCommunicator>& communicator) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const auto& one) { return one.expired(); });
+    all_.push_back(communicator);
+  }
+
+ private:
+  /// Never destroyed. Call after NCCL was opened: what it registers for the end runs later.
+  static Communicators* make() {
+    std::atexit([] { get().interrupt_all(); });
+    return new Communicators();
+  }
+
+  void interrupt_all() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const auto& one : all_) {
+      if (const auto open = one.lock()) open->interrupt();
+    }
+    for (const auto& one : all_) {
+      if (const auto open = one.lock()) open->await_end();
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<NcclCommunicator>> all_;
+};
+
+}  // namespace
+
+bool CollectiveEnd::done() {
+  if (ended()) return true;
+  cudaSetDevice(device_);
+  const cudaError_t status = cudaEventQuery(event_);
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  if (status == cudaErrorNotReady) return false;
+  ended_.store(true, std::memory_order_release);
+  return true;
+}
+
+std::shared_ptr<NcclCommunicator> NcclCommunicator::make(int device) {
+  const std::shared_ptr<NcclCommunicator> made(new NcclCommunicator(device));
+  made->self_ = made;
+  made->run(&NcclCommunicator::abort_on_order);
+  made->run(&NcclCommunicator::look_out);
+  Communicators::get().add(made);
+  return made;
+}
+
+void NcclCommunicator::run(void (NcclCommunicator::*body)()) {
+  const auto count = [this](int change) {
+    const std::lock_guard lock(state_mutex_);
+    threads_ += change;
+    changed_.notify_all();
+  };
+  count(1);
+  try {
+    std::thread([self = self_.lock(), body, count] {
+      cudaSetDevice(self->device);
+      ((*self).*body)();
+      count(-1);
+    }).detach();
+  } catch (const std::system_error&) {
+    count(-1);
+    interrupt();
+    throw Error("DS_LIMIT", "newGroup", "a thread for NCCL's communicator", "none",
+                "Raise the limit of processes and threads (ulimit -u).");
+  }
+}
+
+void NcclCommunicator::interrupt() noexcept {
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (interrupted()) return;
+    interrupted_at_.store(Clock::now());
+    interrupted_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+bool NcclCommunicator::await_end() noexcept {
+  std::vector<cudaEvent_t> events;
+  {
+    std::unique_lock lock(state_mutex_);
+    const auto ended = [this] { return threads_ == 0; };
+    if (!changed_.wait_until(lock, interrupted_at_.load() + kAbortTime, ended)) return false;
+    events.swap(spare_);
+  }
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
+  return true;
+}
+
+bool NcclCommunicator::over() const {
+  if (!interrupted()) return false;
+  if (Clock::now() - interrupted_at_.load() > kAbortTime) return true;
+  const std::lock_guard lock(state_mutex_);
+  return threads_ == 0;
+}
+
+void NcclCommunicator::abort_on_order() {
+  name_thread("ds-abort idle");
+  {
+    std::unique_lock lock(state_mutex_);
+    changed_.wait(lock, [this] { return interrupted(); });
+  }
+  {
+    name_thread("ds-abort lock");
+    const std::unique_lock lock(mutex, kCallTime);
+    name_thread("ds-abort nccl");
+    if (comm) nccl.comm_abort(comm);
+  }
+  name_thread("ds-abort end");
+  std::deque<std::shared_ptr<CollectiveEnd>> left;  // each keeps this communicator alive
+  const std::lock_guard lock(state_mutex_);
+  left.swap(under_way_);
+}
+
+void NcclCommunicator::look_out() {
+  name_thread("ds-lookout idle");
+  std::unique_lock lock(state_mutex_);
+  while (!interrupted()) {
+    changed_.wait(lock, [this] { return interrupted() || !under_way_.empty(); });
+    lock.unlock();
+    name_thread("ds-lookout cuda");
+    const size_t left = forget_ended();
+    name_thread("ds-lookout idle");
+    lock.lock();
+    if (left > 0) changed_.wait_for(lock, kLook, [this] { return interrupted(); });
+  }
+}
+
+/// Returns how many are under way.
+size_t NcclCommunicator::forget_ended() {
+  while (true) {
+    std::shared_ptr<CollectiveEnd> oldest;
+    {
+      const std::lock_guard lock(state_mutex_);
+      if (under_way_.empty()) return 0;
+      oldest = under_way_.front();
+    }
+    const bool done = oldest->done();
+    const std::lock_guard lock(state_mutex_);
+    if (!done) return under_way_.size();
+    if (!under_way_.empty() && under_way_.front() == oldest) under_way_.pop_front();
+  }
+}
+
+void NcclCommunicator::await_room() {
+  const auto full = [this] {
+    const std::lock_guard lock(state_mutex_);
+    return under_way_.size() >= kAhead;
+  };
+  while (!interrupted() && full() && forget_ended() >= kAhead) {
+    std::this_thread::sleep_for(microseconds(50));
+  }
+}
+
+std::shared_ptr<CollectiveEnd> NcclCommunicator::mark_end(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (!spare_.empty()) {
+      event = spare_.back();
+      spare_.pop_back();
+    }
+  }
+  constexpr unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
+  if (!event) DS_CUDA(cudaEventCreateWithFlags(&event, flags), "collective");
+  std::shared_ptr<CollectiveEnd> end(
+      new CollectiveEnd(event, device),
+      [self = self_.lock()](CollectiveEnd* one) { self->give_back(one); });
+  DS_CUDA(cudaEventRecord(event, stream), "collective");
+  const std::lock_guard lock(state_mutex_);
+  if (interrupted()) return end;
+  if (under_way_.empty()) changed_.notify_all();
+  under_way_.push_back(end);
+  return end;
+}
+
+/// On any thread, the watchdog's too: events are kept for other collectives, not destroyed.
+void NcclCommunicator::give_back(CollectiveEnd* end) noexcept {
+  {
+    const std::lock_guard lock(state_mutex_);
+    spare_.push_back(end->event());
+  }
+  delete end;
+}
+
+std::string NcclCommunicator::reason_of(nccl::Result result) const {
+  return text("NCCL: ", nccl.error_string(result), ": ", nccl.last_error(comm));
+}
+
+std::string NcclCommunicator::fault() {
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  nccl::Result state = nccl::Result::success;
+  if (!lock || interrupted() || nccl.async_error(comm, &state) != nccl::Result::success) return "";
+  const bool fine = state == nccl::Result::success || state == nccl::Result::in_progress;
+  return fine ? "" : reason_of(state);
+}
+
+std::string NcclCommunicator::settle(nccl::Result result) {
+  while (result == nccl::Result::in_progress && !interrupted()) {
+    std::this_thread::yield();
+    nccl.async_error(comm, &result);
+  }
+  return result == nccl::Result::success || interrupted() ? "" : reason_of(result);
+}
+
+}  // namespace ds::cuda
