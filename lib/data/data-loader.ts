@@ -8,6 +8,7 @@ import { type OptionNames, requireOptions } from '../runtime/options.js';
 import { type BatchMaker, InProcessMaker, type PassPlan, WorkerMaker } from './batch-maker.js';
 import type { Batched } from './collate.js';
 import { type Dataset, requireServable } from './dataset.js';
+import { turn } from './event-loop.js';
 import { requireInteger } from './require-integer.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
@@ -60,7 +61,8 @@ interface Position {
  *
  * With workers, the order and the batches are the same. The dataset must say how a thread builds
  * it (Dataset.source); a collate function still runs on the calling thread. `for` blocks that
- * thread until a batch is there, `for await` does not. Threads end with the iteration.
+ * thread until a batch is there, `for await` does not, and gives the event loop a turn between two
+ * batches. Threads end with the iteration.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   readonly batchSize: number;
@@ -129,6 +131,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
         const batch = await this.maker.nextAsync();
         this.count(pass);
         yield batch;
+        await turn();
       }
     } finally {
       this.end(pass);

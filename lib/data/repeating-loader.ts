@@ -1,5 +1,6 @@
 // RepeatingLoader: a loader without end, epoch after epoch, as DeepSpeed's.
 import { DsError } from '../errors.js';
+import { turn } from './event-loop.js';
 
 /**
  * Serves batches from the loader's position on, and begins the next epoch where one ends. It keeps
@@ -40,7 +41,10 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
 
   [Symbol.asyncIterator](): AsyncIterableIterator<Batch> {
     const iterator: AsyncIterableIterator<Batch> = {
-      next: () => this.nextAsync(),
+      next: async () => {
+        await turn(); // The loader need not be one of ours.
+        return this.nextAsync();
+      },
       [Symbol.asyncIterator]: () => iterator,
     };
     return iterator;

@@ -214,6 +214,31 @@ test('tensors are stacked', () => {
   expect(liveTensors()).toBe(before + 1);
 });
 
+describe('for await gives the event loop a turn between two batches', () => {
+  const options = { batchSize: 1, collate: asList };
+  const own = {
+    *[Symbol.iterator](): Generator<number> {},
+    async *[Symbol.asyncIterator](): AsyncGenerator<number> {
+      yield* [1, 2, 3, 4, 5, 6];
+    },
+  };
+
+  test.each<[string, () => AsyncIterable<unknown>]>([
+    ['DataLoader', () => new DataLoader(numbers(6), options)],
+    ['RepeatingLoader', () => new RepeatingLoader(new DataLoader(numbers(3), options))],
+    ['RepeatingLoader of a loader of the program', () => new RepeatingLoader(own)],
+  ])('%s', async (_, loader) => {
+    const order: string[] = [];
+    let batches = 0;
+    for await (const _batch of loader()) {
+      order.push('batch');
+      setImmediate(() => order.push('turn'));
+      if (++batches === 6) break;
+    }
+    expect(order).toEqual([...new Array(5).fill(['batch', 'turn']).flat(), 'batch']);
+  });
+});
+
 describe('RepeatingLoader', () => {
   test('goes on with the next epoch, each in its own order', async () => {
     const options = { batchSize: 2, seed: 3, collate: asList };
