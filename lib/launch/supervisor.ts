@@ -10,6 +10,8 @@ export interface Outcome {
   interrupted: NodeJS.Signals | null;
 }
 
+/** Milliseconds within which signals are one request: a terminal reaches the whole group, and npm passes its own on. */
+const SAME_PRESS = 500;
 /** Milliseconds that the last lines of a failure have to arrive. */
 const LAST_WORDS = 1000;
 
@@ -19,6 +21,7 @@ export class Supervisor {
   private reported: Promise<void> | null = null;
   private readonly running: Set<Member>;
   private timer: NodeJS.Timeout | null = null;
+  private interruptedAt = 0;
 
   /**
    * `grace`: seconds between asking a member to end and killing it. `report` hears of the first failure
@@ -40,8 +43,12 @@ export class Supervisor {
     return { failure: this.failure, interrupted: this.interrupted };
   }
 
-  /** Asks all to end, by `signal`; where they were asked before, kills them. */
+  /** Asks all to end, by `signal`; where they were asked before, and not just now, kills them. */
   interrupt(signal: NodeJS.Signals): void {
+    const now = performance.now();
+    const isFirst = this.interrupted === null;
+    if (isFirst) this.interruptedAt = now;
+    else if (now - this.interruptedAt < SAME_PRESS) return;
     const again = this.timer !== null;
     this.interrupted ??= signal;
     if (again) this.kill();

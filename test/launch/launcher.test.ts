@@ -258,8 +258,26 @@ describe('signals', () => {
     await pause(250);
     run.signalGroup('SIGINT');
     await run.printed('saving');
+    await pause(700);
     run.signalGroup('SIGINT');
     expect(await run.finished).toMatchObject({ code: 130 });
+  });
+
+  test('a signal that comes twice at once, as through npm, is one', async () => {
+    const script = `
+      process.on('SIGINT', () => setTimeout(() => { console.log('saved'); process.exit(0); }, 300));
+      console.log('ready'); ${HOLD}`;
+    file('save.js', script);
+    const run = start(['--num_procs', '2', 'save.js']);
+    await run.printed('ready\n');
+    await pause(250);
+    run.signalGroup('SIGINT');
+    await pause(50);
+    run.signalGroup('SIGINT');
+    expect(await run.finished).toMatchObject({
+      code: 130,
+      stdout: expect.stringContaining('saved'),
+    });
   });
 
   test('a reader of the output that goes away ends every rank', async () => {
