@@ -49,7 +49,7 @@ const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
   ...{ model: true, modelParameters: true, trainingData: true, collate: true, numWorkers: true },
   ...{ config: true, args: true, configParams: true, auto: true, strict: true },
   ...{ optimizer: true, lrScheduler: true, monitors: true },
-  ...{ device: true, distributed: true, commTimer: true },
+  ...{ device: true, distributed: true, commTimer: true, stopSignals: true },
 };
 
 export interface Initialized<Sample, Batch> {

@@ -57,6 +57,12 @@ export interface Addon {
   synchronizeStream(stream: number): void;
   elapsedMs(start: number, end: number): number;
 
+  /** Notes the first arrival of signal `number` from now on; a later one has its default effect. */
+  watchSignal(number: number): void;
+  unwatchSignal(number: number): void;
+  /** The first signal noted; 0 before one. */
+  notedSignal(): number;
+
   /**
    * Writes `head` and then buffer ranges ([handle, offset, bytes, ...], host memory) from byte `offset`;
    * 0 creates or empties the file. Resolves with `crc` (CRC-32C) extended by what was written.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../core/dynamic_library.h"
+#include "../core/stop_signals.h"
 #include "../core/thread_pool.h"
 #include "../cpu/cpu_device.h"
 #include "addon.h"
@@ -214,6 +215,12 @@ double elapsed_ms(Addon& addon, double start, double end) {
   return first.device.elapsed_ms(*first.event, *addon.events.get(end)->event);
 }
 
+// --- signals ----------------------------------------------------------------------------------
+
+void watch_signal(Addon&, int32_t number) { StopSignals::watch(number); }
+void unwatch_signal(Addon&, int32_t number) { StopSignals::unwatch(number); }
+double noted_signal(Addon&) { return StopSignals::noted(); }
+
 // --- the table --------------------------------------------------------------------------------
 
 struct Row {
@@ -257,6 +264,9 @@ constexpr Row kRows[] = {
     {"synchronizeEvent", Trampoline<synchronize_event>::call},
     {"synchronizeStream", Trampoline<synchronize_stream>::call},
     {"elapsedMs", Trampoline<elapsed_ms>::call},
+    {"watchSignal", Trampoline<watch_signal>::call},
+    {"unwatchSignal", Trampoline<unwatch_signal>::call},
+    {"notedSignal", Trampoline<noted_signal>::call},
     {"writeFile", Trampoline<write_file>::call},
     {"readFile", Trampoline<read_file>::call},
     {"checksumFile", Trampoline<checksum_file>::call},

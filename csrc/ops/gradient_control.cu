@@ -54,10 +54,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[0] = static_cast<float>(sum);
 }
 
-__global__ void control_kernel(const float* partials, int64_t count, float* control,
+__global__ void control_kernel(const float* partials, PartialRows rows, float* control,
                                double loss_scale, double max_norm, bool skip_nonfinite) {
   double sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += partials[i];
+  for (int64_t row = 0; row < rows.count; ++row)
+    for (int64_t i = 0; i < rows.width; ++i) sum += partials[row * rows.apart + i];
   const bool finite = isfinite(sum);
   const double norm = sqrt(sum) / loss_scale;
   const double ratio = max_norm > 0 ? (norm + 1e-6) / max_norm : 1;
@@ -94,13 +95,12 @@ void run(const SumOfSquares& op, CudaContext& ctx) {
 
 void run(const GradientControl& op, CudaContext& ctx) {
   constexpr const char* kOp = "gradient_control";
-  require_contiguous(kOp, op.partials, "partials");
+  const PartialRows rows = partial_rows(op.partials);
+  require_contiguous(kOp, op.control, "control");
   DS_CHECK_SHAPE(op.control.numel() == 4, kOp, "[4] as control", op.control.describe());
-  for (const View* v : {&op.partials, &op.control})
-    if (v->dtype != DType::f32) unsupported(kOp, v->dtype, "f32");
-  control_kernel<<<1, 1, 0, ctx.stream>>>(op.partials.as<float>(), op.partials.numel(),
-                                          op.control.as<float>(), op.loss_scale, op.max_norm,
-                                          op.skip_nonfinite);
+  if (op.control.dtype != DType::f32) unsupported(kOp, op.control.dtype, "f32");
+  control_kernel<<<1, 1, 0, ctx.stream>>>(op.partials.as<float>(), rows, op.control.as<float>(),
+                                          op.loss_scale, op.max_norm, op.skip_nonfinite);
   DS_CUDA_LAUNCHED(kOp);
 }
 

@@ -17,11 +17,26 @@ struct SumOfSquares {
 /// finite is 1 when the sum is finite; apply is 1 unless `skip_nonfinite` and finite is 0.
 /// Source: DeepSpeed's clipping formula.
 struct GradientControl {
-  View partials;  // [k] f32
+  View partials;  // [k] f32, or [r, k] whose rows may lie apart: summed row by row
   View control;   // [4] f32
   double loss_scale;
   double max_norm;
   bool skip_nonfinite;
 };
+
+/// Where the sums of a GradientControl are.
+struct PartialRows {
+  int64_t count, width, apart;
+};
+
+/// Throws DS_SHAPE unless the rows are contiguous, DS_DTYPE unless they are f32.
+inline PartialRows partial_rows(const View& v) {
+  constexpr const char* kOp = "gradient_control";
+  if (v.dtype != DType::f32) throw Error("DS_DTYPE", kOp, "partials in f32", v.describe());
+  const bool flat = v.ndim == 1 || (v.ndim == 2 && v.size(0) == 1);
+  DS_CHECK_SHAPE((v.ndim == 1 || v.ndim == 2) && (v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1),
+                 kOp, "partials [k], or [r, k] of contiguous rows", v.describe());
+  return {flat ? 1 : v.size(0), v.size(-1), flat ? 0 : v.strides[0]};
+}
 
 }  // namespace ds

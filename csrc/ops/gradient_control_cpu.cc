@@ -40,13 +40,15 @@ void run(const SumOfSquares& op, CpuContext& ctx) {
 
 void run(const GradientControl& op, CpuContext&) {
   constexpr const char* name = "gradient_control";
-  require_contiguous(name, op.partials, "partials");
+  const PartialRows rows = partial_rows(op.partials);
   require_contiguous(name, op.control, "control");
-  DS_CHECK_SHAPE(op.partials.dtype == DType::f32, name, "partials [k] f32", op.partials.describe());
   DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, name, "control [4] f32",
                  op.control.describe());
   double sum = 0;
-  for (int64_t i = 0; i < op.partials.numel(); ++i) sum += op.partials.as<float>()[i];
+  for (int64_t row = 0; row < rows.count; ++row) {
+    const float* const first = op.partials.as<float>() + row * rows.apart;
+    for (int64_t i = 0; i < rows.width; ++i) sum += first[i];
+  }
   const bool finite = std::isfinite(sum);
   const double norm = std::sqrt(sum) / op.loss_scale;
   const double clip = op.max_norm > 0 ? std::max(1.0, (norm + 1e-6) / op.max_norm) : 1.0;

@@ -15,6 +15,7 @@ import type { BatchSizes } from './step/batch-sizes.js';
 import type { GradientCollector } from './step/gradient-collector.js';
 import type { Progress } from './step/progress.js';
 import type { StepControl } from './step/step-control.js';
+import type { StopRequest } from './step/stop-request.js';
 import type { UnitHooks } from './step/unit-hooks.js';
 import type { UpdatePlanner } from './step/update-planner.js';
 import type { Verdicts } from './step/verdicts.js';
@@ -51,6 +52,7 @@ export interface StepParts {
   gradients: GradientCollector;
   hooks: UnitHooks;
   watch: StepWatch;
+  stop: StopRequest;
 }
 
 export interface EngineParts extends Decisions, Holdings, StepParts {

@@ -166,6 +166,27 @@ export class Engine {
     return gatheredParameters(this, {}, body);
   }
 
+  /**
+   * Whether training should end after this step: a signal has come (see stopSignals of initialize()), or requestStop()
+   * was called, on any rank. All ranks see it become true at the same step, one or two after that; it changes in step()
+   * alone, except on a rank alone, where it is true at once. From the first time that anybody asks until destroy(), the
+   * signals no longer end the process, even one whose event loop never has a turn: only another one, half a second
+   * later or more, does. The program's own handlers are called as before.
+   */
+  get stopRequested(): boolean {
+    return this.parts.stop.isDue;
+  }
+
+  /** Aborted when stopRequested becomes true, in step(). To ask for it is to ask for stopRequested. */
+  get stopSignal(): AbortSignal {
+    return this.parts.stop.signal;
+  }
+
+  /** Asks all ranks to stop, as a signal to this process does: when time is short, or the loss no longer falls. */
+  requestStop(): void {
+    this.parts.stop.wish('engine.requestStop()');
+  }
+
   train(): this {
     this.module.train();
     return this;

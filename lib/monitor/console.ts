@@ -12,6 +12,8 @@ export interface ProgressReport {
   lr: readonly number[];
   /** Momentum or betas of each parameter group. */
   momentum: readonly unknown[];
+  /** Mean over micro-batches and ranks; null where it is not known. */
+  loss: number | null;
 }
 
 export interface ConsoleOptions {
@@ -37,10 +39,10 @@ export class ConsoleMonitor {
   }
 
   /**
-   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], samples/s=512.0". The rate is that of the
+   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0". The rate is that of the
    * wall clock since the line before, or since the first step heard of.
    */
-  progress({ step, samples, skipped, lr, momentum }: ProgressReport): void {
+  progress({ step, samples, skipped, lr, momentum, loss }: ProgressReport): void {
     const time = this.now();
     const since = this.last;
     this.last ??= { samples, time };
@@ -49,7 +51,9 @@ export class ConsoleMonitor {
       JSON.stringify(values).replaceAll(',', ', ');
     const rate = since ? (1000 * (samples - since.samples)) / (time - since.time) : null;
     const speed = rate === null ? '' : `, samples/s=${rate.toFixed(1)}`;
-    this.print(`step=${step}, skipped=${skipped}, lr=${list(lr)}, mom=${list(momentum)}${speed}`);
+    const fit = loss === null ? '' : `, loss=${loss.toPrecision(5)}`;
+    const rates = `lr=${list(lr)}, mom=${list(momentum)}`;
+    this.print(`step=${step}, skipped=${skipped}, ${rates}${fit}${speed}`);
     this.last = { samples, time };
   }
 

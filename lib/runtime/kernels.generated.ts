@@ -1330,7 +1330,7 @@ export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void
  * Source: DeepSpeed's clipping formula.
  */
 export interface GradientControlArgs {
-  /** [k] f32 */
+  /** [k] f32, or [r, k] whose rows may lie apart: summed row by row */
   partials: View;
   /** [4] f32 */
   control: View;

@@ -179,10 +179,10 @@ async function files(device: Device, folder: string): Promise<void> {
 async function consoleLines(device: Device): Promise<void> {
   const extra = { steps_per_print: 2, wall_clock_breakdown: true };
   const options: TinyOptions = { precision: 'fp32', offload: false };
-  let rate = 0;
+  let [rate, loss] = [0, 0];
   const text = await printed(async () => {
     const engine = await watchedEngine(device, extra, [], options);
-    trainTiny(engine, 0, 2);
+    loss = trainTiny(engine, 0, 2).at(-1) as number;
     rate = engine.getLr()[0] as number;
     trainTiny(engine, 2, 5);
     engine.destroy();
@@ -190,7 +190,7 @@ async function consoleLines(device: Device): Promise<void> {
   const lines = text.split('\n').slice(0, -1);
   assert.equal(lines.length, 4, lines.join('\n'));
   const [first, second] = lines.filter((line) => line.includes('lr='));
-  const start = `step=2, skipped=0, lr=[${rate}], mom=[[0.9, 0.95]], samples/s=`;
+  const start = `step=2, skipped=0, lr=[${rate}], mom=[[0.9, 0.95]], loss=${loss.toPrecision(5)}, samples/s=`;
   assert.ok(first?.startsWith(start), `${first}, expected ${start}`);
   assert.match(second ?? '', /^step=4, .*samples\/s=\d+\.\d$/);
   const times = lines.filter((line) => line.includes('time (ms)'));

@@ -16,6 +16,8 @@ export interface WatchedReport {
   totals: comm.CommsTotal[] | null;
   /** What initialize() said of keys without effect. */
   notices: string[];
+  /** Of each micro-batch on this rank; ranks have batches of their own. */
+  losses: number[];
 }
 
 async function main({ device, tiny, more, steps }: WatchedJob): Promise<void> {
@@ -24,13 +26,15 @@ async function main({ device, tiny, more, steps }: WatchedJob): Promise<void> {
   const notices: string[] = [];
   process.on('warning', ({ name, message }) => name === 'DsNotice' && notices.push(message));
   const { engine } = await initialize({ model: tinyModel(tiny), config, distributed: job });
-  trainTiny(engine, 0, steps);
+  const first = job.rank * steps;
+  const losses = trainTiny(engine, first, first + steps);
   engine.synchronize();
   const { logger } = job.world;
   const report: WatchedReport = {
     phases: engine.phaseTimes(),
     totals: logger?.totals() ?? null,
     notices,
+    losses,
   };
   comm.logSummary();
   engine.destroy();

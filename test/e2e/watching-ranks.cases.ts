@@ -103,6 +103,23 @@ async function firstRankPrints(device: Device): Promise<void> {
   assert.deepEqual([lines[1], reports[1]?.notices], [[], []]);
 }
 
+/** The line's loss is the mean over both ranks and both micro-batches, of a step that no rank waited for. */
+async function lossOfAllRanks(device: Device): Promise<void> {
+  const { lines, reports } = await watch(device, { steps_per_print: 1 }, { accumulation: 2 });
+  const [zero, one] = reports.map(({ losses }) => losses) as [number[], number[]];
+  assert.notDeepEqual(zero, one);
+  const expected = Array.from({ length: STEPS }, (_, step) => {
+    const all = [zero, one].flatMap((losses) => losses.slice(2 * step, 2 * step + 2));
+    return all.reduce((a, b) => a + b) / 4;
+  });
+  const told = (lines[0] as string[]).map((line) => Number(/ loss=([\d.]+)/.exec(line)?.[1]));
+  assert.equal(told.length, STEPS);
+  told.forEach((loss, i) => {
+    const wanted = expected[i] as number;
+    assert.ok(Math.abs(loss - wanted) < 1e-4 * wanted, `${loss}, expected ${wanted}`);
+  });
+}
+
 const skip = (device: Device): string | null =>
   device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
 
@@ -112,4 +129,5 @@ export const cases: Case[] = [
   { name: 'comms_logger: enabled: false is off', run: switchedOff },
   { name: 'wall_clock_breakdown: the reduction is a part of backward', run: reductionIsTimed },
   { name: 'two ranks watch, rank 0 prints', run: firstRankPrints },
+  { name: 'steps_per_print: the loss is that of all ranks', run: lossOfAllRanks },
 ].map((test) => ({ ...test, skip }));

@@ -14,6 +14,7 @@ import { BatchSizes } from '../step/batch-sizes.js';
 import { GradientCollector } from '../step/gradient-collector.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
+import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
 import { UnitHooks } from '../step/unit-hooks.js';
 import { UpdatePlanner } from '../step/update-planner.js';
 import { Verdicts } from '../step/verdicts.js';
@@ -60,7 +61,8 @@ export async function buildEngine(
   return completely((site) => {
     const observers = watchers(config, clients, site);
     const holdings = hold(decisions, clients, site);
-    const steps = assemble(decisions, holdings, observers, site);
+    const stop = stopRequest(clients, site);
+    const steps = assemble(decisions, { ...holdings, stop }, observers, site);
     const world = checkpointWorld(clients.distributed ?? null);
     return new Engine({ ...decisions, ...holdings, ...steps, world, owned: site.owned });
   });
@@ -129,6 +131,12 @@ function watchers(config: ResolvedConfig, clients: Clients, { owned, undo }: Sit
   return isFirst(job) ? buildObservers(config, monitors, owned) : [];
 }
 
+/** What asks this run to stop; nothing is installed before somebody wants to know. */
+function stopRequest({ distributed: job, stopSignals }: Clients, { owned }: Site): StopRequest {
+  const worldSize = job?.worldSize ?? 1;
+  return owned.own(new StopRequest({ worldSize, signals: stopSignals ?? STOP_SIGNALS }));
+}
+
 /** Moves the model into units, and its master weights and optimizer state to where they will be. */
 function hold(
   { module, config, device, optimizer }: Decisions,
@@ -167,7 +175,7 @@ function shareUntrained(module: Module, stage: Stage): void {
 /** Puts together what runs a step. */
 function assemble(
   decisions: Decisions,
-  holdings: Holdings,
+  { stop, ...holdings }: Holdings & Pick<StepParts, 'stop'>,
   observers: readonly StepObserver[],
   { owned }: Site,
 ): StepParts {
@@ -177,6 +185,7 @@ function assemble(
     new StepControl(device, stage, {
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
+      wishesToStop: () => stop.isWished,
     }),
   );
   const prints = stage.rank === 0;
@@ -184,7 +193,7 @@ function assemble(
   const watch = new StepWatch(timer, observers);
   const progress = noProgress();
   const planner = new UpdatePlanner(optimizer, schedules, progress);
-  const verdicts = new Verdicts({ control, scaler, progress, planner, watch });
+  const verdicts = new Verdicts({ control, scaler, progress, planner, watch, stop });
   const counted = { batch, progress, planner, verdicts, watch };
   const gradients = new GradientCollector({ ...holdings, control, ...counted });
   const hooks = new UnitHooks(module, { ...holdings, gradients });
@@ -194,5 +203,5 @@ function assemble(
   owned.defer(() => watch.close());
   owned.defer(() => verdicts.takeLast());
   owned.defer(() => hooks.remove());
-  return { progress, planner, control, verdicts, gradients, hooks, watch };
+  return { progress, planner, control, verdicts, gradients, hooks, watch, stop };
 }

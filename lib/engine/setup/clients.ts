@@ -25,6 +25,8 @@ export interface Clients {
   commTimer?: CommTimer;
   /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
   monitors?: readonly Monitor[];
+  /** What engine.stopRequested listens to. Default: SIGINT, SIGTERM and SIGHUP; none with []. */
+  stopSignals?: readonly NodeJS.Signals[];
 }
 
 /**

@@ -5,6 +5,7 @@ import { nonfinite } from '../engine-errors.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import type { Progress } from './progress.js';
 import type { StepControl, Verdict } from './step-control.js';
+import type { StopRequest } from './stop-request.js';
 import type { UpdatePlanner } from './update-planner.js';
 
 export interface VerdictParts {
@@ -13,6 +14,7 @@ export interface VerdictParts {
   progress: Progress;
   planner: UpdatePlanner;
   watch: StepWatch;
+  stop: StopRequest;
 }
 
 export class Verdicts {
@@ -24,10 +26,11 @@ export class Verdicts {
 
   /** A step's update has been enqueued: the next take() is about it. */
   stepped(): void {
-    const { progress, watch } = this.parts;
+    const { progress, watch, stop } = this.parts;
     this.due = true;
     progress.globalSteps++;
     watch.finishStep(progress.globalSteps, progress.globalSamples);
+    stop.stepped();
   }
 
   /**
@@ -37,10 +40,11 @@ export class Verdicts {
   take(): void {
     if (!this.due) return;
     this.due = false;
-    const { control, scaler, progress } = this.parts;
+    const { control, scaler, progress, stop } = this.parts;
     const verdict = control.take();
     if (!verdict) return;
     this.latest = verdict;
+    if (verdict.stop) stop.agreed();
     if (verdict.applied) progress.appliedSteps++;
     else progress.skippedSteps++;
     try {

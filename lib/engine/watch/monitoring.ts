@@ -78,8 +78,8 @@ class TimeEvents implements StepObserver {
 class ProgressLines implements StepObserver {
   constructor(private readonly console: ConsoleMonitor) {}
 
-  stepFinished({ step, samples, skipped, lr, betas }: FinishedStep): void {
-    this.console.progress({ step, samples, skipped, lr, momentum: betas });
+  stepFinished({ step, samples, skipped, lr, betas, loss }: FinishedStep): void {
+    this.console.progress({ step, samples, skipped, lr, momentum: betas, loss });
   }
 }
 

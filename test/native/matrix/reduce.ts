@@ -277,17 +277,25 @@ function gradientControls(): MatrixCase[] {
     [1, Number.POSITIVE_INFINITY],
     new Array<number>(1029).fill(0.25),
   ];
-  return partials.flatMap((sums, k) =>
+  // What lies between the rows, NaN in the guard's bytes, belongs to somebody else.
+  const layouts = (n: number): [readonly number[], Layout][] => [
+    [[n], unaligned],
+    ...(n % 3 === 0 ? [[[3, n / 3], padded([3, n / 3], 2)] as [number[], Layout]] : []),
+  ];
+  const shaped = partials.flatMap((sums) =>
+    layouts(sums.length).map(([shape, layout]) => ({ sums, shape, layout })),
+  );
+  return shaped.flatMap(({ sums, shape, layout }, k) =>
     [0, 1, 1e6].flatMap((maxNorm) =>
       [1, 65536].flatMap((lossScale) =>
         [false, true].map((skipNonfinite) =>
           opCase({
             op: 'GradientControl',
             dtype: 'f32',
-            title: `partials ${k} of ${sums.length} max ${maxNorm} scale ${lossScale} ${skipNonfinite ? 'skips' : 'applies'}`,
+            title: `partials ${k} of [${shape}] max ${maxNorm} scale ${lossScale} ${skipNonfinite ? 'skips' : 'applies'}`,
             build: () => ({
               operands: {
-                partials: input('f32', [sums.length], sums, unaligned),
+                partials: input('f32', shape, sums, layout),
                 control: output('f32', [4], close('f32', 0.1, 'element'), unaligned),
               },
               args: { lossScale, maxNorm, skipNonfinite },

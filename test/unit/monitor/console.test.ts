@@ -7,7 +7,7 @@ function lines(every: number, clock: { time: number }) {
   return { out, monitor: new ConsoleMonitor({ every, stream, now: () => clock.time }) };
 }
 
-const report = { skipped: 1, lr: [1e-3], momentum: [[0.9, 0.95]] };
+const report = { skipped: 1, lr: [1e-3], momentum: [[0.9, 0.95]], loss: 4.87128 };
 
 test('every N-th step gets a line with the rate since the line before', () => {
   const clock = { time: 0 };
@@ -17,14 +17,14 @@ test('every N-th step gets a line with the rate since the line before', () => {
     monitor.progress({ ...report, step, samples: step * 8 });
   }
   expect(out).toEqual([
-    'step=2, skipped=1, lr=[0.001], mom=[[0.9, 0.95]], samples/s=16.0\n',
-    'step=4, skipped=1, lr=[0.001], mom=[[0.9, 0.95]], samples/s=16.0\n',
+    'step=2, skipped=1, lr=[0.001], mom=[[0.9, 0.95]], loss=4.8713, samples/s=16.0\n',
+    'step=4, skipped=1, lr=[0.001], mom=[[0.9, 0.95]], loss=4.8713, samples/s=16.0\n',
   ]);
 });
 
 test('the first line of all has nothing to measure a rate from', () => {
   const { out, monitor } = lines(1, { time: 0 });
-  monitor.progress({ ...report, step: 41, samples: 328 });
+  monitor.progress({ ...report, step: 41, samples: 328, loss: null });
   expect(out).toEqual(['step=41, skipped=1, lr=[0.001], mom=[[0.9, 0.95]]\n']);
 });
 

@@ -1,0 +1,90 @@
+// The handler: what it touches is lock-free, and all that it calls may be called in a signal handler.
+#include "stop_signals.h"
+
+#include <signal.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+
+#include "error.h"
+
+namespace ds {
+namespace {
+
+constexpr int kSignals = 65;
+constexpr int64_t kSamePress = 500'000'000;  // nanoseconds
+
+std::atomic<int> g_noted{0};
+std::atomic<int64_t> g_since{0};
+int g_watched = 0;
+/// What handled each signal before; changed only while the handler is not installed for it.
+struct sigaction g_before[kSignals];
+bool g_is_watched[kSignals];
+
+int64_t now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+/// Its default effect comes when this handler returns, which unblocks the signal.
+void end_by(int signal) {
+  struct sigaction fallback {};
+  fallback.sa_handler = SIG_DFL;
+  sigaction(signal, &fallback, nullptr);
+  raise(signal);
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const struct sigaction& before = g_before[signal];
+  if (before.sa_flags & SA_SIGINFO) before.sa_sigaction(signal, info, context);
+  else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(signal);
+}
+
+void note(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  int none = 0;
+  if (g_noted.compare_exchange_strong(none, signal)) g_since = now();
+  else if (now() - g_since > kSamePress) return end_by(signal);
+  pass_on(signal, info, context);
+  errno = error;
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) && action.sa_sigaction == note;
+}
+
+}  // namespace
+
+void StopSignals::watch(int signal) {
+  struct sigaction ours {};
+  ours.sa_sigaction = note;
+  ours.sa_flags = SA_SIGINFO | SA_RESTART;
+  sigfillset(&ours.sa_mask);
+  const bool known = signal > 0 && signal < kSignals;
+  // Read first: the handler may run as soon as it is installed.
+  if (!known || sigaction(signal, nullptr, &g_before[signal]) != 0 || g_is_watched[signal] ||
+      sigaction(signal, &ours, nullptr) != 0) {
+    throw Error("DS_ARGUMENT", "stop signals", "a signal that can be handled, once",
+                text("number ", signal), "SIGKILL and SIGSTOP cannot be noticed.");
+  }
+  g_is_watched[signal] = true;
+  g_watched++;
+}
+
+void StopSignals::unwatch(int signal) {
+  if (signal <= 0 || signal >= kSignals || !g_is_watched[signal]) return;
+  struct sigaction present;
+  if (sigaction(signal, nullptr, &present) == 0 && is_ours(present)) {
+    sigaction(signal, &g_before[signal], nullptr);
+  }
+  g_is_watched[signal] = false;
+  if (--g_watched == 0) g_noted = 0;
+}
+
+int StopSignals::noted() { return g_noted; }
+
+}  // namespace ds

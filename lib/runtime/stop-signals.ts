@@ -1,0 +1,87 @@
+// Signals that ask this process to stop, noticed even while its event loop has no turn.
+import { constants } from 'node:os';
+import { isMainThread } from 'node:worker_threads';
+
+import { DsError } from '../errors.js';
+import { addon } from './addon.js';
+import { native } from './call.js';
+
+/** By number: how many watches of this thread want it. */
+const watches = new Map<number, number>();
+
+/**
+ * A listener keeps Node's own handler in place, whatever other listeners come and go: the native one stands before it
+ * and passes signals on, so that those still hear them when the event loop has a turn.
+ */
+const listener = (): void => {};
+
+/**
+ * Notes the first of `signals` from now until dispose(); another one half a second later or more has its default effect
+ * at once. In a worker thread, where Node has no signals, it notes those that the main thread watches.
+ */
+export class StopSignals {
+  private readonly numbers: number[] = [];
+
+  /** Throws DS_ARGUMENT for one that cannot be noticed. */
+  constructor(signals: readonly NodeJS.Signals[]) {
+    if (!isMainThread) return;
+    try {
+      for (const signal of new Set(signals)) this.numbers.push(watch(signal));
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
+  }
+
+  /** The first one that came; null before. */
+  get noted(): NodeJS.Signals | null {
+    const number = addon.notedSignal();
+    return number === 0 ? null : nameOf(number);
+  }
+
+  /** Gives the signals back to whoever had them. */
+  dispose(): void {
+    for (const number of this.numbers.splice(0)) unwatch(number);
+  }
+}
+
+function watch(signal: NodeJS.Signals): number {
+  const number = numberOf(signal);
+  const others = watches.get(number) ?? 0;
+  if (others === 0) {
+    process.on(signal, listener);
+    try {
+      native(() => addon.watchSignal(number));
+    } catch (error) {
+      process.off(signal, listener);
+      throw error;
+    }
+  }
+  watches.set(number, others + 1);
+  return number;
+}
+
+function unwatch(number: number): void {
+  const others = (watches.get(number) ?? 1) - 1;
+  watches.set(number, others);
+  if (others > 0) return;
+  native(() => addon.unwatchSignal(number));
+  process.off(nameOf(number), listener);
+}
+
+/** Throws DS_ARGUMENT for a name that this system does not have, and for one that no program can handle. */
+function numberOf(signal: NodeJS.Signals): number {
+  const number = constants.signals[signal];
+  if (number !== undefined && signal !== 'SIGKILL' && signal !== 'SIGSTOP') return number;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'stopSignals',
+    expected: 'signals that a program can handle, such as SIGTERM and SIGUSR2',
+    got: JSON.stringify(signal) ?? String(signal),
+  });
+}
+
+function nameOf(number: number): NodeJS.Signals {
+  const known = Object.entries(constants.signals) as [NodeJS.Signals, number][];
+  return known.find(([, other]) => other === number)?.[0] ?? 'SIGTERM';
+}

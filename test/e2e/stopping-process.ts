@@ -1,0 +1,77 @@
+// A rank that trains in a plain loop, whose event loop never has a turn, until it is asked to stop.
+import { writeSync } from 'node:fs';
+
+import { type Engine, initDistributed, initialize, type Tensor } from '../../lib/index.js';
+import { tinyBatch, tinyConfig, tinyModel } from './tiny-training.js';
+
+export interface Stopping {
+  /** Steps after which the loop ends by itself. */
+  steps: number;
+  /** Destroy the engine before the loop: signals are the process's own again. */
+  destroyed?: boolean;
+  /** Never ask. */
+  deaf?: boolean;
+  /** Ask by requestStop() after this step, on the last rank. */
+  request?: number;
+  /** After the loop, stay busy for so many seconds without a turn of the event loop. */
+  busy?: number;
+}
+
+export interface Stopped {
+  rank: number;
+  pid: number;
+  steps: number;
+  requested: boolean;
+  aborted: string | null;
+  /** Calls of the program's own handler during the loop, and once the event loop had a turn. */
+  heard: [number, number];
+}
+
+/** Past buffers, so that whoever reads it knows the step that has ended. */
+const say = (line: object): void => void writeSync(1, `${JSON.stringify(line)}\n`);
+
+function step(engine: Engine, index: number): void {
+  const { tokens, targets } = tinyBatch(index, engine.device);
+  engine.backward(engine.forward<Tensor>(tokens, targets));
+  engine.step();
+  // Takes the verdict early, on one rank alone, as programs that print the rate on rank 0 do.
+  if (engine.globalRank === 0) engine.getLr();
+  tokens.dispose();
+  targets.dispose();
+}
+
+async function main(): Promise<void> {
+  const options = JSON.parse(process.argv.at(-1) as string) as Stopping;
+  const job = await initDistributed();
+  const config = tinyConfig({ precision: 'fp32', offload: false, zero: { stage: 2 } });
+  const { engine } = await initialize({ model: tinyModel(), config, device: 'cpu' });
+  const { globalRank: rank, worldSize } = engine;
+  let heard = 0;
+  if (!options.deaf) {
+    process.on('SIGINT', () => heard++);
+    void engine.stopRequested;
+  }
+  if (options.destroyed) engine.destroy();
+  let steps = 0;
+  while (steps < options.steps && (options.deaf || !engine.stopRequested)) {
+    if (options.destroyed) steps++;
+    else step(engine, worldSize * steps++ + rank);
+    if (steps === 2) say({ training: rank, pid: process.pid });
+    if (steps === options.request && rank === worldSize - 1) engine.requestStop();
+  }
+  const during = heard;
+  await new Promise((resolve) => setImmediate(resolve));
+  const { reason } = options.deaf ? { reason: undefined } : engine.stopSignal;
+  const stopped: Stopped = {
+    ...{ rank, pid: process.pid, steps, heard: [during, heard] },
+    requested: !options.deaf && engine.stopRequested,
+    aborted: reason instanceof Error ? reason.message : null,
+  };
+  say(stopped);
+  const until = performance.now() + 1000 * (options.busy ?? 0);
+  while (performance.now() < until);
+  engine.destroy();
+  await job.destroy();
+}
+
+void main();

@@ -1,0 +1,87 @@
+// Signals reach a training loop that never yields, on all ranks at the same step, and a second one ends it.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { DS, pause, Run, scriptOf } from '../launch/jobs.js';
+import type { Stopped, Stopping } from './stopping-process.js';
+
+const PROGRAM = join(__dirname, 'stopping-process');
+/** Signals closer together than half a second are one request. */
+const APART = 700;
+const ENDLESS = 1e9;
+
+let folder: string;
+const runs: Run[] = [];
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'ds-stopping-'));
+  writeFileSync(join(folder, 'train.js'), scriptOf(PROGRAM));
+});
+afterEach(() => {
+  for (const run of runs.splice(0)) for (const pid of run.processes()) process.kill(pid, 'SIGKILL');
+});
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+function start(options: Stopping, ...launcher: string[]): Run {
+  const run = new Run([...launcher, 'train.js', JSON.stringify(options)], folder, {
+    DS_NUM_THREADS: '1',
+  });
+  runs.push(run);
+  return run;
+}
+
+/** Without the labels of ranks. */
+const lines = (run: Run): string[] =>
+  run.stdout.split('\n').map((line) => line.replace(/^\[\d+\] /, ''));
+
+const stopped = (run: Run): Stopped[] =>
+  lines(run)
+    .filter((line) => line.includes('"heard"'))
+    .map((line) => JSON.parse(line) as Stopped)
+    .sort((a, b) => a.rank - b.rank);
+
+test('a loop that never yields hears the first signal; the second one ends it at once', async () => {
+  const run = start({ steps: ENDLESS, busy: 60 });
+  await run.printed('training');
+  run.child.kill('SIGINT');
+  run.child.kill('SIGINT'); // As npm and launchers pass it on beside the terminal.
+  await run.printed('heard');
+  const [{ requested, aborted, heard, steps }] = stopped(run) as [Stopped];
+  expect({ requested, aborted }).toEqual({ requested: true, aborted: 'Asked to stop by SIGINT.' });
+  expect(steps).toBeGreaterThanOrEqual(2);
+  // The program's own handler is not replaced: it runs as soon as it can, which the loop did not let it.
+  expect(heard[0]).toBe(0);
+  expect(heard[1]).toBeGreaterThanOrEqual(1);
+  await pause(APART);
+  run.child.kill('SIGINT');
+  expect(await run.finished).toMatchObject({ code: null, signal: 'SIGINT' });
+});
+
+test('a run that never asks, and one whose engine is gone, end as ever', async () => {
+  const deaf = start({ steps: ENDLESS, deaf: true });
+  const destroyed = start({ steps: ENDLESS, destroyed: true });
+  for (const run of [deaf, destroyed]) {
+    await run.printed('training');
+    run.child.kill('SIGTERM');
+    expect(await run.finished).toMatchObject({ code: null, signal: 'SIGTERM' });
+  }
+});
+
+test('ranks stop at the same step when one of them has a signal, or asks', async () => {
+  const ds = [...DS, '--num_procs', '2'];
+  const run = start({ steps: ENDLESS }, ...ds);
+  await run.printed('"training":1');
+  const { pid } = JSON.parse(lines(run).find((line) => line.includes('"training":1')) as string);
+  process.kill(pid, 'SIGTERM');
+  expect(await run.finished).toMatchObject({ code: 0 });
+  const [zero, one] = stopped(run) as [Stopped, Stopped];
+  expect([zero.requested, one.requested, one.steps]).toEqual([true, true, zero.steps]);
+  expect([zero.aborted, one.aborted]).toEqual([
+    'Asked to stop by another rank.',
+    'Asked to stop by SIGTERM.',
+  ]);
+  const asked = start({ steps: ENDLESS, request: 3 }, ...ds);
+  expect(await asked.finished).toMatchObject({ code: 0 });
+  // Asked after step 3, told with step 4's gradients, known to all by the end of step 5.
+  expect(stopped(asked).map(({ steps }) => steps)).toEqual([5, 5]);
+});
