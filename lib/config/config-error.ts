@@ -40,12 +40,25 @@ export function whereabouts(file: string | null, place: Place | null, path: stri
   return [position, path].filter((part) => part !== null && part !== '').join(': ');
 }
 
-/** `value` as a message shows it; an object in an inline configuration may hold anything. */
+/** Characters of a text, and items of a list, that a message shows. */
+const [SHOWN_LENGTH, SHOWN_ITEMS] = [200, 8];
+
+/** `text`, or the beginning of a long one with its length. */
+export function excerpt(text: string): string {
+  if (text.length <= SHOWN_LENGTH) return text;
+  return `${text.slice(0, SHOWN_LENGTH)}... (${text.length} characters)`;
+}
+
+/** `value` as a message shows it, in bounded length; an inline configuration may hold anything. */
 export function shown(value: unknown): string {
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+  if (ArrayBuffer.isView(value)) return `a ${value.constructor.name}`;
+  if (Array.isArray(value)) {
+    const items = value.slice(0, SHOWN_ITEMS).map(shown).join(', ');
+    return value.length > SHOWN_ITEMS ? `[${items}, ... (${value.length} items)]` : `[${items}]`;
+  }
+  if (typeof value === 'object' && value !== null) {
     return `an object with ${Object.keys(value).length} keys`;
   }
-  if (Array.isArray(value)) return `[${value.map(shown).join(', ')}]`;
   if (typeof value === 'function') return 'a function';
-  return typeof value === 'string' ? JSON.stringify(value) : String(value);
+  return typeof value === 'string' ? JSON.stringify(excerpt(value)) : excerpt(String(value));
 }

@@ -1,5 +1,7 @@
 // A reader of Hjson, the superset of JSON that DeepSpeed reads, which keeps the place of every key.
 // Grammar: https://hjson.github.io/syntax.html
+import { excerpt } from './config-error.js';
+import { TextLines } from './text-lines.js';
 
 /** A value and where it starts; an object keeps its members in order, duplicates included. */
 export type HjsonNode =
@@ -31,7 +33,9 @@ export class HjsonError extends Error {
   }
 }
 
-const MAX_DEPTH = 100;
+/** Levels of objects and arrays inside one another. */
+export const MAX_DEPTH = 100;
+
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
 const ESCAPES: Record<string, string> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' };
 const WORDS = new Map<string, boolean | null>([
@@ -43,7 +47,8 @@ const WORDS = new Map<string, boolean | null>([
 /**
  * Parses `text`: JSON, and beside it comments (`#`, `//`, slash-star), trailing and omitted commas,
  * keys and strings without quotes, single quotes, three quotes around several lines, and an object
- * without its outer braces. Returns null for an empty text. Throws HjsonError.
+ * without its outer braces. Returns null for an empty text. Every character is looked at a bounded
+ * number of times. Throws HjsonError.
  */
 export function parseHjson(text: string): HjsonNode | null {
   return new Reader(text).document();
@@ -52,8 +57,11 @@ export function parseHjson(text: string): HjsonNode | null {
 class Reader {
   private at = 0;
   private depth = 0;
+  private readonly places: TextLines;
 
-  constructor(private readonly text: string) {}
+  constructor(private readonly text: string) {
+    this.places = new TextLines(text);
+  }
 
   document(): HjsonNode | null {
     this.skipBlank();
@@ -99,7 +107,7 @@ class Reader {
       const place = this.at;
       const key = this.key(end);
       this.skipBlank();
-      if (this.char() !== ':') throw this.unexpected(`":" after the key "${key}"`);
+      if (this.char() !== ':') throw this.unexpected(`":" after the key "${excerpt(key)}"`);
       ++this.at;
       members.push({ key, offset: place, value: this.value() });
     }
@@ -124,29 +132,33 @@ class Reader {
 
   private key(end: string): string {
     if (this.char() === '"' || this.char() === "'") return this.quoted();
-    const name = /[^\s{}[\],:]+/y;
-    name.lastIndex = this.at;
-    const found = name.exec(this.text)?.[0];
+    const found = this.match(/[^\s{}[\],:]+/y);
     if (!found) throw this.unexpected(end ? `a key or "${end}"` : 'a key');
-    this.at += found.length;
     return found;
   }
 
   /** A number, true, false or null if that is all up to a separator; else the line as a string. */
   private word(offset: number): HjsonNode {
     if ('{}[],:'.includes(this.char())) throw this.unexpected('a value');
-    const newline = this.text.slice(offset).search(/[\r\n]/);
-    const line = newline < 0 ? this.text.slice(offset) : this.text.slice(offset, offset + newline);
-    const token = /^[^,}\]#/]*(\/(?![/*])[^,}\]#/]*)*/.exec(line)?.[0] ?? '';
+    const token = this.token();
     const plain = token.trim();
     const known = WORDS.get(plain);
     if (known !== undefined || (NUMBER.test(plain) && Number.isFinite(Number(plain)))) {
-      this.at = offset + token.length;
       const value = known === undefined ? Number(plain) : known;
       return { kind: 'scalar', offset, value, unquoted: false };
     }
-    this.at = offset + line.length;
+    const line = token + this.match(/[^\r\n]*/y);
     return { kind: 'scalar', offset, value: line.trim(), unquoted: true };
+  }
+
+  /** Up to a separator, a comment or the end of the line. */
+  private token(): string {
+    const start = this.at;
+    this.match(/[^,}\]#/\r\n]*/y);
+    while (this.char() === '/' && !'/*'.includes(this.text[this.at + 1] ?? '-')) {
+      this.match(/\/[^,}\]#/\r\n]*/y);
+    }
+    return this.text.slice(start, this.at);
   }
 
   private string(): string {
@@ -156,26 +168,28 @@ class Reader {
   private quoted(): string {
     const quote = this.char();
     const start = this.at;
-    let out = '';
-    for (++this.at; this.char() !== quote; ++this.at) {
+    const parts: string[] = [];
+    for (++this.at; ; ++this.at) {
+      parts.push(this.match(quote === '"' ? /[^"\\\r\n]*/y : /[^'\\\r\n]*/y));
       const char = this.char();
-      if (char === '' || char === '\n' || char === '\r') {
+      if (char === quote) break;
+      if (char !== '\\') {
         throw new HjsonError(start, `a closing ${quote} on the same line`, this.shown());
       }
-      out += char === '\\' ? this.escape() : char;
+      parts.push(this.escape());
     }
     ++this.at;
-    return out;
+    return parts.join('');
   }
 
   /** Stands on the backslash; leaves off on the last character of the escape. */
   private escape(): string {
     const char = this.text[++this.at] ?? '';
     if (char === 'u') {
-      const digits = /[\da-fA-F]{4}/y;
-      digits.lastIndex = this.at + 1;
-      const code = digits.exec(this.text)?.[0];
-      if (!code) throw this.unexpected('four hexadecimal digits after \\u');
+      const code = this.text.slice(this.at + 1, this.at + 5);
+      if (!/^[\da-fA-F]{4}$/.test(code)) {
+        throw this.unexpected('four hexadecimal digits after \\u');
+      }
       this.at += 4;
       return String.fromCharCode(Number.parseInt(code, 16));
     }
@@ -188,14 +202,13 @@ class Reader {
   /** ''' ... ''': loses the indentation of its opening quotes, and the last line break. */
   private lines(): string {
     const start = this.at;
-    const indent = start - (this.text.lastIndexOf('\n', start) + 1);
+    const indent = this.places.at(start).column - 1;
     const end = this.text.indexOf("'''", start + 3);
     if (end < 0) throw new HjsonError(start, "a closing '''", 'the end of the file');
     this.at = end + 3;
     const body = this.text.slice(start + 3, end).replaceAll('\r', '');
     const [first = '', ...rest] = body.split('\n');
-    const margin = new RegExp(`^[ \\t]{0,${indent}}`);
-    const kept = rest.map((line) => line.replace(margin, ''));
+    const kept = rest.map((line) => line.slice(Math.min(indent, line.search(/[^ \t]|$/))));
     if (kept.at(-1) === '' && (kept.length > 1 || first.trim() !== '')) kept.pop();
     return (first.trim() === '' && rest.length > 0 ? kept : [first.trimStart(), ...kept]).join(
       '\n',
@@ -203,13 +216,26 @@ class Reader {
   }
 
   private skipBlank(): void {
-    const blank = /(?:\s|#[^\n]*|\/\/[^\n]*|\/\*[\s\S]*?\*\/)*/y;
-    blank.lastIndex = this.at;
-    blank.exec(this.text);
-    this.at = blank.lastIndex;
-    if (this.text.startsWith('/*', this.at)) {
-      throw new HjsonError(this.at, 'a closing */', 'the end of the file');
+    for (;;) {
+      this.match(/\s*/y);
+      if (this.char() === '#' || this.text.startsWith('//', this.at)) this.match(/[^\n]*/y);
+      else if (this.text.startsWith('/*', this.at)) this.skipBlock();
+      else return;
     }
+  }
+
+  private skipBlock(): void {
+    const end = this.text.indexOf('*/', this.at + 2);
+    if (end < 0) throw new HjsonError(this.at, 'a closing */', 'the end of the file');
+    this.at = end + 2;
+  }
+
+  /** Passes what the sticky `pattern` finds here; "" for nothing. */
+  private match(pattern: RegExp): string {
+    pattern.lastIndex = this.at;
+    const found = pattern.exec(this.text)?.[0] ?? '';
+    this.at += found.length;
+    return found;
   }
 
   /** "" at the end. */

@@ -1,10 +1,11 @@
 // Reads a configuration from a file (JSON or Hjson), base64 or an object, and remembers where each
 // key stands.
-import { readFileSync } from 'node:fs';
 
-import { ConfigError, type Place } from './config-error.js';
-import { HjsonError, type HjsonNode, type Member, parseHjson } from './hjson.js';
+import { ConfigError, excerpt, type Place } from './config-error.js';
+import { MAX_BYTES, readConfigText, UnfitFile } from './config-file.js';
+import { HjsonError, type HjsonNode, MAX_DEPTH, type Member, parseHjson } from './hjson.js';
 import { isSection, type Section } from './schema.js';
+import { TextLines } from './text-lines.js';
 
 /** Keys and indices from the top of the file down to a value. */
 export type Path = readonly (string | number)[];
@@ -20,7 +21,11 @@ export interface ConfigDocument {
   readonly unquoted: (path: Path) => boolean;
 }
 
-const MAX_DEPTH = 100;
+/** Values in an inline configuration, each counted as often as it is reached. */
+const MAX_VALUES = 1e5;
+
+/** Keys given twice that one error lists. */
+const MAX_LISTED = 20;
 
 export function dotted(path: Path): string {
   return path.join('.');
@@ -28,15 +33,16 @@ export function dotted(path: Path): string {
 
 /**
  * `source` is a file, base64 of its contents (standard or URL-safe), or an object, which is copied.
- * Throws DS_CONFIG for an unreadable file, a syntax error, keys given twice, or anything that is
- * not an object.
+ * Throws DS_CONFIG for an unreadable file, one that is no regular file or longer than MAX_BYTES, a syntax error,
+ * keys given twice, or anything that is not an object.
  */
 export function readDocument(source: unknown): ConfigDocument {
   if (typeof source === 'string') {
     const decoded = decodeBase64(source);
-    return decoded === null
-      ? parseConfig(readText(source), source)
-      : parseConfig(decoded, 'base64');
+    if (decoded === null) return parseConfig(readText(source), source);
+    if (decoded.length <= MAX_BYTES) return parseConfig(decoded, 'base64');
+    const got = `${decoded.length} characters`;
+    throw problem('base64', { expected: `at most ${MAX_BYTES} characters`, got });
   }
   if (!isSection(source)) {
     throw problem(null, {
@@ -44,7 +50,7 @@ export function readDocument(source: unknown): ConfigDocument {
       got: source === null ? 'null' : Array.isArray(source) ? 'an array' : typeof source,
     });
   }
-  const value = copyJson(source, []) as Section;
+  const value = new Copier().copy(source, []) as Section;
   return { value, file: null, place: () => null, unquoted: () => false };
 }
 
@@ -60,11 +66,15 @@ function decodeBase64(source: string): string | null {
 
 function readText(file: string): string {
   try {
-    return readFileSync(file, 'utf8').replace(/^\uFEFF/, '');
+    return readConfigText(file);
   } catch (cause) {
+    if (cause instanceof UnfitFile) {
+      const { expected, got } = cause;
+      throw problem(file, { expected, got, hint: 'Name the ds_config.json itself.' });
+    }
     throw problem(null, {
       expected: 'the path of a readable ds_config.json',
-      got: (cause as Error).message,
+      got: excerpt((cause as Error).message),
       hint: 'Check the path; it is relative to the working directory.',
       cause,
     });
@@ -73,30 +83,32 @@ function readText(file: string): string {
 
 /** Parses `text`; `file` stands for it in messages. Throws DS_CONFIG with line and column. */
 export function parseConfig(text: string, file: string): ConfigDocument {
-  const root = parseText(text, file);
+  const lines = new TextLines(text);
+  const root = parseText(text, file, lines);
   if (root?.kind !== 'object') {
     const got = root ? `an ${root.kind}` : 'an empty file';
     throw problem(file, { expected: 'one JSON object', got });
   }
-  refuseDuplicates(root, text, file);
+  refuseDuplicates(root, lines, file);
+  const tree = new NodeTree(root);
   return {
     value: toValue(root) as Section,
     file,
-    place: (path) => position(text, nearest(root, path)),
+    place: (path) => lines.at(tree.nearest(path)),
     unquoted: (path) => {
-      const node = path.reduce<HjsonNode | null>((at, key) => at && child(at, key), root);
+      const node = tree.at(path);
       return node?.kind === 'scalar' && node.unquoted;
     },
   };
 }
 
-function parseText(text: string, file: string): HjsonNode | null {
+function parseText(text: string, file: string, lines: TextLines): HjsonNode | null {
   try {
     return parseHjson(text);
   } catch (error) {
     if (!(error instanceof HjsonError)) throw error;
     const { expected, got, offset } = error;
-    throw problem(file, { place: position(text, offset), expected, got });
+    throw problem(file, { place: lines.at(offset), expected, got });
   }
 }
 
@@ -107,26 +119,43 @@ function problem(
   return new ConfigError({ path: '', file, place: null, ...fields });
 }
 
-function member(node: HjsonNode, key: string | number): Member | undefined {
-  return node.kind === 'object' ? node.members.find((m) => m.key === key) : undefined;
-}
+/** Finds nodes by their paths; an object's members are indexed at the first question about them. */
+class NodeTree {
+  private readonly indices = new Map<HjsonNode, Map<string, Member>>();
 
-function child(node: HjsonNode, key: string | number): HjsonNode | null {
-  if (node.kind === 'array') return node.items[Number(key)] ?? null;
-  return member(node, key)?.value ?? null;
-}
+  constructor(private readonly root: HjsonNode) {}
 
-/** The offset of the key at `path`, or of the closest one around it that exists. */
-function nearest(root: HjsonNode, path: Path): number {
-  let node = root;
-  let offset = root.offset;
-  for (const key of path) {
-    const next = child(node, key);
-    if (!next) break;
-    offset = member(node, key)?.offset ?? next.offset;
-    node = next;
+  at(path: Path): HjsonNode | null {
+    return path.reduce<HjsonNode | null>((node, key) => node && this.child(node, key), this.root);
   }
-  return offset;
+
+  /** The offset of the key at `path`, or of the closest one around it that exists. */
+  nearest(path: Path): number {
+    let node = this.root;
+    let offset = node.offset;
+    for (const key of path) {
+      const next = this.child(node, key);
+      if (!next) break;
+      offset = this.member(node, key)?.offset ?? next.offset;
+      node = next;
+    }
+    return offset;
+  }
+
+  private child(node: HjsonNode, key: string | number): HjsonNode | null {
+    if (node.kind === 'array') return node.items[Number(key)] ?? null;
+    return this.member(node, key)?.value ?? null;
+  }
+
+  private member(node: HjsonNode, key: string | number): Member | undefined {
+    if (node.kind !== 'object') return undefined;
+    let index = this.indices.get(node);
+    if (!index) {
+      index = new Map(node.members.map((member) => [member.key, member]));
+      this.indices.set(node, index);
+    }
+    return index.get(String(key));
+  }
 }
 
 function toValue(node: HjsonNode): unknown {
@@ -136,7 +165,7 @@ function toValue(node: HjsonNode): unknown {
 }
 
 /** One error for all keys that are given twice, at any depth. */
-function refuseDuplicates(root: HjsonNode, text: string, file: string): void {
+function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void {
   const found: { path: string; place: Place; first: Place }[] = [];
   const visit = (node: HjsonNode, path: Path): void => {
     if (node.kind === 'array') node.items.forEach((item, i) => void visit(item, [...path, i]));
@@ -146,7 +175,7 @@ function refuseDuplicates(root: HjsonNode, text: string, file: string): void {
       const first = seen.get(key);
       if (first === undefined) seen.set(key, offset);
       else {
-        const places = { place: position(text, offset), first: position(text, first) };
+        const places = { place: lines.at(offset), first: lines.at(first) };
         found.push({ path: dotted([...path, key]), ...places });
       }
       visit(value, [...path, key]);
@@ -154,38 +183,52 @@ function refuseDuplicates(root: HjsonNode, text: string, file: string): void {
   };
   visit(root, []);
   if (!found[0]) return;
-  const lines = found.map(
-    ({ path, place, first }) => `"${path}" at ${shown(place)} (first at ${shown(first)})`,
-  );
+  const listed = found
+    .slice(0, MAX_LISTED)
+    .map(
+      ({ path, place, first }) =>
+        `"${excerpt(path)}" at ${lineColumn(place)} (first at ${lineColumn(first)})`,
+    );
+  if (found.length > MAX_LISTED) listed.push(`${found.length - MAX_LISTED} more`);
   const [{ path, place }] = found as [(typeof found)[number]];
-  const got = `duplicate keys: ${lines.join(', ')}`;
+  const got = `duplicate keys: ${listed.join(', ')}`;
   const hint = 'Keep one of each.';
   throw new ConfigError({ path, file, place, expected: 'every key once', got, hint });
 }
 
-function position(text: string, offset: number): Place {
-  const before = text.slice(0, offset);
-  return { line: before.split('\n').length, column: offset - before.lastIndexOf('\n') };
-}
-
-function shown({ line, column }: Place): string {
+function lineColumn({ line, column }: Place): string {
   return `${line}:${column}`;
 }
 
-/** A deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in itself. */
-function copyJson(value: unknown, path: Path): unknown {
-  if (path.length > MAX_DEPTH) {
-    const [expected, got] = [`at most ${MAX_DEPTH} levels of nesting`, 'more: a cycle?'];
-    throw new ConfigError({
-      path: dotted(path.slice(0, 3)),
-      file: null,
-      place: null,
-      expected,
-      got,
-    });
+/** Copies an inline configuration, whose depth and number of values are bounded. */
+class Copier {
+  private count = 0;
+
+  /**
+   * A deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in itself, and for parts
+   * that repeat without end.
+   */
+  copy(value: unknown, path: Path): unknown {
+    if (path.length > MAX_DEPTH) {
+      throw tooMuch(path, `at most ${MAX_DEPTH} levels of nesting`, 'more: a cycle?');
+    }
+    if (Array.isArray(value)) {
+      this.take(value.length, path);
+      return value.map((item, i) => this.copy(item, [...path, i]));
+    }
+    if (!isSection(value)) return value;
+    const entries = Object.entries(value).filter(([, item]) => item !== undefined);
+    this.take(entries.length, path);
+    return Object.fromEntries(entries.map(([key, item]) => [key, this.copy(item, [...path, key])]));
   }
-  if (Array.isArray(value)) return value.map((item, i) => copyJson(item, [...path, i]));
-  if (!isSection(value)) return value;
-  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
-  return Object.fromEntries(entries.map(([key, item]) => [key, copyJson(item, [...path, key])]));
+
+  private take(values: number, path: Path): void {
+    this.count += values;
+    if (this.count > MAX_VALUES) throw tooMuch(path, `at most ${MAX_VALUES} values`, 'more');
+  }
+}
+
+function tooMuch(path: Path, expected: string, got: string): ConfigError {
+  const where = dotted(path.slice(0, 3));
+  return new ConfigError({ path: where, file: null, place: null, expected, got });
 }

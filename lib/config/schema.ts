@@ -67,7 +67,8 @@ export const configSchema = schemaJson as Schema;
 export type Section = Record<string, unknown>;
 
 export function isSection(value: unknown): value is Section {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+  if (typeof value !== 'object' || value === null) return false;
+  return !Array.isArray(value) && !ArrayBuffer.isView(value);
 }
 
 /** The schema of a key as it is declared; undefined for a key that the section does not have. */

@@ -1,5 +1,8 @@
 // "Did you mean": the known word closest to a mistyped one.
 
+/** Parts of a key that are compared one by one. */
+const MAX_WORDS = 16;
+
 /**
  * The candidate within two edits of `word`; else the one that has all its words ("warmup_steps" in
  * "warmup_num_steps"); else the one within a third of its length in edits; "" when there is none.
@@ -7,11 +10,15 @@
 export function closest(word: string, candidates: readonly string[]): string {
   const lower = word.toLowerCase();
   const loose = Math.floor(word.length / 3);
-  const distances = candidates.map((candidate) => editDistance(lower, candidate.toLowerCase()));
+  const distances = candidates.map((candidate) => {
+    const isFar = Math.abs(candidate.length - word.length) > loose;
+    return isFar ? Number.POSITIVE_INFINITY : editDistance(lower, candidate.toLowerCase());
+  });
   const least = Math.min(...distances);
   const nearest = candidates[distances.indexOf(least)] ?? '';
   if (least <= Math.min(2, loose)) return nearest;
   const parts = lower.split('_');
+  if (parts.length > MAX_WORDS) return '';
   const longer = candidates.filter((candidate) => {
     const words = candidate.toLowerCase().split('_');
     return parts.length > 1 && parts.every((part) => words.includes(part));

@@ -13,6 +13,9 @@ const KNOWN_MISTAKES = new Map([
   ['zero_optimization.offload_optimizer.buffer_size', 'DeepSpeed no longer has it.'],
 ]);
 
+/** Unknown keys of a file for which a known one is looked for; the others are named all the same. */
+const MAX_GUESSES = 100;
+
 /** Takes the unknown keys out of every section of `draft`. */
 export function siftKeys(draft: Draft, strict: boolean): void {
   siftSection(draft, draft.value, { schema: draft.schema, path: [], strict });
@@ -59,18 +62,32 @@ function siftSection(draft: Draft, section: Section, { schema, path, strict }: R
 function hintFor(draft: Draft, path: Path, schema: Schema): string {
   const known = KNOWN_MISTAKES.get(dotted(path));
   if (known) return known;
+  if (draft.errors.length + draft.notices.length >= MAX_GUESSES) return '';
   const key = String(path.at(-1));
   const guess = closest(key, Object.keys(schema.properties ?? {}));
   if (guess) return `Did you mean "${guess}"?`;
-  const elsewhere = sectionsWith(key, draft.schema, []);
+  const elsewhere = sectionsWith(key, draft.schema);
   return elsewhere.length === 1 ? `Did you mean "${elsewhere[0]}"?` : '';
 }
 
 /** Where in the file there is a key of this name. */
-function sectionsWith(key: string, schema: Schema, path: Path): string[] {
-  return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
+function sectionsWith(key: string, schema: Schema): readonly string[] {
+  let places = keyPlaces.get(schema);
+  if (!places) {
+    places = new Map();
+    collectPlaces(schema, [], places);
+    keyPlaces.set(schema, places);
+  }
+  return places.get(key) ?? [];
+}
+
+/** By schema: the dotted paths of every key's name. */
+const keyPlaces = new WeakMap<Schema, Map<string, string[]>>();
+
+function collectPlaces(schema: Schema, path: Path, places: Map<string, string[]>): void {
+  for (const [name, property] of Object.entries(schema.properties ?? {})) {
     const here = [...path, name];
-    const within = sectionsWith(key, resolveSchema(property, undefined), here);
-    return name === key ? [dotted(here), ...within] : within;
-  });
+    places.set(name, [...(places.get(name) ?? []), dotted(here)]);
+    collectPlaces(resolveSchema(property, undefined), here, places);
+  }
 }

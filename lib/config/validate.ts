@@ -15,6 +15,9 @@ import {
 } from './schema.js';
 import { closest } from './suggestion.js';
 
+/** Violations that are reported; a list of a million texts has a million. */
+const MAX_LISTED = 100;
+
 let compiled: ValidateFunction | null = null;
 
 /** Compiles the schema on first use: a program that reads no configuration pays nothing. */
@@ -39,9 +42,10 @@ function validator(): ValidateFunction {
 export function checkSchema(draft: Draft): void {
   const check = validator();
   if (!check(draft.value)) {
-    for (const error of check.errors ?? []) {
-      if (error.data !== 'auto' && !isRepetition(error)) refuseViolation(draft, error);
-    }
+    const errors = (check.errors ?? []).filter(
+      (error) => error.data !== 'auto' && !isRepetition(error),
+    );
+    for (const error of errors.slice(0, MAX_LISTED)) refuseViolation(draft, error);
   }
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];

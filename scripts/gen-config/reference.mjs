@@ -15,7 +15,8 @@ import {
 
 const INTRO = `# Configuration
 
-The keys of \`ds_config.json\`: those of DeepSpeed 0.19.6, and \`seed\`. A file is JSON with comments and trailing commas.
+The keys of \`ds_config.json\`: those of DeepSpeed 0.19.6, and \`seed\`. A file is JSON with comments and trailing commas: a
+regular file of at most 8 MiB, nested at most 100 levels deep (a pipe such as \`/dev/stdin\` is refused).
 For completion in an editor, let the file begin with
 
 \`\`\`json

@@ -1,0 +1,30 @@
+// Lines and columns of a text: its line starts are found once, a place by bisection.
+import type { Place } from './config-error.js';
+
+/** The place of any offset of a text, in the logarithm of its number of lines. */
+export class TextLines {
+  /** Offsets of the first character of every line, in order; null until the first question. */
+  private starts: number[] | null = null;
+
+  constructor(private readonly text: string) {}
+
+  /** Line and column of `offset`, both from 1. */
+  at(offset: number): Place {
+    this.starts ??= lineStarts(this.text);
+    let [low, high] = [0, this.starts.length];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if ((this.starts[middle] as number) <= offset) low = middle;
+      else high = middle;
+    }
+    return { line: low + 1, column: offset - (this.starts[low] as number) + 1 };
+  }
+}
+
+function lineStarts(text: string): number[] {
+  const starts = [0];
+  for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', end + 1)) {
+    starts.push(end + 1);
+  }
+  return starts;
+}
