@@ -66,8 +66,7 @@ AttentionSizes checked_sizes(const char* op, const Op& x) {
   sizes.scale = static_cast<float>(x.scale);
   sizes.scale_log2 = static_cast<float>(x.scale * 1.4426950408889634);
   const int64_t pair_bytes = std::max<int64_t>(1, (S + T) * D * 2);
-  sizes.heads_in_turn = static_cast<int>(
-      std::clamp<int64_t>(kTurnBytes / pair_bytes, 1, std::max<int64_t>(1, B * H)));
+  sizes.heads_in_turn = heads_in_even_turns(B * H, std::max<int64_t>(1, kTurnBytes / pair_bytes));
   return sizes;
 }
 

@@ -203,11 +203,13 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
   gradient.store(args, work, key, key_tile + warp_key * kD);
 }
 
-/// Launches one shape; `heads_in_turn` of the arguments counts key heads here.
+/// Launches one shape. Its turns are of key heads, as many at a time as of query heads elsewhere.
 template <class T, class Shape>
-void launch_attention_key_gradient(const BackwardArguments<T>& args, cudaStream_t stream) {
+void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t stream) {
   const char* op = "attention_backward";
-  const AttentionSizes& sizes = args.sizes;
+  AttentionSizes& sizes = args.sizes;
+  sizes.heads_in_turn = heads_in_even_turns(static_cast<int64_t>(sizes.batches) * sizes.key_heads,
+                                            sizes.heads_in_turn);
   const int64_t blocks = (sizes.keys + Shape::keys - 1) / Shape::keys;
   const auto grid = static_cast<unsigned>(blocks * sizes.key_heads * sizes.batches);
   const auto kernel = attention_key_gradient_kernel<T, Shape>;

@@ -1,6 +1,8 @@
 // What the tensor-core attention kernels share: operands, the order of work, tile loads and stores.
 #pragma once
 
+#include <algorithm>
+
 #include "../cuda/mma.cuh"
 
 namespace ds::cuda {
@@ -29,6 +31,14 @@ struct AttentionSizes {
   __host__ __device__ int offset() const { return keys - rows; }
   __host__ __device__ int group() const { return heads / key_heads; }
 };
+
+/// `heads` cut into as few turns as hold at most `fitting` each, all of one length: in a short last
+/// turn long tiles would start when hardly anything is left to run beside them (8 of 200 heads alone
+/// cost 11 %).
+inline int heads_in_even_turns(int64_t heads, int64_t fitting) {
+  const int64_t turns = std::max<int64_t>(1, (heads + fitting - 1) / fitting);
+  return static_cast<int>(std::max<int64_t>(1, (heads + turns - 1) / turns));
+}
 
 /// Which (batch, head, block) a thread block works on. Heads are taken `heads_in_turn` at a time,
 /// as many as fit in L2 together; within a turn, block 0 of every head comes first, so that callers

@@ -252,9 +252,8 @@ const randomBits: Body = (arena) => {
 };
 
 const attention =
-  (t: number, d: number): Body =>
+  (t: number, d: number, [b, h]: readonly [number, number] = [2, 5]): Body =>
   (arena) => {
-    const [b, h] = [2, 5];
     const packed = arena.normal([b, t, 3, h, d], 'bf16');
     const gradients = arena.empty([b, t, 3, h, d], 'bf16');
     const part = (of: View, which: number): View => ({
@@ -361,6 +360,8 @@ export const cases: Case[] = [
   bigCase('RandomNormal and Dropout of a million elements', randomBits),
   bigCase('Attention T1000 D64 packed', attention(1000, 64)),
   bigCase('Attention T1000 D128 packed', attention(1000, 128)),
+  // The kernels take 1048 heads of this size at a time: two turns of 550.
+  bigCase('Attention T250 D16 of 1100 heads', attention(250, 16, [11, 100])),
   ...(['bf16', 'f32'] as const).flatMap((dtype) =>
     (['none', 'gelu', 'gelu_grad'] as const).map((epilogue) =>
       bigCase(`Matmul [512, 1600, 6400] ${dtype} ${epilogue}`, matmul(epilogue, dtype)),
