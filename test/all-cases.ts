@@ -36,6 +36,7 @@ import { cases as flops } from './profiler/flops.cases.js';
 import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
+import { cases as segmentReplays } from './tensor/replays.cases.js';
 import { cases as values } from './tensor/values.cases.js';
 import { cases as agreement } from './zero/agreement.cases.js';
 import { cases as zeroMemory } from './zero/memory.cases.js';
@@ -63,6 +64,7 @@ export const allCases: readonly Case[] = [
   ...dataTypes,
   ...speculativeOffload,
   ...checkpointSegments,
+  ...segmentReplays,
   ...checkpointing,
   ...activationMemory,
   ...resume,

@@ -92,13 +92,15 @@ export class Recorder {
     this.marks.push({ after: newestNode(), node: call.caller ?? this.tree.root });
   }
 
-  private count(op: number, args: object): void {
+  /** Adds an op's work when it runs, where it was called. */
+  private count(op: number, args: object): (() => void) | null {
     const work = workOf(op, args);
-    if (work.flops === 0) return;
+    if (work.flops === 0) return null;
     const node = runningNode();
     const caller = this.open.at(-1)?.node;
     const pass: Pass = node === 0 ? 'forward' : isRecomputing() ? 'recompute' : 'backward';
-    addWork((caller ?? this.recorderOf(node)).own[pass], work);
+    const { own } = caller ?? this.recorderOf(node);
+    return () => addWork(own[pass], work);
   }
 
   /** The module that recorded tape node `node`, by bisection; the root for one older than the profile. */

@@ -2,6 +2,7 @@
 import { addon } from './addon.js';
 import { native } from './call.js';
 import type { Device } from './device.js';
+import { openRow, runPostponed } from './postponed.js';
 import type { Event, Stream } from './stream.js';
 
 /**
@@ -9,8 +10,10 @@ import type { Event, Stream } from './stream.js';
  * that every use is DS_RELEASED.
  */
 export class Buffer {
-  /** Native handle; 0 once released. */
-  handle: number;
+  /** @internal Native handle for an op's argument, which may wait (postponed.ts); 0 once released. */
+  id: number;
+  /** Released before anybody wrote it, since nobody was to read it. */
+  isAbandoned = false;
   private references = 1;
   private releaseStream: Stream | null = null;
   private releaseMark: Event | null = null;
@@ -21,13 +24,21 @@ export class Buffer {
     readonly pinned: boolean,
     handle: number,
   ) {
-    this.handle = handle;
+    this.id = handle;
+  }
+
+  /** Native handle for use at once, after everything that ops still have to write; 0 once released. */
+  get handle(): number {
+    runPostponed();
+    return this.id;
   }
 
   /** Device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
   static allocate(device: Device, bytes: number): Buffer {
     const handle = native(() => addon.allocate(device.compute.handle, bytes));
-    return new Buffer(device, bytes, false, handle);
+    const buffer = new Buffer(device, bytes, false, handle);
+    openRow()?.allocated(buffer);
+    return buffer;
   }
 
   /** Page-locked, zero-filled host memory that `device` copies to and from at full speed. */
@@ -50,9 +61,20 @@ export class Buffer {
   }
 
   release(): void {
-    if (--this.references > 0 || this.handle === 0) return;
-    const handle = this.handle;
-    this.handle = 0;
+    if (--this.references > 0 || this.id === 0) return;
+    this.free();
+  }
+
+  /** @internal Gives the memory back under tensors that nobody will read: it was never written. */
+  abandon(): void {
+    if (this.id === 0) return;
+    this.isAbandoned = true;
+    this.free();
+  }
+
+  private free(): void {
+    const handle = this.id;
+    this.id = 0;
     const stream = this.releaseStream;
     if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));

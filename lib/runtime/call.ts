@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { dtypeCode } from './dtype.js';
+import { openRow } from './postponed.js';
 import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
 
@@ -15,10 +16,11 @@ export function putView(view: View | null, at: number): number {
     block[at] = 0;
     return at + 1;
   }
-  const { shape, strides } = view;
+  const { shape, strides, buffer } = view;
   const ndim = shape.length;
-  if (view.buffer.handle === 0) throw released(view);
-  block[at] = view.buffer.handle;
+  if (buffer.id === 0) throw released(view);
+  openRow()?.operand(buffer);
+  block[at] = buffer.id;
   block[at + 1] = dtypeCode(view.dtype);
   block[at + 2] = ndim;
   block[at + 3] = view.offset;
@@ -30,17 +32,23 @@ export function putView(view: View | null, at: number): number {
 }
 
 function released(view: View): DsError {
+  const { isAbandoned } = view.buffer;
   return new DsError({
     code: 'DS_RELEASED',
     op: 'tensor',
     expected: 'a live tensor',
-    got: `${describe(view)} that was released`,
-    hint: 'Call keep() on a tensor that must outlive its scope, and do not use it after dispose().',
+    got: `${describe(view)} that was ${isAbandoned ? 'never computed' : 'released'}`,
+    hint: isAbandoned
+      ? 'It is the end of a checkpointed function run again, which backward does not need. Take it from the first run.'
+      : 'Call keep() on a tensor that must outlive its scope, and do not use it after dispose().',
   });
 }
 
-/** Told of an op, by its number and arguments, before it is enqueued on a device stream. */
-export type KernelObserver = (op: number, args: object) => void;
+/**
+ * Told of an op, by its number and arguments, when it is called; what it returns is called when the op is enqueued on a
+ * device stream, which may be later (postponed.ts) or never.
+ */
+export type KernelObserver = (op: number, args: object) => (() => void) | null;
 
 let observer: KernelObserver | null = null;
 
@@ -60,7 +68,20 @@ export function observeKernels(next: KernelObserver | null): void {
 
 /** Runs op `op`, whose arguments are in the block, on `stream`. Throws DsError. */
 export function call(op: number, stream: Stream, args: object): void {
-  if (observer !== null) observer(op, args);
+  const noted = observer === null ? null : observer(op, args);
+  const row = openRow();
+  if (row !== null) {
+    const words = block.slice();
+    const run = (): void => {
+      block.set(words);
+      enqueue(op, stream, noted);
+    };
+    row.add(run, stream === stream.device.compute);
+  } else enqueue(op, stream, noted);
+}
+
+function enqueue(op: number, stream: Stream, noted: (() => void) | null): void {
+  noted?.();
   try {
     addon.run(op, stream.handle);
   } catch (error) {
@@ -70,6 +91,17 @@ export function call(op: number, stream: Stream, args: object): void {
 
 /** Enqueues the CPU body of op `op` on `stream`, over pinned memory. Throws DsError. */
 export function callOnHost(op: number, stream: Stream): void {
+  const row = openRow();
+  if (row !== null) {
+    const words = block.slice();
+    row.add(() => {
+      block.set(words);
+      enqueueOnHost(op, stream);
+    }, false);
+  } else enqueueOnHost(op, stream);
+}
+
+function enqueueOnHost(op: number, stream: Stream): void {
   try {
     addon.runOnHost(op, stream.handle);
   } catch (error) {

@@ -168,14 +168,16 @@ export class GroupHandle implements Tickets {
 
   start(call: Collective, stream: Stream, label: string): number {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
+    // Asking for a handle may run ops, whose arguments pass through the block.
+    const [input, output] = [handleOf(call.input), handleOf(call.output)];
     block[0] = kinds.indexOf(call.kind);
     block[1] = reduceOps.indexOf(call.op);
     block[2] = dtypeCode(dtype);
     block[3] = call.count;
     block[4] = call.peer;
-    block[5] = handleOf(call.input);
+    block[5] = input;
     block[6] = call.input?.offset ?? 0;
-    block[7] = handleOf(call.output);
+    block[7] = output;
     block[8] = call.output?.offset ?? 0;
     return native(() => addon.startCollective(this.handle, stream.handle, call.purpose, label));
   }

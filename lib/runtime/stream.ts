@@ -3,6 +3,7 @@ import { addon } from './addon.js';
 import { native } from './call.js';
 import type { Device } from './device.js';
 import { poll } from './poll.js';
+import { runPostponed } from './postponed.js';
 
 /** An ordered queue of work on one device. The CPU's streams run everything before the call returns. */
 export class Stream {
@@ -42,12 +43,14 @@ export class Event {
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
     readonly device: Device,
-    timed = false,
+    private readonly timed = false,
   ) {
     this.handle = native(() => addon.createEvent(device.number, timed));
   }
 
+  /** Marks the work of `stream` so far. What ops put off (postponed.ts) is part of it, unless the event only measures. */
   record(stream: Stream): this {
+    if (!this.timed) runPostponed();
     native(() => addon.record(this.handle, stream.handle));
     return this;
   }

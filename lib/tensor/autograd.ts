@@ -4,6 +4,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { phrase } from '../runtime/phrase.js';
+import { promptly } from '../runtime/postponed.js';
 import { describe } from '../runtime/view.js';
 import { currentScope, held, Scope, within } from './scope.js';
 import { Tensor } from './tensor.js';
@@ -158,6 +159,23 @@ export function record(
   if (!enabled || !inputs.some((t) => t.requiresGrad)) return;
   const node = new GradFn(name, inputs, outputs.length, saved, backward);
   currentScope()?.adoptNode(node);
+  enter(outputs, node);
+}
+
+/**
+ * Puts `tensors` into the graph as its beginning: `arrive` gets their gradients, null where none reached one, borrowed,
+ * after everything computed from them has been passed. Unlike a leaf's, these are never copied.
+ */
+export function beginGraph(
+  tensors: readonly Tensor[],
+  arrive: (grads: readonly (Tensor | null)[]) => void,
+): void {
+  const node = new GradFn('begin', [], tensors.length, [], arrive);
+  currentScope()?.adoptNode(node);
+  enter(tensors, node);
+}
+
+function enter(outputs: readonly Tensor[], node: GradFn): void {
   for (let i = 0; i < outputs.length; ++i) {
     const output = outputs[i] as Tensor;
     output.requiresGrad = true;
@@ -286,23 +304,26 @@ export function backward(
     roots instanceof Tensor ? [roots] : roots,
     seeds instanceof Tensor ? [seeds] : seeds,
   );
+  promptly(() => noGrad(() => propagate(head)));
+}
+
+/** Runs `head` and the nodes below it. */
+function propagate(head: GradFn): void {
   const { nodes, uses } = collect(head);
   const sink = new GradSink();
   const temporaries = new Scope();
   const outer = running;
   try {
-    noGrad(() => {
-      for (const node of nodes) {
-        const { edges } = node;
-        sink.node = node;
-        running = node.sequence;
-        const reached = node === head || node.grads.some((g) => g !== null);
-        if (reached) within(temporaries, () => node.run(sink));
-        else node.release();
-        temporaries.release();
-        for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
-      }
-    });
+    for (const node of nodes) {
+      const { edges } = node;
+      sink.node = node;
+      running = node.sequence;
+      const reached = node === head || node.grads.some((g) => g !== null);
+      if (reached) within(temporaries, () => node.run(sink));
+      else node.release();
+      temporaries.release();
+      for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
+    }
   } finally {
     running = outer;
     temporaries.release();

@@ -10,6 +10,7 @@ import {
   rawArray,
 } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { needed } from '../runtime/postponed.js';
 import { Event } from '../runtime/stream.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../runtime/view.js';
 import type { GradFn } from './autograd.js';
@@ -203,8 +204,9 @@ export class Tensor implements View {
     return this.references === 0;
   }
 
-  /** @internal A second holder, such as a graph node. */
+  /** @internal A second holder, such as a graph node, which will read it. */
   retain(): this {
+    needed(this.memory);
     this.references++;
     return this;
   }

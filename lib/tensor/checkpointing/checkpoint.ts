@@ -1,7 +1,9 @@
 // Activation checkpointing: forward keeps only the inputs, backward runs the function again.
 import { DsError } from '../../errors.js';
+import { postponing } from '../../runtime/postponed.js';
 import {
   backward,
+  beginGraph,
   type GradSink,
   isGradEnabled,
   noGrad,
@@ -22,7 +24,8 @@ const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.
 
 /**
  * fn(...inputs), without keeping what its backward needs: that is computed again, from the same
- * random state, when the backward gets there, and freed at once. Inputs may be tensors and anything
+ * random state, when the backward gets there, and freed at once. fn itself runs to its end again, but
+ * ops after the last one that backward reads are called and not computed. Inputs may be tensors and anything
  * else, null included; what is kept of them, and where, configure() says. Parameters used inside
  * get their gradients from the nested backward. `fn` must be a function of its inputs and
  * parameters alone. Throws DS_ARGUMENT for tensors hidden inside an array or a plain object.
@@ -93,7 +96,7 @@ interface Recorded {
   at: RandomState;
 }
 
-/** Runs the segment again on leaves that stand for its inputs, and a backward through it. */
+/** Runs the segment again on stand-ins for its inputs, as far as backward needs it, and a backward through it. */
 function replay(
   { run, kept, segment, wanting, at }: Recorded,
   grads: readonly (Tensor | null)[],
@@ -101,26 +104,26 @@ function replay(
 ): void {
   scope(() => {
     const inputs = [...kept.restore()];
-    const leaves = wanting.map((i) => (inputs[i] as Tensor).detach().requireGrad());
-    leaves.forEach((leaf, i) => {
-      inputs[wanting[i] as number] = leaf;
-    });
-    const again = segment.recompute(() =>
-      recomputing(() => withGrad(true, () => replayRandom(at, () => scope(() => run(inputs))))),
+    const standIns = wanting.map((i) => (inputs[i] as Tensor).detach());
+    beginGraph(standIns, (arrived) =>
+      arrived.forEach((grad, i) => {
+        if (grad) sink.give(i, grad);
+      }),
     );
+    standIns.forEach((standIn, i) => {
+      inputs[wanting[i] as number] = standIn;
+    });
+    const forward = (): Tensor | Tensor[] =>
+      replayRandom(at, () => withGrad(true, () => scope(() => run(inputs))));
+    const again = segment.recompute(() => recomputing(() => postponing(forward)));
     const roots: Tensor[] = [];
     const seeds: Tensor[] = [];
     listOf(again).forEach((out, i) => {
       const grad = grads[i];
-      if (!grad) return;
-      if (out.gradFn) {
-        roots.push(out);
-        seeds.push(grad);
-      } else if (leaves.includes(out)) sink.give(leaves.indexOf(out), grad);
+      if (!grad || !out.gradFn) return;
+      roots.push(out);
+      seeds.push(grad);
     });
     if (roots.length > 0) backward(roots, seeds);
-    leaves.forEach((leaf, i) => {
-      if (leaf.grad) sink.give(i, leaf.grad);
-    });
   });
 }

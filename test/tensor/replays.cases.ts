@@ -1,0 +1,170 @@
+// Replays of checkpointed segments: what they compute, what they leave out, and that no value is missed.
+import assert from 'node:assert/strict';
+import { DsError } from '../../lib/errors.js';
+import { observeKernels } from '../../lib/runtime/call.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
+import {
+  beforeBackward,
+  checkpoint,
+  dropout,
+  gelu,
+  linear,
+  liveTensors,
+  randn,
+  scope,
+  Tensor,
+  withGrad,
+} from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+import { bothStores, equalsPlain, leaf } from './segments.js';
+
+/** How often each op runs in `body`. */
+function counted(body: () => void): Record<string, number> {
+  const counts: Record<string, number> = {};
+  observeKernels((op) => () => {
+    const name = kernels.opNames[op] as string;
+    counts[name] = (counts[name] ?? 0) + 1;
+  });
+  try {
+    body();
+  } finally {
+    observeKernels(null);
+  }
+  return counts;
+}
+
+/** A block's second half: the last product and the two additions after it are nothing that backward reads. */
+const branch = (x: Tensor, up: Tensor, down: Tensor): Tensor =>
+  dropout(linear(gelu(linear(x, up)), down), 0.25)
+    .add(x)
+    .add(1);
+
+export const cases: Case[] = [
+  ...(['f32', 'bf16', 'f16'] as const).flatMap((dtype) =>
+    bothStores(`a replay ends with what backward reads, ${dtype}`, (device) => {
+      const make = (shape: number[]): Tensor =>
+        randn(shape, { device }).mul(0.1).to(dtype).keep().requireGrad();
+      const leaves = [make([9, 16]), make([32, 16]), make([16, 32])];
+      const [x, up, down] = leaves as [Tensor, Tensor, Tensor];
+      const loss = (run: typeof checkpoint): Tensor =>
+        run((y: Tensor) => branch(y, up, down), x.sin()).sum();
+      const out = checkpoint((y: Tensor) => branch(y, up, down), x.sin()).sum();
+      const counts = counted(() => scope(() => out.backward()));
+      // Four products are of the backward; up's is made again, and the function between the two.
+      assert.equal(counts.Matmul, 4 + 1);
+      assert.equal(counts.Unary, 1);
+      assert.equal(counts.Dropout, 1, 'its backward');
+      out.dispose();
+      for (const each of leaves) {
+        each.grad?.release();
+        each.grad = null;
+      }
+      equalsPlain(leaves, loss, device);
+    }),
+  ),
+  {
+    name: 'what a replay gives up returns its memory before the backward',
+    run(device) {
+      const x = leaf([256, 256], device);
+      const before = device.memory.inUse;
+      let held = 0;
+      const segment = (y: Tensor): Tensor => {
+        const z = y.sin();
+        beforeBackward(z, () => {
+          held = device.memory.inUse - before;
+        });
+        return z.add(1).add(2).add(3);
+      };
+      scope(() => checkpoint(segment, x.cos()).sum().backward());
+      // The segment's input, its output and the gradient of that; nothing of the replay.
+      assert.ok(held < 3.5 * x.bytes, `${held / x.bytes} tensors`);
+      for (const each of [x.grad as Tensor, x]) each.dispose();
+    },
+  },
+  {
+    name: 'a value that a replay leaves out is an error to read, not garbage',
+    run(device) {
+      const x = leaf([4], device);
+      const seen: Tensor[] = [];
+      const out = checkpoint((y: Tensor) => {
+        const z = y.exp().mul(2);
+        seen.push(z.detach().keep());
+        return z;
+      }, x.sin()).sum();
+      out.backward();
+      assert.deepEqual(
+        seen.map((each) => each.shape),
+        [[4], [4]],
+      );
+      assert.equal(seen[0]?.toArray().length, 4);
+      assert.throws(
+        () => (seen[1] as Tensor).add(1),
+        (error) => error instanceof DsError && /never computed/.test(error.message),
+      );
+      assert.throws(
+        () => (seen[1] as Tensor).toArray(),
+        (error) => error instanceof DsError && error.code === 'DS_RELEASED',
+      );
+      for (const each of [...seen, out, x.grad as Tensor, x]) each.dispose();
+    },
+  },
+  ...bothStores('code that reads, copies or differentiates finds every value', (device) => {
+    const [x, w] = [leaf([6, 6], device), leaf([6, 6], device)];
+    const sums: number[] = [];
+    const segment = (y: Tensor): Tensor => {
+      const a = linear(y.tanh(), w).mul(2);
+      sums.push(a.sum().item());
+      const b = a.add(Tensor.from([1, 2, 3, 4, 5, 6], { device }));
+      const z = b.detach().mul(1).requireGrad();
+      withGrad(true, () => z.square().sum().backward());
+      const slope = (z.grad as Tensor).mul(0.01);
+      z.grad?.release();
+      z.grad = null;
+      const copied = Tensor.emptyLike(b);
+      kernels.copy({ in: b, out: copied });
+      kernels.binary({ a: copied, b: slope, out: copied, op: 'add', accumulate: false });
+      return b.mul(copied).add(slope);
+    };
+    equalsPlain([x, w], (run) => run(segment, x.sin()).sum(), device);
+    assert.equal(sums.length, 5);
+    assert.equal(new Set(sums).size, 1);
+  }),
+  {
+    name: 'three hundred additions wait for one another in a replay',
+    run(device) {
+      const [x, w] = [leaf([3, 5], device), leaf([5], device)];
+      const segment = (y: Tensor): Tensor => {
+        let z = y;
+        for (let i = 0; i < 150; ++i) z = z.add(w);
+        z = z.mul(y);
+        for (let i = 0; i < 150; ++i) z = z.add(w);
+        return z;
+      };
+      equalsPlain([x, w], (run) => run(segment, x.sin()).sum(), device);
+    },
+  },
+  {
+    name: 'an op that fails in a replay, and a function that throws there, leave nothing behind',
+    run(device) {
+      const x = leaf([16], device);
+      const attempt = (when: number): void => {
+        let runs = 0;
+        scope(() => {
+          const out = checkpoint((y: Tensor) => {
+            const z = y.exp().add(1).add(2);
+            if (runs++ === when) throw new RangeError('stop');
+            return z;
+          }, x.sin());
+          out.sum().backward();
+        });
+      };
+      assert.throws(() => attempt(1), RangeError);
+      const [tensors, memory] = [liveTensors(), device.memory.inUse];
+      assert.throws(() => attempt(1), RangeError);
+      assert.equal(liveTensors(), tensors);
+      assert.equal(device.memory.inUse, memory);
+      attempt(2);
+      for (const each of [x.grad as Tensor, x]) each.dispose();
+    },
+  },
+];
