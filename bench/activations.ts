@@ -40,7 +40,10 @@ export function measureActivations(
 ): models.ActivationBytes {
   const { batch, seq, dtype, config } = setup;
   seed(1);
-  checkpointing.configure({ cpuCheckpointing: mode === 'cpu' });
+  checkpointing.configure({
+    cpuCheckpointing: mode === 'cpu',
+    keepAttention: mode === 'attention',
+  });
   const model = modelFor(mode, setup).to(device, dtype);
   const ids = Int32Array.from({ length: batch * seq }, (_, i) => (i * 7) % config.vocabSize);
   const tokens = Tensor.from(ids, { shape: [batch, seq], device }).keep();
@@ -69,7 +72,7 @@ export function measureActivations(
 
 /** The rows of the table, in order of falling memory. */
 export function activationTable(setup: ActivationSetup, device: Device): ActivationRow[] {
-  const modes: Mode[] = ['none', 'selective', 'segments', 'full', 'cpu'];
+  const modes: Mode[] = ['none', 'selective', 'segments', 'attention', 'full', 'cpu'];
   return modes.map((mode) => ({
     mode,
     measured: measureActivations(mode, setup, device),

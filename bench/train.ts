@@ -37,7 +37,7 @@ function zeroSection(options: Options): ZeroConfig {
 }
 
 function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
-  return checkpoint === 'selective' ? 'selective' : checkpoint === 'true';
+  return checkpoint === 'selective' ? 'selective' : checkpoint !== undefined;
 }
 
 function configOf(
@@ -59,7 +59,7 @@ function configOf(
  * next step counts, work left over does not.
  * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]]
  * [--precision bf16] [--steps 10] [--cap GiB]
- * [--checkpoint [selective]] [--segments N] [--cpu-checkpointing]
+ * [--checkpoint [selective | attention]] [--segments N] [--cpu-checkpointing]
  * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times]
  * Under the launcher every rank trains; the first one reports.
  */
@@ -75,6 +75,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   checkpointing.configure({
     numberCheckpoints: options.segments ? Number(options.segments) : null,
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
+    keepAttention: options.checkpoint === 'attention',
   });
   const model = new models.GPT2({
     ...models.GPT2.config(name),

@@ -17,7 +17,7 @@ const setup: ActivationSetup = {
 
 export const cases: Case[] = [
   {
-    name: 'activation memory follows the formula: none, selective, segments, full, cpu',
+    name: 'activation memory follows the formula: none, selective, segments, attention, full, cpu',
     run(device) {
       const { batch, seq, config } = setup;
       /** The embedding, the last norm and the loss's gradient: one tensor of the stream each. */

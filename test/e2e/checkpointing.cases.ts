@@ -27,6 +27,11 @@ const layers = 5;
 const modes: Mode[] = [
   { name: 'full', configure: {}, model: { activationCheckpointing: true } },
   {
+    name: 'attention kept',
+    configure: { keepAttention: true },
+    model: { activationCheckpointing: true },
+  },
+  {
     name: 'number_checkpoints 2',
     configure: { numberCheckpoints: 2 },
     model: { activationCheckpointing: true },

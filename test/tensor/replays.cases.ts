@@ -2,10 +2,14 @@
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import { observeKernels } from '../../lib/runtime/call.js';
+import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import {
+  attention,
   beforeBackward,
+  causalSelfAttentionPacked,
   checkpoint,
+  concat,
   dropout,
   gelu,
   linear,
@@ -16,7 +20,7 @@ import {
   withGrad,
 } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
-import { bothStores, equalsPlain, leaf } from './segments.js';
+import { bothStores, equalsPlain, leaf, under } from './segments.js';
 
 /** How often each op runs in `body`. */
 function counted(body: () => void): Record<string, number> {
@@ -167,4 +171,65 @@ export const cases: Case[] = [
       for (const each of [x.grad as Tensor, x]) each.dispose();
     },
   },
+  ...[false, true].map(
+    (cpuCheckpointing): Case => ({
+      name: `attention is kept and not computed again${cpuCheckpointing ? ', inputs in host memory' : ''}`,
+      run: (device) =>
+        under({ keepAttention: true, cpuCheckpointing }, () => attentionKept(device)),
+    }),
+  ),
+  {
+    name: 'a function that calls other attentions when it runs again is refused',
+    run(device) {
+      const x = leaf([1, 3, 24], device);
+      const attempt = (heads: readonly number[]): void => {
+        const rest = [...heads];
+        scope(() => {
+          const out = checkpoint((y: Tensor) => {
+            const count = rest.shift() as number;
+            const wide = count === 0 ? concat([y, y], 1) : y;
+            const first = causalSelfAttentionPacked(wide, 2).sum();
+            return count > 1 ? causalSelfAttentionPacked(y, 4).sum().add(first) : first;
+          }, x.sin());
+          out.backward();
+        });
+      };
+      const refused = (error: unknown): boolean =>
+        error instanceof DsError && error.code === 'DS_AUTOGRAD' && /attention/.test(error.message);
+      under({ keepAttention: true }, () => {
+        attempt([1, 1]);
+        assert.throws(() => attempt([1, 2]), refused);
+        const [tensors, memory] = [liveTensors(), device.memory.inUse];
+        assert.throws(() => attempt([1, 2]), refused);
+        assert.throws(() => attempt([1, 0]), refused);
+        assert.equal(liveTensors(), tensors);
+        assert.equal(device.memory.inUse, memory);
+      });
+      x.dispose();
+    },
+  },
 ];
+
+/** Both forms of attention, in segments, and in a segment inside another. */
+function attentionKept(device: Device): void {
+  const [x, w] = [leaf([2, 5, 24], device), leaf([24, 8], device)];
+  const packed = (y: Tensor): Tensor => linear(causalSelfAttentionPacked(y.tanh(), 2), w);
+  const apart = (y: Tensor): Tensor => {
+    const q = y.reshape([2, 5, 3, 8]).transpose(1, 2);
+    return attention(q, q.sin(), q.cos()).transpose(1, 2).reshape([2, 5, 24]);
+  };
+  const loss = (run: typeof checkpoint): Tensor => {
+    const y = run(apart, run(packed, x.sin()));
+    return run((z: Tensor) => dropout(run(apart, run(packed, z)), 0.2).square(), y).sum();
+  };
+  const out = loss(checkpoint);
+  const counts = counted(() => scope(() => out.backward()));
+  assert.equal(counts.Attention, undefined);
+  assert.equal(counts.AttentionBackward, 4);
+  out.dispose();
+  for (const each of [x, w]) {
+    each.grad?.dispose();
+    each.grad = null;
+  }
+  equalsPlain([x, w], loss, device);
+}

@@ -4,7 +4,7 @@ import { dtypeSize } from '../../runtime/dtype.js';
 import type { GPT2Config } from './gpt2.js';
 
 /** What is kept between forward and backward. */
-export type ActivationMode = 'none' | 'selective' | 'full' | 'segments' | 'cpu';
+export type ActivationMode = 'none' | 'selective' | 'attention' | 'full' | 'segments' | 'cpu';
 
 export interface ActivationBytes {
   /** On the device when the blocks' forward has ended. */
@@ -28,6 +28,7 @@ const BACKWARD = 6;
  *               held            peak
  *   none        L b             L b  + 6 c
  *   selective   L b'            L b' + 10 c     (gelu, made again, beside its gradient)
+ *   attention   L (c + a)       L (c + a) + b - a + 6 c, where a = c + 4 N H
  *   full        L c             L c + b + 6 c   (the newest block's b holds its input already)
  *   segments    S c             S c + K b + 6 c
  *   cpu         c               2 c + K b + 6 c (its own input and the one on its way back)
@@ -47,6 +48,11 @@ export function gpt2ActivationBytes(
   if (mode === 'selective') {
     const held = layers * (SELECTIVE_BLOCK * c + statistics);
     return { held, peak: held + (BACKWARD + 4) * c };
+  }
+  if (mode === 'attention') {
+    const attention = c + 4 * tokens * heads;
+    const held = layers * (c + attention);
+    return { held, peak: held + block - attention + BACKWARD * c };
   }
   const rebuilt = Math.ceil(layers / segments) * block;
   const held = mode === 'cpu' ? c : segments * c;

@@ -11,6 +11,7 @@ import {
   record,
   withGrad,
 } from '../autograd.js';
+import type { Keepsakes } from '../keepsakes.js';
 import { getRandomState, type RandomState, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
@@ -26,7 +27,7 @@ const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.
  * fn(...inputs), without keeping what its backward needs: that is computed again, from the same
  * random state, when the backward gets there, and freed at once. fn itself runs to its end again, but
  * ops after the last one that backward reads are called and not computed. Inputs may be tensors and anything
- * else, null included; what is kept of them, and where, configure() says. Parameters used inside
+ * else, null included; what is kept of them and beside them, and where, configure() says. Parameters used inside
  * get their gradients from the nested backward. `fn` must be a function of its inputs and
  * parameters alone. Throws DS_ARGUMENT for tensors hidden inside an array or a plain object.
  * Source: Chen et al. 2016; the rule for inputs is DeepSpeed's.
@@ -38,12 +39,14 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
   if (!isGradEnabled()) return scope(() => fn(...inputs));
   inputs.forEach(requirePlain);
   const tensors = inputs.filter((input) => input instanceof Tensor);
-  const { store, watch } = currentPolicy();
+  const { store, watch, keepsakes: open } = currentPolicy();
   const kept = store.keep(inputs);
+  const keepsakes = open();
   const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
   const recorded: Recorded = {
     run: (given) => fn(...(given as Inputs)),
     kept,
+    keepsakes,
     segment,
     wanting: inputs.flatMap((input, i) => (wantsGrad(input) ? [i] : [])),
     at: getRandomState(),
@@ -51,18 +54,21 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
   try {
     segment.retain();
     kept.retain();
-    const result = segment.forward(() => scope(() => noGrad(() => fn(...inputs))));
+    keepsakes.retain();
+    const forward = (): Result => scope(() => noGrad(() => fn(...inputs)));
+    const result = segment.forward(() => keepsakes.gather(forward));
     const outputs = listOf(result).map((out) =>
       inputs.includes(out) || out.requiresGrad ? out.detach() : out,
     );
     const wanting = tensors.filter(wantsGrad);
     const tracked = wanting.length > 0 ? wanting : [anchor(outputs)];
-    record('checkpoint', tracked, outputs, [kept, segment], (grads, sink) =>
+    record('checkpoint', tracked, outputs, [kept, keepsakes, segment], (grads, sink) =>
       replay(recorded, grads, sink),
     );
     return (Array.isArray(result) ? outputs : outputs[0]) as Result;
   } finally {
     kept.release();
+    keepsakes.release();
     segment.release();
   }
 }
@@ -90,6 +96,7 @@ function anchor(outputs: readonly Tensor[]): Tensor {
 interface Recorded {
   run: (inputs: readonly unknown[]) => Tensor | Tensor[];
   kept: KeptInputs;
+  keepsakes: Keepsakes;
   segment: WatchedSegment;
   /** Positions of the inputs that want gradients; input i of the node is wanting[i]. */
   wanting: readonly number[];
@@ -98,7 +105,7 @@ interface Recorded {
 
 /** Runs the segment again on stand-ins for its inputs, as far as backward needs it, and a backward through it. */
 function replay(
-  { run, kept, segment, wanting, at }: Recorded,
+  { run, kept, keepsakes, segment, wanting, at }: Recorded,
   grads: readonly (Tensor | null)[],
   sink: GradSink,
 ): void {
@@ -115,7 +122,9 @@ function replay(
     });
     const forward = (): Tensor | Tensor[] =>
       replayRandom(at, () => withGrad(true, () => scope(() => run(inputs))));
-    const again = segment.recompute(() => recomputing(() => postponing(forward)));
+    const again = segment.recompute(() =>
+      recomputing(() => postponing(() => keepsakes.handOut(forward))),
+    );
     const roots: Tensor[] = [];
     const seeds: Tensor[] = [];
     listOf(again).forEach((out, i) => {

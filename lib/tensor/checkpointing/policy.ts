@@ -1,5 +1,6 @@
 // The policy of activation checkpointing, chosen once by configure() and consulted by checkpoint().
 import { DsError } from '../../errors.js';
+import { GatheredKeepsakes, type Keepsakes, noKeepsakes } from '../keepsakes.js';
 import { PinnedStore } from './pinned-store.js';
 import { type ActivationStore, onDevice } from './store.js';
 import {
@@ -21,6 +22,11 @@ export interface CheckpointingOptions {
   numberCheckpoints?: number | null;
   /** Keep the inputs of segments in pinned host memory. Default false. */
   cpuCheckpointing?: boolean;
+  /**
+   * Keep what attention gives, and its statistics, on the device beside a segment's inputs; it is not computed again.
+   * Default false.
+   */
+  keepAttention?: boolean;
   /** Wait for the device before and after every segment. Default false. */
   synchronize?: boolean;
   /** Time every segment for times(), and tell an observer of every run. Default false. */
@@ -53,10 +59,19 @@ const sectionKeys: Record<SectionKey, keyof CheckpointingOptions> = {
 export interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
+  /** For a new segment. */
+  readonly keepsakes: () => Keepsakes;
   readonly numberCheckpoints: number | null;
 }
 
-const standard: CheckpointPolicy = { store: onDevice, watch: unwatched, numberCheckpoints: null };
+const keepNothing = (): Keepsakes => noKeepsakes;
+
+const standard: CheckpointPolicy = {
+  store: onDevice,
+  watch: unwatched,
+  keepsakes: keepNothing,
+  numberCheckpoints: null,
+};
 let policy = standard;
 
 export function currentPolicy(): CheckpointPolicy {
@@ -72,7 +87,13 @@ export function currentPolicy(): CheckpointPolicy {
 export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
   const options = toOptions(given);
   check(options);
-  const { numberCheckpoints = null, cpuCheckpointing, synchronize, profile } = options;
+  const {
+    numberCheckpoints = null,
+    cpuCheckpointing,
+    keepAttention,
+    synchronize,
+    profile,
+  } = options;
   const watch = profile
     ? new ProfilingWatch(typeof profile === 'function' ? profile : null)
     : unwatched;
@@ -80,6 +101,7 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
   policy = {
     store: cpuCheckpointing ? new PinnedStore() : onDevice,
     watch: synchronize ? new SynchronizedWatch(watch) : watch,
+    keepsakes: keepAttention ? () => new GatheredKeepsakes() : keepNothing,
     numberCheckpoints,
   };
 }
@@ -116,7 +138,7 @@ export function times(): SegmentTimes[] {
 
 function toOptions(given: object): CheckpointingOptions {
   const options: Record<string, unknown> = {};
-  const known = new Set<string>(Object.values(sectionKeys));
+  const known = new Set<string>([...Object.values(sectionKeys), 'keepAttention']);
   for (const [key, value] of Object.entries(given)) {
     if (key === 'enabled') continue;
     const name = sectionKeys[key as SectionKey] ?? key;

@@ -3,6 +3,7 @@ import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
+import { lasting } from '../keepsakes.js';
 import { Tensor } from '../tensor.js';
 import {
   overwriteOrAdd,
@@ -56,11 +57,14 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const scale = options.scale ?? 1 / Math.sqrt(D);
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
-  const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
-  const out = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
-  memory.dispose();
-  const lse = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
-  kernels.attention({ ...views, out, lse, scale, causal });
+  const [out, lse] = lasting('attention', q, () => {
+    const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
+    const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
+    memory.dispose();
+    const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
+    kernels.attention({ ...views, out: fresh, lse: statistics, scale, causal });
+    return [fresh, statistics];
+  }) as [Tensor, Tensor];
   const saved = [views.q, views.k, views.v, out, lse];
   record('attention', [q, k, v], [out], saved, ([grad], sink) => {
     const dout = lastPacked(grad as Tensor);
@@ -110,12 +114,16 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
   const source = lastPacked(qkv);
   const C = width / 3;
   const scale = 1 / Math.sqrt(C / heads);
-  const out = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
-  const lse = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
   const q = headsOf(source, 0, heads);
   const k = headsOf(source, 1, heads);
   const v = headsOf(source, 2, heads);
-  kernels.attention({ q, k, v, out: splitHeads(out, heads), lse, scale, causal: true });
+  const [out, lse] = lasting('attention', qkv, () => {
+    const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
+    const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
+    const byHead = splitHeads(fresh, heads);
+    kernels.attention({ q, k, v, out: byHead, lse: statistics, scale, causal: true });
+    return [fresh, statistics];
+  }) as [Tensor, Tensor];
   record('attention', [qkv], [out], [source, out, lse], ([grad], sink) => {
     const dout = splitHeads(packed(grad as Tensor), heads);
     sink.write(0, (into, accumulate) => {
