@@ -74,16 +74,17 @@ export interface Addon {
     segments: Float64Array,
     crc: number,
   ): Promise<number>;
-  /** Reads `bytes` at `offset` of the file into host memory. */
+  /** Reads `bytes` at `offset` of the open file `descriptor` into host memory; errors name `path`. */
   readFile(
+    descriptor: number,
     path: string,
     offset: number,
     bytes: number,
     buffer: number,
     bufferOffset: number,
   ): Promise<void>;
-  /** The CRC-32C of the whole file. */
-  checksumFile(path: string): Promise<number>;
+  /** The CRC-32C of the whole of the open file `descriptor`; errors name `path`. */
+  checksumFile(descriptor: number, path: string): Promise<number>;
   /** Resolves when a file's contents, or a folder's entries, are on disk. */
   syncPath(path: string): Promise<void>;
   /** Renames unless the new name is taken; resolves with false where it is. */

@@ -62,8 +62,7 @@ double write_ranges(const std::string& path, int64_t offset, std::string& head,
 }
 
 /// Two windows: one is read while the other is summed up.
-double checksum_of(const std::string& path) {
-  const io::File file = io::File::open_for_reading(path);
+double checksum_of(const io::File& file) {
   const int64_t size = file.size();
   const size_t window_bytes = std::min<size_t>(kWindowBytes, static_cast<size_t>(size));
   std::vector<char> windows[2] = {std::vector<char>(window_bytes), std::vector<char>(window_bytes)};
@@ -105,19 +104,20 @@ napi_value write_file(Addon& addon, std::string path, double offset, Bytes head,
   });
 }
 
-napi_value read_file(Addon& addon, std::string path, double offset, double bytes, double buffer,
-                     double buffer_offset) {
+napi_value read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
+                     double bytes, double buffer, double buffer_offset) {
   HostRange into = host_range(addon, buffer, buffer_offset, bytes);
   const int64_t at = file_offset(offset);
-  return start_task(addon, [at, path = std::move(path), into = std::move(into)] {
-    const io::File file = io::File::open_for_reading(path);
-    const io::Transfer whole{&file, at, into.data, into.bytes, io::Direction::read};
+  auto file = std::make_shared<io::File>(io::File::duplicate_of(descriptor, path));
+  return start_task(addon, [at, file = std::move(file), into = std::move(into)] {
+    const io::Transfer whole{file.get(), at, into.data, into.bytes, io::Direction::read};
     io::Pending(io::file_engine(), {whole}).wait();
   });
 }
 
-napi_value checksum_file(Addon& addon, std::string path) {
-  return start_task(addon, [path = std::move(path)] { return checksum_of(path); });
+napi_value checksum_file(Addon& addon, int32_t descriptor, std::string path) {
+  auto file = std::make_shared<io::File>(io::File::duplicate_of(descriptor, path));
+  return start_task(addon, [file = std::move(file)] { return checksum_of(*file); });
 }
 
 napi_value sync_path(Addon& addon, std::string path) {

@@ -14,12 +14,13 @@ namespace ds::addon {
 napi_value write_file(Addon& addon, std::string path, double offset, Bytes head, Bytes segments,
                       double crc);
 
-/// Reads `bytes` at `offset` into host memory. Rejects with DS_IO, also when the file ends before.
-napi_value read_file(Addon& addon, std::string path, double offset, double bytes, double buffer,
-                     double buffer_offset);
+/// Reads `bytes` at `offset` of the open file `descriptor` into host memory. The caller may close it
+/// meanwhile; errors name `path`. Rejects with DS_IO, also when the file ends before.
+napi_value read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
+                     double bytes, double buffer, double buffer_offset);
 
-/// Resolves with the CRC-32C of the whole file.
-napi_value checksum_file(Addon& addon, std::string path);
+/// Resolves with the CRC-32C of the whole of the open file `descriptor`, see read_file.
+napi_value checksum_file(Addon& addon, int32_t descriptor, std::string path);
 
 /// Resolves when a file's contents, or a folder's entries, are on disk.
 napi_value sync_path(Addon& addon, std::string path);

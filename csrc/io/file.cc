@@ -89,6 +89,17 @@ File File::open_for_reading(const std::string& path) {
   return File(path, open_file(path, O_RDONLY, "a readable file"));
 }
 
+File File::duplicate_of(int descriptor, const std::string& path) {
+  File file(path, ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (file.descriptor_ < 0) throw io_error("open", path, "an open file", errno);
+  // Who opens without waiting (a pipe in the file's place would hang) does so for open() alone: the
+  // engine must not be told to try again.
+  const int flags = ::fcntl(file.descriptor_, F_GETFL);
+  const bool waits = flags >= 0 && ::fcntl(file.descriptor_, F_SETFL, flags & ~O_NONBLOCK) == 0;
+  if (!waits) throw io_error("open", path, "a file that can be waited for", errno);
+  return file;
+}
+
 File File::open_for_writing(const std::string& path, bool truncate) {
   const int flags = O_WRONLY | O_CREAT | (truncate ? O_TRUNC : 0);
   return File(path, open_file(path, flags, "a writable file"));

@@ -26,6 +26,9 @@ class File {
  public:
   /// Throws DS_IO. Folders can be opened too, for sync().
   static File open_for_reading(const std::string& path);
+  /// Another descriptor of an open file that its owner may close; reads of both wait for their
+  /// bytes from now on. Throws DS_IO.
+  static File duplicate_of(int descriptor, const std::string& path);
   /// Creates the file where it is missing; `truncate` empties an existing one.
   static File open_for_writing(const std::string& path, bool truncate);
 

@@ -82,6 +82,19 @@ export async function consolidate(
   const path = resolve(out);
   const isThere = await requireFree(path);
   const checkpoint = await Checkpoint.open(dir, options.tag);
+  try {
+    return await write(checkpoint, { path, isThere }, { ...options, dtype, maxShardBytes });
+  } finally {
+    await checkpoint.close();
+  }
+}
+
+async function write(
+  checkpoint: Checkpoint,
+  { path, isThere }: { path: string; isThere: boolean },
+  options: ConsolidateOptions & Required<Pick<ConsolidateOptions, 'dtype' | 'maxShardBytes'>>,
+): Promise<Consolidated> {
+  const { dtype, maxShardBytes } = options;
   const format = options.format ?? (checkpoint.description ? 'hf' : 'native');
   const layout =
     format === 'hf' ? describedLayout(checkpoint) : { config: null, transposed: new Set<string>() };
@@ -98,6 +111,7 @@ export async function consolidate(
       await writeJson(draft.folder, CONFIG_FILE, config);
     }
     await syncPath(draft.folder);
+    await checkpoint.requireUnchanged();
     await appear(draft.folder, path, isThere ? files : null);
     return { path, format, files, bytes: bytesOf(sources) };
   } finally {

@@ -7,12 +7,16 @@
 //   <dir>/<tag>/manifest.json                                        sizes, checksums, places, state
 //   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...      a save under way: claim.ts, commit.ts
 import type { Stats } from 'node:fs';
-import { lstat, readdir, readFile } from 'node:fs/promises';
+import { lstat, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
+import { InputFile } from '../runtime/input-file.js';
 
 export const LATEST = 'latest';
+
+/** Of a file that names a tag. */
+const MAX_LATEST_BYTES = 4096;
 
 /** The weights of all ranks, written by rank 0. */
 export const MODEL_FILE = 'mp_rank_00_model_states.safetensors';
@@ -68,7 +72,7 @@ export async function requireLatestReplaceable(dir: string): Promise<void> {
   });
   if (!status) return;
   const small = status.isFile() && status.size <= 4 * MAX_TAG_BYTES;
-  if (small && isTag((await readFile(path, 'utf8')).trim())) return;
+  if (small && isTag((await textOf(path)).trim())) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: path,
@@ -103,15 +107,24 @@ export async function listTags(dir: string): Promise<string[]> {
 /** The tag that `latest` names, or null: whether there is something to resume from. Throws DS_CHECKPOINT, DS_IO. */
 export async function findLatest(dir: string): Promise<string | null> {
   const path = join(dir, LATEST);
-  const text = await readFile(path, 'utf8').catch((cause: NodeJS.ErrnoException) => {
-    if (cause.code === 'ENOENT' || cause.code === 'ENOTDIR') return null;
-    const { message: got } = cause;
-    throw new DsError({ code: 'DS_IO', op: path, expected: 'a readable file', got, cause });
+  const text = await textOf(path).catch((error: DsError) => {
+    const { code } = (error.cause ?? {}) as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ENOTDIR') return null;
+    throw error;
   });
   if (text === null) return null;
   const tag = text.trim();
   requireTag(tag);
   return tag;
+}
+
+async function textOf(path: string): Promise<string> {
+  const file = await InputFile.open(path);
+  try {
+    return await file.text(MAX_LATEST_BYTES);
+  } finally {
+    await file.close();
+  }
 }
 
 /** The tag that `latest` names. Throws DS_CHECKPOINT with the tags there are when it is missing. */

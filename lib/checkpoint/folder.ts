@@ -1,8 +1,8 @@
 // Files named by data: they are plain files directly inside the folder that names them, or they are not opened.
-import { lstat } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
+import { InputFile } from '../runtime/input-file.js';
 
 /** Throws DS_ARGUMENT unless `path` can be one: text that is not empty and has no NUL. */
 export function requirePath(op: string, path: unknown): asserts path is string {
@@ -22,28 +22,29 @@ export function isPlainName(name: string): boolean {
 }
 
 /**
- * The path and size of the file `name` of `folder`. Throws DS_CHECKPOINT for a name that leaves the folder, a symbolic
- * link, a folder, or nothing.
+ * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name that leaves the folder, a symbolic link, a folder,
+ * or nothing; DS_IO for a file that cannot be opened.
  */
-export async function fileInside(
-  folder: string,
-  name: string,
-): Promise<{ path: string; bytes: number }> {
+export async function openInside(folder: string, name: string): Promise<InputFile> {
   if (!isPlainName(name)) {
     throw refused(folder, 'names of files directly in this folder', JSON.stringify(name));
   }
   const path = join(folder, name);
-  const status = await lstat(path).catch((cause: NodeJS.ErrnoException) => {
-    if (cause.code === 'ENOENT') return null;
-    throw refused(path, 'this file', cause.message, 'Check the path and who may read it.');
+  return InputFile.open(path, { followLinks: false }).catch((error: DsError) => {
+    switch ((error.cause as NodeJS.ErrnoException | undefined)?.code) {
+      case undefined:
+        throw error.expected === 'a regular file' ? refused(path, 'a file', error.got) : error;
+      case 'ENOENT':
+      case 'ENOTDIR':
+        throw refused(path, 'this file', 'no such file');
+      case 'ELOOP': {
+        const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';
+        throw refused(path, 'a file of its own', 'a symbolic link', hint);
+      }
+      default:
+        throw error;
+    }
   });
-  if (!status) throw refused(path, 'this file', 'no such file');
-  if (status.isSymbolicLink()) {
-    const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';
-    throw refused(path, 'a file of its own', 'a symbolic link', hint);
-  }
-  if (!status.isFile()) throw refused(path, 'a file', 'something else');
-  return { path, bytes: status.size };
 }
 
 function refused(op: string, expected: string, got: string, hint = ''): DsError {

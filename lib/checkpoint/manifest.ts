@@ -1,20 +1,25 @@
 // manifest.json: written last, it says what a complete checkpoint consists of and where every tensor lies.
 import { createHash } from 'node:crypto';
-import { readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { type DType, dtypes } from '../runtime/dtype.js';
+import { dtypes } from '../runtime/dtype.js';
 import { syncPath } from '../runtime/file.js';
+import type { InputFile } from '../runtime/input-file.js';
 import { isCheckpointFile } from './directory.js';
-import { fileInside } from './folder.js';
+import { Fields } from './fields.js';
+import { openInside } from './folder.js';
 import type { FileSum } from './safetensors-writer.js';
 import { type Part, requireWhole, type TensorInfo } from './shard.js';
 
 export const MANIFEST = 'manifest.json';
 
 const FORMAT = 2;
+/** Its end. */
+const SEAL = /^,\n"sha256":"([0-9a-f]{64})"\}\n$/;
+const SEAL_BYTES = 79;
 const MAX_BYTES = 256 * 2 ** 20;
 
 export interface FileRecord extends FileSum {
@@ -55,116 +60,123 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
   await syncPath(path);
 }
 
+/** One that was read. */
+export interface StoredManifest extends Manifest {
+  /** The digest that closes it: of sizes, checksums, state and time of the save. */
+  id: string;
+}
+
 /**
  * The manifest of the checkpoint in `folder`. Throws DS_CHECKPOINT when there is none, it is not what was written, or
- * it contradicts itself: tensors that are not whole, files outside the folder.
+ * it contradicts itself: tensors that are not whole, files outside the folder. DS_IO where it cannot be read.
  */
-export async function readManifest(folder: string): Promise<Manifest> {
-  const { path, bytes } = await fileInside(folder, MANIFEST).catch((cause) => {
-    throw damaged(folder, `a complete checkpoint with ${MANIFEST}`, (cause as DsError).got);
+export async function readManifest(folder: string): Promise<StoredManifest> {
+  return withManifest(folder, async (file) => {
+    const { path, bytes } = file;
+    if (bytes > MAX_BYTES) throw damaged(path, `at most ${MAX_BYTES} bytes`, `${bytes}`);
+    return parseManifest(await file.text(MAX_BYTES), path);
   });
-  if (bytes > MAX_BYTES) throw damaged(path, `at most ${MAX_BYTES} bytes`, `${bytes}`);
-  return parseManifest(await readFile(path, 'utf8'), path);
+}
+
+/** The id of the manifest in `folder` by now. Throws as readManifest does. */
+export async function manifestId(folder: string): Promise<string> {
+  return withManifest(folder, async (file) => {
+    const from = Math.max(0, file.bytes - SEAL_BYTES);
+    const end = new TextDecoder().decode(await file.slice(from, file.bytes - from));
+    return SEAL.exec(end)?.[1] ?? 'none';
+  });
+}
+
+async function withManifest<T>(folder: string, body: (file: InputFile) => Promise<T>): Promise<T> {
+  const file = await openInside(folder, MANIFEST).catch((cause: DsError) => {
+    if (cause.code !== 'DS_CHECKPOINT') throw cause;
+    throw damaged(folder, `a complete checkpoint with ${MANIFEST}`, cause.got);
+  });
+  try {
+    return await body(file);
+  } finally {
+    await file.close();
+  }
 }
 
 /** See readManifest; `place` is named in errors. */
-export function parseManifest(text: string, place: string): Manifest {
-  const [, body, sum] = /^(.*),\n"sha256":"([0-9a-f]{64})"\}\n$/s.exec(text) ?? [];
-  if (body === undefined || sum !== digest(body)) throw damagedOrOld(text, place);
+export function parseManifest(text: string, place: string): StoredManifest {
+  const seal = SEAL.exec(text.slice(-SEAL_BYTES));
+  const body = text.slice(0, -SEAL_BYTES);
+  const id = seal?.[1];
+  if (id === undefined || id !== digest(body)) throw damagedOrOld(text, place);
   const value = parseJson(`${body}}`, place);
   if (value.format !== FORMAT) throw otherFormat(place, value);
   const reader = new Fields(place);
-  const files = reader.list(value.files, 'files').map((item) => fileRecord(reader, item));
+  const files = reader.objects(value.files, 'files').map((_, i, all) => fileRecord(reader, all, i));
+  const ranks = reader.objects(value.ranks, 'ranks');
+  const worldSize = reader.integer(value.worldSize, 'worldSize', 1);
+  if (ranks.length !== worldSize) throw reader.bad('ranks', `a list of ${worldSize}`, ranks);
+  const { description } = value;
   return {
+    id,
     library: reader.text(value.library, 'library'),
     savedAt: reader.count(value.savedAt, 'savedAt'),
-    worldSize: reader.count(value.worldSize, 'worldSize'),
+    worldSize,
     files,
-    model: tensorRecords(reader, value.model, files.length),
-    optimizer: tensorRecords(reader, value.optimizer, files.length),
+    model: tensorRecords(reader, value, 'model', files.length),
+    optimizer: tensorRecords(reader, value, 'optimizer', files.length),
     state: reader.object(value.state, 'state'),
-    ranks: reader.list(value.ranks, 'ranks').map((item) => reader.object(item, 'ranks')),
-    description:
-      value.description === null ? null : reader.object(value.description, 'description'),
+    ranks,
+    description: description === null ? null : reader.object(description, 'description'),
   };
 }
 
-/** Checks values of unknown origin. Throws DS_CHECKPOINT naming the field. */
-class Fields {
-  constructor(readonly place: string) {}
-
-  object(value: unknown, name: string): JsonObject {
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-      return value as JsonObject;
-    }
-    throw this.bad(name, 'an object');
-  }
-
-  list(value: unknown, name: string): unknown[] {
-    if (Array.isArray(value)) return value;
-    throw this.bad(name, 'a list');
-  }
-
-  text(value: unknown, name: string): string {
-    if (typeof value === 'string') return value;
-    throw this.bad(name, 'text');
-  }
-
-  count(value: unknown, name: string): number {
-    if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
-    throw this.bad(name, 'a whole number');
-  }
-
-  dtype(value: unknown, name: string): DType {
-    if ((dtypes as readonly unknown[]).includes(value)) return value as DType;
-    throw this.bad(name, dtypes.join(', '));
-  }
-
-  bad(name: string, expected: string): DsError {
-    return damaged(`${this.place}: ${name}`, expected, 'something else');
-  }
-}
-
-function fileRecord(reader: Fields, item: unknown): FileRecord {
-  const { name, bytes, crc32c } = reader.object(item, 'files');
-  const file = reader.text(name, 'files');
+function fileRecord(reader: Fields, all: readonly JsonObject[], index: number): FileRecord {
+  const { name, bytes, crc32c } = all[index] as JsonObject;
+  const place = `files[${index}]`;
+  const file = reader.text(name, `${place}.name`);
   if (!isCheckpointFile(file)) {
-    const expected = 'names of checkpoint files in its own folder';
-    throw damaged(`${reader.place}: files`, expected, JSON.stringify(file.slice(0, 200)));
+    throw reader.bad(`${place}.name`, 'a checkpoint file in its own folder', file);
   }
-  const place = `files ${file}`;
-  return { name: file, bytes: reader.count(bytes, place), crc32c: reader.count(crc32c, place) };
+  if (all.findIndex((other) => other.name === file) < index) {
+    throw reader.refusal(`${place}.name`, 'every file once', `${file} twice`);
+  }
+  const sum = reader.count(crc32c, `${place}.crc32c`);
+  if (sum >= 2 ** 32) throw reader.bad(`${place}.crc32c`, '32 bits', sum);
+  return { name: file, bytes: reader.count(bytes, `${place}.bytes`), crc32c: sum };
 }
 
 function tensorRecords(
   reader: Fields,
-  value: unknown,
+  manifest: JsonObject,
+  section: 'model' | 'optimizer',
   fileCount: number,
 ): Map<string, TensorRecord> {
   const records = new Map<string, TensorRecord>();
-  for (const [name, item] of Object.entries(reader.object(value, 'tensors'))) {
-    const place = `tensor ${name}`;
+  for (const [name, item] of Object.entries(reader.object(manifest[section], section))) {
+    const place = `${section} ${name}`;
     const { dtype, shape, buffer, parts } = reader.object(item, place);
     const info: TensorInfo = {
-      dtype: reader.dtype(dtype, place),
-      shape: reader.list(shape, place).map((size) => reader.count(size, place)),
+      dtype: reader.oneOf(dtype, `${place}.dtype`, dtypes),
+      shape: reader.list(shape, `${place}.shape`).map((n) => reader.count(n, `${place}.shape`)),
     };
-    if (buffer === true) info.buffer = true;
+    if (buffer !== undefined && reader.flag(buffer, `${place}.buffer`)) info.buffer = true;
     const size = info.shape.reduce((n, length) => n * BigInt(length), 1n);
-    if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw reader.bad(place, 'a shape that exists');
-    const ranges = reader.list(parts, place).map((part) => {
-      const [file, from, count, ...rest] = reader
-        .list(part, place)
-        .map((number) => reader.count(number, place));
-      if (count === undefined || rest.length > 0 || (file as number) >= fileCount) {
-        throw reader.bad(place, 'parts [file, from, numel]');
-      }
-      return [file, from, count] as Part;
-    });
+    if (size > BigInt(Number.MAX_SAFE_INTEGER)) {
+      throw reader.refusal(`${place}.shape`, 'a shape that exists', `[${info.shape.join(', ')}]`);
+    }
+    const ranges = reader
+      .list(parts, `${place}.parts`)
+      .map((part) => partOf(reader, part, `${place}.parts`, fileCount));
     const whole = requireWhole(`${reader.place}: ${place}`, info, ranges);
     records.set(name, { ...info, parts: whole });
   }
   return records;
+}
+
+function partOf(reader: Fields, value: unknown, place: string, fileCount: number): Part {
+  const numbers = reader.list(value, place).map((number) => reader.count(number, place));
+  const [file, from, count] = numbers;
+  if (numbers.length === 3 && (file as number) < fileCount) {
+    return [file as number, from as number, count as number];
+  }
+  throw reader.refusal(place, 'parts [file, from, numel]', `[${numbers.join(', ')}]`);
 }
 
 function parseJson(text: string, place: string): JsonObject {

@@ -1,41 +1,55 @@
 // Opening a checkpoint: verified as a whole, then read range by range from whichever files hold them.
-import { join } from 'node:path';
-
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import type { InputFile } from '../runtime/input-file.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { find } from './commit.js';
 import { listTags, missingTag, readLatest, requireTag } from './directory.js';
+import { openInside } from './folder.js';
 import type { TensorEntry } from './header.js';
-import { type Manifest, readManifest, type TensorRecord } from './manifest.js';
+import { manifestId, readManifest, type StoredManifest, type TensorRecord } from './manifest.js';
 import { SafetensorsFile } from './safetensors-file.js';
-import { requireEntry, verify } from './verify.js';
+import { type Opened, openSteadily } from './steady.js';
+import { entriesByName, requireEntry, verify } from './verify.js';
 import { type CheckpointWorld, inUnison, soloWorld } from './world.js';
 
 /** Weights and buffers, or master weights and optimizer state. */
 export type Section = 'model' | 'optimizer';
 
-interface OpenFile {
+/** A tag's manifest and its files, all of the same save. */
+interface Files extends Opened {
+  path: string;
+  tag: string;
+  manifest: StoredManifest;
+  /** In the order of the manifest. */
+  files: readonly InputFile[];
+}
+
+interface Payload {
   path: string;
   file: SafetensorsFile;
   entries: ReadonlyMap<string, TensorEntry>;
 }
 
-/** A verified checkpoint, whatever the number of ranks that saved it. */
+/** A verified checkpoint, whatever the number of ranks that saved it. Whoever opens one closes it. */
 export class Checkpoint {
-  private readonly files = new Map<number, Promise<OpenFile>>();
+  readonly path: string;
+  readonly tag: string;
+  private readonly manifest: StoredManifest;
+  private readonly payloads = new Map<number, Promise<Payload>>();
 
-  private constructor(
-    readonly path: string,
-    readonly tag: string,
-    private readonly manifest: Manifest,
-  ) {}
+  private constructor(private readonly opened: Files) {
+    this.path = opened.path;
+    this.tag = opened.tag;
+    this.manifest = opened.manifest;
+  }
 
   /**
-   * Opens `dir/tag`, by default the one that `latest` names on rank 0. Every file is read once by one of the ranks, so
-   * that loading cannot fail halfway. Throws on all ranks DS_CHECKPOINT: no such tag (with those there are), a
-   * half-written checkpoint, a damaged file (named).
+   * Opens `dir/tag`, by default what `latest` names; the tag is rank 0's. Every file is opened once and for all, and
+   * read once by one of the ranks: loading cannot fail halfway over damage, and a save that replaces the checkpoint
+   * meanwhile changes nothing of what is read. Throws on all ranks DS_CHECKPOINT: no such tag (with those there are),
+   * a half-written checkpoint, a damaged file (named), one that is replaced again and again; DS_IO.
    */
   static async open(
     dir: string,
@@ -43,21 +57,27 @@ export class Checkpoint {
     world: CheckpointWorld = soloWorld,
   ): Promise<Checkpoint> {
     const wishes = await inUnison(world, 'loading a checkpoint', async () => {
-      return world.rank === 0 ? (tag ?? (await readLatest(dir))) : null;
+      if (tag !== undefined) requireTag(tag);
+      return tag ?? null;
     });
-    const wanted = wishes[0] as string;
-    let found: { path: string; manifest: Manifest } | null = null;
-    const savedAt = await inUnison(world, 'reading the manifest', async () => {
-      requireTag(wanted);
-      const path = await find(dir, wanted);
-      if (path === null) throw missingTag(dir, `a checkpoint "${wanted}"`, await listTags(dir));
-      found = { path, manifest: await readManifest(path) };
-      return found.manifest.savedAt;
-    });
-    const { path, manifest } = found as unknown as { path: string; manifest: Manifest };
-    if (savedAt[0] !== manifest.savedAt) throw differentFolders(path);
-    await verify(world, path, manifest);
-    return new Checkpoint(path, wanted, manifest);
+    const opened = await openSteadily(world, dir, () => openFiles(dir, wishes[0] as string | null));
+    try {
+      await verify(world, opened.manifest, opened.files);
+      return new Checkpoint(opened);
+    } catch (error) {
+      await opened.close();
+      throw error;
+    }
+  }
+
+  /** Tensors can no longer be read. */
+  close(): Promise<void> {
+    return this.opened.close();
+  }
+
+  /** Throws DS_IO when a file was written to, in place, since it was opened: what was read may not be what was verified. */
+  async requireUnchanged(): Promise<void> {
+    for (const file of this.opened.files) await file.requireUnchanged();
   }
 
   /** What all ranks share. */
@@ -94,10 +114,10 @@ export class Checkpoint {
       const low = Math.max(from, start);
       const high = Math.min(end, start + count);
       if (low >= high) continue;
-      const opened = await this.open(index);
-      const entry = requireEntry(opened, name, record, [start, count]);
+      const payload = await this.payload(index);
+      const entry = requireEntry(payload, name, record, [start, count]);
       const range = { from: low - start, to: low - from, numel: high - low };
-      await opened.file.readRange(entry, range, into);
+      await payload.file.readRange(entry, range, into);
     }
   }
 
@@ -117,16 +137,15 @@ export class Checkpoint {
     throw this.otherModel(name, 'this tensor', `${this.manifest[section].size} others`);
   }
 
-  private open(index: number): Promise<OpenFile> {
-    const known = this.files.get(index);
+  private payload(index: number): Promise<Payload> {
+    const known = this.payloads.get(index);
     if (known) return known;
-    const { name } = this.manifest.files[index] as Manifest['files'][number];
-    const path = join(this.path, name);
-    const opened = SafetensorsFile.open(path).then((file) => {
-      return { path, file, entries: new Map(file.entries.map((entry) => [entry.name, entry])) };
+    const input = this.opened.files[index] as InputFile;
+    const payload = SafetensorsFile.of(input).then((file) => {
+      return { path: input.path, file, entries: entriesByName(file) };
     });
-    this.files.set(index, opened);
-    return opened;
+    this.payloads.set(index, payload);
+    return payload;
   }
 
   private otherModel(name: string, expected: string, got: string): DsError {
@@ -140,12 +159,33 @@ export class Checkpoint {
   }
 }
 
-function differentFolders(path: string): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op: path,
-    expected: 'the checkpoint that rank 0 sees',
-    got: 'another one of this name',
-    hint: 'All ranks must see the same folder.',
-  });
+async function openFiles(dir: string, wish: string | null): Promise<Files> {
+  const tag = wish ?? (await readLatest(dir));
+  const path = await locate(dir, tag);
+  const manifest = await readManifest(path);
+  const files = await openAll(path, manifest);
+  return {
+    ...{ id: manifest.id, path, tag, manifest, files },
+    idNow: async () => manifestId(await locate(dir, tag)),
+    close: async () => {
+      for (const file of files) await file.close();
+    },
+  };
+}
+
+async function locate(dir: string, tag: string): Promise<string> {
+  const path = await find(dir, tag);
+  if (path !== null) return path;
+  throw missingTag(dir, `a checkpoint "${tag}"`, await listTags(dir));
+}
+
+/** All or none. */
+async function openAll(folder: string, manifest: StoredManifest): Promise<InputFile[]> {
+  const { files } = manifest;
+  const opening = await Promise.allSettled(files.map(({ name }) => openInside(folder, name)));
+  const opened = opening.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  const failed = opening.find((one) => one.status === 'rejected');
+  if (!failed) return opened;
+  for (const file of opened) await file.close();
+  throw failed.reason;
 }

@@ -5,7 +5,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
 import type { TensorEntry } from './header.js';
-import { CONFIG_FILE, readJson, WeightFiles } from './weight-files.js';
+import { CONFIG_FILE, WeightFiles } from './weight-files.js';
 
 export class PretrainedFolder {
   private constructor(
@@ -17,8 +17,20 @@ export class PretrainedFolder {
   /** Throws DS_CHECKPOINT when the folder has no config.json, or weights that WeightFiles.open refuses. */
   static async open(path: string): Promise<PretrainedFolder> {
     await requireFolder(path);
-    const config = await readJson(path, CONFIG_FILE);
-    return new PretrainedFolder(path, config, await WeightFiles.open(path));
+    const weights = await WeightFiles.open(path);
+    const { config } = weights;
+    if (config) return new PretrainedFolder(path, config, weights);
+    await weights.close();
+    throw notPretrained(path, `none called ${CONFIG_FILE}`);
+  }
+
+  /** See WeightFiles. */
+  requireUnchanged(): Promise<void> {
+    return this.weights.requireUnchanged();
+  }
+
+  close(): Promise<void> {
+    return this.weights.close();
   }
 
   /** Every tensor. */
@@ -35,11 +47,15 @@ export class PretrainedFolder {
 async function requireFolder(path: string): Promise<void> {
   const found = await stat(path).catch((cause: Error) => cause);
   if (!(found instanceof Error) && found.isDirectory()) return;
-  throw new DsError({
+  throw notPretrained(path, found instanceof Error ? found.message : 'a file');
+}
+
+function notPretrained(op: string, got: string): DsError {
+  return new DsError({
     code: 'DS_CHECKPOINT',
-    op: path,
+    op,
     expected: 'a folder with config.json and safetensors',
-    got: found instanceof Error ? found.message : 'a file',
+    got,
     hint: 'Nothing is downloaded: get a model of the Hugging Face hub by `hf download NAME --local-dir DIR` first.',
   });
 }

@@ -1,11 +1,10 @@
 // Reading safetensors: a file whose header has been checked, and ranges of its tensors when asked for.
-import { open } from 'node:fs/promises';
 import { basename } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
 import { dtypeSize } from '../runtime/dtype.js';
-import { readFile } from '../runtime/file.js';
+import { InputFile } from '../runtime/input-file.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { headerLength, PREFIX_BYTES, parseHeader, type TensorEntry } from './header.js';
@@ -18,34 +17,51 @@ export interface ReadRange {
   numel: number;
 }
 
+/** Whoever opens one closes it. */
 export class SafetensorsFile {
   private constructor(
-    readonly path: string,
+    private readonly file: InputFile,
     private readonly dataStart: number,
     /** In the order of their bytes. */
     readonly entries: readonly TensorEntry[],
-    readonly bytes: number,
   ) {}
 
-  /**
-   * Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read.
-   */
+  /** Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read. */
   static async open(path: string): Promise<SafetensorsFile> {
+    return SafetensorsFile.of(await InputFile.open(path));
+  }
+
+  /** Of a file that is open, which it takes over: close() closes it, and so does a failure. See open(). */
+  static async of(file: InputFile): Promise<SafetensorsFile> {
+    const { path, bytes } = file;
     const name = basename(path);
-    const file = await open(path, 'r').catch((cause: Error) => {
-      throw unreadable(path, cause);
-    });
     try {
-      const { size } = await file.stat();
-      const prefix = await file.read(new Uint8Array(PREFIX_BYTES), 0, PREFIX_BYTES, 0);
-      const length = headerLength(prefix.buffer.subarray(0, prefix.bytesRead), size, name);
-      const { buffer } = await file.read(new Uint8Array(length), 0, length, PREFIX_BYTES);
+      const prefix = await file.slice(0, Math.min(PREFIX_BYTES, bytes));
+      const length = headerLength(prefix, bytes, name);
       const dataStart = PREFIX_BYTES + length;
-      const entries = parseHeader(buffer, size - dataStart, name);
-      return new SafetensorsFile(path, dataStart, entries, size);
-    } finally {
+      const entries = parseHeader(await file.slice(PREFIX_BYTES, length), bytes - dataStart, name);
+      return new SafetensorsFile(file, dataStart, entries);
+    } catch (error) {
       await file.close();
+      throw error;
     }
+  }
+
+  get path(): string {
+    return this.file.path;
+  }
+
+  get bytes(): number {
+    return this.file.bytes;
+  }
+
+  /** Throws DS_IO when it was written to since it was opened. */
+  requireUnchanged(): Promise<void> {
+    return this.file.requireUnchanged();
+  }
+
+  close(): Promise<void> {
+    return this.file.close();
   }
 
   /**
@@ -68,7 +84,7 @@ export class SafetensorsFile {
     const bytes = range.numel * size;
     if (bytes === 0) return;
     if (isHost(tensor.buffer)) {
-      await readFile(this.path, at, { buffer: tensor.buffer, offset: to, bytes });
+      await this.file.read(at, { buffer: tensor.buffer, offset: to, bytes });
     } else {
       await this.readStaged(at, tensor.buffer, to, bytes);
     }
@@ -80,7 +96,7 @@ export class SafetensorsFile {
     try {
       for (let done = 0; done < bytes; ) {
         const count = Math.min(bytes - done, STAGING_BYTES);
-        await readFile(this.path, at + done, { buffer: staging, offset: 0, bytes: count });
+        await this.file.read(at + done, { buffer: staging, offset: 0, bytes: count });
         target.copyFrom(staging, { to: to + done, bytes: count }, device.compute);
         await passed(device);
         done += count;
@@ -115,15 +131,5 @@ function mismatch(op: string, expected: string, got: string): DsError {
     expected,
     got,
     hint: 'It was saved from another model or with another precision.',
-  });
-}
-
-function unreadable(path: string, cause: Error): DsError {
-  return new DsError({
-    code: 'DS_IO',
-    op: `open ${path}`,
-    expected: 'a readable file',
-    got: cause.message,
-    cause,
   });
 }

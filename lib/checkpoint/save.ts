@@ -13,7 +13,7 @@ import {
   optimizerFile,
   requireTag,
 } from './directory.js';
-import { fileInside, requirePath } from './folder.js';
+import { openInside, requirePath } from './folder.js';
 import { type FileRecord, type Manifest, type TensorRecord, writeManifest } from './manifest.js';
 import { retain } from './retention.js';
 import { SafetensorsFile } from './safetensors-file.js';
@@ -175,10 +175,10 @@ export class Save {
   ): Promise<Manifest> {
     const parts = { model: new Map<string, Part[]>(), optimizer: new Map<string, Part[]>() };
     for (const [index, { name, bytes }] of files.entries()) {
-      const found = await fileInside(this.folder, name);
-      const file = await SafetensorsFile.open(found.path);
+      const file = await SafetensorsFile.of(await openInside(this.folder, name));
+      await file.close();
       if (file.bytes !== bytes || !isCheckpointFile(name)) {
-        throw disagreement(found.path, `${bytes} bytes`, `${file.bytes}`);
+        throw disagreement(file.path, `${bytes} bytes`, `${file.bytes}`);
       }
       const section = name.includes('_model_') ? 'model' : 'optimizer';
       for (const entry of file.entries) {
@@ -188,7 +188,7 @@ export class Save {
         const count = numel(entry.shape);
         if (!info || info.dtype !== entry.dtype || (to ?? from + count) !== from + count) {
           throw disagreement(
-            `${found.path}: ${entry.name}`,
+            `${file.path}: ${entry.name}`,
             'a tensor of this model',
             'another one',
           );

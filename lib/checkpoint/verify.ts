@@ -1,8 +1,7 @@
 // Verifying a checkpoint: every file read once by one of the ranks, and compared with what the manifest says of it.
 import { DsError } from '../errors.js';
-import { checksumFile } from '../runtime/file.js';
+import type { InputFile } from '../runtime/input-file.js';
 import { numel } from '../runtime/view.js';
-import { fileInside } from './folder.js';
 import type { TensorEntry } from './header.js';
 import type { Manifest, TensorRecord } from './manifest.js';
 import { SafetensorsFile } from './safetensors-file.js';
@@ -10,38 +9,41 @@ import { entryName } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
- * Reads every file once, file i on rank i modulo the world size. Throws DS_CHECKPOINT on all ranks, naming the file
- * that is missing, of another size or checksum, or whose tensors are not those of the manifest.
+ * Reads every file once, file i on rank i modulo the world size; `files` are those of the manifest, open. Throws
+ * DS_CHECKPOINT on all ranks, naming the file that is of another size or checksum, or whose tensors are not those of
+ * the manifest.
  */
 export async function verify(
   world: CheckpointWorld,
-  folder: string,
   manifest: Manifest,
+  files: readonly InputFile[],
 ): Promise<void> {
   await inUnison(world, 'verifying the checkpoint', async () => {
-    for (let i = world.rank; i < manifest.files.length; i += world.size) {
-      await verifyFile(folder, manifest, i);
+    for (let i = world.rank; i < files.length; i += world.size) {
+      await verifyFile(manifest, i, files[i] as InputFile);
     }
     return null;
   });
 }
 
-async function verifyFile(folder: string, manifest: Manifest, index: number): Promise<void> {
-  const { name, bytes, crc32c } = manifest.files[index] as Manifest['files'][number];
-  const found = await fileInside(folder, name);
-  if (found.bytes !== bytes) throw damaged(found.path, `${bytes} bytes`, `${found.bytes}`);
-  const sum = await checksumFile(found.path);
-  if (sum !== crc32c) throw damaged(found.path, `checksum ${hex(crc32c)}`, hex(sum));
-  const file = await SafetensorsFile.open(found.path);
-  const entries = new Map(file.entries.map((entry) => [entry.name, entry]));
+async function verifyFile(manifest: Manifest, index: number, file: InputFile): Promise<void> {
+  const { bytes, crc32c } = manifest.files[index] as Manifest['files'][number];
+  const { path } = file;
+  if (file.bytes !== bytes) throw damaged(path, `${bytes} bytes`, `${file.bytes}`);
+  const sum = await file.checksum();
+  if (sum !== crc32c) throw damaged(path, `checksum ${hex(crc32c)}`, hex(sum));
+  const entries = entriesByName(await SafetensorsFile.of(file));
   for (const records of [manifest.model, manifest.optimizer]) {
     for (const [tensor, record] of records) {
       for (const [at, from, count] of record.parts) {
-        if (at === index)
-          requireEntry({ path: found.path, entries }, tensor, record, [from, count]);
+        if (at === index) requireEntry({ path, entries }, tensor, record, [from, count]);
       }
     }
   }
+}
+
+export function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string, TensorEntry> {
+  return new Map(entries.map((entry) => [entry.name, entry]));
 }
 
 /** The entry that holds a part. Throws DS_CHECKPOINT when the file has not got it, or another one in its place. */

@@ -1,5 +1,6 @@
 // Weights in safetensors as other programs and our exports leave them: one file, or several with an index.
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { lstat, readdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
@@ -7,10 +8,12 @@ import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST } from './directory.js';
-import { fileInside, isPlainName } from './folder.js';
+import { isPlainName, openInside } from './folder.js';
 import type { TensorEntry } from './header.js';
 import { MANIFEST } from './manifest.js';
 import { SafetensorsFile } from './safetensors-file.js';
+import { type Opened, openSteadily } from './steady.js';
+import { soloWorld } from './world.js';
 
 export const CONFIG_FILE = 'config.json';
 export const WEIGHTS_FILE = 'model.safetensors';
@@ -31,50 +34,59 @@ interface Home {
   entry: TensorEntry;
 }
 
-/** Headers are read and compared with the index; values when asked for. */
+/** What a folder says of its weights, and the files that hold them, all of one time. */
+interface Contents extends Opened {
+  /** config.json; null where there is none. */
+  config: JsonObject | null;
+  files: readonly SafetensorsFile[];
+  homes: ReadonlyMap<string, Home>;
+}
+
+/**
+ * Files are opened once, and headers compared with the index; values are read when asked for, of what was opened.
+ * Whoever opens them closes them.
+ */
 export class WeightFiles {
   private constructor(
     /** As it was given. */
     readonly path: string,
-    /** Where the files lie. */
-    readonly folder: string,
-    private readonly homes: ReadonlyMap<string, Home>,
+    private readonly contents: Contents,
   ) {}
 
   /**
    * Of a safetensors file, or of a folder with model.safetensors.index.json or model.safetensors. Throws DS_CHECKPOINT
-   * when there is none, when it is damaged, or when the index names a file outside the folder or a tensor that its file
-   * has not got; DS_IO when a file cannot be read.
+   * when there is none, when it is damaged, when the index names a file outside the folder or a tensor that its file
+   * has not got, or when it is replaced again and again; DS_IO when a file cannot be read.
    */
   static async open(path: string): Promise<WeightFiles> {
     const found = await stat(path).catch((cause: Error) => cause);
     if (found instanceof Error) throw absent(path, found);
-    if (!found.isDirectory()) {
-      return new WeightFiles(path, dirname(path), homesOf(await SafetensorsFile.open(path)));
-    }
-    const files = await readdir(path);
-    if (files.includes(INDEX_FILE)) {
-      const index = await readJson(path, INDEX_FILE);
-      return new WeightFiles(path, path, await openShards(path, index));
-    }
-    if (!files.includes(WEIGHTS_FILE)) throw noWeights(path, files);
-    return new WeightFiles(path, path, homesOf(await openFile(path, WEIGHTS_FILE)));
+    const open = found.isDirectory() ? () => openFolder(path) : () => openSingle(path);
+    return new WeightFiles(path, await openSteadily(soloWorld, path, open));
+  }
+
+  close(): Promise<void> {
+    return this.contents.close();
+  }
+
+  /** Throws DS_IO when a file was written to, in place, since it was opened. */
+  async requireUnchanged(): Promise<void> {
+    for (const file of this.contents.files) await file.requireUnchanged();
   }
 
   /** Every tensor. */
   get tensors(): ReadonlyMap<string, TensorEntry> {
-    return new Map(Array.from(this.homes, ([name, { entry }]) => [name, entry]));
+    return new Map(Array.from(this.contents.homes, ([name, { entry }]) => [name, entry]));
   }
 
-  /** The config.json beside the files; null where there is none. Throws DS_CHECKPOINT when it is damaged. */
-  async config(): Promise<JsonObject | null> {
-    const found = await stat(join(this.folder, CONFIG_FILE)).catch(() => null);
-    return found && readJson(this.folder, CONFIG_FILE);
+  /** The config.json beside the files; null where there is none. */
+  get config(): JsonObject | null {
+    return this.contents.config;
   }
 
   /** The values of a tensor on the CPU; the caller releases them. Throws DS_CHECKPOINT for an unknown name. */
   async read(name: string): Promise<Tensor> {
-    const home = this.homes.get(name);
+    const home = this.contents.homes.get(name);
     if (!home) throw damaged(`${this.path}: ${name}`, 'this tensor', 'none of this name');
     const { file, entry } = home;
     const values = held(() => Tensor.empty(entry.shape, entry.dtype, cpu()));
@@ -88,11 +100,94 @@ export class WeightFiles {
   }
 }
 
-/** The object in a JSON file of a folder. Throws DS_CHECKPOINT when there is none. */
-export async function readJson(folder: string, name: string): Promise<JsonObject> {
-  const { path, bytes } = await fileInside(folder, name);
-  if (bytes > MAX_JSON_BYTES) throw damaged(path, `at most ${MAX_JSON_BYTES} bytes`, `${bytes}`);
-  const text = await readFile(path, 'utf8');
+async function openSingle(path: string): Promise<Contents> {
+  const texts = () => textsOf(dirname(path), false);
+  const [config] = await texts();
+  const file = await SafetensorsFile.open(path);
+  return contentsOf([config, null], texts, { files: [file], homes: homesOf(file) });
+}
+
+async function openFolder(path: string): Promise<Contents> {
+  const names = await readdir(path).catch((cause: Error) => {
+    throw absent(path, cause);
+  });
+  const texts = () => textsOf(path, names.includes(INDEX_FILE));
+  const [config, index] = await texts();
+  if (!index && !names.includes(WEIGHTS_FILE)) throw noWeights(path, names);
+  const opened = await openAll(path, index ? filesOf(path, index.value) : [WEIGHTS_FILE]);
+  const files = [...opened.values()];
+  try {
+    const homes = index
+      ? placesOf(path, index.value, opened)
+      : homesOf(opened.get(WEIGHTS_FILE) as SafetensorsFile);
+    return contentsOf([config, index], texts, { files, homes });
+  } catch (error) {
+    await closeAll(files);
+    throw error;
+  }
+}
+
+/** config.json and the index of a folder. */
+type Texts = readonly [config: Json | null, index: Json | null];
+
+async function textsOf(folder: string, hasIndex: boolean): Promise<Texts> {
+  return [
+    await findJson(folder, CONFIG_FILE),
+    hasIndex ? await readJson(folder, INDEX_FILE) : null,
+  ];
+}
+
+function contentsOf(
+  texts: Texts,
+  textsNow: () => Promise<Texts>,
+  { files, homes }: Pick<Contents, 'files' | 'homes'>,
+): Contents {
+  return {
+    id: idOf(texts),
+    idNow: async () => idOf(await textsNow()),
+    config: texts[0]?.value ?? null,
+    ...{ files, homes, close: () => closeAll(files) },
+  };
+}
+
+async function closeAll(files: Iterable<SafetensorsFile>): Promise<void> {
+  for (const file of files) await file.close();
+}
+
+function idOf(texts: Texts): string {
+  const text = JSON.stringify(texts.map((json) => json?.text ?? null));
+  return createHash('sha256').update(text).digest('hex');
+}
+
+/** A JSON file as it is, and the object in it. */
+interface Json {
+  text: string;
+  value: JsonObject;
+}
+
+async function findJson(folder: string, name: string): Promise<Json | null> {
+  const path = join(folder, name);
+  const isAbsent = await lstat(path).then(
+    () => false,
+    ({ code }: NodeJS.ErrnoException) => code === 'ENOENT',
+  );
+  return isAbsent ? null : readJson(folder, name);
+}
+
+/** Throws DS_CHECKPOINT when there is none, or no object in it. */
+async function readJson(folder: string, name: string): Promise<Json> {
+  const file = await openInside(folder, name);
+  try {
+    const { path, bytes } = file;
+    if (bytes > MAX_JSON_BYTES) throw damaged(path, `at most ${MAX_JSON_BYTES} bytes`, `${bytes}`);
+    const text = await file.text(MAX_JSON_BYTES);
+    return { text, value: parseObject(text, path) };
+  } finally {
+    await file.close();
+  }
+}
+
+function parseObject(text: string, path: string): JsonObject {
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -105,9 +200,9 @@ export async function readJson(folder: string, name: string): Promise<JsonObject
   throw damaged(path, 'a JSON object', 'other JSON');
 }
 
-async function openShards(path: string, index: JsonObject): Promise<Map<string, Home>> {
-  const { weight_map: map } = index;
-  const place = `${path}: ${INDEX_FILE}`;
+/** The names of the files in an index. */
+function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
+  const place = `${path}/${INDEX_FILE}`;
   if (typeof map !== 'object' || map === null || Array.isArray(map)) {
     throw damaged(place, 'a "weight_map" of file names', 'something else');
   }
@@ -117,21 +212,39 @@ async function openShards(path: string, index: JsonObject): Promise<Map<string, 
     const expected = 'the name of a safetensors file in this folder';
     throw damaged(`${place}: ${name}`, expected, JSON.stringify(file)?.slice(0, 200) ?? 'nothing');
   }
-  const opened = new Map<string, Map<string, Home>>();
-  for (const name of new Set(Object.values(map) as string[])) {
-    opened.set(name, homesOf(await openFile(path, name)));
+  const names = [...new Set(Object.values(map) as string[])];
+  if (names.length === 0) throw damaged(place, 'a "weight_map" with tensors', 'an empty one');
+  return names;
+}
+
+async function openAll(
+  path: string,
+  names: readonly string[],
+): Promise<Map<string, SafetensorsFile>> {
+  const opened = new Map<string, SafetensorsFile>();
+  try {
+    for (const name of names)
+      opened.set(name, await SafetensorsFile.of(await openInside(path, name)));
+    return opened;
+  } catch (error) {
+    await closeAll(opened.values());
+    throw error;
   }
+}
+
+function placesOf(
+  path: string,
+  { weight_map: map }: JsonObject,
+  files: ReadonlyMap<string, SafetensorsFile>,
+): Map<string, Home> {
+  const found = new Map(Array.from(files, ([name, file]) => [name, homesOf(file)]));
   const homes = new Map<string, Home>();
-  for (const [name, file] of Object.entries(map)) {
-    const home = opened.get(file as string)?.get(name);
+  for (const [name, file] of Object.entries(map as JsonObject)) {
+    const home = found.get(file as string)?.get(name);
     if (!home) throw damaged(`${path}/${file}: ${name}`, 'this tensor, as the index says', 'none');
     homes.set(name, home);
   }
   return homes;
-}
-
-async function openFile(path: string, name: string): Promise<SafetensorsFile> {
-  return SafetensorsFile.open((await fileInside(path, name)).path);
 }
 
 function homesOf(file: SafetensorsFile): Map<string, Home> {

@@ -64,21 +64,25 @@ export async function loadWeights(
   requireOptions('loadWeights', options, OPTIONS);
   requireFree(module.namedParameters());
   const files = await WeightFiles.open(path);
-  const transposed = await transposedNames(module, files, options.format);
-  const matched = match(module, files, transposed);
-  requireFit(path, matched, options.strict ?? true);
-  for (const { sources } of matched.found) await requireEqual(files, sources);
-  for (const destination of matched.found) await fill(destination, files);
-  const { missing, unexpected } = matched;
-  return { missing, unexpected };
+  try {
+    const matched = match(module, files, transposedNames(module, files, options.format));
+    requireFit(path, matched, options.strict ?? true);
+    for (const { sources } of matched.found) await requireEqual(files, sources);
+    for (const destination of matched.found) await fill(destination, files);
+    await files.requireUnchanged();
+    const { missing, unexpected } = matched;
+    return { missing, unexpected };
+  } finally {
+    await files.close();
+  }
 }
 
 /** Parameters that the files have as the transpose of ours. */
-async function transposedNames(
+function transposedNames(
   module: Module,
   files: WeightFiles,
   format: ExportFormat | undefined,
-): Promise<ReadonlySet<string>> {
+): ReadonlySet<string> {
   const description = module.describe();
   if (format !== undefined && format !== 'hf' && format !== 'native') {
     throw misused('format', '"hf" or "native"', JSON.stringify(format));
@@ -87,11 +91,8 @@ async function transposedNames(
     throw misused('format', '"native" for a module without describe()', '"hf"');
   }
   if (!description || format === 'native') return new Set();
-  const isTheirs = async (): Promise<boolean> => {
-    const config = await files.config();
-    return config !== null && config.model_type === description.config.model_type;
-  };
-  return new Set(format === 'hf' || (await isTheirs()) ? description.transposed : []);
+  const isTheirs = files.config?.model_type === description.config.model_type;
+  return new Set(format === 'hf' || (files.config && isTheirs) ? description.transposed : []);
 }
 
 function match(module: Module, files: WeightFiles, transposed: ReadonlySet<string>): Matched {

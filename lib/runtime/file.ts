@@ -1,4 +1,4 @@
-// File I/O between disk and host buffers, off the JavaScript thread and through the file engine.
+// Writing host buffers to disk, off the JavaScript thread and through the file engine; reading is input-file.ts.
 import { addon } from './addon.js';
 import type { Buffer } from './buffer.js';
 import { native } from './call.js';
@@ -30,17 +30,6 @@ export function writeFile(path: string, write: FileWrite): Promise<number> {
     segments.set([range.buffer.handle, range.offset, range.bytes], 3 * i);
   });
   return settled(() => addon.writeFile(path, offset, head, segments, crc));
-}
-
-/** Reads the range's bytes from `offset` of the file. Rejects with DS_IO. */
-export function readFile(path: string, offset: number, into: HostRange): Promise<void> {
-  const { buffer, bytes } = into;
-  return settled(() => addon.readFile(path, offset, bytes, buffer.handle, into.offset));
-}
-
-/** The CRC-32C of the whole file. Rejects with DS_IO. */
-export function checksumFile(path: string): Promise<number> {
-  return settled(() => addon.checksumFile(path));
 }
 
 /** Resolves when a file's contents, or a folder's entries, are on disk. Rejects with DS_IO. */

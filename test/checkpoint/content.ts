@@ -1,4 +1,6 @@
 // Checkpoint contents for tests: whole tensors of one rank, and their values read back.
+import { writeFileSync } from 'node:fs';
+
 import {
   Checkpoint,
   type CheckpointContent,
@@ -54,14 +56,22 @@ export function save(
 /** Every tensor of a checkpoint by name. */
 export async function valuesOf(from: string, tag?: string): Promise<Record<string, number[]>> {
   const checkpoint = await Checkpoint.open(from, tag);
-  const out: Record<string, number[]> = {};
-  for (const section of ['model', 'optimizer'] as const) {
-    for (const [name, { shape, dtype }] of checkpoint.tensors(section)) {
-      const into = Tensor.empty(shape, dtype, cpu());
-      await checkpoint.readInto(section, name, into);
-      out[name] = into.toArray();
-      into.dispose();
+  try {
+    const out: Record<string, number[]> = {};
+    for (const section of ['model', 'optimizer'] as const) {
+      for (const [name, { shape, dtype }] of checkpoint.tensors(section)) {
+        const into = Tensor.empty(shape, dtype, cpu());
+        await checkpoint.readInto(section, name, into);
+        out[name] = into.toArray();
+        into.dispose();
+      }
     }
+    return out;
+  } finally {
+    await checkpoint.close();
   }
-  return out;
+}
+
+export function writeJson(path: string, value: JsonObject): void {
+  writeFileSync(path, JSON.stringify(value));
 }

@@ -8,11 +8,11 @@ import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
 import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
 import { STAGING_BYTES } from '../../lib/checkpoint/staging.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { checksumFile } from '../../lib/runtime/file.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Tensor } from '../../lib/tensor/index.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
+import { checksumFile } from '../support/checksum.js';
 
 async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-device-'));

@@ -17,8 +17,8 @@ import { join } from 'node:path';
 import { Checkpoint, consolidate, PretrainedFolder } from '../../lib/checkpoint/index.js';
 import { parseManifest } from '../../lib/checkpoint/manifest.js';
 import { DsError } from '../../lib/errors.js';
-import { checksumFile } from '../../lib/runtime/file.js';
 import type { JsonObject, JsonValue } from '../../types/json.js';
+import { checksumFile } from '../support/checksum.js';
 import { content, save, valuesOf } from './content.js';
 import { tinyEngine } from './partitioned-engine.js';
 

@@ -1,19 +1,28 @@
 // File I/O through the addon: checksums, ranges, errors, and environments that end while it runs.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { Buffer as DeviceBuffer } from '../../lib/runtime/buffer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import {
-  checksumFile,
   fileEngineName,
-  readFile,
+  type HostRange,
   setFileEngine,
   syncPath,
   writeFile,
 } from '../../lib/runtime/file.js';
+import { InputFile } from '../../lib/runtime/input-file.js';
+import { checksumFile } from '../support/checksum.js';
 
 let dir: string;
 beforeAll(() => {
@@ -25,6 +34,12 @@ function pinned(bytes: Uint8Array): DeviceBuffer {
   const buffer = DeviceBuffer.allocatePinned(cpu(), bytes.length);
   buffer.write(0, bytes);
   return buffer;
+}
+
+async function readFile(path: string, offset: number, into: HostRange): Promise<void> {
+  const file = await InputFile.open(path);
+  const reading = file.read(offset, into);
+  await Promise.all([reading, file.close()]); // What was begun has a descriptor of its own.
 }
 
 const bytes = Uint8Array.from({ length: 9_000_001 }, (_, i) => Math.imul(i, 2654435761) >>> 24);
@@ -111,12 +126,65 @@ describe.each(engines)('%s', (name) => {
   });
 });
 
+describe('an open file', () => {
+  const io = (fields: object) => expect.objectContaining({ code: 'DS_IO', ...fields });
+
+  test('is what was opened, whatever takes its name', async () => {
+    const path = join(dir, 'named');
+    writeFileSync(path, '123456789');
+    const file = await InputFile.open(path);
+    writeFileSync(`${path}.new`, 'another one');
+    renameSync(`${path}.new`, path);
+    expect(await file.checksum()).toBe(0xe3069283);
+    expect(await file.text(9)).toBe('123456789');
+    await file.requireUnchanged();
+    await expect(file.text(8)).rejects.toEqual(io({ expected: 'at most 8 bytes', got: '9' }));
+    await expect(file.slice(5, 5)).rejects.toEqual(io({ op: `read ${path}`, got: 'its end' }));
+    await file.close();
+    await file.close();
+    await expect(file.slice(0, 1)).rejects.toEqual(io({ got: 'one that was closed' }));
+    await expect(file.checksum()).rejects.toEqual(io({ got: 'one that was closed' }));
+  });
+
+  test('that somebody writes to is told from one that nobody does', async () => {
+    const path = join(dir, 'written');
+    writeFileSync(path, '123456789');
+    const file = await InputFile.open(path);
+    await file.requireUnchanged();
+    await new Promise((resolve) => setTimeout(resolve, 20)); // Past the clock tick of the file system.
+    writeFileSync(path, '987654321');
+    await expect(file.requireUnchanged()).rejects.toEqual(io({ op: `read ${path}` }));
+    await file.close();
+  });
+
+  test('is a regular one: folders, pipes, devices and links to nowhere are errors at once', async () => {
+    const pipe = join(dir, 'pipe');
+    spawnSync('mkfifo', [pipe]);
+    symlinkSync(join(dir, 'nowhere'), join(dir, 'link'));
+    await expect(InputFile.open(pipe)).rejects.toEqual(io({ op: `open ${pipe}`, got: 'a pipe' }));
+    await expect(InputFile.open(dir)).rejects.toEqual(io({ got: 'a folder' }));
+    await expect(InputFile.open('/dev/zero')).rejects.toEqual(io({ got: 'a device' }));
+    for (const name of ['link', 'none', 'a\0b']) {
+      await expect(InputFile.open(join(dir, name))).rejects.toEqual(io({}));
+    }
+  });
+
+  test('is a link only where links are followed', async () => {
+    const path = join(dir, 'to-file');
+    writeFileSync(join(dir, 'target'), 'x');
+    symlinkSync(join(dir, 'target'), path);
+    await (await InputFile.open(path)).close();
+    await expect(InputFile.open(path, { followLinks: false })).rejects.toEqual(io({}));
+  });
+});
+
 test('an unknown engine is refused', () => {
   expect(() => setFileEngine('dma' as 'threads')).toThrow(/io_uring or threads, got dma/);
 });
 
 const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
 const FILE = join(__dirname, '..', '..', 'lib', 'runtime', 'file.ts');
+const CHECKSUM = join(__dirname, '..', 'support', 'checksum.ts');
 
 function runScript(script: string) {
   const args = ['-r', HOOK, '-e', script];
@@ -125,7 +193,7 @@ function runScript(script: string) {
 
 test('a pending call keeps the process alive, and it ends afterwards', () => {
   const { status, stdout } = runScript(`
-    const { checksumFile } = require(${JSON.stringify(FILE)});
+    const { checksumFile } = require(${JSON.stringify(CHECKSUM)});
     checksumFile(process.execPath).then(() => console.log('done'));
   `);
   expect({ status, stdout }).toEqual({ status: 0, stdout: 'done\n' });
@@ -136,7 +204,8 @@ test('process.exit and terminated workers during calls end cleanly', () => {
     const { Worker } = require('node:worker_threads');
     const body = \`
       require(${JSON.stringify(HOOK)});
-      const { checksumFile, syncPath } = require(${JSON.stringify(FILE)});
+      const { syncPath } = require(${JSON.stringify(FILE)});
+      const { checksumFile } = require(${JSON.stringify(CHECKSUM)});
       for (let i = 0; i < 4; ++i) checksumFile(process.execPath);
       for (let i = 0; i < 40; ++i) syncPath('/tmp');
     \`;
@@ -146,7 +215,7 @@ test('process.exit and terminated workers during calls end cleanly', () => {
         await new Promise((resolve) => setTimeout(resolve, 60 + 25 * k));
         await worker.terminate();
       }
-      const { checksumFile } = require(${JSON.stringify(FILE)});
+      const { checksumFile } = require(${JSON.stringify(CHECKSUM)});
       for (let i = 0; i < 8; ++i) checksumFile(process.execPath);
       console.log('ends');
       setTimeout(() => process.exit(0), 5);

@@ -58,13 +58,42 @@ export async function restoreEngine(
   const withOptimizer = !loadModuleOnly && (options.loadOptimizerStates ?? true);
   const withSchedules = !loadModuleOnly && (options.loadLrSchedulerStates ?? true);
   const withCompanions = !loadModuleOnly && (options.loadCompanions ?? withOptimizer);
+  const parts = {
+    strict: loadModuleStrict,
+    loadModuleOnly,
+    withOptimizer,
+    withSchedules,
+    withCompanions,
+  };
   const checkpoint = await Checkpoint.open(dir, options.tag, world);
+  try {
+    return await restoreFrom(checkpoint, engine, world, parts);
+  } finally {
+    await checkpoint.close();
+  }
+}
+
+/** What of a checkpoint is wanted. */
+interface Wanted {
+  strict: boolean;
+  loadModuleOnly: boolean;
+  withOptimizer: boolean;
+  withSchedules: boolean;
+  withCompanions: boolean;
+}
+
+async function restoreFrom(
+  checkpoint: Checkpoint,
+  engine: Engine,
+  world: CheckpointWorld,
+  { strict, loadModuleOnly, withOptimizer, withSchedules, withCompanions }: Wanted,
+): Promise<LoadedCheckpoint> {
   const state = checkpoint.state as unknown as SharedState;
   const { path, tag } = checkpoint;
   await inUnison(world, 'comparing with the model', async () => {
-    requireSameModel(engine, checkpoint, loadModuleStrict);
+    requireSameModel(engine, checkpoint, strict);
     if (withOptimizer) {
-      requireSameOptimizer(engine, checkpoint, loadModuleStrict);
+      requireSameOptimizer(engine, checkpoint, strict);
       requireSameGroups(engine, state, path);
     }
     if (withSchedules) engine.parts.schedules.requireFitting(state.schedule);
@@ -73,6 +102,7 @@ export async function restoreEngine(
   await inUnison(world, 'reading tensors', async () => {
     await readPieces(engine, checkpoint, withOptimizer);
     await readUntrained(engine, checkpoint);
+    await checkpoint.requireUnchanged();
     return null;
   });
   for (const partition of engine.parts.stage.partitions) {

@@ -268,16 +268,21 @@ export class GPT2 extends Module {
   /**
    * The model in a folder of Hugging Face's (config.json, safetensors in one file or several), in f32 on the CPU; what
    * `ds consolidate` writes is one. `options` are those of this library: dropout is 0 unless they say so, whatever the
-   * folder does. Rejects with DS_CHECKPOINT when it is damaged or another model.
+   * folder does. Rejects with DS_CHECKPOINT when it is damaged or another model, DS_IO when it cannot be read.
    */
   static async fromPretrained(
     dir: string,
     options: Omit<Partial<GPT2Config>, keyof Sizes> = {},
   ): Promise<GPT2> {
     const folder = await PretrainedFolder.open(dir);
-    const model = new GPT2({ ...parseGpt2Config(folder), ...options });
-    await loadGpt2(model, folder);
-    return model;
+    try {
+      const model = new GPT2({ ...parseGpt2Config(folder), ...options });
+      await loadGpt2(model, folder);
+      await folder.requireUnchanged();
+      return model;
+    } finally {
+      await folder.close();
+    }
   }
 
   override describe(): PretrainedDescription {

@@ -1,0 +1,85 @@
+// Values of unknown origin, checked one by one: what a file says is believed only where it can be so.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { DsError } from '../errors.js';
+
+/** Characters of a value that an error shows. */
+const SHOWN = 80;
+/** The largest finite float32: kernels take no larger number. */
+const MAX_F32 = 3.4028234663852886e38;
+
+/** Reads fields; each method throws DS_CHECKPOINT naming `place` and the field, what it should be and what it is. */
+export class Fields {
+  constructor(
+    readonly place: string,
+    private readonly hint = 'The checkpoint is damaged or incomplete: load another tag.',
+  ) {}
+
+  object(value: unknown, name: string): JsonObject {
+    if (isObject(value)) return value;
+    throw this.bad(name, 'an object', value);
+  }
+
+  list(value: unknown, name: string): JsonValue[] {
+    if (Array.isArray(value)) return value;
+    throw this.bad(name, 'a list', value);
+  }
+
+  objects(value: unknown, name: string): JsonObject[] {
+    return this.list(value, name).map((item, i) => this.object(item, `${name}[${i}]`));
+  }
+
+  text(value: unknown, name: string): string {
+    if (typeof value === 'string') return value;
+    throw this.bad(name, 'text', value);
+  }
+
+  flag(value: unknown, name: string): boolean {
+    if (typeof value === 'boolean') return value;
+    throw this.bad(name, 'true or false', value);
+  }
+
+  integer(value: unknown, name: string, least = -Number.MAX_SAFE_INTEGER): number {
+    if (Number.isSafeInteger(value) && (value as number) >= least) return value as number;
+    const bound = least > -Number.MAX_SAFE_INTEGER ? ` of at least ${least}` : '';
+    throw this.bad(name, `a whole number${bound}`, value);
+  }
+
+  /** A whole number from 0. */
+  count(value: unknown, name: string): number {
+    return this.integer(value, name, 0);
+  }
+
+  /** A number that float32 holds, at least `least`. */
+  number(value: unknown, name: string, least = -MAX_F32): number {
+    if (typeof value === 'number' && value >= least && value <= MAX_F32) return value;
+    throw this.bad(name, least === -MAX_F32 ? 'a finite number' : `a number from ${least}`, value);
+  }
+
+  oneOf<T extends string>(value: unknown, name: string, choices: readonly T[]): T {
+    if ((choices as readonly unknown[]).includes(value)) return value as T;
+    throw this.bad(name, choices.join(', '), value);
+  }
+
+  bad(name: string, expected: string, value: unknown): DsError {
+    return this.refusal(name, expected, shown(value));
+  }
+
+  refusal(name: string, expected: string, got: string): DsError {
+    const { place, hint } = this;
+    return new DsError({ code: 'DS_CHECKPOINT', op: `${place}: ${name}`, expected, got, hint });
+  }
+}
+
+function isObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function shown(value: unknown): string {
+  const text = Array.isArray(value) ? `a list of ${value.length}` : outline(value);
+  return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
+}
+
+function outline(value: unknown): string {
+  if (isObject(value)) return 'an object';
+  return JSON.stringify(value) ?? 'nothing';
+}

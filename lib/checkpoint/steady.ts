@@ -1,0 +1,112 @@
+// Opening what a writer may replace meanwhile: once all of it is open, what happens to the names no longer matters.
+import { setTimeout as pause } from 'node:timers/promises';
+
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { type CheckpointWorld, inUnison } from './world.js';
+
+/** Files that were opened together. */
+export interface Opened {
+  /** What they are a state of; another state has another one. */
+  readonly id: string;
+  /** That of the files which have the names by now. */
+  idNow(): Promise<string>;
+  close(): Promise<void>;
+}
+
+/** Beside a writer that does nothing else, about one attempt in five fails. */
+const ATTEMPTS = 50;
+const MAX_PAUSE_MS = 20;
+
+/**
+ * Runs `open` on every rank until all have the same state open, and it is still there. What is replaced while it is
+ * opened may look damaged or missing for that moment: such a failure is believed when it comes twice in a row, word for
+ * word. Throws on all ranks what `open` throws, or DS_CHECKPOINT when `place` is not the same on every rank or is
+ * replaced in every attempt.
+ */
+export async function openSteadily<T extends Opened>(
+  world: CheckpointWorld,
+  place: string,
+  open: () => Promise<T>,
+): Promise<T> {
+  const label = `opening ${place}`;
+  let before = '';
+  for (let attempt = 1; ; ++attempt) {
+    const own = await attemptAt(place, open);
+    const all = await tellAll(world, label, own);
+    if ('opened' in own && isSame(all)) return own.opened;
+    if ('opened' in own) await own.opened.close();
+    const said = JSON.stringify(all);
+    const isBelieved = said === before && !all.some(({ moving }) => moving === true);
+    if (isBelieved || attempt === ATTEMPTS) {
+      await inUnison(world, label, async () => {
+        if ('error' in own) throw own.error;
+        return null;
+      });
+      throw different(place);
+    }
+    before = said;
+    await pause(Math.min(attempt, MAX_PAUSE_MS));
+  }
+}
+
+/** `moving`: the files were replaced while they were opened. */
+type Outcome<T> = { opened: T } | { error: unknown; moving: boolean };
+
+async function attemptAt<T extends Opened>(
+  place: string,
+  open: () => Promise<T>,
+): Promise<Outcome<T>> {
+  let opened: T | null = null;
+  try {
+    opened = await open();
+    if ((await opened.idNow()) === opened.id) return { opened };
+    await opened.close();
+    return { error: replaced(place), moving: true };
+  } catch (error) {
+    await opened?.close();
+    return { error, moving: false };
+  }
+}
+
+/** What all ranks have met, by rank. */
+async function tellAll<T extends Opened>(
+  world: CheckpointWorld,
+  label: string,
+  own: Outcome<T>,
+): Promise<JsonObject[]> {
+  const told: JsonObject =
+    'opened' in own ? { id: own.opened.id } : { error: String(own.error), moving: own.moving };
+  try {
+    return (await world.exchange(label, told)) as JsonObject[];
+  } catch (error) {
+    if ('error' in own) throw own.error;
+    await own.opened.close();
+    throw error;
+  }
+}
+
+function isSame(all: readonly JsonObject[]): boolean {
+  const [first] = all;
+  return all.every(({ id }) => id !== undefined && id === first?.id);
+}
+
+function replaced(op: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected: 'files that stay while they are opened',
+    got: `others in their place, ${ATTEMPTS} times`,
+    hint: 'Something replaces them again and again: load another tag, or load when it has ended.',
+  });
+}
+
+function different(op: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected: 'the checkpoint that rank 0 sees',
+    got: 'another one of this name',
+    hint: 'All ranks must see the same folder.',
+  });
+}

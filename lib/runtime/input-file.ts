@@ -1,0 +1,142 @@
+// A file open for reading: what was verified and what is read later are the same bytes, whatever becomes of its name.
+import { type BigIntStats, close, closeSync, constants, fstat, open, read } from 'node:fs';
+
+import { DsError } from '../errors.js';
+import { addon } from './addon.js';
+import type { HostRange } from './file.js';
+import { settled } from './settled.js';
+
+/** Whoever opens one closes it; one that was forgotten is closed when it is collected. */
+export class InputFile {
+  private constructor(
+    readonly path: string,
+    /** When it was opened. */
+    readonly bytes: number,
+    private descriptor: number | null,
+    /** Changes with the contents: time of the last write, to the nanosecond. */
+    private readonly written: bigint,
+  ) {
+    forgotten.register(this, descriptor as number, this);
+  }
+
+  /**
+   * Throws DS_IO, whose cause says why: no such file, no permission, something that is no regular file (a pipe would
+   * hang), or, unless `followLinks`, a symbolic link.
+   */
+  static async open(path: string, { followLinks = true } = {}): Promise<InputFile> {
+    const { O_RDONLY, O_NONBLOCK, O_NOFOLLOW } = constants;
+    const flags = O_RDONLY | O_NONBLOCK | (followLinks ? 0 : O_NOFOLLOW);
+    const descriptor = await told<number>('open', path, (done) => open(path, flags, done));
+    try {
+      const status = await statusOf(descriptor, path);
+      if (!status.isFile()) throw notRegular(path, status);
+      return new InputFile(path, Number(status.size), descriptor, status.mtimeNs);
+    } catch (error) {
+      closeSync(descriptor);
+      throw error;
+    }
+  }
+
+  /** Reads the range's bytes from `offset` of the file, through the file engine. Throws DS_IO, DS_BOUNDS. */
+  read(offset: number, { buffer, bytes, offset: to }: HostRange): Promise<void> {
+    return settled(async () => {
+      await addon.readFile(this.open(), this.path, offset, bytes, buffer.handle, to);
+    });
+  }
+
+  /** The CRC-32C of the whole file. Throws DS_IO. */
+  checksum(): Promise<number> {
+    return settled(async () => addon.checksumFile(this.open(), this.path));
+  }
+
+  /** `bytes` bytes from `offset`. Throws DS_IO, also when the file ends before. */
+  async slice(offset: number, bytes: number): Promise<Uint8Array> {
+    const into = new Uint8Array(bytes);
+    for (let done = 0; done < bytes; ) {
+      const file = this.open();
+      const count = await told<number>('read', this.path, (settle) =>
+        read(file, into, done, bytes - done, offset + done, settle),
+      );
+      if (count === 0) throw failed('read', this.path, `${bytes} bytes at ${offset}`, 'its end');
+      done += count;
+    }
+    return into;
+  }
+
+  /** The whole file, of at most `limit` bytes, as UTF-8. Throws DS_IO. */
+  async text(limit: number): Promise<string> {
+    const { path, bytes } = this;
+    if (bytes > limit) throw failed('read', path, `at most ${limit} bytes`, `${bytes}`);
+    return new TextDecoder().decode(await this.slice(0, this.bytes));
+  }
+
+  /** Throws DS_IO when it was written to since it was opened. That its name is another file's by now does not matter. */
+  async requireUnchanged(): Promise<void> {
+    const { size, mtimeNs } = await statusOf(this.open(), this.path);
+    if (Number(size) === this.bytes && mtimeNs === this.written) return;
+    const hint = 'Something else writes to it: load again when that is done.';
+    throw failed('read', this.path, 'a file that nobody writes to meanwhile', 'a change', { hint });
+  }
+
+  /** Idempotent. */
+  async close(): Promise<void> {
+    const { descriptor } = this;
+    if (descriptor === null) return;
+    this.descriptor = null;
+    forgotten.unregister(this);
+    // Nothing was written: there is nothing that a failure could have lost.
+    await new Promise<void>((resolve) => close(descriptor, () => resolve()));
+  }
+
+  private open(): number {
+    if (this.descriptor !== null) return this.descriptor;
+    throw failed('read', this.path, 'a file that is still open', 'one that was closed');
+  }
+}
+
+const forgotten = new FinalizationRegistry<number>((descriptor) => closeSync(descriptor));
+
+type Settle<T> = (error: Error | null, value: T) => void;
+
+/** What a call of Node's with a callback gives; throws DS_IO. */
+function told<T>(operation: string, path: string, start: (done: Settle<T>) => void): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const settle: Settle<T> = (cause, value) => {
+      if (!cause) resolve(value);
+      else reject(failed(operation, path, 'a readable file', cause.message, { cause }));
+    };
+    try {
+      start(settle);
+    } catch (cause) {
+      settle(cause as Error, undefined as T); // A path with a zero byte in it.
+    }
+  });
+}
+
+function statusOf(descriptor: number, path: string): Promise<BigIntStats> {
+  return told('stat', path, (done) => fstat(descriptor, { bigint: true }, done));
+}
+
+function notRegular(path: string, status: BigIntStats): DsError {
+  const kind = status.isDirectory() ? 'a folder' : status.isFIFO() ? 'a pipe' : 'a device';
+  return failed('open', path, 'a regular file', kind);
+}
+
+function failed(
+  operation: string,
+  path: string,
+  expected: string,
+  got: string,
+  rest: { hint?: string; cause?: Error } = {},
+): DsError {
+  const hint = rest.hint ?? cures[(rest.cause as NodeJS.ErrnoException | undefined)?.code ?? ''];
+  return new DsError({ code: 'DS_IO', op: `${operation} ${path}`, expected, got, ...rest, hint });
+}
+
+/** As those of native calls: csrc/io/file.cc. */
+const cures: Record<string, string> = {
+  EACCES: 'Check who owns the file and its folder, and their permissions.',
+  EMFILE: 'Too many files are open: raise `ulimit -n`.',
+  ENFILE: 'Too many files are open: raise `ulimit -n`.',
+  EIO: 'The disk or network file system failed: see the system log.',
+};
