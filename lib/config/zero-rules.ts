@@ -25,23 +25,15 @@ const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: off
 
 /** Offloaded weights are written where they live: an update on the device would write host memory. */
 const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
-  zero.stage === 3 && zero.offload_param.device === 'cpu' && zero.offload_optimizer.ratio < 1
+  zero.stage === 3 &&
+  zero.offload_param.device === 'cpu' &&
+  zero.offload_optimizer.device === 'cpu' &&
+  zero.offload_optimizer.ratio < 1
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'ratio'],
         expected: '1 with offload_param.device "cpu"',
         got: String(zero.offload_optimizer.ratio),
         hint: 'Set offload_param.device to "none" to keep part of the optimizer on the device, or ratio to 1.',
-      }
-    : null;
-
-/** Offloaded weights are written where they live, by an update that runs there. */
-const offloadedWeightsNeedOptimizer: Rule = ({ zero_optimization: zero }) =>
-  zero.stage === 3 && zero.offload_param.device === 'cpu' && zero.offload_optimizer.device !== 'cpu'
-    ? {
-        path: ['zero_optimization', 'offload_optimizer', 'device'],
-        expected: '"cpu" together with offload_param.device "cpu"',
-        got: JSON.stringify(zero.offload_optimizer.device),
-        hint: 'Set offload_optimizer.device to "cpu", or offload_param.device to "none".',
       }
     : null;
 
@@ -127,7 +119,6 @@ export const zeroRules: readonly Rule[] = [
   offloadNeedsStage,
   overlapNeedsOffload,
   offloadedWeightsAreWhole,
-  offloadedWeightsNeedOptimizer,
   offloadedWeightsWait,
   gatherBucketIsEven,
   scatterScalesAfterwards,

@@ -4,7 +4,7 @@ import type { Optimizer, UpdateTensors } from '../optim/optimizer.js';
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import { DepartingGradients } from './departing-gradients.js';
+import { DepartingTensors } from './departing-tensors.js';
 import { sliceFlat } from './flat.js';
 import type { GroupRange, Piece } from './layout.js';
 import type { Partition } from './partition.js';
@@ -50,7 +50,7 @@ export class OffloadPlacement implements OpenPlacement {
   private readonly d2h: Stream;
   protected readonly host: Stream;
   private readonly h2d: Stream;
-  private readonly departing: DepartingGradients;
+  private readonly departing: DepartingTensors;
   private readonly control: Tensor;
   private readonly computed: Event;
 
@@ -64,7 +64,7 @@ export class OffloadPlacement implements OpenPlacement {
     this.host = Stream.create(device);
     this.h2d = Stream.create(device);
     this.site = new HostSite(device, this.host);
-    this.departing = new DepartingGradients(device, this.d2h);
+    this.departing = new DepartingTensors(device, this.d2h);
     this.control = pinned(device, [4], 'f32');
     this.computed = new Event(device);
   }

@@ -22,6 +22,8 @@ import { DeviceSite } from './update-site.js';
 interface Held {
   /** The partition's own weights when they are f32. */
   master: Tensor;
+  /** What an update writes rounded: the partition's weights; null where that is left to finish(), or `master` is them. */
+  weight: Tensor | null;
   ranges: readonly RangeState[];
 }
 
@@ -30,19 +32,25 @@ export class ResidentPlacement implements OpenPlacement {
   readonly site: DeviceSite;
 
   constructor(
-    device: Device,
+    protected readonly device: Device,
     private readonly optimizer: Optimizer,
   ) {
     this.site = new DeviceSite(device);
   }
 
   adopt(partition: Partition): void {
-    const { weights, device } = partition;
-    const allocate = filled.bind(null, device);
-    const master =
-      weights.dtype === 'f32' ? weights.retain() : allocate([partition.numel], 'f32', 0);
+    const allocate = filled.bind(null, partition.device);
+    const { weights, numel } = partition;
+    const own = this.updatesInPlace ? weights : null;
+    const master = own?.dtype === 'f32' ? own.retain() : allocate([numel], 'f32', 0);
+    const weight = own === master ? null : own;
     const ranges = allocateState(partition, this.optimizer, allocate);
-    this.kept.set(partition, { master, ranges });
+    this.kept.set(partition, { master, weight, ranges });
+  }
+
+  /** Whether updates write the partition's weights, which then lie on the device. */
+  protected get updatesInPlace(): boolean {
+    return true;
   }
 
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
@@ -71,8 +79,7 @@ export class ResidentPlacement implements OpenPlacement {
     control: Tensor,
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
-    const { weights } = partition;
-    const { master, ranges } = this.of(partition);
+    const { master, weight, ranges } = this.of(partition);
     const grad = partition.grad as Tensor;
     partition.device.compute.wait(partition.ready);
     for (const { range, ...kept } of ranges) {
@@ -80,7 +87,7 @@ export class ResidentPlacement implements OpenPlacement {
       const parts = {
         master: sliceFlat(master, range),
         grad: sliceFlat(grad, range),
-        weight: master === weights ? null : sliceFlat(weights, range),
+        weight: weight && sliceFlat(weight, range),
       };
       body({ group, places, ...kept, control, ...parts }, range);
       for (const part of Object.values(parts)) part?.release();
@@ -131,7 +138,7 @@ export class ResidentPlacement implements OpenPlacement {
     this.kept.clear();
   }
 
-  private of(partition: Partition): Held {
+  protected of(partition: Partition): Held {
     return this.kept.get(partition) as Held;
   }
 }

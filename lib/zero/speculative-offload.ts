@@ -13,7 +13,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import { ClipWindow } from './clip-window.js';
-import { DepartingGradients } from './departing-gradients.js';
+import { DepartingTensors } from './departing-tensors.js';
 import { sliceFlat } from './flat.js';
 import type { Piece, Range } from './layout.js';
 import type { Partition } from './partition.js';
@@ -81,7 +81,7 @@ export class SpeculativeOffload implements Placement {
   private readonly host: Stream;
   private readonly h2d: Stream;
   private readonly kernels: UpdateKernels;
-  private readonly departing: DepartingGradients;
+  private readonly departing: DepartingTensors;
   private readonly window = new ClipWindow();
   /** [4] f32 each, written in the order of the host stream: control of decided gradients, and of the coming ones. */
   private readonly decided: Tensor;
@@ -107,7 +107,7 @@ export class SpeculativeOffload implements Placement {
     this.host = Stream.create(device);
     this.h2d = Stream.create(device);
     this.kernels = hostKernels(this.host);
-    this.departing = new DepartingGradients(device, this.d2h);
+    this.departing = new DepartingTensors(device, this.d2h);
     this.decided = pinned(device, [4], 'f32');
     this.assumed = pinned(device, [4], 'f32');
     this.fetched = pinned(device, [4], 'f32');

@@ -1,5 +1,8 @@
 // Offload on equals offload off: the same losses and weights, bit for bit, in every precision.
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type Engine, initialize, optim, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
@@ -16,14 +19,18 @@ import {
 
 const steps = 50;
 
-function equalCase(label: string, { zero, ...options }: Omit<TinyOptions, 'offload'>): Case {
+/** `offload`: whether the optimizer is offloaded, beside what `zero` says. */
+function equalCase(
+  label: string,
+  { zero, offload = true, ...options }: Omit<TinyOptions, 'offload'> & { offload?: boolean },
+): Case {
   return {
     name: `offload equals resident: ${label}, ${steps} steps`,
     async run(device) {
       device.setDeterministic(true);
       const resident = await tinyEngine({ ...options, offload: false }, device);
       const expected = trainTiny(resident, 0, steps);
-      const offloaded = await tinyEngine({ ...options, zero, offload: true }, device);
+      const offloaded = await tinyEngine({ ...options, zero, offload }, device);
       const losses = trainTiny(offloaded, 0, steps);
       assert.deepEqual(losses, expected);
       assert.ok((losses.at(-1) as number) < (losses[0] as number) * 0.8, `no learning: ${losses}`);
@@ -95,8 +102,8 @@ const optimizers: Pick<TinyOptions, 'lr' | 'precision' | 'optimizer'>[] = [
 
 /** Weights in host memory, gathered for each use: everything kept afterwards, and nothing. */
 const offloadedWeights: Record<string, Exclude<TinyOptions['zero'], boolean>> = {
-  'weights too': { stage: 3, offload_param: { device: 'cpu' } },
-  'weights too, none kept': {
+  weights: { stage: 3, offload_param: { device: 'cpu' } },
+  'weights, none kept': {
     stage: 3,
     offload_param: { device: 'cpu' },
     stage3_max_reuse_distance: 0,
@@ -107,15 +114,47 @@ const offloadedWeights: Record<string, Exclude<TinyOptions['zero'], boolean>> = 
 /** One tile per 64 elements, and tiles that end inside parameters. */
 const subGroupSizes = [1, 64, 1000];
 
+/** The device keeps what updates need; the host keeps the weights, and gets them back from a checkpoint. */
+const weightsAlone: Case = {
+  name: 'weights offloaded alone: where they are, saved and loaded',
+  async run(device) {
+    const zero = offloadedWeights['weights, none kept'];
+    const options = { precision: 'bf16', zero, offload: false } as const;
+    const dir = mkdtempSync(join(tmpdir(), 'ds-host-weights-'));
+    try {
+      const trained = await tinyEngine(options, device);
+      trainTiny(trained, 0, 5);
+      const { stage, placement } = trained.parts;
+      assert.ok(stage.partitions.every(({ weights }) => weights.buffer.pinned));
+      assert.equal(placement.bytes.host, 0);
+      const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
+      assert.ok(placement.bytes.device >= 12 * elements, 'masters and moments');
+      await trained.saveCheckpoint(dir);
+      const expected = trainTiny(trained, 5, 5);
+      const resumed = await tinyEngine(options, device);
+      trainTiny(resumed, 0, 1);
+      await resumed.loadCheckpoint(dir);
+      assert.deepEqual(trainTiny(resumed, 5, 5), expected);
+      assert.deepEqual(weightBits(resumed), weightBits(trained));
+      trained.destroy();
+      resumed.destroy();
+    } finally {
+      rmSync(dir, { recursive: true });
+    }
+  },
+};
+
 export const cases: Case[] = [
+  weightsAlone,
   ...precisions.flatMap((precision) =>
-    Object.entries(offloadedWeights).map(([label, zero]) =>
-      equalCase(`${label}, ${precision}`, { precision, zero, accumulation: 2 }),
-    ),
+    Object.entries(offloadedWeights).flatMap(([label, zero]) => [
+      equalCase(`optimizer and ${label}, ${precision}`, { precision, zero, accumulation: 2 }),
+      equalCase(`${label}, ${precision}`, { precision, zero, accumulation: 2, offload: false }),
+    ]),
   ),
-  equalCase('weights too, activation checkpointing with dropout', {
+  equalCase('optimizer and weights, activation checkpointing with dropout', {
     precision: 'bf16',
-    zero: offloadedWeights['weights too, none kept'],
+    zero: offloadedWeights['weights, none kept'],
     checkpointing: true,
     dropout: 0.1,
   }),
@@ -150,9 +189,9 @@ export const cases: Case[] = [
         accumulation: i + 1,
         zero: { sub_group_size: size },
       }),
-      equalCase(`weights too, ${precision}, sub-groups of ${size}`, {
+      equalCase(`optimizer and weights, ${precision}, sub-groups of ${size}`, {
         precision,
-        zero: { ...offloadedWeights['weights too'], sub_group_size: size },
+        zero: { ...offloadedWeights.weights, sub_group_size: size },
       }),
     ]),
   ),

@@ -80,9 +80,20 @@ const special = (): { name: string; zero: Zero; offload: boolean; speculative: b
     })),
   ),
   ...Object.entries({ kept: {}, ...gathers }).map(([name, zero]) => ({
-    name: `stage 3, weights offloaded, ${name}`,
+    name: `stage 3, weights and optimizer offloaded, ${name}`,
     zero: { stage: 3 as const, offload_param: { device: 'cpu' as const }, ...zero },
     offload: true,
+    speculative: false,
+  })),
+  ...[true, false].map((overlap_comm) => ({
+    name: `stage 3, weights offloaded, nothing kept, overlap ${overlap_comm}`,
+    zero: {
+      stage: 3 as const,
+      offload_param: { device: 'cpu' as const },
+      overlap_comm,
+      ...gathers['no prefetch, nothing kept'],
+    },
+    offload: false,
     speculative: false,
   })),
   // A shard of the tiny GPT-2's units has some thousand elements.
@@ -95,7 +106,7 @@ const special = (): { name: string; zero: Zero; offload: boolean; speculative: b
     })),
   ),
   {
-    name: 'stage 3, weights offloaded, sub-groups of 64',
+    name: 'stage 3, weights and optimizer offloaded, sub-groups of 64',
     zero: { stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 64 },
     offload: true,
     speculative: false,

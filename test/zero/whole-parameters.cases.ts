@@ -32,10 +32,11 @@ const variants: Record<string, Partial<Setting>> = {
   'stage 3, nothing kept': {
     zero: { stage: 3, stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
   },
-  'stage 3, weights offloaded': {
+  'stage 3, weights and optimizer offloaded': {
     zero: { stage: 3, offload_param: { device: 'cpu' } },
     offload: true,
   },
+  'stage 3, weights offloaded': { zero: { stage: 3, offload_param: { device: 'cpu' } } },
   'stage 2, offloaded in small tiles': { zero: { stage: 2, sub_group_size: 640 }, offload: true },
   'stage 3, all but the tables offloaded': { zero: { stage: 3 }, offload: true, ratio: 0.5 },
   'stage 3, a third offloaded': { zero: { stage: 3 }, offload: true, ratio: 0.35 },

@@ -8,6 +8,7 @@ import { OffloadWeightsPlacement } from '../../zero/offload-weights.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Placement } from '../../zero/placement.js';
 import { ResidentPlacement } from '../../zero/resident.js';
+import { ResidentHostWeightsPlacement } from '../../zero/resident-host-weights.js';
 import { SpeculativeOffload } from '../../zero/speculative-offload.js';
 import { firstInForward, SplitPlacement } from '../../zero/split-placement.js';
 import { tileSize } from '../../zero/tiles.js';
@@ -22,7 +23,10 @@ export function buildPlacement(
   device: Device,
 ): Placement {
   const { device: home, ratio } = config.zero_optimization.offload_optimizer;
-  if (home !== 'cpu') return new ResidentPlacement(device, optimizer);
+  if (home !== 'cpu') {
+    const Resident = offloadsWeights(config) ? ResidentHostWeightsPlacement : ResidentPlacement;
+    return new Resident(device, optimizer);
+  }
   const offload = buildOffload(config, optimizer, device);
   const resident = firstInForward(partitions, 1 - ratio);
   if (resident.size === 0) return offload;

@@ -156,13 +156,6 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     zero({ stage: 3, offload_optimizer: { device: 'cpu', ratio: 0.5 } }),
   ],
   [
-    'offloaded weights need an offloaded optimizer',
-    zero({ stage: 3, offload_param: { device: 'cpu' } }),
-    'zero_optimization.offload_optimizer.device',
-    /offload_optimizer\.device to "cpu"/,
-    zero({ stage: 3, offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } }),
-  ],
-  [
     'offloaded weights are not tried out',
     zero({
       stage: 3,
