@@ -84,6 +84,21 @@ const linears: GradientCheck[] = [
     inputs: shapes([3, 5], [7, 5]),
     run: (x, w) => ops.linearGelu(x, w),
   },
+  {
+    op: 'linear',
+    title: 'of linearGelu',
+    inputs: shapes([2, 3, 5], [7, 5], [7], [4, 7], [4]),
+    run: (x, w, b, u, c) => ops.linear(ops.linearGelu(x, w, b), u, c),
+  },
+  {
+    op: 'linear',
+    title: 'of linearGelu, by two products and by an addition',
+    inputs: shapes([3, 5], [7, 5], [7, 7], [7, 7]),
+    run: (x, w, u, v) => {
+      const y = ops.linearGelu(x, w);
+      return ops.linear(y, u).add(y).mul(ops.linear(y, v));
+    },
+  },
   { op: 'linearPadded', inputs: shapes([2, 3, 5], [7, 5]), run: (x, w) => ops.linearPadded(x, w) },
 ];
 

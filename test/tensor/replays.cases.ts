@@ -13,6 +13,7 @@ import {
   dropout,
   gelu,
   linear,
+  linearGelu,
   liveTensors,
   randn,
   scope,
@@ -37,6 +38,16 @@ function counted(body: () => void): Record<string, number> {
   return counts;
 }
 
+/** The MLP of GPT-2 takes the slope of GELU along in a product of its backward. */
+function geluInProduct(device: Device): void {
+  const leaves = [leaf([3, 5], device), leaf([7, 5], device), leaf([4, 7], device)];
+  const [x, up, down] = leaves as [Tensor, Tensor, Tensor];
+  const counts = counted(() => scope(() => linear(linearGelu(x, up), down).sum().backward()));
+  assert.equal(counts.UnaryBackward, undefined);
+  assert.equal(counts.Matmul, 2 + 4);
+  for (const each of leaves) each.dispose();
+}
+
 /** A block's second half: the last product and the two additions after it are nothing that backward reads. */
 const branch = (x: Tensor, up: Tensor, down: Tensor): Tensor =>
   dropout(linear(gelu(linear(x, up)), down), 0.25)
@@ -44,6 +55,7 @@ const branch = (x: Tensor, up: Tensor, down: Tensor): Tensor =>
     .add(1);
 
 export const cases: Case[] = [
+  { name: "GELU's slope is part of the product before it in a backward", run: geluInProduct },
   ...(['f32', 'bf16', 'f16'] as const).flatMap((dtype) =>
     bothStores(`a replay ends with what backward reads, ${dtype}`, (device) => {
       const make = (shape: number[]): Tensor =>

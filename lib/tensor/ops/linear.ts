@@ -5,7 +5,16 @@ import { type GradSink, record } from '../autograd.js';
 import { SavedTensor } from '../recompute.js';
 import { Tensor } from '../tensor.js';
 import { gemmRows } from './matmul.js';
-import { asRows, requireAlike, rowCount, shapeError, sumToShape, viewOf } from './shapes.js';
+import {
+  asRows,
+  overwriteOrAdd,
+  packed,
+  requireAlike,
+  rowCount,
+  shapeError,
+  sumToShape,
+  viewOf,
+} from './shapes.js';
 
 function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireAlike(op, x, weight);
@@ -23,15 +32,56 @@ function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null)
   }
 }
 
+const plainGemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
+
 /** From dz [N, out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
 function linearBackward(dz: View, x: SavedTensor, weight: Tensor, sink: GradSink): void {
-  const gemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
   sink.write(0, (dx, accumulate) =>
-    kernels.matmul({ ...gemm, a: dz, b: weight, out: asRows(dx), transA: false, accumulate }),
+    kernels.matmul({ ...plainGemm, a: dz, b: weight, out: asRows(dx), transA: false, accumulate }),
   );
+  weightBackward(dz, x, sink);
+}
+
+function weightBackward(dz: View, x: SavedTensor, sink: GradSink): void {
   sink.write(1, (dw, accumulate) =>
-    kernels.matmul({ ...gemm, a: dz, b: gemmRows(x.value()), out: dw, transA: true, accumulate }),
+    kernels.matmul({
+      ...plainGemm,
+      a: dz,
+      b: gemmRows(x.value()),
+      out: dw,
+      transA: true,
+      accumulate,
+    }),
   );
+}
+
+/**
+ * What linearGelu gave, to the values before the activation: the second output of its node. The product that reads the
+ * one gives the other its gradient, the slope of GELU in the same GEMM.
+ */
+const beforeGelu = new WeakMap<Tensor, Tensor>();
+
+/** The gradient of z, where x = gelu_tanh(z), for input 0 of the node: dz' = (dz W) gelu'(z); dW as in linearBackward. */
+function linearBackwardThroughGelu(
+  dz: View,
+  { x, z }: { x: SavedTensor; z: Tensor },
+  weight: Tensor,
+  sink: GradSink,
+): void {
+  const gemm = { bias: null, transA: false, transB: false, accumulate: false } as const;
+  sink.write(0, (into, accumulate) =>
+    overwriteOrAdd(into, accumulate, (out) =>
+      kernels.matmul({
+        ...gemm,
+        a: dz,
+        b: weight,
+        aux: asRows(z),
+        out: asRows(out),
+        epilogue: 'gelu_grad',
+      }),
+    ),
+  );
+  weightBackward(dz, x, sink);
 }
 
 function outputShape(x: Tensor, weight: Tensor): number[] {
@@ -89,13 +139,27 @@ function project(
     epilogue: 'none',
     accumulate: false,
   });
-  const inputs = bias ? [x, weight, bias] : [x, weight];
+  const z = beforeGelu.get(x) ?? null;
+  const from = z ?? x;
+  const inputs = bias ? [from, weight, bias] : [from, weight];
   const kept = new SavedTensor(x);
-  record('linear', inputs, [out], [kept, weight], ([grad], sink) => {
+  const saved = z ? [kept, weight, z] : [kept, weight];
+  record('linear', inputs, [out], saved, ([grad], sink) => {
     const dz = gemmRows(grad as Tensor);
-    linearBackward(dz, kept, weight, sink);
+    if (z) linearBackwardThroughGelu(dz, { x: kept, z }, weight, sink);
+    else linearBackward(dz, kept, weight, sink);
     if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
   });
+  return out;
+}
+
+/** The gradient of z from that of gelu_tanh(z), and what has reached z itself; one of them is not null. */
+function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Tensor {
+  if (!grad) return packed(given as Tensor);
+  const out = Tensor.emptyLike(z);
+  if (given) kernels.copy({ in: given, out });
+  const accumulate = given !== null;
+  kernels.unaryBackward({ in: z, dout: grad, dx: out, op: 'gelu_tanh', accumulate });
   return out;
 }
 
@@ -120,18 +184,12 @@ export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null
   });
   const inputs = bias ? [x, weight, bias] : [x, weight];
   const kept = new SavedTensor(x);
-  record('linear_gelu', inputs, [out], [kept, weight, before], ([grad], sink) => {
-    const slope = Tensor.emptyLike(before);
-    kernels.unaryBackward({
-      in: before,
-      dout: grad as Tensor,
-      dx: slope,
-      op: 'gelu_tanh',
-      accumulate: false,
-    });
-    const dz = asRows(slope);
+  const outputs = [out, before];
+  record('linear_gelu', inputs, outputs, [kept, weight, before], ([grad, given], sink) => {
+    const dz = asRows(geluBackward(before, grad ?? null, given ?? null));
     linearBackward(dz, kept, weight, sink);
     if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
   });
+  if (out.gradFn) beforeGelu.set(out, before);
   return out;
 }
