@@ -13,7 +13,7 @@ import { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Device, device as findDevice } from './runtime/device.js';
-import { type OptionNames, requireOptions } from './runtime/options.js';
+import { type OptionNames, readOptions } from './runtime/options.js';
 import { seed } from './tensor/index.js';
 
 /** Where the configuration comes from: exactly one of `config` and `args`. */
@@ -80,9 +80,9 @@ export function initialize<Sample = unknown, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch>,
 ): Promise<Initialized<Sample, Batch>>;
 export async function initialize<Sample, Batch>(
-  options: InitializeOptions<Sample, Batch>,
+  given: InitializeOptions<Sample, Batch>,
 ): Promise<Initialized<Sample, Batch>> {
-  requireOptions('initialize', options, OPTIONS);
+  const options = readOptions('initialize', given, OPTIONS);
   const { model } = options;
   requireModel(model);
   requireUnowned(model);

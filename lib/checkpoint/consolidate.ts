@@ -7,7 +7,7 @@ import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
-import { type OptionNames, requireOptions } from '../runtime/options.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { numel } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import { begin, clearFolder, finish } from './commit.js';
@@ -74,9 +74,9 @@ interface Layout {
 export async function consolidate(
   dir: string,
   out: string,
-  options: ConsolidateOptions = {},
+  given: ConsolidateOptions = {},
 ): Promise<Consolidated> {
-  requireOptions('consolidate', options, OPTIONS);
+  const options = readOptions('consolidate', given, OPTIONS);
   const { dtype = 'fp32', maxShardBytes = 5e9 } = options;
   requirePath('consolidate out', out);
   const path = resolve(out);

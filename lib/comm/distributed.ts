@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
-import { type OptionNames, requireOptions } from '../runtime/options.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
 import { localDevice } from './local-device.js';
 import { ProcessGroup } from './process-group.js';
@@ -115,8 +115,8 @@ export function logSummary(): void {
  * Rejects with DS_ARGUMENT (an unknown option among them), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another
  * secret, a missing rank).
  */
-export async function initDistributed(options: InitOptions = {}): Promise<Distributed> {
-  requireOptions('initDistributed', options, OPTIONS);
+export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
+  const options = readOptions('initDistributed', given, OPTIONS);
   if (current) return current;
   joining ??= join(options).finally(() => {
     joining = null;

@@ -1,8 +1,9 @@
 // Keys that the schema does not have: left out with a notice and a guess, or refused under `strict`.
+
+import { closest } from '../runtime/suggestion.js';
 import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';
 import { declared, isSection, resolveSchema, type Schema, type Section } from './schema.js';
-import { closest } from './suggestion.js';
 
 /** What to say of keys that people bring from older versions, or from pages that are wrong. */
 const KNOWN_MISTAKES = new Map([

@@ -1,7 +1,7 @@
 // Types and ranges of single keys: schema.json through ajv, with errors that name the place and the
 // cure.
 import { Ajv2020, type ErrorObject, type ValidateFunction } from 'ajv/dist/2020.js';
-
+import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
 import type { Path } from './parse.js';
@@ -13,7 +13,6 @@ import {
   type Schema,
   typesOf,
 } from './schema.js';
-import { closest } from './suggestion.js';
 
 /** Violations that are reported; a list of a million texts has a million. */
 const MAX_LISTED = 100;

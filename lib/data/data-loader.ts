@@ -4,12 +4,12 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { device as findDevice } from '../runtime/device.js';
-import { type OptionNames, requireOptions } from '../runtime/options.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
 import { type BatchMaker, InProcessMaker, type PassPlan, WorkerMaker } from './batch-maker.js';
 import type { Batched } from './collate.js';
 import { type Dataset, requireServable } from './dataset.js';
 import { turn } from './event-loop.js';
-import { requireInteger } from './require-integer.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
 
@@ -80,9 +80,9 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
    */
   constructor(
     private readonly dataset: Dataset<Sample>,
-    options: DataLoaderOptions<Sample, Batch> = {},
+    given: DataLoaderOptions<Sample, Batch> = {},
   ) {
-    requireOptions('DataLoader', options, OPTIONS);
+    const options = readOptions('DataLoader', given, OPTIONS);
     requireServable(dataset);
     this.batchSize = requireInteger('DataLoader batchSize', options.batchSize ?? 1, 1);
     this.device = findDevice(options.device ?? 'cpu');

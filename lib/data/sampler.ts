@@ -1,8 +1,8 @@
 // Samplers: which samples this rank visits in an epoch, and in which order.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { requireInteger } from '../runtime/require-number.js';
 import { naturalOrder, shuffledOrder } from './order.js';
-import { requireInteger } from './require-integer.js';
 
 /** Positions count the samples that all ranks have served, so that they hold at any world size. */
 export abstract class Sampler implements Iterable<number> {

@@ -3,7 +3,7 @@ import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.j
 import { DsError } from '../errors.js';
 import { isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, requireOptions } from '../runtime/options.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
@@ -59,9 +59,9 @@ const SHOWN = 40;
 export async function loadWeights(
   module: Module,
   path: string,
-  options: LoadWeightsOptions = {},
+  given: LoadWeightsOptions = {},
 ): Promise<LoadedWeights> {
-  requireOptions('loadWeights', options, OPTIONS);
+  const options = readOptions('loadWeights', given, OPTIONS);
   requireFree(module.namedParameters());
   const files = await WeightFiles.open(path);
   try {

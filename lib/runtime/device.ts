@@ -3,6 +3,9 @@ import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { native } from './call.js';
+import { dtypeHint, dtypes } from './dtype.js';
+import { phrase } from './phrase.js';
+import { requireInteger } from './require-number.js';
 import { Stream } from './stream.js';
 
 export type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
@@ -95,19 +98,35 @@ export function cpu(): Device {
  * the CPU. Throws DS_DEVICE.
  */
 export function device(name: string | Device = 'auto'): Device {
+  const found = findDevice(name);
+  if (found) return found;
+  throw new DsError({
+    code: 'DS_DEVICE',
+    op: 'device',
+    expected: '"cpu", "cuda", "cuda:N" or "auto"',
+    got: phrase(name),
+  });
+}
+
+/** The device called `name`, which may have been meant as a dtype, for `op` that takes both. Throws DS_DEVICE. */
+export function placeFor(op: string, name: unknown): Device {
+  const found = findDevice(name);
+  if (found) return found;
+  throw new DsError({
+    code: 'DS_DEVICE',
+    op,
+    expected: `a dtype (${dtypes.join(', ')}) or a device ("cpu", "cuda", "cuda:N", "auto")`,
+    got: phrase(name),
+    hint: dtypeHint(name),
+  });
+}
+
+function findDevice(name: unknown): Device | null {
   if (name instanceof Device) return name;
   if (name === 'cpu') return cpu();
   if (name === 'auto') return probeGpus().deviceCount > 0 ? open('cuda', 0) : cpu();
-  const match = /^cuda(?::(\d+))?$/.exec(name);
-  if (!match) {
-    throw new DsError({
-      code: 'DS_DEVICE',
-      op: 'device',
-      expected: '"cpu", "cuda", "cuda:N" or "auto"',
-      got: JSON.stringify(name),
-    });
-  }
-  return open('cuda', Number(match[1] ?? 0));
+  const match = typeof name === 'string' ? /^cuda(?::(\d+))?$/.exec(name) : null;
+  return match && open('cuda', Number(match[1] ?? 0));
 }
 
 export function threads(): number {
@@ -116,5 +135,6 @@ export function threads(): number {
 
 /** The CPU back end's threads, the calling one included. Results do not depend on their number. */
 export function setThreads(count: number): void {
-  native(() => addon.setThreads(count));
+  const threads = requireInteger('setThreads', count, 1);
+  native(() => addon.setThreads(threads));
 }

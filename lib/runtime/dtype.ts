@@ -1,5 +1,6 @@
 // Element types: their native codes, sizes and typed arrays.
 import { DsError } from '../errors.js';
+import { phrase } from './phrase.js';
 
 export type DType = 'f32' | 'f16' | 'bf16' | 'i32' | 'i64' | 'u8' | 'bool' | 'f64';
 
@@ -25,6 +26,11 @@ export type NumericArray =
   | BigInt64Array
   | Uint8Array
   | Uint16Array;
+
+/** Whether `value` is a typed array. */
+export function isNumericArray(value: unknown): value is NumericArray {
+  return ArrayBuffer.isView(value) && !(value instanceof DataView);
+}
 
 export function dtypeCode(dtype: DType): number {
   return codes[dtype];
@@ -63,8 +69,27 @@ export function rawArray(dtype: DType, length: number): NumericArray {
   }
 }
 
+/** What PyTorch and NumPy call them. */
+const foreign: Readonly<Record<string, DType>> = {
+  ...{ float32: 'f32', float: 'f32', fp32: 'f32', float16: 'f16', half: 'f16', fp16: 'f16' },
+  ...{ bfloat16: 'bf16', float64: 'f64', double: 'f64', fp64: 'f64', number: 'f32' },
+  ...{ int32: 'i32', int: 'i32', int64: 'i64', long: 'i64', uint8: 'u8', byte: 'u8' },
+  ...{ boolean: 'bool' },
+};
+
+/** The dtype that somebody may mean by `name`: '"float32" is "f32" here.', or nothing. */
+export function dtypeHint(name: unknown): string {
+  const own = typeof name === 'string' ? foreign[name.toLowerCase().replace('torch.', '')] : '';
+  return own ? `${JSON.stringify(name)} is '${own}' here.` : '';
+}
+
+export function isDType(name: unknown): name is DType {
+  return (dtypes as readonly unknown[]).includes(name);
+}
+
 /** Checks a dtype name that came from outside. Throws DS_DTYPE. */
-export function parseDType(name: string, op: string): DType {
-  if ((dtypes as readonly string[]).includes(name)) return name as DType;
-  throw new DsError({ code: 'DS_DTYPE', op, expected: dtypes.join(', '), got: name });
+export function parseDType(name: unknown, op: string): DType {
+  if (isDType(name)) return name;
+  const expected = `a dtype: ${dtypes.join(', ')}`;
+  throw new DsError({ code: 'DS_DTYPE', op, expected, got: phrase(name), hint: dtypeHint(name) });
 }

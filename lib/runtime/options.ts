@@ -1,37 +1,84 @@
 // Options objects of public functions: what is none, or has a name that nobody reads, is refused.
 import { DsError } from '../errors.js';
+import { phrase } from './phrase.js';
+import { closest } from './suggestion.js';
 
 /** Every name of an options interface; the compiler keeps the list complete. */
 export type OptionNames<Options> = Readonly<Record<keyof Options & string, true>>;
 
+/** Names that other libraries have for ours, without case and underscores. */
+const elsewhere: Readonly<Record<string, readonly string[]>> = {
+  axis: ['dims'],
+  dim: ['dims'],
+  epsilon: ['eps'],
+  keepdims: ['keepDim'],
+  l2: ['weightDecay'],
+  learningrate: ['lr', 'maxLr', 'baseLr'],
+  size: ['shape', 'batchSize'],
+  std: ['stddev'],
+  type: ['dtype'],
+  workers: ['numWorkers'],
+};
+
 /**
- * Throws DS_ARGUMENT unless `options` is an object all of whose names are `known`. What is undefined counts as left out.
- * Python refuses unknown keyword arguments; without this, JavaScript would ignore "client_state" in silence.
+ * `options` by their own names: DeepSpeed's and PyTorch's snake_case of a known name is taken for it, and what is
+ * undefined counts as left out. Throws DS_ARGUMENT unless it is an object all of whose names are `known`. Python refuses
+ * unknown keyword arguments; without this, JavaScript would ignore "client_sate" in silence.
  */
-export function requireOptions(
+export function readOptions<Options extends object>(
   op: string,
-  options: unknown,
+  options: Options | undefined,
   known: Readonly<Record<string, true>>,
-): void {
-  const names = Object.keys(known);
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
-    const example = `{ ${names[0]}: ... }`;
-    throw refused(op, `an object of options, such as ${example}`, describe(options), '');
+): Options {
+  if (options === undefined) return {} as Options;
+  if (!isRecord(options)) {
+    const example = `{ ${Object.keys(known)[0]}: ... }`;
+    throw refused(op, `an object of options, such as ${example}`, phrase(options), '');
   }
-  for (const [name, value] of Object.entries(options)) {
+  let renamed: Record<string, unknown> | null = null;
+  for (const name of Object.keys(options)) {
+    const value = options[name];
     if (value === undefined || Object.hasOwn(known, name)) continue;
-    const meant = names.find((one) => bare(one) === bare(name));
-    const hint = meant ? `Did you mean "${meant}"?` : '';
-    throw refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);
+    const own = camelCase(name);
+    if (!Object.hasOwn(known, own)) throw unknown(op, name, Object.keys(known));
+    if (options[own] !== undefined) {
+      throw refused(
+        op,
+        `"${own}" once`,
+        `"${own}" and "${name}"`,
+        'They are one option: keep one.',
+      );
+    }
+    renamed ??= { ...options };
+    delete renamed[name];
+    renamed[own] = value;
   }
+  return (renamed ?? options) as Options;
+}
+
+/** An object that can hold options: not a list, a collection or a tensor. */
+function isRecord(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) return false;
+  if (Array.isArray(value) || ArrayBuffer.isView(value)) return false;
+  return !(value instanceof Map || value instanceof Set || 'buffer' in value);
+}
+
+function unknown(op: string, name: string, names: readonly string[]): DsError {
+  const word = bare(name);
+  const meant =
+    names.find((one) => bare(one) === word) ??
+    elsewhere[word]?.find((one) => names.includes(one)) ??
+    closest(name, names);
+  const hint = meant ? `Did you mean "${meant}"?` : '';
+  return refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);
 }
 
 /** Without case and underscores: DeepSpeed's names, and ours. */
 const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 
-function describe(value: unknown): string {
-  return typeof value === 'string' ? JSON.stringify(value) : String(value);
-}
+/** "weight_decay" as "weightDecay". */
+const camelCase = (name: string): string =>
+  name.replace(/(?<=[a-z0-9])_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
 function refused(op: string, expected: string, got: string, hint: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });

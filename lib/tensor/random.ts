@@ -1,5 +1,8 @@
 // The library's generator state: a seed and an offset that advances with every random op.
 
+import { readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+
 /** Where a random op starts in the Philox stream. */
 export interface RandomState {
   seed: number;
@@ -8,17 +11,22 @@ export interface RandomState {
 
 let state: RandomState = { seed: 0, offset: 0 };
 
-/** Restarts the generator. The same seed gives the same numbers on every device. */
+/** Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT. */
 export function seed(value: number): void {
-  state = { seed: value, offset: 0 };
+  state = { seed: requireInteger('seed', value, 0), offset: 0 };
 }
 
 export function getRandomState(): RandomState {
   return { ...state };
 }
 
+/** Goes on from a state that getRandomState() gave. Throws DS_ARGUMENT. */
 export function setRandomState(next: RandomState): void {
-  state = { ...next };
+  const { seed: value, offset } = readOptions('setRandomState', next, { seed: true, offset: true });
+  state = {
+    seed: requireInteger('setRandomState seed', value, 0),
+    offset: requireInteger('setRandomState offset', offset, 0),
+  };
 }
 
 /** Takes the next place in the stream; two random ops never share one. */

@@ -7,21 +7,33 @@ import {
   dtypeSize,
   isFloating,
   type NumericArray,
+  parseDType,
   rawArray,
 } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { needed } from '../runtime/postponed.js';
+import { requireSizes } from '../runtime/require-number.js';
 import { Event } from '../runtime/stream.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../runtime/view.js';
 import type { GradFn } from './autograd.js';
+import { hostValues, rawValues } from './host-values.js';
 import { currentScope, type Scope } from './scope.js';
 
-export type Nested = number | readonly Nested[];
+/** Numbers, or lists of them at any depth, all lists of a level as long as the first. */
+export type Nested = number | boolean | bigint | readonly Nested[] | readonly NumericArray[];
 
 export interface TensorOptions {
   dtype?: DType;
   device?: Device | string;
 }
+
+export interface FromOptions extends TensorOptions {
+  /** Default: the shape of the data. */
+  shape?: readonly number[];
+}
+
+const FROM_OPTIONS: OptionNames<FromOptions> = { dtype: true, device: true, shape: true };
 
 let live = 0;
 
@@ -73,8 +85,10 @@ export class Tensor implements View {
     else collected.register(this, buffer, this);
   }
 
-  /** Uninitialised memory: the caller overwrites every element. */
+  /** Uninitialised memory: the caller overwrites every element. Throws DS_SHAPE, DS_DTYPE, DS_OUT_OF_MEMORY. */
   static empty(shape: readonly number[], dtype: DType, device: Device): Tensor {
+    requireSizes('Tensor.empty', shape);
+    parseDType(dtype, 'Tensor.empty');
     return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 
@@ -83,17 +97,16 @@ export class Tensor implements View {
   }
 
   /**
-   * A tensor from (nested arrays of) numbers or a typed array; default dtype f32, default device
-   * cpu.
+   * A tensor from (nested arrays of) numbers or a typed array; default device cpu. The default dtype is the typed
+   * array's, bool for booleans, i64 for bigints, else f32. Throws DS_SHAPE for ragged arrays, DS_ARGUMENT for anything
+   * but numbers and for numbers that an integer dtype cannot hold.
    */
-  static from(
-    data: Nested | NumericArray,
-    options: TensorOptions & { shape?: readonly number[] } = {},
-  ): Tensor {
+  static from(data: Nested | NumericArray, given: FromOptions = {}): Tensor {
+    const options = readOptions('Tensor.from', given, FROM_OPTIONS);
     const device = findDevice(options.device ?? cpu());
-    const { values, shape, natural } = flatten(data);
-    const dtype = options.dtype ?? natural;
-    const target = options.shape ?? shape;
+    const { values, shape, natural } = hostValues(data);
+    const dtype = parseDType(options.dtype ?? natural, 'Tensor.from');
+    const target = options.shape ? requireSizes('Tensor.from', options.shape) : shape;
     if (numel(target) !== values.length) {
       throw new DsError({
         code: 'DS_SHAPE',
@@ -103,10 +116,8 @@ export class Tensor implements View {
       });
     }
     const narrow = dtype === 'f16' || dtype === 'bf16';
+    const raw = rawValues(values, narrow ? 'f32' : dtype);
     const staged = Tensor.empty(target, narrow ? 'f32' : dtype, device);
-    const raw = rawArray(staged.dtype, values.length);
-    if (raw instanceof BigInt64Array) raw.set(Array.from(values, (v) => BigInt(v)));
-    else raw.set(Array.from(values, Number));
     staged.buffer.write(0, raw);
     if (!narrow) return staged;
     const out = Tensor.empty(target, dtype, device);
@@ -305,29 +316,4 @@ export class Tensor implements View {
       hint: 'Call keep() on a tensor that must outlive its scope; after dispose() it is gone.',
     });
   }
-}
-
-function flatten(data: Nested | NumericArray): {
-  values: ArrayLike<number | bigint> & Iterable<number | bigint>;
-  shape: number[];
-  natural: DType;
-} {
-  if (ArrayBuffer.isView(data)) {
-    return { values: data as never, shape: [data.length], natural: naturalDType(data) };
-  }
-  const shape: number[] = [];
-  for (let level: Nested = data; Array.isArray(level); level = level[0] ?? 0)
-    shape.push(level.length);
-  const values = Array.isArray(data)
-    ? (data.flat(Number.POSITIVE_INFINITY) as number[])
-    : [data as number];
-  return { values, shape, natural: 'f32' };
-}
-
-function naturalDType(data: NumericArray): DType {
-  if (data instanceof Float64Array) return 'f64';
-  if (data instanceof Int32Array) return 'i32';
-  if (data instanceof BigInt64Array) return 'i64';
-  if (data instanceof Uint8Array) return 'u8';
-  return 'f32';
 }

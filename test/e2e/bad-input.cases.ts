@@ -146,23 +146,31 @@ export const cases: Case[] = [
     },
   },
   {
-    name: "options of other names, DeepSpeed's among them, are typed errors",
+    name: "DeepSpeed's names of options are taken, other names are typed errors",
     async run(device) {
       const config = tinyConfig({ precision: 'fp32', offload: false });
       const model = new nn.Linear(2, 2);
       const options = { model, config, device, training_data: undefined, modelParams: undefined };
       (await initialize(options)).engine.destroy();
-      await expectError('DS_ARGUMENT', /"training_data".*Did you mean "trainingData"/, () =>
+      await expectError('DS_ARGUMENT', /a dataset.*length and get/, () =>
         initialize(Object.assign({ ...options }, { training_data: { length: 1 } })),
+      );
+      await expectError('DS_ARGUMENT', /"trainingdata".*Did you mean "trainingData"/, () =>
+        initialize(Object.assign({ ...options }, { trainingdata: { length: 1 } })),
       );
       const samples: unknown = [1, 2, 3];
       await expectError('DS_ARGUMENT', /length and get.*an array of 3/, () =>
         initialize({ model, config, device, trainingData: samples as data.Dataset<number> }),
       );
-      await expectError('DS_ARGUMENT', /"batch_size".*Did you mean "batchSize"/, () => {
-        const wrong = { batch_size: 3 } as data.DataLoaderOptions<number, unknown>;
-        return new data.DataLoader({ length: 3, get: (i) => i }, wrong);
-      });
+      const naming = (given: object) =>
+        new data.DataLoader({ length: 3, get: (i) => i }, given as { batchSize: number });
+      assert.equal(naming({ batch_size: 3 }).batchSize, 3);
+      await expectError('DS_ARGUMENT', /"batchsize".*Did you mean "batchSize"/, () =>
+        naming({ batchsize: 3 }),
+      );
+      await expectError('DS_ARGUMENT', /"batchSize" once/, () =>
+        naming({ batch_size: 3, batchSize: 3 }),
+      );
     },
   },
   {

@@ -79,7 +79,7 @@ export const cases: Case[] = [
     expectTensor(ops.gt(row, 15), [3], [0, 1, 1]);
     expectTensor(ops.where(ops.eq(row, 20), row, -1), [3], [-1, 20, -1]);
     const whole = Tensor.from(Int32Array.from([7, -7]), { device });
-    expectTensor(whole.div(2), [2], [3, -3]);
+    expectTensor(whole.div(2), [2], [3.5, -3.5]);
     expectTensor(whole.add(1), [2], [8, -6]);
   }),
   valueCase('matmul over a broadcast batch', (device) => {

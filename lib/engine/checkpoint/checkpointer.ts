@@ -8,7 +8,7 @@ import {
   type TagValidation,
   writeTogether,
 } from '../../checkpoint/index.js';
-import { type OptionNames, requireOptions } from '../../runtime/options.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { Engine } from '../engine.js';
 import { misuse } from '../engine-errors.js';
 import { catalogOf, releaseShards, untrainedShards, weightShards } from './engine-shards.js';
@@ -68,9 +68,9 @@ export class Checkpointer {
    * ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on another rank), DS_ARGUMENT (an
    * unknown option, a client state that JSON does not keep) or DS_COMM (a rank does not take part).
    */
-  async save(dir: string, options: SaveOptions): Promise<string> {
+  async save(dir: string, given: SaveOptions): Promise<string> {
     this.requireOpen('saveCheckpoint');
-    requireOptions('saveCheckpoint', options, SAVE_OPTIONS);
+    const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
     await this.done();
     const { engine, world } = this;
     engine.synchronize();
@@ -93,9 +93,9 @@ export class Checkpointer {
   }
 
   /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
-  async load(dir: string, options: LoadOptions): Promise<LoadedCheckpoint> {
+  async load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     this.requireOpen('loadCheckpoint');
-    requireOptions('loadCheckpoint', options, LOAD_OPTIONS);
+    const options = readOptions('loadCheckpoint', given, LOAD_OPTIONS);
     await this.done();
     this.engine.synchronize();
     return restoreEngine(this.engine, dir, options, this.world);

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
-import { type OptionNames, requireOptions } from '../../runtime/options.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import type { Engine } from '../engine.js';
 import { publishMasters, writeMaster } from './full-state.js';
@@ -31,8 +31,7 @@ export function gatheredParameters<Result>(
   options: GatherOptions,
   body: () => Result,
 ): Result {
-  requireOptions('GatheredParameters', options, GATHER_OPTIONS);
-  const { modifierRank = null } = options;
+  const { modifierRank = null } = readOptions('GatheredParameters', options, GATHER_OPTIONS);
   const owned = ownedAmong(what);
   const [first] = owned;
   if (!first) return body();

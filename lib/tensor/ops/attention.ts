@@ -1,6 +1,8 @@
 // Scaled dot-product attention that never stores the score matrix, and rotary position embedding.
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { lasting } from '../keepsakes.js';
@@ -10,6 +12,7 @@ import {
   packed,
   requireAlike,
   requireSameDevice,
+  requireTensor,
   shapeError,
   viewOf,
   writeTogether,
@@ -21,6 +24,8 @@ export interface AttentionOptions {
   /** Default 1 / sqrt(D). */
   scale?: number;
 }
+
+const ATTENTION: OptionNames<AttentionOptions> = { causal: true, scale: true };
 
 /** The tensor itself when its last stride is 1, else a copy. */
 function lastPacked(x: Tensor): Tensor {
@@ -52,10 +57,10 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor, causal: boolean): void 
  * [B, T, H * D] is free. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Dao 2023.
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
-  const causal = options.causal ?? false;
+  const { causal = false, scale: given } = readOptions('attention', options, ATTENTION);
   checkAttention(q, k, v, causal);
   const [B, H, T, D] = q.shape as [number, number, number, number];
-  const scale = options.scale ?? 1 / Math.sqrt(D);
+  const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
   const [out, lse] = lasting('attention', q, () => {
     const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
@@ -107,6 +112,8 @@ function splitHeads(x: View, heads: number): View {
  * as in GPT-2) to [B, T, C], without a copy in either direction. Throws DS_SHAPE.
  */
 export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
+  requireTensor('attention', qkv);
+  requireInteger('attention heads', heads, 1);
   const [B, T, width] = qkv.shape as [number, number, number];
   if (qkv.ndim !== 3 || width % (3 * heads) !== 0) {
     throw shapeError('attention', `qkv [B, T, 3C], C a multiple of ${heads} heads`, describe(qkv));

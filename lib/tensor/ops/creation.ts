@@ -1,69 +1,116 @@
 // Creation: constants, ranges, random tensors, and casts and moves between devices.
 import { DsError } from '../../errors.js';
-import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
-import { type DType, dtypeSize, dtypes } from '../../runtime/dtype.js';
+import { cpu, type Device, device as findDevice, placeFor } from '../../runtime/device.js';
+import { type DType, dtypeSize, isDType, parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import {
+  requireFinite,
+  requireInteger,
+  requireNumber,
+  requireSizes,
+} from '../../runtime/require-number.js';
 import { record } from '../autograd.js';
+import { rawValues } from '../host-values.js';
 import { nextRandom } from '../random.js';
 import { Tensor, type TensorOptions } from '../tensor.js';
-import { packed } from './shapes.js';
+import { packed, requireTensor } from './shapes.js';
 
-function create(shape: readonly number[], options: TensorOptions): Tensor {
-  return Tensor.empty(shape, options.dtype ?? 'f32', findDevice(options.device ?? cpu()));
+const TENSOR: OptionNames<TensorOptions> = { dtype: true, device: true };
+
+/** An uninitialised tensor; default f32 on the CPU. */
+function create(op: string, shape: readonly number[], options: TensorOptions): Tensor {
+  requireSizes(op, shape);
+  const dtype = parseDType(options.dtype ?? 'f32', op);
+  return Tensor.empty(shape, dtype, findDevice(options.device ?? cpu()));
 }
 
-/** A tensor filled with `value`; default f32 on the CPU. */
-export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
-  const out = create(shape, options);
+function filled(
+  op: string,
+  shape: readonly number[],
+  value: number,
+  options: TensorOptions,
+): Tensor {
+  const out = create(op, shape, readOptions(op, options, TENSOR));
   kernels.fill({ out, value });
   return out;
 }
 
+/** A tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
+export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
+  const { dtype = 'f32' } = options ?? {};
+  requireNumber('full value', value);
+  if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
+  return filled('full', shape, value, options);
+}
+
 export function zeros(shape: readonly number[], options: TensorOptions = {}): Tensor {
-  return full(shape, 0, options);
+  return filled('zeros', shape, 0, options);
 }
 
 export function ones(shape: readonly number[], options: TensorOptions = {}): Tensor {
-  return full(shape, 1, options);
+  return filled('ones', shape, 1, options);
 }
 
 export function zerosLike(like: Tensor): Tensor {
-  return full(like.shape, 0, { dtype: like.dtype, device: like.device });
+  requireTensor('zerosLike', like);
+  return filled('zerosLike', like.shape, 0, { dtype: like.dtype, device: like.device });
 }
 
 export function onesLike(like: Tensor): Tensor {
-  return full(like.shape, 1, { dtype: like.dtype, device: like.device });
+  requireTensor('onesLike', like);
+  return filled('onesLike', like.shape, 1, { dtype: like.dtype, device: like.device });
 }
 
-/** [start, start + step, ...) of `count` elements; default f32 on the CPU. */
-export function arange(
-  count: number,
-  options: TensorOptions & { start?: number; step?: number } = {},
-): Tensor {
-  const out = create([count], options);
-  kernels.arange({ out, start: options.start ?? 0, step: options.step ?? 1 });
+export interface RangeOptions extends TensorOptions {
+  /** The first element. Default 0. */
+  start?: number;
+  /** Default 1. */
+  step?: number;
+}
+
+/** [start, start + step, ...) of `count` elements; default f32 on the CPU. Throws DS_ARGUMENT. */
+export function arange(count: number, given: RangeOptions = {}): Tensor {
+  requireInteger('arange count', count, 0);
+  const options = readOptions('arange', given, { ...TENSOR, start: true, step: true });
+  const start = requireFinite('arange start', options.start ?? 0);
+  const step = requireFinite('arange step', options.step ?? 1);
+  const out = create('arange', [count], options);
+  kernels.arange({ out, start, step });
   return out;
 }
 
-/** Normal numbers from the library's generator: the same on every device. */
-export function randn(
-  shape: readonly number[],
-  options: TensorOptions & { mean?: number; stddev?: number } = {},
-): Tensor {
-  const out = create(shape, options);
-  const { seed, offset } = nextRandom();
-  kernels.randomNormal({ out, mean: options.mean ?? 0, stddev: options.stddev ?? 1, seed, offset });
+export interface NormalOptions extends TensorOptions {
+  /** Default 0. */
+  mean?: number;
+  /** Default 1. */
+  stddev?: number;
+}
+
+/** Normal numbers from the library's generator: the same on every device. Throws DS_SHAPE, DS_ARGUMENT. */
+export function randn(shape: readonly number[], given: NormalOptions = {}): Tensor {
+  const options = readOptions('randn', given, { ...TENSOR, mean: true, stddev: true });
+  const mean = requireFinite('randn mean', options.mean ?? 0);
+  const stddev = requireFinite('randn stddev', options.stddev ?? 1, 0);
+  const out = create('randn', shape, options);
+  kernels.randomNormal({ out, mean, stddev, ...nextRandom() });
   return out;
 }
 
-/** Uniform numbers in [low, high) from the library's generator: the same on every device. */
-export function uniform(
-  shape: readonly number[],
-  options: TensorOptions & { low?: number; high?: number } = {},
-): Tensor {
-  const out = create(shape, options);
-  const { seed, offset } = nextRandom();
-  kernels.randomUniform({ out, low: options.low ?? 0, high: options.high ?? 1, seed, offset });
+export interface UniformOptions extends TensorOptions {
+  /** Default 0. */
+  low?: number;
+  /** Default 1. */
+  high?: number;
+}
+
+/** Uniform numbers in [low, high) from the library's generator: the same on every device. Throws DS_SHAPE, DS_ARGUMENT. */
+export function uniform(shape: readonly number[], given: UniformOptions = {}): Tensor {
+  const options = readOptions('uniform', given, { ...TENSOR, low: true, high: true });
+  const low = requireFinite('uniform low', options.low ?? 0);
+  const high = requireFinite('uniform high', options.high ?? 1, low);
+  const out = create('uniform', shape, options);
+  kernels.randomUniform({ out, low, high, ...nextRandom() });
   return out;
 }
 
@@ -78,7 +125,9 @@ function converted(x: Tensor, dtype: DType): Tensor {
  * dtypes.
  */
 export function cast(x: Tensor, dtype: DType): Tensor {
+  requireTensor('cast', x);
   if (x.dtype === dtype) return x;
+  parseDType(dtype, 'cast');
   const out = converted(x, dtype);
   const from = x.dtype;
   record('cast', [x], [out], [], ([grad], sink) => {
@@ -103,11 +152,10 @@ function moved(x: Tensor, device: Device): Tensor {
  * Differentiable. A copy to the host blocks until it is there.
  */
 export function to(x: Tensor, ...targets: (DType | Device | string)[]): Tensor {
+  requireTensor('to', x);
   let out = x;
   for (const target of targets) {
-    if (typeof target === 'string' && (dtypes as readonly string[]).includes(target)) {
-      out = cast(out, target as DType);
-    } else out = toDevice(out, findDevice(target));
+    out = isDType(target) ? cast(out, target) : toDevice(out, placeFor('to', target));
   }
   return out;
 }

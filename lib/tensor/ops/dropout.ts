@@ -1,10 +1,11 @@
 // Dropout, whose mask is a function of the generator's state and is never stored.
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { phrase } from '../../runtime/phrase.js';
 import { record } from '../autograd.js';
 import { nextRandom } from '../random.js';
 import { Tensor } from '../tensor.js';
-import { packed } from './shapes.js';
+import { packed, requireTensor } from './shapes.js';
 import { contiguous } from './views.js';
 
 /**
@@ -12,13 +13,14 @@ import { contiguous } from './views.js';
  * The backward draws the same mask again. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
+  requireTensor('dropout', x);
   if (p === 0) return x;
   if (!(p > 0 && p < 1)) {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'dropout',
       expected: 'p in [0, 1)',
-      got: String(p),
+      got: phrase(p),
     });
   }
   const { seed, offset } = nextRandom();

@@ -1,24 +1,27 @@
 // Element-wise arithmetic, comparison and selection with NumPy broadcasting.
+import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import type { BinaryOp, CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import type { View } from '../../runtime/view.js';
+import { requireNumber } from '../../runtime/require-number.js';
+import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import { type Operand, withComparable, withOperands } from './operands.js';
 import {
   broadcastShape,
   constant,
   expanded,
   giveBroadcast,
-  requireAlike,
   requireSameDevice,
+  requireTensor,
   sameShape,
   writeBroadcast,
 } from './shapes.js';
 
 /** out = a op b over the broadcast shape, unrecorded. */
 function combine(op: BinaryOp, a: Tensor, b: Tensor): Tensor {
-  requireAlike(op, a, b);
   if (sameShape(a.shape, b.shape)) {
     const out = Tensor.emptyLike(a);
     kernels.binary({ a, b, out, op, accumulate: false });
@@ -38,13 +41,14 @@ function operandsFor(a: Tensor, b: Tensor): Tensor[] {
   return a.requiresGrad ? [b] : b.requiresGrad ? [a] : [];
 }
 
-/** `value` as an operand beside `like`. */
-function operand(value: Tensor | number, like: Tensor): Tensor {
-  return typeof value === 'number' ? constant(value, like.dtype, like.device) : value;
-}
+/** Whether `x` is a tensor whose elements a number beside it can be added to or multiplied with in one pass. */
+const isFloat = (x: Operand): x is Tensor => x instanceof Tensor && isFloating(x.dtype);
 
 /** x * factor + shift; floating dtypes. */
 export function scale(x: Tensor, factor: number, shift = 0): Tensor {
+  requireTensor('scale', x);
+  requireNumber('scale factor', factor);
+  requireNumber('scale shift', shift);
   const out = Tensor.emptyLike(x);
   kernels.scale({ in: x, out, scale: factor, shift, accumulate: false });
   record('scale', [x], [out], [], ([grad], sink) => {
@@ -56,34 +60,40 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 }
 
 /**
- * a + b, broadcast. Both of one dtype and device; a number takes a's. Throws DS_SHAPE, DS_DTYPE.
+ * a + b, broadcast; either may be a number. Integers take the floating dtype beside them, an integer tensor beside a
+ * fraction is f32, two integer dtypes are the wider one; two floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE, DS_ARGUMENT.
  */
-export function add(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === 'number' && isFloating(a.dtype)) return scale(a, 1, b);
-  const right = operand(b, a);
-  const out = combine('add', a, right);
-  const [aShape, bShape] = [a.shape, right.shape];
-  record('add', [a, right], [out], [], ([grad], sink) => {
-    giveBroadcast(sink, 0, aShape, grad as Tensor);
-    giveBroadcast(sink, 1, bShape, grad as Tensor);
+export function add(a: Operand, b: Operand): Tensor {
+  if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
+  if (typeof a === 'number' && isFloat(b)) return scale(b, 1, a);
+  return withOperands('add', a, b, (left, right) => {
+    const out = combine('add', left, right);
+    const [aShape, bShape] = [left.shape, right.shape];
+    record('add', [left, right], [out], [], ([grad], sink) => {
+      giveBroadcast(sink, 0, aShape, grad as Tensor);
+      giveBroadcast(sink, 1, bShape, grad as Tensor);
+    });
+    return out;
   });
-  return out;
 }
 
 /** a - b, broadcast; see add. */
-export function sub(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === 'number' && isFloating(a.dtype)) return scale(a, 1, -b);
-  const right = operand(b, a);
-  const out = combine('sub', a, right);
-  const [aShape, bShape] = [a.shape, right.shape];
-  record('sub', [a, right], [out], [], ([grad], sink) => {
-    const g = grad as Tensor;
-    giveBroadcast(sink, 0, aShape, g);
-    writeBroadcast(sink, 1, bShape, g, (db, accumulate) =>
-      kernels.scale({ in: g, out: db, scale: -1, shift: 0, accumulate }),
-    );
+export function sub(a: Operand, b: Operand): Tensor {
+  if (typeof b === 'number' && isFloat(a)) return scale(a, 1, -b);
+  if (typeof a === 'number' && isFloat(b)) return scale(b, -1, a);
+  return withOperands('sub', a, b, (left, right) => {
+    const out = combine('sub', left, right);
+    const [aShape, bShape] = [left.shape, right.shape];
+    record('sub', [left, right], [out], [], ([grad], sink) => {
+      const g = grad as Tensor;
+      giveBroadcast(sink, 0, aShape, g);
+      writeBroadcast(sink, 1, bShape, g, (db, accumulate) =>
+        kernels.scale({ in: g, out: db, scale: -1, shift: 0, accumulate }),
+      );
+    });
+    return out;
   });
-  return out;
 }
 
 /** Writes grad * other into the gradient of input `i`. */
@@ -100,26 +110,38 @@ function giveProduct(
 }
 
 /** a * b, broadcast; see add. */
-export function mul(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === 'number' && isFloating(a.dtype)) return scale(a, b);
-  const right = operand(b, a);
-  const out = combine('mul', a, right);
-  record('mul', [a, right], [out], operandsFor(a, right), ([grad], sink) => {
-    giveProduct(sink, 0, a.shape, grad as Tensor, right);
-    giveProduct(sink, 1, right.shape, grad as Tensor, a);
+export function mul(a: Operand, b: Operand): Tensor {
+  if (typeof b === 'number' && isFloat(a)) return scale(a, b);
+  if (typeof a === 'number' && isFloat(b)) return scale(b, a);
+  return withOperands('mul', a, b, (left, right) => {
+    const out = combine('mul', left, right);
+    record('mul', [left, right], [out], operandsFor(left, right), ([grad], sink) => {
+      giveProduct(sink, 0, left.shape, grad as Tensor, right);
+      giveProduct(sink, 1, right.shape, grad as Tensor, left);
+    });
+    return out;
   });
-  return out;
 }
 
-/** a / b, broadcast; see add. Integers truncate. */
-export function div(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b === 'number' && isFloating(a.dtype)) return scale(a, 1 / b);
-  const right = operand(b, a);
-  const out = combine('div', a, right);
-  const saved = right.requiresGrad ? [right, out] : [right];
-  record('div', [a, right], [out], saved, ([grad], sink) => {
+/** a / b, broadcast; see add. The quotient of integers is f32, as in PyTorch. */
+export function div(a: Operand, b: Operand): Tensor {
+  if (typeof b === 'number' && isFloat(a)) return scale(a, 1 / b);
+  return withOperands('div', a, b, (left, right) => {
+    if (isFloating(left.dtype)) return quotient(left, right);
+    const [x, y] = [cast(left, 'f32'), cast(right, 'f32')];
+    const out = quotient(x, y);
+    x.dispose();
+    y.dispose();
+    return out;
+  });
+}
+
+function quotient(a: Tensor, b: Tensor): Tensor {
+  const out = combine('div', a, b);
+  const saved = b.requiresGrad ? [b, out] : [b];
+  record('div', [a, b], [out], saved, ([grad], sink) => {
     const g = grad as Tensor;
-    const divisor = expanded(right, g.shape);
+    const divisor = expanded(b, g.shape);
     writeBroadcast(sink, 0, a.shape, g, (da, accumulate) =>
       kernels.binary({ a: g, b: divisor, out: da, op: 'div', accumulate }),
     );
@@ -127,7 +149,7 @@ export function div(a: Tensor, b: Tensor | number): Tensor {
     const slope = Tensor.emptyLike(g);
     kernels.binary({ a: out, b: divisor, out: slope, op: 'div', accumulate: false });
     kernels.scale({ in: slope, out: slope, scale: -1, shift: 0, accumulate: false });
-    giveProduct(sink, 1, right.shape, g, slope);
+    giveProduct(sink, 1, b.shape, g, slope);
   });
   return out;
 }
@@ -142,25 +164,27 @@ function masked(grad: Tensor, left: View, right: View, op: CompareOp): Tensor {
   return out;
 }
 
-function extremum(op: 'maximum' | 'minimum', a: Tensor, b: Tensor | number): Tensor {
-  const right = operand(b, a);
-  const out = combine(op, a, right);
-  record(op, [a, right], [out], [a, right], ([grad], sink) => {
-    const g = grad as Tensor;
-    const [wins, loses]: CompareOp[] = op === 'maximum' ? ['ge', 'lt'] : ['le', 'gt'];
-    if (sink.needs(0)) giveBroadcast(sink, 0, a.shape, masked(g, a, right, wins as CompareOp));
-    if (sink.needs(1)) giveBroadcast(sink, 1, right.shape, masked(g, a, right, loses as CompareOp));
+function extremum(op: 'maximum' | 'minimum', a: Operand, b: Operand): Tensor {
+  return withOperands(op, a, b, (left, right) => {
+    const out = combine(op, left, right);
+    record(op, [left, right], [out], [left, right], ([grad], sink) => {
+      const g = grad as Tensor;
+      const [wins, loses]: CompareOp[] = op === 'maximum' ? ['ge', 'lt'] : ['le', 'gt'];
+      const share = (won: CompareOp): Tensor => masked(g, left, right, won);
+      if (sink.needs(0)) giveBroadcast(sink, 0, left.shape, share(wins as CompareOp));
+      if (sink.needs(1)) giveBroadcast(sink, 1, right.shape, share(loses as CompareOp));
+    });
+    return out;
   });
-  return out;
 }
 
 /** The larger of a and b, broadcast. Where they are equal, a gets the gradient. */
-export function maximum(a: Tensor, b: Tensor | number): Tensor {
+export function maximum(a: Operand, b: Operand): Tensor {
   return extremum('maximum', a, b);
 }
 
 /** The smaller of a and b, broadcast. Where they are equal, a gets the gradient. */
-export function minimum(a: Tensor, b: Tensor | number): Tensor {
+export function minimum(a: Operand, b: Operand): Tensor {
   return extremum('minimum', a, b);
 }
 
@@ -194,61 +218,82 @@ function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
  * a to the power b, broadcast; floating dtypes. Gradients as PyTorch has them: that of a is 0 where b is 0, that of b is
  * 0 where a is 0 and b is not negative, and NaN where a is negative.
  */
-export function pow(a: Tensor, b: Tensor | number): Tensor {
-  const right = operand(b, a);
-  const out = combine('pow', a, right);
-  record('pow', [a, right], [out], [a, right, out], ([grad], sink) => {
-    const g = grad as Tensor;
-    const [base, exponent] = [expanded(a, g.shape), expanded(right, g.shape)];
-    if (sink.needs(0)) {
-      giveProduct(sink, 0, a.shape, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
-    }
-    if (sink.needs(1)) giveProduct(sink, 1, right.shape, g, slopeOfExponent(base, exponent, out));
+export function pow(a: Operand, b: Operand): Tensor {
+  return withOperands('pow', a, b, (left, right) => {
+    const out = combine('pow', left, right);
+    record('pow', [left, right], [out], [left, right, out], ([grad], sink) => {
+      const g = grad as Tensor;
+      const [base, exponent] = [expanded(left, g.shape), expanded(right, g.shape)];
+      if (sink.needs(0)) {
+        giveProduct(sink, 0, left.shape, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
+      }
+      if (sink.needs(1)) {
+        giveProduct(sink, 1, right.shape, g, slopeOfExponent(base, exponent, out));
+      }
+    });
+    return out;
   });
-  return out;
 }
 
-/** a op b as bool, broadcast; not differentiable. */
-export function compare(op: CompareOp, a: Tensor, b: Tensor | number): Tensor {
-  const right = operand(b, a);
-  requireAlike(op, a, right);
-  const shape = broadcastShape(op, a.shape, right.shape);
-  const out = Tensor.empty(shape, 'bool', a.device);
-  kernels.compare({ a: expanded(a, shape), b: expanded(right, shape), out, op });
-  return out;
+/** a op b as bool, broadcast; the exact values count, whatever the dtypes. Not differentiable. See add. */
+export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
+  return withComparable(op, a, b, (left, right) => {
+    const shape = broadcastShape(op, left.shape, right.shape);
+    const out = Tensor.empty(shape, 'bool', left.device);
+    kernels.compare({ a: expanded(left, shape), b: expanded(right, shape), out, op });
+    return out;
+  });
 }
 
-export const eq = (a: Tensor, b: Tensor | number): Tensor => compare('eq', a, b);
-export const ne = (a: Tensor, b: Tensor | number): Tensor => compare('ne', a, b);
-export const lt = (a: Tensor, b: Tensor | number): Tensor => compare('lt', a, b);
-export const le = (a: Tensor, b: Tensor | number): Tensor => compare('le', a, b);
-export const gt = (a: Tensor, b: Tensor | number): Tensor => compare('gt', a, b);
-export const ge = (a: Tensor, b: Tensor | number): Tensor => compare('ge', a, b);
+export const eq = (a: Operand, b: Operand): Tensor => compare('eq', a, b);
+export const ne = (a: Operand, b: Operand): Tensor => compare('ne', a, b);
+export const lt = (a: Operand, b: Operand): Tensor => compare('lt', a, b);
+export const le = (a: Operand, b: Operand): Tensor => compare('le', a, b);
+export const gt = (a: Operand, b: Operand): Tensor => compare('gt', a, b);
+export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
 
-/** condition ? a : b, broadcast; `condition` is bool. A number takes the other's dtype. */
-export function where(condition: Tensor, a: Tensor, b: Tensor | number): Tensor {
-  const right = operand(b, a);
-  requireAlike('where', a, right);
+/** condition ? a : b, broadcast; `condition` is bool. Of two numbers f32, else as in add. Throws as add does. */
+export function where(condition: Tensor, a: Operand, b: Operand): Tensor {
+  requireCondition(condition);
+  if (typeof a === 'number' && typeof b === 'number') {
+    const left = constant(a, 'f32', condition.device);
+    const out = where(condition, left, b);
+    left.dispose();
+    return out;
+  }
+  return withOperands('where', a, b, (left, right) => choose(condition, left, right));
+}
+
+function requireCondition(condition: unknown): asserts condition is Tensor {
+  requireTensor('where', condition);
+  if (condition.dtype === 'bool') return;
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op: 'where',
+    expected: 'a condition of dtype bool',
+    got: describe(condition),
+    hint: 'Compare it, for example by .ne(0), or cast it: .to("bool").',
+  });
+}
+
+function choose(condition: Tensor, a: Tensor, b: Tensor): Tensor {
   requireSameDevice('where', a, condition);
-  const values = broadcastShape('where', a.shape, right.shape);
+  const values = broadcastShape('where', a.shape, b.shape);
   const shape = broadcastShape('where', condition.shape, values);
   const out = Tensor.empty(shape, a.dtype, a.device);
-  const [x, y] = [expanded(a, shape), expanded(right, shape)];
+  const [x, y] = [expanded(a, shape), expanded(b, shape)];
   kernels.where({ condition: expanded(condition, shape), a: x, b: y, out });
-  record('where', [a, right], [out], [condition], ([grad], sink) => {
+  record('where', [a, b], [out], [condition], ([grad], sink) => {
     const g = grad as Tensor;
     const mask = expanded(condition, g.shape);
     const nothing = expanded(constant(0, g.dtype, g.device), g.shape);
-    if (sink.needs(0)) {
-      const da = Tensor.emptyLike(g);
-      kernels.where({ condition: mask, a: g, b: nothing, out: da });
-      giveBroadcast(sink, 0, a.shape, da);
-    }
-    if (sink.needs(1)) {
-      const db = Tensor.emptyLike(g);
-      kernels.where({ condition: mask, a: nothing, b: g, out: db });
-      giveBroadcast(sink, 1, right.shape, db);
-    }
+    const part = (first: View, second: View): Tensor => {
+      const d = Tensor.emptyLike(g);
+      kernels.where({ condition: mask, a: first, b: second, out: d });
+      return d;
+    };
+    if (sink.needs(0)) giveBroadcast(sink, 0, a.shape, part(g, nothing));
+    if (sink.needs(1)) giveBroadcast(sink, 1, b.shape, part(nothing, g));
   });
   return out;
 }

@@ -9,6 +9,7 @@ export { linear, linearGelu, linearPadded } from './linear.js';
 export * from './loss.js';
 export { matmul } from './matmul.js';
 export * from './norm.js';
+export type { Operand } from './operands.js';
 export * from './reduce.js';
 export * from './unary.js';
 export * from './views.js';

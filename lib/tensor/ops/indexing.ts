@@ -4,18 +4,33 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, numel } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
-import { normalizeDim, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
+import {
+  normalizeDim,
+  notTensor,
+  packed,
+  requireSameDevice,
+  requireTensor,
+  shapeError,
+  viewOf,
+} from './shapes.js';
+
+const INDEX_HINT =
+  "Labels and token ids are integers: Tensor.from(ids, { dtype: 'i64' }) or .to('i64'); in samples, Int32Array.";
 
 /**
  * Throws DS_DTYPE unless `index` is i32 or i64, and DS_DEVICE when it is elsewhere than `values`.
  */
 export function requireIndex(op: string, values: Tensor, index: Tensor): void {
+  requireTensor(op, values);
+  if (!(index instanceof Tensor))
+    throw notTensor(op, 'an index tensor of i32 or i64', index, INDEX_HINT);
   if (index.dtype !== 'i32' && index.dtype !== 'i64') {
     throw new DsError({
       code: 'DS_DTYPE',
       op,
       expected: 'an index of i32 or i64',
       got: describe(index),
+      hint: INDEX_HINT,
     });
   }
   requireSameDevice(op, values, index);
@@ -48,8 +63,8 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
  * apart from `dim`. Throws DS_SHAPE, DS_INDEX (CPU).
  */
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
-  const at = normalizeDim('gather', dim, x.ndim);
   requireIndex('gather', x, index);
+  const at = normalizeDim('gather', dim, x.ndim);
   if (index.ndim !== x.ndim || index.shape.some((n, d) => d !== at && n !== x.shape[d])) {
     throw shapeError(
       'gather',

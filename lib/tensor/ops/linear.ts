@@ -10,6 +10,7 @@ import {
   overwriteOrAdd,
   packed,
   requireAlike,
+  requireInput,
   rowCount,
   shapeError,
   sumToShape,
@@ -17,8 +18,8 @@ import {
 } from './shapes.js';
 
 function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
-  requireAlike(op, x, weight);
-  if (bias) requireAlike(op, x, bias);
+  requireInput(op, x, weight);
+  if (bias) requireAlike(op, weight, bias);
   const [outputs, inputs] = weight.shape;
   if (weight.ndim !== 2 || x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
     throw shapeError(

@@ -1,6 +1,8 @@
 // Losses: cross-entropy, alone and fused with the vocabulary head, and mean squared error.
 import { type DType, statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { isGradEnabled, recomputing, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
@@ -8,14 +10,17 @@ import { sub } from './elementwise.js';
 import { requireIndex } from './indexing.js';
 import { paddedColumns } from './linear.js';
 import { gemmRows } from './matmul.js';
+import type { Operand } from './operands.js';
 import { mean } from './reduce.js';
 import {
   constant,
   expanded,
   overwriteOrAdd,
   packed,
-  requireAlike,
+  requireInput,
+  requireTensor,
   rowCount,
+  sameShape,
   shapeError,
   viewOf,
   writeTogether,
@@ -30,8 +35,21 @@ export interface CrossEntropyOptions {
   ignoreIndex?: number;
 }
 
-/** mean((x - target)^2), a scalar of x's dtype. */
-export function mse(x: Tensor, target: Tensor): Tensor {
+const LOSS: OptionNames<CrossEntropyOptions> = { ignoreIndex: true };
+
+function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: CrossEntropyOptions): number {
+  return requireInteger(`${op} ignoreIndex`, ignoreIndex, Number.MIN_SAFE_INTEGER);
+}
+
+/** mean((x - target)^2), a scalar of x's dtype; the target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE. */
+export function mse(x: Tensor, target: Operand): Tensor {
+  requireTensor('mse', x);
+  const isLike =
+    !(target instanceof Tensor) || target.numel === 1 || sameShape(x.shape, target.shape);
+  if (!isLike) {
+    const hint = 'They would broadcast to pairs of all with all: reshape() one of them.';
+    throw shapeError('mse', `a target like ${describe(x)}`, describe(target), hint);
+  }
   return mean(square(sub(x, target)));
 }
 
@@ -94,8 +112,9 @@ export function crossEntropy(
   target: Tensor,
   options: CrossEntropyOptions = {},
 ): Tensor {
+  requireTensor('cross_entropy', logits);
   checkTarget('cross_entropy', logits, logits.shape.slice(0, -1), target);
-  const ignoreIndex = options.ignoreIndex ?? IGNORE_INDEX;
+  const ignoreIndex = ignoreIndexOf('cross_entropy', readOptions('cross_entropy', options, LOSS));
   const rows = logitRows(logits);
   const count = rows.shape[0] as number;
   const flat = packed(target);
@@ -131,6 +150,11 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   /** Keep no logits: the backward computes them again, chunk by chunk. Default false. */
   recompute?: boolean;
 }
+
+const HEAD: OptionNames<LinearCrossEntropyOptions> = {
+  ...LOSS,
+  ...{ chunkRows: true, recompute: true },
+};
 
 /** The rows [start, start + count) of the head: views that its kernels share. */
 interface Chunk {
@@ -302,14 +326,17 @@ export function linearCrossEntropy(
   target: Tensor,
   options: LinearCrossEntropyOptions = {},
 ): Tensor {
-  const { ignoreIndex = IGNORE_INDEX, recompute = false } = options;
-  requireAlike('linear_cross_entropy', x, weight);
+  const read = readOptions('linear_cross_entropy', options, HEAD);
+  const { recompute = false } = read;
+  const ignoreIndex = ignoreIndexOf('linear_cross_entropy', read);
+  requireInput('linear_cross_entropy', x, weight);
   checkTarget('linear_cross_entropy', x, x.shape.slice(0, -1), target);
   if (weight.ndim !== 2 || weight.shape[1] !== x.shape[x.ndim - 1]) {
     throw shapeError('linear_cross_entropy', `a weight [V, ${x.size(-1)}]`, describe(weight));
   }
   const total = rowCount(x.shape);
-  const chunkRows = Math.max(1, options.chunkRows ?? (recompute ? 2048 : total));
+  const rows = read.chunkRows ?? Math.max(1, recompute ? 2048 : total);
+  const chunkRows = requireInteger('linear_cross_entropy chunkRows', rows, 1);
   const source = packed(x);
   const flat = packed(target);
   const at = viewOf(flat, [total]);

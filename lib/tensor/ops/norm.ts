@@ -10,6 +10,7 @@ import {
   overwriteOrAdd,
   packed,
   requireAlike,
+  requireInput,
   rowCount,
   sameShape,
   shapeError,
@@ -18,8 +19,8 @@ import {
 import { contiguous } from './views.js';
 
 function checkNorm(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
-  requireAlike(op, x, weight);
-  if (bias) requireAlike(op, x, bias);
+  requireInput(op, x, weight);
+  if (bias) requireAlike(op, weight, bias);
   const size = x.shape[x.ndim - 1];
   if (weight.ndim !== 1 || weight.shape[0] !== size || (bias && bias.shape[0] !== size)) {
     throw shapeError(op, `a weight [${size}] for ${describe(x)}`, describe(weight));

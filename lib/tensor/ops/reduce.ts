@@ -1,16 +1,21 @@
 // Reductions over dims, the index of the maximum, and softmax.
 
+import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { numel } from '../../runtime/view.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { describe, numel } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
 import {
   expanded,
   expandedStrides,
   normalizeDim,
   normalizeDims,
   packed,
+  requireTensor,
   viewOf,
 } from './shapes.js';
 import { contiguous, transpose } from './views.js';
@@ -18,7 +23,27 @@ import { contiguous, transpose } from './views.js';
 /** Which dims to reduce: all by default; `keepDim` leaves them with size 1. */
 export interface ReduceOptions {
   dims?: number | readonly number[];
+  /** PyTorch's name of `dims`. */
+  dim?: number | readonly number[];
   keepDim?: boolean;
+}
+
+/** The options of a reduction, or its dims alone: sum(x, 1), sum(x, [0, 1]), sum(x, { dims: 1, keepDim: true }). */
+export type Reduction = ReduceOptions | number | readonly number[];
+
+const REDUCE: OptionNames<ReduceOptions> = { dims: true, dim: true, keepDim: true };
+
+function readReduction(op: string, given: Reduction): ReduceOptions {
+  if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
+  const { dims, dim, keepDim } = readOptions<ReduceOptions>(op, given as ReduceOptions, REDUCE);
+  if (dims === undefined || dim === undefined) return { dims: dims ?? dim, keepDim };
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: '"dims" once',
+    got: '"dims" and "dim"',
+    hint: 'They are one option: keep one.',
+  });
 }
 
 interface Reduced {
@@ -30,7 +55,8 @@ interface Reduced {
   count: number;
 }
 
-function reduce(op: ReduceOp, x: Tensor, { dims, keepDim = false }: ReduceOptions): Reduced {
+function reduce(op: ReduceOp, x: Tensor, options: Reduction): Reduced {
+  const { dims, keepDim = false } = readReduction(op, options);
   const over = normalizeDims(op, dims, x.ndim);
   const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
   const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
@@ -45,8 +71,10 @@ function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[
   return source.alias(shape, expandedStrides(viewOf(source, kept), shape));
 }
 
-/** The sum over `dims`; f32 accumulation, the input's dtype. */
-export function sum(x: Tensor, options: ReduceOptions = {}): Tensor {
+/** The sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as in PyTorch. */
+export function sum(x: Tensor, options: Reduction = {}): Tensor {
+  requireTensor('sum', x);
+  if (!isFloating(x.dtype)) return wholeSum(x, options);
   const { out, kept } = reduce('sum', x, options);
   const { shape } = x;
   record('sum', [x], [out], [], ([grad], sink) => {
@@ -55,8 +83,25 @@ export function sum(x: Tensor, options: ReduceOptions = {}): Tensor {
   return out;
 }
 
-/** The mean over `dims`; NaN when there is nothing to average. */
-export function mean(x: Tensor, options: ReduceOptions = {}): Tensor {
+function wholeSum(x: Tensor, options: Reduction): Tensor {
+  const wide = cast(x, 'i64');
+  const { out } = reduce('sum', wide, options);
+  if (wide !== x) wide.dispose();
+  return out;
+}
+
+/** The mean over `dims`, floating dtypes; NaN when there is nothing to average. Throws DS_DTYPE. */
+export function mean(x: Tensor, options: Reduction = {}): Tensor {
+  requireTensor('mean', x);
+  if (!isFloating(x.dtype)) {
+    throw new DsError({
+      code: 'DS_DTYPE',
+      op: 'mean',
+      expected: 'a floating dtype: the mean of integers is none',
+      got: describe(x),
+      hint: "Cast it: .to('f32').mean().",
+    });
+  }
   const { out, kept, count } = reduce('mean', x, options);
   const { shape } = x;
   record('mean', [x], [out], [], ([grad], sink) => {
@@ -74,7 +119,8 @@ export function mean(x: Tensor, options: ReduceOptions = {}): Tensor {
 }
 
 /** The gradient is shared equally among elements that attain the extremum, as in torch.amax. */
-function extremum(op: 'max' | 'min', x: Tensor, options: ReduceOptions): Tensor {
+function extremum(op: 'max' | 'min', x: Tensor, options: Reduction): Tensor {
+  requireTensor(op, x);
   const { out, kept } = reduce(op, x, options);
   record(op, [x], [out], [x, out], ([grad], sink) => {
     const mask = Tensor.empty(x.shape, 'bool', x.device);
@@ -93,17 +139,18 @@ function extremum(op: 'max' | 'min', x: Tensor, options: ReduceOptions): Tensor 
 }
 
 /** The largest value over `dims`. Throws DS_SHAPE when there is none. */
-export function max(x: Tensor, options: ReduceOptions = {}): Tensor {
+export function max(x: Tensor, options: Reduction = {}): Tensor {
   return extremum('max', x, options);
 }
 
 /** The smallest value over `dims`. Throws DS_SHAPE when there is none. */
-export function min(x: Tensor, options: ReduceOptions = {}): Tensor {
+export function min(x: Tensor, options: Reduction = {}): Tensor {
   return extremum('min', x, options);
 }
 
 /** Index of the first maximum along `dim`, i64, without that dim; NaN counts as the maximum. */
 export function argmax(x: Tensor, dim = -1): Tensor {
+  requireTensor('argmax', x);
   const at = normalizeDim('argmax', dim, x.ndim);
   const order = x.shape.map((_, d) => d).filter((d) => d !== at);
   order.push(at);
@@ -131,6 +178,7 @@ function softmaxLast(x: Tensor, log: boolean): Tensor {
 }
 
 function softmaxAlong(x: Tensor, dim: number, log: boolean): Tensor {
+  requireTensor('softmax', x);
   const at = normalizeDim('softmax', dim, x.ndim);
   if (at === x.ndim - 1) return softmaxLast(x, log);
   return transpose(softmaxLast(transpose(x, at, -1), log), at, -1);

@@ -3,6 +3,7 @@ import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { phrase } from '../../runtime/phrase.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import type { GradSink } from '../autograd.js';
 import { Tensor } from '../tensor.js';
@@ -16,11 +17,34 @@ export function shapeError(
   return new DsError({ code: 'DS_SHAPE', op, expected, got, hint });
 }
 
+/** Throws DS_ARGUMENT unless `value` is a tensor. */
+export function requireTensor(op: string, value: unknown): asserts value is Tensor {
+  if (!(value instanceof Tensor)) throw notTensor(op, 'a tensor', value);
+}
+
+/** Throws DS_ARGUMENT unless `values` is a list of tensors. */
+export function requireTensors(op: string, values: unknown): asserts values is readonly Tensor[] {
+  if (!Array.isArray(values)) {
+    throw notTensor(op, 'a list of tensors', values, `Put them into an array: ${op}([a, b]).`);
+  }
+  for (const value of values) requireTensor(op, value);
+}
+
+export function notTensor(
+  op: string,
+  expected: string,
+  value: unknown,
+  hint = 'Tensor.from() makes one of numbers and arrays.',
+): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value), hint });
+}
+
 /** `dim` counted from the front. Throws DS_SHAPE. */
 export function normalizeDim(op: string, dim: number, ndim: number): number {
   const found = dim < 0 ? dim + ndim : dim;
   if (Number.isInteger(found) && found >= 0 && found < ndim) return found;
-  throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, String(dim));
+  const hint = ndim === 0 ? 'It has no dims: shape [].' : 'Negative dims count from the end.';
+  throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, phrase(dim), hint);
 }
 
 /** Sorted distinct dims counted from the front; all of them when `dims` is undefined. */
@@ -30,7 +54,7 @@ export function normalizeDims(
   ndim: number,
 ): number[] {
   if (dims === undefined) return Array.from({ length: ndim }, (_, d) => d);
-  const list = typeof dims === 'number' ? [dims] : dims;
+  const list: readonly number[] = Array.isArray(dims) ? dims : [dims];
   return [...new Set(list.map((d) => normalizeDim(op, d, ndim)))].sort((a, b) => a - b);
 }
 
@@ -43,8 +67,26 @@ export function sameShape(a: readonly number[], b: readonly number[]): boolean {
 
 /** Throws DS_DTYPE or DS_DEVICE unless both have one dtype and one device. */
 export function requireAlike(op: string, a: Tensor, b: Tensor): void {
+  requireTensor(op, a);
+  requireTensor(op, b);
   if (a.dtype !== b.dtype) throw dtypeMix(op, a, b);
   if (a.device !== b.device) throw deviceMix(op, a, b);
+}
+
+/** As requireAlike for the input of a layer, which has to become what the layer's weight is. */
+export function requireInput(op: string, x: Tensor, weight: Tensor): void {
+  requireTensor(op, x);
+  requireTensor(op, weight);
+  if (x.dtype !== weight.dtype) {
+    throw new DsError({
+      code: 'DS_DTYPE',
+      op,
+      expected: `an input of the weight's dtype, ${weight.dtype}`,
+      got: describe(x),
+      hint: `Cast the input: .to('${weight.dtype}'). The weights have what the engine trains in.`,
+    });
+  }
+  if (x.device !== weight.device) throw deviceMix(op, weight, x);
 }
 
 function dtypeMix(op: string, a: Tensor, b: Tensor): DsError {
@@ -69,6 +111,8 @@ function deviceMix(op: string, a: Tensor, b: Tensor): DsError {
 
 /** Throws DS_DEVICE unless both are on one device; for operands of different dtypes. */
 export function requireSameDevice(op: string, a: Tensor, b: Tensor): void {
+  requireTensor(op, a);
+  requireTensor(op, b);
   if (a.device !== b.device) throw deviceMix(op, a, b);
 }
 

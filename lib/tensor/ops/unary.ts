@@ -1,12 +1,16 @@
 // Element-wise functions of one tensor: powers, exponentials and activations.
 
+import { DsError } from '../../errors.js';
 import type { UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { phrase } from '../../runtime/phrase.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
+import { requireTensor } from './shapes.js';
 
 /** op(x) for every element; floating dtypes, any strides. The backward reads x. */
 export function unary(op: UnaryOp, x: Tensor): Tensor {
+  requireTensor(op, x);
   const out = Tensor.emptyLike(x);
   kernels.unary({ in: x, out, op });
   record(op, [x], [out], [x], ([grad], sink) => {
@@ -34,5 +38,12 @@ export const silu = (x: Tensor): Tensor => unary('silu', x);
 
 /** Gaussian error linear unit; "tanh" is GPT-2's approximation, "none" the exact form with erf. */
 export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {
-  return unary(approximate === 'tanh' ? 'gelu_tanh' : 'gelu_erf', x);
+  if (approximate === 'tanh') return unary('gelu_tanh', x);
+  if (approximate === 'none') return unary('gelu_erf', x);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'gelu',
+    expected: '"tanh" or "none"',
+    got: phrase(approximate),
+  });
 }

@@ -1,5 +1,8 @@
 // Views: the same memory under another shape, or a write into part of the gradient backwards.
+import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireInteger, requireSizes } from '../../runtime/require-number.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
@@ -8,14 +11,26 @@ import {
   normalizeDim,
   packed,
   requireAlike,
+  requireTensor,
+  requireTensors,
   sameShape,
   shapeError,
   sumToShape,
   viewOf,
 } from './shapes.js';
 
+/** A shape as callers write it: one list, or sizes one after the other. */
+export type Sizes = readonly [readonly number[]] | readonly number[];
+
+/** The list that `sizes` stand for. */
+function listOf(sizes: Sizes): readonly number[] {
+  const [first] = sizes;
+  return sizes.length === 1 && Array.isArray(first) ? first : (sizes as readonly number[]);
+}
+
 /** A copy with row-major strides; the tensor itself when it has them. */
 export function contiguous(x: Tensor): Tensor {
+  requireTensor('contiguous', x);
   if (isContiguous(x)) return x;
   const out = packed(x);
   record('contiguous', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
@@ -25,21 +40,24 @@ export function contiguous(x: Tensor): Tensor {
 /** `shape` with its -1 worked out. Throws DS_SHAPE. */
 function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
   const unknown = shape.indexOf(-1);
-  if (unknown < 0 && numel(shape) === x.numel) return shape;
-  const known = shape.reduce((n, size, d) => (d === unknown ? n : n * size), 1);
-  const size = x.numel / known;
-  if (unknown < 0 || shape.indexOf(-1, unknown + 1) >= 0 || !Number.isInteger(size)) {
+  const known = unknown < 0 ? shape : shape.toSpliced(unknown, 1);
+  requireSizes('reshape', known);
+  const total = numel(known);
+  if (unknown < 0 && total === x.numel) return shape;
+  const size = x.numel / total;
+  if (unknown < 0 || !Number.isInteger(size)) {
     throw shapeError('reshape', `${x.numel} elements, as ${describe(x)}`, `[${shape.join(', ')}]`);
   }
-  return shape.map((s, d) => (d === unknown ? size : s));
+  return shape.with(unknown, size);
 }
 
 /**
  * The same elements in row-major order; one size may be -1. A view where x is contiguous, else a
  * copy.
  */
-export function reshape(x: Tensor, shape: readonly number[]): Tensor {
-  const target = resolveShape(x, shape);
+export function reshape(x: Tensor, ...shape: Sizes): Tensor {
+  requireTensor('reshape', x);
+  const target = resolveShape(x, listOf(shape));
   const source = contiguous(x);
   const out = source.alias(target);
   const from = x.shape;
@@ -50,12 +68,15 @@ export function reshape(x: Tensor, shape: readonly number[]): Tensor {
 }
 
 /** As reshape, but never copies. Throws DS_SHAPE when x is not contiguous. */
-export function view(x: Tensor, shape: readonly number[]): Tensor {
-  if (isContiguous(x)) return reshape(x, shape);
+export function view(x: Tensor, ...shape: Sizes): Tensor {
+  requireTensor('view', x);
+  if (isContiguous(x)) return reshape(x, ...shape);
   throw shapeError('view', 'a contiguous tensor', `${describe(x)} with strides`, 'Use reshape().');
 }
 
 export function flatten(x: Tensor, from = 0, to = -1): Tensor {
+  requireTensor('flatten', x);
+  if (x.ndim === 0) return reshape(x, [1]);
   const first = normalizeDim('flatten', from, x.ndim);
   const last = normalizeDim('flatten', to, x.ndim);
   const middle = numel(x.shape.slice(first, last + 1));
@@ -70,7 +91,9 @@ function permuted(x: Tensor, order: readonly number[]): Tensor {
 }
 
 /** Dims in another order: out's dim d is x's dim order[d]. */
-export function permute(x: Tensor, order: readonly number[]): Tensor {
+export function permute(x: Tensor, ...axes: Sizes): Tensor {
+  requireTensor('permute', x);
+  const order = listOf(axes);
   const dims = order.map((d) => normalizeDim('permute', d, x.ndim));
   if (dims.length !== x.ndim || new Set(dims).size !== x.ndim) {
     throw shapeError('permute', `an order of ${x.ndim} dims`, `[${order.join(', ')}]`);
@@ -85,6 +108,7 @@ export function permute(x: Tensor, order: readonly number[]): Tensor {
 
 /** Two dims swapped; default the last two. */
 export function transpose(x: Tensor, first = -2, second = -1): Tensor {
+  requireTensor('transpose', x);
   const order = x.shape.map((_, d) => d);
   const a = normalizeDim('transpose', first, x.ndim);
   const b = normalizeDim('transpose', second, x.ndim);
@@ -94,11 +118,13 @@ export function transpose(x: Tensor, first = -2, second = -1): Tensor {
 }
 
 /** x repeated to `shape` without a copy; -1 keeps a size. Throws DS_SHAPE. */
-export function expand(x: Tensor, shape: readonly number[]): Tensor {
+export function expand(x: Tensor, ...sizes: Sizes): Tensor {
+  requireTensor('expand', x);
+  const shape = listOf(sizes);
   const lead = shape.length - x.ndim;
   const target = shape.map((size, d) => (size === -1 ? (x.shape[d - lead] ?? -1) : size));
   const fits = x.shape.every((size, d) => size === 1 || size === target[lead + d]);
-  if (lead < 0 || !fits || target.includes(-1)) {
+  if (lead < 0 || !fits || !target.every((size) => Number.isSafeInteger(size) && size >= 0)) {
     throw shapeError('expand', `a shape that ${describe(x)} repeats to`, `[${shape.join(', ')}]`);
   }
   if (sameShape(x.shape, target)) return x;
@@ -110,6 +136,7 @@ export function expand(x: Tensor, shape: readonly number[]): Tensor {
 }
 
 export function unsqueeze(x: Tensor, dim: number): Tensor {
+  requireTensor('unsqueeze', x);
   const at = normalizeDim('unsqueeze', dim, x.ndim + 1);
   const strides = [...x.strides];
   strides.splice(at, 0, (x.shape[at] ?? 1) * (x.strides[at] ?? 1));
@@ -118,6 +145,7 @@ export function unsqueeze(x: Tensor, dim: number): Tensor {
 
 /** Without dim `dim`, which must have size 1; without every dim of size 1 when none is named. */
 export function squeeze(x: Tensor, dim?: number): Tensor {
+  requireTensor('squeeze', x);
   const at = dim === undefined ? -1 : normalizeDim('squeeze', dim, x.ndim);
   if (at >= 0 && x.shape[at] !== 1)
     throw shapeError('squeeze', 'size 1', `${describe(x)}, dim ${at}`);
@@ -160,13 +188,28 @@ function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cu
   return { shape, strides, offset: count > 0 ? x.offset + start * stride : x.offset };
 }
 
+/** `position` along a dim. Throws DS_ARGUMENT for one between two elements, as half of an odd size is. */
+function requirePosition(op: string, position: number): number {
+  if (Number.isSafeInteger(position)) return position;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'integers as positions and lengths',
+    got: phrase(position),
+    hint: 'Math.floor() what comes from a division.',
+  });
+}
+
 /**
  * Elements [start, end) of `dim` in steps of `step` > 0; negative bounds count from the end. A
  * view.
  */
 export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1): Tensor {
+  requireTensor('slice', x);
   const at = normalizeDim('slice', dim, x.ndim);
   const size = x.shape[at] as number;
+  requirePosition('slice', start);
+  requirePosition('slice', end ?? size);
   if (!Number.isInteger(step) || step < 1)
     throw shapeError('slice', 'a step of 1 or more', `${step}`);
   const clamp = (i: number): number => Math.min(Math.max(i < 0 ? i + size : i, 0), size);
@@ -186,7 +229,10 @@ export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1)
 
 /** `length` elements of `dim` from `start`. A view. Throws DS_SHAPE when they are not all there. */
 export function narrow(x: Tensor, dim: number, start: number, length: number): Tensor {
+  requireTensor('narrow', x);
   const size = x.size(dim);
+  requirePosition('narrow', start);
+  requirePosition('narrow', length);
   if (start < 0 || length < 0 || start + length > size) {
     throw shapeError('narrow', `a range inside [0, ${size})`, `[${start}, ${start + length})`);
   }
@@ -195,10 +241,27 @@ export function narrow(x: Tensor, dim: number, start: number, length: number): T
 
 /** The slice at `index` of `dim`, without that dim. A view. Throws DS_SHAPE. */
 export function select(x: Tensor, dim: number, index: number): Tensor {
+  requireTensor('select', x);
   const size = x.size(dim);
+  requirePosition('select', index);
   const at = index < 0 ? index + size : index;
   if (at < 0 || at >= size) throw shapeError('select', `an index in [0, ${size})`, `${index}`);
   return squeeze(slice(x, dim, at, at + 1), dim);
+}
+
+/** The sizes of the parts that `sizes` cut `size` into. Throws DS_SHAPE, DS_ARGUMENT. */
+function partSizes(size: number, sizes: number | readonly number[]): readonly number[] {
+  if (typeof sizes === 'number') {
+    const part = requireInteger('split size', sizes, 1);
+    return Array.from({ length: Math.ceil(size / part) }, (_, i) =>
+      Math.min(part, size - i * part),
+    );
+  }
+  const list = requireSizes('split', sizes);
+  const total = list.reduce((sum, n) => sum + n, 0);
+  if (total === size) return list;
+  const hint = 'A number cuts parts of one size: split(2).';
+  throw shapeError('split', `sizes that add up to ${size}`, `[${list.join(', ')}]`, hint);
 }
 
 /**
@@ -206,15 +269,9 @@ export function select(x: Tensor, dim: number, index: number): Tensor {
  * all.
  */
 export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
+  requireTensor('split', x);
   const at = normalizeDim('split', dim, x.ndim);
-  const size = x.shape[at] as number;
-  const list =
-    typeof sizes === 'number'
-      ? Array.from({ length: Math.ceil(size / sizes) }, (_, i) => Math.min(sizes, size - i * sizes))
-      : sizes;
-  const total = list.reduce((sum, n) => sum + n, 0);
-  if (total !== size)
-    throw shapeError('split', `sizes that add up to ${size}`, `[${list.join(', ')}]`);
+  const list = partSizes(x.shape[at] as number, sizes);
   let start = 0;
   const outs = list.map((count) => {
     const cut = cutOf(x, at, start, count);
@@ -238,6 +295,7 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
 
 /** Tensors one after the other along `dim`; the other sizes, dtypes and devices must agree. */
 export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
+  requireTensors('concat', tensors);
   const first = tensors[0];
   if (!first) throw shapeError('concat', 'at least one tensor', 'none');
   const at = normalizeDim('concat', dim, first.ndim);
@@ -272,6 +330,12 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
 
 /** Tensors of one shape along a new dim. */
 export function stack(tensors: readonly Tensor[], dim = 0): Tensor {
+  requireTensors('stack', tensors);
+  for (const tensor of tensors) {
+    const [first] = tensors as [Tensor];
+    if (sameShape(first.shape, tensor.shape)) continue;
+    throw shapeError('stack', `tensors of one shape, as ${describe(first)}`, describe(tensor));
+  }
   return concat(
     tensors.map((t) => unsqueeze(t, dim)),
     dim,

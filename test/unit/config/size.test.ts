@@ -9,7 +9,7 @@ import { MAX_BYTES } from '../../../lib/config/config-file.js';
 import { parseHjson } from '../../../lib/config/hjson.js';
 import { checkConfig, type DsConfig } from '../../../lib/config/index.js';
 import { parseConfig } from '../../../lib/config/parse.js';
-import { closest } from '../../../lib/config/suggestion.js';
+import { closest } from '../../../lib/runtime/suggestion.js';
 
 let folder: string;
 beforeAll(() => {

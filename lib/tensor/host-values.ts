@@ -1,0 +1,154 @@
+// JavaScript values on their way into a tensor: nested arrays and typed arrays to numbers, shape and raw bits.
+import { DsError } from '../errors.js';
+import {
+  type DType,
+  isFloating,
+  isNumericArray,
+  type NumericArray,
+  rawArray,
+} from '../runtime/dtype.js';
+import { phrase } from '../runtime/phrase.js';
+
+const OP = 'Tensor.from';
+
+/** What one element of given data may be. */
+type Element = number | bigint | boolean;
+
+export interface HostValues {
+  /** In row-major order. */
+  readonly values: ArrayLike<Element>;
+  readonly shape: readonly number[];
+  /** That of the data itself: its typed array's, bool or i64 where all are booleans or bigints, else f32. */
+  readonly natural: DType;
+}
+
+const naturals: readonly [abstract new (...args: never) => NumericArray, DType][] = [
+  [Float64Array, 'f64'],
+  [Int32Array, 'i32'],
+  [BigInt64Array, 'i64'],
+  [Uint8Array, 'u8'],
+];
+
+function naturalDType(data: NumericArray): DType {
+  return naturals.find(([type]) => data instanceof type)?.[1] ?? 'f32';
+}
+
+/** The values of `data`. Throws DS_SHAPE where it is ragged, DS_ARGUMENT where it holds anything but numbers. */
+export function hostValues(data: unknown): HostValues {
+  if (isNumericArray(data))
+    return { values: data, shape: [data.length], natural: naturalDType(data) };
+  if (!Array.isArray(data))
+    return { values: [element(data, [])], shape: [], natural: kindOf([data]) };
+  const shape: number[] = [];
+  let level: unknown = data;
+  for (; Array.isArray(level); level = level[0]) shape.push(level.length);
+  if (isNumericArray(level)) shape.push(level.length);
+  const values: Element[] = [];
+  gather(data, shape, [], values);
+  const natural = isNumericArray(level) ? naturalDType(level) : kindOf(values);
+  return { values, shape, natural };
+}
+
+/** Appends what lies in `level`, which is found at `path`. */
+function gather(
+  level: ArrayLike<unknown>,
+  shape: readonly number[],
+  path: readonly number[],
+  out: Element[],
+): void {
+  const depth = path.length;
+  if (level.length !== shape[depth]) throw ragged(path, `${shape[depth]} elements`, level.length);
+  const isLast = depth === shape.length - 1;
+  for (let i = 0; i < level.length; ++i) {
+    const item = level[i];
+    const isList = Array.isArray(item) || isNumericArray(item);
+    if (isLast !== isList) {
+      if (isList) gather(item as ArrayLike<unknown>, shape, [...path, i], out);
+      else out.push(element(item, [...path, i]));
+    } else if (isLast) throw ragged([...path, i], 'a number', phrase(item));
+    else throw ragged([...path, i], 'an array', phrase(item));
+  }
+}
+
+function element(value: unknown, path: readonly number[]): Element {
+  if (typeof value === 'number' || typeof value === 'boolean' || typeof value === 'bigint') {
+    return value;
+  }
+  const isTensor = typeof value === 'object' && value !== null && 'buffer' in value;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: OP,
+    expected: `a number${at(path)}`,
+    got: phrase(value),
+    hint: isTensor
+      ? 'It is a tensor already; stack() joins several.'
+      : 'Give numbers, nested arrays of numbers of equal lengths, or a typed array.',
+  });
+}
+
+function ragged(path: readonly number[], expected: string, got: unknown): DsError {
+  return new DsError({
+    code: 'DS_SHAPE',
+    op: OP,
+    expected: `${expected}${at(path)}, as in the first of its level`,
+    got: String(got),
+    hint: 'Lists that are nested must be of equal lengths; pad the short ones.',
+  });
+}
+
+const at = (path: readonly number[]): string =>
+  path.length === 0 ? '' : ` at [${path.join('][')}]`;
+
+function kindOf(values: readonly unknown[]): DType {
+  if (values.length === 0) return 'f32';
+  if (values.every((value) => typeof value === 'boolean')) return 'bool';
+  return values.every((value) => typeof value === 'bigint') ? 'i64' : 'f32';
+}
+
+/** The range of integers of `dtype`. */
+export function integerRange(dtype: 'u8' | 'i32' | 'i64'): readonly [bigint, bigint] {
+  if (dtype === 'u8') return [0n, 255n];
+  const half = dtype === 'i32' ? 2n ** 31n : 2n ** 63n;
+  return [-half, half - 1n];
+}
+
+/** Whether `dtype` holds `value` itself. */
+export function fits(value: Element, dtype: 'u8' | 'i32' | 'i64'): boolean {
+  if (typeof value === 'number' && !Number.isInteger(value)) return false;
+  const [least, most] = integerRange(dtype);
+  return BigInt(value) >= least && BigInt(value) <= most;
+}
+
+/** The raw bits of `values` as `dtype`, not f16 or bf16. Throws DS_ARGUMENT for what an integer dtype cannot hold. */
+export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArray {
+  const out = rawArray(dtype, values.length);
+  if (values.constructor === out.constructor && dtype !== 'bool') {
+    (out as Float32Array).set(values as Float32Array);
+    return out;
+  }
+  if (isFloating(dtype) || dtype === 'bool') {
+    const convert = dtype === 'bool' ? Boolean : Number;
+    for (let i = 0; i < values.length; ++i) (out as Float32Array)[i] = Number(convert(values[i]));
+    return out;
+  }
+  const whole = dtype as 'u8' | 'i32' | 'i64';
+  for (let i = 0; i < values.length; ++i) {
+    const value = values[i] as Element;
+    if (!fits(value, whole)) throw unfit(value, whole, i);
+    if (out instanceof BigInt64Array) out[i] = BigInt(value);
+    else (out as Int32Array)[i] = Number(value);
+  }
+  return out;
+}
+
+function unfit(value: Element, dtype: 'u8' | 'i32' | 'i64', index: number): DsError {
+  const [least, most] = integerRange(dtype);
+  const isWhole = typeof value !== 'number' || Number.isInteger(value);
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: OP,
+    expected: `integers in [${least}, ${most}] for ${dtype}`,
+    got: `${phrase(value)} as value ${index}`,
+    hint: isWhole ? "Larger integers fit 'i64'." : "Math.trunc() it, or take dtype 'f32'.",
+  });
+}

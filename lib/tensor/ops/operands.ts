@@ -1,0 +1,104 @@
+// Operands as callers give them: tensors of several dtypes, and numbers beside tensors, brought to one dtype.
+import { DsError } from '../../errors.js';
+import { type DType, isFloating } from '../../runtime/dtype.js';
+import { describe } from '../../runtime/view.js';
+import { fits, integerRange } from '../host-values.js';
+import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import { constant, notTensor, requireAlike, requireSameDevice } from './shapes.js';
+
+/** A tensor, or a number that stands for one of shape []. */
+export type Operand = Tensor | number;
+
+/** Integers from narrow to wide. */
+const INTEGERS: readonly DType[] = ['bool', 'u8', 'i32', 'i64'];
+
+/**
+ * body(x, y) of `a` and `b` as tensors of one dtype: a number takes the tensor's, integers take a floating tensor's, or
+ * the wider of two integer dtypes, and an integer tensor beside a fraction is f32, as in PyTorch. Two floating dtypes
+ * do not mix. What is made for it is freed. Throws DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ */
+export function withOperands<Result>(
+  op: string,
+  a: Operand,
+  b: Operand,
+  body: (x: Tensor, y: Tensor) => Result,
+): Result {
+  const isPlain = a instanceof Tensor && b instanceof Tensor && a.dtype === b.dtype;
+  if (isPlain && a.device === b.device) return body(a, b);
+  return withConverted(op, [a, b], commonDType(op, a, b), body);
+}
+
+/** As withOperands for comparisons, which see the exact values: in f64 where the two are of different kinds. */
+export function withComparable<Result>(
+  op: string,
+  a: Operand,
+  b: Operand,
+  body: (x: Tensor, y: Tensor) => Result,
+): Result {
+  const dtype = comparableDType(a, b) ?? commonDType(op, a, b);
+  return withConverted(op, [a, b], dtype, body);
+}
+
+function withConverted<Result>(
+  op: string,
+  [a, b]: readonly [Operand, Operand],
+  dtype: DType,
+  body: (x: Tensor, y: Tensor) => Result,
+): Result {
+  const home = (a instanceof Tensor ? a : (b as Tensor)).device;
+  if (a instanceof Tensor && b instanceof Tensor) requireSameDevice(op, a, b);
+  const as = (value: Operand): Tensor =>
+    value instanceof Tensor ? cast(value, dtype) : constant(value, dtype, home);
+  const [x, y] = [as(a), as(b)];
+  try {
+    return body(x, y);
+  } finally {
+    if (x !== a) x.dispose();
+    if (y !== b) y.dispose();
+  }
+}
+
+function commonDType(op: string, a: Operand, b: Operand): DType {
+  if (a instanceof Tensor && b instanceof Tensor) return dtypeOfBoth(op, a, b);
+  if (a instanceof Tensor && typeof b === 'number') return dtypeBeside(op, a, b);
+  if (b instanceof Tensor && typeof a === 'number') return dtypeBeside(op, b, a);
+  const other = a instanceof Tensor || typeof a === 'number' ? b : a;
+  throw notTensor(op, 'tensors, or a tensor and a number', other);
+}
+
+function dtypeOfBoth(op: string, a: Tensor, b: Tensor): DType {
+  if (a.dtype === b.dtype) return a.dtype;
+  const [i, j] = [INTEGERS.indexOf(a.dtype), INTEGERS.indexOf(b.dtype)];
+  if (i < 0 && j < 0) requireAlike(op, a, b);
+  if (i < 0) return a.dtype;
+  return j < 0 ? b.dtype : (INTEGERS[Math.max(i, j)] as DType);
+}
+
+/** The dtype of `tensor` beside `value`. */
+function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType {
+  if (isFloating(dtype)) return dtype;
+  if (!Number.isInteger(value)) return 'f32';
+  const whole = dtype === 'bool' ? 'i64' : (dtype as 'u8' | 'i32' | 'i64');
+  if (fits(value, whole)) return whole;
+  const [least, most] = integerRange(whole);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: `a number in [${least}, ${most}] beside ${describe({ dtype, shape })}`,
+    got: String(value),
+    hint: "Cast the tensor: .to('i64') or .to('f32').",
+  });
+}
+
+/** f64 for a pair of which one is an integer tensor and the other no integer of its dtype; null for others. */
+function comparableDType(a: Operand, b: Operand): DType | null {
+  const number = typeof a === 'number' ? a : typeof b === 'number' ? b : null;
+  const tensors = [a, b].filter((item): item is Tensor => item instanceof Tensor);
+  const [first, second] = tensors;
+  if (!first || (number === null && !second)) return null;
+  if (second) return isFloating(first.dtype) === isFloating(second.dtype) ? null : 'f64';
+  if (isFloating(first.dtype)) return null;
+  const whole = first.dtype === 'bool' ? 'i64' : (first.dtype as 'u8' | 'i32' | 'i64');
+  return fits(number as number, whole) ? null : 'f64';
+}
