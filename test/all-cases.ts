@@ -40,6 +40,7 @@ import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as segmentReplays } from './tensor/replays.cases.js';
 import { cases as values } from './tensor/values.cases.js';
 import { cases as agreement } from './zero/agreement.cases.js';
+import { cases as rankDropout } from './zero/dropout.cases.js';
 import { cases as zeroMemory } from './zero/memory.cases.js';
 import { cases as zeroShapes } from './zero/shapes.cases.js';
 import { cases as stages } from './zero/stages.cases.js';
@@ -84,6 +85,7 @@ export const allCases: readonly Case[] = [
   ...stages,
   ...wholeParameters,
   ...zeroShapes,
+  ...rankDropout,
   ...zeroMemory,
   ...deviceCheckpoints,
   ...resumeOnRanks,

@@ -9,12 +9,39 @@ namespace {
 
 constexpr int kWords = 4, kThreads = 256;
 
+/// Dropout's numbers as the kernel sees them.
+struct Draw {
+  uint64_t seed, offset;
+  int64_t sample, rank, ranks;
+  float p;
+  bool accumulate;
+};
+
+/// The words of the elements first .. first + 3; kBlocks: they are one Philox block, as samples are made of whole ones.
+template <bool kBlocks>
+__device__ __forceinline__ Philox4 words_of(const Draw& d, int64_t first) {
+  const auto place = [&](int64_t i) {
+    return static_cast<uint64_t>(dropout_place(i, d.sample, d.rank, d.ranks));
+  };
+  if (kBlocks) return philox(d.seed, d.offset, place(first) / kWords);
+  Philox4 words;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const uint64_t at = place(first + w);
+    const Philox4 block = philox(d.seed, d.offset, at / kWords);
+    const int word = at % kWords;
+    words.v[w] = word < 2 ? block.v[word == 1] : block.v[2 + (word == 3)];
+  }
+  return words;
+}
+
 /// The elements of one thread: 16 bytes, so one or two Philox blocks.
-template <class T, bool kVectors>
+template <class T, bool kVectors, bool kBlocks>
 __global__ void __launch_bounds__(kThreads)
-    dropout_kernel(const T* in, T* out, int64_t n, float p, uint64_t seed, uint64_t offset,
-                   bool accumulate) {
+    dropout_kernel(const T* in, T* out, int64_t n, Draw draw) {
   constexpr int N = kPacket<T>;
+  const float p = draw.p;
+  const bool accumulate = draw.accumulate;
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (first >= n) return;
   const bool whole = kVectors && first + N <= n;
@@ -32,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   const float keep = sub_rn(1.0f, p);
 #pragma unroll
   for (int block = 0; block < N / kWords; ++block) {
-    const Philox4 words = philox(seed, offset, static_cast<uint64_t>(first / kWords + block));
+    const Philox4 words = words_of<kBlocks>(draw, first + block * kWords);
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int i = block * kWords + w;
@@ -53,18 +80,27 @@ void run(const Dropout& op, CudaContext& ctx) {
   require_same_dtype(kOp, op.in, op.out);
   require_contiguous(kOp, op.in, "in");
   require_contiguous(kOp, op.out, "out");
-  if (!(op.p >= 0 && op.p < 1)) throw Error("DS_ARGUMENT", kOp, "p in [0, 1)", text(op.p));
+  check_dropout(kOp, op);
   const int64_t n = op.in.numel();
   for_floating(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (n == 0) return;
     constexpr int N = kPacket<T>;
     const bool vectors = aligned_for<N>(op.in.as<T>()) && aligned_for<N>(op.out.as<T>());
-    const auto kernel = vectors ? dropout_kernel<T, true> : dropout_kernel<T, false>;
+    const bool in_blocks = op.ranks == 1 || op.sample % kWords == 0;
+    const auto kernel = in_blocks ? vectors ? dropout_kernel<T, true, true>
+                                            : dropout_kernel<T, false, true>
+                                  : dropout_kernel<T, false, false>;
+    const Draw draw = {static_cast<uint64_t>(op.seed),
+                       static_cast<uint64_t>(op.offset),
+                       op.sample,
+                       op.rank,
+                       op.ranks,
+                       static_cast<float>(op.p),
+                       op.accumulate};
     const int64_t blocks = (n + N * kThreads - 1) / (N * kThreads);
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, ctx.stream>>>(
-        op.in.as<T>(), op.out.as<T>(), n, static_cast<float>(op.p), static_cast<uint64_t>(op.seed),
-        static_cast<uint64_t>(op.offset), op.accumulate);
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, ctx.stream>>>(op.in.as<T>(),
+                                                                       op.out.as<T>(), n, draw);
     DS_CUDA_LAUNCHED(kOp);
   });
 }

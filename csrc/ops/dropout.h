@@ -1,18 +1,37 @@
 // Dropout whose mask is a function of (seed, offset, element), so that it replays identically.
 #pragma once
 
+#include "../core/philox.h"
 #include "../core/view.h"
 
 namespace ds {
 
-/// out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient.
+/// out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient. Of the
+/// samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
+/// s * ranks + rank of them, and draws what it would where one rank has them all.
 struct Dropout {
   View in;   // contiguous, floating
   View out;  // same shape and dtype; may be in itself
   double p;  // [0, 1)
   int64_t seed;
   int64_t offset;
+  int64_t sample;  // elements of a sample, at least 1
+  int64_t rank;    // [0, ranks)
+  int64_t ranks;
   bool accumulate;
 };
+
+inline void check_dropout(const char* name, const Dropout& op) {
+  if (!(op.p >= 0 && op.p < 1)) throw Error("DS_ARGUMENT", name, "p in [0, 1)", text(op.p));
+  if (op.sample < 1)
+    throw Error("DS_ARGUMENT", name, "samples of at least 1 element", text(op.sample));
+  if (op.rank < 0 || op.rank >= op.ranks)
+    throw Error("DS_ARGUMENT", name, text("a rank in [0, ", op.ranks, ")"), text(op.rank));
+}
+
+/// The place of element i among those of all ranks.
+DS_HOST_DEVICE int64_t dropout_place(int64_t i, int64_t sample, int64_t rank, int64_t ranks) {
+  return ranks == 1 ? i : i + (i / sample * (ranks - 1) + rank) * sample;
+}
 
 }  // namespace ds

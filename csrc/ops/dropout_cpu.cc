@@ -1,20 +1,29 @@
 // Dropout on the CPU: one Philox block per four elements, the GPU's mask exactly.
 #include "dropout.h"
 
-#include "../core/philox.h"
 #include "../cpu/map.h"
 
 namespace ds::cpu {
 namespace {
 
-/// keep[i] = 1 or 0 for the elements first .. first + n - 1; `first` is a multiple of 4.
-void draw_mask(const Dropout& op, int64_t first, int64_t n, uint8_t* keep) {
+/// keep[i] = 1 or 0 for n elements that lie at `place` and after it in the stream.
+void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   const float p = static_cast<float>(op.p);
-  for (int64_t i = 0; i < n; i += 4) {
+  for (int64_t i = 0; i < n;) {
     const Philox4 words = philox(static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset),
-                                 static_cast<uint64_t>((first + i) / 4));
-    for (int64_t j = 0; j < std::min<int64_t>(4, n - i); ++j)
-      keep[i + j] = unit_float(words.v[j]) >= p;
+                                 static_cast<uint64_t>((place + i) / 4));
+    for (int64_t word = (place + i) % 4; word < 4 && i < n; ++word, ++i)
+      keep[i] = unit_float(words.v[word]) >= p;
+  }
+}
+
+/// keep[i] = 1 or 0 for the elements first .. first + n - 1, sample by sample.
+void draw_mask(const Dropout& op, int64_t first, int64_t n, uint8_t* keep) {
+  for (int64_t i = 0; i < n;) {
+    const int64_t left = op.ranks == 1 ? n : op.sample - (first + i) % op.sample;
+    const int64_t count = std::min(n - i, left);
+    draw(op, dropout_place(first + i, op.sample, op.rank, op.ranks), count, keep + i);
+    i += count;
   }
 }
 
@@ -26,7 +35,7 @@ void run(const Dropout& op, CpuContext& ctx) {
   require_same_dtype(kOp, op.in, op.out);
   require_contiguous(kOp, op.in, "in");
   require_contiguous(kOp, op.out, "out");
-  if (!(op.p >= 0 && op.p < 1)) throw Error("DS_ARGUMENT", kOp, "p in [0, 1)", text(op.p));
+  check_dropout(kOp, op);
   for_floating(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;

@@ -5,7 +5,17 @@ import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { backward, held, Scope, surrenderResult, Tensor, within } from '../tensor/index.js';
+import {
+  backward,
+  held,
+  type SampleShare,
+  Scope,
+  sharingSamples,
+  surrenderResult,
+  Tensor,
+  tensorsIn,
+  within,
+} from '../tensor/index.js';
 import { Checkpointer, type SaveOptions } from './checkpoint/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './checkpoint/restore.js';
 import type { Stateful } from './checkpoint/stateful.js';
@@ -58,7 +68,11 @@ export class Engine {
     parts.owned.defer(() => parts.placement.synchronize());
   }
 
-  /** Runs the model. Throws what the model throws, DS_AUTOGRAD after destroy(). */
+  /**
+   * Runs the model. Dim 0 of the first tensor among the inputs counts this rank's samples of the micro-batch: over several
+   * ranks dropout draws for each what one rank with all of them would. Throws what the model throws, DS_AUTOGRAD after
+   * destroy().
+   */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.requireOpen('engine.forward');
     const { module, results } = this;
@@ -69,7 +83,9 @@ export class Engine {
     return (module.training ? watch : untimed).time('forward', () => {
       const scope = new Scope();
       try {
-        const result = within(scope, () => module.call(...inputs)) as Result;
+        const result = within(scope, () =>
+          sharingSamples(this.shareOf(inputs), () => module.call(...inputs)),
+        ) as Result;
         surrenderResult(scope, results, result);
         return result;
       } finally {
@@ -323,6 +339,14 @@ export class Engine {
   destroy(): void {
     this.destroyed = true;
     this.parts.owned.release();
+  }
+
+  /** As DistributedSampler deals samples out: rank r has those of number r, r + worldSize, ... */
+  private shareOf(inputs: readonly unknown[]): SampleShare | null {
+    const { globalRank: rank, worldSize: ranks } = this;
+    if (ranks === 1) return null;
+    const samples = tensorsIn(inputs)[0]?.shape[0] ?? 0;
+    return samples > 0 ? { samples, rank, ranks } : null;
   }
 
   private requireOpen(op: string): void {

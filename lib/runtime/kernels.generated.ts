@@ -1014,7 +1014,9 @@ export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream)
 }
 
 /**
- * out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient.
+ * out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient. Of the
+ * samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
+ * s * ranks + rank of them, and draws what it would where one rank has them all.
  */
 export interface DropoutArgs {
   /** contiguous, floating */
@@ -1025,6 +1027,11 @@ export interface DropoutArgs {
   p: number;
   seed: number;
   offset: number;
+  /** elements of a sample, at least 1 */
+  sample: number;
+  /** [0, ranks) */
+  rank: number;
+  ranks: number;
   accumulate: boolean;
 }
 
@@ -1035,6 +1042,9 @@ function putDropout(args: DropoutArgs): void {
   block[at++] = args.p;
   block[at++] = args.seed;
   block[at++] = args.offset;
+  block[at++] = args.sample;
+  block[at++] = args.rank;
+  block[at++] = args.ranks;
   block[at] = args.accumulate ? 1 : 0;
 }
 

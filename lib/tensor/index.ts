@@ -20,9 +20,12 @@ export {
   getRandomState,
   nextRandom,
   type RandomState,
+  randomPoint,
   replayRandom,
+  type SampleShare,
   seed,
   setRandomState,
+  sharingSamples,
 } from './random.js';
 export { recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, tensorsIn, within } from './scope.js';

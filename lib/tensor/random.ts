@@ -9,7 +9,23 @@ export interface RandomState {
   offset: number;
 }
 
+/** The part of a global micro-batch that this rank computes: its sample i is sample i * ranks + rank of all. */
+export interface SampleShare {
+  /** Of this rank. */
+  samples: number;
+  rank: number;
+  ranks: number;
+}
+
+/** All that random ops depend on. */
+export interface RandomPoint {
+  state: RandomState;
+  share: SampleShare | null;
+}
+
 let state: RandomState = { seed: 0, offset: 0 };
+/** Null where samples are not dealt out. */
+let share: SampleShare | null = null;
 
 /** Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT. */
 export function seed(value: number): void {
@@ -34,13 +50,47 @@ export function nextRandom(): RandomState {
   return { seed: state.seed, offset: state.offset++ };
 }
 
+/** Where random ops are now. */
+export function randomPoint(): RandomPoint {
+  return { state: { ...state }, share };
+}
+
 /** Runs `body` from `at`, then goes on as if it had not run: how checkpointed dropout replays. */
-export function replayRandom<T>(at: RandomState, body: () => T): T {
-  const saved = state;
-  state = { ...at };
+export function replayRandom<T>(at: RandomPoint, body: () => T): T {
+  const saved = { state, share };
+  state = { ...at.state };
+  share = at.share;
   try {
     return body();
   } finally {
-    state = saved;
+    ({ state, share } = saved);
   }
+}
+
+/** Runs `body`, whose tensors with a multiple of `samples` rows hold this rank's samples of a global micro-batch. */
+export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T {
+  const saved = share;
+  share = samples;
+  try {
+    return body();
+  } finally {
+    share = saved;
+  }
+}
+
+/**
+ * Which of all ranks' elements a tensor's are, as kernels take it: by sample, where its rows are those of samples, so that
+ * an element draws what it would draw on one rank; else every rank's are the same.
+ */
+export function placeAmongRanks({ shape, numel }: { shape: readonly number[]; numel: number }): {
+  sample: number;
+  rank: number;
+  ranks: number;
+} {
+  const rows = shape[0] ?? 0;
+  if (!share || numel === 0 || rows % share.samples !== 0) {
+    return { sample: Math.max(1, numel), rank: 0, ranks: 1 };
+  }
+  const { samples, rank, ranks } = share;
+  return { sample: numel / samples, rank, ranks };
 }

@@ -1,10 +1,12 @@
 // How far apart two sets of trained weights are.
 import type { Trained } from './train-process.js';
 
+type Weights = Pick<Trained, 'weights'>;
+
 /** The largest and the mean difference. */
 export function distances(
-  a: Trained,
-  b: Trained,
+  a: Weights,
+  b: Weights,
   precision: 'fp32' | 'bf16' = 'fp32',
 ): { worst: number; mean: number } {
   let [worst, sum, count] = [0, 0, 0];

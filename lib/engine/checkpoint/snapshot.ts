@@ -92,8 +92,8 @@ export function restoreGroups({ parts }: Engine, saved: SharedState): void {
 }
 
 /**
- * The generator of this rank, and its companions. Where there were fewer ranks, the new ones get generators of their
- * own; companions have the same position on every rank.
+ * The generator of this rank, and its companions. Where there were fewer ranks and each had a generator of its own, so
+ * have the new ones; else all have the same. Companions have the same position on every rank.
  */
 export function restoreRank(
   engine: Engine,
@@ -101,10 +101,11 @@ export function restoreRank(
   { random, companions }: { random: boolean; companions: boolean },
 ): void {
   const { rank, worldSize } = engine.parts.stage;
-  const turn = Math.floor(rank / ranks.length);
   const own = ranks[rank % ranks.length] as unknown as RankState;
   if (random) {
     const { seed, offset } = own.random;
+    const seeds = new Set(ranks.map(({ random }) => (random as RandomState & JsonObject).seed));
+    const turn = seeds.size === 1 ? 0 : Math.floor(rank / ranks.length);
     setRandomState({ seed: (seed + turn * SEED_STRIDE) % Number.MAX_SAFE_INTEGER, offset });
   }
   if (!companions) return;

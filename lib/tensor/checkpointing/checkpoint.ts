@@ -12,7 +12,7 @@ import {
   withGrad,
 } from '../autograd.js';
 import type { Keepsakes } from '../keepsakes.js';
-import { getRandomState, type RandomState, replayRandom } from '../random.js';
+import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { currentPolicy } from './policy.js';
@@ -49,7 +49,7 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
     keepsakes,
     segment,
     wanting: inputs.flatMap((input, i) => (wantsGrad(input) ? [i] : [])),
-    at: getRandomState(),
+    at: randomPoint(),
   };
   try {
     segment.retain();
@@ -100,7 +100,7 @@ interface Recorded {
   segment: WatchedSegment;
   /** Positions of the inputs that want gradients; input i of the node is wanting[i]. */
   wanting: readonly number[];
-  at: RandomState;
+  at: RandomPoint;
 }
 
 /** Runs the segment again on stand-ins for its inputs, as far as backward needs it, and a backward through it. */

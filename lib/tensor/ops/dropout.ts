@@ -3,14 +3,15 @@ import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { record } from '../autograd.js';
-import { nextRandom } from '../random.js';
+import { nextRandom, placeAmongRanks } from '../random.js';
 import { Tensor } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
 import { contiguous } from './views.js';
 
 /**
- * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0.
- * The backward draws the same mask again. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
+ * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0. The backward draws the
+ * same mask again. In an engine's forward over several ranks the mask follows the sample of the global micro-batch, where
+ * dim 0 of x is that of the inputs or a multiple of it. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
   requireTensor('dropout', x);
@@ -23,15 +24,13 @@ export function dropout(x: Tensor, p: number): Tensor {
       got: phrase(p),
     });
   }
-  const { seed, offset } = nextRandom();
+  const drawn = { p, ...nextRandom(), ...placeAmongRanks(x) };
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
-  kernels.dropout({ in: source, out, p, seed, offset, accumulate: false });
+  kernels.dropout({ in: source, out, ...drawn, accumulate: false });
   record('dropout', [source], [out], [], ([grad], sink) => {
     const dout = packed(grad as Tensor);
-    sink.write(0, (dx, accumulate) =>
-      kernels.dropout({ in: dout, out: dx, p, seed, offset, accumulate }),
-    );
+    sink.write(0, (dx, accumulate) => kernels.dropout({ in: dout, out: dx, ...drawn, accumulate }));
   });
   return out;
 }

@@ -205,7 +205,10 @@ function dropouts(): MatrixCase[] {
                     : { in: updated(x, check), out: sameAs(x, 'in') };
               return {
                 operands,
-                args: { p, seed: 77, offset: 5, accumulate: mode === 'accumulates' },
+                args: {
+                  ...{ p, seed: 77, offset: 5, sample: n || 1, rank: 0, ranks: 1 },
+                  accumulate: mode === 'accumulates',
+                },
                 reference: (values) => {
                   const u = unitFloats(n, 77, 5);
                   const result = u.map((unit, i) => {
@@ -224,4 +227,49 @@ function dropouts(): MatrixCase[] {
   return cases;
 }
 
-export const cases: MatrixCase[] = [...fills(), ...aranges(), ...randoms(), ...dropouts()];
+/** This rank's samples draw what they draw among those of all ranks; `sample` that is no multiple of 4 splits blocks. */
+function sharedDropouts(): MatrixCase[] {
+  const p = 0.3;
+  const shapes = [1, 3, 4, 6, 8, 100, 1024].flatMap((sample) =>
+    [1, 5].map((samples) => ({ sample, samples })),
+  );
+  return floating.flatMap((dtype) =>
+    shapes.flatMap(({ sample, samples }) =>
+      [0, 2].map((rank) =>
+        opCase({
+          op: 'Dropout',
+          dtype,
+          title: `${samples} samples of ${sample} on rank ${rank} of 3`,
+          build: (random) => {
+            const n = sample * samples;
+            const x = input(dtype, [n], random.normal(n), aligned);
+            const share = { sample, rank, ranks: 3 };
+            return {
+              operands: {
+                in: x,
+                out: output(dtype, [n], closeSameBits(dtype, 1, 'tensor'), aligned),
+              },
+              args: { p, seed: 77, offset: 5, ...share, accumulate: false },
+              reference: (values) => {
+                const all = unitFloats(3 * n, 77, 5);
+                const out = Array.from({ length: n }, (_, i) => {
+                  const place = (Math.floor(i / sample) * 3 + rank) * sample + (i % sample);
+                  return all[place]! >= Math.fround(p) ? values.in![i]! / (1 - p) : 0;
+                });
+                return { out };
+              },
+            };
+          },
+        }),
+      ),
+    ),
+  );
+}
+
+export const cases: MatrixCase[] = [
+  ...fills(),
+  ...aranges(),
+  ...randoms(),
+  ...dropouts(),
+  ...sharedDropouts(),
+];

@@ -25,6 +25,11 @@ const plain = {
   accumulate: false,
 } as const;
 
+const dropout = {
+  ...{ p: 0.5, seed: 1, offset: 0, sample: 3, rank: 0, ranks: 1 },
+  accumulate: false,
+} as const;
+
 export const mistakes: readonly Mistake[] = [
   {
     op: 'binary',
@@ -133,8 +138,21 @@ export const mistakes: readonly Mistake[] = [
     what: 'p',
     code: 'DS_ARGUMENT',
     says: '1.5',
-    run: (m) =>
-      kernels.dropout({ in: m([3]), out: m([3]), p: 1.5, seed: 1, offset: 0, accumulate: false }),
+    run: (m) => kernels.dropout({ in: m([3]), out: m([3]), ...dropout, p: 1.5 }),
+  },
+  {
+    op: 'dropout',
+    what: 'sample',
+    code: 'DS_ARGUMENT',
+    says: 'at least 1 element',
+    run: (m) => kernels.dropout({ in: m([3]), out: m([3]), ...dropout, sample: 0 }),
+  },
+  {
+    op: 'dropout',
+    what: 'rank',
+    code: 'DS_ARGUMENT',
+    says: '[0, 2)',
+    run: (m) => kernels.dropout({ in: m([3]), out: m([3]), ...dropout, rank: 2, ranks: 2 }),
   },
   {
     op: 'reduce',
