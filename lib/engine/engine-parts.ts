@@ -19,6 +19,7 @@ import type { StopRequest } from './step/stop-request.js';
 import type { UnitHooks } from './step/unit-hooks.js';
 import type { UpdatePlanner } from './step/update-planner.js';
 import type { Verdicts } from './step/verdicts.js';
+import type { EmptyBatches } from './watch/empty-batches.js';
 import type { StepWatch } from './watch/step-watch.js';
 
 /** What the configuration and the caller have decided. */
@@ -53,6 +54,7 @@ export interface StepParts {
   hooks: UnitHooks;
   watch: StepWatch;
   stop: StopRequest;
+  emptyBatches: EmptyBatches;
 }
 
 export interface EngineParts extends Decisions, Holdings, StepParts {

@@ -121,7 +121,9 @@ export class Engine {
   step(): void {
     this.requireOpen('engine.step');
     const { gradients, planner, updater, control, stage, verdicts, watch } = this.parts;
+    this.parts.emptyBatches.tell();
     if (!gradients.complete()) return;
+    this.parts.emptyBatches.fetch();
     const plan = planner.plan(gradients.gradientScale);
     watch.time('step', () => {
       updater.update(control.control, plan, (partition, stream) =>
@@ -322,8 +324,9 @@ export class Engine {
    * others have called step(); what one that never does is missing ends in DS_COMM after the job's timeout.
    */
   synchronize(): void {
-    const { verdicts, placement, hooks, watch } = this.parts;
+    const { verdicts, placement, hooks, watch, emptyBatches } = this.parts;
     verdicts.take();
+    emptyBatches.tell();
     placement.synchronize();
     hooks.awaitWeights();
     this.device.compute.synchronize();

@@ -10,9 +10,11 @@ import {
   initialize,
   matmul,
   nn,
+  scope,
   Tensor,
 } from '../../lib/index.js';
 import { cpu, type Device, device as findDevice } from '../../lib/runtime/device.js';
+import { crossEntropy, full, linearCrossEntropy } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 import { quiet } from '../support/quiet.js';
 import { tinyBatch, tinyConfig, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
@@ -51,6 +53,65 @@ async function poisonedLoss(device: Device): Promise<void> {
   targets.dispose();
 }
 
+/** Labels that nothing counts of are a loss and gradients of 0, said once; training goes on. */
+async function ignoredLabels(device: Device): Promise<void> {
+  const notices: string[] = [];
+  const { emitWarning } = process;
+  process.emitWarning = (text: string | Error) => {
+    notices.push(String(text));
+  };
+  const engine = await tinyEngine({ precision: 'bf16', offload: false, accumulation: 2 }, device);
+  const { tokens, targets } = tinyBatch(0, device);
+  const none = scope(() => full(targets.shape, -100, { dtype: 'i32', device })).keep();
+  const micro = (labels: Tensor): number => {
+    const loss = engine.forward<Tensor>(tokens, labels);
+    engine.backward(loss);
+    engine.step();
+    return loss.item();
+  };
+  assert.deepEqual([micro(none), micro(none)], [0, 0]);
+  assert.equal(engine.getGlobalGradNorm(), 0);
+  const half = [micro(targets), micro(none)];
+  assert.ok((half[0] as number) > 0 && half[1] === 0);
+  assert.ok((engine.getGlobalGradNorm() as number) > 0);
+  micro(targets);
+  micro(targets);
+  engine.synchronize();
+  engine.destroy();
+  process.emitWarning = emitWarning;
+  assert.equal(notices.length, 1, notices.join());
+  assert.match(notices[0] as string, /rank 0 no label of 2 micro-batches counts/);
+  for (const tensor of [tokens, targets, none]) tensor.dispose();
+}
+
+/** Each form of the loss without a label that counts: 0, and gradients of 0 where rows were not finite. */
+function emptyMeans(device: Device): void {
+  scope(() => {
+    const labels = full([5], -100, { dtype: 'i64', device });
+    const rows = [1e30, -1e30, Number.POSITIVE_INFINITY, Number.NaN, 3];
+    const logits = Tensor.from(
+      rows.flatMap((value) => [value, 0, 1]),
+      { shape: [5, 3], device },
+    );
+    const x = full([5, 4], 0.5, { device });
+    const weight = full([3, 4], 0.25, { device });
+    for (const leaf of [logits, x, weight]) leaf.requireGrad();
+    const losses = [
+      crossEntropy(logits, labels),
+      linearCrossEntropy(x, weight, labels),
+      linearCrossEntropy(x, weight, labels, { recompute: true, chunkRows: 2 }),
+    ];
+    for (const loss of losses) {
+      assert.equal(loss.item(), 0);
+      loss.backward();
+    }
+    for (const { grad } of [logits, x, weight]) {
+      assert.ok(grad?.toArray().every((value) => value === 0));
+      grad?.release();
+    }
+  });
+}
+
 async function outOfMemory(device: Device): Promise<void> {
   await quiet();
   const before = device.memory;
@@ -72,6 +133,8 @@ async function outOfMemory(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
+  { name: 'labels that are all ignored: loss and gradient 0, said once', run: ignoredLabels },
+  { name: 'a mean over no label is 0, and so are its gradients', run: emptyMeans },
   {
     name: 'wrong shapes are a typed error',
     run: (device) =>

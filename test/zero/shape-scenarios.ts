@@ -1,6 +1,7 @@
 // Ways of training models whose structure is hard on sharded weights: each must give the same weights at every stage.
 import assert from 'node:assert/strict';
 import { type DsConfig, type Engine, nn, noGrad, Tensor, zero } from '../../lib/index.js';
+import { full } from '../../lib/tensor/index.js';
 import { tinyBatch, tinyShape } from '../e2e/tiny-training.js';
 import {
   BorrowingNet,
@@ -77,6 +78,21 @@ function tokenSteps(engine: Engine): number[] {
   });
 }
 
+/** Rank 0 has no label that counts. */
+function partlyIgnoredSteps(engine: Engine): number[] {
+  return repeat((index) => {
+    const { tokens, targets } = tinyBatch(index * 2 + engine.globalRank, engine.device);
+    const { shape, device } = targets;
+    const none = full(shape, -100, { dtype: 'i32', device }).keep();
+    const loss = engine.forward<Tensor>(tokens, engine.globalRank === 0 ? none : targets);
+    engine.backward(loss);
+    engine.step();
+    for (const tensor of [tokens, targets, none]) tensor.dispose();
+    assert.equal(loss.item() > 0, engine.globalRank > 0);
+    return engine.getGlobalGradNorm() as number;
+  });
+}
+
 const structures: Scenario[] = [
   { name: 'plain', model: () => new Net() },
   { name: 'parameters tied across units', model: () => new Net({ tied: true }) },
@@ -106,6 +122,7 @@ const structures: Scenario[] = [
   { name: 'buffers of every dtype', model: () => new BufferedNet() },
   { name: 'checkpointed units', model: () => new Net({ checkpointed: true }) },
   { name: 'GPT-2', model: tokensModel({}), train: tokenSteps },
+  { name: 'GPT-2, labels of rank 0 ignored', model: tokensModel({}), train: partlyIgnoredSteps },
   ...([true, 'selective'] as const).map((activationCheckpointing) => ({
     name: `GPT-2, activation checkpointing ${activationCheckpointing}`,
     model: tokensModel({ activationCheckpointing }),

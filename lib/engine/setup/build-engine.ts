@@ -18,6 +18,7 @@ import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
 import { UnitHooks } from '../step/unit-hooks.js';
 import { UpdatePlanner } from '../step/update-planner.js';
 import { Verdicts } from '../step/verdicts.js';
+import { EmptyBatches } from '../watch/empty-batches.js';
 import { buildObservers } from '../watch/monitoring.js';
 import type { StepObserver } from '../watch/observer.js';
 import { StepWatch } from '../watch/step-watch.js';
@@ -188,6 +189,7 @@ function assemble(
       wishesToStop: () => stop.isWished,
     }),
   );
+  const emptyBatches = owned.own(new EmptyBatches(device, stage.rank));
   const prints = stage.rank === 0;
   const timer = buildTimer(config, { module, device, ...holdings }, prints);
   const watch = new StepWatch(timer, observers);
@@ -203,5 +205,6 @@ function assemble(
   owned.defer(() => watch.close());
   owned.defer(() => verdicts.takeLast());
   owned.defer(() => hooks.remove());
-  return { progress, planner, control, verdicts, gradients, hooks, watch, stop };
+  const watching = { watch, emptyBatches };
+  return { progress, planner, control, verdicts, gradients, hooks, ...watching, stop };
 }

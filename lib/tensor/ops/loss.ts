@@ -31,7 +31,7 @@ import { square } from './unary.js';
 const IGNORE_INDEX = -100;
 
 export interface CrossEntropyOptions {
-  /** Rows with this target count neither in the sum nor in the mean. Default -100. */
+  /** Rows with this target count neither in the sum nor in the mean, which is 0 without any other. Default -100. */
   ignoreIndex?: number;
 }
 
@@ -51,6 +51,37 @@ export function mse(x: Tensor, target: Operand): Tensor {
     throw shapeError('mse', `a target like ${describe(x)}`, describe(target), hint);
   }
   return mean(square(sub(x, target)));
+}
+
+/** Where means without any row are counted, see countEmptyMeans(). */
+let emptyMeans: Tensor | null = null;
+
+/**
+ * From now on adds 1 to `into`, [1] f32, for each cross-entropy on its device of which no row counts; null: to nothing.
+ * Returns what it replaces.
+ */
+export function countEmptyMeans(into: Tensor | null): Tensor | null {
+  const before = emptyMeans;
+  emptyMeans = into;
+  return before;
+}
+
+/** What a sum over rows is divided by for their mean: how many count, and 1 where none does. Where that is, it is told. */
+function divisorOfMean(target: View, ignoreIndex: number, dtype: DType): Tensor {
+  const count = countRows(target, ignoreIndex, dtype);
+  const isEmpty = Tensor.empty([1], 'bool', count.device);
+  const zero = expanded(constant(0, dtype, count.device), [1]);
+  kernels.compare({ a: count, b: zero, out: isEmpty, op: 'eq' });
+  add(count, isEmpty);
+  if (emptyMeans?.device === count.device) add(emptyMeans, isEmpty);
+  return count;
+}
+
+/** sum += 1 where `flag` is set. */
+function add(sum: Tensor, flag: Tensor): void {
+  const one = Tensor.empty([1], sum.dtype, sum.device);
+  kernels.copy({ in: flag, out: one });
+  kernels.binary({ a: sum, b: one, out: sum, op: 'add', accumulate: false });
 }
 
 /** The number of rows that count, [1], on the target's device: the host does not wait for it. */
@@ -104,7 +135,7 @@ function logitRows(logits: Tensor): View {
 }
 
 /**
- * Mean of -log softmax(logits)[target] over the rows that count: a scalar in f32 (f64 for f64).
+ * Mean of -log softmax(logits)[target] over the rows that count, 0 where none does: a scalar in f32 (f64 for f64).
  * logits [.., V], target [..] i32 or i64. Throws DS_SHAPE, DS_DTYPE, DS_INDEX (CPU; NaN on a GPU).
  */
 export function crossEntropy(
@@ -122,7 +153,7 @@ export function crossEntropy(
   const losses = Tensor.empty([count], statisticOf(logits.dtype), logits.device);
   const lse = Tensor.emptyLike(losses);
   kernels.crossEntropy({ logits: rows, target: at, losses, lse, ignoreIndex });
-  const counted = countRows(at, ignoreIndex, losses.dtype);
+  const counted = divisorOfMean(at, ignoreIndex, losses.dtype);
   const out = average(losses, counted);
   record('cross_entropy', [logits], [out], [logits, flat, lse, counted], ([grad], sink) => {
     const scale = rowScale(grad as Tensor, counted);
@@ -354,7 +385,7 @@ export function linearCrossEntropy(
   }
   padded.dispose();
   shared?.dispose();
-  const counted = countRows(at, ignoreIndex, head.losses.dtype);
+  const counted = divisorOfMean(at, ignoreIndex, head.losses.dtype);
   const out = average(head.losses, counted);
   const saved = [source, weight, flat, head.lse, counted, ...kept];
   record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) => {
