@@ -147,6 +147,29 @@ def constant_lr(lr, factor=1 / 3, total_iters=5):
         yield lr * factor if n < total_iters else lr
 
 
+def multi_step_lr(lr, milestones, gamma=0.1):
+    rate = lr
+    for n in range(STEPS):
+        for _ in range(milestones.count(n)):
+            rate *= gamma
+        yield rate
+
+
+def linear_lr(lr, start_factor=1 / 3, end_factor=1.0, total_iters=5):
+    for n in range(STEPS):
+        left = float(Fraction(max(0, total_iters - n), total_iters))
+        yield lr * (start_factor * left + end_factor * (1 - left))
+
+
+def cosine_annealing_warm_restarts(lr, T_0, T_mult=1, eta_min=0.0):
+    since, period = 0, T_0
+    for n in range(STEPS):
+        if since == period:
+            since, period = 0, period * T_mult
+        yield eta_min + (lr - eta_min) * half_wave(Fraction(since, period))
+        since += 1
+
+
 def metric(n):
     """What is observed after update n: a falling trend with noise, and NaN now and then."""
     return math.nan if n % 97 == 5 else 1000 / (n + 200) + ((n * 7919) % 1009) / 1009
@@ -186,6 +209,9 @@ SCHEDULES = {
     "ExponentialLR": exponential_lr,
     "PolynomialLR": polynomial_lr,
     "ConstantLR": constant_lr,
+    "MultiStepLR": multi_step_lr,
+    "LinearLR": linear_lr,
+    "CosineAnnealingWarmRestarts": cosine_annealing_warm_restarts,
     "ReduceLROnPlateau": reduce_lr_on_plateau,
 }
 
@@ -199,7 +225,9 @@ CASES = [
     ("WarmupDecayLR", {"total_num_steps": 2000, "warmup_min_lr": 1e-5, "warmup_max_lr": 3e-4,
                        "warmup_num_steps": 500, "warmup_type": "linear"}),
     ("WarmupDecayLR", {"total_num_steps": 700, "warmup_num_steps": 700}),
+    ("WarmupDecayLR", {"total_num_steps": 700, "warmup_num_steps": 1300}),
     ("WarmupCosineLR", {"total_num_steps": 2900}),
+    ("WarmupCosineLR", {"total_num_steps": 100}),
     ("WarmupCosineLR", {"total_num_steps": 2500, "warmup_min_ratio": 0.1, "warmup_num_steps": 300,
                         "cos_min_ratio": 0.01, "warmup_type": "linear"}),
     ("OneCycle", CYCLE),
@@ -229,6 +257,12 @@ CASES = [
     ("PolynomialLR", {"total_iters": 4000}),
     ("ConstantLR", {}),
     ("ConstantLR", {"factor": 0.2, "total_iters": 1234}),
+    ("MultiStepLR", {"milestones": [300, 1500, 1500, 40]}),
+    ("MultiStepLR", {"milestones": [7], "gamma": 0.3}),
+    ("LinearLR", {}),
+    ("LinearLR", {"start_factor": 0.9, "end_factor": 0.05, "total_iters": 2345}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 311}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 100, "T_mult": 2, "eta_min": 1e-5}),
     ("ReduceLROnPlateau", {}),
     ("ReduceLROnPlateau", {"mode": "max", "factor": 0.8, "patience": 25, "cooldown": 40,
                            "min_lr": 1e-5}),

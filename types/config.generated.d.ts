@@ -540,6 +540,24 @@ export type SchedulerConfig =
       params?: ConstantParams;
     }
   | {
+      /** Multiplies the rate at each of a list of updates. */
+      type: 'MultiStepLR';
+      /** Multiplies the rate at each of a list of updates. */
+      params: MultiStepParams;
+    }
+  | {
+      /** A straight line from one share of the rate to another, then constant. */
+      type: 'LinearLR';
+      /** A straight line from one share of the rate to another, then constant. */
+      params?: LinearParams;
+    }
+  | {
+      /** Half a cosine down, again and again from the top. */
+      type: 'CosineAnnealingWarmRestarts';
+      /** Half a cosine down, again and again from the top. */
+      params: WarmRestartsParams;
+    }
+  | {
       /** Lowers the rate when the metric given to observe() stops improving. */
       type: 'ReduceLROnPlateau';
       /** Lowers the rate when the metric given to observe() stops improving. */
@@ -667,6 +685,34 @@ export interface ConstantParams {
   factor?: number;
   /** Updates that run at the share. Default 5. */
   total_iters?: number;
+}
+
+/** Multiplies the rate at each of a list of updates. */
+export interface MultiStepParams {
+  /** Updates after which the rate is multiplied, for all groups. */
+  milestones: number[];
+  /** Factor of the rate. Default 0.1. */
+  gamma?: number;
+}
+
+/** A straight line from one share of the rate to another, then constant. */
+export interface LinearParams {
+  /** Share of the rate at the first update. Default 0.3333333333333333. */
+  start_factor?: number;
+  /** Share of the rate after the line. Default 1. */
+  end_factor?: number;
+  /** Updates of the line. Default 5. */
+  total_iters?: number;
+}
+
+/** Half a cosine down, again and again from the top. */
+export interface WarmRestartsParams {
+  /** Updates until the first restart. */
+  T_0: number;
+  /** Each period is this many times as long as the one before. Default 1. */
+  T_mult?: number;
+  /** Rate at the bottom. Default 0. */
+  eta_min?: number;
 }
 
 /** Lowers the rate when the metric given to observe() stops improving. */
@@ -2052,6 +2098,24 @@ export type ResolvedScheduler =
       readonly params: ResolvedConstantParams;
     }
   | {
+      /** Multiplies the rate at each of a list of updates. */
+      readonly type: 'MultiStepLR';
+      /** Multiplies the rate at each of a list of updates. */
+      readonly params: ResolvedMultiStepParams;
+    }
+  | {
+      /** A straight line from one share of the rate to another, then constant. */
+      readonly type: 'LinearLR';
+      /** A straight line from one share of the rate to another, then constant. */
+      readonly params: ResolvedLinearParams;
+    }
+  | {
+      /** Half a cosine down, again and again from the top. */
+      readonly type: 'CosineAnnealingWarmRestarts';
+      /** Half a cosine down, again and again from the top. */
+      readonly params: ResolvedWarmRestartsParams;
+    }
+  | {
       /** Lowers the rate when the metric given to observe() stops improving. */
       readonly type: 'ReduceLROnPlateau';
       /** Lowers the rate when the metric given to observe() stops improving. */
@@ -2176,6 +2240,34 @@ export interface ResolvedConstantParams {
   readonly factor: number;
   /** Updates that run at the share. */
   readonly total_iters: number;
+}
+
+/** Multiplies the rate at each of a list of updates. */
+export interface ResolvedMultiStepParams {
+  /** Updates after which the rate is multiplied, for all groups. */
+  readonly milestones: readonly number[];
+  /** Factor of the rate. */
+  readonly gamma: number;
+}
+
+/** A straight line from one share of the rate to another, then constant. */
+export interface ResolvedLinearParams {
+  /** Share of the rate at the first update. */
+  readonly start_factor: number;
+  /** Share of the rate after the line. */
+  readonly end_factor: number;
+  /** Updates of the line. */
+  readonly total_iters: number;
+}
+
+/** Half a cosine down, again and again from the top. */
+export interface ResolvedWarmRestartsParams {
+  /** Updates until the first restart. */
+  readonly T_0: number;
+  /** Each period is this many times as long as the one before. */
+  readonly T_mult: number;
+  /** Rate at the bottom. */
+  readonly eta_min: number;
 }
 
 /** Lowers the rate when the metric given to observe() stops improving. */

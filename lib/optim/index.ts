@@ -6,6 +6,8 @@ export { ConstantLr } from './constant.js';
 export { CosineAnnealingLr } from './cosine-annealing.js';
 export { ExponentialLr } from './exponential.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
+export { LambdaLr, type LambdaOptions } from './lambda.js';
+export { LinearLr, type LinearOptions } from './linear.js';
 export { Lion, type LionGroup, type LionOptions } from './lion.js';
 export {
   DynamicLossScaler,
@@ -13,6 +15,7 @@ export {
   type LossScaler,
   StaticLossScaler,
 } from './loss-scale.js';
+export { MultiStepLr, type MultiStepOptions } from './multi-step.js';
 export { Muon, type MuonGroup, type MuonOptions } from './muon.js';
 export { type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
 export type { NewtonSchulzMethod } from './newton-schulz.js';
@@ -34,6 +37,7 @@ export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.j
 export { ScheduleSet } from './schedule-set.js';
 export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 export { StepLr } from './step-decay.js';
+export { CosineAnnealingWarmRestarts, type WarmRestartsOptions } from './warm-restarts.js';
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
 export { WarmupCosineLr } from './warmup-cosine.js';
 export { WarmupDecayLr } from './warmup-decay.js';

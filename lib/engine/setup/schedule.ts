@@ -4,6 +4,8 @@ import { DsError } from '../../errors.js';
 import { ConstantLr } from '../../optim/constant.js';
 import { CosineAnnealingLr } from '../../optim/cosine-annealing.js';
 import { ExponentialLr } from '../../optim/exponential.js';
+import { LinearLr } from '../../optim/linear.js';
+import { MultiStepLr } from '../../optim/multi-step.js';
 import { OneCycle } from '../../optim/one-cycle.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import { PolynomialLr } from '../../optim/polynomial.js';
@@ -12,12 +14,18 @@ import { ReduceLrOnPlateau } from '../../optim/reduce-on-plateau.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
 import { StepLr } from '../../optim/step-decay.js';
+import { CosineAnnealingWarmRestarts } from '../../optim/warm-restarts.js';
 import { WarmupLr } from '../../optim/warmup.js';
 import { WarmupCosineLr } from '../../optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../optim/warmup-decay.js';
 
+/** Lists that are one value. */
+const wholeLists: ReadonlySet<string> = new Set(['milestones']);
+
 /** Parameters without lists of one value per group. */
-type OfGroup<P> = { [Key in keyof P]: Exclude<P[Key], readonly number[]> };
+type OfGroup<P> = {
+  [Key in keyof P]: Key extends 'milestones' ? P[Key] : Exclude<P[Key], readonly number[]>;
+};
 
 /** The parameters of each type of schedule, for one group. */
 type Params = { [S in ResolvedScheduler as S['type']]: OfGroup<S['params']> };
@@ -46,8 +54,9 @@ export function buildSchedules(
 
 function ofGroup({ type, params }: ResolvedScheduler, group: number, groups: number) {
   const own = Object.entries(params).map(([key, value]) => {
-    if (Array.isArray(value) && value.length !== groups) throw wrongLength(key, value, groups);
-    return [key, Array.isArray(value) ? value[group] : value];
+    if (!Array.isArray(value) || wholeLists.has(key)) return [key, value];
+    if (value.length !== groups) throw wrongLength(key, value, groups);
+    return [key, value[group]];
   });
   return { type, params: Object.fromEntries(own) } as GroupScheduler;
 }
@@ -147,5 +156,10 @@ const builders: { [Type in keyof Params]: Builder<Type> } = {
     new PolynomialLr({ baseLr, totalSteps: total_iters, power }),
   ConstantLR: ({ factor, total_iters }, baseLr) =>
     new ConstantLr({ baseLr, factor, steps: total_iters }),
+  MultiStepLR: ({ milestones, gamma }, baseLr) => new MultiStepLr({ baseLr, milestones, gamma }),
+  LinearLR: ({ start_factor, end_factor, total_iters }, baseLr) =>
+    new LinearLr({ baseLr, startFactor: start_factor, endFactor: end_factor, steps: total_iters }),
+  CosineAnnealingWarmRestarts: ({ T_0, T_mult, eta_min }, baseLr) =>
+    new CosineAnnealingWarmRestarts({ baseLr, firstPeriod: T_0, growth: T_mult, minLr: eta_min }),
   ReduceLROnPlateau: reduceLrOnPlateau,
 };

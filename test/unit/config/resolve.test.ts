@@ -288,7 +288,7 @@ test.each([
     'scheduler.type',
     '"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", ' +
       '"CosineAnnealingLR", "StepLR", "ExponentialLR", "PolynomialLR", "ConstantLR", ' +
-      '"ReduceLROnPlateau"',
+      '"MultiStepLR", "LinearLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau"',
     '"WarmupLr"',
   ],
   [

@@ -98,8 +98,11 @@ test('every schedule that a configuration may name was recorded', () => {
   expect([...types].sort()).toEqual([
     'ConstantLR',
     'CosineAnnealingLR',
+    'CosineAnnealingWarmRestarts',
     'ExponentialLR',
     'LRRangeTest',
+    'LinearLR',
+    'MultiStepLR',
     'OneCycle',
     'PolynomialLR',
     'ReduceLROnPlateau',

@@ -1,6 +1,8 @@
 // Learning-rate schedules against formulas written down independently from DeepSpeed's
 // documentation.
 
+import { LambdaLr } from '../../../lib/optim/lambda.js';
+import { MultiStepLr } from '../../../lib/optim/multi-step.js';
 import { OneCycle } from '../../../lib/optim/one-cycle.js';
 import { LrRangeTest } from '../../../lib/optim/range-test.js';
 import { ReduceLrOnPlateau } from '../../../lib/optim/reduce-on-plateau.js';
@@ -129,6 +131,19 @@ describe('OneCycle', () => {
 test('LRRangeTest starts at its minimum and adds it once per interval', () => {
   const schedule = new LrRangeTest({ stepSize: 4, staircase: true });
   expect([0, 3, 4, 8].map((n) => schedule.lr(n))).toEqual([1e-3, 1e-3, 2e-3, 3e-3]);
+});
+
+test('LambdaLR multiplies the rate, and refuses a factor that is no function or no number', () => {
+  const schedule = new LambdaLr({ baseLr: 0.5, factor: (n) => 0.9 ** n });
+  expect([0, 1, 3].map((n) => schedule.lr(n))).toEqual([0.5, 0.45, 0.5 * 0.9 ** 3]);
+  expect(() => new LambdaLr({ baseLr: 1, factor: 2 as never })).toThrow(/a function/);
+  expect(() => new LambdaLr({ baseLr: 1, factor: () => Number.NaN }).lr(7)).toThrow(/7 updates/);
+});
+
+test.each([[3], [[1.5]]])('milestones %j are refused', (milestones) => {
+  expect(() => new MultiStepLr({ baseLr: 1, milestones: milestones as number[] })).toThrow(
+    /milestones.*list of integers/,
+  );
 });
 
 describe('ReduceLROnPlateau', () => {

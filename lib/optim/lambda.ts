@@ -1,0 +1,31 @@
+// LambdaLR: the rate times a function of the updates applied. Source: PyTorch torch.optim.lr_scheduler.LambdaLR.
+import { DsError } from '../errors.js';
+import { PureSchedule } from './schedule.js';
+
+export interface LambdaOptions {
+  /** Rate that the factor is of. */
+  baseLr: number;
+  /** The factor after `appliedSteps` updates: a pure function, the same on every rank. */
+  factor: (appliedSteps: number) => number;
+}
+
+/** lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function, and where it gives no finite number. */
+export class LambdaLr extends PureSchedule {
+  readonly name = 'LambdaLR';
+
+  constructor(private readonly options: LambdaOptions) {
+    super();
+    if (typeof options.factor !== 'function') throw wrong('a function', options.factor);
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, factor } = this.options;
+    const value = factor(appliedSteps);
+    if (!Number.isFinite(value)) throw wrong(`a finite number for ${appliedSteps} updates`, value);
+    return baseLr * value;
+  }
+}
+
+function wrong(expected: string, got: unknown): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: 'LambdaLr factor', expected, got: String(got) });
+}

@@ -1,0 +1,32 @@
+// LinearLR: a straight line from one share of the rate to another, then constant.
+// Source: PyTorch torch.optim.lr_scheduler.LinearLR.
+import { PureSchedule, requirePositiveInteger } from './schedule.js';
+
+export interface LinearOptions {
+  /** Rate that the shares are of. */
+  baseLr: number;
+  /** Share at the first update. Default 1/3. */
+  startFactor?: number;
+  /** Share from update `steps` on. Default 1. */
+  endFactor?: number;
+  /** Updates of the line. Default 5. */
+  steps?: number;
+}
+
+/** lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for a bad number of steps. */
+export class LinearLr extends PureSchedule {
+  readonly name = 'LinearLR';
+  private readonly options: Required<LinearOptions>;
+
+  constructor({ baseLr, startFactor = 1 / 3, endFactor = 1, steps = 5 }: LinearOptions) {
+    super();
+    requirePositiveInteger('scheduler.params.total_iters', steps);
+    this.options = { baseLr, startFactor, endFactor, steps };
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, startFactor, endFactor, steps } = this.options;
+    const share = Math.min(appliedSteps, steps) / steps;
+    return baseLr * (startFactor + (endFactor - startFactor) * share);
+  }
+}

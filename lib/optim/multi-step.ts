@@ -1,0 +1,40 @@
+// MultiStepLR: multiplies the rate by a factor at each of a list of updates.
+// Source: PyTorch torch.optim.lr_scheduler.MultiStepLR.
+import { DsError } from '../errors.js';
+import { PureSchedule } from './schedule.js';
+
+export interface MultiStepOptions {
+  /** Rate of the first update. */
+  baseLr: number;
+  /** Numbers of updates, in any order; one that comes twice counts twice. */
+  milestones: readonly number[];
+  /** The factor. Default 0.1. */
+  gamma?: number;
+}
+
+/** lr = base * gamma^k after n updates, k of the milestones being at most n. Throws DS_CONFIG unless they are integers. */
+export class MultiStepLr extends PureSchedule {
+  readonly name = 'MultiStepLR';
+  private readonly options: Required<MultiStepOptions>;
+
+  constructor({ baseLr, milestones, gamma = 0.1 }: MultiStepOptions) {
+    super();
+    const isList = Array.isArray(milestones) && milestones.every((n) => Number.isInteger(n));
+    if (!isList) throw notIntegers(milestones);
+    this.options = { baseLr, milestones: [...milestones], gamma };
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, milestones, gamma } = this.options;
+    return baseLr * gamma ** milestones.filter((milestone) => milestone <= appliedSteps).length;
+  }
+}
+
+function notIntegers(got: unknown): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'scheduler.params.milestones',
+    expected: 'a list of integers',
+    got: JSON.stringify(got) ?? String(got),
+  });
+}
