@@ -1,6 +1,7 @@
 // Samplers: which samples this rank visits in an epoch, and in which order.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { naturalOrder, shuffledOrder } from './order.js';
 
@@ -102,6 +103,10 @@ export interface DistributedSamplerOptions {
   dropLast?: boolean;
 }
 
+const NAMES: OptionNames<DistributedSamplerOptions> = {
+  ...{ rank: true, worldSize: true, shuffle: true, seed: true, dropLast: true },
+};
+
 /**
  * Deals one order of all samples to the ranks in turn: rank r serves its elements r, r + worldSize,
  * ... Where they do not come out even, the order is repeated from its beginning until every rank
@@ -116,8 +121,9 @@ export class DistributedSampler extends Sampler {
   private seed: number | null;
 
   /** `samples` of the whole dataset. Throws DS_ARGUMENT for a rank outside the world. */
-  constructor(samples: number, options: DistributedSamplerOptions) {
+  constructor(samples: number, given: DistributedSamplerOptions) {
     super();
+    const options = readOptions('DistributedSampler', given, NAMES);
     const { rank, worldSize, shuffle = true, seed = 0, dropLast = false } = options;
     this.samples = requireLength('DistributedSampler', samples);
     this.worldSize = requireInteger('DistributedSampler worldSize', worldSize, 1);

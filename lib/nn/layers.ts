@@ -1,4 +1,8 @@
 // Layers with PyTorch's parameter names, shapes and default initialisation.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import {
   dropout,
   embedding,
@@ -25,13 +29,19 @@ export interface LinearOptions {
   biasInit?: Initializer;
 }
 
+const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasInit: true };
+
 /** x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
 export class Linear extends Module {
   readonly weight: Parameter;
   readonly bias: Parameter | null;
 
-  constructor(inputs: number, outputs: number, options: LinearOptions = {}) {
+  /** Throws DS_ARGUMENT. */
+  constructor(inputs: number, outputs: number, given: LinearOptions = {}) {
     super();
+    requireInteger('Linear inputs', inputs, 1);
+    requireInteger('Linear outputs', outputs, 1);
+    const options = readOptions('Linear', given, LINEAR);
     const bound = 1 / Math.sqrt(inputs);
     this.weight = new Parameter([outputs, inputs], options.weightInit ?? uniform(bound));
     const withBias = options.bias ?? true;
@@ -54,8 +64,11 @@ export class LinearGelu extends Linear {
 export class Embedding extends Module {
   readonly weight: Parameter;
 
+  /** Throws DS_ARGUMENT. */
   constructor(count: number, channels: number, init: Initializer = normal(1)) {
     super();
+    requireInteger('Embedding count', count, 1);
+    requireInteger('Embedding channels', channels, 1);
     this.weight = new Parameter([count, channels], init);
   }
 
@@ -74,6 +87,8 @@ export class LayerNorm extends Module {
     readonly eps = 1e-5,
   ) {
     super();
+    requireInteger('LayerNorm channels', channels, 1);
+    requireFinite('LayerNorm eps', eps, 0);
     this.weight = new Parameter([channels], ones);
     this.bias = new Parameter([channels], zeros);
   }
@@ -92,6 +107,8 @@ export class RMSNorm extends Module {
     readonly eps = 1e-5,
   ) {
     super();
+    requireInteger('RMSNorm channels', channels, 1);
+    requireFinite('RMSNorm eps', eps, 0);
     this.weight = new Parameter([channels], ones);
   }
 
@@ -102,8 +119,10 @@ export class RMSNorm extends Module {
 
 /** Zeroes elements with probability `p` while training. */
 export class Dropout extends Module {
+  /** Throws DS_ARGUMENT. */
   constructor(readonly p = 0.5) {
     super();
+    requireFinite('Dropout p', p, 0, 1);
   }
 
   override forward(x: Tensor): Tensor {
@@ -145,13 +164,28 @@ export class GELU extends Module {
   }
 }
 
+function requireLayer(layer: unknown, index: number): void {
+  if (layer instanceof Module) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `Sequential layer ${index}`,
+    expected: 'a module',
+    got: phrase(layer),
+    hint: 'A function becomes one as the forward of a class that extends nn.Module; new makes one of a class.',
+  });
+}
+
 /** Modules one after the other; their names are "0", "1", ... as in PyTorch. */
 export class Sequential extends Module {
   private readonly layers: readonly Module[];
 
-  constructor(...layers: Module[]) {
+  /** Modules one after the other, or one list of them. Throws DS_ARGUMENT for what is no module. */
+  constructor(...layers: readonly Module[] | readonly [readonly Module[]]) {
     super();
-    this.layers = layers;
+    const [first] = layers;
+    const list = layers.length === 1 && Array.isArray(first) ? first : layers;
+    for (const [i, layer] of list.entries()) requireLayer(layer, i);
+    this.layers = list as readonly Module[];
   }
 
   protected override *fields(): Generator<[string, Module]> {

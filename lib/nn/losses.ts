@@ -1,4 +1,5 @@
 // Losses as modules; each gives a scalar.
+import { requireInteger } from '../runtime/require-number.js';
 import { crossEntropy, mse, type Tensor } from '../tensor/index.js';
 import { Module } from './module.js';
 
@@ -11,8 +12,10 @@ export class MSELoss extends Module {
 
 /** Mean of -log softmax(logits)[target] over the rows whose target is not `ignoreIndex`. */
 export class CrossEntropyLoss extends Module {
+  /** Throws DS_ARGUMENT. */
   constructor(readonly ignoreIndex = -100) {
     super();
+    requireInteger('CrossEntropyLoss ignoreIndex', ignoreIndex, Number.MIN_SAFE_INTEGER);
   }
 
   /** logits [.., V], target [..] i32 or i64. */

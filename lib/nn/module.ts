@@ -23,9 +23,9 @@ export interface NamedModule {
 type Field = Parameter | Tensor | Module;
 
 /**
- * Fields that are a Parameter, a Tensor (a buffer), a Module or an array of Modules or Parameters
- * belong to the module, under their field names; what Maps and plain objects hold does not. Call it
- * with call(), which runs the hooks around forward().
+ * Fields that are a Parameter, a Tensor (a buffer) or a Module belong to the module, under their field names; so do
+ * Modules and Parameters in arrays, Sets, plain objects and Maps at any depth, as "field.key". Call it with call(),
+ * which runs the hooks around forward().
  */
 export abstract class Module {
   training = true;
@@ -62,24 +62,31 @@ export abstract class Module {
     return () => this.stateDictPreHooks.delete(hook);
   }
 
-  /** Own fields in order of assignment; arrays of modules and parameters as "field.index". */
+  /** Own fields in order of assignment; modules and parameters in collections as "field.key". */
   protected *fields(): Generator<[string, Field]> {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];
-      else if (Array.isArray(value)) {
-        for (const [i, item] of value.entries()) {
-          if (item instanceof Module || item instanceof Parameter) yield [`${name}.${i}`, item];
-        }
+      else if (typeof value === 'object' && value !== null && !this.ownHooks(value)) {
+        yield* collected(name, value, new Set());
       }
     }
   }
 
-  /** Every parameter, buffer and module below, by path; a tied one as often as it has names. */
-  private *walk(prefix: string): Generator<[string, Field]> {
+  private ownHooks(value: object): boolean {
+    return value === this.preHooks || value === this.hooks;
+  }
+
+  /**
+   * Every parameter, buffer and module below, by path; a tied one as often as it has names. Throws DS_ARGUMENT for a
+   * module inside itself; `above` are those that hold this one.
+   */
+  private *walk(prefix: string, above: readonly Module[] = []): Generator<[string, Field]> {
+    const chain = [...above, this];
     for (const [name, field] of this.fields()) {
       const path = prefix + name;
+      if (field instanceof Module && chain.includes(field)) throw endless(path, field);
       yield [path, field];
-      if (field instanceof Module) yield* field.walk(`${path}.`);
+      if (field instanceof Module) yield* field.walk(`${path}.`, chain);
     }
   }
 
@@ -232,6 +239,40 @@ export abstract class Module {
     }
     return this;
   }
+}
+
+/** The modules and parameters in `value`, a collection, under the names of their places in it. */
+function* collected(
+  name: string,
+  value: object,
+  seen: Set<object>,
+): Generator<[string, Parameter | Module]> {
+  if (seen.has(value)) return;
+  seen.add(value);
+  for (const [key, item] of entriesOf(value)) {
+    const path = `${name}.${String(key)}`;
+    if (item instanceof Module || item instanceof Parameter) yield [path, item];
+    else if (typeof item === 'object' && item !== null) yield* collected(path, item, seen);
+  }
+}
+
+/** What a list, a Map, a Set or a plain object holds; nothing for other objects. */
+function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
+  if (Array.isArray(value) || value instanceof Map) return value.entries();
+  if (value instanceof Set) return [...value].entries();
+  const prototype: unknown = Object.getPrototypeOf(value);
+  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  return isPlain ? Object.entries(value) : [];
+}
+
+function endless(path: string, module: Module): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: path,
+    expected: 'modules below a module',
+    got: `the ${module.constructor.name} that holds it`,
+    hint: "Keep a module above in a private field (#parent) or a closure: it is no part of this one's.",
+  });
 }
 
 /** The inputs of a module's forward. */

@@ -4,6 +4,8 @@ import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireSizes } from '../runtime/require-number.js';
 import { numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to } from '../tensor/index.js';
 import type { Initializer } from './initializers.js';
@@ -21,11 +23,13 @@ export class Parameter extends Tensor {
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
 
+  /** Throws DS_SHAPE, DS_ARGUMENT. */
   constructor(
     shape: readonly number[],
     private readonly init: Initializer,
   ) {
-    super(Buffer.released, 'f32', shape);
+    super(Buffer.released, 'f32', requireSizes('Parameter', shape));
+    if (typeof init !== 'function') throw noInitializer(init);
     this.owner?.surrender(this, null);
     this.requiresGrad = true;
   }
@@ -110,6 +114,16 @@ export class Parameter extends Tensor {
     this.init(values);
     values.release();
   }
+}
+
+function noInitializer(init: unknown): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Parameter',
+    expected: 'an initializer: a function that writes the first values into a tensor',
+    got: phrase(init),
+    hint: 'For example nn.init.zeros or nn.init.normal(0.02).',
+  });
 }
 
 function absent(home: string): DsError {

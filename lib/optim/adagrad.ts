@@ -1,4 +1,5 @@
 // Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -23,6 +24,10 @@ export interface AdagradOptions {
   eps?: number;
 }
 
+const NAMES: OptionNames<AdagradOptions> = {
+  ...{ lr: true, lrDecay: true, weightDecay: true, initialAccumulatorValue: true, eps: true },
+};
+
 /**
  * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact sequence of operations
  * stands in csrc/ops/adagrad_rule.h.
@@ -32,7 +37,8 @@ export class Adagrad implements Optimizer<AdagradGroup> {
   readonly groups: AdagradGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups. */
-  constructor(params: ParamsOf<AdagradGroup>, options: AdagradOptions = {}) {
+  constructor(params: ParamsOf<AdagradGroup>, given: AdagradOptions = {}) {
+    const options = readOptions('Adagrad', given, NAMES);
     const { lr = 1e-2, lrDecay = 0, weightDecay = 0, eps = 1e-10 } = options;
     const { initialAccumulatorValue = 0 } = options;
     const defaults = { lr, lrDecay, weightDecay, initialAccumulatorValue, eps };

@@ -1,4 +1,5 @@
 // DeepSpeed's names for AdamW: Adam with adamWMode, FusedAdam and DeepSpeedCPUAdam.
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
 import type { ParamsOf } from './param-groups.js';
 
@@ -7,10 +8,15 @@ export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
   adamWMode?: boolean;
 }
 
+const NAMES: OptionNames<AdamOptions> = {
+  ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, adamWMode: true },
+};
+
 /** AdamW unless adamWMode is false, as "Adam" is in DeepSpeed. */
 export class Adam extends AdamW {
   /** Throws DS_ARGUMENT, see makeGroups. */
-  constructor(params: ParamsOf<AdamGroup>, { adamWMode, ...options }: AdamOptions = {}) {
+  constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
+    const { adamWMode, ...options } = readOptions('Adam', given, NAMES);
     super(params, { ...options, decoupled: adamWMode ?? true });
   }
 }

@@ -1,5 +1,7 @@
 // Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
+
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type {
   SpeculationTensors,
   SpeculativeOptimizer,
@@ -30,6 +32,10 @@ export interface AdamWOptions {
   decoupled?: boolean;
 }
 
+const NAMES: OptionNames<AdamWOptions> = {
+  ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, decoupled: true },
+};
+
 /**
  * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
  * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h.
@@ -41,7 +47,8 @@ export class AdamW implements SpeculativeOptimizer<AdamGroup> {
   private readonly decoupled: boolean;
 
   /** Throws DS_ARGUMENT, see makeGroups. */
-  constructor(params: ParamsOf<AdamGroup>, options: AdamWOptions = {}) {
+  constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
+    const options = readOptions('AdamW', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     this.groups = makeGroups<AdamGroup>('AdamW', params, { lr, betas, eps, weightDecay });
     this.biasCorrection = options.biasCorrection ?? true;

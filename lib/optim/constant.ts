@@ -1,6 +1,7 @@
 // ConstantLR: a share of the rate for the first updates, then all of it.
 // Source: PyTorch torch.optim.lr_scheduler.ConstantLR.
-import { PureSchedule } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule } from './schedule.js';
 
 export interface ConstantOptions {
   /** The full rate. */
@@ -11,13 +12,21 @@ export interface ConstantOptions {
   steps?: number;
 }
 
+const NAMES: OptionNames<ConstantOptions> = { baseLr: true, factor: true, steps: true };
+
 /** lr = base * factor for the first `steps` updates, base afterwards. */
 export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';
   private readonly options: Required<ConstantOptions>;
 
-  constructor({ baseLr, factor = 1 / 3, steps = 5 }: ConstantOptions) {
+  /** Throws DS_ARGUMENT. */
+  constructor(given: ConstantOptions) {
     super();
+    const {
+      baseLr,
+      factor = 1 / 3,
+      steps = 5,
+    } = readSchedule('ConstantLR', given, NAMES, ['baseLr']);
     this.options = { baseLr, factor, steps };
   }
 

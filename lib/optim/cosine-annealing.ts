@@ -1,6 +1,7 @@
 // CosineAnnealingLR: half a cosine down to a minimum, then up again, without end.
 // Sources: Loshchilov & Hutter 2017, arXiv:1608.03983; PyTorch torch.optim.lr_scheduler.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 export interface CosineAnnealingOptions {
   /** Rate of the first update. */
@@ -11,6 +12,8 @@ export interface CosineAnnealingOptions {
   minLr?: number;
 }
 
+const NAMES: OptionNames<CosineAnnealingOptions> = { baseLr: true, halfPeriod: true, minLr: true };
+
 /**
  * lr = min + (base - min) * (1 + cos(pi n / T)) / 2 after n updates; T is `halfPeriod`. Throws
  * DS_CONFIG unless T is a positive integer.
@@ -19,8 +22,13 @@ export class CosineAnnealingLr extends PureSchedule {
   readonly name = 'CosineAnnealingLR';
   private readonly options: Required<CosineAnnealingOptions>;
 
-  constructor({ baseLr, halfPeriod, minLr = 0 }: CosineAnnealingOptions) {
+  constructor(given: CosineAnnealingOptions) {
     super();
+    const {
+      baseLr,
+      halfPeriod,
+      minLr = 0,
+    } = readSchedule('CosineAnnealingLR', given, NAMES, ['baseLr']);
     requirePositiveInteger('scheduler.params.T_max', halfPeriod);
     this.options = { baseLr, halfPeriod, minLr };
   }

@@ -1,6 +1,7 @@
 // ExponentialLR: multiplies the rate by a factor after every update.
 // Source: PyTorch torch.optim.lr_scheduler.ExponentialLR.
-import { PureSchedule } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule } from './schedule.js';
 
 export interface ExponentialOptions {
   /** Rate of the first update. */
@@ -9,12 +10,18 @@ export interface ExponentialOptions {
   gamma: number;
 }
 
+const NAMES: OptionNames<ExponentialOptions> = { baseLr: true, gamma: true };
+
 /** lr = base * gamma^n after n updates. */
 export class ExponentialLr extends PureSchedule {
   readonly name = 'ExponentialLR';
 
-  constructor(private readonly options: ExponentialOptions) {
+  private readonly options: ExponentialOptions;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(given: ExponentialOptions) {
     super();
+    this.options = readSchedule('ExponentialLR', given, NAMES, ['baseLr', 'gamma']);
   }
 
   lr(appliedSteps: number): number {

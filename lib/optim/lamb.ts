@@ -1,6 +1,7 @@
 // LAMB: Adam's direction, scaled for each parameter by how large its weights are against it.
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Tensor } from '../tensor/index.js';
 import {
   type ParameterPlace,
@@ -48,6 +49,20 @@ interface Ratios {
   kernels: UpdateKernels;
 }
 
+const NAMES: OptionNames<LambOptions> = {
+  ...{
+    lr: true,
+    betas: true,
+    eps: true,
+    epsInsideSqrt: true,
+    weightDecay: true,
+    maxCoeff: true,
+    minCoeff: true,
+    biasCorrection: true,
+    momentCorrection: true,
+  },
+};
+
 /**
  * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = m / (sqrt(v) + eps) + wd p;
  * p -= lr sqrt(c2) / c1 clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t, where the trust ratio is 1 when either norm
@@ -65,7 +80,8 @@ export class Lamb implements SummedOptimizer<LambGroup> {
   private readonly ratios = new Map<Tensor, Ratios>();
 
   /** Throws DS_ARGUMENT, see makeGroups. */
-  constructor(params: ParamsOf<LambGroup>, options: LambOptions = {}) {
+  constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
+    const options = readOptions('Lamb', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
     const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };

@@ -1,4 +1,5 @@
 // Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -16,6 +17,10 @@ export interface LionOptions {
   weightDecay?: number;
 }
 
+const NAMES: OptionNames<LionOptions> = {
+  ...{ lr: true, betas: true, weightDecay: true },
+};
+
 /**
  * p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g, with sign(0) = 0. The exact sequence of
  * operations stands in csrc/ops/lion_rule.h.
@@ -25,7 +30,8 @@ export class Lion implements Optimizer<LionGroup> {
   readonly groups: LionGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups. */
-  constructor(params: ParamsOf<LionGroup>, options: LionOptions = {}) {
+  constructor(params: ParamsOf<LionGroup>, given: LionOptions = {}) {
+    const options = readOptions('Lion', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], weightDecay = 0 } = options;
     this.groups = makeGroups<LionGroup>('Lion', params, { lr, betas, weightDecay });
   }

@@ -1,5 +1,6 @@
 // Which parameters Muon takes: matrices between hidden states, told by name and number of dims.
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Tensor } from '../tensor/index.js';
 import type { MuonGroup } from './muon.js';
 import { type GroupOptions, isGroup, type ParamsOf } from './param-groups.js';
@@ -38,7 +39,8 @@ export function splitMuonGroups(
   const groups = given.every((item) => isGroup<MuonGroup>(item))
     ? given
     : [{ params: given as Tensor[] }];
-  return groups.flatMap((group): MuonGroupOptions[] => {
+  return groups.flatMap((item, index): MuonGroupOptions[] => {
+    const group = readMuonGroup(item, index);
     if (group.useMuon !== undefined) return [{ ...group, useMuon: group.useMuon }];
     const { lr, ...rest } = group;
     const members = [...group.params];
@@ -51,10 +53,20 @@ export function splitMuonGroups(
   });
 }
 
-/** `group` itself. Throws DS_ARGUMENT for one that does not say which rule it takes. */
+const NAMES: OptionNames<GroupOptions<MuonGroup>> = {
+  ...{ params: true, lr: true, weightDecay: true, useMuon: true },
+  ...{ momentum: true, betas: true, eps: true },
+};
+
+function readMuonGroup(group: GroupOptions<MuonGroup>, index: number): GroupOptions<MuonGroup> {
+  return readOptions(`Muon group ${index}`, group, NAMES);
+}
+
+/** `group` by its own names. Throws DS_ARGUMENT for one that does not say which rule it takes. */
 export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOptions {
-  if (typeof group === 'object' && 'params' in group && typeof group.useMuon === 'boolean') {
-    return group;
+  if (isGroup<MuonGroup>(group)) {
+    const read = readMuonGroup(group, index);
+    if (typeof read.useMuon === 'boolean') return read as MuonGroupOptions;
   }
   throw new DsError({
     code: 'DS_ARGUMENT',

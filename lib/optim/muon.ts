@@ -1,6 +1,8 @@
 // Muon: matrices move along their orthogonalised moment, all other parameters by AdamW.
 // Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
+
 import type { DType } from '../runtime/dtype.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { type MuonGroupOptions, requireMatrices, requireRule } from './muon-groups.js';
@@ -51,6 +53,19 @@ export interface MuonOptions {
   eps?: number;
 }
 
+const NAMES: OptionNames<MuonOptions> = {
+  ...{
+    lr: true,
+    momentum: true,
+    nesterov: true,
+    weightDecay: true,
+    nsMethod: true,
+    adamLr: true,
+    betas: true,
+    eps: true,
+  },
+};
+
 /**
  * Matrices: m = b m + (1 - b) g; u = b m + (1 - b) g (Nesterov); O = five Newton-Schulz steps on u / (||u|| + 1e-7);
  * p -= lr wd p; p -= lr sqrt(max(1, rows / columns)) O. More than two dims count as [first, all others]. The rest:
@@ -65,16 +80,18 @@ export class Muon implements GatheredOptimizer<MuonGroup> {
   private readonly method: NewtonSchulzMethod;
 
   /** Throws DS_ARGUMENT for a group without useMuon, a vector in a group that has it set, and as makeGroups. */
-  constructor(params: Iterable<MuonGroupOptions>, options: MuonOptions = {}) {
+  constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
+    const options = readOptions('Muon', given, NAMES);
     const { lr = 0.02, adamLr = 3e-4, momentum = 0.95, weightDecay = 0 } = options;
     const { betas = [0.9, 0.95], eps = 1e-10 } = options;
-    const given = [...params].map((group, index) => {
-      const members = [...requireRule(group, index).params];
+    const groups = [...params].map((item, index) => {
+      const group = requireRule(item, index);
+      const members = [...group.params];
       if (group.useMuon) requireMatrices(members, index);
       return { ...group, params: members, lr: group.lr ?? (group.useMuon ? lr : adamLr) };
     });
     const defaults = { lr, momentum, betas, eps, weightDecay, useMuon: true };
-    this.groups = makeGroups<MuonGroup>('Muon', given, defaults);
+    this.groups = makeGroups<MuonGroup>('Muon', groups, defaults);
     this.nesterov = options.nesterov ?? true;
     this.method = options.nsMethod ?? 'gram';
   }

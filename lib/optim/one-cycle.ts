@@ -1,7 +1,8 @@
 // OneCycle: the rate climbs and falls once while the momentum does the opposite, then both decay.
 // Sources: Smith 2018, arXiv:1803.09820; DeepSpeed runtime/lr_schedules.py, OneCycle.
 import { DsError } from '../errors.js';
-import { PureSchedule, type ScheduledGroup } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 
 /** The second beta of a group whose momentum is scheduled, as in DeepSpeed. */
 const SECOND_BETA = 0.99;
@@ -33,6 +34,21 @@ export interface OneCycleOptions {
   decayMomentumRate?: number;
 }
 
+const NAMES: OptionNames<OneCycleOptions> = {
+  minLr: true,
+  maxLr: true,
+  decayLrRate: true,
+  firstStepSize: true,
+  secondStepSize: true,
+  firstStairCount: true,
+  secondStairCount: true,
+  decayStepSize: true,
+  cycleMomentum: true,
+  minMomentum: true,
+  maxMomentum: true,
+  decayMomentumRate: true,
+};
+
 /**
  * With n updates applied, halves of f and s updates and c = n mod (f + s):
  * scale = c / f while c <= f, else (f + s - c) / s; k stairs make it floor(scale * k) / k.
@@ -45,8 +61,9 @@ export class OneCycle extends PureSchedule {
   private readonly options: { [K in keyof OneCycleOptions]-?: NonNullable<OneCycleOptions[K]> };
 
   /** Throws DS_CONFIG unless the climb has a positive and the fall no negative length. */
-  constructor(options: OneCycleOptions) {
+  constructor(given: OneCycleOptions) {
     super();
+    const options = readSchedule('OneCycle', given, NAMES, ['minLr', 'maxLr']);
     const { firstStepSize = 2000, firstStairCount = 0 } = options;
     const secondStepSize = options.secondStepSize ?? firstStepSize;
     requireLength('cycle_first_step_size', firstStepSize, firstStepSize > 0);

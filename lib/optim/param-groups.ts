@@ -1,6 +1,9 @@
 // Parameter groups: which parameters an optimizer updates with which hyperparameters, as PyTorch has them.
 import { DsError } from '../errors.js';
-import type { Tensor } from '../tensor/index.js';
+import { readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { Tensor } from '../tensor/index.js';
 
 /** What every group has; each optimizer adds its own hyperparameters. */
 export interface ParamGroup {
@@ -28,19 +31,26 @@ export function makeGroups<Group extends ParamGroup>(
   params: ParamsOf<Group>,
   defaults: Omit<Group, 'params'>,
 ): Group[] {
-  const given = [...params] as (Tensor | GroupOptions<Group>)[];
+  const given = listOf(name, params) as (Tensor | GroupOptions<Group>)[];
   const lists = given.some(isGroup) ? given : [{ params: given as Tensor[] }];
   const seen = new Set<Tensor>();
+  const known = Object.fromEntries(
+    ['params', ...Object.keys(defaults)].map((key) => [key, true as const]),
+  );
   const groups = lists.map((item, index) => {
-    if (!isGroup<Group>(item)) throw notAGroup(`${name} group ${index}`);
-    const { params: own, ...rest } = item;
+    const op = given === lists ? `${name} group ${index}` : name;
+    if (!isGroup<Group>(item)) throw notAGroup(op);
+    const { params: own, ...rest } = readOptions<GroupOptions<Group>>(op, item, known);
     const set = Object.entries(rest).filter(([, value]) => value !== undefined);
-    const members = [...own];
+    const members = listOf(op, own) as Tensor[];
     for (const parameter of members) {
-      if (seen.has(parameter)) throw shared(`${name} group ${index}`, parameter);
+      requireParameter(op, parameter);
+      if (seen.has(parameter)) throw shared(op, parameter);
       seen.add(parameter);
     }
-    return { ...defaults, ...Object.fromEntries(set), params: members } as unknown as Group;
+    const group = { ...defaults, ...Object.fromEntries(set), params: members };
+    for (const [key, value] of Object.entries(group)) requireHyperparameter(op, key, value);
+    return group as unknown as Group;
   });
   if (seen.size > 0) return groups;
   throw new DsError({
@@ -48,8 +58,44 @@ export function makeGroups<Group extends ParamGroup>(
     op: name,
     expected: 'at least one parameter',
     got: 'none',
-    hint: 'Pass model.parameters(), or groups such as { params: [...], weightDecay: 0 }.',
+    hint: PARAMETERS,
   });
+}
+
+const PARAMETERS = 'Pass model.parameters(), or groups such as { params: [...], weightDecay: 0 }.';
+
+/** What a caller gives for parameters, as an array. */
+function listOf(op: string, params: unknown): unknown[] {
+  const list = params as Iterable<unknown> | null | undefined;
+  if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
+  const got = phrase(params);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a list of parameters',
+    got,
+    hint: PARAMETERS,
+  });
+}
+
+function requireParameter(op: string, value: unknown): void {
+  if (value instanceof Tensor) return;
+  const hint = Array.isArray(value) ? 'Pass model.parameters(): they have no names.' : PARAMETERS;
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'parameters', got: phrase(value), hint });
+}
+
+/** Ranges as PyTorch's optimizers check them. Throws DS_ARGUMENT. */
+function requireHyperparameter(op: string, key: string, value: unknown): void {
+  const place = `${op} ${key}`;
+  if (key === 'betas') {
+    const [first, second] = Array.isArray(value) && value.length === 2 ? value : [value, value];
+    requireFinite(place, first, 0, 1);
+    requireFinite(place, second, 0, 1);
+  } else if (key === 'nesterov' || key === 'useMuon') {
+    if (typeof value === 'boolean') return;
+    const got = phrase(value);
+    throw new DsError({ code: 'DS_ARGUMENT', op: place, expected: 'true or false', got });
+  } else if (key !== 'params') requireFinite(place, value, 0);
 }
 
 /** The hyperparameters of a group alone. */

@@ -1,6 +1,7 @@
 // PolynomialLR: a power of the share of updates that are left, then zero.
 // Source: PyTorch torch.optim.lr_scheduler.PolynomialLR.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 export interface PolynomialOptions {
   /** Rate of the first update. */
@@ -11,6 +12,8 @@ export interface PolynomialOptions {
   power?: number;
 }
 
+const NAMES: OptionNames<PolynomialOptions> = { baseLr: true, totalSteps: true, power: true };
+
 /**
  * lr = base * (1 - min(n, total) / total)^power after n updates. Throws DS_CONFIG unless the total
  * is a positive integer.
@@ -19,8 +22,13 @@ export class PolynomialLr extends PureSchedule {
   readonly name = 'PolynomialLR';
   private readonly options: Required<PolynomialOptions>;
 
-  constructor({ baseLr, totalSteps = 5, power = 1 }: PolynomialOptions) {
+  constructor(given: PolynomialOptions) {
     super();
+    const {
+      baseLr,
+      totalSteps = 5,
+      power = 1,
+    } = readSchedule('PolynomialLR', given, NAMES, ['baseLr']);
     requirePositiveInteger('scheduler.params.total_iters', totalSteps);
     this.options = { baseLr, totalSteps, power };
   }

@@ -1,6 +1,7 @@
 // LRRangeTest: a rate that only grows, to find the largest one that still trains.
 // Sources: Smith 2017, arXiv:1506.01186; DeepSpeed runtime/lr_schedules.py, LRRangeTest.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 export interface LrRangeTestOptions {
   /** Rate of the first update. Default 1e-3. */
@@ -13,6 +14,13 @@ export interface LrRangeTestOptions {
   staircase?: boolean;
 }
 
+const NAMES: OptionNames<LrRangeTestOptions> = {
+  minLr: true,
+  stepSize: true,
+  stepRate: true,
+  staircase: true,
+};
+
 /**
  * lr = min * (1 + rate * u) with u = n / size after n updates, rounded down with `staircase`.
  * Throws DS_CONFIG unless the interval is a positive integer.
@@ -21,8 +29,9 @@ export class LrRangeTest extends PureSchedule {
   readonly name = 'LRRangeTest';
   private readonly options: Required<LrRangeTestOptions>;
 
-  constructor(options: LrRangeTestOptions = {}) {
+  constructor(given: LrRangeTestOptions = {}) {
     super();
+    const options = readSchedule('LRRangeTest', given, NAMES, []);
     const { minLr = 1e-3, stepSize = 2000, stepRate = 1, staircase = false } = options;
     requirePositiveInteger('scheduler.params.lr_range_test_step_size', stepSize);
     this.options = { minLr, stepSize, stepRate, staircase };

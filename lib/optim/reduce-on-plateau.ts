@@ -2,7 +2,8 @@
 // Source: PyTorch torch.optim.lr_scheduler.ReduceLROnPlateau.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import type { LrSchedule, ScheduledGroup } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 
 export interface PlateauOptions {
   /** The rate before the first reduction. */
@@ -25,6 +26,11 @@ export interface PlateauOptions {
   eps?: number;
 }
 
+const NAMES: OptionNames<PlateauOptions> = {
+  ...{ baseLr: true, mode: true, factor: true, patience: true, threshold: true },
+  ...{ thresholdMode: true, cooldown: true, minLr: true, eps: true },
+};
+
 /**
  * The rate depends on what observe() has seen, not on the number of updates: call it with the
  * metric at the end of each evaluation. More than `patience` observations in a row without an
@@ -40,7 +46,8 @@ export class ReduceLrOnPlateau implements LrSchedule {
   private cooldownLeft = 0;
 
   /** Throws DS_CONFIG unless the factor is below 1. */
-  constructor(options: PlateauOptions) {
+  constructor(given: PlateauOptions) {
+    const options = readSchedule('ReduceLROnPlateau', given, NAMES, ['baseLr']);
     const { factor = 0.1 } = options;
     if (!(factor < 1)) {
       throw new DsError({

@@ -2,6 +2,8 @@
 // so far.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite } from '../runtime/require-number.js';
 import type { ParamGroup } from './param-groups.js';
 
 /** What a schedule may set in a group of parameters. */
@@ -37,6 +39,27 @@ export abstract class PureSchedule implements LrSchedule {
   }
 
   loadStateDict(_state: JsonObject): void {}
+}
+
+/** Options that are words or switches; all others are numbers. */
+const NO_NUMBERS = new Set(['warmupType', 'mode', 'thresholdMode', 'staircase', 'cycleMomentum']);
+
+/**
+ * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, and for what is no finite
+ * number; `required` ones have no default.
+ */
+export function readSchedule<Options extends object>(
+  name: string,
+  given: Options,
+  known: OptionNames<Options>,
+  required: readonly (keyof Options & string)[],
+): Options {
+  const options = readOptions<Options>(name, given, known);
+  for (const key of required) requireFinite(`${name} ${key}`, options[key]);
+  for (const [key, value] of Object.entries(options)) {
+    if (value != null && !NO_NUMBERS.has(key)) requireFinite(`${name} ${key}`, value);
+  }
+  return options;
 }
 
 /** Throws DS_CONFIG unless `value` is an integer of at least 1. */

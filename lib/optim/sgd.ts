@@ -1,5 +1,7 @@
 // Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of torch.optim.SGD.
+
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -23,6 +25,10 @@ export interface SgdOptions {
   nesterov?: boolean;
 }
 
+const NAMES: OptionNames<SgdOptions> = {
+  ...{ lr: true, momentum: true, dampening: true, weightDecay: true, nesterov: true },
+};
+
 /**
  * g += wd p; buffer = momentum * buffer + (1 - dampening) g, which starts as g; p -= lr * buffer, or by the gradient
  * where there is no momentum. The exact sequence of operations stands in csrc/ops/sgd_rule.h.
@@ -32,7 +38,8 @@ export class Sgd implements Optimizer<SgdGroup> {
   readonly groups: SgdGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups, and where nesterov has no momentum or a dampening. */
-  constructor(params: ParamsOf<SgdGroup>, options: SgdOptions = {}) {
+  constructor(params: ParamsOf<SgdGroup>, given: SgdOptions = {}) {
+    const options = readOptions('SGD', given, NAMES);
     const { lr = 1e-3, momentum = 0, dampening = 0, weightDecay = 0, nesterov = false } = options;
     const defaults = { lr, momentum, dampening, weightDecay, nesterov };
     this.groups = makeGroups<SgdGroup>('SGD', params, defaults);

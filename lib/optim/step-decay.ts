@@ -1,6 +1,7 @@
 // StepLR: multiplies the rate by a factor once every so many updates.
 // Source: PyTorch torch.optim.lr_scheduler.StepLR.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 export interface StepOptions {
   /** Rate of the first update. */
@@ -11,6 +12,8 @@ export interface StepOptions {
   gamma?: number;
 }
 
+const NAMES: OptionNames<StepOptions> = { baseLr: true, stepSize: true, gamma: true };
+
 /**
  * lr = base * gamma^floor(n / size) after n updates. Throws DS_CONFIG unless the size is a positive
  * integer.
@@ -19,8 +22,9 @@ export class StepLr extends PureSchedule {
   readonly name = 'StepLR';
   private readonly options: Required<StepOptions>;
 
-  constructor({ baseLr, stepSize, gamma = 0.1 }: StepOptions) {
+  constructor(given: StepOptions) {
     super();
+    const { baseLr, stepSize, gamma = 0.1 } = readSchedule('StepLR', given, NAMES, ['baseLr']);
     requirePositiveInteger('scheduler.params.step_size', stepSize);
     this.options = { baseLr, stepSize, gamma };
   }

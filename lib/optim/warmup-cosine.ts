@@ -1,6 +1,7 @@
 // WarmupCosineLR: a share of the optimizer's own rate that climbs, then follows half a cosine down.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupCosineLR.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 import { type WarmupType, warmupFraction } from './warmup.js';
 
 export interface WarmupCosineOptions {
@@ -18,6 +19,15 @@ export interface WarmupCosineOptions {
   warmupType?: WarmupType;
 }
 
+const NAMES: OptionNames<WarmupCosineOptions> = {
+  baseLr: true,
+  totalSteps: true,
+  warmupMinRatio: true,
+  warmupSteps: true,
+  cosMinRatio: true,
+  warmupType: true,
+};
+
 /**
  * Before the first update the share is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
  * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2) with
@@ -27,8 +37,9 @@ export class WarmupCosineLr extends PureSchedule {
   readonly name = 'WarmupCosineLR';
   private readonly options: Required<WarmupCosineOptions>;
 
-  constructor(options: WarmupCosineOptions) {
+  constructor(given: WarmupCosineOptions) {
     super();
+    const options = readSchedule('WarmupCosineLR', given, NAMES, ['baseLr']);
     const { warmupMinRatio = 0, warmupSteps = 1000, cosMinRatio = 1e-4 } = options;
     requirePositiveInteger('scheduler.params.warmup_num_steps', warmupSteps);
     requirePositiveInteger('scheduler.params.total_num_steps', options.totalSteps);

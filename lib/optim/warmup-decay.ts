@@ -1,22 +1,27 @@
 // WarmupDecayLR: WarmupLR, then a straight line down to the minimum rate at the last update.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupDecayLR.
-import { requirePositiveInteger } from './schedule.js';
-import { WarmupLr, type WarmupOptions } from './warmup.js';
+import type { OptionNames } from '../runtime/options.js';
+import { readSchedule, requirePositiveInteger } from './schedule.js';
+import { WARMUP, WarmupLr, type WarmupOptions } from './warmup.js';
 
 export interface WarmupDecayOptions extends WarmupOptions {
   /** Updates of the whole run, warm-up included. */
   totalSteps: number;
 }
 
+const NAMES: OptionNames<WarmupDecayOptions> = { ...WARMUP, totalSteps: true };
+
 /** After the warm-up: fraction = max(0, (total - t) / max(1, total - warmup)). */
 export class WarmupDecayLr extends WarmupLr {
   override readonly name = 'WarmupDecayLR';
   private readonly totalSteps: number;
 
-  constructor(options: WarmupDecayOptions) {
-    super(options);
-    requirePositiveInteger('scheduler.params.total_num_steps', options.totalSteps);
-    this.totalSteps = options.totalSteps;
+  constructor(given: WarmupDecayOptions) {
+    const options = readSchedule('WarmupDecayLR', given, NAMES, ['maxLr']);
+    const { totalSteps, ...warmup } = options;
+    super(warmup);
+    requirePositiveInteger('scheduler.params.total_num_steps', totalSteps);
+    this.totalSteps = totalSteps;
   }
 
   protected override fraction(t: number): number {

@@ -1,6 +1,7 @@
 // WarmupLR: from a minimum to a maximum rate over the first updates, then constant.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupLR.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** How the rate climbs. DeepSpeed's default is "log". */
 export type WarmupType = 'log' | 'linear';
@@ -15,6 +16,10 @@ export interface WarmupOptions {
   /** Default "log". */
   warmupType?: WarmupType;
 }
+
+export const WARMUP: OptionNames<WarmupOptions> = {
+  ...{ minLr: true, maxLr: true, warmupSteps: true, warmupType: true },
+};
 
 /**
  * The climb from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0: ln(t + 1) /
@@ -37,8 +42,9 @@ export class WarmupLr extends PureSchedule {
   protected readonly warmupSteps: number;
   private readonly warmupType: WarmupType;
 
-  constructor(options: WarmupOptions) {
+  constructor(given: WarmupOptions) {
     super();
+    const options = readSchedule('WarmupLR', given, WARMUP, ['maxLr']);
     const { minLr = 0, maxLr, warmupSteps = 1000, warmupType = 'log' } = options;
     requirePositiveInteger('scheduler.params.warmup_num_steps', warmupSteps);
     this.minLr = minLr;

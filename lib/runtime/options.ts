@@ -68,7 +68,7 @@ function unknown(op: string, name: string, names: readonly string[]): DsError {
   const meant =
     names.find((one) => bare(one) === word) ??
     elsewhere[word]?.find((one) => names.includes(one)) ??
-    closest(name, names);
+    (closest(name, names) || names.find((one) => bare(one).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
   return refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);
 }

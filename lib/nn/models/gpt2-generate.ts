@@ -2,6 +2,8 @@
 import { DsError } from '../../errors.js';
 import { cpu } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { KeyValueCache } from '../attention.js';
 import type { GPT2 } from './gpt2.js';
@@ -16,6 +18,10 @@ export interface GenerateOptions {
   seed?: number;
 }
 
+const NAMES: OptionNames<GenerateOptions> = {
+  ...{ maxNewTokens: true, temperature: true, topK: true, seed: true },
+};
+
 /**
  * The prompt's tokens followed by `maxNewTokens` sampled ones. Memory does not grow with the number
  * of tokens beyond the cache. Throws DS_ARGUMENT when they do not fit the model's longest sequence, or
@@ -27,7 +33,9 @@ export function generate(
   options: GenerateOptions,
 ): number[] {
   const { maxSeq } = model.config;
-  const { maxNewTokens, temperature = 1, topK, seed = 0 } = options;
+  const { temperature = 1, topK, ...read } = readOptions('generate', options, NAMES);
+  const maxNewTokens = requireInteger('generate maxNewTokens', read.maxNewTokens, 0);
+  const seed = requireInteger('generate seed', read.seed ?? 0, 0);
   const total = prompt.length + maxNewTokens;
   if (prompt.length === 0 || total > maxSeq) {
     throw new DsError({

@@ -1,6 +1,8 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
 import { PretrainedFolder } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
 import {
   addLayerNorm,
   checkpointSequential,
@@ -50,6 +52,14 @@ export interface GPT2Config {
 
 /** What the weights fix. */
 type Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
+
+const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
+
+const CONFIG: OptionNames<GPT2Config> = {
+  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true },
+  ...{ dropout: true, activationCheckpointing: true, numberCheckpoints: true },
+  ...{ fusedGelu: true, ignoreIndex: true },
+};
 
 const published = { vocabSize: 50257, maxSeq: 1024 };
 
@@ -234,8 +244,14 @@ export class GPT2 extends Module {
   readonly transformer: Transformer;
   readonly lm_head: TiedHead;
 
-  constructor(readonly config: GPT2Config) {
+  readonly config: GPT2Config;
+
+  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  constructor(given: GPT2Config) {
     super();
+    const config = readOptions('GPT2', given, CONFIG);
+    for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);
+    this.config = config;
     if (config.channels % config.heads !== 0) {
       throw new DsError({
         code: 'DS_ARGUMENT',
