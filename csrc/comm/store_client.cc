@@ -13,6 +13,7 @@ namespace {
 
 constexpr Milliseconds kRetry{50};
 constexpr Milliseconds kConnectTime{3000};  // of one attempt: a machine that is off says nothing
+/// A store that has been silent for so long is gone, whatever the job's timeout.
 constexpr Milliseconds kAnswerTime{30000};
 constexpr int kProofAttempts = 5;  // a store under a flood may drop an honest client
 
@@ -77,8 +78,9 @@ Socket join_store(const StoreAddress& store, Clock::time_point deadline,
 }
 
 StoreClient::StoreClient(const StoreAddress& store, Clock::time_point deadline,
-                         std::shared_ptr<Cancellation> cancellation)
-    : cancellation_(std::move(cancellation)), socket_(join_store(store, deadline, *cancellation_)) {
+                         std::shared_ptr<Cancellation> cancellation, Milliseconds answer_time)
+    : cancellation_(std::move(cancellation)), answer_time_(std::min(answer_time, kAnswerTime)),
+      socket_(join_store(store, deadline, *cancellation_)) {
   cancellation_->guard(&socket_);
 }
 
@@ -86,7 +88,7 @@ StoreClient::~StoreClient() { cancellation_->guard(nullptr); }
 
 std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patience) {
   std::lock_guard lock(mutex_);
-  const Clock::time_point deadline = Clock::now() + patience + kAnswerTime;
+  const Clock::time_point deadline = Clock::now() + patience + answer_time_;
   if (request.frame().size() > kMaxFrame) {
     throw Error("DS_COMM", "store", text("at most ", kMaxFrame, " bytes"),
                 text(request.frame().size()));

@@ -49,8 +49,9 @@ Socket join_store(const StoreAddress& store, Clock::time_point deadline,
 /// from then on; methods may be called from any thread, one after another.
 class StoreClient {
  public:
+  /// `answer_time` is how long the store may take to answer, beyond what a request itself waits for.
   StoreClient(const StoreAddress& store, Clock::time_point deadline,
-              std::shared_ptr<Cancellation> cancellation);
+              std::shared_ptr<Cancellation> cancellation, Milliseconds answer_time);
   ~StoreClient();
 
   void set(const std::string& key, const std::string& value);
@@ -79,6 +80,7 @@ class StoreClient {
 
   std::mutex mutex_;
   std::shared_ptr<Cancellation> cancellation_;
+  const Milliseconds answer_time_;
   Socket socket_;
 };
 

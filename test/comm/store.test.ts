@@ -1,10 +1,17 @@
 // The job's store: its operations, who is let in, and what it shrugs off.
+import { spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';
+import { join } from 'node:path';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Job, type StoreAddress, StoreServer } from '../../lib/runtime/process-group.js';
 
+const ROOT = join(__dirname, '..', '..');
+const LIBRARY = join(ROOT, 'lib');
+const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
+const COMPILED = __filename.endsWith('.js');
 const host = '127.0.0.1';
 const NONCE = 32;
 const MINUTE = 60_000;
@@ -18,11 +25,11 @@ beforeEach(() => {
 });
 afterEach(() => server.stop());
 
-const join = (rank: number, given = secret, timeout = MINUTE) =>
+const joined = (rank: number, given = secret, timeout = MINUTE) =>
   Job.join({ store: { host, port: server.port, secret: given }, rank, worldSize: 2, timeout });
 
 async function withJobs(body: (a: Job, b: Job) => Promise<void>): Promise<void> {
-  const [a, b] = await Promise.all([join(0), join(1)]);
+  const [a, b] = await Promise.all([joined(0), joined(1)]);
   try {
     await body(a, b);
   } finally {
@@ -64,6 +71,32 @@ async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; rig
   socket.write(Buffer.concat([ours, proof('ds client')]));
   return { answer: await answer, right: proof('ds server') };
 }
+
+test('a store that is frozen is given up after the timeout of the job', async () => {
+  const program = `
+    const { StoreServer } = require(${JSON.stringify(`${LIBRARY}/runtime/process-group.${COMPILED ? 'js' : 'ts'}`)});
+    const server = new StoreServer({ host: '127.0.0.1', port: 0, secret: process.argv.at(-1) });
+    console.log(server.port);
+    setInterval(() => {}, 1000);`;
+  const args = [...(COMPILED ? [] : ['-r', HOOK]), '-e', program, secret];
+  const serving = spawn(process.execPath, args);
+  try {
+    const [line] = (await once(serving.stdout, 'data')) as [Buffer];
+    const store = { host, port: Number(line), secret };
+    const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: 1000 });
+    await job.set('a', '1');
+    serving.kill('SIGSTOP');
+    // Far below the half minute after which a silent store is given up in a job that waits longer.
+    const ask = async () => {
+      while (true) await job.set('a', '2'); // The process may answer until the signal has reached it.
+    };
+    await expect(ask()).rejects.toMatchObject({ code: 'DS_COMM' });
+    await expect(job.get('a', 10)).rejects.toMatchObject({ code: 'DS_COMM' });
+    job.close();
+  } finally {
+    serving.kill('SIGKILL');
+  }
+}, 20_000);
 
 describe('HMAC-SHA256', () => {
   const hmac = (key: Buffer, data: Buffer) => addon.hmacSha256(key, data);
@@ -140,7 +173,7 @@ describe('operations', () => {
 
   test('a job that closes ends its requests', () =>
     withJobs(async (a, b) => {
-      const c = await join(0);
+      const c = await joined(0);
       const requests: Promise<unknown>[] = [c.get('never', MINUTE)];
       while ((await b.waiters('never')) === 0) await new Promise((r) => setTimeout(r, 5));
       requests.push(c.set('late', 'x'), c.get('never', MINUTE));
@@ -169,7 +202,7 @@ describe('admission', () => {
   });
 
   test('another secret is refused', async () => {
-    await expect(join(0, 'another')).rejects.toMatchObject({
+    await expect(joined(0, 'another')).rejects.toMatchObject({
       code: 'DS_COMM',
       got: 'a refusal',
     });
