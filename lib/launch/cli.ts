@@ -7,6 +7,7 @@ import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
 import { launchCommand } from './launch-options.js';
+import { requireNoCommand } from './script.js';
 import type { ValidateOptions } from './validate.js';
 
 function positiveInteger(text: string): number {
@@ -92,8 +93,10 @@ program
     finish(async () => (await import('./launch-node.js')).launchNode(node)),
   );
 
+const commands = program.commands.map((command) => command.name());
 const launcher = launchCommand((options, script, args) =>
   finish(async () => {
+    if (!options.module) requireNoCommand(script, commands);
     const { launch } = await import('./launch.js');
     return launch(options, script, args);
   }),
@@ -102,11 +105,11 @@ const launcher = launchCommand((options, script, args) =>
   .addHelpText('after', '\nOther commands (ds <command> --help):')
   .exitOverride(({ exitCode }) => process.exit(exitCode && USAGE));
 
-const commands = program.commands.map((command) => command.name());
 const shown = program.createHelp().visibleCommands(program);
+const width = Math.max(...shown.map((command) => command.name().length)) + 2;
 launcher.addHelpText(
   'after',
-  shown.map((command) => `  ds ${command.name().padEnd(10)}${command.description()}`).join('\n'),
+  shown.map((one) => `  ds ${one.name().padEnd(width)}${one.description()}`).join('\n'),
 );
 
 const named = commands.includes(process.argv[2] ?? '');

@@ -5,9 +5,12 @@ import { isAbsolute, join } from 'node:path';
 
 import type { Variables } from '../runtime/job-environment.js';
 import { refuse } from './argument-error.js';
+import { loadsCode } from './code-loading-variables.js';
 
 /** DeepSpeed's, without PYTHON, and this package's own. */
 const PREFIXES = ['NCCL_', 'MV2_', 'UCX_', 'MLFLOW_', 'DS_', 'DEEPSPEED_'];
+const FOREIGN =
+  "The current folder may be somebody else's: export it, put it into ~/.deepspeed_env, or name the file in DS_ENV_FILE.";
 /** Known to each node itself, or never forwarded by name. */
 const KEPT_HOME = ['DS_JOB_SECRET', 'DS_NATIVE_BINDING', 'DS_ENV_FILE'];
 
@@ -22,22 +25,47 @@ export function forwardedVariables(env: Variables): Record<string, string> {
   return Object.fromEntries(pairs) as Record<string, string>;
 }
 
+/** Told of a file whose variables were taken, and of their names. */
+export type Taken = (file: string, names: readonly string[]) => void;
+
 /**
  * KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which wins. DS_ENV_FILE is
- * another name, or the path of the only file read. Throws DS_ARGUMENT with file and line.
+ * another name, or the path of the only file read. What loads code is refused in the current folder, which may be
+ * somebody else's: see loadsCode(). Throws DS_ARGUMENT with file and line.
  */
-export function fileVariables(env: Variables, folders = [homedir(), process.cwd()]) {
+export function fileVariables(
+  env: Variables,
+  folders: readonly string[] = [homedir(), process.cwd()],
+  taken: Taken = () => {},
+): Record<string, string> {
   const name = env.DS_ENV_FILE ?? '.deepspeed_env';
   const files = isAbsolute(name) ? [name] : folders.map((folder) => join(folder, name));
-  const found = files.map((file) => ({ file, text: textOf(file) }));
+  const found = [...new Set(files)].map((file) => ({ file, text: textOf(file) }));
   if (env.DS_ENV_FILE !== undefined && found.every(({ text }) => text === null)) {
     refuse('DS_ENV_FILE', 'a file that can be read', files.join(' or '));
   }
-  return Object.assign({}, ...found.map(({ file, text }) => parseVariables(text ?? '', file)));
+  const variables: Record<string, string> = {};
+  for (const { file, text } of found) {
+    const own = parseVariables(
+      text ?? '',
+      file,
+      env.DS_ENV_FILE === undefined && file !== files[0],
+    );
+    if (Object.keys(own).length > 0) taken(file, Object.keys(own));
+    Object.assign(variables, own);
+  }
+  return variables;
 }
 
-/** Everything after the first "=" is the value, quotes included; "#" starts a line of comment. */
-export function parseVariables(text: string, file: string): Record<string, string> {
+/**
+ * Everything after the first "=" is the value, quotes included; "#" starts a line of comment. `isForeign`: the file need
+ * not be the user's own.
+ */
+export function parseVariables(
+  text: string,
+  file: string,
+  isForeign = false,
+): Record<string, string> {
   const variables: Record<string, string> = {};
   text.split(/\r?\n/).forEach((line, index) => {
     if (line.trim() === '' || line.trimStart().startsWith('#')) return;
@@ -45,6 +73,8 @@ export function parseVariables(text: string, file: string): Record<string, strin
     if (name === undefined || value === undefined) {
       refuse(`${file}:${index + 1}`, 'KEY=VALUE', JSON.stringify(line));
     }
+    const wanted = isForeign ? loadsCode(name, value) : null;
+    if (wanted !== null) refuse(`${file}:${index + 1}`, wanted, name, FOREIGN);
     variables[name] = value;
   });
   return variables;

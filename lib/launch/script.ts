@@ -4,6 +4,7 @@ import { createRequire } from 'node:module';
 import { dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
+import { closest } from '../runtime/suggestion.js';
 import { refuse } from './argument-error.js';
 
 export interface Script {
@@ -33,9 +34,20 @@ export function nodeArguments(script: Script): string[] {
   return [...(typescript ? typescriptArguments(file) : []), file];
 }
 
-function scriptPath(name: string): string {
+/** The file that `name` means in the current folder; undefined where there is none. */
+function fileOf(name: string): string | undefined {
   const file = resolve(name);
-  const found = [file, `${file}.js`, `${file}.mjs`, `${file}.cjs`].find(existsSync);
+  return [file, `${file}.js`, `${file}.mjs`, `${file}.cjs`].find(existsSync);
+}
+
+/** Throws DS_ARGUMENT where `name` is no file here, but nearly one of the launcher's commands. */
+export function requireNoCommand(name: string, commands: readonly string[]): void {
+  const meant = fileOf(name) === undefined ? closest(name, commands) : '';
+  if (meant) refuse('script', 'a file that exists', name, `Did you mean "ds ${meant}"?`);
+}
+
+function scriptPath(name: string): string {
+  const found = fileOf(name);
   if (found === undefined) {
     return refuse('script', 'a file that exists', name, '(ds --help lists the commands.)');
   }

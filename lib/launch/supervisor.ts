@@ -14,6 +14,8 @@ export interface Outcome {
 const SAME_PRESS = 500;
 /** Milliseconds that the last lines of a failure have to arrive. */
 const LAST_WORDS = 1000;
+/** Milliseconds that a rank has to end which another one names as the reason of its own end. */
+const BLAMED = 3000;
 
 export class Supervisor {
   private failure: Exit | null = null;
@@ -22,6 +24,7 @@ export class Supervisor {
   private readonly running: Set<Member>;
   private timer: NodeJS.Timeout | null = null;
   private interruptedAt = 0;
+  private readonly exits: Exit[] = [];
 
   /**
    * `grace`: seconds between asking a member to end and killing it. `report` hears of the first failure
@@ -57,7 +60,7 @@ export class Supervisor {
 
   private async watch(member: Member): Promise<void> {
     void member.failing.then((exit) => this.fail(member, exit));
-    await member.exited;
+    this.exits.push(await member.exited);
     this.running.delete(member);
   }
 
@@ -66,7 +69,30 @@ export class Supervisor {
     this.failure = exit;
     this.end('SIGTERM');
     const known = Promise.race([member.exited, delay(LAST_WORDS, null, { ref: false })]);
-    this.reported = known.then(() => this.report(exit));
+    this.reported = known.then(async () => {
+      const culprit = await this.culpritOf(exit);
+      if (culprit) this.failure = culprit;
+      this.report(culprit ?? exit);
+    });
+  }
+
+  /**
+   * The rank because of which `exit` came about, where that says so and the rank has a reason of its own: one that runs
+   * out of memory may take longer to end than the others take to hear of it.
+   */
+  private async culpritOf(exit: Exit): Promise<Exit | null> {
+    const ranks = blamedRanks(exit);
+    if (ranks.length === 0) return null;
+    const isBlamed = ({ who }: Exit): boolean =>
+      ranks.some((rank) => who === rank || who.startsWith(`${rank} on `));
+    const all = Promise.all(this.members.map(({ exited }) => exited));
+    await Promise.race([all, delay(BLAMED, null, { ref: false })]);
+    const culprit = this.exits.find(isBlamed);
+    if (!culprit || culprit.code === 0 || isEcho(culprit)) return null;
+    // What was asked to end before it could end by itself has failed as those did that it failed.
+    const isAsked = culprit.signal === 'SIGTERM' || culprit.signal === 'SIGKILL';
+    if (!isAsked || culprit.lastLines.length === 0) return isAsked ? null : culprit;
+    return { ...culprit, code: exit.code, signal: exit.signal };
   }
 
   private end(signal: NodeJS.Signals): void {
@@ -77,4 +103,14 @@ export class Supervisor {
   private kill(): void {
     for (const member of this.running) member.kill();
   }
+}
+
+const isEcho = ({ lastLines }: Exit): boolean => lastLines.some((line) => line.includes('DS_COMM'));
+
+/** "rank 1", which a job's verdict names as the reason: it ended, left, or did not arrive. */
+function blamedRanks(exit: Exit): string[] {
+  if (!isEcho(exit)) return [];
+  const named = exit.lastLines.join('\n').matchAll(/\b(rank \d+)(?=: | did not arrive| has left)/g);
+  const ranks = new Set(Array.from(named, ([, rank]) => rank as string));
+  return [...ranks].filter((rank) => exit.who !== rank && !exit.who.startsWith(`${rank} on `));
 }

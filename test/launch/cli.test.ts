@@ -53,6 +53,13 @@ describe('ds env', () => {
   });
 });
 
+test('ds --help lists the commands, each apart from what it does', () => {
+  const { stdout } = ds(['--help']);
+  for (const name of ['env', 'validate', 'consolidate']) {
+    expect(stdout).toMatch(new RegExp(`^  ds ${name} {2,}\\w`, 'm'));
+  }
+});
+
 describe('ds validate', () => {
   test('prints the resolved configuration, and notices beside it', () => {
     const path = config('{ "train_batch_size": 8, "sparse_gradients": true }');

@@ -94,6 +94,7 @@ describe('ranks', () => {
     expect(Number(one.env.MASTER_PORT)).toBeGreaterThanOrEqual(20_000);
     expect(existsSync(join(dir, 'executed'))).toBe(false);
     expect(outcome.stderr).toContain('2 ranks on 1 cores: ranks are not bound to cores.');
+    expect(outcome.stderr).toMatch(/^ds: variables from .*\.deepspeed_env: FROM_FILE\.$/m);
   });
 
   test('are bound to cores of their own', async () => {
@@ -213,6 +214,32 @@ describe('failures', () => {
     expect(stderr).toMatch(/ds: rank 1 failed first: exit code 7\..*\n {2}out of luck\n/);
   });
 
+  test('the rank that failed is named, not the one that heard of it and ended first', async () => {
+    const script = `
+      if (process.env.RANK === '1') {
+        console.error('DsError: out of memory');
+        process.on('SIGTERM', () => {});
+        setTimeout(() => process.exit(9), 1200);
+      } else setTimeout(() => {
+        console.error("DsError: process group: expected every rank to stay until the end, got rank 1: its connection broke.");
+        console.error("  code: 'DS_COMM',");
+        process.exit(1);
+      }, 300);
+      ${HOLD}`;
+    file('memory.js', script);
+    const { code, stderr } = await ds(['--num_procs', '2', 'memory.js']);
+    expect(stderr).toMatch(
+      /ds: rank 1 failed first: exit code 9\..*\n {2}DsError: out of memory\n/,
+    );
+    expect(code).toBe(9);
+    file('asked.js', script.replace("process.on('SIGTERM', () => {});", ''));
+    const asked = await ds(['--num_procs', '2', 'asked.js']);
+    expect(asked.stderr).toMatch(
+      /ds: rank 1 failed first: exit code 1\..*\n {2}DsError: out of memory/,
+    );
+    expect(asked.code).toBe(1);
+  });
+
   test('a rank that is killed, and ranks that ignore being asked to end', async () => {
     const script = `
       process.on('SIGTERM', () => console.log('asked'));
@@ -309,6 +336,8 @@ describe('what is refused', () => {
     [['--num_gpu', '2', 'x.js'], "unknown option '--num_gpu'\n(Did you mean --num_gpus?)"],
     [[], 'missing required argument'],
     [['absent.js'], 'script: expected a file that exists, got absent.js.'],
+    [['validat', 'x'], 'got validat. Did you mean "ds validate"?'],
+    [['consolidat', 'a', 'b'], 'got consolidat. Did you mean "ds consolidate"?'],
     [['--num_procs', '0', 'x.js'], 'Expected a whole number from 1.'],
     [['--num_procs', '2', '--num_gpus', '1', 'x.js'], '--num_gpus: expected no --num_procs'],
     [['-i', 'a', '-e', 'b', 'x.js'], '--include: expected no --exclude'],
