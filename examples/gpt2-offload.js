@@ -1,4 +1,5 @@
-// Trains a GPT-2 on real text with ZeRO-Offload, then samples from it: node examples/gpt2-offload.js --help
+// Trains a GPT-2 on real text with ZeRO-Offload, saves it, and samples from it; stops at Ctrl-C and resumes, alone or on
+// several ranks: node examples/gpt2-offload.js --help, ds --num_procs 2 examples/gpt2-offload.js
 'use strict';
 const { writeFileSync } = require('node:fs');
 const { dirname, join } = require('node:path');
@@ -6,6 +7,8 @@ const { parseArgs } = require('node:util');
 const {
   data,
   DsError,
+  findLatest,
+  initDistributed,
   initialize,
   monitor,
   nn,
@@ -19,7 +22,7 @@ const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
 const usage = `node examples/gpt2-offload.js [options]
   --model NAME             tiny (default), 124M, 355M, 774M, 1558M or 10B
   --data FILE|DIR          text to train on (default: the TypeScript library's declarations)
-  --steps N                optimizer steps (default 400)
+  --steps N                optimizer steps in all, those before a resume included (default 400)
   --batch N                micro-batch size (default: the configuration's)
   --seq N                  sequence length (default 128)
   --workers N              threads that make the batches (default 0)
@@ -27,8 +30,9 @@ const usage = `node examples/gpt2-offload.js [options]
   --device NAME            cpu, cuda, cuda:N or auto (default: a GPU when there is one)
   --checkpoint             recompute activations in the backward
   --seed N                 default 1234
-  --save DIR               write a checkpoint at the end
-  --resume                 first continue from the latest checkpoint in --save DIR
+  --save DIR               write a checkpoint at the end, and when stopped by Ctrl-C or SIGTERM
+  --save_every N           also write one every N steps, beside training
+  --resume                 first continue from the latest checkpoint in --save DIR, if there is one
   --summary FILE           write what was measured as JSON
   --sample N               tokens to sample at the end (default 48)`;
 
@@ -45,10 +49,13 @@ const { values: options } = parseArgs({
     checkpoint: { type: 'boolean', default: false },
     seed: { type: 'string', default: '1234' },
     save: { type: 'string' },
+    save_every: { type: 'string', default: '0' },
     resume: { type: 'boolean', default: false },
     summary: { type: 'string' },
     sample: { type: 'string', default: '48' },
     help: { type: 'boolean', short: 'h', default: false },
+    // `ds` gives it to every rank; initDistributed() knows the rank's place already.
+    local_rank: { type: 'string' },
   },
 });
 
@@ -69,36 +76,57 @@ function dataset(seq) {
   return data.TokenDataset.fromText({ ...source, encode, seq });
 }
 
-async function train(engine, loader, steps) {
-  const run = { losses: [], milliseconds: [], phases: [] };
-  const tokensPerStep = engine.trainBatchSize() * Number(options.seq);
-  const progress = new monitor.Progress({ total: steps });
-  const batches = new data.RepeatingLoader(loader);
-  for (let step = 0; step < steps; ++step) {
-    const start = performance.now();
-    let sum = 0;
-    for (let micro = 0; micro < engine.gradientAccumulationSteps(); ++micro) {
-      const { tokens, targets } = batches.next().value;
-      const loss = engine.forward(tokens, targets);
-      engine.backward(loss);
-      engine.step();
-      sum += (await loss.read())[0];
-      tokens.dispose();
-      targets.dispose();
+/** A monitor that keeps the loss of each step, averaged over all ranks; it is told a step later, on rank 0 alone. */
+class Losses {
+  values = [];
+
+  write(events) {
+    for (const { name, value } of events) {
+      if (name === 'Train/Samples/train_loss') this.values.push(value);
     }
-    run.losses.push(sum / engine.gradientAccumulationSteps());
-    run.milliseconds.push(performance.now() - start);
-    run.phases.push(engine.phaseTimes());
-    progress.update({
-      step: step + 1,
-      loss: run.losses.at(-1),
-      lr: engine.getLr()[0],
+  }
+
+  async flush() {}
+
+  close() {}
+}
+
+async function train(engine, loader, losses) {
+  const run = { milliseconds: [], phases: [], stopped: false };
+  const total = Number(options.steps);
+  const tokensPerStep = engine.trainBatchSize() * Number(options.seq);
+  const bar = engine.globalRank === 0 ? new monitor.ProgressBar({ total }) : null;
+  const saveEvery = options.save ? Number(options.save_every) : 0;
+  const show = () =>
+    bar?.update({
+      step: engine.globalSteps,
+      loss: losses.values.at(-1),
       tokensPerSecond: (tokensPerStep * 1000) / run.milliseconds.at(-1),
       memoryBytes: engine.device.memory.peakInUse,
     });
+  let start = performance.now();
+  for await (const { tokens, targets } of new data.RepeatingLoader(loader)) {
+    const { globalSteps: before } = engine;
+    if (before >= total) break;
+    engine.backward(engine.forward(tokens, targets));
+    engine.step();
+    tokens.dispose();
+    targets.dispose();
+    if (engine.globalSteps === before) continue; // Gradients of more micro-batches belong to this step.
+    run.phases.push(engine.phaseTimes());
+    run.milliseconds.push(performance.now() - start);
+    start = performance.now();
+    show();
+    if (saveEvery > 0 && engine.globalSteps % saveEvery === 0) {
+      await engine.saveCheckpoint(options.save, { asynchronous: true });
+    }
+    // The same on every rank. A second Ctrl-C ends the process at once.
+    run.stopped = engine.stopRequested;
+    if (run.stopped) break;
   }
-  progress.finish();
-  engine.synchronize();
+  engine.synchronize(); // The last loss is told.
+  if (run.milliseconds.length > 0) show();
+  bar?.finish();
   return run;
 }
 
@@ -114,8 +142,7 @@ function sample(model, prompt) {
 
 const quantile = (values, q) => [...values].sort((a, b) => a - b)[Math.floor(q * values.length)];
 
-function summarize(engine, config, run) {
-  const { losses, milliseconds, phases } = run;
+function summarize(engine, config, losses, { milliseconds, phases }) {
   const median = quantile(milliseconds, 0.5);
   const phase = (name) =>
     quantile(
@@ -126,7 +153,7 @@ function summarize(engine, config, run) {
     model: options.model,
     params: engine.module.numParameters(),
     device: `${engine.device.name} (${engine.device.info.name})`,
-    world: 1,
+    world: engine.worldSize,
     steps: losses.length,
     loss: losses,
     tokens_per_second: (engine.trainBatchSize() * Number(options.seq) * 1000) / median,
@@ -146,8 +173,20 @@ function summarize(engine, config, run) {
   };
 }
 
+function report(engine, config, losses, run) {
+  const summary = summarize(engine, config, losses, run);
+  if (options.summary) writeFileSync(options.summary, `${JSON.stringify(summary, null, 2)}\n`);
+  console.log(
+    `loss ${losses[0].toFixed(3)} -> ${losses.at(-1).toFixed(3)} in ${summary.steps} steps, ` +
+      `${Math.round(summary.tokens_per_second)} tokens/s, peak ${(summary.peak_device_bytes / 2 ** 20).toFixed(0)} MiB ` +
+      `device, ${(summary.peak_host_bytes / 2 ** 20).toFixed(0)} MiB host`,
+  );
+}
+
 async function main() {
   if (options.help) return console.log(usage);
+  const job = await initDistributed({ device: options.device });
+  const say = (text) => job.rank === 0 && console.log(text);
   seed(Number(options.seed));
   const config = configuration();
   const seq = Number(options.seq);
@@ -157,35 +196,35 @@ async function main() {
     maxSeq: Math.max(shape.maxSeq, seq),
     activationCheckpointing: options.checkpoint,
   });
+  const losses = new Losses();
   const { engine, trainLoader } = await initialize({
     model,
     config,
     trainingData: dataset(seq),
     numWorkers: Number(options.workers),
     device: options.device,
+    monitors: [losses],
   });
-  console.log(
+  say(
     `GPT-2 ${options.model}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
   );
   engine.recordPhases();
-  if (options.resume) {
+  if (options.resume && (await findLatest(options.save))) {
     const { path } = await engine.loadCheckpoint(options.save);
-    console.log(`resumed from ${path} at step ${engine.globalSteps}`);
+    say(`resumed from ${path} at step ${engine.globalSteps}`);
   }
-  const run = await train(engine, trainLoader, Number(options.steps));
-  if (options.save) {
-    const path = await engine.saveCheckpoint(options.save);
-    console.log(`saved ${path}`);
+  const run = await train(engine, trainLoader, losses);
+  if (run.stopped) say(`stopped after step ${engine.globalSteps}`);
+  if (options.save) say(`saved ${await engine.saveCheckpoint(options.save)}`);
+  else if (run.stopped) say('nothing was saved: --save DIR does, and --resume goes on from there');
+  if (Number(options.sample) > 0 && !run.stopped) {
+    say(`\nsample: ${sample(model, 'interface ')}\n`);
   }
-  if (Number(options.sample) > 0) console.log(`\nsample: ${sample(model, 'interface ')}\n`);
-  const summary = summarize(engine, config, run);
-  if (options.summary) writeFileSync(options.summary, `${JSON.stringify(summary, null, 2)}\n`);
-  console.log(
-    `loss ${run.losses[0].toFixed(3)} -> ${run.losses.at(-1).toFixed(3)} in ${summary.steps} steps, ` +
-      `${Math.round(summary.tokens_per_second)} tokens/s, peak ${(summary.peak_device_bytes / 2 ** 20).toFixed(0)} MiB ` +
-      `device, ${(summary.peak_host_bytes / 2 ** 20).toFixed(0)} MiB host`,
-  );
+  if (engine.globalRank === 0 && run.milliseconds.length > 0) {
+    report(engine, config, losses.values, run);
+  }
   engine.destroy();
+  await job.destroy();
 }
 
 main().catch((error) => {

@@ -1,8 +1,11 @@
-// The classic two-layer MLP with MSE: a DataLoader, ten epochs and a checkpoint. Run: node build/js/examples/simple-model.js
+// The classic two-layer MLP with MSE: a DataLoader, ten epochs and a checkpoint; Ctrl-C saves and ends, the same folder goes
+// on from there. Run: node build/js/examples/simple-model.js [folder]
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type data, initialize, nn, seed, type Tensor } from '@ds/native';
+import { type data, findLatest, initialize, nn, seed, type Tensor } from '@ds/native';
+
+const EPOCHS = 10;
 
 class SimpleModel extends nn.Module {
   readonly hidden = new nn.Linear(8, 32);
@@ -34,20 +37,29 @@ async function main(): Promise<void> {
       zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu' } },
     },
   });
-  for (let epoch = 1; epoch <= 10; ++epoch) {
+  // `ds` puts --local_rank=N before the script's own words.
+  const given = process.argv.slice(2).find((word) => !word.startsWith('--'));
+  const folder = given ?? mkdtempSync(join(tmpdir(), 'simple-model-'));
+  if (await findLatest(folder)) await engine.loadCheckpoint(folder);
+  const say = (text: string): void => void (engine.globalRank === 0 && console.log(text));
+  while (trainLoader.epoch < EPOCHS && !engine.stopRequested) {
+    const epoch = trainLoader.epoch + 1;
     let sum = 0;
-    for (const { x, y } of trainLoader ?? []) {
+    let batches = 0;
+    for await (const { x, y } of trainLoader) {
       const loss = engine.forward<Tensor>(x, y);
       engine.backward(loss);
       engine.step();
       sum += loss.item();
+      batches++;
       x.dispose();
       y.dispose();
+      if (engine.stopRequested) break;
     }
-    console.log(`epoch ${epoch}  loss ${(sum / (trainLoader?.length ?? 1)).toFixed(4)}`);
+    say(`epoch ${epoch}  loss ${(sum / batches).toFixed(4)}`);
   }
-  const folder = process.argv[2] ?? mkdtempSync(join(tmpdir(), 'simple-model-'));
-  console.log(`saved ${await engine.saveCheckpoint(folder)}`);
+  const path = await engine.saveCheckpoint(folder);
+  say(`saved ${path}`);
   engine.destroy();
 }
 

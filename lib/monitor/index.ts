@@ -3,5 +3,10 @@ export { ConsoleMonitor, type ConsoleOptions, type ProgressReport } from './cons
 export { CsvMonitor, type LogFolder } from './csv.js';
 export { MonitorMaster } from './master.js';
 export type { Monitor, MonitorEvent } from './monitor.js';
-export { Progress, type ProgressOptions, progressLine, type StepReport } from './progress.js';
+export {
+  ProgressBar,
+  type ProgressBarOptions,
+  progressLine,
+  type StepReport,
+} from './progress-bar.js';
 export { TensorBoardMonitor } from './tensorboard.js';

@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
+import { Run } from '../launch/jobs.js';
 
 const root = packageRoot();
 let folder: string;
@@ -48,10 +49,41 @@ test('gpt2-offload trains, samples, saves, resumes and writes its summary', () =
   ]);
   expect(report.loss).toHaveLength(8);
   expect(report.loss.every(Number.isFinite)).toBe(true);
-  const second = run('examples/gpt2-offload.js', ...small, '--save', save, '--resume');
+  const more = [...small, '--steps', '16', '--save', save, '--resume'];
+  const second = run('examples/gpt2-offload.js', ...more);
   expect(second).toMatch(/resumed from .*global_step8 at step 8/);
   expect(second).toMatch(/saved .*global_step16/);
 }, 120_000);
+
+test('gpt2-offload on two ranks: rank 0 prints, and the loss is that of both', () => {
+  const script = join(root, 'examples/gpt2-offload.js');
+  const out = run('dist/launch/cli.js', '--num_procs', '2', script, ...small, '--steps', '3');
+  const bars = out.split('\n').filter((line) => line.includes('tokens/s  '));
+  expect(bars.length).toBeGreaterThanOrEqual(3);
+  for (const bar of bars) expect(bar.replace(/^\[0\] /, '').length).toBeLessThan(80);
+  expect(out).not.toMatch(/^\[1\]/m);
+  expect(out.match(/ in 3 steps,/g)).toHaveLength(1);
+}, 120_000);
+
+test.each([
+  ['examples/gpt2-offload.js', ['--steps', '100000', ...small.slice(2)], '/100000'],
+  ['build/js/examples/simple-model.js', [], 'epoch 2 '],
+])(
+  '%s saves and ends at the first Ctrl-C',
+  async (script, words, sign) => {
+    const saved = join(folder, `stopped-${script.length}`);
+    const folderWords = script.startsWith('examples') ? ['--save', saved] : [saved];
+    const started = new Run([join(root, script), ...words, ...folderWords], folder);
+    await started.printed(sign);
+    started.signalGroup('SIGINT');
+    const { code, stdout } = await started.finished;
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/saved .*global_step\d+/);
+    expect(Number(/global_step(\d+)/.exec(stdout)?.[1])).toBeLessThan(100_000);
+    expect(readFileSync(join(saved, 'latest'), 'utf8')).toMatch(/^global_step\d+/);
+  },
+  120_000,
+);
 
 test('simple-model learns a sine and saves a checkpoint', () => {
   const out = run('build/js/examples/simple-model.js', join(folder, 'simple'));

@@ -1,0 +1,131 @@
+// Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere else.
+
+/** What is known after a step; what is left out is not shown. */
+export interface StepReport {
+  /** Steps done, from 1. */
+  step: number;
+  /** Over all ranks: what monitors are told is. */
+  loss?: number;
+  lr?: number;
+  tokensPerSecond?: number;
+  /** Model FLOPs utilization: the share, 0 to 1, of what the device could do at best. */
+  mfu?: number;
+  memoryBytes?: number;
+}
+
+export interface ProgressBarOptions {
+  /** Steps in all. */
+  total: number;
+  /** Default process.stdout. */
+  stream?: NodeJS.WriteStream;
+  /** Lines printed in all when the stream is no terminal. Default 20. */
+  lines?: number;
+  /** Milliseconds of a clock; default performance.now. */
+  now?: () => number;
+}
+
+/** Columns of a line where the terminal is wider, or is none. */
+const COLUMNS = 80;
+const LONGEST_BAR = 24;
+const SHORTEST_BAR = 8;
+
+/**
+ * "[=====-----]  60/120  loss 5.321  9,812 tokens/s  MFU 41.2%  412 MiB  1:23 left" in fewer than `columns` columns. The bar
+ * takes what is free; where that is too little, the rate, then memory, utilization and speed are left out.
+ * `secondsLeft` null: not known yet.
+ */
+export function progressLine(
+  total: number,
+  report: StepReport,
+  secondsLeft: number | null = null,
+  columns = COLUMNS,
+): string {
+  const step = `${`${report.step}`.padStart(`${total}`.length)}/${total}`;
+  let parts = partsOf(report, secondsLeft);
+  const width = (): number =>
+    parts.reduce((sum, { text }) => sum + text.length + 2, step.length) + SHORTEST_BAR + 3;
+  while (width() >= columns && parts.some(({ order }) => order > 0)) {
+    const least = Math.max(...parts.map(({ order }) => order));
+    parts = parts.filter(({ order }) => order !== least);
+  }
+  const text = [step, ...parts.map((part) => part.text)].join('  ');
+  const room = Math.min(LONGEST_BAR, columns - text.length - 4);
+  if (room < SHORTEST_BAR) return text.slice(0, Math.max(1, columns - 1));
+  const done = Math.round((room * Math.min(report.step, total)) / Math.max(1, total));
+  return `[${'='.repeat(done).padEnd(room, '-')}] ${text}`;
+}
+
+/** In the order in which they stand; those of a higher `order` are left out first. */
+function partsOf(
+  report: StepReport,
+  secondsLeft: number | null,
+): { text: string; order: number }[] {
+  const { loss, lr, tokensPerSecond, mfu, memoryBytes } = report;
+  const whole = (value: number): string => Math.round(value).toLocaleString('en');
+  const parts: [number, string | undefined][] = [
+    [0, loss === undefined ? undefined : `loss ${loss.toFixed(3)}`],
+    [4, lr === undefined ? undefined : `lr ${lr.toExponential(2)}`],
+    [1, tokensPerSecond === undefined ? undefined : `${whole(tokensPerSecond)} tokens/s`],
+    [2, mfu === undefined ? undefined : `MFU ${(100 * mfu).toFixed(1)}%`],
+    [3, memoryBytes === undefined ? undefined : `${whole(memoryBytes / 2 ** 20)} MiB`],
+    [0, secondsLeft === null ? undefined : `${clockTime(secondsLeft)} left`],
+  ];
+  return parts.flatMap(([order, text]) => (text === undefined ? [] : [{ text, order }]));
+}
+
+/** "0:09", "12:34", "1:02:03". */
+function clockTime(seconds: number): string {
+  const all = Math.round(seconds);
+  const two = (value: number): string => `${value}`.padStart(2, '0');
+  const [hours, minutes] = [Math.floor(all / 3600), Math.floor(all / 60) % 60];
+  return hours > 0 ? `${hours}:${two(minutes)}:${two(all % 60)}` : `${minutes}:${two(all % 60)}`;
+}
+
+/**
+ * Made and updated by one rank. Without a terminal the first, the last and about `lines` steps in between get a line
+ * each. The time left is that of the steps to come at the mean speed since the first update.
+ */
+export class ProgressBar {
+  private readonly total: number;
+  private readonly stream: NodeJS.WriteStream;
+  private readonly every: number;
+  private readonly now: () => number;
+  private first: { step: number; time: number } | null = null;
+  private drawn = false;
+
+  constructor(options: ProgressBarOptions) {
+    const { total, stream = process.stdout, lines = 20, now = () => performance.now() } = options;
+    this.total = total;
+    this.stream = stream;
+    this.every = Math.max(1, Math.ceil(total / lines));
+    this.now = now;
+  }
+
+  update(report: StepReport): void {
+    const { total, stream } = this;
+    const { step } = report;
+    const isFirst = this.first === null;
+    this.first ??= { step, time: this.now() };
+    const columns = Math.min(COLUMNS, (stream.isTTY && stream.columns) || COLUMNS);
+    const line = progressLine(total, report, this.secondsLeft(step), columns);
+    if (stream.isTTY) {
+      stream.write(`\r\x1b[2K${line}`);
+      this.drawn = true;
+    } else if (isFirst || step === total || step % this.every === 0) {
+      stream.write(`${line}\n`);
+    }
+  }
+
+  /** Leaves the last line standing. */
+  finish(): void {
+    if (this.drawn) this.stream.write('\n');
+    this.drawn = false;
+  }
+
+  private secondsLeft(step: number): number | null {
+    const { first } = this;
+    if (!first || step <= first.step) return null;
+    const each = (this.now() - first.time) / (step - first.step);
+    return (each * Math.max(0, this.total - step)) / 1000;
+  }
+}
