@@ -1,0 +1,74 @@
+// A training loop as the page on checkpoints shows it: it saves beside training, stops when asked, and resumes.
+import { createHash } from 'node:crypto';
+import { writeSync } from 'node:fs';
+
+import {
+  data,
+  type Engine,
+  findLatest,
+  initDistributed,
+  initialize,
+  nn,
+  seed,
+  type Tensor,
+} from '../../lib/index.js';
+
+interface Window {
+  tokens: Int32Array;
+  targets: Int32Array;
+}
+
+const T = 8;
+const windows: data.Dataset<Window> = {
+  length: 50,
+  get(index) {
+    const row = Int32Array.from({ length: T + 1 }, (_, i) => (index * 7 + i * i) % 31);
+    return { tokens: row.slice(0, T), targets: row.slice(1) };
+  },
+};
+
+function hash(engine: Engine): string {
+  const sum = createHash('sha256');
+  engine.withFullWeights(() => {
+    for (const parameter of engine.module.parameters()) sum.update(parameter.toRaw());
+  });
+  return sum.digest('hex');
+}
+
+async function main(folder: string, steps: number): Promise<void> {
+  const job = await initDistributed();
+  seed(7);
+  const { engine, trainLoader } = await initialize({
+    model: new nn.models.GPT2({
+      ...{ vocabSize: 31, maxSeq: T, layers: 2, heads: 2, channels: 16, dropout: 0.1 },
+    }),
+    trainingData: windows,
+    device: 'cpu',
+    config: {
+      train_micro_batch_size_per_gpu: 2,
+      gradient_accumulation_steps: 2,
+      optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+      zero_optimization: { stage: 2 },
+    },
+  });
+  if (await findLatest(folder)) await engine.loadCheckpoint(folder);
+  for await (const { tokens, targets } of new data.RepeatingLoader(trainLoader)) {
+    const before = engine.globalSteps;
+    engine.backward(engine.forward<Tensor>(tokens, targets));
+    engine.step();
+    tokens.dispose();
+    targets.dispose();
+    const { globalSteps, globalRank } = engine;
+    if (globalSteps === before) continue;
+    if (globalRank === 0) writeSync(1, `step ${globalSteps};\n`);
+    if (globalSteps % 4 === 0) await engine.saveCheckpoint(folder, { asynchronous: true });
+    if (engine.stopRequested || globalSteps >= steps) break;
+  }
+  await engine.saveCheckpoint(folder, { keepLast: 2 });
+  const end = { rank: engine.globalRank, steps: engine.globalSteps, hash: hash(engine) };
+  writeSync(1, `${JSON.stringify(end)}\n`);
+  engine.destroy();
+  await job.destroy();
+}
+
+void main(process.argv.at(-2) as string, Number(process.argv.at(-1)));
