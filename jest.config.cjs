@@ -4,6 +4,7 @@ module.exports = {
   roots: ['<rootDir>/test', '<rootDir>/lib'],
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
+  setupFiles: ['<rootDir>/test/support/threads.ts'],
   testTimeout: 120_000,
   transform: {
     '^.+\\.ts$': [

@@ -32,6 +32,7 @@ export interface Addon {
   /** The same memory in another thread's environment: the number of an offer, to be taken once. */
   offerBuffer(buffer: number): number;
   takeBuffer(offer: number): number;
+  withdrawBuffer(offer: number): void;
   releaseOn(buffer: number, stream: number): void;
   copy(
     to: number,
@@ -110,6 +111,7 @@ export interface Addon {
   /** The same job in another thread's environment: the number of an offer, to be taken once. */
   offerJob(job: number): number;
   takeJob(offer: number): number;
+  withdrawJob(offer: number): void;
   /** Throws what made the job fail, once it has. */
   checkJob(job: number): void;
   /** Blocks until this rank's collectives have ended; resolves when every rank has come so far. */

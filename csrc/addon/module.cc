@@ -121,6 +121,7 @@ double offer_buffer(Addon& addon, double handle) {
 double take_buffer(Addon& addon, double offer) {
   return addon.buffers.add(offers<Buffer>().take(offer));
 }
+void withdraw_buffer(Addon&, double offer) { offers<Buffer>().withdraw(offer); }
 void release_on(Addon& addon, double handle, double stream) {
   const std::shared_ptr<StreamRef> ref = addon.streams.get(stream);
   addon.buffers.take(handle)->release_on(std::shared_ptr<Stream>(ref, &ref->stream));
@@ -250,6 +251,7 @@ constexpr Row kRows[] = {
     {"release", Trampoline<release>::call},
     {"offerBuffer", Trampoline<offer_buffer>::call},
     {"takeBuffer", Trampoline<take_buffer>::call},
+    {"withdrawBuffer", Trampoline<withdraw_buffer>::call},
     {"releaseOn", Trampoline<release_on>::call},
     {"copy", Trampoline<copy>::call},
     {"read", Trampoline<read>::call},
@@ -281,6 +283,7 @@ constexpr Row kRows[] = {
     {"joinJob", Trampoline<join_job>::call},
     {"offerJob", Trampoline<offer_job>::call},
     {"takeJob", Trampoline<take_job>::call},
+    {"withdrawJob", Trampoline<withdraw_job>::call},
     {"checkJob", Trampoline<check_job>::call},
     {"leaveJob", Trampoline<leave_job>::call},
     {"closeJob", Trampoline<close_job>::call},

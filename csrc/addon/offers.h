@@ -34,6 +34,12 @@ class Offers {
     return object;
   }
 
+  /// Forgets an offer, where it has not been taken.
+  void withdraw(double offer) {
+    std::lock_guard lock(mutex_);
+    if (offer >= 1 && offer < 0x1p53) open_.erase(static_cast<uint64_t>(offer));
+  }
+
  private:
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<T>> open_;

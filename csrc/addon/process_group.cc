@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <thread>
 
 #include "../comm/job.h"
 #include "../comm/sha256.h"
@@ -20,6 +21,8 @@ namespace ds::addon {
 struct JobRef {
   std::shared_ptr<comm::Cancellation> cancellation = std::make_shared<comm::Cancellation>();
   std::shared_ptr<comm::Job> job;
+  /// How many other environments have been offered the job and have not let go of it.
+  std::shared_ptr<std::atomic<int>> guests = std::make_shared<std::atomic<int>>(0);
 };
 
 /// `group` is set by the task that opens it, before its promise resolves.
@@ -83,6 +86,9 @@ napi_value ask(Addon& addon, double handle, Body body) {
     return body(job->store());
   });
 }
+
+/// How often leave_job looks whether other environments are done with the job.
+constexpr comm::Milliseconds kGuestLook{5};
 
 // --- the argument block -----------------------------------------------------------------------
 
@@ -255,13 +261,22 @@ napi_value join_job(Addon& addon, std::string host, int32_t port, std::string se
 }
 
 double offer_job(Addon& addon, double job) {
-  return offers<JobRef>().add(communication(addon).jobs.get(job));
+  const auto guests = communication(addon).jobs.get(job)->guests;
+  auto* guest = new JobRef;
+  guest->job = job_of(addon, job);
+  ++*guests;
+  return offers<JobRef>().add(std::shared_ptr<JobRef>(guest, [guests](JobRef* done) {
+    delete done;
+    --*guests;
+  }));
 }
 
 /// Not among open_jobs: the end of this environment must not cancel another's.
 double take_job(Addon& addon, double offer) {
   return communication(addon).jobs.add(offers<JobRef>().take(offer));
 }
+
+void withdraw_job(Addon&, double offer) { offers<JobRef>().withdraw(offer); }
 
 void check_job(Addon& addon, double job) { job_of(addon, job)->failure()->check(); }
 
@@ -273,7 +288,13 @@ napi_value leave_job(Addon& addon, double job) {
     if (entry->job != ref) continue;
     if (const std::shared_ptr<comm::ProcessGroup> group = entry->group.load()) group->drain();
   }
-  return start_task(addon, [leaving] { leaving->meet_at_the_end(); });
+  return start_task(addon, [leaving, guests = ref->guests] {
+    const auto deadline = comm::Clock::now() + leaving->timeout();
+    while (*guests > 0 && !leaving->failure()->raised() && comm::Clock::now() < deadline) {
+      std::this_thread::sleep_for(kGuestLook);
+    }
+    leaving->meet_at_the_end();
+  });
 }
 
 void close_job(Addon& addon, double job) {

@@ -17,8 +17,10 @@ void stop_store(Addon& addon, double store);
 napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
                     double timeout);
 /// The same job in another environment, which asks its store and does not close it: offer it here, take it there.
+/// leave_job waits, within the job's timeout, until that environment has ended or the offer was withdrawn.
 double offer_job(Addon& addon, double job);
 double take_job(Addon& addon, double offer);
+void withdraw_job(Addon& addon, double offer);
 /// Throws what made the job fail, once it has.
 void check_job(Addon& addon, double job);
 /// Blocks until this rank's collectives have ended, then resolves when every rank has come so far.

@@ -34,6 +34,7 @@ class Job {
   void meet_at_the_end() noexcept;
 
   StoreClient& store() { return client_; }
+  Milliseconds timeout() const { return member_.timeout; }
   const std::shared_ptr<Failure>& failure() const { return failure_; }
 
  private:

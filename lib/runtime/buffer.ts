@@ -47,8 +47,24 @@ export class Buffer {
     return new Buffer(device, bytes, true, handle);
   }
 
+  /** Pinned memory of another thread by its offer(); it lives until both have released it. */
+  static take(device: Device, bytes: number, offer: number): Buffer {
+    const handle = native(() => addon.takeBuffer(offer));
+    return new Buffer(device, bytes, true, handle);
+  }
+
+  /** Takes an offer back, where nobody has taken it. */
+  static withdraw(offer: number): void {
+    native(() => addon.withdrawBuffer(offer));
+  }
+
   /** What a released tensor points at: every use of it is DS_RELEASED. */
   static readonly released = new Buffer(null as unknown as Device, 0, false, 0);
+
+  /** The number by which another thread take()s this memory, which is pinned, once. */
+  offer(): number {
+    return native(() => addon.offerBuffer(this.handle));
+  }
 
   retain(): this {
     this.references++;

@@ -83,6 +83,26 @@ export class Job {
     native(() => addon.closeJob(this.handle));
   }
 
+  /** Throws what made the job fail, once it has. */
+  check(): void {
+    native(() => addon.checkJob(this.handle));
+  }
+
+  /** The number by which another thread take()s this job, once; leave() waits for that thread's end. */
+  offer(): number {
+    return native(() => addon.offerJob(this.handle));
+  }
+
+  /** The job of another thread: its store can be asked here; leaving it is that thread's. */
+  static take(offer: number): Job {
+    return new Job(native(() => addon.takeJob(offer)));
+  }
+
+  /** Gives back what take() took, or would have. */
+  static withdraw(offer: number): void {
+    native(() => addon.withdrawJob(offer));
+  }
+
   /** Requests to the store: text under keys. All reject with DS_COMM. */
   set(key: string, value: string): Promise<void> {
     return settled(() => addon.storeSet(this.handle, key, value));

@@ -1,5 +1,14 @@
 // Saves beside training: the same bytes as synchronous ones, and no failure is lost.
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -14,6 +23,8 @@ import {
   weightBits,
 } from '../e2e/tiny-training.js';
 import { quiet } from '../support/quiet.js';
+
+const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
 
 let dir: string;
 let engines: Engine[];
@@ -61,10 +72,8 @@ test.each<[string, TinyOptions]>([
     trainTiny(engine, 0, 3);
     const plain = await engine.saveCheckpoint(dir, { tag: 'plain' });
     const beside = await engine.saveCheckpoint(dir, { tag: 'beside', asynchronous: true });
-    expect(await listTags(dir)).toEqual(['plain']);
     for (let step = 3; step < 9; ++step) {
       trainTiny(engine, step, step + 1);
-      await new Promise((resolve) => setImmediate(resolve));
     }
     expect(await engine.checkpointDone()).toBe(beside);
     expect(filesOf(beside)).toEqual(filesOf(plain));
@@ -94,17 +103,35 @@ test('the next save waits for the last one; memory is used again and freed at th
 });
 
 describe('a failure', () => {
-  /** `latest` is a folder that cannot be replaced: the commit fails. */
+  /** A folder of the user's appears where the checkpoint was to be: the commit fails. */
   async function failing(): Promise<Engine> {
     const engine = await start(resident);
-    mkdirSync(join(dir, 'latest', 'full'), { recursive: true });
-    await engine.saveCheckpoint(dir, { tag: 'a', asynchronous: true });
-    return engine;
+    for (let n = 0; ; ++n) {
+      const path = await engine.saveCheckpoint(dir, { tag: `a${n}`, asynchronous: true });
+      try {
+        mkdirSync(path);
+        return engine;
+      } catch {
+        await engine.checkpointDone(); // The checkpoint was faster.
+      }
+    }
   }
   const failure = expect.objectContaining({
-    code: 'DS_IO',
-    message: expect.stringMatching(/latest/),
+    code: 'DS_CHECKPOINT',
+    message: expect.stringMatching(/a\d+: .*got an empty folder/),
   });
+
+  /** The first warning about a save. */
+  async function warned(warn: jest.SpyInstance): Promise<[string, object]> {
+    while (warn.mock.calls.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    return warn.mock.calls[0] as [string, object];
+  }
+
+  let warn: jest.SpyInstance;
+  beforeEach(() => {
+    warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  });
+  afterEach(() => warn.mockRestore());
 
   test('comes with checkpointDone, once', async () => {
     const engine = await failing();
@@ -124,16 +151,87 @@ describe('a failure', () => {
     await expect(engine.loadCheckpoint(dir, { tag: 'a' })).rejects.toEqual(failure);
   });
 
-  test('is a warning when the engine is destroyed first', async () => {
+  test('is a warning, also when the engine is destroyed first', async () => {
     const engine = await failing();
-    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     engines.pop();
     engine.destroy();
-    while (warn.mock.calls.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
-    const [text, options] = warn.mock.calls[0] as unknown as [string, object];
-    warn.mockRestore();
-    expect(text).toMatch(/not saved.*latest/);
+    const [text, options] = await warned(warn);
+    expect(text).toMatch(/not saved.*an empty folder/);
     expect(options).toMatchObject({ code: 'DS_CHECKPOINT' });
+  });
+
+  test('before it has begun comes with the call itself, and leaves nothing', async () => {
+    const engine = await start(resident);
+    writeFileSync(join(dir, 'a'), 'mine');
+    const saving = engine.saveCheckpoint(dir, { tag: 'a', asynchronous: true });
+    await expect(saving).rejects.toMatchObject({ message: expect.stringMatching(/got a file/) });
+    expect(await engine.checkpointDone()).toBeNull();
+    expect(readdirSync(dir)).toEqual(['a']);
+  });
+});
+
+describe('JavaScript that never lets the event loop turn', () => {
+  /** Blocks this thread until the path is there. */
+  function spinUntil(path: string): void {
+    const deadline = Date.now() + 60_000;
+    while (!existsSync(path)) if (Date.now() > deadline) throw new Error(`${path} never came`);
+  }
+
+  test.each<[string, TinyOptions]>([
+    ['resident bf16', resident],
+    ['offload', { precision: 'bf16', offload: true }],
+  ])('%s: the save completes during it, with the state of the call', async (_name, options) => {
+    const engine = await start(options);
+    trainTiny(engine, 0, 2);
+    const bits = weightBits(engine);
+    const saving = engine.saveCheckpoint(dir, { asynchronous: true });
+    trainTiny(engine, 2, 5);
+    spinUntil(join(dir, 'latest'));
+    trainTiny(engine, 5, 6);
+    expect(await saving).toBe(join(dir, 'global_step2'));
+    expect(await engine.checkpointDone()).toBe(join(dir, 'global_step2'));
+    const resumed = await start(options, 99);
+    await resumed.loadCheckpoint(dir);
+    expect(resumed.globalSteps).toBe(2);
+    expect(weightBits(resumed)).toEqual(bits);
+  });
+
+  test('a second save that nobody awaits is refused, not taken of a later step', async () => {
+    const engine = await start(resident);
+    const first = engine.saveCheckpoint(dir, { tag: 'a', asynchronous: true });
+    const second = engine.saveCheckpoint(dir, { tag: 'b', asynchronous: true });
+    trainTiny(engine, 0, 1);
+    const refusal = { code: 'DS_CHECKPOINT', hint: expect.stringMatching(/Await saveCheckpoint/) };
+    await Promise.all([first, expect(second).rejects.toMatchObject(refusal)]);
+    expect(await listTags(dir)).toEqual(['a']);
+  });
+});
+
+describe('the end of the process', () => {
+  /** What is left of a program that starts a save and then does `end`. */
+  async function after(end: string): Promise<[number | null, string]> {
+    const args = ['-r', HOOK, join(__dirname, 'exit-process.ts'), dir, end];
+    const env = { ...process.env, DS_NUM_THREADS: '1' };
+    const child = spawn(process.execPath, args, { env, stdio: ['ignore', 'ignore', 'pipe'] });
+    let errors = '';
+    child.stderr.on('data', (text) => {
+      errors += text;
+    });
+    const code = await new Promise<number | null>((resolve) => child.once('close', resolve));
+    return [code, errors];
+  }
+
+  test.each([
+    ['returns', 0, /^$/],
+    ['exits', 3, /^$/],
+    ['throws', 1, /Error: of the program/],
+    ['destroys', 0, /^$/],
+  ])('a program that %s first: the save is completed', async (end, code, errors) => {
+    expect(await after(end)).toEqual([code, expect.stringMatching(errors)]);
+    expect(readdirSync(dir).sort()).toEqual(['latest', 't']);
+    const engine = await start(resident);
+    await engine.loadCheckpoint(dir);
+    expect(engine.globalSteps).toBe(2);
   });
 });
 

@@ -8,13 +8,16 @@ import {
   type TagValidation,
   writeTogether,
 } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { Engine } from '../engine.js';
 import { misuse } from '../engine-errors.js';
+import { BackgroundSave } from './background-save.js';
 import { catalogOf, releaseShards, untrainedShards, weightShards } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { contentOf } from './snapshot.js';
+import { StoreWorld } from './store-world.js';
 
 export interface SaveOptions {
   /** Default "global_step<N>". */
@@ -26,8 +29,9 @@ export interface SaveOptions {
   /** Delete all but this many checkpoints of the folder, oldest first. Default: none is deleted. */
   keepLast?: number;
   /**
-   * Resolve as soon as the state has been copied to host memory; writing goes on beside training. Its end and its
-   * failure come with checkpointDone(), or the next save or load. Default false.
+   * Resolve as soon as the state has been copied to host memory and all ranks have begun; a thread writes it, whatever
+   * this one does. Its end and its failure come with checkpointDone(), or the next save or load; a failure is also a
+   * warning. Default false.
    */
   asynchronous?: boolean;
 }
@@ -53,7 +57,7 @@ const LOAD_OPTIONS: OptionNames<LoadOptions> = {
 export class Checkpointer {
   /** The asynchronous save under way, or the last one while its result has not been asked for. */
   private pending: Promise<string> | null = null;
-  private settled = true;
+  private writing = false;
   private copy: HostCopy | null = null;
   private closed = false;
 
@@ -71,20 +75,24 @@ export class Checkpointer {
   async save(dir: string, given: SaveOptions): Promise<string> {
     this.requireOpen('saveCheckpoint');
     const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
-    await this.done();
     const { engine, world } = this;
+    const target = targetOf(engine, dir, options);
+    if (this.pending) {
+      const { globalSteps } = engine;
+      await this.done();
+      if (engine.globalSteps !== globalSteps) throw goneOn(globalSteps, engine.globalSteps);
+    }
     engine.synchronize();
+    if (options.asynchronous) return this.saveBeside(target, options.clientState ?? {});
     await engine.flushMonitors();
-    const save = await Save.begin(world, targetOf(engine, dir, options));
+    const save = await Save.begin(world, target);
     let content: CheckpointContent;
     try {
-      engine.parts.hooks.awaitWeights();
-      content = contentOf(engine, options.clientState ?? {});
+      content = this.takeContent(options.clientState ?? {});
     } catch (error) {
       await save.cancel(error);
       throw error;
     }
-    if (options.asynchronous) return this.writeBeside(save, content);
     try {
       return await save.write(content);
     } finally {
@@ -127,47 +135,72 @@ export class Checkpointer {
    */
   async done(): Promise<string | null> {
     const { pending } = this;
-    this.pending = null;
-    return pending;
+    try {
+      return await pending;
+    } finally {
+      if (this.pending === pending) this.pending = null;
+    }
   }
 
-  /** A save under way is finished all the same; a failure that nobody asks for becomes a warning. */
+  /** A save under way is finished all the same. */
   close(): void {
     this.closed = true;
-    this.pending?.catch(warn);
-    if (this.settled) this.freeCopy();
+    if (!this.writing) this.freeCopy();
   }
 
   private requireOpen(op: string): void {
     if (this.closed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
 
-  /** Returns the path that the checkpoint will have. */
-  private async writeBeside(save: Save, content: CheckpointContent): Promise<string> {
-    let model: CheckpointContent['model'];
-    let optimizer: CheckpointContent['optimizer'];
-    const { engine } = this;
+  private takeContent(clientState: JsonObject): CheckpointContent {
+    this.engine.parts.hooks.awaitWeights();
+    return contentOf(this.engine, clientState);
+  }
+
+  /** Takes the state before it returns, so that training may go on even where nobody awaits it. */
+  private async saveBeside(target: SaveTarget, clientState: JsonObject): Promise<string> {
+    const world = this.world instanceof StoreWorld ? this.world.beside() : null;
+    let copies: CheckpointContent;
     try {
-      this.copy ??= new HostCopy(engine.device);
-      const copies = this.copy.take([...content.model, ...content.optimizer]);
-      model = copies.slice(0, content.model.length);
-      optimizer = copies.slice(content.model.length);
-      await this.copy.done();
+      copies = this.copied(this.takeContent(clientState));
     } catch (error) {
-      await save.cancel(error);
+      const save = await Save.begin(world ?? this.world, target).catch(() => null);
+      await save?.cancel(error);
       throw error;
-    } finally {
-      release(content);
     }
-    this.settled = false;
-    const written = save.write({ ...content, model, optimizer }).finally(() => {
-      release({ model, optimizer });
-      this.settled = true;
+    const save = new BackgroundSave(target, copies, world);
+    release(copies); // The thread shares their memory.
+    this.writing = true;
+    const written = save.written().finally(() => {
+      this.writing = false;
       if (this.closed) this.freeCopy();
     });
     written.catch(() => {}); // Whoever asks for it next is told.
     this.pending = written;
-    return save.path;
+    try {
+      await this.engine.flushMonitors();
+      const path = await save.begun();
+      written.catch(warn);
+      return path;
+    } catch (error) {
+      await written.catch(() => {});
+      this.pending = null;
+      throw error;
+    }
+  }
+
+  /** The content in pinned memory of its own; its tensors are released. */
+  private copied(content: CheckpointContent): CheckpointContent {
+    try {
+      this.copy ??= new HostCopy(this.engine.device);
+      const copies = this.copy.take([...content.model, ...content.optimizer]);
+      const model = copies.slice(0, content.model.length);
+      const optimizer = copies.slice(content.model.length);
+      this.copy.wait();
+      return { ...content, model, optimizer };
+    } finally {
+      release(content);
+    }
   }
 
   private freeCopy(): void {
@@ -185,6 +218,16 @@ function targetOf(engine: Engine, dir: string, options: SaveOptions): SaveTarget
   const { tag = `global_step${engine.globalSteps}`, saveLatest = true, keepLast } = options;
   const tagValidation: TagValidation = engine.config.checkpoint.tag_validation;
   return { dir, tag, saveLatest, keepLast, tagValidation };
+}
+
+function goneOn(from: number, to: number): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op: 'saveCheckpoint',
+    expected: `the state of step ${from}, in which it was called`,
+    got: `that of step ${to}: training went on while the save before was being written`,
+    hint: 'Await saveCheckpoint().',
+  });
 }
 
 function warn(error: Error): void {

@@ -22,8 +22,8 @@ export class HostCopy {
 
   /**
    * Enqueues copies of the shards' values on the compute stream; the shards returned are the copies, to be released by
-   * the caller, complete once done() resolves. Device memory may change in the order of that stream at once; host
-   * memory only after done(). The memory of the last call is used again where it is large enough.
+   * the caller, complete after wait(). Device memory may change in the order of that stream at once; host
+   * memory only after wait(). The memory of the last call is used again where it is large enough.
    */
   take(shards: readonly Shard[]): Shard[] {
     const offsets: number[] = [];
@@ -47,9 +47,9 @@ export class HostCopy {
     return copies;
   }
 
-  /** Resolves when the copies are complete. */
-  done(): Promise<void> {
-    return this.copied.reached();
+  /** Blocks until the copies are complete. */
+  wait(): void {
+    this.copied.synchronize();
   }
 
   dispose(): void {

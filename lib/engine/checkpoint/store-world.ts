@@ -3,6 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { CheckpointWorld } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import type { Job } from '../../runtime/process-group.js';
 
 /** What is needed of a job's store. */
 export interface TextStore {
@@ -10,6 +11,14 @@ export interface TextStore {
   /** Waits for the key; rejects with DS_COMM, got "no such key", after `timeout` milliseconds. */
   get(key: string, timeout: number): Promise<string>;
   delete(key: string): Promise<boolean>;
+  /** Lets another thread take part: see Job.offer. */
+  offer?(): number;
+}
+
+/** A place in a world, as plain data: what another thread needs to take it. */
+export interface Seat extends Omit<StoreWorldOptions, 'check'> {
+  /** Of the job. */
+  offer: number;
 }
 
 export interface StoreWorldOptions {
@@ -40,6 +49,7 @@ export class StoreWorld implements CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   private round = 0;
+  private worldsBeside = 0;
   /** Keys of this rank that some rank may still have to read, by round. */
   private readonly kept: string[][] = [];
 
@@ -49,6 +59,24 @@ export class StoreWorld implements CheckpointWorld {
   ) {
     this.rank = options.rank;
     this.size = options.size;
+  }
+
+  /** A world of the same ranks whose exchanges mix with no others; every rank makes it at the same time. */
+  beside(): StoreWorld {
+    const name = `${this.options.name}/beside/${this.worldsBeside++}`;
+    return new StoreWorld(this.store, { ...this.options, name });
+  }
+
+  /** This world for another thread, which takes it once with at(). Null where the store is this thread's alone. */
+  seat(): Seat | null {
+    const { rank, size, name, timeout, hint } = this.options;
+    const offer = this.store.offer?.();
+    return offer === undefined ? null : { offer, rank, size, name, timeout, hint };
+  }
+
+  /** The world of a seat; `job` is the one that was offered. */
+  static at({ offer: _, ...seat }: Seat, job: Job): StoreWorld {
+    return new StoreWorld(job, { ...seat, check: () => job.check() });
   }
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {

@@ -1,0 +1,111 @@
+// What a thread is told of a save: its content by offers of memory instead of tensors, and what it answers.
+import type { JsonObject } from '../../../types/json.js';
+import type { CheckpointContent, SaveTarget, Shard } from '../../checkpoint/index.js';
+import { DsError, type DsErrorCode } from '../../errors.js';
+import { Buffer } from '../../runtime/buffer.js';
+import { cpu } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { Seat } from './store-world.js';
+
+/** A shard whose tensor lies in memory number `memory` of the job. */
+interface OfferedShard {
+  name: string;
+  shape: readonly number[];
+  from?: number;
+  memory: number;
+  dtype: DType;
+  size: readonly number[];
+  offset: number;
+}
+
+/** Plain data but for the offers, each of which can be taken once. */
+export interface BackgroundJob {
+  target: SaveTarget;
+  /** Null: one rank alone. */
+  seat: Seat | null;
+  memory: { offer: number; bytes: number }[];
+  content: Omit<CheckpointContent, 'model' | 'optimizer'> & {
+    model: OfferedShard[];
+    optimizer: OfferedShard[];
+  };
+  /** One word: 1 once the save has ended. */
+  ended: Int32Array;
+}
+
+/** What the thread says, in this order: warnings at any time, that the save has begun, how it ended. */
+export type BackgroundAnswer =
+  | { warning: { message: string; name: string; code?: string } }
+  | { begun: string }
+  | { written: string }
+  | { failure: Failure };
+
+export interface Failure {
+  code: DsErrorCode | null;
+  op: string;
+  expected: string;
+  got: string;
+  hint: string;
+}
+
+/** The tensors must be views of pinned memory, which the job shares from now on. */
+export function describeJob(
+  target: SaveTarget,
+  content: CheckpointContent,
+  seat: Seat | null,
+): BackgroundJob {
+  const buffers: Buffer[] = [];
+  const offered = ({ tensor, ...rest }: Shard): OfferedShard => {
+    const { buffer, dtype, shape: size, offset } = tensor;
+    if (!buffers.includes(buffer)) buffers.push(buffer);
+    return { ...rest, memory: buffers.indexOf(buffer), dtype, size, offset };
+  };
+  const json = <T extends JsonObject | null>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
+  const described = {
+    ...content,
+    model: content.model.map(offered),
+    optimizer: content.optimizer.map(offered),
+    state: json(content.state),
+    rankState: json(content.rankState),
+    description: json(content.description),
+  };
+  const memory = buffers.map((buffer) => ({ offer: buffer.offer(), bytes: buffer.bytes }));
+  const ended = new Int32Array(new SharedArrayBuffer(4));
+  return { target, seat, memory, content: described, ended };
+}
+
+/** The content on the thread's side; the caller releases its tensors. */
+export function takeContent({ memory, content }: BackgroundJob): CheckpointContent {
+  const buffers = memory.map(({ offer, bytes }) => Buffer.take(cpu(), bytes, offer));
+  const taken = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): Shard => {
+    const buffer = buffers[index] as Buffer;
+    return {
+      ...rest,
+      tensor: held(() => new Tensor(buffer.retain(), dtype, size, undefined, offset)),
+    };
+  };
+  try {
+    return {
+      ...content,
+      model: content.model.map(taken),
+      optimizer: content.optimizer.map(taken),
+    };
+  } finally {
+    for (const buffer of buffers) buffer.release();
+  }
+}
+
+/** An error as plain data. */
+export function failureOf(error: unknown): Failure {
+  if (error instanceof DsError) {
+    const { code, op, expected, got, hint } = error;
+    return { code, op, expected, got, hint };
+  }
+  const got = error instanceof Error ? (error.stack ?? error.message) : String(error);
+  return { code: null, op: 'saveCheckpoint', expected: 'success', got, hint: '' };
+}
+
+/** The error again; what was not the library's own is DS_INTERNAL. */
+export function errorOf({ code, ...rest }: Failure): DsError {
+  return new DsError({ code: code ?? 'DS_INTERNAL', ...rest });
+}
