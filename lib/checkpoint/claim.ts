@@ -94,12 +94,12 @@ async function letGo(path: string, descriptor: number): Promise<void> {
 }
 
 /**
- * Runs `clear` for every claim in `dir` whose save is dead, then deletes the claim. Nobody else clears it meanwhile. What
- * fails stays as it is: leftovers never stand in a save's way.
+ * Runs `clear` for every claim in `dir` whose save is dead; where it says that nothing is left, the claim goes too.
+ * Nobody else clears it meanwhile. What fails stays as it is: leftovers never stand in a save's way.
  */
 export async function clearDead(
   dir: string,
-  clear: (owner: string) => Promise<void>,
+  clear: (owner: string) => Promise<boolean>,
 ): Promise<void> {
   for (const name of await readdir(dir)) {
     const owner = NAME.exec(name)?.[1];
@@ -109,8 +109,7 @@ export async function clearDead(
     if (descriptor === null) continue;
     try {
       if (!(await isDead(dir, path, owner, descriptor))) continue;
-      await clear(owner);
-      await unlink(path);
+      if (await clear(owner)) await unlink(path);
     } catch {
       // The next save tries again.
     } finally {

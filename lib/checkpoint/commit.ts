@@ -88,10 +88,13 @@ export async function publish(draft: Draft, saveLatest: boolean): Promise<void> 
   });
 }
 
-/** Ends a save; a draft that was not published is deleted. Never rejects: what stays is left to the next save. */
-export async function finish({ folder, claim }: Draft): Promise<void> {
-  const cleared = await removeOwn(folder, isDraftFile).catch(() => false);
-  if (cleared) await claim.release();
+/**
+ * Ends a save: a draft that was not published is deleted, and what stands aside moved back or deleted. Never rejects:
+ * what stays is left to the next save, with the claim.
+ */
+export async function finish({ dir, claim }: Draft): Promise<void> {
+  const isClear = await clearOwner(dir, claim.owner).catch(() => false);
+  if (isClear) await claim.release();
   else await claim.leave();
 }
 
@@ -179,18 +182,25 @@ export async function find(dir: string, tag: string): Promise<string | null> {
   return olds[0] ? join(dir, olds[0].name) : null;
 }
 
-/** Moves back what a dead save had set aside, and deletes what it had begun. */
-async function clearOwner(dir: string, owner: string): Promise<void> {
-  const found = leftovers(await readdir(dir)).filter((one) => one.owner === owner);
-  for (const { kind, name, tag } of found.sort((a, b) => b.turn - a.turn)) {
+/** Moves back what a save had set aside, and deletes what it had begun. Returns whether nothing of it is left. */
+async function clearOwner(dir: string, owner: string): Promise<boolean> {
+  const ofOwner = async () => leftovers(await readdir(dir)).filter((one) => one.owner === owner);
+  for (const { kind, name, tag } of (await ofOwner()).sort((a, b) => b.turn - a.turn)) {
     const path = join(dir, name);
     if (kind === 'tmp') await removeOwn(path, isDraftFile);
     else if (kind === 'gone') await removeCheckpoint(path);
-    else if (!(await renameExclusive(path, join(dir, tag)))) await removeCheckpoint(path);
+    else await returnOld(path, join(dir, tag));
   }
   const latest = join(dir, `.latest-${owner}`);
   const status = await lstat(latest).catch(() => null);
   if (status?.isFile()) await unlink(latest);
+  return (await ofOwner()).length === 0;
+}
+
+/** A checkpoint that was set aside is moved back, or deleted where a newer one has taken its place. */
+async function returnOld(old: string, final: string): Promise<void> {
+  if (await renameExclusive(old, final)) return;
+  if (await requireReplaceable(final).catch(() => false)) await removeCheckpoint(old);
 }
 
 interface Leftover {

@@ -53,6 +53,7 @@ export interface Consolidated {
 const DRAFT = 'export';
 
 const DTYPES: Record<ExportDType, DType> = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
+const FORMATS: Record<ExportFormat, true> = { hf: true, native: true };
 const TORCH_DTYPES: Record<ExportDType, string> = {
   fp32: 'float32',
   fp16: 'float16',
@@ -78,7 +79,10 @@ export async function consolidate(
 ): Promise<Consolidated> {
   const options = readOptions('consolidate', given, OPTIONS);
   const { dtype = 'fp32', maxShardBytes = 5e9 } = options;
+  requirePath('consolidate dir', dir);
   requirePath('consolidate out', out);
+  requireChoice('dtype', options.dtype, DTYPES);
+  requireChoice('format', options.format, FORMATS);
   const path = resolve(out);
   const isThere = await requireFree(path);
   const checkpoint = await Checkpoint.open(dir, options.tag);
@@ -140,6 +144,16 @@ async function appear(from: string, path: string, files: readonly string[] | nul
     throw error;
   }
   await syncPath(path);
+}
+
+function requireChoice(option: string, value: string | undefined, choices: object): void {
+  if (value === undefined || Object.hasOwn(choices, value)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `consolidate ${option}`,
+    expected: Object.keys(choices).join(', '),
+    got: JSON.stringify(value) ?? typeof value,
+  });
 }
 
 /** One tensor of the export: master weights where they are wanted and kept, else the weights themselves. */

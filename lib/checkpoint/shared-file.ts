@@ -32,7 +32,7 @@ export async function writeTogether(
   try {
     const [folder] = await inUnison(world, 'making the file', async () => {
       requirePath('save16bitModel', dir);
-      if (!isPlainName(file)) throw notAName(file);
+      if (typeof file !== 'string' || !isPlainName(file)) throw notAName(file);
       if (world.rank !== 0) return null;
       await requireWeights(join(dir, file));
       draft = await begin(resolve(dir), 'export');
@@ -90,8 +90,9 @@ function inTheWay(op: string): DsError {
   });
 }
 
-function notAName(got: string): DsError {
+function notAName(file: unknown): DsError {
   const op = 'save16bitModel file';
+  const got = JSON.stringify(file) ?? typeof file;
   return new DsError({ code: 'DS_ARGUMENT', op, expected: 'a file name', got });
 }
 

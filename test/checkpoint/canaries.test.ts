@@ -166,6 +166,7 @@ test('what is in a dead save besides its own files stays', async () => {
   writeFileSync(join(folder, 'manifest.json'), 'half');
   await save(dir, 't', content(1));
   expect(readdirSync(folder)).toEqual(['notes.md']);
+  await save(dir, 't', content(1));
 });
 
 test('two saves of one tag at the same time: one of them stays, whole', async () => {

@@ -1,5 +1,6 @@
 // One of several processes that save and load checkpoints together, commanded by a test over IPC.
 import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
 
 import { saveCheckpoint } from '../../lib/checkpoint/index.js';
 import { Checkpointer } from '../../lib/engine/checkpoint/checkpointer.js';
@@ -12,7 +13,7 @@ import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
 import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
 
 export interface Command {
-  what: 'save' | 'load' | 'export';
+  what: 'save' | 'load' | 'export' | 'beside';
   /** Sets its exchanges apart. */
   name: string;
   place: Place;
@@ -31,6 +32,7 @@ export interface Answer {
 }
 
 const STEPS = 3;
+const clock = new Int32Array(new SharedArrayBuffer(4));
 let reference: Engine;
 let job: Job;
 
@@ -75,7 +77,20 @@ async function exportWeights(command: Command): Promise<void> {
   await checkpointer.exportWeights(dir, tag);
 }
 
-const deeds = { save, load, export: exportWeights };
+/** Saves asynchronously, and lets the event loop stand still until the checkpoint is there. */
+async function saveBeside(command: Command): Promise<void> {
+  const { place, dir, tag } = command;
+  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  setRandomState({ seed: 100 + place.rank, offset: 7 });
+  const clientState = { note: 'client' };
+  const path = await checkpointer.save(dir, { tag, clientState, asynchronous: true });
+  const deadline = Date.now() + 30_000;
+  while (!existsSync(path) && Date.now() < deadline) Atomics.wait(clock, 0, 0, 5);
+  assert.equal(await checkpointer.done(), path);
+  checkpointer.close();
+}
+
+const deeds = { save, load, export: exportWeights, beside: saveBeside };
 
 async function obey(command: Command): Promise<Answer> {
   const begin = performance.now();

@@ -76,6 +76,27 @@ function headerBytes(path: string): number {
   return 8 + Number(readFileSync(path).readBigUInt64LE(0));
 }
 
+test.each([1, 3])(
+  'stage %d: two and three ranks save asynchronously while their event loops stand still',
+  async (stage) => {
+    for (const size of [2, 3]) {
+      const tag = `of${size}`;
+      expect(await run(size, stage, { what: 'beside', dir, tag })).toEqual(fine(size));
+      expect(await run(2, 0, { what: 'load', dir, tag })).toEqual(fine(2));
+    }
+  },
+);
+
+test('an asynchronous save that one rank does not join fails on the others, naming it', async () => {
+  const command = { what: 'beside', dir, tag: 't' } as const;
+  const own = (rank: number) => (rank === 2 ? null : { timeout: 6000 });
+  const answers = await pool.run(3, 1, command, own);
+  for (const rank of [0, 1]) {
+    expect(answers[rank]?.error).toEqual(refusal(/nothing from rank 2/, 'DS_COMM'));
+  }
+  expect(readdirSync(dir)).toEqual([]);
+});
+
 test('the weights that several ranks export or consolidate are those of one', async () => {
   const bytesOf = (...path: string[]) => readFileSync(join(dir, ...path)).toString('base64');
   await run(1, 0, { what: 'save', dir, tag: 'whole' });
