@@ -22,7 +22,7 @@ const listener = (): void => {};
 export class StopSignals {
   private readonly numbers: number[] = [];
 
-  /** Throws DS_ARGUMENT for one that cannot be noticed. */
+  /** Throws DS_ARGUMENT for one that the system does not let anybody handle. */
   constructor(signals: readonly NodeJS.Signals[]) {
     if (!isMainThread) return;
     try {
@@ -46,7 +46,7 @@ export class StopSignals {
 }
 
 function watch(signal: NodeJS.Signals): number {
-  const number = numberOf(signal);
+  const number = constants.signals[signal];
   const others = watches.get(number) ?? 0;
   if (others === 0) {
     process.on(signal, listener);
@@ -69,15 +69,18 @@ function unwatch(number: number): void {
   process.off(nameOf(number), listener);
 }
 
-/** Throws DS_ARGUMENT for a name that this system does not have, and for one that no program can handle. */
-function numberOf(signal: NodeJS.Signals): number {
-  const number = constants.signals[signal];
-  if (number !== undefined && signal !== 'SIGKILL' && signal !== 'SIGSTOP') return number;
+/** Throws DS_ARGUMENT unless `signals` is a list of names that this system has and a program can handle. */
+export function requireSignals(signals: unknown): void {
+  const isGood = (name: unknown): boolean =>
+    typeof name === 'string' &&
+    Object.hasOwn(constants.signals, name) &&
+    !['SIGKILL', 'SIGSTOP'].includes(name);
+  if (Array.isArray(signals) && signals.every(isGood)) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: 'stopSignals',
-    expected: 'signals that a program can handle, such as SIGTERM and SIGUSR2',
-    got: JSON.stringify(signal) ?? String(signal),
+    op: 'initialize stopSignals',
+    expected: "a list of signals that a program can handle, such as ['SIGTERM', 'SIGUSR2']",
+    got: JSON.stringify(signals) ?? String(signals),
   });
 }
 

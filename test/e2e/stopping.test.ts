@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { StopRequest } from '../../lib/engine/step/stop-request.js';
 import { DS, pause, Run, scriptOf } from '../launch/jobs.js';
 import type { Stopped, Stopping } from './stopping-process.js';
 
@@ -85,3 +86,12 @@ test('ranks stop at the same step when one of them has a signal, or asks', async
   // Asked after step 3, told with step 4's gradients, known to all by the end of step 5.
   expect(stopped(asked).map(({ steps }) => steps)).toEqual([5, 5]);
 });
+
+test.each(['SIGTERM', ['SIGKILL'], ['SIGFOO'], [15], null])(
+  'stopSignals %j is refused',
+  (signals) => {
+    expect(() => new StopRequest({ worldSize: 1, signals: signals as NodeJS.Signals[] })).toThrow(
+      /initialize stopSignals: expected a list of signals/,
+    );
+  },
+);

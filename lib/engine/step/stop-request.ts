@@ -1,5 +1,5 @@
 // The wish to stop: from a signal or the program on any rank, heard by all of them at the same step.
-import { StopSignals } from '../../runtime/stop-signals.js';
+import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
 
 export interface StopOptions {
   /** Ranks that train together. */
@@ -27,7 +27,10 @@ export class StopRequest {
   private agreedAt: number | null = null;
   private disposed = false;
 
-  constructor(private readonly options: StopOptions) {}
+  /** Throws DS_ARGUMENT for signals that are none. */
+  constructor(private readonly options: StopOptions) {
+    requireSignals(options.signals);
+  }
 
   /** Makes this rank wish to stop; the first `reason` stands. */
   wish(reason: string): void {
