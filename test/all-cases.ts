@@ -14,6 +14,7 @@ import { cases as checkpointing } from './e2e/checkpointing.cases.js';
 import { cases as clients } from './e2e/clients.cases.js';
 import { cases as dataTypes } from './e2e/data-types.cases.js';
 import { cases as failedInitialize } from './e2e/failed-initialize.cases.js';
+import { cases as inputCast } from './e2e/input-cast.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
@@ -59,6 +60,7 @@ export const allCases: readonly Case[] = [
   ...uploads,
   ...badInput,
   ...untrainedState,
+  ...inputCast,
   ...lifetime,
   ...failedInitialize,
   ...monitoring,

@@ -153,13 +153,13 @@ export interface DsConfig {
   /** Writes one CSV file per metric. */
   csv_monitor?: EventFolderConfig;
   /**
-   * Sends events to Weights & Biases. Not supported yet: write a Monitor of your own, or use
-   * tensorboard or csv_monitor.
+   * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
+   * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
    */
   wandb?: WandbConfig | null;
   /**
-   * Sends events to Comet. Not supported yet: write a Monitor of your own, or use tensorboard or
-   * csv_monitor.
+   * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor
+   * on, or give initialize() a Monitor of your own.
    */
   comet?: CometConfig | null;
   /**
@@ -577,6 +577,11 @@ export interface WarmupParams {
   warmup_num_steps?: number | 'auto';
   /** Shape of the climb. Default "log". */
   warmup_type?: 'log' | 'linear';
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands. Default -1.
+   */
+  last_batch_iteration?: number;
 }
 
 /** Warm-up, then a straight line down to the minimum rate. */
@@ -591,6 +596,11 @@ export interface WarmupDecayParams {
   warmup_num_steps?: number | 'auto';
   /** Shape of the climb. Default "log". */
   warmup_type?: 'log' | 'linear';
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands. Default -1.
+   */
+  last_batch_iteration?: number;
 }
 
 /** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
@@ -605,6 +615,11 @@ export interface WarmupCosineParams {
   cos_min_ratio?: number;
   /** Shape of the climb. Default "log". */
   warmup_type?: 'log' | 'linear';
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands. Default -1.
+   */
+  last_batch_iteration?: number;
 }
 
 /** Rate up and down once, momentum down and up; then both decay. */
@@ -635,6 +650,11 @@ export interface OneCycleParams {
   cycle_max_mom?: number | number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. Default 0. */
   decay_mom_rate?: number;
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands. Default -1.
+   */
+  last_batch_iteration?: number;
 }
 
 /** A rate that only grows, to find the largest one that still trains. */
@@ -647,6 +667,11 @@ export interface LrRangeTestParams {
   lr_range_test_step_rate?: number;
   /** Grows once per interval. Default false. */
   lr_range_test_staircase?: boolean;
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands. Default -1.
+   */
+  last_batch_iteration?: number;
 }
 
 /** Half a cosine down, then up again, without end. */
@@ -751,10 +776,7 @@ export interface Fp16Config {
   consecutive_hysteresis?: boolean;
   /** The scale is never halved below this; an overflow there is an error. Default 1. */
   min_loss_scale?: number;
-  /**
-   * Casts inputs of forward to fp16. Default false. Not supported yet: cast the inputs of the model
-   * yourself.
-   */
+  /** Casts floating-point inputs of forward to fp16; acts with enabled. Default false. */
   auto_cast?: boolean;
   /**
    * Keeps master weights and gradients in fp16. Default false. Not supported yet: master weights
@@ -1185,13 +1207,13 @@ export interface ActivationCheckpointingConfig {
    */
   profile?: boolean;
   /**
-   * Splits checkpointed activations over model-parallel ranks. Default false. Not supported yet:
-   * there is no model parallelism yet.
+   * Splits checkpointed activations over model-parallel ranks. Default false. No effect: there are
+   * no model-parallel ranks to split activations over yet.
    */
   partition_activations?: boolean;
   /**
-   * Copies checkpointed activations into one buffer. Default false. Not supported yet: each
-   * activation keeps its own memory.
+   * Copies checkpointed activations into one buffer. Default false. No effect: each activation
+   * keeps memory of its own, from a pool that does not fragment.
    */
   contiguous_memory_optimization?: boolean;
 }
@@ -1228,8 +1250,8 @@ export interface EventFolderConfig {
 }
 
 /**
- * Sends events to Weights & Biases. Not supported yet: write a Monitor of your own, or use
- * tensorboard or csv_monitor.
+ * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
+ * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
  */
 export interface WandbConfig {
   /** Switches the monitor on. Default false. */
@@ -1243,8 +1265,8 @@ export interface WandbConfig {
 }
 
 /**
- * Sends events to Comet. Not supported yet: write a Monitor of your own, or use tensorboard or
- * csv_monitor.
+ * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor on,
+ * or give initialize() a Monitor of your own.
  */
 export interface CometConfig {
   /** Switches the monitor on. Default false. */
@@ -1303,8 +1325,8 @@ export interface CheckpointConfig {
    */
   load_universal?: boolean;
   /**
-   * Each host writes to a disk of its own. Default false. Not supported yet: all ranks write to one
-   * folder.
+   * Each host writes to a disk of its own. Default false. No effect: a checkpoint is one folder
+   * that all ranks write to; ranks of several machines need a shared one.
    */
   use_node_local_storage?: boolean;
   /** Spreads writing over ranks. */
@@ -1760,13 +1782,13 @@ export interface ResolvedValues {
   /** Writes one CSV file per metric. */
   readonly csv_monitor: ResolvedEventFolder;
   /**
-   * Sends events to Weights & Biases. Not supported yet: write a Monitor of your own, or use
-   * tensorboard or csv_monitor.
+   * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
+   * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
    */
   readonly wandb: ResolvedWandb;
   /**
-   * Sends events to Comet. Not supported yet: write a Monitor of your own, or use tensorboard or
-   * csv_monitor.
+   * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor
+   * on, or give initialize() a Monitor of your own.
    */
   readonly comet: ResolvedComet;
   /**
@@ -2134,6 +2156,11 @@ export interface ResolvedWarmupParams {
   readonly warmup_num_steps: number;
   /** Shape of the climb. */
   readonly warmup_type: 'log' | 'linear';
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands.
+   */
+  readonly last_batch_iteration: number;
 }
 
 /** Warm-up, then a straight line down to the minimum rate. */
@@ -2148,6 +2175,11 @@ export interface ResolvedWarmupDecayParams {
   readonly warmup_num_steps: number;
   /** Shape of the climb. */
   readonly warmup_type: 'log' | 'linear';
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands.
+   */
+  readonly last_batch_iteration: number;
 }
 
 /** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
@@ -2162,6 +2194,11 @@ export interface ResolvedWarmupCosineParams {
   readonly cos_min_ratio: number;
   /** Shape of the climb. */
   readonly warmup_type: 'log' | 'linear';
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands.
+   */
+  readonly last_batch_iteration: number;
 }
 
 /** Rate up and down once, momentum down and up; then both decay. */
@@ -2190,6 +2227,11 @@ export interface ResolvedOneCycleParams {
   readonly cycle_max_mom: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. */
   readonly decay_mom_rate: number;
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands.
+   */
+  readonly last_batch_iteration: number;
 }
 
 /** A rate that only grows, to find the largest one that still trains. */
@@ -2202,6 +2244,11 @@ export interface ResolvedLrRangeTestParams {
   readonly lr_range_test_step_rate: number;
   /** Grows once per interval. */
   readonly lr_range_test_staircase: boolean;
+  /**
+   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
+   * stands.
+   */
+  readonly last_batch_iteration: number;
 }
 
 /** Half a cosine down, then up again, without end. */
@@ -2306,7 +2353,7 @@ export interface ResolvedFp16 {
   readonly consecutive_hysteresis: boolean;
   /** The scale is never halved below this; an overflow there is an error. */
   readonly min_loss_scale: number;
-  /** Casts inputs of forward to fp16. Not supported yet: cast the inputs of the model yourself. */
+  /** Casts floating-point inputs of forward to fp16; acts with enabled. */
   readonly auto_cast: boolean;
   /** Keeps master weights and gradients in fp16. Not supported yet: master weights are fp32. */
   readonly fp16_master_weights_and_grads: boolean;
@@ -2661,13 +2708,13 @@ export interface ResolvedActivationCheckpointing {
    */
   readonly profile: boolean;
   /**
-   * Splits checkpointed activations over model-parallel ranks. Not supported yet: there is no model
-   * parallelism yet.
+   * Splits checkpointed activations over model-parallel ranks. No effect: there are no
+   * model-parallel ranks to split activations over yet.
    */
   readonly partition_activations: boolean;
   /**
-   * Copies checkpointed activations into one buffer. Not supported yet: each activation keeps its
-   * own memory.
+   * Copies checkpointed activations into one buffer. No effect: each activation keeps memory of its
+   * own, from a pool that does not fragment.
    */
   readonly contiguous_memory_optimization: boolean;
 }
@@ -2704,8 +2751,8 @@ export interface ResolvedEventFolder {
 }
 
 /**
- * Sends events to Weights & Biases. Not supported yet: write a Monitor of your own, or use
- * tensorboard or csv_monitor.
+ * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
+ * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
  */
 export interface ResolvedWandb {
   /** Switches the monitor on. */
@@ -2719,8 +2766,8 @@ export interface ResolvedWandb {
 }
 
 /**
- * Sends events to Comet. Not supported yet: write a Monitor of your own, or use tensorboard or
- * csv_monitor.
+ * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor on,
+ * or give initialize() a Monitor of your own.
  */
 export interface ResolvedComet {
   /** Switches the monitor on. */
@@ -2772,7 +2819,10 @@ export interface ResolvedCheckpoint {
    * safetensors first.
    */
   readonly load_universal: boolean;
-  /** Each host writes to a disk of its own. Not supported yet: all ranks write to one folder. */
+  /**
+   * Each host writes to a disk of its own. No effect: a checkpoint is one folder that all ranks
+   * write to; ranks of several machines need a shared one.
+   */
   readonly use_node_local_storage: boolean;
   /** Spreads writing over ranks. */
   readonly parallel_write: ResolvedParallelWrite;

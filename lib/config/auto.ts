@@ -4,7 +4,7 @@ import { canonicalOptimizer } from './coerce.js';
 import { renameKeys } from './deprecated.js';
 import { Draft } from './draft.js';
 import { dotted, type Path, readDocument } from './parse.js';
-import { lists, type Schema } from './schema.js';
+import { lists, type Schema, type Section } from './schema.js';
 
 /** What a program knows of its model and of the training it plans; what is missing fills nothing. */
 export interface AutoSources {
@@ -31,6 +31,12 @@ export interface AutoSources {
   };
 }
 
+/** Stands for what a key that must be given will be: an "auto" that is filled later is judged with it. */
+const STAND_INS: Partial<Record<string, number>> = {
+  train_micro_batch_size_per_gpu: 1,
+  'scheduler.params.total_num_steps': Number.MAX_SAFE_INTEGER,
+};
+
 interface Filler {
   /** The name of the source, for origins and errors. */
   of: string;
@@ -51,6 +57,7 @@ const hidden = (of: string, size: (hiddenSize: number) => number): Filler => {
 
 /** By canonical path without `stage3_`. Source: Transformers, integrations/deepspeed.py. */
 const FILLERS: Partial<Record<string, Filler>> = {
+  train_batch_size: { of: 'training.perDeviceBatchSize', value: () => undefined },
   train_micro_batch_size_per_gpu: training('perDeviceBatchSize'),
   gradient_accumulation_steps: training('accumulationSteps'),
   gradient_clipping: training('maxGradNorm'),
@@ -74,7 +81,7 @@ const FILLERS: Partial<Record<string, Filler>> = {
 
 const BATCH = ['train_batch_size', 'train_micro_batch_size_per_gpu', 'gradient_accumulation_steps'];
 
-/** Sections in which DeepSpeed reads "auto" as "not given". */
+/** Where "auto" reads as "not given": sections of DeepSpeed, and steps_per_print, which accelerate overwrites. */
 const DROPS_AUTO = [
   'bf16',
   'comet',
@@ -83,6 +90,7 @@ const DROPS_AUTO = [
   'csv_monitor',
   'fp16',
   'hybrid_engine',
+  'steps_per_print',
   'tensor_parallel',
   'tensorboard',
   'timers',
@@ -106,9 +114,54 @@ export function resolveAuto(config: string | DsConfig, sources: AutoSources): Ds
   return draft.value as DsConfig;
 }
 
-/** The step behind resolveAuto. */
+/** An "auto" that has a source, which was not given. */
+interface Unfilled {
+  path: Path;
+  filler: Filler | undefined;
+}
+
+/** The step behind resolveAuto: refuses what remains. */
 export function fillAuto(draft: Draft, sources: AutoSources): void {
-  const unfilled: { path: Path; needs: string }[] = [];
+  refuseUnfilled(draft, fill(draft, sources, false));
+}
+
+/**
+ * Fills what `sources` know, and leaves the rest of what a Trainer fills to it: one notice each, and the default or a
+ * stand-in in its place. Refuses what nothing fills. Returns the dotted paths that are left.
+ */
+export function fillKnownAuto(draft: Draft, sources: AutoSources): ReadonlySet<string> {
+  const unfilled = fill(draft, sources, true);
+  refuseUnfilled(
+    draft,
+    unfilled.filter(({ filler }) => !filler),
+  );
+  const left = new Set<string>();
+  for (const { path, filler } of unfilled) {
+    if (!filler) continue;
+    left.add(dotted(path));
+    leaveOut(draft, path);
+    draft.note('auto', path, `is left to be filled from ${filler.of}.`);
+  }
+  const sizes = BATCH.slice(0, 2);
+  const isOpen = BATCH.some((key) => left.has(key));
+  if (isOpen && sizes.every((key) => draft.value[key] === undefined)) {
+    draft.value.train_micro_batch_size_per_gpu = STAND_INS.train_micro_batch_size_per_gpu;
+  }
+  return left;
+}
+
+function leaveOut({ value }: Draft, path: Path): void {
+  const section = path.slice(0, -1).reduce<Section>((at, key) => at[key] as Section, value);
+  const key = String(path.at(-1));
+  const name = dotted(path);
+  if (name in STAND_INS && !BATCH.includes(name)) section[key] = STAND_INS[name];
+  else delete section[key];
+}
+
+/** Fills, or drops where that is what "auto" means and nobody fills it `later`; returns what it could not. */
+function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
+  const unfilled: Unfilled[] = [];
+  fillBatch(draft, sources);
   draft.visit(({ section, key, path, schema }) => {
     if (section[key] !== 'auto' || hasOwnMeaning(schema)) return;
     const filler = FILLERS[dotted(path).replace('.stage3_', '.')];
@@ -116,17 +169,23 @@ export function fillAuto(draft: Draft, sources: AutoSources): void {
     if (filler && value !== undefined) {
       section[key] = structuredClone(value);
       draft.made.set(dotted(path), { from: 'auto', of: filler.of });
-    } else if (DROPS_AUTO.includes(String(path[0]))) {
+    } else if (DROPS_AUTO.includes(String(path[0])) && !(later && filler)) {
       delete section[key];
       draft.note('auto', path, 'is "auto": the default applies.');
     } else {
-      unfilled.push({ path, needs: filler ? `needs ${filler.of}` : 'nothing fills it' });
+      unfilled.push({ path, filler });
     }
   });
-  refuseUnfilled(
-    draft,
-    unfilled.filter(({ path }) => !leavesToDerive(draft, path)),
-  );
+  return unfilled.filter(({ path }) => !leavesToDerive(draft, path));
+}
+
+/** A global batch without a micro-batch beside it follows from the samples of one device. */
+function fillBatch({ value, made }: Draft, { training: given }: AutoSources): void {
+  const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = value;
+  const samples = given?.perDeviceBatchSize;
+  if (total !== 'auto' || micro !== undefined || samples === undefined) return;
+  value.train_micro_batch_size_per_gpu = samples;
+  made.set('train_micro_batch_size_per_gpu', { from: 'auto', of: 'training.perDeviceBatchSize' });
 }
 
 /** Takes out an "auto" batch size where another one determines it. */
@@ -145,17 +204,17 @@ function hasOwnMeaning(schema: Schema): boolean {
   return !schema.dsAuto && (lists(schema, 'auto') || schema.type === 'string');
 }
 
-function refuseUnfilled(draft: Draft, unfilled: readonly { path: Path; needs: string }[]): void {
+function refuseUnfilled(draft: Draft, unfilled: readonly Unfilled[]): void {
   const [first] = unfilled;
   if (!first) return;
-  const names = unfilled.map(({ path, needs }) => {
+  const names = unfilled.map(({ path, filler }) => {
     const { path: name, place } = draft.where(path);
     const at = place ? ` at ${place.line}:${place.column}` : '';
-    return `${name}${at} (${needs})`;
+    return `${name}${at} (${filler ? `needs ${filler.of}` : 'nothing fills it'})`;
   });
   draft.refuse(first.path, {
     expected: 'a value, or a source that fills "auto"',
     got: `"auto" in ${names.join(', ')}`,
-    hint: 'Write values, or give what they need as `auto` to resolveConfig.',
+    hint: 'Write values, or give what they need: initialize({ auto }), ds validate --auto.',
   });
 }

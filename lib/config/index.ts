@@ -2,7 +2,7 @@
 // cross-check.
 import type { DsConfig, ResolvedConfig, ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
-import { type AutoSources, fillAuto } from './auto.js';
+import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
 import { ConfigError } from './config-error.js';
 import { deepFreeze, deriveOverlap, withDefaults } from './defaults.js';
@@ -30,12 +30,25 @@ export interface ConfigEnvironment {
   strict?: boolean;
   /** What fills "auto"; without it "auto" is an error where DeepSpeed gives it no meaning. */
   auto?: AutoSources;
+  /** What `auto` lacks is left to a Trainer: listed, and judged by its default. Default false: it is an error. */
+  autoLater?: boolean;
 }
 
 /** Either a configuration or the reasons why there is none. */
 export type ConfigReport = { readonly notices: readonly Notice[] } & (
-  | { readonly config: ResolvedConfig; readonly origins: Origins; readonly errors: readonly [] }
-  | { readonly config: null; readonly origins: null; readonly errors: readonly ConfigError[] }
+  | {
+      readonly config: ResolvedConfig;
+      readonly origins: Origins;
+      /** Dotted paths of each "auto" that `autoLater` has left; `config` has a default or a stand-in there. */
+      readonly left: ReadonlySet<string>;
+      readonly errors: readonly [];
+    }
+  | {
+      readonly config: null;
+      readonly origins: null;
+      readonly left: null;
+      readonly errors: readonly ConfigError[];
+    }
 );
 
 /**
@@ -66,7 +79,7 @@ export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): 
     return check(readDocument(source), env);
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
-    return { config: null, origins: null, notices: [], errors: [error] };
+    return { config: null, origins: null, left: null, notices: [], errors: [error] };
   }
 }
 
@@ -75,7 +88,7 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
   canonicalOptimizer(draft);
   renameKeys(draft);
   siftKeys(draft, env.strict ?? false);
-  fillAuto(draft, env.auto ?? {});
+  const left = fillIn(draft, env);
   coerceValues(draft);
   judgeSupport(draft, env.worldSize);
   checkSchema(draft);
@@ -91,12 +104,19 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
   const notices = draft.notices.toSorted(byPlace);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);
-  return { config: config as unknown as ResolvedConfig, origins, errors: [], notices };
+  return { config: config as unknown as ResolvedConfig, origins, left, errors: [], notices };
+}
+
+/** Fills "auto"; returns the dotted paths that are left to a Trainer. */
+function fillIn(draft: Draft, { auto = {}, autoLater = false }: ConfigEnvironment) {
+  if (autoLater) return fillKnownAuto(draft, auto);
+  fillAuto(draft, auto);
+  return new Set<string>();
 }
 
 function failure({ errors, notices }: Draft): ConfigReport {
   const sorted = { errors: errors.toSorted(byPlace), notices: notices.toSorted(byPlace) };
-  return { config: null, origins: null, ...sorted };
+  return { config: null, origins: null, left: null, ...sorted };
 }
 
 /** The three batch sizes; refuses what does not fit. */

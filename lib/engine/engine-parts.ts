@@ -13,6 +13,7 @@ import type { Updater } from '../zero/updater.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { GradientCollector } from './step/gradient-collector.js';
+import type { InputCast } from './step/input-cast.js';
 import type { Progress } from './step/progress.js';
 import type { StepControl } from './step/step-control.js';
 import type { StopRequest } from './step/stop-request.js';
@@ -31,6 +32,8 @@ export interface Decisions {
   schedules: ScheduleSet;
   scaler: LossScaler;
   batch: BatchSizes;
+  /** From the inputs of forward() to the model's. */
+  inputs: InputCast;
   /** This process among those of its machine. */
   localRank: number;
 }

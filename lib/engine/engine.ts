@@ -76,7 +76,7 @@ export class Engine {
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.requireOpen('engine.forward');
     const { module, results } = this;
-    const { hooks, watch } = this.parts;
+    const { hooks, inputs: cast, watch } = this.parts;
     if (this.stepped || !module.training) results.release();
     this.stepped = false;
     hooks.reset();
@@ -84,7 +84,7 @@ export class Engine {
       const scope = new Scope();
       try {
         const result = within(scope, () =>
-          sharingSamples(this.shareOf(inputs), () => module.call(...inputs)),
+          sharingSamples(this.shareOf(inputs), () => module.call(...cast(inputs))),
         ) as Result;
         surrenderResult(scope, results, result);
         return result;

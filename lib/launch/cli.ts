@@ -10,6 +10,9 @@ import { launchCommand } from './launch-options.js';
 import { requireNoCommand } from './script.js';
 import type { ValidateOptions } from './validate.js';
 
+/** The options of `ds validate` as they are typed. */
+type ValidateFlags = Omit<ValidateOptions, 'auto'> & { auto?: string };
+
 function positiveInteger(text: string): number {
   const value = Number(text);
   if (Number.isInteger(value) && value > 0) return value;
@@ -57,16 +60,23 @@ program
   .description('check a ds_config.json and print what it resolves to')
   .argument('<file>')
   .option('--world-size <n>', 'ranks that train together', positiveInteger, 1)
+  .option('--auto <name=value,...>', 'what fills "auto": lr, perDeviceBatchSize, ...; rest: listed')
   .option('--explain', 'print where each value came from')
   .option('--strict', 'take unknown keys as errors')
   .option('--json', 'as JSON')
-  .action(async (file: string, options: ValidateOptions) => {
-    const { validate } = await import('./validate.js');
-    const { valid, output, messages } = validate(file, options);
-    for (const message of messages) console.error(message);
-    if (output) console.log(output);
-    if (!valid) process.exitCode = 1;
-  });
+  .action((file: string, { auto, ...options }: ValidateFlags) =>
+    finish(async () => {
+      const [{ validate }, { parseAuto }] = await Promise.all([
+        import('./validate.js'),
+        import('./auto-option.js'),
+      ]);
+      const sources = auto === undefined ? undefined : parseAuto(auto);
+      const { valid, output, messages } = validate(file, { ...options, auto: sources });
+      for (const message of messages) console.error(message);
+      if (output) console.log(output);
+      return valid ? 0 : 1;
+    }),
+  );
 
 program
   .command('consolidate')

@@ -1,9 +1,18 @@
 // `ds validate`: a configuration checked without a model, a device or training.
-import { checkConfig, type Notice, originLine, whereabouts } from '../config/index.js';
+import {
+  type AutoSources,
+  checkConfig,
+  type Notice,
+  type Origins,
+  originLine,
+  whereabouts,
+} from '../config/index.js';
 
 export interface ValidateOptions {
   /** Ranks that train together. */
   worldSize: number;
+  /** What fills "auto"; the rest is left to a Trainer, and listed. */
+  auto?: AutoSources;
   /** Unknown keys are errors. */
   strict?: boolean;
   /** One JSON object instead of lines. */
@@ -20,14 +29,18 @@ export interface Validation {
   messages: readonly string[];
 }
 
-/** Resolves `file` and lists every error, or every notice and the result. */
+/** Resolves `file` and lists every error, or every notice and the result, in which "auto" that is left stays. */
 export function validate(file: string, options: ValidateOptions): Validation {
-  const { worldSize, strict = false, json = false, explain = false } = options;
-  const { config, origins, notices, errors } = checkConfig(file, { worldSize, strict });
+  const { worldSize, auto, strict = false, json = false, explain = false } = options;
+  const report = checkConfig(file, { worldSize, auto, strict, autoLater: true });
+  const { config, notices, errors } = report;
   const valid = config !== null;
-  const { notices: _lines, ...values } = config ?? { notices: [] };
+  const { notices: _lines, ...resolved } = config ?? { notices: [] };
+  const left = report.left ?? new Set<string>();
+  const values = withAuto(resolved, left);
+  const origins = report.origins && withAutoOrigins(report.origins, left);
   if (json) {
-    const report = {
+    const found = {
       valid,
       config: config && values,
       origins,
@@ -41,7 +54,7 @@ export function validate(file: string, options: ValidateOptions): Validation {
         return { code, op, ...placed(error), expected, got, hint };
       }),
     };
-    return { valid, output: JSON.stringify(report, null, 2), messages: [] };
+    return { valid, output: JSON.stringify(found, null, 2), messages: [] };
   }
   const messages = [
     ...notices.map((notice) => message(notice, label(notice), notice.text)),
@@ -52,10 +65,27 @@ export function validate(file: string, options: ValidateOptions): Validation {
   ];
   if (!config) return { valid, output: '', messages };
   if (!explain) return { valid, output: JSON.stringify(values, null, 2), messages };
-  const lines = Object.entries(origins).map(([path, origin]) => {
+  const lines = Object.entries(origins ?? {}).map(([path, origin]) => {
     return `${path} = ${JSON.stringify(valueAt(values, path))}  (${originLine(origin)})`;
   });
   return { valid, output: lines.join('\n'), messages };
+}
+
+/** A copy of `values` with "auto" at each path of `left`. */
+function withAuto(values: object, left: ReadonlySet<string>): Record<string, unknown> {
+  const copy = structuredClone(values) as Record<string, unknown>;
+  for (const path of left) {
+    const keys = path.split('.');
+    const last = keys.pop() as string;
+    const section = keys.reduce((at, key) => at[key] as Record<string, unknown>, copy);
+    section[last] = 'auto';
+  }
+  return copy;
+}
+
+function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
+  const later = { from: 'auto', of: 'left to a Trainer' } as const;
+  return { ...origins, ...Object.fromEntries([...left].map((path) => [path, later])) };
 }
 
 /** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */

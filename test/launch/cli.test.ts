@@ -84,11 +84,11 @@ describe('ds validate', () => {
   });
 
   test('lists every error with its place and fails', () => {
-    const path = config('{\n  "train_batch_size": 0,\n  "wandb": { "enabled": true }\n}');
+    const path = config('{\n  "train_batch_size": 0,\n  "amp": { "enabled": true }\n}');
     const { status, stdout, stderr } = ds(['validate', path]);
     expect({ status, stdout }).toEqual({ status: 1, stdout: '' });
     expect(stderr).toMatch(/ds_config.json:2:3: error: train_batch_size: expected a value >= 1/);
-    expect(stderr).toMatch(/ds_config.json:3:3: error: wandb: .*not supported yet/);
+    expect(stderr).toMatch(/ds_config.json:3:3: error: amp: .*not supported yet/);
     expect(stderr).not.toContain('    at ');
   });
 
@@ -101,6 +101,32 @@ describe('ds validate', () => {
     expect(strict.status).toBe(1);
     expect(JSON.parse(strict.stdout)).toMatchObject({ valid: false, config: null });
     expect(JSON.parse(strict.stdout).errors).toHaveLength(1);
+  });
+
+  test('fills "auto" by --auto, and lists what is left to a Trainer', () => {
+    const path = config(
+      '{ "train_micro_batch_size_per_gpu": "auto",\n "optimizer": { "type": "AdamW", "params": { "lr": "auto", "betas": "auto" } } }',
+    );
+    const open = ds(['validate', path]);
+    expect(open.status).toBe(0);
+    expect(open.stderr).toMatch(/2:\d+: note: optimizer.params.lr is left to be filled from/);
+    expect(JSON.parse(open.stdout)).toMatchObject({
+      train_micro_batch_size_per_gpu: 'auto',
+      optimizer: { params: { lr: 'auto', betas: 'auto' } },
+    });
+    const given = 'learning_rate=1e-5,per-device-train-batch-size=4,adam_beta2=0.95';
+    const filled = ds(['validate', path, '--auto', given]);
+    expect(filled).toMatchObject({ status: 0, stderr: '' });
+    expect(JSON.parse(filled.stdout)).toMatchObject({
+      train_batch_size: 4,
+      optimizer: { params: { lr: 1e-5, betas: [0.9, 0.95] } },
+    });
+    for (const bad of ['rate=1', 'lr', 'lr=x', 'fp16=1']) {
+      expect(ds(['validate', path, '--auto', bad])).toMatchObject({
+        status: 2,
+        stderr: expect.stringMatching(/^ds: --auto/),
+      });
+    }
   });
 
   test('a bad option is refused', () => {

@@ -12,6 +12,7 @@ import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
 import { ReleaseStack } from '../release-stack.js';
 import { BatchSizes } from '../step/batch-sizes.js';
 import { GradientCollector } from '../step/gradient-collector.js';
+import { asGiven, toHalf } from '../step/input-cast.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
@@ -112,6 +113,7 @@ function decide(
       worldSize: job?.worldSize ?? 1,
       isManaged: config.managed_gradient_accumulation,
     }),
+    inputs: config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven,
     localRank: job?.localRank ?? 0,
   };
 }

@@ -108,10 +108,15 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
 
 /**
  * configure(section), but only when the section asks for something: a model trained without one
- * keeps what its user has configured.
+ * keeps what its user has configured. What the reader of configurations has answered with a notice is left out.
  */
 export function configureFromSection(section: ActivationCheckpointingSection): void {
-  const { enabled: _unread, ...rest } = section;
+  const {
+    enabled: _unread,
+    partition_activations: _split,
+    contiguous_memory_optimization: _copied,
+    ...rest
+  } = section;
   if (Object.values(rest).some((value) => value !== false && value != null)) configure(rest);
 }
 

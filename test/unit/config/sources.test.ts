@@ -230,3 +230,53 @@ describe('arguments', () => {
     expect(() => parseConfigArguments(argv)).toThrow(/expected the path of a ds_config.json/);
   });
 });
+
+describe('"auto" left to a Trainer', () => {
+  const LATER = { worldSize: 2, autoLater: true };
+  const AUTO = {
+    train_batch_size: 'auto',
+    train_micro_batch_size_per_gpu: 'auto',
+    fp16: { enabled: 'auto' },
+    scheduler: { type: 'WarmupDecayLR', params: { total_num_steps: 'auto' } },
+    zero_optimization: { stage: 3, stage3_prefetch_bucket_size: 'auto' },
+  } as unknown as DsConfig;
+
+  test('is listed, the rest is judged', () => {
+    const { config, left, notices } = checkConfig(AUTO, LATER);
+    expect(config?.zero_optimization.stage).toBe(3);
+    const open = [
+      'train_batch_size',
+      'train_micro_batch_size_per_gpu',
+      'fp16.enabled',
+      'scheduler.params.total_num_steps',
+      'zero_optimization.stage3_prefetch_bucket_size',
+    ];
+    expect([...(left ?? [])]).toEqual(open);
+    expect(notices.map(({ kind, path }) => [kind, path])).toEqual(
+      open.map((path) => ['auto', path]),
+    );
+    const wrong = { ...AUTO, gradient_clipping: -1 };
+    expect(checkConfig(wrong, LATER).errors.map(({ path }) => path)).toEqual(['gradient_clipping']);
+  });
+
+  test('is what the sources lack', () => {
+    const auto = { training: { perDeviceBatchSize: 3, totalSteps: 9, fp16: true } };
+    const { config, left } = checkConfig(AUTO, { ...LATER, auto });
+    expect(config).toMatchObject({ train_batch_size: 6, fp16: { enabled: true } });
+    expect([...(left ?? [])]).toEqual(['zero_optimization.stage3_prefetch_bucket_size']);
+  });
+
+  test('is an error where nothing fills it, and for who trains', () => {
+    const odd = { ...AUTO, vocabulary_size: 'auto' } as unknown as DsConfig;
+    expect(checkConfig(odd, LATER).errors.map(({ path }) => path)).toEqual(['vocabulary_size']);
+    expect(checkConfig(AUTO, { worldSize: 2 }).errors[0]?.got).toMatch(
+      /"auto" in train_batch_size/,
+    );
+  });
+
+  test('a global batch alone follows from the samples of a device', () => {
+    const auto = { training: { perDeviceBatchSize: 3 } };
+    const alone = { train_batch_size: 'auto' } as unknown as DsConfig;
+    expect(checkConfig(alone, { worldSize: 2, auto }).config?.train_batch_size).toBe(6);
+  });
+});

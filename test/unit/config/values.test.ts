@@ -319,7 +319,7 @@ describe('support', () => {
   });
 
   test.each<[extra: Section, path: string]>([
-    [{ wandb: { enabled: true } }, 'wandb'],
+    [{ amp: { enabled: true } }, 'amp'],
     [{ sparse_attention: { mode: 'variable' } }, 'sparse_attention'],
     [
       { elasticity: { enabled: true, max_train_batch_size: 4, micro_batch_sizes: [2] } },
@@ -336,6 +336,20 @@ describe('support', () => {
     const { errors } = check(extra);
     expect(errors).toEqual([expect.objectContaining({ code: 'DS_CONFIG', path })]);
     expect(errors[0]?.hint).toContain('not supported yet');
+  });
+
+  test.each<[extra: Section, path: string]>([
+    [{ wandb: { enabled: true } }, 'wandb'],
+    [{ comet: { enabled: true } }, 'comet'],
+    [
+      { activation_checkpointing: { partition_activations: true } },
+      'activation_checkpointing.partition_activations',
+    ],
+    [{ checkpoint: { use_node_local_storage: true } }, 'checkpoint.use_node_local_storage'],
+  ])('%j is taken with a notice', (extra, path) => {
+    const { errors, notices } = check(extra);
+    expect(errors).toEqual([]);
+    expect(notices).toEqual([expect.objectContaining({ kind: 'no-effect', path })]);
   });
 
   test.each<[extra: Section]>([

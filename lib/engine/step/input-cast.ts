@@ -1,0 +1,24 @@
+// What forward() does to the model's inputs: nothing, or floats to half precision (fp16.auto_cast).
+// Source: DeepSpeed's engine, _cast_inputs_half.
+import { isFloating } from '../../runtime/dtype.js';
+import { Tensor } from '../../tensor/index.js';
+
+/** The inputs that the model gets for those of forward(). New tensors belong to the scope of the call. */
+export type InputCast = (inputs: unknown[]) => unknown[];
+
+export const asGiven: InputCast = (inputs) => inputs;
+
+/** Floating-point tensors as f16, in lists and plain objects too; everything else stays. */
+export const toHalf: InputCast = (inputs) => inputs.map(half);
+
+function half(value: unknown): unknown {
+  if (value instanceof Tensor) return isFloating(value.dtype) ? value.to('f16') : value;
+  if (Array.isArray(value)) return value.map(half);
+  if (typeof value !== 'object' || value === null || !isPlain(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, half(item)]));
+}
+
+function isPlain(value: object): boolean {
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
