@@ -8,7 +8,8 @@ export {
 } from './consolidate.js';
 export { converted } from './convert.js';
 export { findLatest, listTags } from './directory.js';
-export type { TensorRecord } from './manifest.js';
+export { Fields } from './fields.js';
+export { MANIFEST, type TensorRecord } from './manifest.js';
 export { Checkpoint, type Section } from './open.js';
 export { PretrainedFolder } from './pretrained-folder.js';
 export {

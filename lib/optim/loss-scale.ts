@@ -116,25 +116,39 @@ export class DynamicLossScaler implements LossScaler {
 
   /**
    * Continues from a saved state; window, hysteresis and minimum stay those of this object. The empty state of a run
-   * without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at its start. Throws DS_CHECKPOINT.
+   * without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at its start. Throws DS_CHECKPOINT, and then nothing has changed.
    */
   load(state: JsonObject): void {
     if (Object.keys(state).length === 0) return;
-    this.current = wanted(state, 'scale');
-    this.iteration = wanted(state, 'iteration');
-    this.lastOverflow = wanted(state, 'lastOverflow');
-    this.hysteresisLeft = wanted(state, 'hysteresisLeft');
+    const scale = wanted(state, 'scale', 'a finite number above 0', (x) => x > 0 && x < Infinity);
+    const iteration = wanted(state, 'iteration', 'a whole number from 0', isFrom(0));
+    const lastOverflow = wanted(state, 'lastOverflow', 'a whole number from -1', isFrom(-1));
+    const left = wanted(state, 'hysteresisLeft', 'a whole number', Number.isSafeInteger);
+    this.current = scale;
+    this.iteration = iteration;
+    this.lastOverflow = lastOverflow;
+    this.hysteresisLeft = left;
   }
 }
 
-function wanted(state: JsonObject, key: string): number {
+const isFrom =
+  (least: number) =>
+  (x: number): boolean =>
+    Number.isSafeInteger(x) && x >= least;
+
+function wanted(
+  state: JsonObject,
+  key: string,
+  expected: string,
+  isGood: (value: number) => boolean,
+): number {
   const value = state[key];
-  if (typeof value === 'number' && Number.isFinite(value)) return value;
+  if (typeof value === 'number' && isGood(value)) return value;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: `loss scale state "${key}"`,
-    expected: 'a finite number',
-    got: JSON.stringify(value),
+    expected,
+    got: JSON.stringify(value) ?? 'nothing',
     hint: 'The checkpoint is damaged: load another tag.',
   });
 }

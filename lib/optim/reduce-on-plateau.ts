@@ -110,9 +110,9 @@ export class ReduceLrOnPlateau implements LrSchedule {
   /** Throws DS_CHECKPOINT for the state of another schedule. */
   loadStateDict(state: JsonObject): void {
     const { lr, best, num_bad_epochs, cooldown_counter } = state;
-    requireNumber('lr', lr);
-    requireNumber('num_bad_epochs', num_bad_epochs);
-    requireNumber('cooldown_counter', cooldown_counter);
+    requireNumber('lr', lr, (x) => x >= 0);
+    requireNumber('num_bad_epochs', num_bad_epochs, isCount);
+    requireNumber('cooldown_counter', cooldown_counter, isCount);
     if (best !== null) requireNumber('best', best);
     this.rate = lr;
     this.best = best;
@@ -136,13 +136,19 @@ export class ReduceLrOnPlateau implements LrSchedule {
   }
 }
 
-function requireNumber(key: string, value: unknown): asserts value is number {
-  if (typeof value === 'number') return;
+const isCount = (x: number): boolean => Number.isSafeInteger(x) && x >= 0;
+
+function requireNumber(
+  key: string,
+  value: unknown,
+  isGood: (value: number) => boolean = () => true,
+): asserts value is number {
+  if (typeof value === 'number' && Number.isFinite(value) && isGood(value)) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: `schedule.${key}`,
     expected: 'the state of ReduceLROnPlateau',
-    got: String(value),
-    hint: 'It was saved with another schedule: load with loadOptimizerStates: false, or set that one.',
+    got: JSON.stringify(value) ?? 'nothing',
+    hint: 'It was saved with another schedule: load with loadLrSchedulerStates: false, or set that one.',
   });
 }

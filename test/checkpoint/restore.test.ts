@@ -59,6 +59,8 @@ interface Options {
   scheduler?: null;
   /** The matrices in a parameter group of their own. */
   groups?: boolean;
+  /** Micro-batches per step. */
+  micros?: number;
 }
 
 const warmup: DsConfig['scheduler'] = {
@@ -68,12 +70,13 @@ const warmup: DsConfig['scheduler'] = {
 
 async function start(from: number, options: Options = {}) {
   const { width = 5, depth = 2, optimizer = 'AdamW', bf16 = false, freeze = false } = options;
-  const { fp16 = false, scheduler, groups = false } = options;
+  const { fp16 = false, scheduler, groups = false, micros = 1 } = options;
   seed(from);
   const model = new Small(width, depth);
   if (freeze) model.first.weight.requireGrad(false);
   const config: DsConfig = {
-    train_batch_size: 2,
+    train_batch_size: 2 * micros,
+    gradient_accumulation_steps: micros,
     optimizer: { type: optimizer, params: { lr: 1e-2 } },
     scheduler: scheduler === null ? undefined : warmup,
     bf16: { enabled: bf16 },
@@ -93,8 +96,10 @@ function train(engine: Engine, steps: number): void {
   const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : 'f32';
   for (let step = 0; step < steps; ++step) {
     const x = Tensor.from([[1, step, -1]], { dtype });
-    engine.backward(engine.forward<Tensor>(x));
-    engine.step();
+    for (let micro = 0; micro < engine.gradientAccumulationSteps(); ++micro) {
+      engine.backward(engine.forward<Tensor>(x));
+      engine.step();
+    }
     x.dispose();
   }
   engine.synchronize();
@@ -255,6 +260,50 @@ test('loadModuleStrict: false loads what there is, in both directions', async ()
   const { engine: shallow } = await start(3, { depth: 1 });
   await shallow.loadCheckpoint(dir, { loadModuleStrict: false });
   expect(weights(shallow)).toEqual(weights(first));
+});
+
+describe('gradients since the last step are of another run', () => {
+  type Pending = [string, (engine: Engine, x: Tensor) => void];
+
+  test.each<Pending>([
+    ['of an unfinished accumulation', (engine, x) => engine.backward(engine.forward<Tensor>(x))],
+    [
+      'of a loss.backward() without its epilogue',
+      (engine, x) => engine.scale(engine.forward<Tensor>(x)).backward(),
+    ],
+    ['of a scaled loss', (engine, x) => void engine.scale(engine.forward<Tensor>(x))],
+    [
+      'handed over to step()',
+      (engine, x) => {
+        engine.backward(engine.forward<Tensor>(x));
+        engine.backward(engine.forward<Tensor>(x));
+      },
+    ],
+  ])('%s', async (_name, pend) => {
+    const { engine: first } = await start(1, { fp16: true, micros: 2 });
+    train(first, 2);
+    await first.saveCheckpoint(dir, { tag: 't' });
+    const { engine } = await start(2, { fp16: true, micros: 2 });
+    train(engine, 1);
+    const x = Tensor.from([[5, -7, 9]], { dtype: 'f16' });
+    pend(engine, x);
+    await engine.loadCheckpoint(dir);
+    x.dispose();
+    for (const one of [first, engine]) train(one, 3);
+    expect(weights(engine)).toEqual(weights(first));
+    expect(engine.progress).toEqual(first.progress);
+  });
+
+  test('stay where the load is refused', async () => {
+    await saved();
+    const { engine } = await start(2);
+    const x = Tensor.from([[1, 2, 3]]);
+    engine.backward(engine.forward<Tensor>(x));
+    await expect(engine.loadCheckpoint(dir, { tag: 'none' })).rejects.toThrow();
+    engine.step();
+    expect(engine.globalSteps).toBe(1);
+    x.dispose();
+  });
 });
 
 test('findLatest says whether there is something to resume from', async () => {

@@ -3,6 +3,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, renameSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
 
 import { Checkpoint, WeightFiles } from '../../lib/checkpoint/index.js';
 import { writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
@@ -66,7 +67,10 @@ export async function folderLoads(dir: string, count: number): Promise<Loads> {
   let writing = true;
   await publish(1);
   const replace = async () => {
-    for (let state = 2; writing; ++state) await publish(state);
+    for (let state = 2; writing; ++state) {
+      await publish(state);
+      await pause(5 + (state % 7)); // Opening takes a few milliseconds, and must succeed in the end.
+    }
   };
   const replaced = replace();
   try {

@@ -1,6 +1,20 @@
 // What a program keeps in a checkpoint: values that come back from JSON as they were.
 import { DsError } from '../../errors.js';
 
+/** Throws DS_ARGUMENT unless it is an object, as a load returns it, of values that come back: see requireJson. */
+export function requireClientState(value: unknown): void {
+  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
+  requireJson('clientState', value);
+  if (isObject) return;
+  const got = Array.isArray(value) ? 'an array' : JSON.stringify(value);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'clientState',
+    expected: 'an object, such as { epoch: 3 }',
+    got,
+  });
+}
+
 /**
  * Throws DS_ARGUMENT naming the first value inside `value` that JSON would drop or change: NaN and infinities (null), a
  * function, a bigint, a Map, a typed array. Properties that are undefined count as absent; a toJSON() speaks for itself.

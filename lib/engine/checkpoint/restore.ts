@@ -7,6 +7,7 @@ import {
   type Section,
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe } from '../../runtime/view.js';
 import { held, Tensor } from '../../tensor/index.js';
@@ -14,7 +15,8 @@ import type { Piece } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Engine } from '../engine.js';
 import { heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
-import { requireSameGroups, restoreGroups, restoreRank, type SharedState } from './snapshot.js';
+import { HostState, type Wanted } from './host-state.js';
+import { readSavedState, type SavedState } from './saved-state.js';
 
 export interface LoadOptions {
   /** Default: what `latest` names. */
@@ -45,7 +47,8 @@ export interface LoadedCheckpoint {
 
 /**
  * Restores an engine built from the same model, on all ranks or on none. Throws DS_CHECKPOINT when the checkpoint is
- * missing, damaged, of another model, optimizer or schedule, naming file and tensor: the engine is then unchanged.
+ * missing, damaged, of another model, optimizer or schedule, naming file and tensor or field: the engine is then
+ * unchanged. Gradients since the last step are dropped: they are of another run.
  * A failure to read what was verified (DS_IO) leaves it undefined: load again.
  */
 export async function restoreEngine(
@@ -55,79 +58,68 @@ export async function restoreEngine(
   world: CheckpointWorld,
 ): Promise<LoadedCheckpoint> {
   const { loadModuleOnly = false, loadModuleStrict = true } = options;
-  const withOptimizer = !loadModuleOnly && (options.loadOptimizerStates ?? true);
-  const withSchedules = !loadModuleOnly && (options.loadLrSchedulerStates ?? true);
-  const withCompanions = !loadModuleOnly && (options.loadCompanions ?? withOptimizer);
-  const parts = {
-    strict: loadModuleStrict,
-    loadModuleOnly,
-    withOptimizer,
-    withSchedules,
-    withCompanions,
+  const optimizer = !loadModuleOnly && (options.loadOptimizerStates ?? true);
+  const wanted: Wanted = {
+    optimizer,
+    schedules: !loadModuleOnly && (options.loadLrSchedulerStates ?? true),
+    companions: !loadModuleOnly && (options.loadCompanions ?? optimizer),
+    counters: !loadModuleOnly,
   };
   const checkpoint = await Checkpoint.open(dir, options.tag, world);
   try {
-    return await restoreFrom(checkpoint, engine, world, parts);
+    const clientState = await follow(engine, checkpoint, world, {
+      wanted,
+      strict: loadModuleStrict,
+    });
+    await inUnison(world, 'reading tensors', async () => {
+      engine.parts.gradients.discard();
+      await readPieces(engine, checkpoint, wanted.optimizer);
+      await readUntrained(engine, checkpoint);
+      await checkpoint.requireUnchanged();
+      return null;
+    });
+    for (const partition of engine.parts.stage.partitions) {
+      engine.parts.placement.refresh(partition);
+      engine.parts.stage.publish(partition, partition.device.compute);
+    }
+    engine.parts.hooks.awaitWeights();
+    const { path, tag } = checkpoint;
+    return { path, tag, clientState };
   } finally {
     await checkpoint.close();
   }
 }
 
-/** What of a checkpoint is wanted. */
-interface Wanted {
-  strict: boolean;
-  loadModuleOnly: boolean;
-  withOptimizer: boolean;
-  withSchedules: boolean;
-  withCompanions: boolean;
-}
-
-async function restoreFrom(
+/**
+ * Compares the checkpoint with the engine, and takes over all that is no tensor: on every rank, or nothing on any.
+ * Returns the client state.
+ */
+async function follow(
+  engine: Engine,
   checkpoint: Checkpoint,
-  engine: Engine,
   world: CheckpointWorld,
-  { strict, loadModuleOnly, withOptimizer, withSchedules, withCompanions }: Wanted,
-): Promise<LoadedCheckpoint> {
-  const state = checkpoint.state as unknown as SharedState;
-  const { path, tag } = checkpoint;
-  await inUnison(world, 'comparing with the model', async () => {
-    requireSameModel(engine, checkpoint, strict);
-    if (withOptimizer) {
-      requireSameOptimizer(engine, checkpoint, strict);
-      requireSameGroups(engine, state, path);
-    }
-    if (withSchedules) engine.parts.schedules.requireFitting(state.schedule);
-    return null;
-  });
-  await inUnison(world, 'reading tensors', async () => {
-    await readPieces(engine, checkpoint, withOptimizer);
-    await readUntrained(engine, checkpoint);
-    await checkpoint.requireUnchanged();
-    return null;
-  });
-  for (const partition of engine.parts.stage.partitions) {
-    engine.parts.placement.refresh(partition);
-    engine.parts.stage.publish(partition, partition.device.compute);
+  { wanted, strict }: { wanted: Wanted; strict: boolean },
+): Promise<JsonObject> {
+  const host = new HostState(engine);
+  let clientState: JsonObject = {};
+  try {
+    await inUnison(world, 'comparing with the model', async () => {
+      const saved = readSavedState(checkpoint);
+      requireSameModel(engine, checkpoint, strict);
+      requireSameShapes(engine, checkpoint);
+      if (wanted.optimizer) {
+        requireSameOptimizer(engine, checkpoint, strict);
+        requireSameGroups(engine, saved);
+      }
+      host.follow(saved, wanted);
+      clientState = saved.shared.clientState;
+      return null;
+    });
+    return clientState;
+  } catch (error) {
+    host.back();
+    throw error;
   }
-  engine.parts.hooks.awaitWeights();
-  if (withOptimizer) restoreGroups(engine, state);
-  if (!loadModuleOnly) restoreProgress(engine, state, { withOptimizer, withSchedules });
-  restoreRank(engine, checkpoint.ranks, { random: !loadModuleOnly, companions: withCompanions });
-  return { path, tag, clientState: state.clientState };
-}
-
-/** Adam's time is that of the moments, a schedule's is its own: either may start afresh without the other. */
-function restoreProgress(
-  engine: Engine,
-  { progress, schedule }: SharedState,
-  { withOptimizer, withSchedules }: { withOptimizer: boolean; withSchedules: boolean },
-): void {
-  Object.assign(engine.progress, progress);
-  const appliedSteps = withOptimizer ? progress.appliedSteps : 0;
-  const scheduleTime = withSchedules ? progress.appliedSteps - progress.scheduleStart : 0;
-  engine.progress.appliedSteps = appliedSteps;
-  engine.progress.scheduleStart = appliedSteps - scheduleTime;
-  if (withSchedules) engine.parts.schedules.loadStateDict(schedule);
 }
 
 async function readPieces(
@@ -214,7 +206,11 @@ function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict: boolea
   }
   for (const [name, tensor] of own) {
     const info = saved.get(name);
-    if (!info || info.shape.join() === tensor.shape.join()) continue;
+    if (!info) continue;
+    const isSameKind = isFloating(tensor.dtype)
+      ? isFloating(info.dtype)
+      : info.dtype === tensor.dtype;
+    if (isSameKind && info.shape.join() === tensor.shape.join()) continue;
     throw otherModel(`${checkpoint.path}: ${name}`, describe(tensor), describe(info));
   }
   const known = new Set(own.map(([name]) => name));
@@ -222,6 +218,33 @@ function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict: boolea
   if (!strict || unexpected.length === 0) return;
   const got = `${unexpected.length} more, "${unexpected[0]}" among them`;
   throw otherModel(checkpoint.path, 'the tensors of this model alone', got);
+}
+
+/** Master weights and states are of the parameter's shape, in floating point. */
+function requireSameShapes(engine: Engine, checkpoint: Checkpoint): void {
+  const states = new Map(slotsOf(engine).map((slot) => [slot.name, stateNames(engine, slot)]));
+  for (const [name, { shape }] of engine.module.namedParameters()) {
+    for (const state of states.get(name) ?? ['master']) {
+      const key = stateKey(name, state);
+      const info = checkpoint.tensors('optimizer').get(key);
+      if (!info) continue;
+      if (isFloating(info.dtype) && info.shape.join() === shape.join()) continue;
+      const wanted = describe({ dtype: 'f32', shape });
+      throw otherModel(`${checkpoint.path}: ${key}`, wanted, describe(info));
+    }
+  }
+}
+
+function requireSameGroups({ parts }: Engine, { place, shared }: SavedState): void {
+  const { groups } = parts.optimizer;
+  if (shared.groups.length === groups.length) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: `${place}: state.groups`,
+    expected: `${groups.length} parameter groups`,
+    got: `${shared.groups.length}`,
+    hint: 'Use the groups that it was saved with; { loadOptimizerStates: false } starts the optimizer afresh.',
+  });
 }
 
 function requireSameOptimizer(engine: Engine, checkpoint: Checkpoint, strict: boolean): void {

@@ -133,6 +133,12 @@ export class GradientCollector {
     this.forget();
   }
 
+  /** The engine is to go on from another state: what this step has collected, handed over or not, is of none. */
+  discard(): void {
+    this.applied = null;
+    this.abandon();
+  }
+
   /** A backward has thrown: the step starts afresh, and what its collectives had begun ends first. */
   private abandon(): void {
     try {

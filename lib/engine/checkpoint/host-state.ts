@@ -1,0 +1,163 @@
+// An engine's state that is no tensor: it follows a checkpoint as one, or goes back to where it was.
+import type { JsonObject } from '../../../types/json.js';
+import { Fields } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { hyperparameters, type ParamGroup } from '../../optim/param-groups.js';
+import { getRandomState, setRandomState } from '../../tensor/index.js';
+import type { Engine } from '../engine.js';
+import type { SavedState } from './saved-state.js';
+
+/** What of a checkpoint is wanted. */
+export interface Wanted {
+  /** Hyperparameters and loss scale. */
+  optimizer: boolean;
+  schedules: boolean;
+  companions: boolean;
+  /** Counters and the generator. */
+  counters: boolean;
+}
+
+/** Seeds of ranks that were not there when the checkpoint was saved lie this far apart. */
+const SEED_STRIDE = 1_000_003;
+
+/** Hyperparameters that no optimizer takes below 0. */
+const NOT_NEGATIVE: readonly string[] = ['lr', 'weightDecay', 'eps', 'momentum', 'lrDecay'];
+
+export class HostState {
+  private readonly before: () => void;
+
+  /** As it is now. */
+  constructor(private readonly engine: Engine) {
+    const { parts, progress, companions } = engine;
+    const groups = parts.optimizer.groups.map((group) => ({ ...hyperparameters(group) }));
+    const [scaler, schedules] = [parts.scaler.state(), parts.schedules.stateDict()];
+    const [counters, random] = [{ ...progress }, getRandomState()];
+    const states = Array.from(companions.values(), (part) => [part, part.stateDict()] as const);
+    this.before = () => {
+      parts.optimizer.groups.forEach((group, i) => {
+        Object.assign(group, groups[i]);
+      });
+      parts.scaler.load(scaler);
+      parts.schedules.loadStateDict(schedules);
+      Object.assign(progress, counters);
+      setRandomState(random);
+      for (const [part, state] of states) part.loadStateDict(state);
+    };
+  }
+
+  /**
+   * Takes over what is wanted. Throws DS_CHECKPOINT, naming the field of the manifest, for what is of another kind than
+   * this engine's, or out of range; go back() then.
+   */
+  follow(saved: SavedState, wanted: Wanted): void {
+    const { parts } = this.engine;
+    const { groups, scaler, schedule } = saved.shared;
+    if (wanted.optimizer) {
+      parts.optimizer.groups.forEach((_, i) => {
+        this.followGroup(i, groups[i] as JsonObject, saved.place);
+      });
+      inPlace(saved, 'state.scaler', () => parts.scaler.load(scaler));
+    }
+    if (wanted.schedules) {
+      inPlace(saved, 'state.schedule', () => parts.schedules.loadStateDict(schedule));
+    }
+    if (wanted.counters) this.followProgress(saved, wanted);
+    this.followRank(saved, wanted);
+  }
+
+  back(): void {
+    this.before();
+  }
+
+  /** Hyperparameters of one group; those that the checkpoint has not got stay. */
+  private followGroup(index: number, saved: JsonObject, place: string): void {
+    const { optimizer } = this.engine.parts;
+    const group = optimizer.groups[index] as ParamGroup;
+    const reader = new Fields(place);
+    const states = () => Object.keys(optimizer.initialState(index)).join();
+    const before = states();
+    for (const [name, own] of Object.entries(hyperparameters(group))) {
+      const value = saved[name];
+      if (value === undefined) continue;
+      requireAlike(reader, `state.groups[${index}].${name}`, { name, own, value });
+      Object.assign(group, { [name]: value });
+    }
+    if (states() === before) return;
+    const expected = `settings that keep ${before || 'no state'} per parameter`;
+    throw reader.refusal(`state.groups[${index}]`, expected, states() || 'none of it');
+  }
+
+  /** Adam's time is that of the moments, a schedule's is its own: either may start afresh without the other. */
+  private followProgress({ shared }: SavedState, { optimizer, schedules }: Wanted): void {
+    const { progress } = this.engine;
+    const { appliedSteps, scheduleStart } = shared.progress;
+    Object.assign(progress, shared.progress);
+    progress.appliedSteps = optimizer ? appliedSteps : 0;
+    progress.scheduleStart = progress.appliedSteps - (schedules ? appliedSteps - scheduleStart : 0);
+  }
+
+  /**
+   * The generator of this rank, and its companions. Where there were fewer ranks and each had a generator of its own,
+   * so have the new ones; else all have the same. Companions have the same position on every rank.
+   */
+  private followRank(saved: SavedState, { counters, companions }: Wanted): void {
+    const { rank, worldSize } = this.engine.parts.stage;
+    const { ranks } = saved;
+    const from = rank % ranks.length;
+    if (counters) {
+      const { seed, offset } = (ranks[from] as SavedState['ranks'][number]).random;
+      const seeds = new Set(ranks.map(({ random }) => random.seed));
+      const turn = seeds.size === 1 ? 0 : Math.floor(rank / ranks.length);
+      setRandomState({ seed: (seed + turn * SEED_STRIDE) % Number.MAX_SAFE_INTEGER, offset });
+    }
+    if (!companions) return;
+    const source = ranks.length === worldSize ? from : 0;
+    const states = (ranks[source] as SavedState['ranks'][number]).companions;
+    for (const [name, part] of this.engine.companions) {
+      const state = states[name];
+      if (!state) continue;
+      inPlace(saved, `ranks[${source}].companions.${name}`, () => part.loadStateDict(state));
+    }
+  }
+}
+
+/** Throws DS_CHECKPOINT unless `value` is what `own` is, and within what every optimizer takes. */
+function requireAlike(
+  reader: Fields,
+  field: string,
+  { name, own, value }: { name: string; own: unknown; value: unknown },
+): void {
+  if (typeof own === 'number') {
+    reader.number(value, field, NOT_NEGATIVE.includes(name) ? 0 : undefined);
+  } else if (typeof own === 'boolean') {
+    reader.flag(value, field);
+  } else if (typeof own === 'string') {
+    reader.text(value, field);
+  } else if (Array.isArray(own)) {
+    const items = reader.list(value, field);
+    if (items.length !== own.length) throw reader.bad(field, `a list of ${own.length}`, items);
+    items.forEach((item, i) => {
+      requireAlike(reader, `${field}[${i}]`, { name, own: own[i], value: item });
+      const isShare = name !== 'betas' || ((item as number) >= 0 && (item as number) <= 1);
+      if (!isShare) throw reader.bad(`${field}[${i}]`, 'a number from 0 to 1', item);
+    });
+  }
+}
+
+/** What `body` throws, as DS_CHECKPOINT of the manifest's field. */
+function inPlace({ place }: SavedState, field: string, body: () => void): void {
+  try {
+    body();
+  } catch (cause) {
+    const { op, expected, got, hint } = cause as Partial<DsError>;
+    const isOurs = cause instanceof DsError;
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: isOurs ? `${place}: ${field}: ${op}` : `${place}: ${field}`,
+      expected: isOurs ? String(expected) : 'a state that is taken',
+      got: isOurs ? String(got) : String(cause),
+      hint,
+      cause,
+    });
+  }
+}

@@ -1,0 +1,76 @@
+// What a manifest says of an engine beside its tensors, read with every field checked.
+import { join } from 'node:path';
+
+import type { JsonObject } from '../../../types/json.js';
+import { type Checkpoint, Fields, MANIFEST } from '../../checkpoint/index.js';
+import type { RandomState } from '../../tensor/index.js';
+import type { Progress } from '../step/progress.js';
+
+/** What all ranks have in common. */
+export interface SharedState {
+  progress: Progress;
+  scaler: JsonObject;
+  schedule: { schedules: JsonObject[] };
+  /** Hyperparameters by group. */
+  groups: JsonObject[];
+  clientState: JsonObject;
+}
+
+/** What each rank has of its own. */
+export interface RankState {
+  random: RandomState;
+  companions: Record<string, JsonObject>;
+}
+
+export interface SavedState {
+  /** The manifest, which errors name. */
+  place: string;
+  shared: SharedState;
+  /** By rank; at least one. */
+  ranks: readonly RankState[];
+}
+
+/** Throws DS_CHECKPOINT naming the manifest and the field, what it should be and what it is. */
+export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
+  const place = join(path, MANIFEST);
+  const reader = new Fields(place);
+  const schedule = reader.object(state.schedule, 'state.schedule');
+  const schedules = reader.objects(schedule.schedules, 'state.schedule.schedules');
+  return {
+    place,
+    shared: {
+      progress: progressOf(reader, reader.object(state.progress, 'state.progress')),
+      scaler: reader.object(state.scaler, 'state.scaler'),
+      schedule: { schedules },
+      groups: reader.objects(state.groups, 'state.groups'),
+      clientState: reader.object(state.clientState, 'state.clientState'),
+    },
+    ranks: ranks.map((rank, i) => rankOf(reader, rank, `ranks[${i}]`)),
+  };
+}
+
+function progressOf(reader: Fields, saved: JsonObject): Progress {
+  const count = (name: keyof Progress) => reader.count(saved[name], `state.progress.${name}`);
+  return {
+    globalSteps: count('globalSteps'),
+    globalSamples: count('globalSamples'),
+    skippedSteps: count('skippedSteps'),
+    appliedSteps: count('appliedSteps'),
+    scheduleStart: reader.integer(saved.scheduleStart, 'state.progress.scheduleStart'),
+  };
+}
+
+function rankOf(reader: Fields, saved: JsonObject, name: string): RankState {
+  const random = reader.object(saved.random, `${name}.random`);
+  const companions = reader.object(saved.companions, `${name}.companions`);
+  for (const [one, state] of Object.entries(companions)) {
+    reader.object(state, `${name}.companions.${one}`);
+  }
+  return {
+    random: {
+      seed: reader.count(random.seed, `${name}.random.seed`),
+      offset: reader.count(random.offset, `${name}.random.offset`),
+    },
+    companions: companions as Record<string, JsonObject>,
+  };
+}
