@@ -11,16 +11,39 @@ export function collectGarbage(): void {
   (runInNewContext('gc') as () => void)();
 }
 
+/** Collections in a row after which nothing has moved. */
+const STILL = 3;
+const PATIENCE_MS = 60_000;
+
 /**
- * Resolves when the finalizers of what earlier tests left have run. Await it before reading liveTensors() or a device's
- * memory counters where an `await` lies between two readings: a collection there would free tensors of other tests.
+ * Resolves when the finalizers of what earlier tests left have run, and `count` stands still. Await it before reading a
+ * counter of the whole process: live tensors, memory, handles. Each round waits until an object that was garbage at the
+ * collection has been finalized: on a busy machine that takes many turns of the event loop, and finalizers that have
+ * not run are tensors that are still counted.
  */
-export async function quiet(): Promise<void> {
-  for (let still = 0; still < 2; ) {
-    const before = liveTensors();
+export async function quiet(count: () => number = liveTensors): Promise<void> {
+  const deadline = Date.now() + PATIENCE_MS;
+  for (let still = 0; still < STILL; ) {
+    const before = count();
+    await collected(deadline);
+    still = count() === before ? still + 1 : 0;
+    if (Date.now() > deadline) throw new Error(`The heap does not come to rest: ${count()} live`);
+  }
+}
+
+/** A collection, and all finalizers that it has called for. */
+async function collected(deadline: number): Promise<void> {
+  let isFinalized = false;
+  const registry = new FinalizationRegistry(() => {
+    isFinalized = true;
+  });
+  (() => registry.register({}, null))();
+  while (!isFinalized) {
+    await setImmediate();
     collectGarbage();
     await setImmediate();
-    await setImmediate();
-    still = liveTensors() === before ? still + 1 : 0;
+    if (Date.now() > deadline)
+      throw new Error('No finalizer runs: does a test hold the event loop?');
   }
+  await setImmediate();
 }
