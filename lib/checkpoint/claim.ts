@@ -129,7 +129,10 @@ async function isDead(
   if (!status.isFile() || status.size > 4096) return false;
   const locked = await tryLock(descriptor);
   if (locked === false) return false;
-  const statement = JSON.parse(await readFile(path, 'utf8')) as Partial<Statement> | null;
+  const text = await readFile(path, 'utf8');
+  // A save that was killed before it had said anything left an empty file, and nothing else.
+  const unsaid = { purpose: PURPOSE, owner, boot: null, locked: true };
+  const statement = (text === '' ? unsaid : JSON.parse(text)) as Partial<Statement> | null;
   if (statement?.purpose !== PURPOSE || statement.owner !== owner) return false;
   if (locked && statement.locked) {
     const boot = await bootId();

@@ -268,6 +268,12 @@ describe('what a dead save leaves', () => {
     expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
   });
 
+  test('a claim of a save that was killed before it had said anything is deleted', async () => {
+    writeFileSync(join(dir, `.save-${'0123456789abcdef'.repeat(2)}`), '');
+    await save(dir, 'u', content(8));
+    expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
+  });
+
   test('a claim of another machine stays for a day where its lock says nothing', async () => {
     const claim = await Claim.take(dir);
     await claim.leave();

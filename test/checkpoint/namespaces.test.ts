@@ -30,8 +30,11 @@ interface Saver {
   end: Promise<number | null>;
 }
 
-function start(job: NamespaceJob): Saver {
-  const args = [...UNSHARE, process.execPath, '-r', HOOK, SAVER, JSON.stringify(job)];
+/** `before` processes come first, so that no process of this number is alive in the other namespace. */
+function start(job: NamespaceJob, before = 0): Saver {
+  const script = `for ((i = 0; i < ${before}; ++i)); do /bin/true; done; "$@"; exit $?`;
+  const saver = [process.execPath, '-r', HOOK, SAVER, JSON.stringify(job)];
+  const args = [...UNSHARE, 'bash', '-c', script, 'bash', ...saver];
   const env = { ...process.env, DS_NUM_THREADS: '1' };
   const child = spawn('unshare', args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
   const saved: string[] = [];
@@ -67,8 +70,8 @@ const name = `${2 * rounds} savers in two PID namespaces: none incomplete, none 
     const dir = mkdtempSync(join(tmpdir(), 'ds-namespaces-'));
     try {
       for (let round = 0; round < rounds; ++round) {
-        const savers = ['a', 'b'].map((who) => {
-          return start({ dir, who: `${who}${round}`, saves: SAVES });
+        const savers = ['a', 'b'].map((who, before) => {
+          return start({ dir, who: `${who}${round}`, saves: SAVES }, before * 40);
         }) as [Saver, Saver];
         const victim = round % 2 === 1 ? savers[round % 4 === 1 ? 0 : 1] : null;
         if (victim) {
