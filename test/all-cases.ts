@@ -36,6 +36,7 @@ import { cases as parity } from './parity/gpt2.cases.js';
 import { cases as flops } from './profiler/flops.cases.js';
 import { cases as watchedStep } from './profiler/watched-step.cases.js';
 import type { Case } from './support/case.js';
+import { cases as accuracy } from './tensor/accuracy.cases.js';
 import { cases as opArguments } from './tensor/arguments.cases.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as segmentReplays } from './tensor/replays.cases.js';
@@ -50,6 +51,7 @@ import { cases as wholeParameters } from './zero/whole-parameters.cases.js';
 export const allCases: readonly Case[] = [
   ...matrix,
   ...values,
+  ...accuracy,
   ...opArguments,
   ...elementwiseGradients,
   ...viewGradients,

@@ -61,6 +61,15 @@ __device__ __forceinline__ void write_normalized(const Forward<T>& f, int64_t ro
   store_streaming(f.out + row * f.c + column, y);
 }
 
+/// {mean, rstd} from the sums of the deviations from a rounded mean, and of their squares (norm.h).
+template <bool kCentered>
+__device__ __forceinline__ float2 statistics_of(float mean, float error, float squares, float c,
+                                                float eps) {
+  error /= c;
+  const float variance = kCentered ? fmaxf(squares / c - error * error, 0.0f) : squares / c;
+  return {kCentered ? mean + error : 0.0f, 1.0f / sqrtf(variance + eps)};
+}
+
 /// One warp per row of at most kPackets * 32 packets, which stay in registers.
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(256) norm_forward_warp(Forward<T> f) {
@@ -80,18 +89,20 @@ __global__ void __launch_bounds__(256) norm_forward_warp(Forward<T> f) {
 #pragma unroll
     for (int i = 0; i < N; ++i) total += to_float(s[k].v[i]);
   }
-  const float mean = kCentered ? warp_sum(total) / static_cast<float>(f.c) : 0.0f;
-  float squares = 0;
+  const float c = static_cast<float>(f.c), rounded = kCentered ? warp_sum(total) / c : 0.0f;
+  float error = 0, squares = 0;
 #pragma unroll
   for (int k = 0; k < kPackets; ++k) {
     if (k * kWarp + lane >= packets) continue;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float d = to_float(s[k].v[i]) - mean;
+      const float d = to_float(s[k].v[i]) - rounded;
+      if (kCentered) error += d;
       squares += d * d;
     }
   }
-  const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(f.c) + f.eps);
+  if (kCentered) error = warp_sum(error);
+  const auto [mean, rstd] = statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
 #pragma unroll
   for (int k = 0; k < kPackets; ++k)
     if (k * kWarp + lane < packets)
@@ -113,17 +124,19 @@ __global__ void __launch_bounds__(256) norm_forward_block(Forward<T> f) {
 #pragma unroll
     for (int i = 0; i < N; ++i) total += to_float(s.v[i]);
   }
-  const float mean = kCentered ? block_sum(total) / static_cast<float>(f.c) : 0.0f;
-  float squares = 0;
+  const float n = static_cast<float>(f.c), rounded = kCentered ? block_sum(total) / n : 0.0f;
+  float error = 0, squares = 0;
   for (int64_t c = first; c < f.c; c += step) {
     const Vector<T, N> s = add_residual<N>(f, base + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float d = to_float(s.v[i]) - mean;
+      const float d = to_float(s.v[i]) - rounded;
+      if (kCentered) error += d;
       squares += d * d;
     }
   }
-  const float rstd = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(f.c) + f.eps);
+  if (kCentered) error = block_sum(error);
+  const auto [mean, rstd] = statistics_of<kCentered>(rounded, error, block_sum(squares), n, f.eps);
   for (int64_t c = first; c < f.c; c += step) {
     const Vector<T, N> s = add_residual<N>(f, base + c);
     if (f.sum) store_vector(f.sum + base + c, s);

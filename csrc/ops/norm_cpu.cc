@@ -79,10 +79,14 @@ void forward_rows(const Forward& f, int64_t begin, int64_t end) {
   if (f.bias) widen(f.bias.as<T>(), bias, width);
   for (int64_t row = begin; row < end; ++row) {
     load_sum<T>(f, row, width, s, other);
-    C mean = 0;
-    if (f.mean) mean = sum_of<C>(width, [&](int64_t j) { return s[j]; }) / static_cast<C>(width);
+    const C n = static_cast<C>(width);
+    C mean = 0, error = 0;
+    if (f.mean) mean = sum_of<C>(width, [&](int64_t j) { return s[j]; }) / n;
+    if (f.mean) error = sum_of<C>(width, [&](int64_t j) { return s[j] - mean; }) / n;
     const C squares = sum_of<C>(width, [&](int64_t j) { return (s[j] - mean) * (s[j] - mean); });
-    const C rstd = C(1) / std::sqrt(squares / static_cast<C>(width) + static_cast<C>(f.eps));
+    mean += error;
+    const C variance = std::max(squares / n - error * error, C(0));
+    const C rstd = C(1) / std::sqrt(variance + static_cast<C>(f.eps));
     for (int64_t j = 0; j < width; ++j) s[j] = (s[j] - mean) * rstd * weight[j] + bias[j];
     narrow(s, f.out.as<T>() + row * width, width);
     if (f.mean) f.mean.as<C>()[row] = mean;

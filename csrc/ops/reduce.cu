@@ -31,6 +31,30 @@ __device__ __forceinline__ A identity() {
   else return std::is_same_v<Combine, Max> ? -INFINITY : INFINITY;
 }
 
+/// What one thread combines, one value after the other.
+template <class T, class Combine>
+struct Running {
+  using A = compute_t<T>;
+  A total = identity<A, Combine>();
+  __device__ __forceinline__ void add(A x) { total = Combine{}(total, x); }
+  __device__ __forceinline__ A result() const { return total; }
+};
+
+/// A long f32 sum carries its rounding errors along (TwoSum of Knuth, as in Kahan's and Neumaier's
+/// summation): those of equal values are equal, and would add up. f16 and bf16 round the result to
+/// fewer digits than a plain sum has.
+template <>
+struct Running<float, Add> {
+  float total = 0, lost = 0;
+  __device__ __forceinline__ void add(float x) {
+    const float next = __fadd_rn(total, x), took = __fsub_rn(next, total);
+    lost = __fadd_rn(lost, __fadd_rn(__fsub_rn(total, __fsub_rn(next, took)), __fsub_rn(x, took)));
+    total = next;
+  }
+  /// An infinite sum has lost what is no number.
+  __device__ __forceinline__ float result() const { return isfinite(lost) ? total + lost : total; }
+};
+
 template <class T>
 __device__ __forceinline__ void finish(const Plan& plan, const Result<T>& result, int32_t at,
                                        compute_t<T> total) {
@@ -72,9 +96,7 @@ __global__ void __launch_bounds__(kLanes* kRows)
   const uint32_t column = (blockIdx.x * kLanes + threadIdx.x) * N;
   const bool active = column < columns;
   const Combine combine;
-  A sums[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) sums[i] = identity<A, Combine>();
+  Running<T, Combine> sums[N];
   uint32_t first, last;
   part_of(plan, first, last);
   if (active) {
@@ -93,12 +115,12 @@ __global__ void __launch_bounds__(kLanes* kRows)
       for (int u = 0; u < kUnroll; ++u) {
         if (r + u * kRows >= last) break;
 #pragma unroll
-        for (int i = 0; i < N; ++i) sums[i] = combine(sums[i], widen(x[u].v[i]));
+        for (int i = 0; i < N; ++i) sums[i].add(widen(x[u].v[i]));
       }
     }
   }
 #pragma unroll
-  for (int i = 0; i < N; ++i) shared[threadIdx.y][i][threadIdx.x] = sums[i];
+  for (int i = 0; i < N; ++i) shared[threadIdx.y][i][threadIdx.x] = sums[i].result();
   __syncthreads();
   // Thread row y finishes columns y, y + 8, ... of each lane.
   for (int i = threadIdx.y; i < N; i += kRows) {
@@ -119,19 +141,18 @@ __global__ void __launch_bounds__(256)
   plan.kept.offsets(item, base);
   uint32_t first, last;
   part_of(plan, first, last);
-  A sums[kUnroll];
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) sums[u] = identity<A, Combine>();
+  Running<T, Combine> sums[kUnroll];
   for (uint32_t r = first + threadIdx.x; r < last; r += 256 * kUnroll)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       int32_t at[1];
       if (r + u * 256 >= last) break;
       plan.reduced.offsets(r + u * 256, at);
-      sums[u] = combine(sums[u], widen(in[base[0] + at[0]]));
+      sums[u].add(widen(in[base[0] + at[0]]));
     }
-  const A total =
-      block_reduce(combine(combine(sums[0], sums[1]), combine(sums[2], sums[3])), combine);
+  const A total = block_reduce(combine(combine(sums[0].result(), sums[1].result()),
+                                       combine(sums[2].result(), sums[3].result())),
+                               combine);
   if (threadIdx.x == 0) settle(plan, result, item, total);
 }
 
@@ -146,10 +167,11 @@ __global__ void __launch_bounds__(kLanes* kPartRows)
   __shared__ A shared[kPartRows][kLanes];
   const Combine combine;
   const uint32_t item = blockIdx.x * kLanes + threadIdx.x;
-  A sum = identity<A, Combine>();
+  Running<T, Combine> part;
   if (item < plan.kept.count)
     for (uint32_t s = threadIdx.y; s < plan.splits; s += kPartRows)
-      sum = combine(sum, result.partials[int64_t{s} * plan.kept.count + item]);
+      part.add(result.partials[int64_t{s} * plan.kept.count + item]);
+  A sum = part.result();
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || item >= plan.kept.count) return;

@@ -10,15 +10,18 @@ namespace {
 
 constexpr const char* kOp = "reduce";
 
+/// f32 sums are taken in f64: a long one of equal values would drift by its many equal roundings.
 template <class C>
 struct Sum {
-  static constexpr C identity = 0;
-  C operator()(C a, C b) const { return wrapping_add(a, b); }
+  using Total = std::conditional_t<std::is_same_v<C, float>, double, C>;
+  static constexpr Total identity = 0;
+  Total operator()(Total a, Total b) const { return wrapping_add(a, b); }
 };
 
 /// A NaN on either side is the result.
 template <class C>
 struct Max {
+  using Total = C;
   static constexpr C identity = std::numeric_limits<C>::has_infinity
                                     ? -std::numeric_limits<C>::infinity()
                                     : std::numeric_limits<C>::min();
@@ -27,6 +30,7 @@ struct Max {
 
 template <class C>
 struct Min {
+  using Total = C;
   static constexpr C identity = std::numeric_limits<C>::has_infinity
                                     ? std::numeric_limits<C>::infinity()
                                     : std::numeric_limits<C>::max();
@@ -65,12 +69,13 @@ Plan plan_reduction(const Reduce& op) {
 
 /// Combines n values in independent lanes, which vectorise; the order depends on n alone.
 template <class C, class Combine>
-C combine_all(const C* values, int64_t n, Combine combine) {
-  C total = Combine::identity;
+typename Combine::Total combine_all(const C* values, int64_t n, Combine combine) {
+  using Total = typename Combine::Total;
+  Total total = Combine::identity;
   int64_t i = 0;
   if (n >= kLanes) {
-    C lanes[kLanes];
-    for (C& lane : lanes) lane = Combine::identity;
+    Total lanes[kLanes];
+    for (Total& lane : lanes) lane = Combine::identity;
     for (; i + kLanes <= n; i += kLanes)
       for (int j = 0; j < kLanes; ++j) lanes[j] = combine(lanes[j], values[i + j]);
     for (int width = kLanes / 2; width > 0; width /= 2)
@@ -88,7 +93,7 @@ struct Range {
 /// partial[k - kept.begin] = reduction of `reduced` for every kept item k, neighbours side by side.
 template <class T, class Combine>
 void reduce_columns(const T* in, const Plan& plan, Range kept, Range reduced,
-                    compute_t<T>* partial) {
+                    typename Combine::Total* partial) {
   using C = compute_t<T>;
   const Combine combine;
   C buffer[kBlock / 2];
@@ -109,7 +114,8 @@ void reduce_columns(const T* in, const Plan& plan, Range kept, Range reduced,
 
 /// The same, one kept item after the other.
 template <class T, class Combine>
-void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced, compute_t<T>* partial) {
+void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced,
+                 typename Combine::Total* partial) {
   using C = compute_t<T>;
   const Combine combine;
   C buffer[kBlock];
@@ -117,7 +123,7 @@ void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced, compu
   walk_range(plan.kept, kept.begin, kept.end, [&](const int64_t (&at)[2], int64_t n) {
     for (int64_t k = 0; k < n; ++k) {
       const T* const item = in + at[0] + k * plan.kept.strides[0][0];
-      C total = Combine::identity;
+      typename Combine::Total total = Combine::identity;
       const auto add_run = [&](const int64_t (&from)[1], int64_t length) {
         for (int64_t i = 0; i < length; i += kBlock) {
           const int64_t count = std::min(kBlock, length - i);
@@ -134,24 +140,30 @@ void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced, compu
 
 /// Joins the partial results of each kept item in order and stores them.
 template <class T, class Combine>
-void finish(const Reduce& op, const Plan& plan, std::vector<compute_t<T>>& partials,
+void finish(const Reduce& op, const Plan& plan, std::vector<typename Combine::Total>& partials,
             CpuContext& ctx) {
   using C = compute_t<T>;
+  using Total = typename Combine::Total;
   const Combine combine;
   ctx.pool.parallel_for(plan.kept.numel, kElementGrain, [&](int64_t begin, int64_t end) {
-    C* total = partials.data() + begin;
+    Total* total = partials.data() + begin;
+    C rounded[kBlock];
     walk_range(plan.kept, begin, end, [&](const int64_t (&at)[2], int64_t n) {
       for (int64_t task = 1; task < plan.reduced_tasks; ++task)
         for (int64_t i = 0; i < n; ++i)
           total[i] = combine(total[i], total[task * plan.kept.numel + i]);
       if (op.op == ReduceOp::mean)
-        for (int64_t i = 0; i < n; ++i) total[i] /= static_cast<C>(plan.reduced.numel);
+        for (int64_t i = 0; i < n; ++i) total[i] /= static_cast<Total>(plan.reduced.numel);
       const int64_t stride = plan.kept.strides[1][0];
       T* const out = op.out.as<T>() + at[1];
       if (op.accumulate)
         for (int64_t i = 0; i < n; ++i)
-          total[i] = wrapping_add(static_cast<C>(out[i * stride]), total[i]);
-      store_block(total, out, stride, n);
+          total[i] = wrapping_add(static_cast<Total>(static_cast<C>(out[i * stride])), total[i]);
+      for (int64_t first = 0; first < n; first += kBlock) {
+        const int64_t count = std::min(kBlock, n - first);
+        for (int64_t i = 0; i < count; ++i) rounded[i] = static_cast<C>(total[first + i]);
+        store_block(rounded, out + first * stride, stride, count);
+      }
       total += n;
     });
   });
@@ -161,13 +173,14 @@ template <class T, class Combine>
 void reduce(const Reduce& op, CpuContext& ctx) {
   const Plan plan = plan_reduction(op);
   const int64_t kept_count = plan.kept.numel;
-  std::vector<compute_t<T>> partials(static_cast<size_t>(kept_count * plan.reduced_tasks));
+  using Total = typename Combine::Total;
+  std::vector<Total> partials(static_cast<size_t>(kept_count * plan.reduced_tasks));
   ctx.pool.parallel_for(plan.kept_tasks * plan.reduced_tasks, 1, [&](int64_t task, int64_t) {
     const int64_t k = task % plan.kept_tasks * plan.kept_step;
     const int64_t piece = task / plan.kept_tasks, r = piece * plan.reduced_step;
     const Range kept = {k, std::min(kept_count, k + plan.kept_step)};
     const Range reduced = {r, std::min(plan.reduced.numel, r + plan.reduced_step)};
-    compute_t<T>* const partial = partials.data() + piece * kept_count + k;
+    Total* const partial = partials.data() + piece * kept_count + k;
     if (plan.columns) reduce_columns<T, Combine>(op.in.as<T>(), plan, kept, reduced, partial);
     else reduce_rows<T, Combine>(op.in.as<T>(), plan, kept, reduced, partial);
   });
