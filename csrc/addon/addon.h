@@ -37,10 +37,15 @@ class AsyncFailure {
     if (!error_) error_ = std::make_unique<Error>(error);
     raised_.store(true, std::memory_order_release);
   }
+  /// A failed host call is reported once: what comes after it may well succeed. The job's failure
+  /// stays until the job is closed.
   void rethrow() {
     if (!raised_.load(std::memory_order_acquire)) return;
     std::lock_guard lock(mutex_);
-    if (error_) throw Error(*error_);
+    if (!error_) return;
+    const Error error = *error_;
+    if (error.code != "DS_COMM") clear();
+    throw error;
   }
   /// What to report for `error`: a device that breaks after a failure is the echo of it.
   Error cause_of(const Error& error) {
@@ -50,12 +55,15 @@ class AsyncFailure {
   /// Forgets a failure of this kind: what failed has been taken down.
   void forget(const std::string& code) {
     std::lock_guard lock(mutex_);
-    if (!error_ || error_->code != code) return;
+    if (error_ && error_->code == code) clear();
+  }
+
+ private:
+  void clear() {
     error_.reset();
     raised_.store(false, std::memory_order_release);
   }
 
- private:
   std::mutex mutex_;
   std::unique_ptr<Error> error_;
   std::atomic<bool> raised_{false};
@@ -74,6 +82,7 @@ struct Addon {
   std::shared_ptr<TaskQueue> tasks;  // null until the first asynchronous call
   std::shared_ptr<Communication> communication;  // null until a store or job is made
   double* arguments = nullptr;  // the block that JavaScript writes an op's arguments into
+  napi_ref block = nullptr;     // keeps that block
   size_t argument_count = 0;
 };
 

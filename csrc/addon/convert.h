@@ -1,8 +1,9 @@
 // JavaScript values to C++ and back, deduced from the C++ signature of each exported function.
 #pragma once
 
-#include <napi.h>
+#include <node_api.h>
 
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -17,11 +18,43 @@ struct Bytes {
   size_t size;
 };
 
-/// A word of the argument block as an integer, without its fraction. Throws DS_ARGUMENT for what no
-/// int64 holds, NaN too.
+/// A word of the argument block as an integer. Throws DS_ARGUMENT for a fraction, NaN and what no
+/// int64 holds.
 inline int64_t integer_of(const char* op, double word) {
-  if (word > -0x1p63 && word < 0x1p63) return static_cast<int64_t>(word);
+  if (word > -0x1p63 && word < 0x1p63 && word == std::trunc(word)) {
+    return static_cast<int64_t>(word);
+  }
   throw Error("DS_ARGUMENT", op, "a whole number", text(word));
+}
+
+/// A number of bytes. Throws DS_ARGUMENT unless it is whole and from 0 to 2^53, where every whole
+/// number is a double; NaN comes of a dtype or a shape that is none.
+inline size_t bytes_of(const char* op, double bytes) {
+  if (bytes >= 0 && bytes <= 0x1p53 && bytes == std::trunc(bytes)) return static_cast<size_t>(bytes);
+  throw Error("DS_ARGUMENT", op, "a whole number of bytes from 0 to 2^53", text(bytes),
+              "Sizes are whole numbers, not negative, and dtypes those of the documentation.");
+}
+
+/// The index that a device's number is. Throws DS_ARGUMENT for what cannot be one.
+inline size_t index_of(const char* op, double number) {
+  if (number >= 0 && number <= 0x1p31 && number == std::trunc(number)) {
+    return static_cast<size_t>(number);
+  }
+  throw Error("DS_ARGUMENT", op, "a whole number from 0", text(number));
+}
+
+inline size_t element_size(napi_typedarray_type type) {
+  switch (type) {
+    case napi_int16_array:
+    case napi_uint16_array: return 2;
+    case napi_int32_array:
+    case napi_uint32_array:
+    case napi_float32_array: return 4;
+    case napi_float64_array:
+    case napi_bigint64_array:
+    case napi_biguint64_array: return 8;
+    default: return 1;
+  }
 }
 
 inline void require_ok(napi_status status, const char* expected) {
@@ -47,45 +80,72 @@ T from_js(napi_env env, napi_value value) {
     require_ok(napi_get_value_bool(env, value, &x), "a boolean");
     return x;
   } else if constexpr (std::is_same_v<T, std::string>) {
-    return Napi::String(env, value).Utf8Value();
+    size_t length = 0;
+    require_ok(napi_get_value_string_utf8(env, value, nullptr, 0, &length), "a string");
+    std::string text(length, '\0');
+    require_ok(napi_get_value_string_utf8(env, value, text.data(), length + 1, &length), "a string");
+    return text;
   } else if constexpr (std::is_same_v<T, Bytes>) {
-    bool typed = false;
-    require_ok(napi_is_typedarray(env, value, &typed), "a typed array");
-    if (!typed) throw Error("DS_ARGUMENT", "addon", "a typed array", "another type");
-    Napi::TypedArray array(env, value);
-    auto* base = static_cast<char*>(array.ArrayBuffer().Data());
-    return {base + array.ByteOffset(), array.ByteLength()};
+    napi_typedarray_type type;
+    size_t length = 0;
+    void* data = nullptr;
+    const napi_status status =
+        napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr);
+    require_ok(status, "a typed array");
+    return {data, length * element_size(type)};
   } else {
     static_assert(std::is_same_v<T, napi_value>, "add a conversion for this type");
     return value;
   }
 }
 
+// An environment that is ending (a terminated worker) refuses any of these calls. What they were to
+// make is not wanted any more then: nothing throws here, or the exception would leave a C callback.
+
 inline napi_value to_js(napi_env env, double x) {
-  napi_value out;
+  napi_value out = nullptr;
   napi_create_double(env, x, &out);
   return out;
 }
-inline napi_value to_js(napi_env env, bool x) { return Napi::Boolean::New(env, x); }
-inline napi_value to_js(napi_env env, const std::string& x) { return Napi::String::New(env, x); }
+inline napi_value to_js(napi_env env, bool x) {
+  napi_value out = nullptr;
+  napi_get_boolean(env, x, &out);
+  return out;
+}
+inline napi_value to_js(napi_env env, const std::string& x) {
+  napi_value out = nullptr;
+  napi_create_string_utf8(env, x.data(), x.size(), &out);
+  return out;
+}
 inline napi_value to_js(napi_env, napi_value x) { return x; }
 
-/// A JavaScript Error with code, op, expected, got and hint; needs an open handle scope.
-inline Napi::Error error_value(napi_env env, const Error& error) {
-  Napi::Error js = Napi::Error::New(env, error.what());
-  Napi::Object value = js.Value();
-  value.Set("code", error.code);
-  value.Set("op", error.op);
-  value.Set("expected", error.expected);
-  value.Set("got", error.got);
-  value.Set("hint", error.hint);
-  return js;
+/// Sets a property; without effect where the environment refuses.
+template <class T>
+void set(napi_env env, napi_value object, const char* name, const T& value) {
+  const napi_value converted = to_js(env, value);
+  if (object && converted) napi_set_named_property(env, object, name, converted);
 }
 
-/// Throws `error` into JavaScript.
-inline void throw_js(napi_env env, const Error& error) {
-  Napi::HandleScope scope(env);
-  error_value(env, error).ThrowAsJavaScriptException();
+/// A JavaScript Error with code, op, expected, got and hint; needs an open handle scope. Null where
+/// the environment refuses.
+inline napi_value error_value(napi_env env, const Error& error) noexcept {
+  napi_value value = nullptr;
+  const napi_value message = to_js(env, std::string(error.what()));
+  if (!message || napi_create_error(env, nullptr, message, &value) != napi_ok) return nullptr;
+  set(env, value, "code", error.code);
+  set(env, value, "op", error.op);
+  set(env, value, "expected", error.expected);
+  set(env, value, "got", error.got);
+  set(env, value, "hint", error.hint);
+  return value;
+}
+
+/// Throws `error` into JavaScript, unless the environment has something else to end with.
+inline void throw_js(napi_env env, const Error& error) noexcept {
+  napi_handle_scope scope = nullptr;
+  if (napi_open_handle_scope(env, &scope) != napi_ok) return;
+  if (const napi_value value = error_value(env, error)) napi_throw(env, value);
+  napi_close_handle_scope(env, scope);
 }
 
 template <auto F>
@@ -99,13 +159,11 @@ struct Trampoline<F> {
     napi_value values[n + 1];
     size_t count = n;
     void* data = nullptr;
-    napi_get_cb_info(env, info, &count, values, nullptr, &data);
+    if (napi_get_cb_info(env, info, &count, values, nullptr, &data) != napi_ok) return nullptr;
     try {
       return invoke(env, *static_cast<Addon*>(data), values, std::index_sequence_for<Args...>{});
     } catch (const Error& error) {
       throw_js(env, static_cast<Addon*>(data)->failure->cause_of(error));
-    } catch (const Napi::Error& error) {
-      error.ThrowAsJavaScriptException();
     } catch (const std::exception& error) {
       throw_js(env, Error("DS_INTERNAL", "addon", "no failure", error.what()));
     }

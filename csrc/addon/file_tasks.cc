@@ -28,13 +28,13 @@ HostRange host_range(Addon& addon, double handle, double offset, double bytes) {
                 text("memory of ", buffer->device().info().name),
                 "Copy it to pinned memory first.");
   }
-  const auto size = static_cast<double>(buffer->bytes());
-  if (!(offset >= 0 && bytes >= 0 && offset + bytes <= size)) {
+  const size_t at = bytes_of("file", offset), size = bytes_of("file", bytes);
+  if (at + size > buffer->bytes()) {
     throw Error("DS_BOUNDS", "file", text("a range inside ", buffer->bytes(), " bytes"),
-                text(static_cast<int64_t>(bytes), " bytes at ", static_cast<int64_t>(offset)));
+                text(size, " bytes at ", at));
   }
-  char* data = static_cast<char*>(buffer->data()) + static_cast<size_t>(offset);
-  return {std::move(buffer), data, static_cast<size_t>(bytes)};
+  char* data = static_cast<char*>(buffer->data()) + at;
+  return {std::move(buffer), data, size};
 }
 
 int64_t file_offset(double offset) {
@@ -134,9 +134,7 @@ napi_value lock_file(Addon& addon, int32_t descriptor) {
   return start_task(addon, [descriptor] { return io::try_lock(descriptor); });
 }
 
-napi_value file_engine_name(Addon& addon) {
-  return Napi::String::New(addon.env, io::file_engine().name());
-}
+std::string file_engine_name(Addon&) { return io::file_engine().name(); }
 
 void set_file_engine(Addon&, std::string name) { io::choose_file_engine(name); }
 

@@ -32,7 +32,7 @@ napi_value rename_exclusive(Addon& addon, std::string from, std::string to);
 napi_value lock_file(Addon& addon, int32_t descriptor);
 
 /// "io_uring" or "threads".
-napi_value file_engine_name(Addon& addon);
+std::string file_engine_name(Addon& addon);
 void set_file_engine(Addon& addon, std::string name);
 
 }  // namespace ds::addon

@@ -1,5 +1,5 @@
 // The native module: one row per function; argument conversion follows from each C++ signature.
-#include <napi.h>
+#include <node_api.h>
 
 #include <cstring>
 
@@ -20,15 +20,20 @@ namespace {
 
 // --- the argument block and ops ---------------------------------------------------------------
 
-void set_arguments(Addon& addon, Bytes block) {
-  addon.arguments = static_cast<double*>(block.data);
-  addon.argument_count = block.size / sizeof(double);
+void set_arguments(Addon& addon, napi_value block) {
+  const Bytes words = from_js<Bytes>(addon.env, block);
+  napi_ref kept = nullptr;
+  require_ok(napi_create_reference(addon.env, block, 1, &kept), "a typed array");
+  if (addon.block) napi_delete_reference(addon.env, addon.block);
+  addon.block = kept;
+  addon.arguments = static_cast<double*>(words.data);
+  addon.argument_count = words.size / sizeof(double);
 }
 
 // --- devices and memory -----------------------------------------------------------------------
 
 Device& device_of(Addon& addon, double number) {
-  const auto index = static_cast<size_t>(number);
+  const size_t index = index_of("device", number);
   if (index >= addon.compute_streams.size() || addon.compute_streams[index] == 0) {
     throw Error("DS_DEVICE", "device", "an open device", text("device ", index));
   }
@@ -37,8 +42,8 @@ Device& device_of(Addon& addon, double number) {
 
 /// Returns the handle of the device's compute stream.
 double open(Addon& addon, double number) {
+  const size_t index = index_of("device", number);
   Device& device = open_device(number);
-  const auto index = static_cast<size_t>(number);
   if (addon.compute_streams.size() <= index) addon.compute_streams.resize(index + 1, 0);
   if (addon.compute_streams[index] == 0) {
     addon.compute_streams[index] = addon.streams.add(
@@ -47,53 +52,59 @@ double open(Addon& addon, double number) {
   return addon.compute_streams[index];
 }
 
+napi_value new_object(Addon& addon) {
+  napi_value out = nullptr;
+  napi_create_object(addon.env, &out);
+  return out;
+}
+
 napi_value probe(Addon& addon) {
   const GpuProbe& found = probe_gpus();
-  Napi::Object out = Napi::Object::New(addon.env);
-  out.Set("libraryFound", found.library_found);
-  out.Set("deviceCount", found.device_count);
-  out.Set("driverVersion", found.driver_version);
-  out.Set("runtimeVersion", found.runtime_version);
-  out.Set("message", found.message);
+  napi_value out = new_object(addon);
+  set(addon.env, out, "libraryFound", found.library_found);
+  set(addon.env, out, "deviceCount", double(found.device_count));
+  set(addon.env, out, "driverVersion", double(found.driver_version));
+  set(addon.env, out, "runtimeVersion", double(found.runtime_version));
+  set(addon.env, out, "message", found.message);
   return out;
 }
 
 /// Where the loader finds a shared library; empty when it does not.
-napi_value library_path(Addon& addon, std::string name) {
+std::string library_path(Addon&, std::string name) {
   try {
-    return Napi::String::New(addon.env, DynamicLibrary::open({name, {name}, ""}).path());
+    return DynamicLibrary::open({name, {name}, ""}).path();
   } catch (const Error&) {
-    return Napi::String::New(addon.env, "");
+    return "";
   }
 }
 
 napi_value device_info(Addon& addon, double number) {
   const DeviceInfo info = device_of(addon, number).info();
-  Napi::Object out = Napi::Object::New(addon.env);
-  out.Set("name", info.name);
-  out.Set("detail", info.detail);
-  out.Set("totalBytes", static_cast<double>(info.total_bytes));
+  napi_value out = new_object(addon);
+  set(addon.env, out, "name", info.name);
+  set(addon.env, out, "detail", info.detail);
+  set(addon.env, out, "totalBytes", static_cast<double>(info.total_bytes));
   return out;
 }
 
 napi_value memory_stats(Addon& addon, double number) {
   const MemoryStats stats = device_of(addon, number).memory();
-  Napi::Object out = Napi::Object::New(addon.env);
-  out.Set("inUse", static_cast<double>(stats.in_use));
-  out.Set("peakInUse", static_cast<double>(stats.peak_in_use));
-  out.Set("reserved", static_cast<double>(stats.reserved));
-  out.Set("peakReserved", static_cast<double>(stats.peak_reserved));
-  out.Set("cap", static_cast<double>(stats.cap));
-  out.Set("total", static_cast<double>(stats.total));
-  out.Set("allocations", static_cast<double>(stats.allocations));
-  out.Set("liveBuffers", static_cast<double>(addon.buffers.live()));
+  napi_value out = new_object(addon);
+  set(addon.env, out, "inUse", static_cast<double>(stats.in_use));
+  set(addon.env, out, "peakInUse", static_cast<double>(stats.peak_in_use));
+  set(addon.env, out, "reserved", static_cast<double>(stats.reserved));
+  set(addon.env, out, "peakReserved", static_cast<double>(stats.peak_reserved));
+  set(addon.env, out, "cap", static_cast<double>(stats.cap));
+  set(addon.env, out, "total", static_cast<double>(stats.total));
+  set(addon.env, out, "allocations", static_cast<double>(stats.allocations));
+  set(addon.env, out, "liveBuffers", static_cast<double>(addon.buffers.live()));
   return out;
 }
 
 void reset_peaks(Addon& addon, double number) { device_of(addon, number).reset_peaks(); }
 void trim(Addon& addon, double number) { device_of(addon, number).trim(); }
 void set_cap(Addon& addon, double number, double bytes) {
-  device_of(addon, number).set_cap(static_cast<size_t>(bytes));
+  device_of(addon, number).set_cap(bytes_of("setCap", bytes));
 }
 void synchronize_device(Addon& addon, double number) {
   device_of(addon, number).synchronize_all();
@@ -103,16 +114,20 @@ void set_deterministic(Addon& addon, double number, bool on) {
   device_of(addon, number).set_deterministic_algorithms(on);
 }
 
-void set_threads(Addon&, int32_t count) { thread_pool().resize(count); }
+void set_threads(Addon&, int32_t count) {
+  if (count < 1) throw Error("DS_ARGUMENT", "setThreads", "at least one thread", text(count));
+  thread_pool().resize(count);
+}
 double get_threads(Addon&) { return thread_pool().threads(); }
 
 double allocate(Addon& addon, double stream, double bytes) {
   StreamRef& at = *addon.streams.get(stream);
-  return addon.buffers.add(std::make_shared<Buffer>(at.device, at.stream, static_cast<size_t>(bytes)));
+  const size_t size = bytes_of("allocate", bytes);
+  return addon.buffers.add(std::make_shared<Buffer>(at.device, at.stream, size));
 }
 double allocate_pinned(Addon& addon, double number, double bytes) {
-  return addon.buffers.add(
-      std::make_shared<Buffer>(device_of(addon, number), static_cast<size_t>(bytes)));
+  const size_t size = bytes_of("allocatePinned", bytes);
+  return addon.buffers.add(std::make_shared<Buffer>(device_of(addon, number), size));
 }
 void release(Addon& addon, double handle) { addon.buffers.take(handle); }
 double offer_buffer(Addon& addon, double handle) {
@@ -130,8 +145,7 @@ void release_on(Addon& addon, double handle, double stream) {
 // --- copies -----------------------------------------------------------------------------------
 
 char* range(const Buffer& buffer, double offset, double bytes, const char* op) {
-  const auto room = static_cast<double>(buffer.bytes());
-  if (!(offset >= 0 && bytes >= 0 && offset + bytes <= room)) {
+  if (bytes_of(op, offset) + bytes_of(op, bytes) > buffer.bytes()) {
     throw Error("DS_BOUNDS", op, text("a range inside ", buffer.bytes(), " bytes"),
                 text(bytes, " bytes at ", offset));
   }
@@ -314,15 +328,19 @@ void close(Addon* addon) {
   }
 }
 
-Napi::Object init(Napi::Env env, Napi::Object exports) {
+napi_value init(napi_env env, napi_value exports) {
   auto* addon = new Addon();
   addon->env = env;
-  env.SetInstanceData<Addon>(addon);
-  env.AddCleanupHook(close, addon);
+  const auto destroy = [](napi_env, void* data, void*) { delete static_cast<Addon*>(data); };
+  if (napi_set_instance_data(env, addon, destroy, nullptr) != napi_ok) {
+    delete addon;
+    return nullptr;
+  }
+  napi_add_env_cleanup_hook(env, [](void* data) { close(static_cast<Addon*>(data)); }, addon);
   for (const Row& row : kRows) {
-    napi_value function;
+    napi_value function = nullptr;
     napi_create_function(env, row.name, NAPI_AUTO_LENGTH, row.call, addon, &function);
-    exports.Set(row.name, Napi::Value(env, function));
+    set(env, exports, row.name, function);
   }
   return exports;
 }
@@ -330,7 +348,4 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
 }  // namespace
 }  // namespace ds::addon
 
-static Napi::Object InitModule(Napi::Env env, Napi::Object exports) {
-  return ds::addon::init(env, exports);
-}
-NODE_API_MODULE(ds_native, InitModule)
+NAPI_MODULE_INIT() { return ds::addon::init(env, exports); }

@@ -8,6 +8,7 @@
 #include "../ops/all_ops.h"
 #include "convert.h"
 #include "fields.h"
+#include "optional_operands.h"
 
 namespace ds::addon {
 namespace {
@@ -22,28 +23,18 @@ constexpr const char* kNames[] = {
 /// numbers, booleans and enums are one word, and a struct is its fields.
 class Reader {
  public:
-  Reader(Addon& addon, const char* op, Device& device, bool on_host)
-      : addon_(addon), op_(op), device_(device), on_host_(on_host) {}
+  Reader(Addon& addon, OpId op, Device& device, bool on_host)
+      : addon_(addon), op_(kNames[static_cast<int>(op)]), device_(device), on_host_(on_host),
+        optional_views_(kOptionalViews[static_cast<int>(op)]) {}
 
   void operator()(View& view) {
     const double handle = next();
-    if (handle == 0) {
-      view = View{};
-      return;
-    }
-    const std::shared_ptr<Buffer>& buffer = addon_.buffers.get(handle);
-    require_reachable(*buffer);
-    const int64_t dtype = next_int(), ndim = next_int();
-    if (dtype < 0 || dtype >= kDTypes || ndim < 0 || ndim > kMaxDims) {
-      throw Error("DS_SHAPE", op_, text("a known dtype and at most ", kMaxDims, " dims"),
-                  text("dtype ", dtype, " and ", ndim, " dims"));
-    }
-    view.dtype = static_cast<DType>(dtype);
-    view.ndim = static_cast<int32_t>(ndim);
-    const int64_t offset = next_int();
-    for (int d = 0; d < view.ndim; ++d) view.shape[d] = next_int();
-    for (int d = 0; d < view.ndim; ++d) view.strides[d] = next_int();
-    view.data = static_cast<char*>(buffer->data()) + first_byte(view, offset, buffer->bytes());
+    const bool optional = optional_views_ >> views_++ & 1;
+    view = View{};
+    if (handle != 0) return read(view, handle);
+    if (optional) return;
+    throw Error("DS_ARGUMENT", op_, "a tensor for each operand that the op requires",
+                text("none in place of operand ", views_));
   }
   void operator()(double& x) { x = next(); }
   void operator()(int64_t& x) { x = next_int(); }
@@ -56,6 +47,23 @@ class Reader {
   void operator()(S& x) { for_each_field(x, *this); }
 
  private:
+  void read(View& view, double handle) {
+    const std::shared_ptr<Buffer>& buffer = addon_.buffers.get(handle);
+    require_reachable(*buffer);
+    const int64_t dtype = next_int(), ndim = next_int();
+    if (dtype < 0 || dtype >= kDTypes) throw Error("DS_DTYPE", op_, "a known dtype", text(dtype));
+    if (ndim < 0 || ndim > kMaxDims) {
+      throw Error("DS_SHAPE", op_, text("at most ", kMaxDims, " dims"), text(ndim),
+                  "Join dims that belong together with reshape().");
+    }
+    view.dtype = static_cast<DType>(dtype);
+    view.ndim = static_cast<int32_t>(ndim);
+    const int64_t offset = next_int();
+    for (int d = 0; d < view.ndim; ++d) view.shape[d] = next_int();
+    for (int d = 0; d < view.ndim; ++d) view.strides[d] = next_int();
+    view.data = static_cast<char*>(buffer->data()) + first_byte(view, offset, buffer->bytes());
+  }
+
   double next() {
     if (at_ >= addon_.argument_count) throw Error("DS_INTERNAL", op_, "a longer argument block", text(at_));
     return addon_.arguments[at_++];
@@ -101,19 +109,21 @@ class Reader {
   Device& device_;
   bool on_host_;
   size_t at_ = 0;
+  const uint32_t optional_views_;
+  int views_ = 0;  // so far
 };
 
 template <class Op>
 void run_here(Addon& addon, StreamRef& at) {
   Op args{};
-  for_each_field(args, Reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, false));
+  for_each_field(args, Reader(addon, id_of<Op>, at.device, false));
   at.device.run(id_of<Op>, &args, at.stream);
 }
 
 template <class Op>
 double time_here(Addon& addon, StreamRef& at, int32_t count) {
   Op args{};
-  for_each_field(args, Reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, false));
+  for_each_field(args, Reader(addon, id_of<Op>, at.device, false));
   const auto start = std::chrono::steady_clock::now();
   for (int32_t i = 0; i < count; ++i) at.device.run(id_of<Op>, &args, at.stream);
   const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
@@ -123,7 +133,7 @@ double time_here(Addon& addon, StreamRef& at, int32_t count) {
 template <class Op>
 void run_later(Addon& addon, StreamRef& at) {
   Op args{};
-  Reader reader(addon, kNames[static_cast<int>(id_of<Op>)], at.device, true);
+  Reader reader(addon, id_of<Op>, at.device, true);
   for_each_field(args, reader);
   at.device.launch_host(at.stream, [args, failure = addon.failure] {
     try {
@@ -168,10 +178,14 @@ void call(const Call* table, Addon& addon, int32_t op, double stream) {
 }  // namespace
 
 void run_op(Addon& addon, int32_t op, double stream) { call(kHere, addon, op, stream); }
-void run_op_on_host(Addon& addon, int32_t op, double stream) { call(kLater, addon, op, stream); }
+void run_op_on_host(Addon& addon, int32_t op, double stream) {
+  call(kLater, addon, op, stream);
+  addon.failure->rethrow();  // where streams run at once, this call's own
+}
 
 double time_op(Addon& addon, int32_t op, double stream, int32_t count) {
   require_op(op);
+  if (count < 1) throw Error("DS_ARGUMENT", "timeOp", "at least one run", text(count));
   return kTimed[op](addon, *addon.streams.get(stream), count);
 }
 

@@ -64,7 +64,9 @@ Communication& communication(Addon& addon) {
   if (!addon.communication) {
     task_queue(addon);  // its hook must be older than ours, which runs before it
     addon.communication = std::make_shared<Communication>();
-    Napi::Env(addon.env).AddCleanupHook(close, addon.communication.get());
+    napi_add_env_cleanup_hook(
+        addon.env, [](void* open) { close(static_cast<Communication*>(open)); },
+        addon.communication.get());
   }
   return *addon.communication;
 }
@@ -76,7 +78,16 @@ const std::shared_ptr<comm::Job>& job_of(Addon& addon, double handle) {
 }
 
 comm::ProcessGroup& group_of(Addon& addon, double handle) {
-  return *communication(addon).groups.get(handle)->group.load();
+  const std::shared_ptr<comm::ProcessGroup> group =
+      communication(addon).groups.get(handle)->group.load();
+  if (group) return *group;  // its handle keeps it
+  throw Error("DS_COMM", "process group", "one that was opened", "one that was not");
+}
+
+/// Throws DS_ARGUMENT for NaN and below 0; what is longer than a century is a century.
+comm::Milliseconds milliseconds_of(double timeout) {
+  if (!(timeout >= 0)) throw Error("DS_ARGUMENT", "timeout", "milliseconds from 0", text(timeout));
+  return comm::Milliseconds(static_cast<int64_t>(std::min(timeout, 3.2e12)));
 }
 
 /// A request to the store on a task thread; the job lives until it has been answered.
@@ -199,12 +210,12 @@ napi_value store_set(Addon& addon, double job, std::string key, std::string valu
 }
 
 napi_value store_get(Addon& addon, double job, std::string key, double timeout) {
-  const comm::Milliseconds patience(static_cast<int64_t>(timeout));
+  const comm::Milliseconds patience = milliseconds_of(timeout);
   return ask(addon, job, [=](comm::StoreClient& store) { return store.get(key, patience); });
 }
 
 napi_value store_add(Addon& addon, double job, std::string key, double step) {
-  const auto whole = static_cast<int64_t>(step);
+  const int64_t whole = integer_of("store", step);
   return ask(addon, job, [=](comm::StoreClient& store) {
     return static_cast<double>(store.add(key, whole));
   });
@@ -246,7 +257,7 @@ napi_value join_job(Addon& addon, std::string host, int32_t port, std::string se
   const comm::Job::Member member{{std::move(host), static_cast<uint16_t>(port), std::move(secret)},
                                  words[0],
                                  words[1],
-                                 comm::Milliseconds(static_cast<int64_t>(timeout))};
+                                 milliseconds_of(timeout)};
   auto ref = std::make_shared<JobRef>();
   Communication& open = communication(addon);
   const double handle = open.jobs.add(ref);

@@ -13,7 +13,7 @@ void require_ok(napi_status status) {
 }  // namespace
 
 TaskQueue::TaskQueue(napi_env env) : env_(env) {
-  const Napi::String name = Napi::String::New(env, "ds_native task");
+  const napi_value name = to_js(env, std::string("ds_native task"));
   require_ok(napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr,
                                              this, deliver, &delivery_));
   require_ok(napi_unref_threadsafe_function(env, delivery_));
@@ -75,22 +75,26 @@ void TaskQueue::settle(AnyTask* finished) {
   const std::unique_ptr<AnyTask> task = std::move(found->second);
   tasks_.erase(found);
   if (tasks_.empty()) napi_unref_threadsafe_function(env_, delivery_);
-  Napi::HandleScope scope(env_);
+  napi_handle_scope scope = nullptr;
+  if (napi_open_handle_scope(env_, &scope) != napi_ok) return;
   try {
-    napi_resolve_deferred(env_, task->deferred, task->result(env_));
+    if (const napi_value value = task->result(env_)) {
+      napi_resolve_deferred(env_, task->deferred, value);
+    }
   } catch (const Error& error) {
-    napi_reject_deferred(env_, task->deferred, error_value(env_, error).Value());
-  } catch (const Napi::Error& error) {
-    napi_reject_deferred(env_, task->deferred, error.Value());
+    if (const napi_value value = error_value(env_, error)) {
+      napi_reject_deferred(env_, task->deferred, value);
+    }
   }
+  napi_close_handle_scope(env_, scope);
 }
 
 TaskQueue& task_queue(Addon& addon) {
   if (!addon.tasks) {
     addon.tasks = std::make_shared<TaskQueue>(addon.env);
     // Hooks run newest first, so this one runs before the thread-safe function's own.
-    const auto close = [](TaskQueue* queue) { queue->close(); };
-    Napi::Env(addon.env).AddCleanupHook(close, addon.tasks.get());
+    const auto close = [](void* queue) { static_cast<TaskQueue*>(queue)->close(); };
+    napi_add_env_cleanup_hook(addon.env, close, addon.tasks.get());
   }
   return *addon.tasks;
 }

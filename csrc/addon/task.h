@@ -52,7 +52,9 @@ class Task final : public AnyTask {
   napi_value result(napi_env env) override {
     if (error_) throw Error(*error_);
     if constexpr (std::is_void_v<T>) {
-      return Napi::Env(env).Undefined();
+      napi_value nothing = nullptr;
+      napi_get_undefined(env, &nothing);
+      return nothing;
     } else {
       return to_js(env, value_);
     }

@@ -821,7 +821,9 @@ export function gatherBackwardOnHost(args: GatherBackwardArgs, stream: Stream): 
 
 /**
  * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
- * weight + bias; statistics in f32 (f64 for f64) of the rounded s.
+ * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
+ * Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
+ * would be all that is left of a row of equal values.
  */
 export interface LayerNormArgs {
   /** [N, C] contiguous, floating */

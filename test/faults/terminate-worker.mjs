@@ -1,0 +1,30 @@
+// A worker whose native calls fail without end, until it is terminated.
+import { createRequire } from 'node:module';
+import { parentPort, workerData } from 'node:worker_threads';
+
+const addon = createRequire(import.meta.url)(workerData.addon);
+addon.setArguments(new Float64Array(512).fill(77)); // a handle that was never given out
+const stream = addon.open(0);
+parentPort.postMessage('ready');
+const failing = [
+  () => addon.run(0, stream),
+  () => addon.runOnHost(0, stream),
+  () => addon.allocate(stream, -1),
+  () => addon.run(1e6, stream),
+  () => addon.read(77, 0, new Uint8Array(1), stream),
+  () => addon.memoryStats(0),
+  () => addon.deviceInfo(99),
+  () => addon.checksumFile('/no/such/file').catch(() => {}),
+];
+const calls = workerData.asynchronous ? failing : failing.slice(0, -1);
+const round = () => {
+  for (let i = 0; i < 2000; ++i) {
+    try {
+      calls[i % calls.length]();
+    } catch {
+      // That it fails is the point.
+    }
+  }
+};
+if (workerData.asynchronous) setInterval(round, 0);
+else for (;;) round();

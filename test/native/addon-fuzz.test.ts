@@ -1,0 +1,112 @@
+// The addon called directly, past the typed wrappers: absent operands, wrong handles, numbers that are none.
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { addon as typed } from '../../lib/runtime/addon.js';
+import { Buffer } from '../../lib/runtime/buffer.js';
+import { block } from '../../lib/runtime/call.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { opNames } from '../../lib/runtime/kernels.generated.js';
+
+const addon = typed as unknown as Record<string, (...args: unknown[]) => unknown>;
+const call = (name: string, ...args: unknown[]) =>
+  (addon[name] as (...a: unknown[]) => unknown)(...args);
+const numbers = [0, 1, -1, 0.5, 3, 2 ** 24 + 1, 2 ** 31, 2 ** 53, 2 ** 62, 1e300, NaN, Infinity];
+const device = cpu();
+
+/** The code of what `body` throws: only the addon's own errors have one. */
+function codeOf(body: () => unknown): string {
+  try {
+    body();
+    return '';
+  } catch (error) {
+    return String((error as { code?: string }).code);
+  }
+}
+
+describe('an op without operands', () => {
+  test.each(opNames.map((name, id) => [name, id] as const))('%s', (_, id) => {
+    for (const way of ['run', 'runOnHost']) {
+      block.fill(0);
+      expect(codeOf(() => call(way, id, device.compute.handle))).toBe('DS_ARGUMENT');
+      for (const number of numbers) {
+        block.fill(number);
+        expect(codeOf(() => call(way, id, device.compute.handle))).toMatch(/^DS_/);
+      }
+    }
+  });
+
+  test('one operand absent, whichever it is', () => {
+    const buffer = Buffer.allocate(device, 64);
+    const view = [buffer.handle, 0, 1, 0, 4, 1];
+    for (let id = 0; id < opNames.length; ++id) {
+      for (let absent = 0; absent < 4; ++absent) {
+        block.fill(0);
+        let at = 0;
+        for (let i = 0; i < absent; ++i) for (const word of view) block[at++] = word;
+        expect(codeOf(() => call('run', id, device.compute.handle))).not.toBe('undefined');
+      }
+    }
+    buffer.release();
+  });
+});
+
+test('every function takes numbers that are none with an error or an answer', () => {
+  const dangerous =
+    /^(setArguments|setThreads|open|stopStore|setFileEngine|releaseStream|trim|setCap)$/;
+  const known = new Set(['release', 'releaseOn']);
+  for (const name of Object.keys(addon)) {
+    if (dangerous.test(name) || known.has(name)) continue;
+    for (const value of [NaN, -1, 0.5, 1e300, 2 ** 40, 'text', null, undefined, {}, []]) {
+      const result = codeOf(() => {
+        const answer = call(name, value, value, value, value, value, value);
+        if (answer instanceof Promise) answer.catch(() => {});
+        return answer;
+      });
+      expect([name, result]).not.toEqual([name, 'undefined']);
+    }
+  }
+});
+
+describe('sizes', () => {
+  test.each([-1, -8, 0.5, NaN, Infinity, 2 ** 54, 1e300])('%d bytes', (bytes) => {
+    for (const allocate of [
+      () => call('allocate', device.compute.handle, bytes),
+      () => call('allocatePinned', 0, bytes),
+    ]) {
+      expect(codeOf(allocate)).toBe('DS_ARGUMENT');
+    }
+  });
+
+  test('2^53 bytes are too many, and said to be', () => {
+    expect(codeOf(() => call('allocate', device.compute.handle, 2 ** 53))).toBe('DS_OUT_OF_MEMORY');
+  });
+});
+
+test('a group and a job that never opened', () => {
+  for (const name of ['synchronizeCollective', 'waitCollective', 'collectiveDone']) {
+    expect(codeOf(() => call(name, 1, 1, device.compute.handle))).toMatch(/^DS_/);
+  }
+});
+
+test('a failed host call is reported once', () => {
+  block.fill(0);
+  const buffer = Buffer.allocate(device, 64);
+  [buffer.handle, 0, 1, 0, 4, 1].forEach((word, i) => {
+    block[i] = word;
+    block[6 + i] = word;
+  });
+  const codes = opNames.map((_, id) => codeOf(() => call('runOnHost', id, device.compute.handle)));
+  expect(codes.every((code) => code === '' || code.startsWith('DS_'))).toBe(true);
+  expect(codeOf(() => call('synchronizeDevice', 0))).toBe('');
+  buffer.release();
+});
+
+test('the argument block lives as long as the addon writes there', () => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const held = new WeakRef(new Float64Array(512));
+  call('setArguments', held.deref());
+  for (let i = 0; i < 5; ++i) collect();
+  expect(held.deref()).toBeDefined();
+  call('setArguments', block);
+});
