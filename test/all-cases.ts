@@ -39,6 +39,7 @@ import type { Case } from './support/case.js';
 import { cases as accuracy } from './tensor/accuracy.cases.js';
 import { cases as opArguments } from './tensor/arguments.cases.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
+import { cases as printing } from './tensor/printing.cases.js';
 import { cases as segmentReplays } from './tensor/replays.cases.js';
 import { cases as values } from './tensor/values.cases.js';
 import { cases as agreement } from './zero/agreement.cases.js';
@@ -53,6 +54,7 @@ export const allCases: readonly Case[] = [
   ...values,
   ...accuracy,
   ...opArguments,
+  ...printing,
   ...elementwiseGradients,
   ...viewGradients,
   ...leaves,

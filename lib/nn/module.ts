@@ -5,6 +5,7 @@ import { type DType, dtypes, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
 import type { PretrainedDescription } from './pretrained.js';
 
@@ -163,6 +164,15 @@ export abstract class Module {
    */
   describe(): PretrainedDescription | null {
     return null;
+  }
+
+  /** The tree of modules with shapes and numbers of parameters, as console.log() shows it. Reads no values. */
+  toString(): string {
+    return outline(this, (module) => module.fields());
+  }
+
+  [Symbol.for('nodejs.util.inspect.custom')](depth: number): string {
+    return depth < 0 ? `[${this.constructor.name}]` : this.toString();
   }
 
   train(on = true): this {

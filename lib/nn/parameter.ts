@@ -45,6 +45,10 @@ export class Parameter extends Tensor {
     return this.vacant ? this.vacant.device : super.device;
   }
 
+  override get missing(): string | null {
+    return this.vacant ? `its values are in shards, those of ${this.vacant.home}` : super.missing;
+  }
+
   /** Parameters belong to their module; there is nothing to keep. */
   override keep(): this {
     return this;

@@ -1,5 +1,6 @@
 // The tensor room's door.
 import './methods.js';
+import './printed.js';
 
 export {
   type Backward,
@@ -16,6 +17,7 @@ export {
 export * as checkpointing from './checkpointing/index.js';
 export { checkpoint, checkpointSequential } from './checkpointing/index.js';
 export * from './ops/index.js';
+export type { NestedNumbers } from './printed.js';
 export {
   getRandomState,
   nextRandom,

@@ -268,6 +268,7 @@ export class Tensor implements View {
       op: 'item',
       expected: 'one element',
       got: describe(this),
+      hint: 'Reduce it with sum() or mean(); toArray() and toList() give all values.',
     });
   }
 
@@ -287,8 +288,9 @@ export class Tensor implements View {
     return out;
   }
 
-  toString(): string {
-    return `Tensor(${describe(this)}, ${this.isDisposed ? 'released' : this.device.name})`;
+  /** Why there are no values to show; null where there are. */
+  get missing(): string | null {
+    return this.isDisposed || this.memory.isAbandoned ? 'released' : null;
   }
 
   /** @internal Moves to `buffer`, whose reference it takes over, and gives up the old memory. */

@@ -1,0 +1,100 @@
+// A model as text: a line per module, with the shapes below it and how many parameters they are.
+import { describe } from '../runtime/view.js';
+import { Tensor } from '../tensor/index.js';
+import type { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+type Fields = (module: Module) => Iterable<[string, Tensor | Module]>;
+
+/** A module's line, and those below it. */
+interface Entry {
+  name: string;
+  /** "Linear, weight [2, 4] f32, bias [2] f32: 10". */
+  text: string;
+  below: Entry[];
+}
+
+/**
+ * The tree below `module`: "Mlp: 58 parameters", then a line per module. Runs of numbered modules that look alike are one
+ * line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts where it comes first.
+ */
+export function outline(module: Module, fields: Fields): string {
+  const seen = new Map<Parameter, string>();
+  const { text, below } = entryOf(module, { name: '', path: '', fields, seen });
+  const wanting = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  const trained = wanting.reduce((sum, { numel }) => sum + numel, 0);
+  const total = module.numParameters();
+  const frozen = total > trained ? `, ${counted(trained)} of them trained` : '';
+  const head = text.replace(/(: [\d,]+)?$/, `: ${counted(total)} parameters${frozen}`);
+  return [head, ...linesOf(below, '  ')].join('\n');
+}
+
+const counted = (count: number): string => count.toLocaleString('en-US');
+
+interface Place {
+  name: string;
+  /** From the root, for the names that tied parameters refer to. */
+  path: string;
+  fields: Fields;
+  /** Parameters so far, by the path under which they came first. */
+  seen: Map<Parameter, string>;
+}
+
+function entryOf(module: Module, { name, path, fields, seen }: Place): Entry {
+  const own: string[] = [];
+  const below: Entry[] = [];
+  const before = total(seen);
+  for (const [key, field] of fields(module)) {
+    const at = path === '' ? key : `${path}.${key}`;
+    if (field instanceof Tensor) own.push(tensorText(key, field, at, seen));
+    else below.push(entryOf(field, { name: key, path: at, fields, seen }));
+  }
+  const count = total(seen) - before;
+  const parts = [module.constructor.name, ...own].join(', ');
+  return { name, text: count > 0 ? `${parts}: ${counted(count)}` : parts, below };
+}
+
+function total(seen: ReadonlyMap<Parameter, string>): number {
+  let sum = 0;
+  for (const { numel } of seen.keys()) sum += numel;
+  return sum;
+}
+
+function tensorText(key: string, tensor: Tensor, path: string, seen: Map<Parameter, string>) {
+  if (!(tensor instanceof Parameter)) return `buffer ${key} ${describe(tensor)}`;
+  const first = seen.get(tensor);
+  if (first !== undefined) return `${key} tied to ${first}`;
+  seen.set(tensor, path);
+  return `${key} ${describe(tensor)}${tensor.requiresGrad ? '' : ' frozen'}`;
+}
+
+function linesOf(entries: readonly Entry[], indent: string): string[] {
+  const lines: string[] = [];
+  for (let i = 0; i < entries.length; ) {
+    const first = entries[i] as Entry;
+    let end = i + 1;
+    while (end < entries.length && isNext(entries[end - 1] as Entry, entries[end] as Entry)) end++;
+    const last = entries[end - 1] as Entry;
+    const label = end - i > 1 ? `${first.name} to ${last.name}: ${end - i} x ` : `${first.name}: `;
+    const each = end - i > 1 && / [\d,]+$/.test(first.text) ? ' each' : '';
+    lines.push(`${indent}${label}${first.text}${each}`, ...linesOf(first.below, `${indent}  `));
+    i = end;
+  }
+  return lines;
+}
+
+/** Whether `next` is the module after `entry` in a list, and looks like it. */
+function isNext(entry: Entry, next: Entry): boolean {
+  const [stem, number] = split(entry.name);
+  const [nextStem, nextNumber] = split(next.name);
+  const consecutive = number !== null && stem === nextStem && nextNumber === number + 1;
+  return consecutive && looks(entry) === looks(next);
+}
+
+function split(name: string): [string, number | null] {
+  const match = /^(.*?)(\d+)$/.exec(name);
+  return match ? [match[1] as string, Number(match[2])] : [name, null];
+}
+
+const looks = ({ text, below }: Entry): string =>
+  [text, ...below.map((each) => `${each.name} ${looks(each)}`)].join('\n');

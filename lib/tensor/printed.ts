@@ -1,0 +1,184 @@
+// A tensor as text, for people: dtype, shape and device, and values abbreviated as NumPy does.
+import { dtypeSize, type NumericArray, rawArray } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { contiguousStrides, describe, type View } from '../runtime/view.js';
+import { held } from './scope.js';
+import { Tensor } from './tensor.js';
+
+/** Larger tensors show the first and last EDGE of each dim alone. */
+const SUMMARISED = 1000;
+const EDGE = 3;
+const DIGITS = 4;
+const WIDTH = 80;
+
+/** Lists of numbers, nested as the shape is; a number for shape []. JSON has no NaN and no infinity: they are null there. */
+export type NestedNumbers = number | NestedNumbers[];
+
+/**
+ * "Tensor([2, 2] f32, cpu)" and the values: floating ones to 4 digits, in columns, with "..." in place of the middle of
+ * more than 1000 elements. Reads the device; what has no values says why. Source: NumPy's and PyTorch's printing.
+ */
+function print(x: Tensor): string {
+  const head = headOf(x);
+  if (x.missing !== null) return head;
+  const { cells, shape } = corners(x);
+  const text = block(aligned(cells), shape, x.shape);
+  const apart = text.includes('\n') || head.length + text.length >= WIDTH;
+  return `${head}${apart ? '\n' : ' '}${text}`;
+}
+
+function headOf(x: Tensor): string {
+  const { missing } = x;
+  if (missing !== null) return `Tensor(${describe(x)}, ${missing})`;
+  const graph = x.gradFn ? `, from ${x.gradFn.name}` : x.requiresGrad ? ', requiresGrad' : '';
+  return `Tensor(${describe(x)}, ${x.device.name}${graph})`;
+}
+
+interface Cells {
+  /** In row-major order. */
+  cells: (number | bigint | boolean)[];
+  shape: readonly number[];
+}
+
+/** The values that are shown; only those leave the device. */
+function corners(x: Tensor): Cells {
+  const isCut = x.numel > SUMMARISED;
+  const shape = x.shape.map((size) => (isCut ? Math.min(size, 2 * EDGE) : size));
+  const narrow = x.dtype === 'f16' || x.dtype === 'bf16';
+  const shown = held(() => Tensor.empty(shape, narrow ? 'f32' : x.dtype, x.device));
+  try {
+    if (shown.numel > 0) copyCorners(x, shown);
+    const raw: NumericArray = rawArray(shown.dtype, shown.numel);
+    if (shown.numel > 0) shown.buffer.read(shown.offset * dtypeSize(shown.dtype), raw);
+    const cells = x.dtype === 'bool' ? Array.from(raw, Boolean) : Array.from<number | bigint>(raw);
+    return { cells, shape };
+  } finally {
+    shown.release();
+  }
+}
+
+/** Copies the first and the last elements of every dim of `from` that `to` is too small for, block by block. */
+function copyCorners(from: View, to: View, dim = 0): void {
+  if (dim === from.shape.length) {
+    kernels.copy({ in: from, out: to });
+    return;
+  }
+  const size = from.shape[dim] as number;
+  if (size === to.shape[dim]) copyCorners(from, to, dim + 1);
+  else {
+    copyCorners(part(from, dim, 0), part(to, dim, 0), dim + 1);
+    copyCorners(part(from, dim, size - EDGE), part(to, dim, EDGE), dim + 1);
+  }
+}
+
+/** EDGE elements of `dim` from `start`. */
+function part({ buffer, dtype, offset, shape, strides }: View, dim: number, start: number): View {
+  const at = offset + start * (strides[dim] as number);
+  return { buffer, dtype, offset: at, shape: shape.with(dim, EDGE), strides };
+}
+
+/** One width for all, digits chosen by the finite values that are not 0. */
+function aligned(cells: Cells['cells']): string[] {
+  const texts = cells.map(styleOf(cells));
+  const width = texts.reduce((most, { length }) => Math.max(most, length), 0);
+  return texts.map((text) => text.padStart(width));
+}
+
+function styleOf(cells: Cells['cells']): (cell: Cells['cells'][number]) => string {
+  const sizes: number[] = [];
+  let whole = true;
+  for (const cell of cells) {
+    if (typeof cell !== 'number') return String;
+    if (!Number.isFinite(cell) || cell === 0) continue;
+    sizes.push(Math.abs(cell));
+    whole &&= Number.isInteger(cell);
+  }
+  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  const finite = (style: (value: number) => string) => (cell: Cells['cells'][number]) =>
+    Number.isFinite(cell) ? style(cell as number) : infinite(cell as number);
+  if (whole && (sizes.length === 0 || most < 1e8)) return finite(String);
+  const isWide = most / least > 1000 || most >= 1e8 || least < 1e-4;
+  return finite((value) => (isWide ? value.toExponential(DIGITS) : value.toFixed(DIGITS)));
+}
+
+const infinite = (value: number): string =>
+  Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
+
+/** Texts of `shape` in brackets; "..." stands where `whole` has more. */
+function block(
+  texts: readonly string[],
+  shape: readonly number[],
+  whole: readonly number[],
+): string {
+  const strides = contiguousStrides(shape);
+  const level = (dim: number, at: number): string => {
+    if (dim === shape.length) return texts[at] as string;
+    const parts = Array.from({ length: shape[dim] as number }, (_, i) =>
+      level(dim + 1, at + i * (strides[dim] as number)),
+    );
+    if (shape[dim] !== whole[dim]) parts.splice(EDGE, 0, '...');
+    const indent = ' '.repeat(dim + 1);
+    if (dim === shape.length - 1) return `[${lines(parts, indent)}]`;
+    return `[${parts.join(`,${'\n'.repeat(shape.length - 1 - dim)}${indent}`)}]`;
+  };
+  return level(0, 0);
+}
+
+/** Parts on as many lines as they need. */
+function lines(parts: readonly string[], indent: string): string {
+  const [first = ''] = parts;
+  const each = Math.max(1, Math.floor((WIDTH - indent.length) / (first.length + 2)));
+  const rows: string[] = [];
+  for (let i = 0; i < parts.length; i += each) rows.push(parts.slice(i, i + each).join(', '));
+  return rows.join(`,\n${indent}`);
+}
+
+/** `values`, in row-major order, as lists nested as `shape` says. */
+function nested(values: readonly number[], shape: readonly number[]): NestedNumbers {
+  const strides = contiguousStrides(shape);
+  const level = (dim: number, at: number): NestedNumbers =>
+    dim === shape.length
+      ? (values[at] as number)
+      : Array.from({ length: shape[dim] as number }, (_, i) =>
+          level(dim + 1, at + i * (strides[dim] as number)),
+        );
+  return level(0, 0);
+}
+
+declare module './tensor.js' {
+  interface Tensor {
+    /** The values as lists, nested as the shape is; a number for shape []. Blocks until they are there. */
+    toList(): NestedNumbers;
+    /** toList(), so that Tensor.from(JSON.parse(JSON.stringify(x))) is x in f32; NaN and infinities become null. */
+    toJSON(): NestedNumbers;
+  }
+}
+
+Tensor.prototype.toList = function (this: Tensor): NestedNumbers {
+  return nested(this.toArray(), this.shape);
+};
+
+Tensor.prototype.toJSON = Tensor.prototype.toList;
+
+Tensor.prototype.toString = function (this: Tensor): string {
+  return print(this);
+};
+
+Object.defineProperties(Tensor.prototype, {
+  /** What console.log() shows. */
+  [Symbol.for('nodejs.util.inspect.custom')]: {
+    configurable: true,
+    writable: true,
+    value(this: Tensor, depth: number): string {
+      return depth < 0 ? headOf(this) : print(this);
+    },
+  },
+  /** `${loss}` is its text; Number(loss), loss * 2 and loss < 1 read the value of one element. */
+  [Symbol.toPrimitive]: {
+    configurable: true,
+    writable: true,
+    value(this: Tensor, hint: 'string' | 'number' | 'default'): string | number {
+      return hint === 'number' ? this.item() : this.toString();
+    },
+  },
+});
