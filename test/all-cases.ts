@@ -41,6 +41,7 @@ import { cases as opArguments } from './tensor/arguments.cases.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as printing } from './tensor/printing.cases.js';
 import { cases as segmentReplays } from './tensor/replays.cases.js';
+import { cases as stridedWeights } from './tensor/strided-weights.cases.js';
 import { cases as values } from './tensor/values.cases.js';
 import { cases as agreement } from './zero/agreement.cases.js';
 import { cases as rankDropout } from './zero/dropout.cases.js';
@@ -53,6 +54,7 @@ export const allCases: readonly Case[] = [
   ...matrix,
   ...values,
   ...accuracy,
+  ...stridedWeights,
   ...opArguments,
   ...printing,
   ...elementwiseGradients,

@@ -36,8 +36,17 @@ export function dtypeCode(dtype: DType): number {
   return codes[dtype];
 }
 
+/** Bytes per element. Throws DS_DTYPE for a name that is none. */
 export function dtypeSize(dtype: DType): number {
-  return sizes[dtype];
+  const size = Object.hasOwn(sizes, dtype) ? sizes[dtype] : undefined;
+  if (size !== undefined) return size;
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op: 'tensor',
+    expected: `one of ${dtypes.join(', ')}`,
+    got: phrase(dtype),
+    hint: '',
+  });
 }
 
 export function isFloating(dtype: DType): boolean {

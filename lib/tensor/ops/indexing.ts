@@ -1,7 +1,7 @@
 // Lookups by index tensors: embedding rows, and gather along a dim.
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { describe, numel } from '../../runtime/view.js';
+import { describe, isContiguous, numel } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
@@ -13,6 +13,7 @@ import {
   shapeError,
   viewOf,
 } from './shapes.js';
+import { contiguous } from './views.js';
 
 const INDEX_HINT =
   "Labels and token ids are integers: Tensor.from(ids, { dtype: 'i64' }) or .to('i64'); in samples, Int32Array.";
@@ -43,6 +44,7 @@ export function requireIndex(op: string, values: Tensor, index: Tensor): void {
 export function embedding(weight: Tensor, index: Tensor): Tensor {
   requireIndex('embedding', weight, index);
   if (weight.ndim !== 2) throw shapeError('embedding', 'a weight [V, C]', describe(weight));
+  if (!isContiguous(weight)) return embedding(contiguous(weight), index);
   const rows = numel(index.shape);
   const columns = weight.shape[1] as number;
   const flat = packed(index);

@@ -1,6 +1,6 @@
 // The linear layer, with and without GELU: a GEMM whose backward writes three gradients in place.
 import * as kernels from '../../runtime/kernels.generated.js';
-import { contiguousStrides, describe, type View } from '../../runtime/view.js';
+import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
 import { SavedTensor } from '../recompute.js';
 import { Tensor } from '../tensor.js';
@@ -16,6 +16,7 @@ import {
   sumToShape,
   viewOf,
 } from './shapes.js';
+import { contiguous } from './views.js';
 
 function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireInput(op, x, weight);
@@ -31,6 +32,12 @@ function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null)
   if (bias && (bias.ndim !== 1 || bias.shape[0] !== outputs)) {
     throw shapeError(op, `a bias [${outputs}]`, describe(bias));
   }
+}
+
+/** Whether a GEMM cannot read them where they lie: a transposed weight, a bias with gaps. */
+function scattered(weight: Tensor, bias: Tensor | null): boolean {
+  const rows = isContiguous(weight) || weight.strides[1] === 1;
+  return !rows || (bias !== null && !isContiguous(bias));
 }
 
 const plainGemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
@@ -92,11 +99,12 @@ function outputShape(x: Tensor, weight: Tensor): number[] {
 }
 
 /**
- * x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype. Returns [.., out]. f32
- * accumulation. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype, any strides (a transposed
+ * weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   checkLinear('linear', x, weight, bias);
+  if (scattered(weight, bias)) return linear(x, contiguous(weight), bias && contiguous(bias));
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
   return project(x, weight, bias, { out, rows: asRows(out) });
 }
@@ -107,6 +115,7 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
  */
 export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
+  if (scattered(weight, null)) return linearPadded(x, contiguous(weight));
   const shape = outputShape(x, weight);
   const columns = weight.shape[0] as number;
   const step = paddedColumns(columns);
@@ -170,6 +179,7 @@ function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Ten
  */
 export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   checkLinear('linear_gelu', x, weight, bias);
+  if (scattered(weight, bias)) return linearGelu(x, contiguous(weight), bias && contiguous(bias));
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
   const before = Tensor.emptyLike(out);
   kernels.matmul({

@@ -3,7 +3,7 @@ import { type DType, statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { describe, numel, type View } from '../../runtime/view.js';
+import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { isGradEnabled, recomputing, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import { sub } from './elementwise.js';
@@ -26,6 +26,7 @@ import {
   writeTogether,
 } from './shapes.js';
 import { square } from './unary.js';
+import { contiguous } from './views.js';
 
 /** PyTorch's default. */
 const IGNORE_INDEX = -100;
@@ -365,6 +366,7 @@ export function linearCrossEntropy(
   if (weight.ndim !== 2 || weight.shape[1] !== x.shape[x.ndim - 1]) {
     throw shapeError('linear_cross_entropy', `a weight [V, ${x.size(-1)}]`, describe(weight));
   }
+  if (!isContiguous(weight)) return linearCrossEntropy(x, contiguous(weight), target, options);
   const total = rowCount(x.shape);
   const rows = read.chunkRows ?? Math.max(1, recompute ? 2048 : total);
   const chunkRows = requireInteger('linear_cross_entropy chunkRows', rows, 1);

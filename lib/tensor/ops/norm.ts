@@ -2,7 +2,7 @@
 
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { describe, type View } from '../../runtime/view.js';
+import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
@@ -144,6 +144,10 @@ function recordAddNorm(
   });
 }
 
+function scattered(weight: Tensor, bias: Tensor | null): boolean {
+  return !isContiguous(weight) || (bias !== null && !isContiguous(bias));
+}
+
 /**
  * (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and bias [C] of
  * x's dtype; statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al. 2016.
@@ -155,6 +159,8 @@ export function layerNorm(
   eps = 1e-5,
 ): Tensor {
   checkNorm('layer_norm', x, weight, bias);
+  if (scattered(weight, bias))
+    return layerNorm(x, contiguous(weight), bias && contiguous(bias), eps);
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
   const shape = [rowCount(x.shape)];
@@ -185,6 +191,8 @@ export function addLayerNorm(
   eps = 1e-5,
 ): [Tensor, Tensor] {
   checkNorm('add_layer_norm', x, weight, bias);
+  if (scattered(weight, bias))
+    return addLayerNorm(x, residual, contiguous(weight), bias && contiguous(bias), eps);
   checkResidual('add_layer_norm', x, residual);
   const [left, right] = [contiguous(x), contiguous(residual)];
   const sum = Tensor.emptyLike(left);
@@ -216,6 +224,7 @@ export function addLayerNorm(
 /** x / sqrt(mean(x^2) + eps) * weight over the last dim. Source: Zhang & Sennrich 2019. */
 export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
   checkNorm('rms_norm', x, weight, null);
+  if (!isContiguous(weight)) return rmsNorm(x, contiguous(weight), eps);
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
   const rstd = Tensor.empty([rowCount(x.shape)], statisticOf(x.dtype), x.device);
@@ -240,6 +249,7 @@ export function addRmsNorm(
   eps = 1e-5,
 ): [Tensor, Tensor] {
   checkNorm('add_rms_norm', x, weight, null);
+  if (!isContiguous(weight)) return addRmsNorm(x, residual, contiguous(weight), eps);
   checkResidual('add_rms_norm', x, residual);
   const [left, right] = [contiguous(x), contiguous(residual)];
   const sum = Tensor.emptyLike(left);
