@@ -23,6 +23,7 @@ export type DsErrorCode =
   | 'DS_LIMIT'
   | 'DS_INTERNAL';
 
+/** What a DsError is made of. */
 export interface DsErrorFields {
   code: DsErrorCode;
   /** The operation or place ("matmul", "zero_optimization.stage", a file). */

@@ -1,12 +1,19 @@
 // The public surface of @ds/native.
+
+/** The types of the configuration's sections: as written (ZeroConfig, ...) and as read (ResolvedZero, ...). */
+export type * as configuration from '../types/config.generated.js';
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
+export type { JsonObject, JsonValue } from '../types/json.js';
 export {
   type Consolidated,
   type ConsolidateOptions,
   consolidate,
+  type ExportDType,
+  type ExportFormat,
   findLatest,
   listTags,
 } from './checkpoint/index.js';
+/** Process groups, collectives over tensors, and their log. Source: torch.distributed as DeepSpeed uses it. */
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';
 export {
@@ -23,26 +30,47 @@ export {
   resolveAuto,
   resolveConfig,
 } from './config/index.js';
+/** Datasets, samplers, loaders and token files. */
 export * as data from './data/index.js';
 export type { SaveOptions } from './engine/checkpoint/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/checkpoint/restore.js';
+export type { Stateful } from './engine/checkpoint/stateful.js';
 export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { Progress } from './engine/step/progress.js';
+export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
+/** What programs say to models whose parameters are spread over ranks. Source: deepspeed.zero. */
 export * as zero from './engine/zero-api.js';
-export { DsError, type DsErrorCode } from './errors.js';
+export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
 export {
   type Initialized,
   type InitializedWithLoader,
   type InitializeOptions,
   initialize,
 } from './initialize.js';
+/** Where the numbers of a run go. */
 export * as monitor from './monitor/index.js';
+/** Modules, parameters, layers, losses, initial values and models. Source: torch.nn. */
 export * as nn from './nn/index.js';
+/** Optimizers, learning-rate schedules and loss scalers. Source: torch.optim and DeepSpeed. */
 export * as optim from './optim/index.js';
+/** FLOPs, MACs and latency by module. Source: DeepSpeed's flops profiler. */
 export * as profiler from './profiler/index.js';
 export { FlopsProfiler, getModelProfile } from './profiler/index.js';
-export { cpu, type Device, device, probeGpus, setThreads, threads } from './runtime/device.js';
+export {
+  cpu,
+  type Device,
+  type DeviceInfo,
+  type DeviceKind,
+  device,
+  type GpuProbe,
+  type MemoryStats,
+  probeGpus,
+  setThreads,
+  threads,
+} from './runtime/device.js';
+export type { DType, NumericArray } from './runtime/dtype.js';
+export type { Stream } from './runtime/stream.js';
 export * from './tensor/index.js';
 export { version } from './version.js';

@@ -30,7 +30,9 @@ export interface ConfigurationOptions {
   strict?: boolean;
 }
 
+/** What initialize() is given: a model, a configuration, and what the caller brings beside it. */
 export interface InitializeOptions<Sample, Batch> extends Clients, ConfigurationOptions {
+  /** What is trained. `hiddenSize`, where it has one, fills the "auto" sizes of the configuration. */
   model: Module & { readonly hiddenSize?: number };
   /**
    * When given, `trainLoader` serves this rank's part of it in micro-batches, on the engine's device; the engine's
@@ -52,6 +54,7 @@ const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
   ...{ device: true, distributed: true, commTimer: true, stopSignals: true },
 };
 
+/** What initialize() gives: the engine, and what it has made for it. */
 export interface Initialized<Sample, Batch> {
   engine: Engine;
   optimizer: Optimizer;

@@ -19,10 +19,12 @@ import { Checkpoint, type Section } from './open.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
 import { CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
 
+/** Floating dtypes of exported weights, as configurations call them. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
 /** "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of our module. */
 export type ExportFormat = 'hf' | 'native';
 
+/** Which checkpoint consolidate() reads, and how it writes the weights. */
 export interface ConsolidateOptions {
   /** Default: what `latest` names. */
   tag?: string;
@@ -41,9 +43,12 @@ const OPTIONS: OptionNames<ConsolidateOptions> = {
   format: true,
 };
 
+/** What consolidate() has written. */
 export interface Consolidated {
+  /** The folder `out`. */
   path: string;
   format: ExportFormat;
+  /** Names of the files with tensors, in that folder. */
   files: string[];
   /** Bytes of tensors. */
   bytes: number;

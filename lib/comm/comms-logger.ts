@@ -2,6 +2,7 @@
 import { dtypeSize } from '../runtime/dtype.js';
 import type { Collective, CollectiveKind } from '../runtime/process-group.js';
 
+/** One collective that was logged. */
 export interface CommsRecord {
   kind: CollectiveKind;
   /** Of the tensor that DeepSpeed counts: the larger of input and output. */
@@ -11,9 +12,11 @@ export interface CommsRecord {
   label: string;
 }
 
+/** What a CommsLogger keeps, and whom it tells. */
 export interface CommsLoggerOptions {
   /** Log every collective, or those of `ops` only. Default true. */
   profAll?: boolean;
+  /** The kinds that are logged where `profAll` is false. */
   ops?: readonly CollectiveKind[];
   /** Called with each record as one line. */
   verbose?: (line: string) => void;
@@ -62,6 +65,7 @@ export class CommsLogger {
 
   constructor(private readonly options: CommsLoggerOptions = {}) {}
 
+  /** @internal The record of a call. */
   static record(call: Collective, ranks: number, milliseconds: number, label: string): CommsRecord {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
     const slots = call.kind === 'allToAll' ? ranks : 1;

@@ -7,6 +7,10 @@ import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
 import { localDevice } from './local-device.js';
 import { ProcessGroup } from './process-group.js';
 
+/**
+ * Where a rank stands in the job that initDistributed() joins. What is left out comes from the launcher's
+ * environment.
+ */
 export interface InitOptions {
   /** Default: RANK, else 0. */
   rank?: number;
@@ -16,6 +20,7 @@ export interface InitOptions {
   localRank?: number;
   /** Where rank 0 listens. Default: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else 29500. */
   masterAddr?: string;
+  /** See masterAddr. */
   masterPort?: number;
   /** Minutes that joining, or one collective, may take. Default: DEEPSPEED_TIMEOUT, else 10. */
   timeout?: number;
@@ -54,7 +59,7 @@ export class Distributed {
     return this.network.timeout;
   }
 
-  /** The job's key-value store; null in a job of one rank. */
+  /** @internal The job's key-value store; null in a job of one rank. */
   get store(): Job | null {
     return this.network.job;
   }

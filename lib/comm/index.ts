@@ -5,6 +5,7 @@ export {
   bandwidth,
   CommsLogger,
   type CommsLoggerOptions,
+  type CommsRecord,
   type CommsTotal,
 } from './comms-logger.js';
 export {

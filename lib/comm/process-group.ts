@@ -16,6 +16,7 @@ import { CommsLogger } from './comms-logger.js';
 
 export type { ReduceOp } from '../runtime/process-group.js';
 
+/** Options of a collective; all ranks give the same `op` and `purpose`. */
 export interface CollectiveOptions {
   /** How contributions are combined. Default sum. */
   op?: ReduceOp;
@@ -32,6 +33,7 @@ const NO_TICKET = 0;
 
 /** A collective under way. Its memory belongs to it until wait(), synchronize() or done says it is over. */
 export class Work {
+  /** @internal */
   constructor(
     private readonly tickets: Tickets,
     private readonly ticket: number,
@@ -77,6 +79,7 @@ export class ProcessGroup {
   /** Counts and times collectives while set; then each one is waited for. */
   logger: CommsLogger | null = null;
 
+  /** @internal Use Distributed.newGroup(). */
   constructor(
     readonly name: string,
     /** Ranks of the job. */

@@ -24,6 +24,7 @@ export function addConfigArguments<Command extends OptionRegistry>(command: Comm
   return command;
 }
 
+/** A command line, split into what initialize() reads and the program's own words. */
 export interface ParsedArguments {
   /** The `args` of initialize(). */
   args: ConfigArguments;

@@ -23,6 +23,7 @@ export { ConfigError, type Place, whereabouts } from './config-error.js';
 export { type Notice, type NoticeKind, noticeLine } from './draft.js';
 export { type Origin, type Origins, originLine } from './origins.js';
 
+/** What a configuration is resolved for: its ranks, and who fills "auto". */
 export interface ConfigEnvironment {
   /** Ranks that train together; 1 for one process. */
   worldSize: number;

@@ -13,6 +13,7 @@ import { turn } from './event-loop.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
 
+/** How a DataLoader visits its samples, and what it makes of them. */
 export interface DataLoaderOptions<Sample, Batch> {
   /** Samples per batch. Default 1. */
   batchSize?: number;

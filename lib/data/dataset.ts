@@ -19,6 +19,7 @@ export interface DatasetSource {
   args: readonly unknown[];
 }
 
+/** A dataset named instead of passed, so that worker threads can build it. */
 export interface WorkerDatasetOptions {
   /** Absolute path of a module, such as require.resolve('./my-dataset.js'). */
   module: string;

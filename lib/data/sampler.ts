@@ -92,6 +92,7 @@ export class RandomSampler extends Sampler {
   }
 }
 
+/** A rank's place among those that share the samples, and the order in which they do. */
 export interface DistributedSamplerOptions {
   rank: number;
   worldSize: number;

@@ -20,6 +20,7 @@ import {
   windowOf,
 } from './token-window.js';
 
+/** A file of raw tokens, and the windows that are read from it. */
 export interface TokenFileOptions {
   path: string;
   /** Tokens per window. */
@@ -28,6 +29,7 @@ export interface TokenFileOptions {
   dtype?: 'u16' | 'u32';
 }
 
+/** Megatron's pair of files, and the windows that are read from it. */
 export interface IndexedTokenOptions {
   /** Of the pair: with .bin, with .idx, or without either. */
   path: string;

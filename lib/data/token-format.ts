@@ -1,6 +1,7 @@
 // Element types of token files, and the header that llm.c writes before the tokens.
 import { dataError } from './token-window.js';
 
+/** Element types of tokens in files. */
 export type TokenDType = 'u8' | 'i8' | 'i16' | 'u16' | 'i32' | 'u32' | 'i64' | 'u64';
 
 const sizes: Record<TokenDType, number> = {

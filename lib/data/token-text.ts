@@ -7,6 +7,7 @@ import { dataError, unreadable } from './token-window.js';
 /** A tokenizer: text to token numbers. */
 export type Encode = (text: string) => ArrayLike<number>;
 
+/** Text to make tokens of. */
 export interface TextSource {
   /** A text file, or a folder whose text files are read in the order of their paths. */
   path: string;
@@ -19,6 +20,7 @@ export interface TextSource {
   endOfText?: number;
 }
 
+/** JSON lines to make tokens of. */
 export interface JsonlSource {
   /** A file with one JSON object a line; empty lines are passed over. */
   path: string;

@@ -50,7 +50,10 @@ export class Engine {
   private destroyed = false;
 
   /** @internal Takes over the parts. Use initialize(). */
-  constructor(readonly parts: EngineParts) {
+  constructor(
+    /** @internal */
+    readonly parts: EngineParts,
+  ) {
     this.module = parts.module;
     this.device = parts.device;
     this.config = parts.config;

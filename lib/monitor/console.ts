@@ -16,6 +16,7 @@ export interface ProgressReport {
   loss: number | null;
 }
 
+/** How often a ConsoleMonitor prints, and where. */
 export interface ConsoleOptions {
   /** Global steps between two lines. */
   every: number;

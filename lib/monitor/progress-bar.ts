@@ -13,6 +13,7 @@ export interface StepReport {
   memoryBytes?: number;
 }
 
+/** What a ProgressBar counts to, and where it prints. */
 export interface ProgressBarOptions {
   /** Steps in all. */
   total: number;

@@ -17,5 +17,7 @@ export function uniform(bound: number): Initializer {
   return (out) => kernels.randomUniform({ out, low: -bound, high: bound, seed, offset });
 }
 
+/** All 0. */
 export const zeros: Initializer = (out) => kernels.fill({ out, value: 0 });
+/** All 1. */
 export const ones: Initializer = (out) => kernels.fill({ out, value: 1 });

@@ -21,6 +21,7 @@ import { type Initializer, normal, ones, uniform, zeros } from './initializers.j
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
+/** Options of Linear. */
 export interface LinearOptions {
   /** Default true. */
   bias?: boolean;
@@ -130,30 +131,35 @@ export class Dropout extends Module {
   }
 }
 
+/** max(x, 0), element by element; see relu. */
 export class ReLU extends Module {
   override forward(x: Tensor): Tensor {
     return relu(x);
   }
 }
 
+/** x sigmoid(x), element by element; see silu. */
 export class SiLU extends Module {
   override forward(x: Tensor): Tensor {
     return silu(x);
   }
 }
 
+/** The hyperbolic tangent, element by element. */
 export class Tanh extends Module {
   override forward(x: Tensor): Tensor {
     return tanh(x);
   }
 }
 
+/** 1 / (1 + exp(-x)), element by element. */
 export class Sigmoid extends Module {
   override forward(x: Tensor): Tensor {
     return sigmoid(x);
   }
 }
 
+/** Gaussian error linear unit, exact ("none", as in PyTorch) or GPT-2's approximation ("tanh"); see gelu. */
 export class GELU extends Module {
   constructor(readonly approximate: 'tanh' | 'none' = 'none') {
     super();

@@ -9,6 +9,7 @@ import { noGrad, scope, type Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
+/** How strictly loadWeights() compares, and whose layout it reads. */
 export interface LoadWeightsOptions {
   /** Whether missing and unexpected names are refused. Default true. */
   strict?: boolean;

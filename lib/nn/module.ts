@@ -16,12 +16,14 @@ export type ForwardHook = (module: Module, inputs: readonly unknown[], output: u
 /** Runs before the values of a module are handed out. */
 export type StateDictPreHook = () => void;
 
+/** A module and its path below the root. */
 export interface NamedModule {
   name: string;
   module: Module;
 }
 
-type Field = Parameter | Tensor | Module;
+/** What belongs to a module. */
+export type Field = Parameter | Tensor | Module;
 
 /**
  * Fields that are a Parameter, a Tensor (a buffer) or a Module belong to the module, under their field names; so do
@@ -63,7 +65,7 @@ export abstract class Module {
     return () => this.stateDictPreHooks.delete(hook);
   }
 
-  /** Own fields in order of assignment; modules and parameters in collections as "field.key". */
+  /** @internal Own fields in order of assignment; modules and parameters in collections as "field.key". */
   protected *fields(): Generator<[string, Field]> {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];

@@ -4,6 +4,7 @@ import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** A parameter group of Adagrad; fields may be changed between steps. */
 export interface AdagradGroup extends ParamGroup {
   lrDecay: number;
   eps: number;
@@ -11,6 +12,7 @@ export interface AdagradGroup extends ParamGroup {
   initialAccumulatorValue: number;
 }
 
+/** Defaults of Adagrad's groups. */
 export interface AdagradOptions {
   /** Default 1e-2. */
   lr?: number;

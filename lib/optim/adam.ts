@@ -3,6 +3,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
 import type { ParamsOf } from './param-groups.js';
 
+/** Defaults of Adam's groups. */
 export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
   /** True (default) decays weights directly, as AdamW; false adds weight_decay * p to the gradient. */
   adamWMode?: boolean;

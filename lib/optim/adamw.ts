@@ -12,11 +12,13 @@ import type {
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** A parameter group of Adam and AdamW; fields may be changed between steps. */
 export interface AdamGroup extends ParamGroup {
   betas: readonly [number, number];
   eps: number;
 }
 
+/** Defaults of AdamW's groups. */
 export interface AdamWOptions {
   /** Default 1e-3. */
   lr?: number;

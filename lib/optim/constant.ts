@@ -3,6 +3,7 @@
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule } from './schedule.js';
 
+/** Options of ConstantLr. */
 export interface ConstantOptions {
   /** The full rate. */
   baseLr: number;

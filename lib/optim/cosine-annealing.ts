@@ -3,6 +3,7 @@
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
+/** Options of CosineAnnealingLr. */
 export interface CosineAnnealingOptions {
   /** Rate of the first update. */
   baseLr: number;

@@ -3,6 +3,7 @@
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule } from './schedule.js';
 
+/** Options of ExponentialLr. */
 export interface ExponentialOptions {
   /** Rate of the first update. */
   baseLr: number;

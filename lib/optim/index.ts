@@ -2,9 +2,9 @@
 export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
 export { Adam, type AdamOptions, DeepSpeedCPUAdam, FusedAdam } from './adam.js';
 export { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
-export { ConstantLr } from './constant.js';
-export { CosineAnnealingLr } from './cosine-annealing.js';
-export { ExponentialLr } from './exponential.js';
+export { ConstantLr, type ConstantOptions } from './constant.js';
+export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
+export { ExponentialLr, type ExponentialOptions } from './exponential.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
 export { LambdaLr, type LambdaOptions } from './lambda.js';
 export { LinearLr, type LinearOptions } from './linear.js';
@@ -25,19 +25,23 @@ export type {
   MeasuringOptimizer,
   Optimizer,
   ParameterPlace,
+  SpeculationTensors,
+  SpeculativeOptimizer,
+  StepGradient,
   SummedOptimizer,
   UpdateSettings,
   UpdateTensors,
 } from './optimizer.js';
 export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';
-export { PolynomialLr } from './polynomial.js';
+export { PolynomialLr, type PolynomialOptions } from './polynomial.js';
 export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
 export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.js';
 export { ScheduleSet } from './schedule-set.js';
 export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
-export { StepLr } from './step-decay.js';
+export { StepLr, type StepOptions } from './step-decay.js';
+export type { UpdateKernels } from './update-kernels.js';
 export { CosineAnnealingWarmRestarts, type WarmRestartsOptions } from './warm-restarts.js';
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
-export { WarmupCosineLr } from './warmup-cosine.js';
-export { WarmupDecayLr } from './warmup-decay.js';
+export { WarmupCosineLr, type WarmupCosineOptions } from './warmup-cosine.js';
+export { WarmupDecayLr, type WarmupDecayOptions } from './warmup-decay.js';

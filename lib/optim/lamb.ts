@@ -13,6 +13,7 @@ import {
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** A parameter group of LAMB; fields may be changed between steps. */
 export interface LambGroup extends ParamGroup {
   betas: readonly [number, number];
   eps: number;
@@ -22,6 +23,7 @@ export interface LambGroup extends ParamGroup {
   minCoeff: number;
 }
 
+/** Defaults of LAMB's groups. */
 export interface LambOptions {
   /** Default 1e-3. */
   lr?: number;

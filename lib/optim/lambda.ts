@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { PureSchedule } from './schedule.js';
 
+/** Options of LambdaLr. */
 export interface LambdaOptions {
   /** Rate that the factor is of. */
   baseLr: number;

@@ -2,6 +2,7 @@
 // Source: PyTorch torch.optim.lr_scheduler.LinearLR.
 import { PureSchedule, requirePositiveInteger } from './schedule.js';
 
+/** Options of LinearLr. */
 export interface LinearOptions {
   /** Rate that the shares are of. */
   baseLr: number;

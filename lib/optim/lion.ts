@@ -4,10 +4,12 @@ import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** A parameter group of Lion; fields may be changed between steps. */
 export interface LionGroup extends ParamGroup {
   betas: readonly [number, number];
 }
 
+/** Defaults of Lion's groups. */
 export interface LionOptions {
   /** Default 1e-3. */
   lr?: number;

@@ -4,6 +4,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 
+/** Decides what losses are multiplied by, so that fp16 gradients neither vanish nor overflow. */
 export interface LossScaler {
   /** What the loss is multiplied by in the next backward. */
   readonly scale: number;
@@ -31,6 +32,7 @@ export class StaticLossScaler implements LossScaler {
   load(_state: JsonObject): void {}
 }
 
+/** When a DynamicLossScaler halves and doubles its scale. */
 export interface DynamicLossScalerOptions {
   /** The first scale is 2 to this power. Default 16. */
   initialScalePower?: number;

@@ -3,6 +3,7 @@
 import { DsError } from '../errors.js';
 import { PureSchedule } from './schedule.js';
 
+/** Options of MultiStepLr. */
 export interface MultiStepOptions {
   /** Rate of the first update. */
   baseLr: number;

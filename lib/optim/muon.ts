@@ -23,6 +23,7 @@ import {
 import { makeGroups, type ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** A parameter group of Muon: matrices that it orthogonalises, or others, which AdamW updates. */
 export interface MuonGroup extends ParamGroup {
   /** True for matrices, false for what AdamW updates. */
   useMuon: boolean;
@@ -34,6 +35,7 @@ export interface MuonGroup extends ParamGroup {
   eps: number;
 }
 
+/** Defaults of Muon's groups, and of AdamW's beside them. */
 export interface MuonOptions {
   /** Rate of Muon's groups. Default 0.02. */
   lr?: number;

@@ -7,6 +7,7 @@ import { PureSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 /** The second beta of a group whose momentum is scheduled, as in DeepSpeed. */
 const SECOND_BETA = 0.99;
 
+/** Options of OneCycle. */
 export interface OneCycleOptions {
   /** Rate at both ends of the cycle. */
   minLr: number;

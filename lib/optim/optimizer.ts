@@ -69,6 +69,10 @@ export interface SpeculationTensors {
   weight: Tensor | null;
 }
 
+/**
+ * A rule that updates f32 master weights from gradients, range by range; whoever holds the state calls it.
+ * Implement it for an optimizer of your own.
+ */
 export interface Optimizer<Group extends ParamGroup = ParamGroup> {
   readonly name: string;
   readonly groups: Group[];

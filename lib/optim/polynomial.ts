@@ -3,6 +3,7 @@
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
+/** Options of PolynomialLr. */
 export interface PolynomialOptions {
   /** Rate of the first update. */
   baseLr: number;

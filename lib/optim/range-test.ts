@@ -3,6 +3,7 @@
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
+/** Options of LrRangeTest. */
 export interface LrRangeTestOptions {
   /** Rate of the first update. Default 1e-3. */
   minLr?: number;

@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
 import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 
+/** Options of ReduceLrOnPlateau. */
 export interface PlateauOptions {
   /** The rate before the first reduction. */
   baseLr: number;

@@ -6,12 +6,14 @@ import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** A parameter group of SGD; fields may be changed between steps. */
 export interface SgdGroup extends ParamGroup {
   momentum: number;
   dampening: number;
   nesterov: boolean;
 }
 
+/** Defaults of SGD's groups. */
 export interface SgdOptions {
   /** Default 1e-3. */
   lr?: number;

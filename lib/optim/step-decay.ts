@@ -3,6 +3,7 @@
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
+/** Options of StepLr. */
 export interface StepOptions {
   /** Rate of the first update. */
   baseLr: number;

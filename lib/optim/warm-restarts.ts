@@ -2,6 +2,7 @@
 // Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch torch.optim.lr_scheduler.
 import { PureSchedule, requirePositiveInteger } from './schedule.js';
 
+/** Options of CosineAnnealingWarmRestarts. */
 export interface WarmRestartsOptions {
   /** Rate after each restart. */
   baseLr: number;

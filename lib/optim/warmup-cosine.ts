@@ -4,6 +4,7 @@ import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 import { type WarmupType, warmupFraction } from './warmup.js';
 
+/** Options of WarmupCosineLr. */
 export interface WarmupCosineOptions {
   /** The optimizer's rate, of which the schedule takes a share. */
   baseLr: number;

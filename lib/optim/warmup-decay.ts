@@ -4,6 +4,7 @@ import type { OptionNames } from '../runtime/options.js';
 import { readSchedule, requirePositiveInteger } from './schedule.js';
 import { WARMUP, WarmupLr, type WarmupOptions } from './warmup.js';
 
+/** Options of WarmupDecayLr. */
 export interface WarmupDecayOptions extends WarmupOptions {
   /** Updates of the whole run, warm-up included. */
   totalSteps: number;

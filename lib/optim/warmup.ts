@@ -6,6 +6,7 @@ import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.j
 /** How the rate climbs. DeepSpeed's default is "log". */
 export type WarmupType = 'log' | 'linear';
 
+/** Options of WarmupLr. */
 export interface WarmupOptions {
   /** Rate before the first update. Default 0. */
   minLr?: number;

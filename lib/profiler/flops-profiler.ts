@@ -12,6 +12,7 @@ import { formatProfile, type ReportOptions } from './report.js';
 /** What can be profiled: an engine, or a model on the device of its parameters. */
 export type Profiled = Module | { module: Module; device: Device };
 
+/** How a profile is printed, and where. */
 export interface PrintOptions extends ReportOptions {
   /** Instead of standard output; JSON when the name ends in ".json". Folders are created. */
   outputFile?: string | null;
@@ -131,6 +132,7 @@ export function printProfile(profile: ModelProfile, options: PrintOptions = {}):
   }
 }
 
+/** How getModelProfile() runs the model, and where it prints. */
 export interface ModelProfileOptions extends PrintOptions {
   /** Prints the profile as well. Default true, as in DeepSpeed. */
   printProfile?: boolean;

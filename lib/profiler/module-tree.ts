@@ -4,6 +4,7 @@ import type { Work } from './flop-counts.js';
 
 /** The forward, its backward, and what the backward runs of the forward again. */
 export type Pass = 'forward' | 'backward' | 'recompute';
+/** Work by pass: forward, backward, and the forward that is run again in the backward. */
 export type PassWork = Record<Pass, Work>;
 
 export function noWork(): PassWork {

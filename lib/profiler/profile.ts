@@ -2,6 +2,7 @@
 import type { Work } from './flop-counts.js';
 import type { ModuleNode, PassWork } from './module-tree.js';
 
+/** What one module, and what lies below it, did and took. */
 export interface ModuleProfile {
   /** Path below the parent; the model's own is "". */
   name: string;
@@ -37,6 +38,7 @@ export interface StepFacts {
   latencyMs: { forward: number; backward: number; step: number; total: number };
 }
 
+/** What a profiled run of a model did and took. */
 export interface ModelProfile {
   device: string;
   parameters: number;

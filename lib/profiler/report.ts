@@ -2,6 +2,7 @@
 import { type Aggregate, aggregateByDepth } from './aggregate.js';
 import type { ModelProfile, ModuleProfile } from './profile.js';
 
+/** How much of a profile formatProfile() shows. */
 export interface ReportOptions {
   /** Deepest level of the aggregate, the model's is 0; -1 is the deepest there is. Default -1. */
   moduleDepth?: number;

@@ -9,6 +9,7 @@ import { requireInteger } from './require-number.js';
 import { Stream } from './stream.js';
 
 export type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
+/** The two back ends. */
 export type DeviceKind = 'cpu' | 'cuda';
 
 /** One per device and process; get it from device(). */
@@ -129,6 +130,7 @@ function findDevice(name: unknown): Device | null {
   return match && open('cuda', Number(match[1] ?? 0));
 }
 
+/** Threads that CPU kernels use. */
 export function threads(): number {
   return addon.getThreads();
 }

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { phrase } from './phrase.js';
 
+/** Element types of tensors. */
 export type DType = 'f32' | 'f16' | 'bf16' | 'i32' | 'i64' | 'u8' | 'bool' | 'f64';
 
 /** Order is that of ds::DType in csrc/core/dtype.h. */
@@ -19,6 +20,7 @@ const sizes: Record<DType, number> = {
   f64: 8,
 };
 
+/** Typed arrays that hold a tensor's elements on the host; f16 and bf16 are raw bits in a Uint16Array. */
 export type NumericArray =
   | Float32Array
   | Float64Array

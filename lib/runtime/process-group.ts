@@ -8,8 +8,20 @@ import { settled } from './settled.js';
 import type { Stream } from './stream.js';
 import { describe, isContiguous, type View } from './view.js';
 
+/** The collectives and messages that a process group can issue. */
+export type CollectiveKind =
+  | 'allReduce'
+  | 'reduceScatter'
+  | 'allGather'
+  | 'broadcast'
+  | 'reduce'
+  | 'allToAll'
+  | 'send'
+  | 'recv'
+  | 'barrier';
+
 /** Order is that of ds::comm::Kind in csrc/comm/engine.h. */
-const kinds = [
+const kinds: readonly CollectiveKind[] = [
   'allReduce',
   'reduceScatter',
   'allGather',
@@ -19,12 +31,13 @@ const kinds = [
   'send',
   'recv',
   'barrier',
-] as const;
-export type CollectiveKind = (typeof kinds)[number];
+];
+
+/** How a collective combines the ranks' contributions, element by element; avg is the sum divided by the ranks. */
+export type ReduceOp = 'sum' | 'avg' | 'min' | 'max' | 'prod';
 
 /** Order is that of ds::comm::ReduceOp. */
-const reduceOps = ['sum', 'avg', 'min', 'max', 'prod'] as const;
-export type ReduceOp = (typeof reduceOps)[number];
+const reduceOps: readonly ReduceOp[] = ['sum', 'avg', 'min', 'max', 'prod'];
 
 /** Where a job's store listens, and the secret that admits to it. */
 export interface StoreAddress {

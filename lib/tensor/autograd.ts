@@ -45,6 +45,7 @@ export function isRecomputing(): boolean {
   return again;
 }
 
+/** Whether ops are recorded for backward; false inside noGrad(). */
 export function isGradEnabled(): boolean {
   return enabled;
 }

@@ -6,6 +6,7 @@ export {
   type Backward,
   backward,
   beforeBackward,
+  type GradFn,
   type GradSink,
   isGradEnabled,
   noGrad,
@@ -14,6 +15,7 @@ export {
   setGradTarget,
   withGrad,
 } from './autograd.js';
+/** Activation checkpointing. Source: deepspeed.checkpointing. */
 export * as checkpointing from './checkpointing/index.js';
 export { checkpoint, checkpointSequential } from './checkpointing/index.js';
 export * from './ops/index.js';
@@ -21,6 +23,7 @@ export type { NestedNumbers } from './printed.js';
 export {
   getRandomState,
   nextRandom,
+  type RandomPoint,
   type RandomState,
   randomPoint,
   replayRandom,
@@ -29,6 +32,12 @@ export {
   setRandomState,
   sharingSamples,
 } from './random.js';
-export { recomputable, recomputed } from './recompute.js';
+export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, tensorsIn, within } from './scope.js';
-export { liveTensors, type Nested, Tensor, type TensorOptions } from './tensor.js';
+export {
+  type FromOptions,
+  liveTensors,
+  type Nested,
+  Tensor,
+  type TensorOptions,
+} from './tensor.js';

@@ -32,6 +32,7 @@ export function seed(value: number): void {
   state = { seed: requireInteger('seed', value, 0), offset: 0 };
 }
 
+/** A copy of the generator's state, for setRandomState(). */
 export function getRandomState(): RandomState {
   return { ...state };
 }

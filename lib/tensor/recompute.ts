@@ -2,10 +2,11 @@
 import { isGradEnabled, noGrad, recomputing, type Saved } from './autograd.js';
 import type { Tensor } from './tensor.js';
 
-type Op = (...inputs: Tensor[]) => Tensor;
+/** An op that gives the same bits whenever it is run on the same inputs. */
+export type RecomputableOp = (...inputs: Tensor[]) => Tensor;
 
 interface Recipe {
-  readonly op: Op;
+  readonly op: RecomputableOp;
   readonly inputs: readonly Tensor[];
 }
 
@@ -18,19 +19,19 @@ const recipes = new WeakMap<Tensor, Recipe>();
  * it reads besides must keep their values until the backward. Returns `value`.
  * Source: Korthikanti et al. 2022, applied to norms and activations.
  */
-export function recomputable(value: Tensor, op: Op, ...inputs: Tensor[]): Tensor {
+export function recomputable(value: Tensor, op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   if (isGradEnabled()) recipes.set(value, { op, inputs });
   return value;
 }
 
 /** op(...inputs), marked as recomputable. */
-export function recomputed(op: Op, ...inputs: Tensor[]): Tensor {
+export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   return recomputable(op(...inputs), op, ...inputs);
 }
 
 // Functions of their own, so that a recipe's closure does not hold the tensor that it replaces.
 const itself = (tensor: Tensor) => (): Tensor => tensor;
-const again = (op: Op, inputs: readonly SavedTensor[]) => (): Tensor =>
+const again = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor =>
   recomputing(() => op(...inputs.map((input) => input.value())));
 
 /** A tensor saved for a backward: itself, or its recipe when it has one whose inputs still live. */

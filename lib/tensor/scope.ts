@@ -47,6 +47,7 @@ export class Scope {
 
 let innermost: Scope | null = null;
 
+/** The innermost open scope; null outside all, where the caller owns what it makes. */
 export function currentScope(): Scope | null {
   return innermost;
 }

@@ -23,11 +23,13 @@ import { currentScope, type Scope } from './scope.js';
 /** Numbers, or lists of them at any depth, all lists of a level as long as the first. */
 export type Nested = number | boolean | bigint | readonly Nested[] | readonly NumericArray[];
 
+/** What a new tensor is made of, and where. */
 export interface TensorOptions {
   dtype?: DType;
   device?: Device | string;
 }
 
+/** Options of Tensor.from(). */
 export interface FromOptions extends TensorOptions {
   /** Default: the shape of the data. */
   shape?: readonly number[];
@@ -53,7 +55,7 @@ export function liveTensors(): number {
  * scope it was made in, or the caller. A view shares its buffer and has an owner of its own.
  */
 export class Tensor implements View {
-  /** Buffer.released once the tensor has been freed. */
+  /** @internal Buffer.released once the tensor has been freed. */
   protected memory: Buffer;
   readonly strides: readonly number[];
   /** Whether backward computes a gradient for this tensor. */
@@ -70,6 +72,7 @@ export class Tensor implements View {
   private references = 1;
   private owned = true;
 
+  /** @internal Use Tensor.from(), Tensor.empty() or the functions that make tensors. */
   constructor(
     buffer: Buffer,
     readonly dtype: DType,
@@ -126,6 +129,7 @@ export class Tensor implements View {
     return out;
   }
 
+  /** @internal The memory that the tensor is a view of. */
   get buffer(): Buffer {
     return this.memory;
   }

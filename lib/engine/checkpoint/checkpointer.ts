@@ -19,6 +19,7 @@ import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restor
 import { contentOf } from './snapshot.js';
 import { StoreWorld } from './store-world.js';
 
+/** Options of engine.saveCheckpoint(), the same on every rank. */
 export interface SaveOptions {
   /** Default "global_step<N>". */
   tag?: string;

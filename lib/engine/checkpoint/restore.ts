@@ -18,6 +18,7 @@ import { heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
 import { readSavedState, type SavedState } from './saved-state.js';
 
+/** What engine.loadCheckpoint() takes from a checkpoint, the same on every rank. */
 export interface LoadOptions {
   /** Default: what `latest` names. */
   tag?: string;
@@ -39,9 +40,12 @@ export interface LoadOptions {
   loadCompanions?: boolean;
 }
 
+/** What engine.loadCheckpoint() has loaded. */
 export interface LoadedCheckpoint {
+  /** The folder of the tag. */
   path: string;
   tag: string;
+  /** What saveCheckpoint() was given; {} where it was given nothing. */
   clientState: JsonObject;
 }
 

@@ -9,6 +9,7 @@ import type { Engine } from '../engine.js';
 import { publishMasters, writeMaster } from './full-state.js';
 import { type OwnedParameter, ownedBy, ownerOf } from './owned-parameters.js';
 
+/** Options of GatheredParameters. */
 export interface GatherOptions {
   /** The rank whose changes count; null (the default): nobody's, and what `body` writes is lost. */
   modifierRank?: number | null;

@@ -21,7 +21,7 @@ export interface Clients {
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
   /** The job whose ranks train together. Default: what initDistributed() has joined, else this process alone. */
   distributed?: Distributed | null;
-  /** Times the collectives of training; benchmarks pass one. */
+  /** @internal Times the collectives of training; benchmarks pass one. */
   commTimer?: CommTimer;
   /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
   monitors?: readonly Monitor[];

@@ -1,8 +1,12 @@
 // How far a run has come: the counters that a checkpoint restores.
 
+/** How far an engine has trained; checkpoints carry it. */
 export interface Progress {
+  /** Optimizer steps, skipped ones included. */
   globalSteps: number;
+  /** Samples of all ranks in them. */
   globalSamples: number;
+  /** Steps whose gradients were not finite and changed nothing. */
   skippedSteps: number;
   /** Updates that changed the weights: Adam's t. */
   appliedSteps: number;

@@ -6,6 +6,7 @@ import type { GPT2Config } from './gpt2.js';
 /** What is kept between forward and backward. */
 export type ActivationMode = 'none' | 'selective' | 'attention' | 'full' | 'segments' | 'cpu';
 
+/** Bytes of the activations of GPT-2's blocks in training. */
 export interface ActivationBytes {
   /** On the device when the blocks' forward has ended. */
   held: number;

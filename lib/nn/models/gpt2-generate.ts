@@ -8,6 +8,7 @@ import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { KeyValueCache } from '../attention.js';
 import type { GPT2 } from './gpt2.js';
 
+/** How GPT2.generate() samples. */
 export interface GenerateOptions {
   maxNewTokens: number;
   /** Logits are divided by it; 0 takes the likeliest token. Default 1. */

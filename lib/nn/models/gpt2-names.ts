@@ -1,6 +1,7 @@
 // How GPT-2's parameters are called and laid out by Hugging Face's GPT2LMHeadModel.
 import type { GPT2 } from './gpt2.js';
 
+/** How Hugging Face stores one of GPT-2's parameters. */
 export interface HuggingFaceName {
   /** The name in GPT2LMHeadModel's state dict. */
   name: string;

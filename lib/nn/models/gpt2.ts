@@ -25,6 +25,7 @@ import type { PretrainedDescription } from '../pretrained.js';
 import { type GenerateOptions, generate } from './gpt2-generate.js';
 import { describeGpt2, loadGpt2, parseGpt2Config } from './gpt2-pretrained.js';
 
+/** The sizes of a GPT-2, and how its activations are kept. */
 export interface GPT2Config {
   vocabSize: number;
   /** The longest sequence (n_positions). */
@@ -50,8 +51,8 @@ export interface GPT2Config {
   ignoreIndex?: number;
 }
 
-/** What the weights fix. */
-type Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
+/** The sizes that a folder of weights fixes. */
+export type GPT2Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
 
 const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
 
@@ -83,7 +84,8 @@ const weightInit = (stddev: number) => ({ weightInit: normal(stddev), biasInit: 
 
 const geluTanh = (x: Tensor): Tensor => gelu(x, 'tanh');
 
-class Mlp extends Module {
+/** GPT-2's feed-forward branch: c_fc [4C, C], GELU, c_proj [C, 4C]. x [.., C] gives [.., C]. */
+export class Mlp extends Module {
   readonly c_fc: Linear;
   readonly c_proj: Linear;
   /** What follows c_fc. */
@@ -169,7 +171,8 @@ function normalizedAgain(
   return [stream, recomputable(x, again, stream)];
 }
 
-class Transformer extends Module {
+/** Embeddings, blocks and the last norm, under the names of Hugging Face's GPT2Model. */
+export class Transformer extends Module {
   readonly wte: Embedding;
   readonly wpe: Embedding;
   readonly h: GPT2Block[];
@@ -220,7 +223,7 @@ class Transformer extends Module {
 }
 
 /** The head: the token embedding read the other way. */
-class TiedHead extends Module {
+export class TiedHead extends Module {
   readonly weight: Parameter;
 
   constructor(embedding: Embedding) {
@@ -288,7 +291,7 @@ export class GPT2 extends Module {
    */
   static async fromPretrained(
     dir: string,
-    options: Omit<Partial<GPT2Config>, keyof Sizes> = {},
+    options: Omit<Partial<GPT2Config>, keyof GPT2Sizes> = {},
   ): Promise<GPT2> {
     const folder = await PretrainedFolder.open(dir);
     try {

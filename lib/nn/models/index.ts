@@ -1,5 +1,13 @@
 // Complete models.
-export { GPT2, GPT2Block, type GPT2Config } from './gpt2.js';
+export {
+  GPT2,
+  GPT2Block,
+  type GPT2Config,
+  type GPT2Sizes,
+  type Mlp,
+  type TiedHead,
+  type Transformer,
+} from './gpt2.js';
 export {
   type ActivationBytes,
   type ActivationMode,

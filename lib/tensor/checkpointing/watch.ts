@@ -29,6 +29,7 @@ export interface SegmentTimes {
 
 /** One run of a segment, as an observer gets it. */
 export type SegmentRun = Omit<SegmentTimes, 'runs'>;
+/** Is told of each run of a checkpointed segment. */
 export type SegmentObserver = (run: SegmentRun) => void;
 
 export const unwatchedSegment: WatchedSegment = {

@@ -18,6 +18,7 @@ import {
   writeTogether,
 } from './shapes.js';
 
+/** Options of attention(). */
 export interface AttentionOptions {
   /** Query t sees keys s <= t + (S - T). Default false. */
   causal?: boolean;

@@ -44,24 +44,29 @@ export function full(shape: readonly number[], value: number, options: TensorOpt
   return filled('full', shape, value, options);
 }
 
+/** Zeros, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY. */
 export function zeros(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return filled('zeros', shape, 0, options);
 }
 
+/** Ones, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY. */
 export function ones(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return filled('ones', shape, 1, options);
 }
 
+/** Zeros of the shape, dtype and device of `like`. */
 export function zerosLike(like: Tensor): Tensor {
   requireTensor('zerosLike', like);
   return filled('zerosLike', like.shape, 0, { dtype: like.dtype, device: like.device });
 }
 
+/** Ones of the shape, dtype and device of `like`. */
 export function onesLike(like: Tensor): Tensor {
   requireTensor('onesLike', like);
   return filled('onesLike', like.shape, 1, { dtype: like.dtype, device: like.device });
 }
 
+/** Where arange() starts, and its step. */
 export interface RangeOptions extends TensorOptions {
   /** The first element. Default 0. */
   start?: number;
@@ -80,6 +85,7 @@ export function arange(count: number, given: RangeOptions = {}): Tensor {
   return out;
 }
 
+/** Options of normally distributed numbers. */
 export interface NormalOptions extends TensorOptions {
   /** Default 0. */
   mean?: number;
@@ -97,6 +103,7 @@ export function randn(shape: readonly number[], given: NormalOptions = {}): Tens
   return out;
 }
 
+/** Options of evenly distributed numbers, from [low, high). */
 export interface UniformOptions extends TensorOptions {
   /** Default 0. */
   low?: number;

@@ -245,11 +245,17 @@ export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
   });
 }
 
+/** a = b as bool, broadcast; see compare. */
 export const eq = (a: Operand, b: Operand): Tensor => compare('eq', a, b);
+/** a != b as bool, broadcast; see compare. */
 export const ne = (a: Operand, b: Operand): Tensor => compare('ne', a, b);
+/** a < b as bool, broadcast; see compare. */
 export const lt = (a: Operand, b: Operand): Tensor => compare('lt', a, b);
+/** a <= b as bool, broadcast; see compare. */
 export const le = (a: Operand, b: Operand): Tensor => compare('le', a, b);
+/** a > b as bool, broadcast; see compare. */
 export const gt = (a: Operand, b: Operand): Tensor => compare('gt', a, b);
+/** a >= b as bool, broadcast; see compare. */
 export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
 
 /** condition ? a : b, broadcast; `condition` is bool. Of two numbers f32, else as in add. Throws as add does. */

@@ -31,6 +31,7 @@ import { contiguous } from './views.js';
 /** PyTorch's default. */
 const IGNORE_INDEX = -100;
 
+/** Options of crossEntropy(). */
 export interface CrossEntropyOptions {
   /** Rows with this target count neither in the sum nor in the mean, which is 0 without any other. Default -100. */
   ignoreIndex?: number;
@@ -176,6 +177,7 @@ export function crossEntropy(
   return out;
 }
 
+/** Options of linearCrossEntropy(): what it keeps for the backward. */
 export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   /** Rows whose logits are computed at a time. Default: all, or 2048 when `recompute` is true. */
   chunkRows?: number;

@@ -21,19 +21,33 @@ export function unary(op: UnaryOp, x: Tensor): Tensor {
   return out;
 }
 
+/** -x, element by element; see unary. */
 export const neg = (x: Tensor): Tensor => unary('neg', x);
+/** |x|, element by element, with gradient 0 at 0; see unary. */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
+/** e to the power x, element by element; see unary. */
 export const exp = (x: Tensor): Tensor => unary('exp', x);
+/** The natural logarithm, element by element; see unary. */
 export const log = (x: Tensor): Tensor => unary('log', x);
+/** The square root, element by element; see unary. */
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
+/** 1 / sqrt(x), element by element; see unary. */
 export const rsqrt = (x: Tensor): Tensor => unary('rsqrt', x);
+/** 1 / x, element by element; see unary. */
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
+/** x x, element by element; see unary. */
 export const square = (x: Tensor): Tensor => unary('square', x);
+/** The sine of radians, element by element; see unary. */
 export const sin = (x: Tensor): Tensor => unary('sin', x);
+/** The cosine of radians, element by element; see unary. */
 export const cos = (x: Tensor): Tensor => unary('cos', x);
+/** The hyperbolic tangent, element by element; see unary. */
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
+/** 1 / (1 + exp(-x)), element by element; see unary. */
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
+/** max(x, 0), element by element, with gradient 0 at 0; see unary. */
 export const relu = (x: Tensor): Tensor => unary('relu', x);
+/** x sigmoid(x), element by element; see unary. */
 export const silu = (x: Tensor): Tensor => unary('silu', x);
 
 /** Gaussian error linear unit; "tanh" is GPT-2's approximation, "none" the exact form with erf. */
