@@ -71,6 +71,7 @@ export {
   threads,
 } from './runtime/device.js';
 export type { DType, NumericArray } from './runtime/dtype.js';
-export type { Stream } from './runtime/stream.js';
+export type { Event, Stream } from './runtime/stream.js';
+export type { View } from './runtime/view.js';
 export * from './tensor/index.js';
 export { version } from './version.js';

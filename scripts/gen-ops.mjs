@@ -101,7 +101,11 @@ function generate() {
     '',
   ];
   for (const [name, values] of enums) {
-    out.push(`export type ${name} =`, ...values.map((v) => `  | '${v}'`));
+    out.push(
+      `/** The choices of ds::${name}. */`,
+      `export type ${name} =`,
+      ...values.map((v) => `  | '${v}'`),
+    );
     out[out.length - 1] += ';';
     out.push('', `const ${lowerFirst(name)}Codes: Record<${name}, number> = {`);
     out.push(...values.map((v, i) => `  ${v}: ${i},`), '};', '');

@@ -142,6 +142,7 @@ export interface Addon {
   hmacSha256(key: Uint8Array, data: Uint8Array): string;
 }
 
+/** What is known about the machine's GPUs, without opening one. */
 export interface GpuProbe {
   /** libds_cuda.so lies beside the addon and could be opened. */
   libraryFound: boolean;
@@ -153,12 +154,14 @@ export interface GpuProbe {
   message: string;
 }
 
+/** What a device is. */
 export interface DeviceInfo {
   name: string;
   detail: string;
   totalBytes: number;
 }
 
+/** Counters of a device's memory. */
 export interface MemoryStats {
   inUse: number;
   peakInUse: number;

@@ -31,15 +31,23 @@ import { type PhaseTimes, untimed } from './watch/phase-timer.js';
  * A non-finite gradient skips the update on the device; the engine learns of it at the next backward().
  */
 export class Engine {
+  /** The model. It keeps its weights after destroy(), except at stage 3 on several ranks. */
   readonly module: Module;
+  /** Where the model computes. */
   readonly device: Device;
+  /** The configuration with its defaults, frozen. */
   readonly config: ResolvedConfig;
+  /** The counters that checkpoints keep. */
   readonly progress: Progress;
+  /** The optimizer; its groups' hyperparameters may be changed between steps. */
   readonly optimizer: Optimizer;
+  /** The schedules of the groups; none where neither the configuration nor the caller names one. */
   readonly lrScheduler: ScheduleSet;
-  /** This process among all, among those of its machine, and how many there are. */
+  /** This process among all. */
   readonly globalRank: number;
+  /** This process among those of its machine. */
   readonly localRank: number;
+  /** Processes that train together. */
   readonly worldSize: number;
   /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
@@ -208,11 +216,13 @@ export class Engine {
     this.parts.stop.wish('engine.requestStop()');
   }
 
+  /** Puts the model into training mode: dropout draws, forward() keeps what backward reads. */
   train(): this {
     this.module.train();
     return this;
   }
 
+  /** Puts the model into evaluation mode. Use it with noGrad(), which keeps nothing for backward. */
   eval(): this {
     this.module.eval();
     return this;
@@ -234,31 +244,38 @@ export class Engine {
     return this.parts.verdicts.last?.applied ?? false;
   }
 
+  /** What losses are multiplied by in fp16; 1 in fp32 and bf16. Waits for the last step's backward. */
   get lossScale(): number {
     return this.parts.verdicts.lossScale;
   }
 
+  /** Optimizer steps, skipped ones included. */
   get globalSteps(): number {
     return this.progress.globalSteps;
   }
 
+  /** Samples of all ranks in those steps. */
   get globalSamples(): number {
     return this.progress.globalSamples;
   }
 
+  /** Steps that changed nothing because a gradient was not finite. Waits for the last step's backward. */
   get skippedSteps(): number {
     this.parts.verdicts.take();
     return this.progress.skippedSteps;
   }
 
+  /** Samples of one step over all ranks. */
   trainBatchSize(): number {
     return this.parts.batch.train;
   }
 
+  /** Samples of one forward on one rank. */
   trainMicroBatchSizePerGpu(): number {
     return this.parts.batch.microPerDevice;
   }
 
+  /** Backwards in one step. */
   gradientAccumulationSteps(): number {
     return this.parts.batch.accumulationSteps;
   }
@@ -283,10 +300,12 @@ export class Engine {
     return this.config.steps_per_print;
   }
 
+  /** The largest global gradient norm, to which larger ones are scaled down; 0 where nothing is clipped. */
   gradientClipping(): number {
     return this.config.gradient_clipping;
   }
 
+  /** 0 to 3. */
   zeroOptimizationStage(): number {
     return this.config.zero_optimization.stage;
   }

@@ -1,4 +1,23 @@
 // The door of the optimizer room.
+export type {
+  AdagradArgs,
+  AdamWArgs,
+  AdamWScalars,
+  AdamWSpeculateArgs,
+  CopyArgs,
+  LambApplyArgs,
+  LambCoefficientsArgs,
+  LambMomentsArgs,
+  LambScalars,
+  LionArgs,
+  MatmulArgs,
+  MatmulEpilogue,
+  MuonApplyArgs,
+  MuonDirectionArgs,
+  MuonMomentumArgs,
+  ScaleArgs,
+  SgdArgs,
+} from '../runtime/kernels.generated.js';
 export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
 export { Adam, type AdamOptions, DeepSpeedCPUAdam, FusedAdam } from './adam.js';
 export { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';

@@ -4,6 +4,7 @@ import { block, call, callOnHost, putView } from './call.js';
 import type { Stream } from './stream.js';
 import type { View } from './view.js';
 
+/** The choices of ds::UnaryOp. */
 export type UnaryOp =
   | 'neg'
   | 'abs'
@@ -41,6 +42,7 @@ const unaryOpCodes: Record<UnaryOp, number> = {
   gelu_erf: 15,
 };
 
+/** The choices of ds::BinaryOp. */
 export type BinaryOp =
   | 'add'
   | 'sub'
@@ -60,6 +62,7 @@ const binaryOpCodes: Record<BinaryOp, number> = {
   pow: 6,
 };
 
+/** The choices of ds::CompareOp. */
 export type CompareOp =
   | 'eq'
   | 'ne'
@@ -77,6 +80,7 @@ const compareOpCodes: Record<CompareOp, number> = {
   ge: 5,
 };
 
+/** The choices of ds::MatmulEpilogue. */
 export type MatmulEpilogue =
   | 'none'
   | 'gelu'
@@ -88,6 +92,7 @@ const matmulEpilogueCodes: Record<MatmulEpilogue, number> = {
   gelu_grad: 2,
 };
 
+/** The choices of ds::ReduceOp. */
 export type ReduceOp =
   | 'sum'
   | 'mean'

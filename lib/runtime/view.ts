@@ -2,7 +2,9 @@
 import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
 
+/** Elements in memory, as kernels take them; every Tensor is one. */
 export interface View {
+  /** @internal */
   readonly buffer: Buffer;
   readonly dtype: DType;
   /** In elements from the buffer's start. */

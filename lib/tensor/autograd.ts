@@ -95,6 +95,7 @@ export class GradFn {
   readonly sequence = ++sequence;
   /** Gradients of the outputs, filled while backward runs; owned. */
   readonly grads: (Tensor | null)[];
+  /** @internal One for each input. */
   readonly edges: readonly Edge[];
   isReleased = false;
   /** Runs just before the backward of this node. */

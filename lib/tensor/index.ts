@@ -2,6 +2,7 @@
 import './methods.js';
 import './printed.js';
 
+export type { CompareOp, UnaryOp } from '../runtime/kernels.generated.js';
 export {
   type Backward,
   backward,

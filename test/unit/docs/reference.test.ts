@@ -1,0 +1,62 @@
+// Every exported name has a text in the API reference, and what the pages name is in it.
+
+import { type Entry, surfaceOf } from './reference.js';
+import { pages, readPage, snippetsOf } from './snippets.js';
+
+const surface = surfaceOf('lib/index.ts').filter(({ isInternal }) => !isInternal);
+const reference = new Map(surface.map((entry) => [entry.path, entry]));
+const namespaces = 'nn|optim|data|comm|monitor|zero|profiler|checkpointing';
+
+const silent = (entries: readonly Entry[]): string[] =>
+  entries.filter(({ text }) => text === '').map(({ path, place }) => `${path} (${place})`);
+
+/** Names of ours in a page: what its code imports, members of our namespaces, and of the engine. */
+function namesIn(page: string): string[] {
+  const text = readPage(page);
+  const blocks = snippetsOf(page, text, ['ts', 'js']).map(({ given, code }) => given + code);
+  const imported = blocks.flatMap((code) => {
+    const names = importedIn(code);
+    return [...names, ...membersIn(code).filter((name) => isOf(names, name))];
+  });
+  // The guide's tables say in their first column how things are called elsewhere.
+  const ours = page.endsWith('coming-from-deepspeed.md') ? text.replace(/^\|[^|]*/gm, '') : text;
+  const inline = Array.from(ours.matchAll(/(?<!`)`([^`\n]+)`(?!`)/g), ([, code = '']) => code);
+  return [...imported, ...inline.flatMap(membersIn)].filter((name) => !name.endsWith('.ts'));
+}
+
+/** Whether a member's namespace is one of the imported names. */
+function isOf(imported: readonly string[], member: string): boolean {
+  const [owner = ''] = member.split('.');
+  return owner === 'Engine' || imported.includes(owner);
+}
+
+function importedIn(code: string): string[] {
+  const lists = code.matchAll(/import (?:type )?\{([^}]*)\} from '@ds\/native'/g);
+  const names = Array.from(lists, ([, list = '']) => list.split(',')).flat();
+  return names.map((name) => name.replace(/\btype\b|\bas .*/g, '').trim()).filter(Boolean);
+}
+
+function membersIn(code: string): string[] {
+  const found = code.matchAll(new RegExp(`(?<![\\w./])(${namespaces}|engine)\\.(\\w+)`, 'g'));
+  return Array.from(found, ([, owner = '', name = '']) =>
+    owner === 'engine' ? `Engine.${name}` : `${owner}.${name}`,
+  );
+}
+
+test('every exported name has a text', () => {
+  const exported = surface.filter(({ isMember }) => !isMember);
+  expect(exported.length).toBeGreaterThan(400);
+  for (const namespace of namespaces.split('|')) expect(reference.has(namespace)).toBe(true);
+  expect(silent(exported)).toEqual([]);
+});
+
+test.each(pages())('what %s names is in the reference, with a text', (page) => {
+  const unknown = [...new Set(namesIn(page))].filter((name) => !reference.get(name)?.text);
+  expect(unknown).toEqual([]);
+});
+
+test('names are found in code and in text', () => {
+  expect(namesIn('README.md')).toEqual(
+    expect.arrayContaining(['initialize', 'nn.models', 'data.TokenFileDataset', 'Engine.step']),
+  );
+});
