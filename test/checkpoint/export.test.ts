@@ -167,8 +167,8 @@ test('save16bitModel writes the weights as they are', async () => {
 
 test('refusals leave nothing behind', async () => {
   await expect(consolidate(dir, out, { tag: 'u' })).rejects.toEqual(refusal(/"u".*the tags t/));
-  await expect(consolidate(dir, out, { max_shard_bytes: 1 } as object)).rejects.toEqual(
-    refusal(/"max_shard_bytes".*Did you mean "maxShardBytes"/, 'DS_ARGUMENT'),
+  await expect(consolidate(dir, out, { maxShardByte: 1 } as object)).rejects.toEqual(
+    refusal(/"maxShardByte".*Did you mean "maxShardBytes"/, 'DS_ARGUMENT'),
   );
   await expect(consolidate(dir, out, { maxShardBytes: 0 })).rejects.toEqual(
     refusal(/maxShardBytes/, 'DS_ARGUMENT'),
