@@ -23,7 +23,7 @@ import { DsError } from '../errors.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
 import { Claim, clearDead } from './claim.js';
 import { LATEST, requireLatestReplaceable } from './directory.js';
-import { orDsError } from './file-error.js';
+import { ifThere, orDsError } from './file-error.js';
 import { makeFolder } from './make-folder.js';
 import { isDraftFile, removeCheckpoint, removeOwn, requireReplaceable } from './ours.js';
 
@@ -171,12 +171,12 @@ async function pointLatest({ dir, tag, claim }: Draft): Promise<void> {
 
 /**
  * The folder of `tag`: `dir`/`tag`, or where a save that died between its two renames has put it.
- * Null when there is none. Changes nothing.
+ * Null when there is none. Changes nothing. Throws DS_IO.
  */
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
-  if (await exists(final)) return final;
-  const olds = leftovers(await readdir(dir).catch(() => []))
+  if (await ifThere(final, () => stat(final))) return final;
+  const olds = leftovers((await ifThere(dir, () => readdir(dir))) ?? [])
     .filter((one) => one.kind === 'old' && one.tag === tag)
     .sort((a, b) => b.turn - a.turn);
   return olds[0] ? join(dir, olds[0].name) : null;
@@ -216,11 +216,4 @@ function leftovers(names: readonly string[]): Leftover[] {
     const [, kind = '', tag = '', owner = '', turn = 0] = LEFTOVER.exec(name) ?? [];
     return kind ? [{ name, kind, tag, owner, turn: Number(turn) }] : [];
   });
-}
-
-async function exists(path: string): Promise<boolean> {
-  return stat(path).then(
-    () => true,
-    () => false,
-  );
 }

@@ -12,6 +12,7 @@ import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
+import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 
 export const LATEST = 'latest';
 
@@ -66,10 +67,7 @@ export function requireTag(tag: unknown): asserts tag is string {
  */
 export async function requireLatestReplaceable(dir: string): Promise<void> {
   const path = join(dir, LATEST);
-  const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return null;
-    throw error;
-  });
+  const status = await ifThere(path, () => lstat(path));
   if (!status) return;
   const small = status.isFile() && status.size <= 4 * MAX_TAG_BYTES;
   if (small && isTag((await textOf(path)).trim())) return;
@@ -87,9 +85,10 @@ function kindOf(status: Stats): string {
   return status.isSymbolicLink() ? 'a symbolic link' : 'something else';
 }
 
-/** The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT. */
+/** The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT, DS_IO. */
 export async function listTags(dir: string): Promise<string[]> {
   const entries = await readdir(dir, { withFileTypes: true }).catch((cause: Error) => {
+    if (!leadsNowhere(cause)) throw asDsError(cause, dir);
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: dir,

@@ -11,6 +11,24 @@ const CURES: Readonly<Record<string, string>> = {
   EIO: 'The disk or network file system failed: see the system log.',
 };
 
+/** Codes of paths that lead nowhere. */
+const NOWHERE: readonly (string | undefined)[] = ['ENOENT', 'ENOTDIR', 'ENAMETOOLONG', 'ELOOP'];
+
+/** Whether a call failed because nothing is there or can be, not because it could not be read. */
+export function leadsNowhere({ code, syscall }: NodeJS.ErrnoException): boolean {
+  return NOWHERE.includes(code) || !syscall; // A path with a zero byte in it makes no system call.
+}
+
+/** What `body` gives; null where the path leads nowhere. Throws DS_IO. */
+export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<T | null> {
+  try {
+    return await body();
+  } catch (error) {
+    if (leadsNowhere(error as NodeJS.ErrnoException)) return null;
+    throw asDsError(error, path);
+  }
+}
+
 /** Runs `body`; failures of Node's own file calls come out as DS_IO. `place` is named where they name no path. */
 export async function orDsError<T>(place: string, body: () => Promise<T>): Promise<T> {
   try {

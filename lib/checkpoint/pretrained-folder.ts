@@ -4,6 +4,7 @@ import { stat } from 'node:fs/promises';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
+import { asDsError, leadsNowhere } from './file-error.js';
 import type { TensorEntry } from './header.js';
 import { CONFIG_FILE, WeightFiles } from './weight-files.js';
 
@@ -45,9 +46,10 @@ export class PretrainedFolder {
 }
 
 async function requireFolder(path: string): Promise<void> {
-  const found = await stat(path).catch((cause: Error) => cause);
-  if (!(found instanceof Error) && found.isDirectory()) return;
-  throw notPretrained(path, found instanceof Error ? found.message : 'a file');
+  const found = await stat(path).catch((cause: Error) => {
+    throw leadsNowhere(cause) ? notPretrained(path, cause.message) : asDsError(cause, path);
+  });
+  if (!found.isDirectory()) throw notPretrained(path, 'a file');
 }
 
 function notPretrained(op: string, got: string): DsError {

@@ -8,6 +8,7 @@ import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST } from './directory.js';
+import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 import { isPlainName, openInside } from './folder.js';
 import type { TensorEntry } from './header.js';
 import { MANIFEST } from './manifest.js';
@@ -59,8 +60,9 @@ export class WeightFiles {
    * has not got, or when it is replaced again and again; DS_IO when a file cannot be read.
    */
   static async open(path: string): Promise<WeightFiles> {
-    const found = await stat(path).catch((cause: Error) => cause);
-    if (found instanceof Error) throw absent(path, found);
+    const found = await stat(path).catch((cause: Error) => {
+      throw absent(path, cause);
+    });
     const open = found.isDirectory() ? () => openFolder(path) : () => openSingle(path);
     return new WeightFiles(path, await openSteadily(soloWorld, path, open));
   }
@@ -167,11 +169,7 @@ interface Json {
 
 async function findJson(folder: string, name: string): Promise<Json | null> {
   const path = join(folder, name);
-  const isAbsent = await lstat(path).then(
-    () => false,
-    ({ code }: NodeJS.ErrnoException) => code === 'ENOENT',
-  );
-  return isAbsent ? null : readJson(folder, name);
+  return (await ifThere(path, () => lstat(path))) ? readJson(folder, name) : null;
 }
 
 /** Throws DS_CHECKPOINT when there is none, or no object in it. */
@@ -251,7 +249,9 @@ function homesOf(file: SafetensorsFile): Map<string, Home> {
   return new Map(file.entries.map((entry) => [entry.name, { file, entry }]));
 }
 
-function absent(op: string, cause: Error): DsError {
+/** DS_IO for what is there and cannot be read. */
+function absent(op: string, cause: Error): unknown {
+  if (!leadsNowhere(cause)) return asDsError(cause, op);
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

@@ -55,7 +55,8 @@ const SHOWN = 40;
  * module's: twice the largest tensor. Throws DS_CHECKPOINT that lists the names that are missing, unexpected or do not
  * fit (40 of a kind), before anything is changed; without `strict` only the last, and resolves with the others.
  * Throws DS_CHECKPOINT too for damaged files and tied names with different values, DS_NONFINITE for what f16 cannot
- * hold, DS_ARGUMENT for a module that an engine trains. Source: PyTorch's load_state_dict and safetensors' load_model.
+ * hold, DS_ARGUMENT for a module that an engine trains; DS_IO, which may leave some of it filled: load again. Source:
+ * PyTorch's load_state_dict and safetensors' load_model.
  */
 export async function loadWeights(
   module: Module,

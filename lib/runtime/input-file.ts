@@ -32,7 +32,7 @@ export class InputFile {
       if (!status.isFile()) throw notRegular(path, status);
       return new InputFile(path, Number(status.size), descriptor, status.mtimeNs);
     } catch (error) {
-      closeSync(descriptor);
+      close(descriptor, () => {}); // It says less than why the file was refused.
       throw error;
     }
   }
