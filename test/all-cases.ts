@@ -2,6 +2,7 @@
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as leaves } from './autograd/leaves.cases.js';
+import { cases as lossGradients } from './autograd/losses.cases.js';
 import { cases as viewGradients } from './autograd/views.cases.js';
 import { cases as deviceCheckpoints } from './checkpoint/device.cases.js';
 import { cases as resumeOnRanks } from './checkpoint/resume.cases.js';
@@ -29,6 +30,7 @@ import { cases as watching } from './e2e/watching.cases.js';
 import { cases as watchingRanks } from './e2e/watching-ranks.cases.js';
 import { cases as trainingFaults } from './faults/training.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
+import { cases as losses } from './nn/losses.cases.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as optimizerGolden } from './optim/golden.cases.js';
 import { cases as tensorwise } from './optim/tensorwise.cases.js';
@@ -61,7 +63,9 @@ export const allCases: readonly Case[] = [
   ...viewGradients,
   ...leaves,
   ...layerGradients,
+  ...lossGradients,
   ...modules,
+  ...losses,
   ...parity,
   ...uploads,
   ...badInput,

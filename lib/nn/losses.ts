@@ -1,25 +1,164 @@
-// Losses as modules; each gives a scalar.
-import { requireInteger } from '../runtime/require-number.js';
-import { crossEntropy, mse, type Tensor } from '../tensor/index.js';
+// Losses as modules, with the options of the functions that they call; each gives a scalar unless told otherwise.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import {
+  type BceWithLogitsOptions,
+  binaryCrossEntropyWithLogits,
+  type CrossEntropyOptions,
+  crossEntropy,
+  type HuberLossOptions,
+  huberLoss,
+  type KlDivOptions,
+  klDiv,
+  type LossOptions,
+  l1Loss,
+  mse,
+  type NllLossOptions,
+  nllLoss,
+  type SmoothL1LossOptions,
+  smoothL1Loss,
+  type Tensor,
+} from '../tensor/index.js';
 import { Module } from './module.js';
 
-/** mean((x - target)^2). */
+const LOSS: OptionNames<LossOptions> = { reduction: true };
+const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
+
+/** mse(): (x - target)^2. */
 export class MSELoss extends Module {
+  private readonly options: LossOptions;
+
+  /** Throws DS_ARGUMENT for unknown options, as all of these. */
+  constructor(options: LossOptions = {}) {
+    super();
+    this.options = readOptions('MSELoss', options, LOSS);
+  }
+
   override forward(x: Tensor, target: Tensor): Tensor {
-    return mse(x, target);
+    return mse(x, target, this.options);
   }
 }
 
-/** Mean of -log softmax(logits)[target] over the rows whose target is not `ignoreIndex`. */
-export class CrossEntropyLoss extends Module {
-  /** Throws DS_ARGUMENT. */
-  constructor(readonly ignoreIndex = -100) {
+/** l1Loss(): |x - target|. */
+export class L1Loss extends Module {
+  private readonly options: LossOptions;
+
+  constructor(options: LossOptions = {}) {
     super();
-    requireInteger('CrossEntropyLoss ignoreIndex', ignoreIndex, Number.MIN_SAFE_INTEGER);
+    this.options = readOptions('L1Loss', options, LOSS);
   }
 
-  /** logits [.., V], target [..] i32 or i64. */
+  override forward(x: Tensor, target: Tensor): Tensor {
+    return l1Loss(x, target, this.options);
+  }
+}
+
+/** huberLoss(): squared below `delta`, linear above. */
+export class HuberLoss extends Module {
+  private readonly options: HuberLossOptions;
+
+  constructor(options: HuberLossOptions = {}) {
+    super();
+    this.options = readOptions('HuberLoss', options, { ...LOSS, delta: true });
+  }
+
+  override forward(x: Tensor, target: Tensor): Tensor {
+    return huberLoss(x, target, this.options);
+  }
+}
+
+/** smoothL1Loss(): squared below `beta`, the absolute difference but for a constant above. */
+export class SmoothL1Loss extends Module {
+  private readonly options: SmoothL1LossOptions;
+
+  constructor(options: SmoothL1LossOptions = {}) {
+    super();
+    this.options = readOptions('SmoothL1Loss', options, { ...LOSS, beta: true });
+  }
+
+  override forward(x: Tensor, target: Tensor): Tensor {
+    return smoothL1Loss(x, target, this.options);
+  }
+}
+
+/** klDiv() of log probabilities and probabilities. */
+export class KLDivLoss extends Module {
+  private readonly options: KlDivOptions;
+
+  constructor(options: KlDivOptions = {}) {
+    super();
+    this.options = readOptions('KLDivLoss', options, { reduction: true, logTarget: true });
+  }
+
+  override forward(x: Tensor, target: Tensor): Tensor {
+    return klDiv(x, target, this.options);
+  }
+}
+
+/** binaryCrossEntropyWithLogits(); its weights are buffers of the module. */
+export class BCEWithLogitsLoss extends Module {
+  readonly weight: Tensor | null;
+  readonly posWeight: Tensor | null;
+  private readonly reduction: BceWithLogitsOptions['reduction'];
+
+  /** The tensors stay the caller's: keep() them where a scope made them. */
+  constructor(given: BceWithLogitsOptions = {}) {
+    super();
+    const known = { ...LOSS, weight: true, posWeight: true } as const;
+    const options = readOptions('BCEWithLogitsLoss', given, known);
+    this.weight = options.weight ?? null;
+    this.posWeight = options.posWeight ?? null;
+    this.reduction = options.reduction;
+  }
+
+  override forward(x: Tensor, target: Tensor): Tensor {
+    return binaryCrossEntropyWithLogits(x, target, {
+      weight: this.weight ?? undefined,
+      posWeight: this.posWeight ?? undefined,
+      reduction: this.reduction,
+    });
+  }
+}
+
+/** nllLoss() of log probabilities; the class weights are a buffer of the module. */
+export class NLLLoss extends Module {
+  readonly weight: Tensor | null;
+  private readonly options: NllLossOptions;
+
+  /** The class weights stay the caller's: keep() them where a scope made them. */
+  constructor(given: NllLossOptions = {}) {
+    super();
+    const { weight, ...options } = readOptions('NLLLoss', given, NLL);
+    this.weight = weight ?? null;
+    this.options = options;
+  }
+
+  /** x [.., V], target [..] i32 or i64. */
+  override forward(x: Tensor, target: Tensor): Tensor {
+    return nllLoss(x, target, { ...this.options, weight: this.weight ?? undefined });
+  }
+}
+
+/** crossEntropy(); the class weights are a buffer of the module. */
+export class CrossEntropyLoss extends Module {
+  readonly weight: Tensor | null;
+  private readonly options: CrossEntropyOptions;
+
+  /** Options, or the ignored target alone. The class weights stay the caller's: keep() them where a scope made them. */
+  constructor(given: CrossEntropyOptions | number = {}) {
+    super();
+    const options = typeof given === 'number' ? { ignoreIndex: given } : given;
+    const known = { ...NLL, labelSmoothing: true } as const;
+    const { weight, ...rest } = readOptions<CrossEntropyOptions>(
+      'CrossEntropyLoss',
+      options,
+      known,
+    );
+    this.weight = weight ?? null;
+    this.options = rest;
+  }
+
+  /** logits [.., V], target [..] i32 or i64, or probabilities [.., V]. */
   override forward(logits: Tensor, target: Tensor): Tensor {
-    return crossEntropy(logits, target, { ignoreIndex: this.ignoreIndex });
+    return crossEntropy(logits, target, { ...this.options, weight: this.weight ?? undefined });
   }
 }

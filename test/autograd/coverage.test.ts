@@ -2,10 +2,12 @@
 import * as ops from '../../lib/tensor/ops/index.js';
 import { checks as elementwise } from './elementwise.cases.js';
 import { checks as layers } from './layers.cases.js';
+import { checks as losses } from './losses.cases.js';
 import { checks as views } from './views.cases.js';
 
 const notDifferentiable = new Set([
   'FunctionContext',
+  'countEmptyMeans',
   'full',
   'zeros',
   'ones',
@@ -25,7 +27,7 @@ const notDifferentiable = new Set([
   'unary',
 ]);
 
-const covered = new Set([...elementwise, ...layers, ...views].map(({ op }) => op));
+const covered = new Set([...elementwise, ...layers, ...losses, ...views].map(({ op }) => op));
 
 test.each(Object.keys(ops).filter((name) => !notDifferentiable.has(name)))('%s', (name) => {
   expect(covered).toContain(name);

@@ -1,4 +1,4 @@
-// Gradients of matrix products, lookups, normalisation, attention, losses and what wraps them.
+// Gradients of matrix products, lookups, normalisation, attention and what wraps them.
 import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
@@ -258,50 +258,6 @@ function rotated(x: ops.Tensor): ops.Tensor {
   return ops.rope(x, table(Math.cos), table(Math.sin));
 }
 
-const targets = (x: ops.Tensor): ops.Tensor => indices([4, -100, 0, 6, 6], [5], x);
-
-const losses: GradientCheck[] = [
-  {
-    op: 'crossEntropy',
-    inputs: [{ shape: [5, 7], low: -3, high: 3 }],
-    run: (x) => ops.crossEntropy(x, targets(x)),
-  },
-  {
-    op: 'crossEntropy',
-    title: 'strided',
-    inputs: strided([5, 7]),
-    run: (x) => ops.crossEntropy(x, targets(x)),
-  },
-  {
-    op: 'crossEntropy',
-    title: 'leading dims',
-    inputs: shapes([1, 5, 7]),
-    run: (x) => ops.crossEntropy(x, targets(x).reshape([1, 5])),
-  },
-  {
-    op: 'crossEntropy',
-    title: 'padded logits',
-    inputs: shapes([5, 3], [7, 3]),
-    run: (x, w) => ops.crossEntropy(ops.linearPadded(x, w), targets(x)),
-  },
-  ...[{}, { chunkRows: 2 }, { chunkRows: 2, recompute: true }, { ignoreIndex: 6 }].map(
-    (options) => ({
-      op: 'linearCrossEntropy',
-      title: JSON.stringify(options),
-      inputs: shapes([5, 3], [7, 3]),
-      run: (x: ops.Tensor, w: ops.Tensor) =>
-        ops.linearCrossEntropy(x, w, indices([4, 1, 0, 6, 6], [5], x), options),
-    }),
-  ),
-  {
-    op: 'linearCrossEntropy',
-    title: 'frozen weight',
-    inputs: [{ shape: [5, 3] }, { shape: [7, 3], grad: false }],
-    run: (x, w) => ops.linearCrossEntropy(x, w, targets(x)),
-  },
-  { op: 'mse', inputs: shapes([3, 4], [3, 4]), run: ops.mse },
-];
-
 const scaledSquare = ops.customFunction<ops.Tensor>({
   name: 'scaled_square',
   forward(context, x) {
@@ -360,7 +316,6 @@ export const checks: GradientCheck[] = [
   ...lookups,
   ...norms,
   ...attentions,
-  ...losses,
   ...around,
 ];
 export const cases = gradientCases(checks);

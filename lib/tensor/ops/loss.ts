@@ -1,4 +1,4 @@
-// Losses: cross-entropy, alone and fused with the vocabulary head, and mean squared error.
+// The mean cross-entropy of rows by fused kernels, alone and with the vocabulary head before it.
 import { type DType, statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
@@ -6,53 +6,36 @@ import { requireInteger } from '../../runtime/require-number.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { isGradEnabled, recomputing, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
-import { sub } from './elementwise.js';
 import { requireIndex } from './indexing.js';
 import { paddedColumns } from './linear.js';
 import { gemmRows } from './matmul.js';
-import type { Operand } from './operands.js';
-import { mean } from './reduce.js';
 import {
   constant,
   expanded,
   overwriteOrAdd,
   packed,
   requireInput,
-  requireTensor,
   rowCount,
-  sameShape,
   shapeError,
   viewOf,
   writeTogether,
 } from './shapes.js';
-import { square } from './unary.js';
 import { contiguous } from './views.js';
 
 /** PyTorch's default. */
 const IGNORE_INDEX = -100;
 
-/** Options of crossEntropy(). */
-export interface CrossEntropyOptions {
+/** Which rows a loss over classes leaves out. */
+export interface RowOptions {
   /** Rows with this target count neither in the sum nor in the mean, which is 0 without any other. Default -100. */
   ignoreIndex?: number;
 }
 
-const LOSS: OptionNames<CrossEntropyOptions> = { ignoreIndex: true };
+const LOSS: OptionNames<RowOptions> = { ignoreIndex: true };
 
-function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: CrossEntropyOptions): number {
+/** Throws DS_ARGUMENT. */
+export function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): number {
   return requireInteger(`${op} ignoreIndex`, ignoreIndex, Number.MIN_SAFE_INTEGER);
-}
-
-/** mean((x - target)^2), a scalar of x's dtype; the target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE. */
-export function mse(x: Tensor, target: Operand): Tensor {
-  requireTensor('mse', x);
-  const isLike =
-    !(target instanceof Tensor) || target.numel === 1 || sameShape(x.shape, target.shape);
-  if (!isLike) {
-    const hint = 'They would broadcast to pairs of all with all: reshape() one of them.';
-    throw shapeError('mse', `a target like ${describe(x)}`, describe(target), hint);
-  }
-  return mean(square(sub(x, target)));
 }
 
 /** Where means without any row are counted, see countEmptyMeans(). */
@@ -70,9 +53,13 @@ export function countEmptyMeans(into: Tensor | null): Tensor | null {
 
 /** What a sum over rows is divided by for their mean: how many count, and 1 where none does. Where that is, it is told. */
 function divisorOfMean(target: View, ignoreIndex: number, dtype: DType): Tensor {
-  const count = countRows(target, ignoreIndex, dtype);
+  return orOne(countRows(target, ignoreIndex, dtype));
+}
+
+/** `count` [1], with 1 in the place of 0: what a mean of nothing is divided by. Where that is, it is told. */
+export function orOne(count: Tensor): Tensor {
   const isEmpty = Tensor.empty([1], 'bool', count.device);
-  const zero = expanded(constant(0, dtype, count.device), [1]);
+  const zero = expanded(constant(0, count.dtype, count.device), [1]);
   kernels.compare({ a: count, b: zero, out: isEmpty, op: 'eq' });
   add(count, isEmpty);
   if (emptyMeans?.device === count.device) add(emptyMeans, isEmpty);
@@ -115,7 +102,12 @@ function rowScale(grad: Tensor, count: Tensor): Tensor {
   return out;
 }
 
-function checkTarget(op: string, values: Tensor, lead: readonly number[], target: Tensor): void {
+export function checkTarget(
+  op: string,
+  values: Tensor,
+  lead: readonly number[],
+  target: Tensor,
+): void {
   requireIndex(op, values, target);
   if (numel(target.shape) !== numel(lead)) {
     throw shapeError(op, `a target for each of the rows [${lead.join(', ')}]`, describe(target));
@@ -136,18 +128,8 @@ function logitRows(logits: Tensor): View {
   return viewOf(packed(logits), [rows, columns]);
 }
 
-/**
- * Mean of -log softmax(logits)[target] over the rows that count, 0 where none does: a scalar in f32 (f64 for f64).
- * logits [.., V], target [..] i32 or i64. Throws DS_SHAPE, DS_DTYPE, DS_INDEX (CPU; NaN on a GPU).
- */
-export function crossEntropy(
-  logits: Tensor,
-  target: Tensor,
-  options: CrossEntropyOptions = {},
-): Tensor {
-  requireTensor('cross_entropy', logits);
-  checkTarget('cross_entropy', logits, logits.shape.slice(0, -1), target);
-  const ignoreIndex = ignoreIndexOf('cross_entropy', readOptions('cross_entropy', options, LOSS));
+/** crossEntropy() without class weights, smoothing and another reduction than the mean: one pass over the logits. */
+export function meanCrossEntropy(logits: Tensor, target: Tensor, ignoreIndex: number): Tensor {
   const rows = logitRows(logits);
   const count = rows.shape[0] as number;
   const flat = packed(target);
@@ -178,7 +160,7 @@ export function crossEntropy(
 }
 
 /** Options of linearCrossEntropy(): what it keeps for the backward. */
-export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
+export interface LinearCrossEntropyOptions extends RowOptions {
   /** Rows whose logits are computed at a time. Default: all, or 2048 when `recompute` is true. */
   chunkRows?: number;
   /** Keep no logits: the backward computes them again, chunk by chunk. Default false. */

@@ -1,0 +1,218 @@
+// Losses of an input and a target element by element: squared, absolute, Huber, binary cross-entropy, KL divergence.
+import { DsError } from '../../errors.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireFinite } from '../../runtime/require-number.js';
+import { describe } from '../../runtime/view.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { customFunction } from './custom-function.js';
+import { add, div, maximum, minimum, mul, ne, sub, where } from './elementwise.js';
+import type { Operand } from './operands.js';
+import { mean, sum } from './reduce.js';
+import { requireTensor, sameShape, shapeError } from './shapes.js';
+import { abs, exp, log, neg, sigmoid, square } from './unary.js';
+
+/** What becomes of the single losses: their mean, their sum, or themselves. */
+export type LossReduction = 'mean' | 'sum' | 'none';
+
+/** Options that the losses of an input and a target share. */
+export interface LossOptions {
+  /** Default "mean", which is NaN where there is nothing to average. */
+  reduction?: LossReduction;
+}
+
+const LOSS: OptionNames<LossOptions> = { reduction: true };
+
+/** `value` or "mean" without one. Throws DS_ARGUMENT for what is none of `known`. */
+export function reductionOf<Name extends string = LossReduction>(
+  op: string,
+  value: Name | undefined,
+  known: readonly string[] = ['mean', 'sum', 'none'],
+): Name {
+  const reduction = value ?? 'mean';
+  if (known.includes(reduction)) return reduction as Name;
+  const expected = known.map((name) => `"${name}"`).join(' or ');
+  const got = phrase(value);
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} reduction`, expected, got });
+}
+
+/** The losses as `reduction` wants them. */
+function reduced(losses: Tensor, reduction: LossReduction): Tensor {
+  if (reduction === 'none') return losses;
+  return reduction === 'sum' ? sum(losses) : mean(losses);
+}
+
+/** Throws DS_SHAPE unless the target has x's shape or one element, DS_ARGUMENT for an x that is no tensor. */
+function requireTarget(op: string, x: Tensor, target: Operand): void {
+  requireTensor(op, x);
+  const isLike =
+    !(target instanceof Tensor) || target.numel === 1 || sameShape(x.shape, target.shape);
+  if (isLike) return;
+  const hint = 'They would broadcast to pairs of all with all: reshape() one of them.';
+  throw shapeError(op, `a target like ${describe(x)}`, describe(target), hint);
+}
+
+/** A loss of the differences x - target. */
+function ofDifferences(
+  op: string,
+  x: Tensor,
+  target: Operand,
+  given: LossReduction | undefined,
+  rule: (difference: Tensor) => Tensor,
+): Tensor {
+  requireTarget(op, x, target);
+  const reduction = reductionOf(op, given);
+  return scope(() => reduced(rule(sub(x, target)), reduction));
+}
+
+/**
+ * (x - target)^2, averaged: of x's dtype. The target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE,
+ * DS_ARGUMENT.
+ */
+export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
+  const { reduction } = readOptions('mse', given, LOSS);
+  return ofDifferences('mse', x, target, reduction, square);
+}
+
+/** |x - target|, averaged; else as mse(). The gradient is 0 where they are equal. */
+export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
+  const { reduction } = readOptions('l1_loss', given, LOSS);
+  return ofDifferences('l1_loss', x, target, reduction, abs);
+}
+
+/** d^2 / 2 for d = |x| below `bound`, bound (d - bound / 2) from there on; the slope has no step. */
+function huberOf(x: Tensor, bound: number): Tensor {
+  const distance = abs(x);
+  const near = minimum(distance, bound);
+  return mul(near, sub(distance, mul(near, 0.5)));
+}
+
+/** Options of huberLoss(). */
+export interface HuberLossOptions extends LossOptions {
+  /** From which difference on the loss is linear; above 0. Default 1. */
+  delta?: number;
+}
+
+/** Half the squared difference below `delta`, delta (|x - target| - delta / 2) above, averaged; else as mse(). Source: Huber 1964. */
+export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = {}): Tensor {
+  const options = readOptions('huber_loss', given, { ...LOSS, delta: true });
+  const delta = requireFinite('huber_loss delta', options.delta ?? 1, Number.MIN_VALUE);
+  const rule = (difference: Tensor): Tensor => huberOf(difference, delta);
+  return ofDifferences('huber_loss', x, target, options.reduction, rule);
+}
+
+/** Options of smoothL1Loss(). */
+export interface SmoothL1LossOptions extends LossOptions {
+  /** Below which difference the loss is quadratic; 0: nowhere, as l1Loss(). Default 1. */
+  beta?: number;
+}
+
+/** huberLoss() with delta = beta, divided by beta: its slope is 1 far from the target. */
+export function smoothL1Loss(x: Tensor, target: Operand, given: SmoothL1LossOptions = {}): Tensor {
+  const options = readOptions('smooth_l1_loss', given, { ...LOSS, beta: true });
+  const beta = requireFinite('smooth_l1_loss beta', options.beta ?? 1, 0);
+  const rule = (difference: Tensor): Tensor =>
+    beta === 0 ? abs(difference) : mul(huberOf(difference, beta), 1 / beta);
+  return ofDifferences('smooth_l1_loss', x, target, options.reduction, rule);
+}
+
+/** log(1 + x) for x >= 0, of full relative precision where 1 + x rounds x away. Source: Kahan's correction (Goldberg 1991). */
+function log1pOf(x: Tensor): Tensor {
+  const rounded = add(x, 1);
+  const step = sub(rounded, 1);
+  const isTiny = step.eq(0);
+  const factor = where(isTiny, 1, div(log(rounded), where(isTiny, 1, step)));
+  return mul(factor, x);
+}
+
+/** log(1 + exp(x)) without overflow; floating dtypes. */
+const softplusOf = customFunction<Tensor>({
+  name: 'softplus',
+  forward(context, x) {
+    context.save(x);
+    return add(maximum(x, 0), log1pOf(exp(neg(abs(x)))));
+  },
+  backward({ saved: [x] }, grad) {
+    return mul(grad as Tensor, sigmoid(x as Tensor));
+  },
+});
+
+/** Options of binaryCrossEntropyWithLogits(). */
+export interface BceWithLogitsOptions extends LossOptions {
+  /** Factor of each loss; broadcasts to x's shape. */
+  weight?: Tensor;
+  /** Factor of the losses of positive targets; broadcasts to x's shape, for example [classes]. */
+  posWeight?: Tensor;
+}
+
+/**
+ * -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary cross-entropy of logits x with targets
+ * t in [0, 1] of x's shape, of x's dtype, without overflow. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ */
+export function binaryCrossEntropyWithLogits(
+  x: Tensor,
+  target: Tensor,
+  given: BceWithLogitsOptions = {},
+): Tensor {
+  const op = 'binary_cross_entropy_with_logits';
+  const options = readOptions(op, given, { ...LOSS, weight: true, posWeight: true });
+  const { weight, posWeight } = options;
+  const reduction = reductionOf(op, options.reduction);
+  requireTensor(op, x);
+  requireTensor(op, target);
+  if (!sameShape(x.shape, target.shape)) {
+    throw shapeError(op, `a target like ${describe(x)}`, describe(target));
+  }
+  return scope(() => {
+    const wanted = target.to(x.dtype);
+    const negative = mul(sub(1, wanted), x);
+    const tail = softplusOf(neg(x));
+    // (1 - t) x + (1 - t + posWeight t) log(1 + exp(-x)).
+    const factor = posWeight && add(mul(wanted, sub(posWeight.to(x.dtype), 1)), 1);
+    const losses = add(negative, factor ? mul(factor, tail) : tail);
+    requireBroadcast(op, x, losses);
+    const weighted = weight ? mul(losses, weight.to(x.dtype)) : losses;
+    requireBroadcast(op, x, weighted);
+    return reduced(weighted, reduction);
+  });
+}
+
+/** Weights repeat to the losses' shape, and not the other way round. */
+function requireBroadcast(op: string, x: Tensor, losses: Tensor): void {
+  if (sameShape(x.shape, losses.shape)) return;
+  throw shapeError(op, `weights that repeat to ${describe(x)}`, `losses ${describe(losses)}`);
+}
+
+/** Options of klDiv(). */
+export interface KlDivOptions {
+  /** "batchmean" divides the sum by the size of dim 0, as the definition does. Default "mean", as in PyTorch. */
+  reduction?: LossReduction | 'batchmean';
+  /** The target holds logarithms too. Default false. */
+  logTarget?: boolean;
+}
+
+/**
+ * target (log target - x) for log probabilities x and probabilities `target` of x's shape, 0 where the target is 0;
+ * averaged over all elements, of x's dtype. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Source: Kullback & Leibler 1951.
+ */
+export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tensor {
+  const options = readOptions('kl_div', given, { reduction: true, logTarget: true });
+  const known = ['mean', 'batchmean', 'sum', 'none'];
+  const reduction = reductionOf<LossReduction | 'batchmean'>('kl_div', options.reduction, known);
+  requireTensor('kl_div', target);
+  requireTarget('kl_div', x, target);
+  return scope(() => {
+    const losses = options.logTarget
+      ? mul(exp(target), sub(target, x))
+      : sub(entropyTerm(target), mul(target, x));
+    if (reduction !== 'batchmean') return reduced(losses, reduction);
+    return div(sum(losses), x.shape[0] ?? 1);
+  });
+}
+
+/** t log t, and 0 where t is 0. */
+function entropyTerm(target: Tensor): Tensor {
+  const isThere = ne(target, 0);
+  return where(isThere, mul(target, log(where(isThere, target, 1))), 0);
+}
