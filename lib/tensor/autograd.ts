@@ -203,6 +203,8 @@ export function beforeBackward(output: Tensor, hook: () => void): void {
 export class GradSink {
   /** @internal The node whose backward is running. */
   node!: GradFn;
+  /** Gradients that are being written, outermost first. */
+  private readonly open: { edge: Edge; out: Tensor }[] = [];
 
   /** Whether input `i` wants a gradient. */
   needs(i: number): boolean {
@@ -217,15 +219,32 @@ export class GradSink {
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void {
     const edge = this.node.edges[i] as Edge;
     if (!edge.requiresGrad) return;
+    const twin = this.open.find((other) => isSameSlot(other.edge, edge));
+    if (twin) {
+      // One tensor is two inputs whose gradients are written at once: this one is added afterwards.
+      const apart = Tensor.empty(edge.shape, edge.dtype, edge.device);
+      body(apart, false);
+      kernels.binary({ a: twin.out, b: apart, out: twin.out, op: 'add', accumulate: false });
+      return;
+    }
     const present = slotOf(edge);
     if (present && (edge.leaf || (present.exclusive && present.isContiguous))) {
-      body(present, true);
+      this.writeOpen(edge, present, () => body(present, true));
       return;
     }
     const fresh = freshGrad(edge);
     if (present) kernels.copy({ in: present, out: fresh });
-    body(fresh, present !== null);
+    this.writeOpen(edge, fresh, () => body(fresh, present !== null));
     setSlot(edge, fresh);
+  }
+
+  private writeOpen(edge: Edge, out: Tensor, body: () => void): void {
+    this.open.push({ edge, out });
+    try {
+      body();
+    } finally {
+      this.open.pop();
+    }
   }
 
   /**
@@ -261,6 +280,11 @@ function freshGrad({ leaf, shape, dtype, device }: Edge): Tensor {
   if (place) return held(place);
   const make = (): Tensor => Tensor.empty(shape, dtype, device);
   return leaf ? within(leaf.owner, make) : held(make);
+}
+
+/** Whether two inputs are one tensor. */
+function isSameSlot(a: Edge, b: Edge): boolean {
+  return a.fn ? a.fn === b.fn && a.index === b.index : a.leaf === b.leaf;
 }
 
 function slotOf(edge: Edge): Tensor | null {

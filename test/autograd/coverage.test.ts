@@ -25,6 +25,7 @@ const notDifferentiable = new Set([
   'ge',
   'argmax',
   'unary',
+  'countEmptyMeans',
 ]);
 
 const covered = new Set([...elementwise, ...layers, ...losses, ...views].map(({ op }) => op));

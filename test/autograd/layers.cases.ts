@@ -141,6 +141,18 @@ const norms: GradientCheck[] = [
   },
   {
     op: 'layerNorm',
+    title: 'one tensor as weight and bias',
+    inputs: shapes([5, 7], [7]),
+    run: (x, w) => ops.layerNorm(x, w, w),
+  },
+  {
+    op: 'layerNorm',
+    title: 'one tensor as all',
+    inputs: shapes([7]),
+    run: (x) => ops.layerNorm(x, x, x),
+  },
+  {
+    op: 'layerNorm',
     title: 'strided',
     inputs: [...strided([5, 7]), ...shapes([7], [7])],
     run: (x, w, b) => ops.layerNorm(x, w, b),
@@ -209,6 +221,12 @@ const attentions: GradientCheck[] = [
     op: 'attention',
     inputs: shapes([2, 2, 5, 4], [2, 2, 5, 4], [2, 2, 5, 4]),
     run: (q, k, v) => ops.attention(q, k, v),
+  },
+  {
+    op: 'attention',
+    title: 'one tensor as queries, keys and values',
+    inputs: shapes([1, 2, 5, 4]),
+    run: (x) => ops.attention(x, x, x, { causal: true }),
   },
   {
     op: 'attention',
