@@ -1,32 +1,29 @@
-// Generates lib/runtime/kernels.generated.ts and csrc/addon/optional_operands.h from the op structs in
-// csrc/ops; --check fails on drift.
+// Generates the table of ops and their TypeScript functions from the headers in csrc/ops; --check fails on drift.
+import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const opsDir = join(root, 'csrc', 'ops');
-const bindings = join('lib', 'runtime', 'kernels.generated.ts');
-const optionals = join('csrc', 'addon', 'optional_operands.h');
+
+/** Headers of the core whose classes libds_cuda.so shares with the addon, beside the ops themselves. */
+const INTERFACE = ['core/buffer.h', 'core/device.h', 'core/dtype.h', 'core/view.h', 'comm/engine.h'];
 
 const camel = (name) => name.replace(/_(\w)/g, (_, c) => c.toUpperCase());
 const lowerFirst = (name) => name[0].toLowerCase() + name.slice(1);
 
-/** The op names in table order. */
-function opNames() {
-  const text = readFileSync(join(opsDir, 'op_list.h'), 'utf8');
-  const table = text.slice(text.indexOf('DS_OP_LIST(ROW)'), text.indexOf('namespace ds'));
-  return [...table.matchAll(/ROW\((\w+)\)/g)].map((m) => m[1]).filter((n) => n !== 'ROW');
+/** The headers that may declare ops, in the order of the table. */
+function opHeaders() {
+  const headers = readdirSync(opsDir).filter((f) => f.endsWith('.h') && !f.startsWith('op_list'));
+  return headers.filter((f) => !f.endsWith('.generated.h')).sort();
 }
 
 /** Structs and enums of all op headers: name -> { doc, fields } and name -> values. */
 function parseHeaders() {
   const structs = new Map();
   const enums = new Map();
-  const files = readdirSync(opsDir)
-    .filter((f) => f.endsWith('.h') && f !== 'op_list.h')
-    .sort();
-  for (const file of files) {
+  for (const file of opHeaders()) {
     const text = readFileSync(join(opsDir, file), 'utf8');
     for (const m of text.matchAll(/enum class (\w+) : int32_t \{([^}]*)\}/g)) {
       const body = m[2].replace(/\/\/.*$/gm, '');
@@ -43,24 +40,25 @@ function parseHeaders() {
         .split('\n')
         .map((l) => l.replace(/^\/\/\/ ?/, ''))
         .filter(Boolean);
-      const fields = [...m[3].matchAll(/^\s+([\w:]+) (\w+);(?:\s*\/\/ ?(.*))?$/gm)].map(
-        ([, type, name, comment]) => ({ type, name: camel(name), comment: comment ?? '' }),
+      const nativeFields = [...m[3].matchAll(/^\s+([\w:]+) (\w+);(?:\s*\/\/ ?(.*))?$/gm)].map(
+        ([, type, name, comment]) => ({ type, name, comment: comment ?? '' }),
       );
-      structs.set(m[2], { doc, fields, file });
+      const fields = nativeFields.map((field) => ({ ...field, name: camel(field.name) }));
+      structs.set(m[2], { doc, fields, nativeFields, file });
     }
   }
   return { structs, enums };
 }
 
+const isView = ({ type }) => type === 'View' || type === 'OptionalView';
+
 /** A struct that is no op but a field of one: its numbers travel in the place of that field. */
 function nested(field, structs, enums) {
-  return field.type !== 'View' && !enums.has(field.type) ? structs.get(field.type) : undefined;
+  return isView(field) || enums.has(field.type) ? undefined : structs.get(field.type);
 }
 
-const isOptional = (field) => /\boptional\b/.test(field.comment);
-
 function fieldType(field, enums, structs) {
-  if (field.type === 'View') return isOptional(field) ? 'View | null' : 'View';
+  if (isView(field)) return field.type === 'View' ? 'View' : 'View | null';
   if (field.type === 'bool') return 'boolean';
   if (enums.has(field.type) || structs.has(field.type)) return field.type;
   if (field.type === 'double' || field.type === 'int64_t') return 'number';
@@ -74,7 +72,7 @@ function put(field, enums, structs, from = 'args') {
   const value = `${from}.${field.name}`;
   const inner = nested(field, structs, enums);
   if (inner) return inner.fields.flatMap((f) => put(f, enums, structs, value));
-  if (field.type === 'View') return [`at = putView(${value}, at);`];
+  if (isView(field)) return [`at = putView(${value}, at);`];
   if (field.type === 'bool') return [`block[at++] = ${value} ? 1 : 0;`];
   if (enums.has(field.type)) return [`block[at++] = ${lowerFirst(field.type)}Codes[${value}];`];
   return [`block[at++] = ${value};`];
@@ -90,8 +88,56 @@ function interfaceOf(name, struct, enums, structs) {
   return [...out, '}', ''];
 }
 
-function generate() {
-  const { structs, enums } = parseHeaders();
+/** A struct with a View is an op; others are fields of ops, or rules that a header keeps to itself. */
+function opsOf(structs) {
+  return [...structs].filter(([, { fields }]) => fields.some(isView));
+}
+
+/** What the two libraries must agree on, as one number. */
+function interfaceHash() {
+  const hash = createHash('sha256');
+  for (const file of opHeaders()) hash.update(readFileSync(join(opsDir, file)));
+  for (const file of INTERFACE) hash.update(readFileSync(join(root, 'csrc', file)));
+  return hash.digest().readUInt32LE() & 0x7fffffff;
+}
+
+/** The table itself, what the libraries compare, and the names of operands for messages. */
+function generateTable({ structs }) {
+  const ops = opsOf(structs);
+  const rows = ops.map(([name]) => `  ROW(${name})`);
+  const names = ops.map(([name, { nativeFields }]) => {
+    const views = nativeFields.filter(isView).map((field) => `"${field.name}"`);
+    return `  NAMES(${name}, ${views.join(', ')})`;
+  });
+  return [
+    '// Generated by scripts/gen-ops.mjs from csrc/ops/*.h: the table of ops. Do not edit.',
+    '#pragma once',
+    '',
+    '#define DS_OP_LIST(ROW) \\',
+    rows.join(' \\\n'),
+    '',
+    '/// The operands of each op, in the order of its fields.',
+    '#define DS_OPERAND_NAMES(NAMES) \\',
+    names.join(' \\\n'),
+    '',
+    '/// Another number where an op, or a class that the libraries share, is another.',
+    `#define DS_INTERFACE_HASH ${interfaceHash()}`,
+    '',
+  ].join('\n');
+}
+
+function generateIncludes({ structs }) {
+  const headers = new Set(opsOf(structs).map(([, { file }]) => file));
+  return [
+    '// Generated by scripts/gen-ops.mjs: every op, for the binding and the tables of back ends. Do not edit.',
+    '#pragma once',
+    '',
+    ...[...headers].map((file) => `#include "${file}"`),
+    '',
+  ].join('\n');
+}
+
+function generateFunctions({ structs, enums }) {
   const out = [
     '// Generated by scripts/gen-ops.mjs from csrc/ops/*.h: one typed function per op. Do not edit.',
     '',
@@ -110,7 +156,7 @@ function generate() {
     out.push('', `const ${lowerFirst(name)}Codes: Record<${name}, number> = {`);
     out.push(...values.map((v, i) => `  ${v}: ${i},`), '};', '');
   }
-  const names = opNames();
+  const names = opsOf(structs).map(([name]) => name);
   const fields = names.flatMap((name) => structs.get(name)?.fields ?? []);
   for (const type of new Set(fields.map((f) => f.type))) {
     const inner = nested({ type }, structs, enums);
@@ -118,7 +164,6 @@ function generate() {
   }
   names.forEach((name, id) => {
     const struct = structs.get(name);
-    if (!struct) throw new Error(`op_list.h names ${name}, but no header declares struct ${name}`);
     out.push(...interfaceOf(`${name}Args`, struct, enums, structs));
     out.push(`function put${name}(args: ${name}Args): void {`, '  let at = 0;');
     const lines = struct.fields.flatMap((f) => put(f, enums, structs));
@@ -140,50 +185,25 @@ function generate() {
   return out.join('\n');
 }
 
-/** What C++ cannot see of a struct: which of its views may be absent. */
-function generateOptionals() {
-  const { structs } = parseHeaders();
-  const rows = opNames().map((name) => {
-    const views = structs.get(name).fields.filter(({ type }) => type === 'View');
-    const bits = views.reduce((mask, field, i) => mask | (isOptional(field) ? 1 << i : 0), 0);
-    return `    0x${bits.toString(16)},  // ${name}`;
-  });
-  return [
-    '// Generated by scripts/gen-ops.mjs from csrc/ops/*.h: the operands that may be absent. Do not edit.',
-    '#pragma once',
-    '',
-    '#include <cstdint>',
-    '',
-    'namespace ds::addon {',
-    '',
-    '/// By op in table order: bit i is set where the i-th view of its struct may be absent.',
-    'constexpr uint32_t kOptionalViews[] = {',
-    ...rows,
-    '};',
-    '',
-    '}  // namespace ds::addon',
-    '',
-  ].join('\n');
+const parsed = parseHeaders();
+const targets = {
+  'csrc/ops/op_list.generated.h': generateTable(parsed),
+  'csrc/ops/all_ops.generated.h': generateIncludes(parsed),
+  'lib/runtime/kernels.generated.ts': generateFunctions(parsed),
+};
+
+function current(file) {
+  try {
+    return readFileSync(join(root, file), 'utf8');
+  } catch {
+    return null; // A missing file is drift like any other.
+  }
 }
 
-let drift = false;
-for (const [path, text] of [
-  [bindings, generate()],
-  [optionals, generateOptionals()],
-]) {
-  const target = join(root, path);
-  if (!process.argv.includes('--check')) {
-    writeFileSync(target, text);
-    continue;
-  }
-  let current = '';
-  try {
-    current = readFileSync(target, 'utf8');
-  } catch {
-    // A missing file is drift like any other.
-  }
-  if (current === text) continue;
-  console.error(`${path} is out of date: run \`npm run gen\` and commit it.`);
-  drift = true;
+const stale = Object.keys(targets).filter((file) => current(file) !== targets[file]);
+if (!process.argv.includes('--check')) {
+  for (const file of stale) writeFileSync(join(root, file), targets[file]);
+} else if (stale.length > 0) {
+  console.error(`out of date: ${stale.join(', ')}. Run \`npm run gen\` and commit it.`);
+  process.exitCode = 1;
 }
-process.exitCode = drift ? 1 : 0;

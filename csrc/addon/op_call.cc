@@ -5,10 +5,9 @@
 #include <chrono>
 
 #include "../cpu/cpu_device.h"
-#include "../ops/all_ops.h"
+#include "../ops/all_ops.generated.h"
 #include "convert.h"
 #include "fields.h"
-#include "optional_operands.h"
 
 namespace ds::addon {
 namespace {
@@ -19,22 +18,33 @@ constexpr const char* kNames[] = {
 #undef DS_ROW
 };
 
+/// The names of an op's operands, in the order of its fields.
+template <class Op>
+constexpr const char* const* kOperands = nullptr;
+#define DS_NAMES(name, ...)                                   \
+  constexpr const char* kOperandsOf##name[] = {__VA_ARGS__};  \
+  template <>                                                 \
+  constexpr const char* const* kOperands<name> = kOperandsOf##name;
+DS_OPERAND_NAMES(DS_NAMES)
+#undef DS_NAMES
+
 /// Reads the block: a view is [handle, dtype, ndim, offset, shape..., strides...] and an absent one is [0];
 /// numbers, booleans and enums are one word, and a struct is its fields.
 class Reader {
  public:
-  Reader(Addon& addon, OpId op, Device& device, bool on_host)
-      : addon_(addon), op_(kNames[static_cast<int>(op)]), device_(device), on_host_(on_host),
-        optional_views_(kOptionalViews[static_cast<int>(op)]) {}
+  Reader(Addon& addon, const char* op, const char* const* operands, Device& device, bool on_host)
+      : addon_(addon), op_(op), operands_(operands), device_(device), on_host_(on_host) {}
 
-  void operator()(View& view) {
+  void operator()(OptionalView& view) {
+    const char* const name = *operands_++;
     const double handle = next();
-    const bool optional = optional_views_ >> views_++ & 1;
-    view = View{};
-    if (handle != 0) return read(view, handle);
-    if (optional) return;
-    throw Error("DS_ARGUMENT", op_, "a tensor for each operand that the op requires",
-                text("none in place of operand ", views_));
+    if (handle != 0) read(name, handle, view);
+  }
+  void operator()(View& view) {
+    const char* const name = *operands_++;
+    const double handle = next();
+    if (handle == 0) throw Error("DS_ARGUMENT", op_, text("a tensor as ", name), "none");
+    read(name, handle, view);
   }
   void operator()(double& x) { x = next(); }
   void operator()(int64_t& x) { x = next_int(); }
@@ -47,13 +57,15 @@ class Reader {
   void operator()(S& x) { for_each_field(x, *this); }
 
  private:
-  void read(View& view, double handle) {
+  void read(const char* name, double handle, View& view) {
     const std::shared_ptr<Buffer>& buffer = addon_.buffers.get(handle);
     require_reachable(*buffer);
     const int64_t dtype = next_int(), ndim = next_int();
-    if (dtype < 0 || dtype >= kDTypes) throw Error("DS_DTYPE", op_, "a known dtype", text(dtype));
+    if (dtype < 0 || dtype >= kDTypes) {
+      throw Error("DS_DTYPE", op_, text("a known dtype of ", name), text(dtype));
+    }
     if (ndim < 0 || ndim > kMaxDims) {
-      throw Error("DS_SHAPE", op_, text("at most ", kMaxDims, " dims"), text(ndim),
+      throw Error("DS_SHAPE", op_, text("at most ", kMaxDims, " dims of ", name), text(ndim),
                   "Join dims that belong together with reshape().");
     }
     view.dtype = static_cast<DType>(dtype);
@@ -106,24 +118,31 @@ class Reader {
 
   Addon& addon_;
   const char* op_;
+  const char* const* operands_;  // the name of the next one
   Device& device_;
   bool on_host_;
   size_t at_ = 0;
-  const uint32_t optional_views_;
-  int views_ = 0;  // so far
 };
+
+/// The op in the block, whose preconditions hold.
+template <class Op>
+Op read_op(Addon& addon, Device& device, bool on_host) {
+  Op args{};
+  Reader reader(addon, kNames[static_cast<int>(id_of<Op>)], kOperands<Op>, device, on_host);
+  for_each_field(args, reader);
+  if constexpr (requires { check(args); }) check(args);
+  return args;
+}
 
 template <class Op>
 void run_here(Addon& addon, StreamRef& at) {
-  Op args{};
-  for_each_field(args, Reader(addon, id_of<Op>, at.device, false));
+  const Op args = read_op<Op>(addon, at.device, false);
   at.device.run(id_of<Op>, &args, at.stream);
 }
 
 template <class Op>
 double time_here(Addon& addon, StreamRef& at, int32_t count) {
-  Op args{};
-  for_each_field(args, Reader(addon, id_of<Op>, at.device, false));
+  const Op args = read_op<Op>(addon, at.device, false);
   const auto start = std::chrono::steady_clock::now();
   for (int32_t i = 0; i < count; ++i) at.device.run(id_of<Op>, &args, at.stream);
   const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
@@ -132,9 +151,7 @@ double time_here(Addon& addon, StreamRef& at, int32_t count) {
 
 template <class Op>
 void run_later(Addon& addon, StreamRef& at) {
-  Op args{};
-  Reader reader(addon, id_of<Op>, at.device, true);
-  for_each_field(args, reader);
+  const Op args = read_op<Op>(addon, at.device, true);
   at.device.launch_host(at.stream, [args, failure = addon.failure] {
     try {
       cpu::run_op(id_of<Op>, &args);

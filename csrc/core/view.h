@@ -10,7 +10,7 @@ namespace ds {
 constexpr int kMaxDims = 6;
 
 /// Borrowed: the caller keeps the memory alive until the op's stream has passed it.
-/// An absent optional operand is a View whose data is null and ndim is -1.
+/// A View whose ndim is -1 is absent: only an OptionalView of an op's struct may be.
 struct View {
   void* data = nullptr;          // first element, on the op's device
   DType dtype = DType::f32;
@@ -59,15 +59,10 @@ struct View {
   }
 };
 
-/// Preconditions that most ops share; each throws DS_SHAPE or DS_DTYPE naming the op.
-inline void require_contiguous(const char* op, const View& v, const char* name) {
-  DS_CHECK_SHAPE(v.contiguous(), op, text(name, " contiguous"), text(v.describe(), " with strides"));
-}
-inline void require_same_shape(const char* op, const View& a, const View& b) {
-  DS_CHECK_SHAPE(a.same_shape(b), op, a.describe(), b.describe());
-}
-inline void require_same_dtype(const char* op, const View& a, const View& b) {
-  if (a.dtype != b.dtype) throw Error("DS_DTYPE", op, name_of(a.dtype), name_of(b.dtype));
-}
+/// An operand that may be absent. The boundary refuses an op whose other operands are not all there.
+struct OptionalView : View {
+  OptionalView() = default;
+  OptionalView(const View& view) : View(view) {}
+};
 
 }  // namespace ds

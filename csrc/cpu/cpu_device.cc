@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../ops/all_ops.h"
+#include "../ops/all_ops.generated.h"
 #include "cpu_context.h"
 
 namespace ds::cpu {

@@ -11,9 +11,9 @@ class Engine;
 struct Rendezvous;
 }  // namespace comm
 
-/// Changes with the interface of Device or Rendezvous or with the op table, so that a stale library
-/// is refused.
-constexpr int kCudaInterface = 3 * 1000 + static_cast<int>(OpId::count);
+/// Another one wherever an op or a class that the two libraries share is another, so that a stale
+/// library is refused.
+constexpr int kCudaInterface = DS_INTERFACE_HASH;
 
 /// What can be known about the GPUs without using one. Versions are as 13000 for 13.0; 0 is "none".
 struct CudaProbe {

@@ -1,5 +1,5 @@
 // The CUDA op table: from an op's id to its body.
-#include "../ops/all_ops.h"
+#include "../ops/all_ops.generated.h"
 #include "cuda_context.h"
 #include "cuda_device.h"
 

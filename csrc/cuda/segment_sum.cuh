@@ -77,10 +77,4 @@ __device__ __forceinline__ double segment_sum(const double* partials, int stride
   return block_sum(sum);
 }
 
-inline void check_starts(const char* op, const View& starts, int64_t n) {
-  require_contiguous(op, starts, "starts");
-  DS_CHECK_SHAPE(starts.dtype == DType::i64 && starts.numel() > (n > 0 ? 1 : 0), op,
-                 "starts [segments + 1] i64", starts.describe());
-}
-
 }  // namespace ds::cuda

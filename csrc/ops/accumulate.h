@@ -1,7 +1,7 @@
 // A running sum that is wider than what it adds up.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -10,5 +10,11 @@ struct Accumulate {
   View in;   // same shape as out, f32, f16 or bf16; any strides
   View out;  // f32, updated; any strides without overlap
 };
+
+inline void check(const Accumulate& op) {
+  require_same_shape("accumulate", op.in, op.out);
+  require_dtype("accumulate", op.out, DType::f32, "out");
+  require_narrow("accumulate", op.in, "in");
+}
 
 }  // namespace ds

@@ -2,7 +2,7 @@
 // Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -13,11 +13,13 @@ struct Adagrad {
   View master;   // [n] f32, updated
   View sum;      // [n] f32, updated
   View grad;     // [n] f32, f16 or bf16
-  View weight;   // optional [n] f32, f16 or bf16: the copy that the model computes with
+  OptionalView weight;   // [n] f32, f16 or bf16: the copy that the model computes with
   View control;  // [4] f32, see GradientControl
   double lr;     // that of this update, lr / (1 + (t - 1) lr_decay)
   double eps;
   double weight_decay;
 };
+
+inline void check(const Adagrad& op) { check_update("adagrad", op, {&op.sum}); }
 
 }  // namespace ds

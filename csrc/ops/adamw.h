@@ -3,7 +3,7 @@
 // Source: Kingma & Ba 2015; Loshchilov & Hutter 2019; DeepSpeed's FusedAdam / DeepSpeedCPUAdam formula.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -19,7 +19,7 @@ struct AdamW {
   View m;        // [n] f32, updated
   View v;        // [n] f32, updated
   View grad;     // [n] f32, f16 or bf16
-  View weight;   // optional [n] f32, f16 or bf16: the copy that the model computes with
+  OptionalView weight;   // [n] f32, f16 or bf16: the copy that the model computes with
   View control;  // [4] f32, see GradientControl
   double lr;
   double beta1;
@@ -30,5 +30,7 @@ struct AdamW {
   double correction2;  // 1 - beta2^t, or 1
   bool decoupled;
 };
+
+inline void check(const AdamW& op) { check_update("adamw", op, {&op.m, &op.v}); }
 
 }  // namespace ds

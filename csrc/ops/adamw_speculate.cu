@@ -47,28 +47,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void check_gradient(const AdamWSpeculate& op, const View& grad, const View& control) {
-  require_same_shape(kOp, op.master, grad);
-  require_contiguous(kOp, grad, "gradients");
-  DS_CHECK_SHAPE(control && control.numel() == 4 && control.dtype == DType::f32, kOp,
-                 "control [4] f32 with its gradient", control.describe());
-}
-
-void check(const AdamWSpeculate& op) {
-  for (const View* state : {&op.master, &op.m, &op.v}) {
-    require_same_shape(kOp, op.master, *state);
-    require_contiguous(kOp, *state, "every operand");
-    if (state->dtype != DType::f32) unsupported(kOp, state->dtype, "f32");
-  }
-  if (op.previous) check_gradient(op, op.previous, op.previous_control);
-  if (op.next) check_gradient(op, op.next, op.next_control);
-  if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
-  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight with next", "none");
-  if (!op.weight) return;
-  require_same_shape(kOp, op.master, op.weight);
-  require_contiguous(kOp, op.weight, "weight");
-}
-
 template <class G, class W>
 void launch(const AdamWSpeculate& op, CudaContext& ctx) {
   const int64_t n = op.master.numel();
@@ -85,7 +63,6 @@ void launch(const AdamWSpeculate& op, CudaContext& ctx) {
 }  // namespace
 
 void run(const AdamWSpeculate& op, CudaContext& ctx) {
-  check(op);
   if (op.master.numel() == 0) return;
   const DType grad_dtype = op.previous ? op.previous.dtype : op.next ? op.next.dtype : DType::f32;
   for_floating(kOp, grad_dtype, [&](auto grad) {

@@ -1,7 +1,7 @@
 // Two Adam steps in one pass: commits the last one and tries the next one out on the weights alone.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -27,13 +27,28 @@ struct AdamWSpeculate {
   View master;            // [n] f32, updated by the commit
   View m;                 // [n] f32, updated by the commit
   View v;                 // [n] f32, updated by the commit
-  View previous;          // optional [n] f32, f16 or bf16: gradient of the step to commit
-  View previous_control;  // optional [4] f32, see GradientControl; present with previous
-  View next;              // optional [n], dtype of previous: gradient of the step to try out
-  View next_control;      // optional [4] f32; present with next
-  View weight;            // optional [n] f32, f16 or bf16; present with next
+  OptionalView previous;          // [n] f32, f16 or bf16: gradient of the step to commit
+  OptionalView previous_control;  // [4] f32, see GradientControl; present with previous
+  OptionalView next;              // [n], dtype of previous: gradient of the step to try out
+  OptionalView next_control;      // [4] f32; present with next
+  OptionalView weight;            // [n] f32, f16 or bf16; present with next
   AdamWScalars previous_rule;  // read with previous
   AdamWScalars next_rule;      // read with next
 };
+
+inline void check(const AdamWSpeculate& op) {
+  constexpr const char* kOp = "adamw_speculate";
+  check_states(kOp, op.master, {&op.master, &op.m, &op.v});
+  const auto check_gradient = [&](const View& grad, const View& control) {
+    check_elements(kOp, op.master, grad, "gradients");
+    DS_CHECK_SHAPE(control, kOp, "control [4] f32 with its gradient", "none");
+    check_control(kOp, control);
+  };
+  if (op.previous) check_gradient(op.previous, op.previous_control);
+  if (op.next) check_gradient(op.next, op.next_control);
+  if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
+  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight with next", "none");
+  if (op.weight) check_elements(kOp, op.master, op.weight, "weight");
+}
 
 }  // namespace ds

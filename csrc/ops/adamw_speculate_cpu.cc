@@ -11,34 +11,6 @@ namespace {
 
 constexpr const char* kOp = "adamw_speculate";
 
-void check_gradient(const AdamWSpeculate& op, const View& grad, const View& control) {
-  require_contiguous(kOp, grad, "gradients");
-  DS_CHECK_SHAPE(grad.numel() == op.master.numel(), kOp, op.master.describe(), grad.describe());
-  if (grad.dtype == DType::f64) unsupported(kOp, grad.dtype, "an f32, f16 or bf16 gradient");
-  DS_CHECK_SHAPE(control && control.numel() == 4 && control.dtype == DType::f32, kOp,
-                 "control [4] f32 with its gradient", control.describe());
-  require_contiguous(kOp, control, "control");
-}
-
-void check(const AdamWSpeculate& op) {
-  for (const View* state : {&op.master, &op.m, &op.v}) {
-    require_contiguous(kOp, *state, "operands");
-    DS_CHECK_SHAPE(state->numel() == op.master.numel(), kOp, op.master.describe(),
-                   state->describe());
-    if (state->dtype != DType::f32) unsupported(kOp, state->dtype, "f32 master and moments");
-  }
-  if (op.previous) check_gradient(op, op.previous, op.previous_control);
-  if (op.next) check_gradient(op, op.next, op.next_control);
-  if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
-  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight with next", "none");
-  if (!op.weight) return;
-  require_contiguous(kOp, op.weight, "weight");
-  DS_CHECK_SHAPE(op.weight.numel() == op.master.numel(), kOp, op.master.describe(),
-                 op.weight.describe());
-  if (op.weight.dtype == DType::f64)
-    unsupported(kOp, op.weight.dtype, "an f32, f16 or bf16 weight");
-}
-
 /// A step of one of the two gradients; absent or skipped ones have no `grad`.
 template <class G>
 struct Step {
@@ -85,7 +57,6 @@ void run_range(const AdamWSpeculate& op, const Step<G>& previous, const Step<G>&
 }  // namespace
 
 void run(const AdamWSpeculate& op, CpuContext& ctx) {
-  check(op);
   const DType grad_dtype = op.previous ? op.previous.dtype : op.next ? op.next.dtype : DType::f32;
   const DType weight_dtype = op.weight ? op.weight.dtype : DType::f32;
   for_floating(kOp, grad_dtype, [&]<class G>(TypeTag<G>) {

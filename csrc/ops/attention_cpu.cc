@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // one block of scores: 32 KiB of f32
 
-/// The checked sizes of one call.
+/// The sizes of one call.
 struct Sizes {
   int64_t b, h, hk, t, s, d;
 
@@ -26,37 +26,9 @@ struct Sizes {
   }
 };
 
-void check_heads(const char* op, const View& v, const char* name, const View& model) {
-  DS_CHECK_SHAPE(v.ndim == 4 && (v.shape[3] <= 1 || v.strides[3] == 1), op,
-                 text(name, " with 4 dims and last stride 1"), v.describe());
-  require_same_dtype(op, model, v);
-}
-
-void check_like(const char* op, const View& v, const char* name, const View& model) {
-  check_heads(op, v, name, model);
-  require_same_shape(op, model, v);
-}
-
-Sizes check(const char* op, const View& q, const View& k, const View& v, bool causal) {
-  check_heads(op, q, "q [B, H, T, D]", q);
-  check_heads(op, k, "k [B, Hk, S, D]", q);
-  check_like(op, v, "v", k);
-  const Sizes s{q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3]};
-  DS_CHECK_SHAPE(k.shape[0] == s.b && k.shape[3] == s.d, op, text("k for q ", q.describe()),
-                 k.describe());
-  DS_CHECK_SHAPE(s.h == 0 || (s.hk > 0 && s.h % s.hk == 0), op,
-                 "a number of query heads that key heads divide", text(s.h, " and ", s.hk));
-  DS_CHECK_SHAPE(!causal || s.s >= s.t, op, "at least as many keys as queries when causal",
-                 text(s.t, " queries, ", s.s, " keys"));
-  return s;
-}
-
-void check_lse(const char* op, const View& lse, const View& q) {
-  const DType expected = q.dtype == DType::f64 ? DType::f64 : DType::f32;
-  const bool fits = lse.ndim == 3 && lse.shape[0] == q.shape[0] && lse.shape[1] == q.shape[1] &&
-                    lse.shape[2] == q.shape[2] && lse.dtype == expected && lse.contiguous();
-  DS_CHECK_SHAPE(fits, op, text("lse [B, H, T] ", name_of(expected), " contiguous"),
-                 lse.describe());
+template <class Op>
+Sizes sizes_of(const Op& op) {
+  return {op.q.shape[0], op.q.shape[1], op.k.shape[1], op.q.shape[2], op.k.shape[2], op.q.shape[3]};
 }
 
 /// One head of a [B, H, T, D] view.
@@ -230,9 +202,7 @@ void backward_head(const AttentionBackward& op, const Sizes& s, int64_t b, int64
 
 void run(const Attention& op, CpuContext& ctx) {
   constexpr const char* name = "attention";
-  const Sizes s = check(name, op.q, op.k, op.v, op.causal);
-  check_like(name, op.out, "out", op.q);
-  check_lse(name, op.lse, op.q);
+  const Sizes s = sizes_of(op);
   const int64_t blocks = (s.t + kQueries - 1) / kQueries;
   for_floating(name, op.q.dtype, [&]<class T>(TypeTag<T>) {
     ctx.pool.parallel_for(s.b * s.h * blocks, 1, [&](int64_t begin, int64_t end) {
@@ -246,13 +216,7 @@ void run(const Attention& op, CpuContext& ctx) {
 
 void run(const AttentionBackward& op, CpuContext& ctx) {
   constexpr const char* name = "attention_backward";
-  const Sizes s = check(name, op.q, op.k, op.v, op.causal);
-  check_like(name, op.out, "out", op.q);
-  check_like(name, op.dout, "dout", op.q);
-  check_like(name, op.dq, "dq", op.q);
-  check_like(name, op.dk, "dk", op.k);
-  check_like(name, op.dv, "dv", op.k);
-  check_lse(name, op.lse, op.q);
+  const Sizes s = sizes_of(op);
   for_floating(name, op.q.dtype, [&]<class T>(TypeTag<T>) {
     ctx.pool.parallel_for(s.b * s.hk, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -130,7 +130,6 @@ void copy_same_dtype(const Copy& op, CudaContext& ctx) {
 }  // namespace
 
 void run(const Copy& op, CudaContext& ctx) {
-  require_same_shape(kOp, op.in, op.out);
   for_all(kOp, op.in.dtype, [](auto) {});
   for_all(kOp, op.out.dtype, [](auto) {});
   if (op.out.numel() == 0) return;

@@ -1,7 +1,7 @@
 // Strided copy with cast: the one op behind contiguous, cast, transpose, expand, slice and concat.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -11,5 +11,7 @@ struct Copy {
   View in;   // same shape as out; strides may be 0 (broadcast)
   View out;  // any strides without overlap
 };
+
+inline void check(const Copy& op) { require_same_shape("copy", op.in, op.out); }
 
 }  // namespace ds

@@ -79,7 +79,6 @@ void cast(const Copy& op, const Walk<2>& walk, CpuContext& ctx) {
 }  // namespace
 
 void run(const Copy& op, CpuContext& ctx) {
-  require_same_shape(kOp, op.in, op.out);
   if (op.out.numel() == 0) return;
   const View* const views[2] = {&op.out, &op.in};
   const Walk<2> walk = plan_walk(views);

@@ -1,7 +1,7 @@
 // Cross-entropy over logits and its gradient, without ever storing the probabilities.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -16,6 +16,22 @@ struct CrossEntropy {
   int64_t ignore_index;
 };
 
+/// `logits` is [N, V] and `target` [N].
+inline void check_logits(const char* name, const View& logits, const View& target) {
+  DS_CHECK_SHAPE(logits.ndim == 2 && (logits.shape[1] <= 1 || logits.strides[1] == 1), name,
+                 "[N, V] with last stride 1", logits.describe());
+  require_floating(name, logits);
+  require_vector(name, target, logits.shape[0], "target");
+  require_index(name, target);
+}
+
+inline void check(const CrossEntropy& op) {
+  constexpr const char* kOp = "cross_entropy";
+  check_logits(kOp, op.logits, op.target);
+  require_statistic(kOp, op.losses, op.logits.shape[0], op.logits, "losses");
+  require_statistic(kOp, op.lse, op.logits.shape[0], op.logits, "lse");
+}
+
 /// dlogits = (exp(logits - lse) - onehot(target)) * scale[0]; rows with ignore_index become 0.
 struct CrossEntropyBackward {
   View logits;   // [N, V]
@@ -25,5 +41,14 @@ struct CrossEntropyBackward {
   View dlogits;  // [N, V], logits' dtype; may be logits itself
   int64_t ignore_index;
 };
+
+inline void check(const CrossEntropyBackward& op) {
+  constexpr const char* kOp = "cross_entropy_backward";
+  check_logits(kOp, op.logits, op.target);
+  check_logits(kOp, op.dlogits, op.target);
+  require_like(kOp, op.logits, op.dlogits);
+  require_statistic(kOp, op.lse, op.logits.shape[0], op.logits, "lse");
+  require_statistic(kOp, op.scale, 1, op.logits, "scale");
+}
 
 }  // namespace ds

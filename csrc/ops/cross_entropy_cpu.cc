@@ -18,24 +18,6 @@ int64_t rows_per_task(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
-void check_matrix(const char* op, const View& v, const char* name) {
-  DS_CHECK_SHAPE(v.ndim == 2 && (v.shape[1] <= 1 || v.strides[1] == 1), op,
-                 text(name, " [N, V] with last stride 1"), v.describe());
-}
-
-void check_vector(const char* op, const View& v, int64_t n, const char* name) {
-  DS_CHECK_SHAPE(v.ndim == 1 && v.shape[0] == n && v.contiguous(), op, text(name, " [", n, "]"),
-                 v.describe());
-}
-
-void check_statistic(const char* op, const View& v, const View& logits, int64_t n,
-                     const char* name) {
-  check_vector(op, v, n, name);
-  const DType expected = logits.dtype == DType::f64 ? DType::f64 : DType::f32;
-  if (v.dtype != expected)
-    throw Error("DS_DTYPE", op, text(name, " ", name_of(expected)), v.describe());
-}
-
 /// The target of a row as i64, or `ignore_index`.
 template <class I>
 int64_t target_of(const char* op, const View& target, int64_t row, int64_t classes,
@@ -114,11 +96,7 @@ void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
 
 void run(const CrossEntropy& op, CpuContext& ctx) {
   constexpr const char* name = "cross_entropy";
-  check_matrix(name, op.logits, "logits");
   const int64_t rows = op.logits.shape[0], classes = op.logits.shape[1];
-  check_vector(name, op.target, rows, "target");
-  check_statistic(name, op.losses, op.logits, rows, "losses");
-  check_statistic(name, op.lse, op.logits, rows, "lse");
   for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
     dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
       ctx.pool.parallel_for(rows, rows_per_task(classes), [&](int64_t begin, int64_t end) {
@@ -130,14 +108,7 @@ void run(const CrossEntropy& op, CpuContext& ctx) {
 
 void run(const CrossEntropyBackward& op, CpuContext& ctx) {
   constexpr const char* name = "cross_entropy_backward";
-  check_matrix(name, op.logits, "logits");
-  check_matrix(name, op.dlogits, "dlogits");
-  require_same_shape(name, op.logits, op.dlogits);
-  require_same_dtype(name, op.logits, op.dlogits);
   const int64_t rows = op.logits.shape[0], classes = op.logits.shape[1];
-  check_vector(name, op.target, rows, "target");
-  check_statistic(name, op.lse, op.logits, rows, "lse");
-  check_statistic(name, op.scale, op.logits, 1, "scale");
   for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
     dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
       ctx.pool.parallel_for(rows, rows_per_task(classes), [&](int64_t begin, int64_t end) {

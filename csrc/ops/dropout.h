@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../core/philox.h"
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -21,12 +21,17 @@ struct Dropout {
   bool accumulate;
 };
 
-inline void check_dropout(const char* name, const Dropout& op) {
-  if (!(op.p >= 0 && op.p < 1)) throw Error("DS_ARGUMENT", name, "p in [0, 1)", text(op.p));
+inline void check(const Dropout& op) {
+  constexpr const char* kOp = "dropout";
+  require_like(kOp, op.in, op.out);
+  require_floating(kOp, op.in);
+  require_contiguous(kOp, op.in, "in");
+  require_contiguous(kOp, op.out, "out");
+  if (!(op.p >= 0 && op.p < 1)) throw Error("DS_ARGUMENT", kOp, "p in [0, 1)", text(op.p));
   if (op.sample < 1)
-    throw Error("DS_ARGUMENT", name, "samples of at least 1 element", text(op.sample));
+    throw Error("DS_ARGUMENT", kOp, "samples of at least 1 element", text(op.sample));
   if (op.rank < 0 || op.rank >= op.ranks)
-    throw Error("DS_ARGUMENT", name, text("a rank in [0, ", op.ranks, ")"), text(op.rank));
+    throw Error("DS_ARGUMENT", kOp, text("a rank in [0, ", op.ranks, ")"), text(op.rank));
 }
 
 /// The place of element i among those of all ranks.

@@ -1,7 +1,7 @@
 // Element-wise arithmetic, comparison, selection and activations, with broadcasting by strides.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -18,6 +18,11 @@ struct Unary {
   UnaryOp op;
 };
 
+inline void check(const Unary& op) {
+  require_like("unary", op.in, op.out);
+  require_floating("unary", op.in);
+}
+
 /// dx = dout * op'(in), from the forward's input.
 struct UnaryBackward {
   View in;    // the forward's input
@@ -26,6 +31,12 @@ struct UnaryBackward {
   UnaryOp op;
   bool accumulate;
 };
+
+inline void check(const UnaryBackward& op) {
+  require_like("unary_backward", op.in, op.dout);
+  require_like("unary_backward", op.in, op.dx);
+  require_floating("unary_backward", op.in);
+}
 
 enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow };
 
@@ -38,6 +49,13 @@ struct Binary {
   bool accumulate;
 };
 
+inline void check(const Binary& op) {
+  require_like("binary", op.a, op.out);
+  require_like("binary", op.b, op.out);
+  if (op.out.dtype == DType::boolean) unsupported("binary", op.out.dtype, "any dtype but bool");
+  if (op.op == BinaryOp::pow) require_floating("binary", op.out);
+}
+
 enum class CompareOp : int32_t { eq, ne, lt, le, gt, ge };
 
 /// out = a op b as bool; a comparison with NaN is false, except ne.
@@ -48,6 +66,12 @@ struct Compare {
   CompareOp op;
 };
 
+inline void check(const Compare& op) {
+  require_like("compare", op.a, op.b);
+  require_same_shape("compare", op.a, op.out);
+  require_dtype("compare", op.out, DType::boolean, "out");
+}
+
 /// out = in * scale + shift (f32 inside; f64 for f64).
 struct Scale {
   View in;   // floating
@@ -57,6 +81,11 @@ struct Scale {
   bool accumulate;
 };
 
+inline void check(const Scale& op) {
+  require_like("scale", op.in, op.out);
+  require_floating("scale", op.in);
+}
+
 /// out = condition ? a : b.
 struct Where {
   View condition;  // bool, same shape as out
@@ -64,5 +93,12 @@ struct Where {
   View b;          // same shape and dtype as out
   View out;        // any dtype
 };
+
+inline void check(const Where& op) {
+  require_like("where", op.a, op.out);
+  require_like("where", op.b, op.out);
+  require_same_shape("where", op.condition, op.out);
+  require_dtype("where", op.condition, DType::boolean, "condition");
+}
 
 }  // namespace ds

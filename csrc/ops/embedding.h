@@ -1,7 +1,7 @@
 // Row lookup in a table, and its gradient, summed per row in order of appearance.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -13,6 +13,25 @@ struct Embedding {
   View out;     // [N, C] contiguous, weight's dtype
 };
 
+/// `table` is [V, C], `index` [N] and `rows` [N, C].
+inline void check_lookup(const char* name, const View& table, const View& index, const View& rows) {
+  require_same_dtype(name, table, rows);
+  DS_CHECK_SHAPE(table.ndim == 2 && index.ndim == 1 && rows.ndim == 2, name,
+                 "a table [V, C], indices [N] and rows [N, C]",
+                 text(table.describe(), ", ", index.describe(), " and ", rows.describe()));
+  DS_CHECK_SHAPE(rows.shape[0] == index.shape[0] && rows.shape[1] == table.shape[1], name,
+                 text("[", index.shape[0], ", ", table.shape[1], "]"), rows.describe());
+  require_index(name, index);
+  require_contiguous(name, index, "index");
+  require_contiguous(name, rows, "rows");
+}
+
+inline void check(const Embedding& op) {
+  check_lookup("embedding", op.weight, op.index, op.out);
+  DS_CHECK_SHAPE(op.weight.shape[1] <= 1 || op.weight.strides[1] == 1, "embedding",
+                 "a table with last stride 1", text(op.weight.describe(), " with strides"));
+}
+
 /// dweight[v] (+)= sum of dout[n] over n with index[n] == v, in ascending n, f32 accumulation, one rounding
 /// at the end. Rows without an index become 0 unless accumulate is true (then they are untouched).
 /// Deterministic: no atomics.
@@ -22,5 +41,11 @@ struct EmbeddingBackward {
   View dweight;  // [V, C] contiguous, dout's dtype
   bool accumulate;
 };
+
+inline void check(const EmbeddingBackward& op) {
+  check_lookup("embedding_backward", op.dweight, op.index, op.dout);
+  require_floating("embedding_backward", op.dweight);
+  require_contiguous("embedding_backward", op.dweight, "dweight");
+}
 
 }  // namespace ds

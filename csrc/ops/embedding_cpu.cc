@@ -9,18 +9,6 @@
 namespace ds::cpu {
 namespace {
 
-/// table [V, C], index [N], rows [N, C].
-void require_lookup(const char* name, const View& table, const View& index, const View& rows) {
-  require_same_dtype(name, table, rows);
-  DS_CHECK_SHAPE(table.ndim == 2 && index.ndim == 1 && rows.ndim == 2, name,
-                 "a table [V, C], indices [N] and rows [N, C]",
-                 text(table.describe(), ", ", index.describe(), " and ", rows.describe()));
-  DS_CHECK_SHAPE(rows.shape[0] == index.shape[0] && rows.shape[1] == table.shape[1], name,
-                 text("[", index.shape[0], ", ", table.shape[1], "]"), rows.describe());
-  require_contiguous(name, index, "index");
-  require_contiguous(name, rows, "rows");
-}
-
 int64_t row_grain(int64_t columns) {
   return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(columns, 1));
 }
@@ -79,10 +67,7 @@ void sum_rows(const EmbeddingBackward& op, const Occurrences& where, int64_t beg
 
 void run(const Embedding& op, CpuContext& ctx) {
   constexpr const char* kOp = "embedding";
-  require_lookup(kOp, op.weight, op.index, op.out);
   const int64_t n = op.index.shape[0], rows = op.weight.shape[0], columns = op.weight.shape[1];
-  DS_CHECK_SHAPE(columns <= 1 || op.weight.strides[1] == 1, kOp, "a table with last stride 1",
-                 op.weight.describe());
   const size_t element = size_of(op.out.dtype), bytes = static_cast<size_t>(columns) * element;
   for_all(kOp, op.out.dtype, [](auto) {});
   dispatch_index(kOp, op.index.dtype, [&](auto tag) {
@@ -101,8 +86,6 @@ void run(const Embedding& op, CpuContext& ctx) {
 
 void run(const EmbeddingBackward& op, CpuContext& ctx) {
   constexpr const char* kOp = "embedding_backward";
-  require_lookup(kOp, op.dweight, op.index, op.dout);
-  require_contiguous(kOp, op.dweight, "dweight");
   const int64_t rows = op.dweight.shape[0];
   for_floating(kOp, op.dweight.dtype, [&](auto tag) {
     dispatch_index(kOp, op.index.dtype, [&](auto index) {

@@ -1,7 +1,7 @@
 // Creation ops: constants and ranges.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -17,5 +17,12 @@ struct Arange {
   double start;
   double step;
 };
+
+inline void check(const Fill&) {}
+
+inline void check(const Arange& op) {
+  require_contiguous("arange", op.out, "out");
+  if (op.out.dtype == DType::boolean) unsupported("arange", op.out.dtype, "any dtype but bool");
+}
 
 }  // namespace ds

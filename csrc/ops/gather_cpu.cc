@@ -9,16 +9,6 @@
 namespace ds::cpu {
 namespace {
 
-void require_gather(const char* name, const View& in, const View& index, const View& out,
-                    int64_t dim) {
-  require_same_shape(name, out, index);
-  require_same_dtype(name, in, out);
-  DS_CHECK_SHAPE(in.ndim == out.ndim && dim >= 0 && dim < in.ndim, name,
-                 text("dim ", dim, " of ", in.describe()), out.describe());
-  for (int d = 0; d < in.ndim; ++d)
-    DS_CHECK_SHAPE(d == dim || in.shape[d] == out.shape[d], name, in.describe(), out.describe());
-}
-
 /// v without the gathered dim: what is left numbers the lines along it.
 View lines_of(View v, int64_t dim) {
   v.shape[dim] = 1;
@@ -80,7 +70,6 @@ void gather_backward(const GatherBackward& op, CpuContext& ctx) {
 
 void run(const Gather& op, CpuContext& ctx) {
   constexpr const char* kOp = "gather";
-  require_gather(kOp, op.in, op.index, op.out, op.dim);
   for_all(kOp, op.in.dtype, [](auto) {});
   dispatch_index(kOp, op.index.dtype, [&](auto tag) {
     using I = typename decltype(tag)::type;
@@ -95,7 +84,6 @@ void run(const Gather& op, CpuContext& ctx) {
 
 void run(const GatherBackward& op, CpuContext& ctx) {
   constexpr const char* kOp = "gather_backward";
-  require_gather(kOp, op.dx, op.index, op.dout, op.dim);
   for_floating(kOp, op.dx.dtype, [&](auto tag) {
     dispatch_index(kOp, op.index.dtype, [&](auto index) {
       gather_backward<typename decltype(tag)::type, typename decltype(index)::type>(op, ctx);

@@ -1,7 +1,7 @@
 // Gradient norm, clipping and the overflow check, kept on the device so that no step waits for the host.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -10,6 +10,12 @@ struct SumOfSquares {
   View x;    // [n] contiguous, floating
   View out;  // [1] f32
 };
+
+inline void check(const SumOfSquares& op) {
+  require_contiguous("sum_of_squares", op.x, "x");
+  require_floating("sum_of_squares", op.x);
+  require_list("sum_of_squares", op.out, 1, DType::f32, "out");
+}
 
 /// From the units' sums of squares of gradients that carry the factor loss_scale:
 ///   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1
@@ -29,14 +35,18 @@ struct PartialRows {
   int64_t count, width, apart;
 };
 
-/// Throws DS_SHAPE unless the rows are contiguous, DS_DTYPE unless they are f32.
 inline PartialRows partial_rows(const View& v) {
+  const bool flat = v.ndim == 1 || v.size(0) == 1;
+  return {flat ? 1 : v.size(0), v.size(-1), flat ? 0 : v.strides[0]};
+}
+
+inline void check(const GradientControl& op) {
   constexpr const char* kOp = "gradient_control";
-  if (v.dtype != DType::f32) throw Error("DS_DTYPE", kOp, "partials in f32", v.describe());
-  const bool flat = v.ndim == 1 || (v.ndim == 2 && v.size(0) == 1);
+  const View& v = op.partials;
+  require_dtype(kOp, v, DType::f32, "partials");
   DS_CHECK_SHAPE((v.ndim == 1 || v.ndim == 2) && (v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1),
                  kOp, "partials [k], or [r, k] of contiguous rows", v.describe());
-  return {flat ? 1 : v.size(0), v.size(-1), flat ? 0 : v.strides[0]};
+  require_list(kOp, op.control, 4, DType::f32, "control");
 }
 
 }  // namespace ds

@@ -99,28 +99,6 @@ __global__ void __launch_bounds__(kSegmentThreads)
   });
 }
 
-void check_vector(const char* op, const View& master, const View& v) {
-  require_same_shape(op, master, v);
-  require_contiguous(op, v, "every operand");
-}
-
-void check_list(const char* op, const View& v, int64_t n, DType dtype) {
-  require_contiguous(op, v, "every operand");
-  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
-                 v.describe());
-}
-
-/// What both halves share.
-template <class Op>
-void check(const char* name, const Op& op) {
-  for (const View* v : {&op.master, &op.m, &op.v}) {
-    check_vector(name, op.master, *v);
-    if (v->dtype != DType::f32) unsupported(name, v->dtype, "f32");
-  }
-  check_starts(name, op.starts, op.master.numel());
-  check_list(name, op.control, 4, DType::f32);
-}
-
 template <class G, class W, class Op>
 Range<G, W> range_of(const Op& op) {
   return {op.master.template as<float>(),
@@ -138,10 +116,7 @@ Range<G, W> range_of(const Op& op) {
 
 void run(const LambMoments& op, CudaContext& ctx) {
   constexpr const char* kOp = "lamb_moments";
-  check(kOp, op);
-  check_vector(kOp, op.master, op.grad);
   const int64_t parameters = op.starts.numel() - 1;
-  check_list(kOp, op.sums, 2 * parameters, DType::f64);
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
   double* const partials = ctx.scratch_of<double>(2 * size_t{slots});
@@ -160,9 +135,6 @@ void run(const LambMoments& op, CudaContext& ctx) {
 void run(const LambCoefficients& op, CudaContext& ctx) {
   constexpr const char* kOp = "lamb_coefficients";
   const int64_t parameters = op.coefficients.numel();
-  check_list(kOp, op.sums, 2 * parameters, DType::f64);
-  check_list(kOp, op.coefficients, parameters, DType::f32);
-  check_list(kOp, op.control, 4, DType::f32);
   if (parameters == 0) return;
   const auto blocks = static_cast<unsigned>((parameters + kSegmentThreads - 1) / kSegmentThreads);
   coefficient_kernel<<<blocks, kSegmentThreads, 0, ctx.stream>>>(
@@ -173,10 +145,7 @@ void run(const LambCoefficients& op, CudaContext& ctx) {
 
 void run(const LambApply& op, CudaContext& ctx) {
   constexpr const char* kOp = "lamb_apply";
-  check(kOp, op);
-  if (op.weight) check_vector(kOp, op.master, op.weight);
   const int64_t parameters = op.starts.numel() - 1;
-  check_list(kOp, op.coefficients, parameters, DType::f32);
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
   for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto tag) {

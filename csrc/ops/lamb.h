@@ -2,7 +2,7 @@
 // Sources: You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2; DeepSpeed's FusedLamb.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -39,6 +39,15 @@ struct LambMoments {
   LambScalars rule;
 };
 
+inline void check(const LambMoments& op) {
+  constexpr const char* kOp = "lamb_moments";
+  check_states(kOp, op.master, {&op.master, &op.m, &op.v});
+  check_elements(kOp, op.master, op.grad, "grad");
+  check_segments(kOp, op.starts, op.master.numel());
+  require_list(kOp, op.sums, 2 * (op.starts.numel() - 1), DType::f64, "sums");
+  check_control(kOp, op.control);
+}
+
 /// Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each parameter,
 /// from the sums over all of it, or 1 when either norm is 0. When control[1] is 0 nothing changes.
 struct LambCoefficients {
@@ -49,17 +58,34 @@ struct LambCoefficients {
   double max_coefficient;
 };
 
+inline void check(const LambCoefficients& op) {
+  constexpr const char* kOp = "lamb_coefficients";
+  const int64_t parameters = op.coefficients.numel();
+  require_list(kOp, op.sums, 2 * parameters, DType::f64, "sums");
+  require_list(kOp, op.coefficients, parameters, DType::f32, "coefficients");
+  check_control(kOp, op.control);
+}
+
 /// The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
 /// weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the unchanged master.
 struct LambApply {
   View master;        // [n] f32, updated
   View m;             // [n] f32, read
   View v;             // [n] f32, read
-  View weight;        // optional [n] f32, f16 or bf16: the copy that the model computes with
+  OptionalView weight;        // [n] f32, f16 or bf16: the copy that the model computes with
   View starts;        // [parameters + 1] i64
   View coefficients;  // [parameters] f32
   View control;       // [4] f32
   LambScalars rule;
 };
+
+inline void check(const LambApply& op) {
+  constexpr const char* kOp = "lamb_apply";
+  check_states(kOp, op.master, {&op.master, &op.m, &op.v});
+  if (op.weight) check_elements(kOp, op.master, op.weight, "weight");
+  check_segments(kOp, op.starts, op.master.numel());
+  require_list(kOp, op.coefficients, op.starts.numel() - 1, DType::f32, "coefficients");
+  check_control(kOp, op.control);
+}
 
 }  // namespace ds

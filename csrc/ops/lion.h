@@ -2,7 +2,7 @@
 // Source: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -14,12 +14,14 @@ struct Lion {
   View master;   // [n] f32, updated
   View m;        // [n] f32, updated
   View grad;     // [n] f32, f16 or bf16
-  View weight;   // optional [n] f32, f16 or bf16: the copy that the model computes with
+  OptionalView weight;   // [n] f32, f16 or bf16: the copy that the model computes with
   View control;  // [4] f32, see GradientControl
   double lr;
   double beta1;
   double beta2;
   double weight_decay;
 };
+
+inline void check(const Lion& op) { check_update("lion", op, {&op.m}); }
 
 }  // namespace ds

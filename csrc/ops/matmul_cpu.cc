@@ -18,50 +18,14 @@ constexpr int64_t kTileFlops = 1 << 23;
 constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
 
-/// The checked sizes of one call; `batch` is 1 for plain matrices.
+/// The sizes of one call; `batch` is 1 for plain matrices.
 struct Sizes {
   int64_t batch, m, n, k;
 };
 
-void check_operand(const View& v, const char* name, int32_t ndim) {
-  DS_CHECK_SHAPE(v.ndim == ndim, kOp, text(name, " with ", ndim, " dims"), v.describe());
-  DS_CHECK_SHAPE(v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1, kOp,
-                 text(name, " with last stride 1"), text(v.describe(), " with strides"));
-}
-
-Sizes check(const Matmul& op) {
-  const int32_t ndim = op.out.ndim;
-  DS_CHECK_SHAPE(ndim == 2 || ndim == 3, kOp, "out [M, N] or [batch, M, N]", op.out.describe());
-  check_operand(op.a, "a", ndim);
-  check_operand(op.b, "b", ndim);
-  check_operand(op.out, "out", ndim);
-  const Sizes s{ndim == 3 ? op.out.shape[0] : 1, op.out.size(-2), op.out.size(-1),
-                op.a.size(op.trans_a ? -2 : -1)};
-  const auto fits = [&](const View& v, int64_t rows, int64_t cols) {
-    return v.size(-2) == rows && v.size(-1) == cols && (ndim == 2 || v.shape[0] == s.batch);
-  };
-  DS_CHECK_SHAPE(op.trans_a ? fits(op.a, s.k, s.m) : fits(op.a, s.m, s.k), kOp,
-                 text("a that gives ", op.out.describe()), op.a.describe());
-  DS_CHECK_SHAPE(op.trans_b ? fits(op.b, s.n, s.k) : fits(op.b, s.k, s.n), kOp,
-                 text("b that gives ", op.out.describe(), " with a ", op.a.describe()),
-                 op.b.describe());
-  require_same_dtype(kOp, op.a, op.b);
-  if (op.out.dtype != DType::f32 || op.a.dtype == DType::f64) require_same_dtype(kOp, op.a, op.out);
-  if (op.bias) {
-    DS_CHECK_SHAPE(op.bias.ndim == 1 && op.bias.shape[0] == s.n && op.bias.contiguous(), kOp,
-                   text("bias [", s.n, "]"), op.bias.describe());
-    require_same_dtype(kOp, op.out, op.bias);
-  }
-  if (op.aux) {
-    require_same_shape(kOp, op.out, op.aux);
-    require_same_dtype(kOp, op.out, op.aux);
-    check_operand(op.aux, "aux", ndim);
-  }
-  DS_CHECK_SHAPE(op.epilogue != MatmulEpilogue::gelu_grad || op.aux, kOp, "aux for gelu_grad",
-                 "nothing");
-  DS_CHECK_SHAPE(op.epilogue == MatmulEpilogue::none || !op.accumulate, kOp,
-                 "accumulate without an epilogue", "both");
-  return s;
+Sizes sizes_of(const Matmul& op) {
+  return {op.out.ndim == 3 ? op.out.shape[0] : 1, op.out.size(-2), op.out.size(-1),
+          op.a.size(op.trans_a ? -2 : -1)};
 }
 
 int64_t batch_stride(const View& v) { return v.ndim == 3 ? v.strides[0] : 0; }
@@ -227,7 +191,7 @@ class Product {
 }  // namespace
 
 void run(const Matmul& op, CpuContext& ctx) {
-  const Sizes sizes = check(op);
+  const Sizes sizes = sizes_of(op);
   if (sizes.batch == 0 || sizes.m == 0 || sizes.n == 0) return;
   for_floating(kOp, op.a.dtype, [&]<class T>(TypeTag<T>) {
     if constexpr (!std::is_same_v<T, double>) {

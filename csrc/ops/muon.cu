@@ -72,18 +72,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void check_vector(const char* op, const View& first, const View& v, bool narrow) {
-  require_same_shape(op, first, v);
-  require_contiguous(op, v, "every operand");
-  if (!narrow && v.dtype != DType::f32) unsupported(op, v.dtype, "f32");
-}
-
-void check_list(const char* op, const View& v, int64_t n, DType dtype) {
-  require_contiguous(op, v, "every operand");
-  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
-                 v.describe());
-}
-
 unsigned blocks_for(int64_t n, const CudaContext& ctx) {
   const int64_t most = int64_t{ctx.sm_count} * kBlocksPerSm;
   return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, most));
@@ -93,12 +81,7 @@ unsigned blocks_for(int64_t n, const CudaContext& ctx) {
 
 void run(const MuonMomentum& op, CudaContext& ctx) {
   constexpr const char* kOp = "muon_momentum";
-  check_vector(kOp, op.momentum, op.momentum, false);
-  check_vector(kOp, op.momentum, op.grad, true);
-  check_starts(kOp, op.starts, op.momentum.numel());
   const int64_t parameters = op.starts.numel() - 1;
-  check_list(kOp, op.sums, parameters, DType::f64);
-  check_list(kOp, op.control, 4, DType::f32);
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.momentum.numel(), parameters));
   double* const partials = ctx.scratch_of<double>(slots);
@@ -117,11 +100,6 @@ void run(const MuonMomentum& op, CudaContext& ctx) {
 
 void run(const MuonDirection& op, CudaContext& ctx) {
   constexpr const char* kOp = "muon_direction";
-  check_vector(kOp, op.momentum, op.momentum, false);
-  check_vector(kOp, op.momentum, op.grad, true);
-  check_vector(kOp, op.momentum, op.direction, true);
-  check_list(kOp, op.squares, 1, DType::f64);
-  check_list(kOp, op.control, 4, DType::f32);
   const int64_t n = op.momentum.numel();
   if (n == 0) return;
   for_floating(kOp, op.grad.dtype, [&](auto grad) {
@@ -138,10 +116,6 @@ void run(const MuonDirection& op, CudaContext& ctx) {
 
 void run(const MuonApply& op, CudaContext& ctx) {
   constexpr const char* kOp = "muon_apply";
-  check_vector(kOp, op.master, op.master, false);
-  check_vector(kOp, op.master, op.direction, true);
-  if (op.weight) check_vector(kOp, op.master, op.weight, true);
-  check_list(kOp, op.control, 4, DType::f32);
   const int64_t n = op.master.numel();
   if (n == 0) return;
   for_floating(kOp, op.direction.dtype, [&](auto direction) {

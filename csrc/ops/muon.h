@@ -2,7 +2,7 @@
 // Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's runtime/zero/muon.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -20,6 +20,15 @@ struct MuonMomentum {
   bool nesterov;
 };
 
+inline void check(const MuonMomentum& op) {
+  constexpr const char* kOp = "muon_momentum";
+  check_states(kOp, op.momentum, {&op.momentum});
+  check_elements(kOp, op.momentum, op.grad, "grad");
+  check_segments(kOp, op.starts, op.momentum.numel());
+  require_list(kOp, op.sums, op.starts.numel() - 1, DType::f64, "sums");
+  check_control(kOp, op.control);
+}
+
 /// direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated momentum
 /// and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
 struct MuonDirection {
@@ -32,16 +41,33 @@ struct MuonDirection {
   bool nesterov;
 };
 
+inline void check(const MuonDirection& op) {
+  constexpr const char* kOp = "muon_direction";
+  check_states(kOp, op.momentum, {&op.momentum});
+  check_elements(kOp, op.momentum, op.grad, "grad");
+  check_elements(kOp, op.momentum, op.direction, "direction");
+  require_list(kOp, op.squares, 1, DType::f64, "squares");
+  check_control(kOp, op.control);
+}
+
 /// p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype. When
 /// control[1] is 0 only `weight` is written, from the unchanged master.
 struct MuonApply {
   View master;     // [n] f32, updated
   View direction;  // [n] f32, f16 or bf16
-  View weight;     // optional [n] f32, f16 or bf16: the copy that the model computes with
+  OptionalView weight;     // [n] f32, f16 or bf16: the copy that the model computes with
   View control;    // [4] f32
   double lr;
   double weight_decay;
   double scale;
 };
+
+inline void check(const MuonApply& op) {
+  constexpr const char* kOp = "muon_apply";
+  check_states(kOp, op.master, {&op.master});
+  check_elements(kOp, op.master, op.direction, "direction");
+  if (op.weight) check_elements(kOp, op.master, op.weight, "weight");
+  check_control(kOp, op.control);
+}
 
 }  // namespace ds

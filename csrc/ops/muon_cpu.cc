@@ -16,19 +16,6 @@ namespace {
 constexpr int64_t kSlotGrain = 8;
 constexpr int64_t kGrain = 32 * kSegmentBlock;  // elements per task
 
-void check_vector(const char* op, const View& first, const View& v, bool narrow) {
-  require_contiguous(op, v, "operands");
-  DS_CHECK_SHAPE(v.numel() == first.numel(), op, first.describe(), v.describe());
-  if (narrow ? v.dtype == DType::f64 : v.dtype != DType::f32)
-    unsupported(op, v.dtype, narrow ? "f32, f16 or bf16" : "f32");
-}
-
-void check_list(const char* op, const View& v, int64_t n, DType dtype) {
-  require_contiguous(op, v, "operands");
-  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text("[", n, "] ", name_of(dtype)),
-                 v.describe());
-}
-
 // None of these may be inlined, so that no arithmetic leaves the scope of FlushDenormals.
 __attribute__((noinline)) void momentum_block(const MuonConstants& constants, float factor,
                                               const float* __restrict grad,
@@ -110,12 +97,8 @@ void apply_range(const MuonApply& op, int64_t begin, int64_t end) {
 void run(const MuonMomentum& op, CpuContext& ctx) {
   constexpr const char* kOp = "muon_momentum";
   const int64_t n = op.momentum.numel();
-  check_vector(kOp, op.momentum, op.momentum, false);
-  check_vector(kOp, op.momentum, op.grad, true);
-  check_starts(kOp, op.starts, n);
+  check_climbs(kOp, op.starts, n);
   const int64_t parameters = op.starts.numel() - 1;
-  check_list(kOp, op.sums, parameters, DType::f64);
-  check_list(kOp, op.control, 4, DType::f32);
   if (parameters == 0) return;
   auto* const sums = op.sums.as<double>();
   if (op.control.as<float>()[1] == 0.0f) {
@@ -140,11 +123,6 @@ void run(const MuonMomentum& op, CpuContext& ctx) {
 
 void run(const MuonDirection& op, CpuContext& ctx) {
   constexpr const char* kOp = "muon_direction";
-  check_vector(kOp, op.momentum, op.momentum, false);
-  check_vector(kOp, op.momentum, op.grad, true);
-  check_vector(kOp, op.momentum, op.direction, true);
-  check_list(kOp, op.squares, 1, DType::f64);
-  check_list(kOp, op.control, 4, DType::f32);
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     for_floating(kOp, op.direction.dtype, [&]<class D>(TypeTag<D>) {
       if constexpr (!std::is_same_v<G, double> && !std::is_same_v<D, double>) {
@@ -158,10 +136,6 @@ void run(const MuonDirection& op, CpuContext& ctx) {
 
 void run(const MuonApply& op, CpuContext& ctx) {
   constexpr const char* kOp = "muon_apply";
-  check_vector(kOp, op.master, op.master, false);
-  check_vector(kOp, op.master, op.direction, true);
-  if (op.weight) check_vector(kOp, op.master, op.weight, true);
-  check_list(kOp, op.control, 4, DType::f32);
   const DType weight = op.weight ? op.weight.dtype : DType::f32;
   for_floating(kOp, op.direction.dtype, [&]<class D>(TypeTag<D>) {
     for_floating(kOp, weight, [&]<class W>(TypeTag<W>) {

@@ -2,7 +2,7 @@
 // Sources: Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in llm.c.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -12,10 +12,10 @@ namespace ds {
 /// would be all that is left of a row of equal values.
 struct LayerNorm {
   View x;         // [N, C] contiguous, floating
-  View residual;  // optional, like x
+  OptionalView residual;  // like x
   View weight;    // [C]
-  View bias;      // optional [C]
-  View sum;       // optional, like x: receives s; required when residual is given
+  OptionalView bias;      // [C]
+  OptionalView sum;       // like x: receives s; required when residual is given
   View out;       // like x
   View mean;      // [N] f32 (f64 for f64)
   View rstd;      // [N] f32 (f64 for f64)
@@ -30,19 +30,19 @@ struct LayerNormBackward {
   View mean;     // [N]
   View rstd;     // [N]
   View dout;     // [N, C]
-  View dsum;     // optional [N, C]: gradient that reaches s from elsewhere
-  View dx;       // optional [N, C], overwritten; may be dsum itself
-  View dweight;  // optional [C]
-  View dbias;    // optional [C]
+  OptionalView dsum;     // [N, C]: gradient that reaches s from elsewhere
+  OptionalView dx;       // [N, C], overwritten; may be dsum itself
+  OptionalView dweight;  // [C]
+  OptionalView dbias;    // [C]
   bool accumulate;  // concerns dweight and dbias only
 };
 
 /// As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
 struct RmsNorm {
   View x;         // [N, C] contiguous, floating
-  View residual;  // optional, like x
+  OptionalView residual;  // like x
   View weight;    // [C]
-  View sum;       // optional, like x; required when residual is given
+  OptionalView sum;       // like x; required when residual is given
   View out;       // like x
   View rstd;      // [N] f32 (f64 for f64)
   double eps;
@@ -54,9 +54,9 @@ struct RmsNormBackward {
   View weight;   // [C]
   View rstd;     // [N]
   View dout;     // [N, C]
-  View dsum;     // optional [N, C]
-  View dx;       // optional [N, C], overwritten; may be dsum itself
-  View dweight;  // optional [C]
+  OptionalView dsum;     // [N, C]
+  OptionalView dx;       // [N, C], overwritten; may be dsum itself
+  OptionalView dweight;  // [C]
   bool accumulate;  // concerns dweight only
 };
 

@@ -1,10 +1,12 @@
-// The table of ops: one row per op, from which the binding, the TypeScript types and the native
-// test matrix follow. Each name is a struct declared in a header of this folder.
+// What an op is. Every struct with a View in a header of this folder is one; from those headers
+// scripts/gen-ops.mjs makes the table of ops, the TypeScript functions and their types.
 //
 // The contract of an op <Name>:
-//  * its header declares `struct Name`, whose fields are View, double, int64_t, bool, an enum of
-//    int32_t or a struct of such numbers, in the order of the generated TypeScript function; a View
-//    may be absent only where the field's comment says "optional";
+//  * its header declares `struct Name`, whose fields are View, OptionalView, double, int64_t, bool, an
+//    enum of int32_t or a struct of such numbers, in the order of the generated TypeScript function;
+//  * `void ds::check(const Name&)` beside it holds what the op requires of its operands, once for all
+//    back ends: the boundary calls it before any body runs, so bodies do not check again, but for
+//    what concerns them alone (indices in the CPU's memory, limits of the GPU);
 //  * `void ds::cpu::run(const Name&, CpuContext&)` is the plain oracle (<file>_cpu.cc);
 //  * `void ds::cuda::run(const Name&, CudaContext&)` is the kernel and its launcher (<file>.cu);
 //  * all outputs are overwritten unless a field `accumulate` says otherwise: then, when it is true,
@@ -15,51 +17,7 @@
 
 #include <cstdint>
 
-#define DS_OP_LIST(ROW)     \
-  ROW(Fill)                 \
-  ROW(Arange)               \
-  ROW(RandomUniform)        \
-  ROW(RandomNormal)         \
-  ROW(Copy)                 \
-  ROW(Unary)                \
-  ROW(UnaryBackward)        \
-  ROW(Binary)               \
-  ROW(Compare)              \
-  ROW(Scale)                \
-  ROW(Where)                \
-  ROW(Reduce)               \
-  ROW(ArgMax)               \
-  ROW(Softmax)              \
-  ROW(SoftmaxBackward)      \
-  ROW(Matmul)               \
-  ROW(Embedding)            \
-  ROW(EmbeddingBackward)    \
-  ROW(Gather)               \
-  ROW(GatherBackward)       \
-  ROW(LayerNorm)            \
-  ROW(LayerNormBackward)    \
-  ROW(RmsNorm)              \
-  ROW(RmsNormBackward)      \
-  ROW(Dropout)              \
-  ROW(Rope)                 \
-  ROW(Attention)            \
-  ROW(AttentionBackward)    \
-  ROW(CrossEntropy)         \
-  ROW(CrossEntropyBackward) \
-  ROW(Accumulate)           \
-  ROW(SumOfSquares)         \
-  ROW(GradientControl)      \
-  ROW(AdamW)                \
-  ROW(AdamWSpeculate)       \
-  ROW(Sgd)                  \
-  ROW(Adagrad)              \
-  ROW(Lion)                 \
-  ROW(LambMoments)          \
-  ROW(LambCoefficients)     \
-  ROW(LambApply)            \
-  ROW(MuonMomentum)         \
-  ROW(MuonDirection)        \
-  ROW(MuonApply)
+#include "op_list.generated.h"
 
 namespace ds {
 

@@ -43,7 +43,6 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Op, class Distribution>
 void launch(const char* name, const Op& op, Distribution distribution, CudaContext& ctx) {
-  require_contiguous(name, op.out, "out");
   const int64_t n = op.out.numel(), per_block = kWords * kThreads;
   for_floating(name, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -1,7 +1,7 @@
 // Random tensors from Philox counters: element i depends on (seed, offset, i) alone.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -24,5 +24,13 @@ struct RandomNormal {
   int64_t seed;
   int64_t offset;
 };
+
+inline void check_random(const char* name, const View& out) {
+  require_contiguous(name, out, "out");
+  require_floating(name, out);
+}
+
+inline void check(const RandomUniform& op) { check_random("random_uniform", op.out); }
+inline void check(const RandomNormal& op) { check_random("random_normal", op.out); }
 
 }  // namespace ds

@@ -20,7 +20,6 @@ Philox4 words_of(const Op& op, uint64_t block) {
 /// out[4 b + j] = value(b).v[j] for every block b of four elements; chunks hold whole blocks.
 template <class F>
 void generate(const char* name, const View& out, CpuContext& ctx, F value) {
-  require_contiguous(name, out, "out");
   for_floating(name, out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     ctx.pool.parallel_for(out.numel(), kElementGrain, [&](int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
 // Reductions over any set of dims, in a fixed order.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 

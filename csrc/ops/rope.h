@@ -1,7 +1,7 @@
 // Rotary position embedding, in the rotate-half form of GPT-NeoX and Llama. Source: Su et al. 2021.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -14,5 +14,23 @@ struct Rope {
   View out;  // [B, T, H, D], in's dtype, last stride 1; may be in itself
   bool inverse;
 };
+
+inline void check(const Rope& op) {
+  constexpr const char* kOp = "rope";
+  require_like(kOp, op.in, op.out);
+  require_floating(kOp, op.in);
+  DS_CHECK_SHAPE(op.in.ndim == 4 && op.in.shape[3] % 2 == 0, kOp, "[B, T, H, D] with even D",
+                 op.in.describe());
+  const int64_t half = op.in.shape[3] / 2, t = op.in.shape[1];
+  for (const View* v : {&op.cos, &op.sin}) {
+    DS_CHECK_SHAPE(v->ndim == 2 && v->shape[0] == t && v->shape[1] == half, kOp,
+                   text("[", t, ", ", half, "] as cos and sin"), v->describe());
+    require_dtype(kOp, *v, statistic_of(op.in.dtype), "cos and sin");
+    require_contiguous(kOp, *v, "cos and sin");
+  }
+  for (const View* v : {&op.in, &op.out}) {
+    DS_CHECK_SHAPE(v->numel() == 0 || v->strides[3] == 1, kOp, "last stride 1", v->describe());
+  }
+}
 
 }  // namespace ds

@@ -10,24 +10,6 @@ namespace {
 
 constexpr const char* kOp = "rope";
 
-void require_rope(const Rope& op) {
-  require_same_shape(kOp, op.in, op.out);
-  require_same_dtype(kOp, op.in, op.out);
-  DS_CHECK_SHAPE(op.in.ndim == 4 && op.in.shape[3] % 2 == 0, kOp, "[B, T, H, D] with even D",
-                 op.in.describe());
-  const int64_t half = op.in.shape[3] / 2, t = op.in.shape[1];
-  const DType angles = op.in.dtype == DType::f64 ? DType::f64 : DType::f32;
-  for (const View* v : {&op.cos, &op.sin}) {
-    DS_CHECK_SHAPE(v->ndim == 2 && v->shape[0] == t && v->shape[1] == half, kOp,
-                   text("[", t, ", ", half, "] as cos and sin"), v->describe());
-    if (v->dtype != angles) unsupported(kOp, v->dtype, name_of(angles));
-    require_contiguous(kOp, *v, "cos and sin");
-  }
-  if (op.in.numel() == 0) return;
-  for (const View* v : {&op.in, &op.out})
-    DS_CHECK_SHAPE(v->strides[3] == 1, kOp, "last stride 1", v->describe());
-}
-
 /// Rotates x, of 2 * half values, in place.
 template <class C>
 void rotate(C* x, const C* cos, const C* sin, C direction, int64_t half) {
@@ -42,7 +24,6 @@ void rotate(C* x, const C* cos, const C* sin, C direction, int64_t half) {
 }  // namespace
 
 void run(const Rope& op, CpuContext& ctx) {
-  require_rope(op);
   const int64_t t = op.in.shape[1], h = op.in.shape[2], d = op.in.shape[3];
   if (op.in.numel() == 0) return;
   for_floating(kOp, op.in.dtype, [&](auto tag) {

@@ -2,7 +2,7 @@
 // Source: Sutskever et al. 2013 in the form of torch.optim.SGD.
 #pragma once
 
-#include "../core/view.h"
+#include "flat_update.h"
 
 namespace ds {
 
@@ -13,9 +13,9 @@ namespace ds {
 /// p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
 struct Sgd {
   View master;           // [n] f32, updated
-  View momentum_buffer;  // optional [n] f32, updated; absent: no momentum
+  OptionalView momentum_buffer;  // [n] f32, updated; absent: no momentum
   View grad;             // [n] f32, f16 or bf16
-  View weight;           // optional [n] f32, f16 or bf16: the copy that the model computes with
+  OptionalView weight;           // [n] f32, f16 or bf16: the copy that the model computes with
   View control;          // [4] f32, see GradientControl
   double lr;
   double weight_decay;
@@ -24,5 +24,10 @@ struct Sgd {
   bool nesterov;     // read with momentum_buffer
   bool first;        // the buffer is written and not read
 };
+
+inline void check(const Sgd& op) {
+  check_update("sgd", op, {});
+  if (op.momentum_buffer) check_states("sgd", op.master, {&op.momentum_buffer});
+}
 
 }  // namespace ds

@@ -1,7 +1,7 @@
 // Softmax and log-softmax over the last dim, in two numerically stable passes.
 #pragma once
 
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -12,6 +12,18 @@ struct Softmax {
   bool log;
 };
 
+/// `v` is one of the rows' operands, of the shape and dtype of `model`.
+inline void check_rows(const char* name, const View& model, const View& v) {
+  require_like(name, model, v);
+  require_floating(name, v);
+  require_contiguous(name, v, "every operand");
+  DS_CHECK_SHAPE(v.ndim >= 1, name, "at least one dim", v.describe());
+}
+
+inline void check(const Softmax& op) {
+  for (const View* v : {&op.in, &op.out}) check_rows("softmax", op.in, *v);
+}
+
 /// From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y) sum(dout).
 struct SoftmaxBackward {
   View out;   // y
@@ -20,5 +32,9 @@ struct SoftmaxBackward {
   bool log;
   bool accumulate;
 };
+
+inline void check(const SoftmaxBackward& op) {
+  for (const View* v : {&op.out, &op.dout, &op.dx}) check_rows("softmax_backward", op.out, *v);
+}
 
 }  // namespace ds

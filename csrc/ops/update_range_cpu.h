@@ -72,11 +72,10 @@ void update_part(const Rule& rule, const Op& op, const UpdateStates<Rule>& state
 }
 
 /// Runs `rule` over the range of `op`, see UpdateRule. Chunk borders do not depend on the number of
-/// threads. Throws DS_SHAPE or DS_DTYPE.
+/// threads.
 template <UpdateRule Rule, class Op>
 void update_range(const Rule& rule, const Op& op, const UpdateStates<Rule>& states,
                   CpuContext& ctx) {
-  check_update<Rule>(op, states);
   const DType weight_dtype = op.weight ? op.weight.dtype : DType::f32;
   for_floating(Rule::kName, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     for_floating(Rule::kName, weight_dtype, [&]<class W>(TypeTag<W>) {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "../core/exact_math.h"
-#include "../core/view.h"
+#include "../core/preconditions.h"
 
 namespace ds {
 
@@ -29,28 +29,5 @@ concept UpdateRule = std::is_trivially_copyable_v<Rule> && Rule::kName != nullpt
 /// A rule's states, in the order of its update().
 template <UpdateRule Rule>
 using UpdateStates = std::array<View, Rule::kStates>;
-
-/// The preconditions of an op that runs a rule; throws DS_SHAPE or DS_DTYPE.
-template <UpdateRule Rule, class Op>
-void check_update(const Op& op, const UpdateStates<Rule>& states) {
-  constexpr const char* kOp = Rule::kName;
-  const auto check_state = [&](const View& state) {
-    require_same_shape(kOp, op.master, state);
-    require_contiguous(kOp, state, "master and states");
-    if (state.dtype != DType::f32) unsupported(kOp, state.dtype, "f32 master and states");
-  };
-  const auto check_element = [&](const View& v, const char* name) {
-    require_same_shape(kOp, op.master, v);
-    require_contiguous(kOp, v, name);
-    if (v.dtype == DType::f64) unsupported(kOp, v.dtype, "an f32, f16 or bf16 gradient and weight");
-  };
-  check_state(op.master);
-  for (const View& state : states) check_state(state);
-  check_element(op.grad, "grad");
-  if (op.weight) check_element(op.weight, "weight");
-  DS_CHECK_SHAPE(op.control.numel() == 4 && op.control.dtype == DType::f32, kOp,
-                 "control [4] f32", op.control.describe());
-  require_contiguous(kOp, op.control, "control");
-}
 
 }  // namespace ds

@@ -139,131 +139,312 @@ export interface LambScalars {
 }
 
 /**
- * out = value, converted to out's dtype.
+ * out += in: one f32 addition and rounding per element, the same bits on every back end.
  */
-export interface FillArgs {
-  /** any shape and strides, any dtype */
+export interface AccumulateArgs {
+  /** same shape as out, f32, f16 or bf16; any strides */
+  in: View;
+  /** f32, updated; any strides without overlap */
   out: View;
-  value: number;
 }
 
-function putFill(args: FillArgs): void {
+function putAccumulate(args: AccumulateArgs): void {
   let at = 0;
-  at = putView(args.out, at);
-  block[at] = args.value;
+  at = putView(args.in, at);
+  putView(args.out, at);
 }
 
-export function fill(
-  args: FillArgs,
-  stream: Stream = args.out.buffer.device.compute,
+export function accumulate(
+  args: AccumulateArgs,
+  stream: Stream = args.in.buffer.device.compute,
 ): void {
-  putFill(args);
+  putAccumulate(args);
   call(0, stream, args);
 }
 
-export function fillOnHost(args: FillArgs, stream: Stream): void {
-  putFill(args);
+export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
+  putAccumulate(args);
   callOnHost(0, stream);
 }
 
 /**
- * out[i] = start + i * step, computed in f64 and converted once.
+ * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ *   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
+ * Denormals are flushed to zero on every back end.
  */
-export interface ArangeArgs {
-  /** [n] contiguous, any dtype but bool */
-  out: View;
-  start: number;
-  step: number;
+export interface AdagradArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  sum: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  /** that of this update, lr / (1 + (t - 1) lr_decay) */
+  lr: number;
+  eps: number;
+  weightDecay: number;
 }
 
-function putArange(args: ArangeArgs): void {
+function putAdagrad(args: AdagradArgs): void {
   let at = 0;
-  at = putView(args.out, at);
-  block[at++] = args.start;
-  block[at] = args.step;
+  at = putView(args.master, at);
+  at = putView(args.sum, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.eps;
+  block[at] = args.weightDecay;
 }
 
-export function arange(
-  args: ArangeArgs,
-  stream: Stream = args.out.buffer.device.compute,
+export function adagrad(
+  args: AdagradArgs,
+  stream: Stream = args.master.buffer.device.compute,
 ): void {
-  putArange(args);
+  putAdagrad(args);
   call(1, stream, args);
 }
 
-export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
-  putArange(args);
+export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
+  putAdagrad(args);
   callOnHost(1, stream);
 }
 
 /**
- * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. Element i uses
- * word i % 4 of block i / 4.
+ * When control[1] is 0 the state stays as it is and only `weight` is written, from the unchanged
+ * master. Otherwise, with g = grad * control[0] (f32):
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *   decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
+ *   p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
+ * weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
+ * Denormals are flushed to zero on every back end.
  */
-export interface RandomUniformArgs {
-  /** contiguous, floating */
-  out: View;
-  low: number;
-  high: number;
-  seed: number;
-  offset: number;
+export interface AdamWArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, updated */
+  v: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+  /** 1 - beta1^t, or 1 without bias correction */
+  correction1: number;
+  /** 1 - beta2^t, or 1 */
+  correction2: number;
+  decoupled: boolean;
 }
 
-function putRandomUniform(args: RandomUniformArgs): void {
+function putAdamW(args: AdamWArgs): void {
   let at = 0;
-  at = putView(args.out, at);
-  block[at++] = args.low;
-  block[at++] = args.high;
-  block[at++] = args.seed;
-  block[at] = args.offset;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.beta1;
+  block[at++] = args.beta2;
+  block[at++] = args.eps;
+  block[at++] = args.weightDecay;
+  block[at++] = args.correction1;
+  block[at++] = args.correction2;
+  block[at] = args.decoupled ? 1 : 0;
 }
 
-export function randomUniform(
-  args: RandomUniformArgs,
-  stream: Stream = args.out.buffer.device.compute,
+export function adamW(
+  args: AdamWArgs,
+  stream: Stream = args.master.buffer.device.compute,
 ): void {
-  putRandomUniform(args);
+  putAdamW(args);
   call(2, stream, args);
 }
 
-export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
-  putRandomUniform(args);
+export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
+  putAdamW(args);
   callOnHost(2, stream);
 }
 
 /**
- * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with logarithm,
- * sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits everywhere.
+ * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates master, m
+ * and v. Speculation: where `next` is present, AdamW with next_control and next_rule runs on the
+ * values so committed and nothing of it is stored but `weight`, rounded to its dtype. Without `next`
+ * weight is the committed master, rounded. The bits are those of AdamW followed by AdamW, denormals
+ * flushed; a control whose apply is 0 skips its step, as there.
+ * weight may be previous itself, which is read before it is written.
  */
-export interface RandomNormalArgs {
-  /** contiguous, floating */
-  out: View;
-  mean: number;
-  stddev: number;
-  seed: number;
-  offset: number;
+export interface AdamWSpeculateArgs {
+  /** [n] f32, updated by the commit */
+  master: View;
+  /** [n] f32, updated by the commit */
+  m: View;
+  /** [n] f32, updated by the commit */
+  v: View;
+  /** [n] f32, f16 or bf16: gradient of the step to commit */
+  previous: View | null;
+  /** [4] f32, see GradientControl; present with previous */
+  previousControl: View | null;
+  /** [n], dtype of previous: gradient of the step to try out */
+  next: View | null;
+  /** [4] f32; present with next */
+  nextControl: View | null;
+  /** [n] f32, f16 or bf16; present with next */
+  weight: View | null;
+  /** read with previous */
+  previousRule: AdamWScalars;
+  /** read with next */
+  nextRule: AdamWScalars;
 }
 
-function putRandomNormal(args: RandomNormalArgs): void {
+function putAdamWSpeculate(args: AdamWSpeculateArgs): void {
   let at = 0;
-  at = putView(args.out, at);
-  block[at++] = args.mean;
-  block[at++] = args.stddev;
-  block[at++] = args.seed;
-  block[at] = args.offset;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.previous, at);
+  at = putView(args.previousControl, at);
+  at = putView(args.next, at);
+  at = putView(args.nextControl, at);
+  at = putView(args.weight, at);
+  block[at++] = args.previousRule.lr;
+  block[at++] = args.previousRule.beta1;
+  block[at++] = args.previousRule.beta2;
+  block[at++] = args.previousRule.eps;
+  block[at++] = args.previousRule.weightDecay;
+  block[at++] = args.previousRule.correction1;
+  block[at++] = args.previousRule.correction2;
+  block[at++] = args.previousRule.decoupled ? 1 : 0;
+  block[at++] = args.nextRule.lr;
+  block[at++] = args.nextRule.beta1;
+  block[at++] = args.nextRule.beta2;
+  block[at++] = args.nextRule.eps;
+  block[at++] = args.nextRule.weightDecay;
+  block[at++] = args.nextRule.correction1;
+  block[at++] = args.nextRule.correction2;
+  block[at] = args.nextRule.decoupled ? 1 : 0;
 }
 
-export function randomNormal(
-  args: RandomNormalArgs,
-  stream: Stream = args.out.buffer.device.compute,
+export function adamWSpeculate(
+  args: AdamWSpeculateArgs,
+  stream: Stream = args.master.buffer.device.compute,
 ): void {
-  putRandomNormal(args);
+  putAdamWSpeculate(args);
   call(3, stream, args);
 }
 
-export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
-  putRandomNormal(args);
+export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
+  putAdamWSpeculate(args);
   callOnHost(3, stream);
+}
+
+/**
+ * out = softmax(scale q k^T + mask) v. Grouped heads: H is a multiple of Hk and query head h reads key head
+ * h / (H / Hk). `causal`: query t sees keys s <= t + (S - T), S >= T (S > T is a key cache).
+ * A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+ */
+export interface AttentionArgs {
+  /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
+  q: View;
+  /** [B, Hk, S, D] */
+  k: View;
+  /** [B, Hk, S, D] */
+  v: View;
+  /** [B, H, T, D], last stride 1 */
+  out: View;
+  /** [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the backward */
+  lse: View;
+  scale: number;
+  causal: boolean;
+}
+
+function putAttention(args: AttentionArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.out, at);
+  at = putView(args.lse, at);
+  block[at++] = args.scale;
+  block[at] = args.causal ? 1 : 0;
+}
+
+export function attention(
+  args: AttentionArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putAttention(args);
+  call(4, stream, args);
+}
+
+export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
+  putAttention(args);
+  callOnHost(4, stream);
+}
+
+/**
+ * dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out * dout).
+ */
+export interface AttentionBackwardArgs {
+  /** as in the forward */
+  q: View;
+  k: View;
+  v: View;
+  /** the forward's result */
+  out: View;
+  /** [B, H, T, D], last stride 1 */
+  dout: View;
+  /** the forward's */
+  lse: View;
+  /** like q */
+  dq: View;
+  /** like k */
+  dk: View;
+  /** like v */
+  dv: View;
+  scale: number;
+  causal: boolean;
+}
+
+function putAttentionBackward(args: AttentionBackwardArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.out, at);
+  at = putView(args.dout, at);
+  at = putView(args.lse, at);
+  at = putView(args.dq, at);
+  at = putView(args.dk, at);
+  at = putView(args.dv, at);
+  block[at++] = args.scale;
+  block[at] = args.causal ? 1 : 0;
+}
+
+export function attentionBackward(
+  args: AttentionBackwardArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putAttentionBackward(args);
+  call(5, stream, args);
+}
+
+export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
+  putAttentionBackward(args);
+  callOnHost(5, stream);
 }
 
 /**
@@ -288,12 +469,139 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(4, stream, args);
+  call(6, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(4, stream);
+  callOnHost(6, stream);
+}
+
+/**
+ * losses[n] = lse[n] - logits[n, target[n]], lse = log sum exp of the row; both 0 where target[n] ==
+ * ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on
+ * the CPU and NaN on the GPU.
+ */
+export interface CrossEntropyArgs {
+  /** [N, V], last stride 1, any row stride; floating */
+  logits: View;
+  /** [N] i32 or i64, contiguous */
+  target: View;
+  /** [N] f32 (f64 for f64) */
+  losses: View;
+  /** [N] f32 (f64 for f64) */
+  lse: View;
+  ignoreIndex: number;
+}
+
+function putCrossEntropy(args: CrossEntropyArgs): void {
+  let at = 0;
+  at = putView(args.logits, at);
+  at = putView(args.target, at);
+  at = putView(args.losses, at);
+  at = putView(args.lse, at);
+  block[at] = args.ignoreIndex;
+}
+
+export function crossEntropy(
+  args: CrossEntropyArgs,
+  stream: Stream = args.logits.buffer.device.compute,
+): void {
+  putCrossEntropy(args);
+  call(7, stream, args);
+}
+
+export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
+  putCrossEntropy(args);
+  callOnHost(7, stream);
+}
+
+/**
+ * dlogits = (exp(logits - lse) - onehot(target)) * scale[0]; rows with ignore_index become 0.
+ */
+export interface CrossEntropyBackwardArgs {
+  /** [N, V] */
+  logits: View;
+  /** [N] */
+  target: View;
+  /** [N] */
+  lse: View;
+  /** [1] f32 (f64 for f64): gradient of each row's loss, on the op's device */
+  scale: View;
+  /** [N, V], logits' dtype; may be logits itself */
+  dlogits: View;
+  ignoreIndex: number;
+}
+
+function putCrossEntropyBackward(args: CrossEntropyBackwardArgs): void {
+  let at = 0;
+  at = putView(args.logits, at);
+  at = putView(args.target, at);
+  at = putView(args.lse, at);
+  at = putView(args.scale, at);
+  at = putView(args.dlogits, at);
+  block[at] = args.ignoreIndex;
+}
+
+export function crossEntropyBackward(
+  args: CrossEntropyBackwardArgs,
+  stream: Stream = args.logits.buffer.device.compute,
+): void {
+  putCrossEntropyBackward(args);
+  call(8, stream, args);
+}
+
+export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
+  putCrossEntropyBackward(args);
+  callOnHost(8, stream);
+}
+
+/**
+ * out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient. Of the
+ * samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
+ * s * ranks + rank of them, and draws what it would where one rank has them all.
+ */
+export interface DropoutArgs {
+  /** contiguous, floating */
+  in: View;
+  /** same shape and dtype; may be in itself */
+  out: View;
+  /** [0, 1) */
+  p: number;
+  seed: number;
+  offset: number;
+  /** elements of a sample, at least 1 */
+  sample: number;
+  /** [0, ranks) */
+  rank: number;
+  ranks: number;
+  accumulate: boolean;
+}
+
+function putDropout(args: DropoutArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.out, at);
+  block[at++] = args.p;
+  block[at++] = args.seed;
+  block[at++] = args.offset;
+  block[at++] = args.sample;
+  block[at++] = args.rank;
+  block[at++] = args.ranks;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function dropout(
+  args: DropoutArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putDropout(args);
+  call(9, stream, args);
+}
+
+export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
+  putDropout(args);
+  callOnHost(9, stream);
 }
 
 /**
@@ -320,12 +628,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(5, stream, args);
+  call(10, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(5, stream);
+  callOnHost(10, stream);
 }
 
 /**
@@ -356,12 +664,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(6, stream, args);
+  call(11, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(6, stream);
+  callOnHost(11, stream);
 }
 
 /**
@@ -392,12 +700,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(7, stream, args);
+  call(12, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(7, stream);
+  callOnHost(12, stream);
 }
 
 /**
@@ -426,12 +734,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(8, stream, args);
+  call(13, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(8, stream);
+  callOnHost(13, stream);
 }
 
 /**
@@ -461,12 +769,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(9, stream, args);
+  call(14, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(9, stream);
+  callOnHost(14, stream);
 }
 
 /**
@@ -496,192 +804,11 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(10, stream, args);
+  call(15, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(10, stream);
-}
-
-/**
- * out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
- * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty mean is
- * NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
- * hot case on the GPU.
- */
-export interface ReduceArgs {
-  /** any strides; not bool */
-  in: View;
-  /** same ndim as in, same dtype */
-  out: View;
-  op: ReduceOp;
-  accumulate: boolean;
-}
-
-function putReduce(args: ReduceArgs): void {
-  let at = 0;
-  at = putView(args.in, at);
-  at = putView(args.out, at);
-  block[at++] = reduceOpCodes[args.op];
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function reduce(
-  args: ReduceArgs,
-  stream: Stream = args.in.buffer.device.compute,
-): void {
-  putReduce(args);
-  call(11, stream, args);
-}
-
-export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
-  putReduce(args);
-  callOnHost(11, stream);
-}
-
-/**
- * Index of the first maximum of the last dim; NaN counts as the maximum.
- */
-export interface ArgMaxArgs {
-  /** [..., C], C > 0, not bool */
-  in: View;
-  /** [...], i64, contiguous */
-  out: View;
-}
-
-function putArgMax(args: ArgMaxArgs): void {
-  let at = 0;
-  at = putView(args.in, at);
-  putView(args.out, at);
-}
-
-export function argMax(
-  args: ArgMaxArgs,
-  stream: Stream = args.in.buffer.device.compute,
-): void {
-  putArgMax(args);
-  call(12, stream, args);
-}
-
-export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
-  putArgMax(args);
-  callOnHost(12, stream);
-}
-
-/**
- * out = exp(in - max) / sum, or in - max - log(sum) when `log` is true.
- */
-export interface SoftmaxArgs {
-  /** [..., C] contiguous, floating */
-  in: View;
-  /** same */
-  out: View;
-  log: boolean;
-}
-
-function putSoftmax(args: SoftmaxArgs): void {
-  let at = 0;
-  at = putView(args.in, at);
-  at = putView(args.out, at);
-  block[at] = args.log ? 1 : 0;
-}
-
-export function softmax(
-  args: SoftmaxArgs,
-  stream: Stream = args.in.buffer.device.compute,
-): void {
-  putSoftmax(args);
-  call(13, stream, args);
-}
-
-export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
-  putSoftmax(args);
-  callOnHost(13, stream);
-}
-
-/**
- * From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y) sum(dout).
- */
-export interface SoftmaxBackwardArgs {
-  /** y */
-  out: View;
-  /** same shape and dtype */
-  dout: View;
-  /** same shape and dtype */
-  dx: View;
-  log: boolean;
-  accumulate: boolean;
-}
-
-function putSoftmaxBackward(args: SoftmaxBackwardArgs): void {
-  let at = 0;
-  at = putView(args.out, at);
-  at = putView(args.dout, at);
-  at = putView(args.dx, at);
-  block[at++] = args.log ? 1 : 0;
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function softmaxBackward(
-  args: SoftmaxBackwardArgs,
-  stream: Stream = args.out.buffer.device.compute,
-): void {
-  putSoftmaxBackward(args);
-  call(14, stream, args);
-}
-
-export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
-  putSoftmaxBackward(args);
-  callOnHost(14, stream);
-}
-
-/**
- * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding; op transposes the last two
- * dims where trans_a / trans_b is true. With `accumulate`, out += (epilogue must be none).
- * On the GPU cuBLASLt with an algorithm timed once per shape; on the CPU OpenBLAS, f16 and bf16
- * through f32. M, N, K and the batch may be 0.
- */
-export interface MatmulArgs {
-  /** [M, K] or [batch, M, K] (before transposition [K, M]); last stride 1, any row stride */
-  a: View;
-  /** [K, N] or [batch, K, N] (before transposition [N, K]); batch stride may be 0 */
-  b: View;
-  /** optional [N], out's dtype */
-  bias: View | null;
-  /** optional, out's shape and strides and dtype; written by gelu, read by gelu_grad */
-  aux: View | null;
-  /** [M, N] or [batch, M, N]; last stride 1, any row stride; dtype of a and b, or f32 */
-  out: View;
-  transA: boolean;
-  transB: boolean;
-  epilogue: MatmulEpilogue;
-  accumulate: boolean;
-}
-
-function putMatmul(args: MatmulArgs): void {
-  let at = 0;
-  at = putView(args.a, at);
-  at = putView(args.b, at);
-  at = putView(args.bias, at);
-  at = putView(args.aux, at);
-  at = putView(args.out, at);
-  block[at++] = args.transA ? 1 : 0;
-  block[at++] = args.transB ? 1 : 0;
-  block[at++] = matmulEpilogueCodes[args.epilogue];
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function matmul(
-  args: MatmulArgs,
-  stream: Stream = args.a.buffer.device.compute,
-): void {
-  putMatmul(args);
-  call(15, stream, args);
-}
-
-export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
-  putMatmul(args);
   callOnHost(15, stream);
 }
 
@@ -755,6 +882,64 @@ export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Str
 }
 
 /**
+ * out = value, converted to out's dtype.
+ */
+export interface FillArgs {
+  /** any shape and strides, any dtype */
+  out: View;
+  value: number;
+}
+
+function putFill(args: FillArgs): void {
+  let at = 0;
+  at = putView(args.out, at);
+  block[at] = args.value;
+}
+
+export function fill(
+  args: FillArgs,
+  stream: Stream = args.out.buffer.device.compute,
+): void {
+  putFill(args);
+  call(18, stream, args);
+}
+
+export function fillOnHost(args: FillArgs, stream: Stream): void {
+  putFill(args);
+  callOnHost(18, stream);
+}
+
+/**
+ * out[i] = start + i * step, computed in f64 and converted once.
+ */
+export interface ArangeArgs {
+  /** [n] contiguous, any dtype but bool */
+  out: View;
+  start: number;
+  step: number;
+}
+
+function putArange(args: ArangeArgs): void {
+  let at = 0;
+  at = putView(args.out, at);
+  block[at++] = args.start;
+  block[at] = args.step;
+}
+
+export function arange(
+  args: ArangeArgs,
+  stream: Stream = args.out.buffer.device.compute,
+): void {
+  putArange(args);
+  call(19, stream, args);
+}
+
+export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
+  putArange(args);
+  callOnHost(19, stream);
+}
+
+/**
  * out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in Embedding.
  */
 export interface GatherArgs {
@@ -780,12 +965,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(18, stream, args);
+  call(20, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(18, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -816,498 +1001,12 @@ export function gatherBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGatherBackward(args);
-  call(19, stream, args);
+  call(21, stream, args);
 }
 
 export function gatherBackwardOnHost(args: GatherBackwardArgs, stream: Stream): void {
   putGatherBackward(args);
-  callOnHost(19, stream);
-}
-
-/**
- * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
- * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
- * Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
- * would be all that is left of a row of equal values.
- */
-export interface LayerNormArgs {
-  /** [N, C] contiguous, floating */
-  x: View;
-  /** optional, like x */
-  residual: View | null;
-  /** [C] */
-  weight: View;
-  /** optional [C] */
-  bias: View | null;
-  /** optional, like x: receives s; required when residual is given */
-  sum: View | null;
-  /** like x */
-  out: View;
-  /** [N] f32 (f64 for f64) */
-  mean: View;
-  /** [N] f32 (f64 for f64) */
-  rstd: View;
-  eps: number;
-}
-
-function putLayerNorm(args: LayerNormArgs): void {
-  let at = 0;
-  at = putView(args.x, at);
-  at = putView(args.residual, at);
-  at = putView(args.weight, at);
-  at = putView(args.bias, at);
-  at = putView(args.sum, at);
-  at = putView(args.out, at);
-  at = putView(args.mean, at);
-  at = putView(args.rstd, at);
-  block[at] = args.eps;
-}
-
-export function layerNorm(
-  args: LayerNormArgs,
-  stream: Stream = args.x.buffer.device.compute,
-): void {
-  putLayerNorm(args);
-  call(20, stream, args);
-}
-
-export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
-  putLayerNorm(args);
-  callOnHost(20, stream);
-}
-
-/**
- * dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of x and of
- * residual alike. dweight and dbias are column sums in a fixed order.
- */
-export interface LayerNormBackwardArgs {
-  /** [N, C] the forward's sum (or x when there was no residual) */
-  s: View;
-  /** [C] */
-  weight: View;
-  /** [N] */
-  mean: View;
-  /** [N] */
-  rstd: View;
-  /** [N, C] */
-  dout: View;
-  /** optional [N, C]: gradient that reaches s from elsewhere */
-  dsum: View | null;
-  /** optional [N, C], overwritten; may be dsum itself */
-  dx: View | null;
-  /** optional [C] */
-  dweight: View | null;
-  /** optional [C] */
-  dbias: View | null;
-  /** concerns dweight and dbias only */
-  accumulate: boolean;
-}
-
-function putLayerNormBackward(args: LayerNormBackwardArgs): void {
-  let at = 0;
-  at = putView(args.s, at);
-  at = putView(args.weight, at);
-  at = putView(args.mean, at);
-  at = putView(args.rstd, at);
-  at = putView(args.dout, at);
-  at = putView(args.dsum, at);
-  at = putView(args.dx, at);
-  at = putView(args.dweight, at);
-  at = putView(args.dbias, at);
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function layerNormBackward(
-  args: LayerNormBackwardArgs,
-  stream: Stream = args.s.buffer.device.compute,
-): void {
-  putLayerNormBackward(args);
-  call(21, stream, args);
-}
-
-export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
-  putLayerNormBackward(args);
   callOnHost(21, stream);
-}
-
-/**
- * As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
- */
-export interface RmsNormArgs {
-  /** [N, C] contiguous, floating */
-  x: View;
-  /** optional, like x */
-  residual: View | null;
-  /** [C] */
-  weight: View;
-  /** optional, like x; required when residual is given */
-  sum: View | null;
-  /** like x */
-  out: View;
-  /** [N] f32 (f64 for f64) */
-  rstd: View;
-  eps: number;
-}
-
-function putRmsNorm(args: RmsNormArgs): void {
-  let at = 0;
-  at = putView(args.x, at);
-  at = putView(args.residual, at);
-  at = putView(args.weight, at);
-  at = putView(args.sum, at);
-  at = putView(args.out, at);
-  at = putView(args.rstd, at);
-  block[at] = args.eps;
-}
-
-export function rmsNorm(
-  args: RmsNormArgs,
-  stream: Stream = args.x.buffer.device.compute,
-): void {
-  putRmsNorm(args);
-  call(22, stream, args);
-}
-
-export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
-  putRmsNorm(args);
-  callOnHost(22, stream);
-}
-
-/**
- * As LayerNormBackward.
- */
-export interface RmsNormBackwardArgs {
-  /** [N, C] */
-  s: View;
-  /** [C] */
-  weight: View;
-  /** [N] */
-  rstd: View;
-  /** [N, C] */
-  dout: View;
-  /** optional [N, C] */
-  dsum: View | null;
-  /** optional [N, C], overwritten; may be dsum itself */
-  dx: View | null;
-  /** optional [C] */
-  dweight: View | null;
-  /** concerns dweight only */
-  accumulate: boolean;
-}
-
-function putRmsNormBackward(args: RmsNormBackwardArgs): void {
-  let at = 0;
-  at = putView(args.s, at);
-  at = putView(args.weight, at);
-  at = putView(args.rstd, at);
-  at = putView(args.dout, at);
-  at = putView(args.dsum, at);
-  at = putView(args.dx, at);
-  at = putView(args.dweight, at);
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function rmsNormBackward(
-  args: RmsNormBackwardArgs,
-  stream: Stream = args.s.buffer.device.compute,
-): void {
-  putRmsNormBackward(args);
-  call(23, stream, args);
-}
-
-export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
-  putRmsNormBackward(args);
-  callOnHost(23, stream);
-}
-
-/**
- * out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient. Of the
- * samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
- * s * ranks + rank of them, and draws what it would where one rank has them all.
- */
-export interface DropoutArgs {
-  /** contiguous, floating */
-  in: View;
-  /** same shape and dtype; may be in itself */
-  out: View;
-  /** [0, 1) */
-  p: number;
-  seed: number;
-  offset: number;
-  /** elements of a sample, at least 1 */
-  sample: number;
-  /** [0, ranks) */
-  rank: number;
-  ranks: number;
-  accumulate: boolean;
-}
-
-function putDropout(args: DropoutArgs): void {
-  let at = 0;
-  at = putView(args.in, at);
-  at = putView(args.out, at);
-  block[at++] = args.p;
-  block[at++] = args.seed;
-  block[at++] = args.offset;
-  block[at++] = args.sample;
-  block[at++] = args.rank;
-  block[at++] = args.ranks;
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function dropout(
-  args: DropoutArgs,
-  stream: Stream = args.in.buffer.device.compute,
-): void {
-  putDropout(args);
-  call(24, stream, args);
-}
-
-export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
-  putDropout(args);
-  callOnHost(24, stream);
-}
-
-/**
- * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse` negates sin,
- * which is the gradient.
- */
-export interface RopeArgs {
-  /** [B, T, H, D], D even, last stride 1 */
-  in: View;
-  /** [T, D / 2] f32 (f64 for f64), contiguous */
-  cos: View;
-  /** [T, D / 2] */
-  sin: View;
-  /** [B, T, H, D], in's dtype, last stride 1; may be in itself */
-  out: View;
-  inverse: boolean;
-}
-
-function putRope(args: RopeArgs): void {
-  let at = 0;
-  at = putView(args.in, at);
-  at = putView(args.cos, at);
-  at = putView(args.sin, at);
-  at = putView(args.out, at);
-  block[at] = args.inverse ? 1 : 0;
-}
-
-export function rope(
-  args: RopeArgs,
-  stream: Stream = args.in.buffer.device.compute,
-): void {
-  putRope(args);
-  call(25, stream, args);
-}
-
-export function ropeOnHost(args: RopeArgs, stream: Stream): void {
-  putRope(args);
-  callOnHost(25, stream);
-}
-
-/**
- * out = softmax(scale q k^T + mask) v. Grouped heads: H is a multiple of Hk and query head h reads key head
- * h / (H / Hk). `causal`: query t sees keys s <= t + (S - T), S >= T (S > T is a key cache).
- * A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
- */
-export interface AttentionArgs {
-  /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
-  q: View;
-  /** [B, Hk, S, D] */
-  k: View;
-  /** [B, Hk, S, D] */
-  v: View;
-  /** [B, H, T, D], last stride 1 */
-  out: View;
-  /** [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the backward */
-  lse: View;
-  scale: number;
-  causal: boolean;
-}
-
-function putAttention(args: AttentionArgs): void {
-  let at = 0;
-  at = putView(args.q, at);
-  at = putView(args.k, at);
-  at = putView(args.v, at);
-  at = putView(args.out, at);
-  at = putView(args.lse, at);
-  block[at++] = args.scale;
-  block[at] = args.causal ? 1 : 0;
-}
-
-export function attention(
-  args: AttentionArgs,
-  stream: Stream = args.q.buffer.device.compute,
-): void {
-  putAttention(args);
-  call(26, stream, args);
-}
-
-export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
-  putAttention(args);
-  callOnHost(26, stream);
-}
-
-/**
- * dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out * dout).
- */
-export interface AttentionBackwardArgs {
-  /** as in the forward */
-  q: View;
-  k: View;
-  v: View;
-  /** the forward's result */
-  out: View;
-  /** [B, H, T, D], last stride 1 */
-  dout: View;
-  /** the forward's */
-  lse: View;
-  /** like q */
-  dq: View;
-  /** like k */
-  dk: View;
-  /** like v */
-  dv: View;
-  scale: number;
-  causal: boolean;
-}
-
-function putAttentionBackward(args: AttentionBackwardArgs): void {
-  let at = 0;
-  at = putView(args.q, at);
-  at = putView(args.k, at);
-  at = putView(args.v, at);
-  at = putView(args.out, at);
-  at = putView(args.dout, at);
-  at = putView(args.lse, at);
-  at = putView(args.dq, at);
-  at = putView(args.dk, at);
-  at = putView(args.dv, at);
-  block[at++] = args.scale;
-  block[at] = args.causal ? 1 : 0;
-}
-
-export function attentionBackward(
-  args: AttentionBackwardArgs,
-  stream: Stream = args.q.buffer.device.compute,
-): void {
-  putAttentionBackward(args);
-  call(27, stream, args);
-}
-
-export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
-  putAttentionBackward(args);
-  callOnHost(27, stream);
-}
-
-/**
- * losses[n] = lse[n] - logits[n, target[n]], lse = log sum exp of the row; both 0 where target[n] ==
- * ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on
- * the CPU and NaN on the GPU.
- */
-export interface CrossEntropyArgs {
-  /** [N, V], last stride 1, any row stride; floating */
-  logits: View;
-  /** [N] i32 or i64, contiguous */
-  target: View;
-  /** [N] f32 (f64 for f64) */
-  losses: View;
-  /** [N] f32 (f64 for f64) */
-  lse: View;
-  ignoreIndex: number;
-}
-
-function putCrossEntropy(args: CrossEntropyArgs): void {
-  let at = 0;
-  at = putView(args.logits, at);
-  at = putView(args.target, at);
-  at = putView(args.losses, at);
-  at = putView(args.lse, at);
-  block[at] = args.ignoreIndex;
-}
-
-export function crossEntropy(
-  args: CrossEntropyArgs,
-  stream: Stream = args.logits.buffer.device.compute,
-): void {
-  putCrossEntropy(args);
-  call(28, stream, args);
-}
-
-export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
-  putCrossEntropy(args);
-  callOnHost(28, stream);
-}
-
-/**
- * dlogits = (exp(logits - lse) - onehot(target)) * scale[0]; rows with ignore_index become 0.
- */
-export interface CrossEntropyBackwardArgs {
-  /** [N, V] */
-  logits: View;
-  /** [N] */
-  target: View;
-  /** [N] */
-  lse: View;
-  /** [1] f32 (f64 for f64): gradient of each row's loss, on the op's device */
-  scale: View;
-  /** [N, V], logits' dtype; may be logits itself */
-  dlogits: View;
-  ignoreIndex: number;
-}
-
-function putCrossEntropyBackward(args: CrossEntropyBackwardArgs): void {
-  let at = 0;
-  at = putView(args.logits, at);
-  at = putView(args.target, at);
-  at = putView(args.lse, at);
-  at = putView(args.scale, at);
-  at = putView(args.dlogits, at);
-  block[at] = args.ignoreIndex;
-}
-
-export function crossEntropyBackward(
-  args: CrossEntropyBackwardArgs,
-  stream: Stream = args.logits.buffer.device.compute,
-): void {
-  putCrossEntropyBackward(args);
-  call(29, stream, args);
-}
-
-export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
-  putCrossEntropyBackward(args);
-  callOnHost(29, stream);
-}
-
-/**
- * out += in: one f32 addition and rounding per element, the same bits on every back end.
- */
-export interface AccumulateArgs {
-  /** same shape as out, f32, f16 or bf16; any strides */
-  in: View;
-  /** f32, updated; any strides without overlap */
-  out: View;
-}
-
-function putAccumulate(args: AccumulateArgs): void {
-  let at = 0;
-  at = putView(args.in, at);
-  putView(args.out, at);
-}
-
-export function accumulate(
-  args: AccumulateArgs,
-  stream: Stream = args.in.buffer.device.compute,
-): void {
-  putAccumulate(args);
-  call(30, stream, args);
-}
-
-export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
-  putAccumulate(args);
-  callOnHost(30, stream);
 }
 
 /**
@@ -1331,12 +1030,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(31, stream, args);
+  call(22, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(31, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1370,303 +1069,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(32, stream, args);
+  call(23, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(32, stream);
-}
-
-/**
- * When control[1] is 0 the state stays as it is and only `weight` is written, from the unchanged
- * master. Otherwise, with g = grad * control[0] (f32):
- *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
- *   decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
- *   p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
- * weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
- * Denormals are flushed to zero on every back end.
- */
-export interface AdamWArgs {
-  /** [n] f32, updated */
-  master: View;
-  /** [n] f32, updated */
-  m: View;
-  /** [n] f32, updated */
-  v: View;
-  /** [n] f32, f16 or bf16 */
-  grad: View;
-  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
-  weight: View | null;
-  /** [4] f32, see GradientControl */
-  control: View;
-  lr: number;
-  beta1: number;
-  beta2: number;
-  eps: number;
-  weightDecay: number;
-  /** 1 - beta1^t, or 1 without bias correction */
-  correction1: number;
-  /** 1 - beta2^t, or 1 */
-  correction2: number;
-  decoupled: boolean;
-}
-
-function putAdamW(args: AdamWArgs): void {
-  let at = 0;
-  at = putView(args.master, at);
-  at = putView(args.m, at);
-  at = putView(args.v, at);
-  at = putView(args.grad, at);
-  at = putView(args.weight, at);
-  at = putView(args.control, at);
-  block[at++] = args.lr;
-  block[at++] = args.beta1;
-  block[at++] = args.beta2;
-  block[at++] = args.eps;
-  block[at++] = args.weightDecay;
-  block[at++] = args.correction1;
-  block[at++] = args.correction2;
-  block[at] = args.decoupled ? 1 : 0;
-}
-
-export function adamW(
-  args: AdamWArgs,
-  stream: Stream = args.master.buffer.device.compute,
-): void {
-  putAdamW(args);
-  call(33, stream, args);
-}
-
-export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
-  putAdamW(args);
-  callOnHost(33, stream);
-}
-
-/**
- * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates master, m
- * and v. Speculation: where `next` is present, AdamW with next_control and next_rule runs on the
- * values so committed and nothing of it is stored but `weight`, rounded to its dtype. Without `next`
- * weight is the committed master, rounded. The bits are those of AdamW followed by AdamW, denormals
- * flushed; a control whose apply is 0 skips its step, as there.
- * weight may be previous itself, which is read before it is written.
- */
-export interface AdamWSpeculateArgs {
-  /** [n] f32, updated by the commit */
-  master: View;
-  /** [n] f32, updated by the commit */
-  m: View;
-  /** [n] f32, updated by the commit */
-  v: View;
-  /** optional [n] f32, f16 or bf16: gradient of the step to commit */
-  previous: View | null;
-  /** optional [4] f32, see GradientControl; present with previous */
-  previousControl: View | null;
-  /** optional [n], dtype of previous: gradient of the step to try out */
-  next: View | null;
-  /** optional [4] f32; present with next */
-  nextControl: View | null;
-  /** optional [n] f32, f16 or bf16; present with next */
-  weight: View | null;
-  /** read with previous */
-  previousRule: AdamWScalars;
-  /** read with next */
-  nextRule: AdamWScalars;
-}
-
-function putAdamWSpeculate(args: AdamWSpeculateArgs): void {
-  let at = 0;
-  at = putView(args.master, at);
-  at = putView(args.m, at);
-  at = putView(args.v, at);
-  at = putView(args.previous, at);
-  at = putView(args.previousControl, at);
-  at = putView(args.next, at);
-  at = putView(args.nextControl, at);
-  at = putView(args.weight, at);
-  block[at++] = args.previousRule.lr;
-  block[at++] = args.previousRule.beta1;
-  block[at++] = args.previousRule.beta2;
-  block[at++] = args.previousRule.eps;
-  block[at++] = args.previousRule.weightDecay;
-  block[at++] = args.previousRule.correction1;
-  block[at++] = args.previousRule.correction2;
-  block[at++] = args.previousRule.decoupled ? 1 : 0;
-  block[at++] = args.nextRule.lr;
-  block[at++] = args.nextRule.beta1;
-  block[at++] = args.nextRule.beta2;
-  block[at++] = args.nextRule.eps;
-  block[at++] = args.nextRule.weightDecay;
-  block[at++] = args.nextRule.correction1;
-  block[at++] = args.nextRule.correction2;
-  block[at] = args.nextRule.decoupled ? 1 : 0;
-}
-
-export function adamWSpeculate(
-  args: AdamWSpeculateArgs,
-  stream: Stream = args.master.buffer.device.compute,
-): void {
-  putAdamWSpeculate(args);
-  call(34, stream, args);
-}
-
-export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
-  putAdamWSpeculate(args);
-  callOnHost(34, stream);
-}
-
-/**
- * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
- *   without momentum: d = g; otherwise
- *   buffer = g at the first update, then momentum * buffer + (1 - dampening) * g;
- *   d = nesterov ? g + momentum * buffer : buffer;
- * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
- */
-export interface SgdArgs {
-  /** [n] f32, updated */
-  master: View;
-  /** optional [n] f32, updated; absent: no momentum */
-  momentumBuffer: View | null;
-  /** [n] f32, f16 or bf16 */
-  grad: View;
-  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
-  weight: View | null;
-  /** [4] f32, see GradientControl */
-  control: View;
-  lr: number;
-  weightDecay: number;
-  /** read with momentum_buffer */
-  momentum: number;
-  /** read with momentum_buffer */
-  dampening: number;
-  /** read with momentum_buffer */
-  nesterov: boolean;
-  /** the buffer is written and not read */
-  first: boolean;
-}
-
-function putSgd(args: SgdArgs): void {
-  let at = 0;
-  at = putView(args.master, at);
-  at = putView(args.momentumBuffer, at);
-  at = putView(args.grad, at);
-  at = putView(args.weight, at);
-  at = putView(args.control, at);
-  block[at++] = args.lr;
-  block[at++] = args.weightDecay;
-  block[at++] = args.momentum;
-  block[at++] = args.dampening;
-  block[at++] = args.nesterov ? 1 : 0;
-  block[at] = args.first ? 1 : 0;
-}
-
-export function sgd(
-  args: SgdArgs,
-  stream: Stream = args.master.buffer.device.compute,
-): void {
-  putSgd(args);
-  call(35, stream, args);
-}
-
-export function sgdOnHost(args: SgdArgs, stream: Stream): void {
-  putSgd(args);
-  callOnHost(35, stream);
-}
-
-/**
- * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
- *   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
- * Denormals are flushed to zero on every back end.
- */
-export interface AdagradArgs {
-  /** [n] f32, updated */
-  master: View;
-  /** [n] f32, updated */
-  sum: View;
-  /** [n] f32, f16 or bf16 */
-  grad: View;
-  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
-  weight: View | null;
-  /** [4] f32, see GradientControl */
-  control: View;
-  /** that of this update, lr / (1 + (t - 1) lr_decay) */
-  lr: number;
-  eps: number;
-  weightDecay: number;
-}
-
-function putAdagrad(args: AdagradArgs): void {
-  let at = 0;
-  at = putView(args.master, at);
-  at = putView(args.sum, at);
-  at = putView(args.grad, at);
-  at = putView(args.weight, at);
-  at = putView(args.control, at);
-  block[at++] = args.lr;
-  block[at++] = args.eps;
-  block[at] = args.weightDecay;
-}
-
-export function adagrad(
-  args: AdagradArgs,
-  stream: Stream = args.master.buffer.device.compute,
-): void {
-  putAdagrad(args);
-  call(36, stream, args);
-}
-
-export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
-  putAdagrad(args);
-  callOnHost(36, stream);
-}
-
-/**
- * An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
- *   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g;
- * weight = p rounded to its dtype. sign(0) is 0, as in the paper (DeepSpeed's kernels move such a
- * parameter by lr); NaN stays NaN. Denormals are flushed to zero on every back end.
- */
-export interface LionArgs {
-  /** [n] f32, updated */
-  master: View;
-  /** [n] f32, updated */
-  m: View;
-  /** [n] f32, f16 or bf16 */
-  grad: View;
-  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
-  weight: View | null;
-  /** [4] f32, see GradientControl */
-  control: View;
-  lr: number;
-  beta1: number;
-  beta2: number;
-  weightDecay: number;
-}
-
-function putLion(args: LionArgs): void {
-  let at = 0;
-  at = putView(args.master, at);
-  at = putView(args.m, at);
-  at = putView(args.grad, at);
-  at = putView(args.weight, at);
-  at = putView(args.control, at);
-  block[at++] = args.lr;
-  block[at++] = args.beta1;
-  block[at++] = args.beta2;
-  block[at] = args.weightDecay;
-}
-
-export function lion(
-  args: LionArgs,
-  stream: Stream = args.master.buffer.device.compute,
-): void {
-  putLion(args);
-  call(37, stream, args);
-}
-
-export function lionOnHost(args: LionArgs, stream: Stream): void {
-  putLion(args);
-  callOnHost(37, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1723,12 +1131,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(38, stream, args);
+  call(24, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(38, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1760,12 +1168,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(39, stream, args);
+  call(25, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(39, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1779,7 +1187,7 @@ export interface LambApplyArgs {
   m: View;
   /** [n] f32, read */
   v: View;
-  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
   weight: View | null;
   /** [parameters + 1] i64 */
   starts: View;
@@ -1814,12 +1222,110 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(40, stream, args);
+  call(26, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(40, stream);
+  callOnHost(26, stream);
+}
+
+/**
+ * An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
+ *   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g;
+ * weight = p rounded to its dtype. sign(0) is 0, as in the paper (DeepSpeed's kernels move such a
+ * parameter by lr); NaN stays NaN. Denormals are flushed to zero on every back end.
+ */
+export interface LionArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  beta1: number;
+  beta2: number;
+  weightDecay: number;
+}
+
+function putLion(args: LionArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.beta1;
+  block[at++] = args.beta2;
+  block[at] = args.weightDecay;
+}
+
+export function lion(
+  args: LionArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putLion(args);
+  call(27, stream, args);
+}
+
+export function lionOnHost(args: LionArgs, stream: Stream): void {
+  putLion(args);
+  callOnHost(27, stream);
+}
+
+/**
+ * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding; op transposes the last two
+ * dims where trans_a / trans_b is true. With `accumulate`, out += (epilogue must be none).
+ * On the GPU cuBLASLt with an algorithm timed once per shape; on the CPU OpenBLAS, f16 and bf16
+ * through f32. M, N, K and the batch may be 0.
+ */
+export interface MatmulArgs {
+  /** [M, K] or [batch, M, K] (before transposition [K, M]); last stride 1, any row stride */
+  a: View;
+  /** [K, N] or [batch, K, N] (before transposition [N, K]); batch stride may be 0 */
+  b: View;
+  /** [N], out's dtype */
+  bias: View | null;
+  /** out's shape and strides and dtype; written by gelu, read by gelu_grad */
+  aux: View | null;
+  /** [M, N] or [batch, M, N]; last stride 1, any row stride; dtype of a and b, or f32 */
+  out: View;
+  transA: boolean;
+  transB: boolean;
+  epilogue: MatmulEpilogue;
+  accumulate: boolean;
+}
+
+function putMatmul(args: MatmulArgs): void {
+  let at = 0;
+  at = putView(args.a, at);
+  at = putView(args.b, at);
+  at = putView(args.bias, at);
+  at = putView(args.aux, at);
+  at = putView(args.out, at);
+  block[at++] = args.transA ? 1 : 0;
+  block[at++] = args.transB ? 1 : 0;
+  block[at++] = matmulEpilogueCodes[args.epilogue];
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function matmul(
+  args: MatmulArgs,
+  stream: Stream = args.a.buffer.device.compute,
+): void {
+  putMatmul(args);
+  call(28, stream, args);
+}
+
+export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
+  putMatmul(args);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1859,12 +1365,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(41, stream, args);
+  call(29, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(41, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1902,12 +1408,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(42, stream, args);
+  call(30, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(42, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1919,7 +1425,7 @@ export interface MuonApplyArgs {
   master: View;
   /** [n] f32, f16 or bf16 */
   direction: View;
-  /** optional [n] f32, f16 or bf16: the copy that the model computes with */
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
   weight: View | null;
   /** [4] f32 */
   control: View;
@@ -1944,106 +1450,600 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(43, stream, args);
+  call(31, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
+  callOnHost(31, stream);
+}
+
+/**
+ * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
+ * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
+ * Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
+ * would be all that is left of a row of equal values.
+ */
+export interface LayerNormArgs {
+  /** [N, C] contiguous, floating */
+  x: View;
+  /** like x */
+  residual: View | null;
+  /** [C] */
+  weight: View;
+  /** [C] */
+  bias: View | null;
+  /** like x: receives s; required when residual is given */
+  sum: View | null;
+  /** like x */
+  out: View;
+  /** [N] f32 (f64 for f64) */
+  mean: View;
+  /** [N] f32 (f64 for f64) */
+  rstd: View;
+  eps: number;
+}
+
+function putLayerNorm(args: LayerNormArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.residual, at);
+  at = putView(args.weight, at);
+  at = putView(args.bias, at);
+  at = putView(args.sum, at);
+  at = putView(args.out, at);
+  at = putView(args.mean, at);
+  at = putView(args.rstd, at);
+  block[at] = args.eps;
+}
+
+export function layerNorm(
+  args: LayerNormArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putLayerNorm(args);
+  call(32, stream, args);
+}
+
+export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
+  putLayerNorm(args);
+  callOnHost(32, stream);
+}
+
+/**
+ * dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of x and of
+ * residual alike. dweight and dbias are column sums in a fixed order.
+ */
+export interface LayerNormBackwardArgs {
+  /** [N, C] the forward's sum (or x when there was no residual) */
+  s: View;
+  /** [C] */
+  weight: View;
+  /** [N] */
+  mean: View;
+  /** [N] */
+  rstd: View;
+  /** [N, C] */
+  dout: View;
+  /** [N, C]: gradient that reaches s from elsewhere */
+  dsum: View | null;
+  /** [N, C], overwritten; may be dsum itself */
+  dx: View | null;
+  /** [C] */
+  dweight: View | null;
+  /** [C] */
+  dbias: View | null;
+  /** concerns dweight and dbias only */
+  accumulate: boolean;
+}
+
+function putLayerNormBackward(args: LayerNormBackwardArgs): void {
+  let at = 0;
+  at = putView(args.s, at);
+  at = putView(args.weight, at);
+  at = putView(args.mean, at);
+  at = putView(args.rstd, at);
+  at = putView(args.dout, at);
+  at = putView(args.dsum, at);
+  at = putView(args.dx, at);
+  at = putView(args.dweight, at);
+  at = putView(args.dbias, at);
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function layerNormBackward(
+  args: LayerNormBackwardArgs,
+  stream: Stream = args.s.buffer.device.compute,
+): void {
+  putLayerNormBackward(args);
+  call(33, stream, args);
+}
+
+export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
+  putLayerNormBackward(args);
+  callOnHost(33, stream);
+}
+
+/**
+ * As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
+ */
+export interface RmsNormArgs {
+  /** [N, C] contiguous, floating */
+  x: View;
+  /** like x */
+  residual: View | null;
+  /** [C] */
+  weight: View;
+  /** like x; required when residual is given */
+  sum: View | null;
+  /** like x */
+  out: View;
+  /** [N] f32 (f64 for f64) */
+  rstd: View;
+  eps: number;
+}
+
+function putRmsNorm(args: RmsNormArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.residual, at);
+  at = putView(args.weight, at);
+  at = putView(args.sum, at);
+  at = putView(args.out, at);
+  at = putView(args.rstd, at);
+  block[at] = args.eps;
+}
+
+export function rmsNorm(
+  args: RmsNormArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putRmsNorm(args);
+  call(34, stream, args);
+}
+
+export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
+  putRmsNorm(args);
+  callOnHost(34, stream);
+}
+
+/**
+ * As LayerNormBackward.
+ */
+export interface RmsNormBackwardArgs {
+  /** [N, C] */
+  s: View;
+  /** [C] */
+  weight: View;
+  /** [N] */
+  rstd: View;
+  /** [N, C] */
+  dout: View;
+  /** [N, C] */
+  dsum: View | null;
+  /** [N, C], overwritten; may be dsum itself */
+  dx: View | null;
+  /** [C] */
+  dweight: View | null;
+  /** concerns dweight only */
+  accumulate: boolean;
+}
+
+function putRmsNormBackward(args: RmsNormBackwardArgs): void {
+  let at = 0;
+  at = putView(args.s, at);
+  at = putView(args.weight, at);
+  at = putView(args.rstd, at);
+  at = putView(args.dout, at);
+  at = putView(args.dsum, at);
+  at = putView(args.dx, at);
+  at = putView(args.dweight, at);
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function rmsNormBackward(
+  args: RmsNormBackwardArgs,
+  stream: Stream = args.s.buffer.device.compute,
+): void {
+  putRmsNormBackward(args);
+  call(35, stream, args);
+}
+
+export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
+  putRmsNormBackward(args);
+  callOnHost(35, stream);
+}
+
+/**
+ * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. Element i uses
+ * word i % 4 of block i / 4.
+ */
+export interface RandomUniformArgs {
+  /** contiguous, floating */
+  out: View;
+  low: number;
+  high: number;
+  seed: number;
+  offset: number;
+}
+
+function putRandomUniform(args: RandomUniformArgs): void {
+  let at = 0;
+  at = putView(args.out, at);
+  block[at++] = args.low;
+  block[at++] = args.high;
+  block[at++] = args.seed;
+  block[at] = args.offset;
+}
+
+export function randomUniform(
+  args: RandomUniformArgs,
+  stream: Stream = args.out.buffer.device.compute,
+): void {
+  putRandomUniform(args);
+  call(36, stream, args);
+}
+
+export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
+  putRandomUniform(args);
+  callOnHost(36, stream);
+}
+
+/**
+ * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with logarithm,
+ * sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits everywhere.
+ */
+export interface RandomNormalArgs {
+  /** contiguous, floating */
+  out: View;
+  mean: number;
+  stddev: number;
+  seed: number;
+  offset: number;
+}
+
+function putRandomNormal(args: RandomNormalArgs): void {
+  let at = 0;
+  at = putView(args.out, at);
+  block[at++] = args.mean;
+  block[at++] = args.stddev;
+  block[at++] = args.seed;
+  block[at] = args.offset;
+}
+
+export function randomNormal(
+  args: RandomNormalArgs,
+  stream: Stream = args.out.buffer.device.compute,
+): void {
+  putRandomNormal(args);
+  call(37, stream, args);
+}
+
+export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
+  putRandomNormal(args);
+  callOnHost(37, stream);
+}
+
+/**
+ * out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
+ * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty mean is
+ * NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
+ * hot case on the GPU.
+ */
+export interface ReduceArgs {
+  /** any strides; not bool */
+  in: View;
+  /** same ndim as in, same dtype */
+  out: View;
+  op: ReduceOp;
+  accumulate: boolean;
+}
+
+function putReduce(args: ReduceArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.out, at);
+  block[at++] = reduceOpCodes[args.op];
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function reduce(
+  args: ReduceArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putReduce(args);
+  call(38, stream, args);
+}
+
+export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
+  putReduce(args);
+  callOnHost(38, stream);
+}
+
+/**
+ * Index of the first maximum of the last dim; NaN counts as the maximum.
+ */
+export interface ArgMaxArgs {
+  /** [..., C], C > 0, not bool */
+  in: View;
+  /** [...], i64, contiguous */
+  out: View;
+}
+
+function putArgMax(args: ArgMaxArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  putView(args.out, at);
+}
+
+export function argMax(
+  args: ArgMaxArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putArgMax(args);
+  call(39, stream, args);
+}
+
+export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
+  putArgMax(args);
+  callOnHost(39, stream);
+}
+
+/**
+ * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse` negates sin,
+ * which is the gradient.
+ */
+export interface RopeArgs {
+  /** [B, T, H, D], D even, last stride 1 */
+  in: View;
+  /** [T, D / 2] f32 (f64 for f64), contiguous */
+  cos: View;
+  /** [T, D / 2] */
+  sin: View;
+  /** [B, T, H, D], in's dtype, last stride 1; may be in itself */
+  out: View;
+  inverse: boolean;
+}
+
+function putRope(args: RopeArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.cos, at);
+  at = putView(args.sin, at);
+  at = putView(args.out, at);
+  block[at] = args.inverse ? 1 : 0;
+}
+
+export function rope(
+  args: RopeArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putRope(args);
+  call(40, stream, args);
+}
+
+export function ropeOnHost(args: RopeArgs, stream: Stream): void {
+  putRope(args);
+  callOnHost(40, stream);
+}
+
+/**
+ * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ *   without momentum: d = g; otherwise
+ *   buffer = g at the first update, then momentum * buffer + (1 - dampening) * g;
+ *   d = nesterov ? g + momentum * buffer : buffer;
+ * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+ */
+export interface SgdArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated; absent: no momentum */
+  momentumBuffer: View | null;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  weightDecay: number;
+  /** read with momentum_buffer */
+  momentum: number;
+  /** read with momentum_buffer */
+  dampening: number;
+  /** read with momentum_buffer */
+  nesterov: boolean;
+  /** the buffer is written and not read */
+  first: boolean;
+}
+
+function putSgd(args: SgdArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.momentumBuffer, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.weightDecay;
+  block[at++] = args.momentum;
+  block[at++] = args.dampening;
+  block[at++] = args.nesterov ? 1 : 0;
+  block[at] = args.first ? 1 : 0;
+}
+
+export function sgd(
+  args: SgdArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putSgd(args);
+  call(41, stream, args);
+}
+
+export function sgdOnHost(args: SgdArgs, stream: Stream): void {
+  putSgd(args);
+  callOnHost(41, stream);
+}
+
+/**
+ * out = exp(in - max) / sum, or in - max - log(sum) when `log` is true.
+ */
+export interface SoftmaxArgs {
+  /** [..., C] contiguous, floating */
+  in: View;
+  /** same */
+  out: View;
+  log: boolean;
+}
+
+function putSoftmax(args: SoftmaxArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.out, at);
+  block[at] = args.log ? 1 : 0;
+}
+
+export function softmax(
+  args: SoftmaxArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putSoftmax(args);
+  call(42, stream, args);
+}
+
+export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
+  putSoftmax(args);
+  callOnHost(42, stream);
+}
+
+/**
+ * From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y) sum(dout).
+ */
+export interface SoftmaxBackwardArgs {
+  /** y */
+  out: View;
+  /** same shape and dtype */
+  dout: View;
+  /** same shape and dtype */
+  dx: View;
+  log: boolean;
+  accumulate: boolean;
+}
+
+function putSoftmaxBackward(args: SoftmaxBackwardArgs): void {
+  let at = 0;
+  at = putView(args.out, at);
+  at = putView(args.dout, at);
+  at = putView(args.dx, at);
+  block[at++] = args.log ? 1 : 0;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function softmaxBackward(
+  args: SoftmaxBackwardArgs,
+  stream: Stream = args.out.buffer.device.compute,
+): void {
+  putSoftmaxBackward(args);
+  call(43, stream, args);
+}
+
+export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
+  putSoftmaxBackward(args);
   callOnHost(43, stream);
 }
 
 /** The arguments of each op, by its name. */
 export interface OpArgs {
-  Fill: FillArgs;
-  Arange: ArangeArgs;
-  RandomUniform: RandomUniformArgs;
-  RandomNormal: RandomNormalArgs;
+  Accumulate: AccumulateArgs;
+  Adagrad: AdagradArgs;
+  AdamW: AdamWArgs;
+  AdamWSpeculate: AdamWSpeculateArgs;
+  Attention: AttentionArgs;
+  AttentionBackward: AttentionBackwardArgs;
   Copy: CopyArgs;
+  CrossEntropy: CrossEntropyArgs;
+  CrossEntropyBackward: CrossEntropyBackwardArgs;
+  Dropout: DropoutArgs;
   Unary: UnaryArgs;
   UnaryBackward: UnaryBackwardArgs;
   Binary: BinaryArgs;
   Compare: CompareArgs;
   Scale: ScaleArgs;
   Where: WhereArgs;
-  Reduce: ReduceArgs;
-  ArgMax: ArgMaxArgs;
-  Softmax: SoftmaxArgs;
-  SoftmaxBackward: SoftmaxBackwardArgs;
-  Matmul: MatmulArgs;
   Embedding: EmbeddingArgs;
   EmbeddingBackward: EmbeddingBackwardArgs;
+  Fill: FillArgs;
+  Arange: ArangeArgs;
   Gather: GatherArgs;
   GatherBackward: GatherBackwardArgs;
+  SumOfSquares: SumOfSquaresArgs;
+  GradientControl: GradientControlArgs;
+  LambMoments: LambMomentsArgs;
+  LambCoefficients: LambCoefficientsArgs;
+  LambApply: LambApplyArgs;
+  Lion: LionArgs;
+  Matmul: MatmulArgs;
+  MuonMomentum: MuonMomentumArgs;
+  MuonDirection: MuonDirectionArgs;
+  MuonApply: MuonApplyArgs;
   LayerNorm: LayerNormArgs;
   LayerNormBackward: LayerNormBackwardArgs;
   RmsNorm: RmsNormArgs;
   RmsNormBackward: RmsNormBackwardArgs;
-  Dropout: DropoutArgs;
+  RandomUniform: RandomUniformArgs;
+  RandomNormal: RandomNormalArgs;
+  Reduce: ReduceArgs;
+  ArgMax: ArgMaxArgs;
   Rope: RopeArgs;
-  Attention: AttentionArgs;
-  AttentionBackward: AttentionBackwardArgs;
-  CrossEntropy: CrossEntropyArgs;
-  CrossEntropyBackward: CrossEntropyBackwardArgs;
-  Accumulate: AccumulateArgs;
-  SumOfSquares: SumOfSquaresArgs;
-  GradientControl: GradientControlArgs;
-  AdamW: AdamWArgs;
-  AdamWSpeculate: AdamWSpeculateArgs;
   Sgd: SgdArgs;
-  Adagrad: AdagradArgs;
-  Lion: LionArgs;
-  LambMoments: LambMomentsArgs;
-  LambCoefficients: LambCoefficientsArgs;
-  LambApply: LambApplyArgs;
-  MuonMomentum: MuonMomentumArgs;
-  MuonDirection: MuonDirectionArgs;
-  MuonApply: MuonApplyArgs;
+  Softmax: SoftmaxArgs;
+  SoftmaxBackward: SoftmaxBackwardArgs;
 }
 
 /** Op names in table order; the index is the native op id. */
 export const opNames = [
-  'Fill',
-  'Arange',
-  'RandomUniform',
-  'RandomNormal',
+  'Accumulate',
+  'Adagrad',
+  'AdamW',
+  'AdamWSpeculate',
+  'Attention',
+  'AttentionBackward',
   'Copy',
+  'CrossEntropy',
+  'CrossEntropyBackward',
+  'Dropout',
   'Unary',
   'UnaryBackward',
   'Binary',
   'Compare',
   'Scale',
   'Where',
-  'Reduce',
-  'ArgMax',
-  'Softmax',
-  'SoftmaxBackward',
-  'Matmul',
   'Embedding',
   'EmbeddingBackward',
+  'Fill',
+  'Arange',
   'Gather',
   'GatherBackward',
+  'SumOfSquares',
+  'GradientControl',
+  'LambMoments',
+  'LambCoefficients',
+  'LambApply',
+  'Lion',
+  'Matmul',
+  'MuonMomentum',
+  'MuonDirection',
+  'MuonApply',
   'LayerNorm',
   'LayerNormBackward',
   'RmsNorm',
   'RmsNormBackward',
-  'Dropout',
+  'RandomUniform',
+  'RandomNormal',
+  'Reduce',
+  'ArgMax',
   'Rope',
-  'Attention',
-  'AttentionBackward',
-  'CrossEntropy',
-  'CrossEntropyBackward',
-  'Accumulate',
-  'SumOfSquares',
-  'GradientControl',
-  'AdamW',
-  'AdamWSpeculate',
   'Sgd',
-  'Adagrad',
-  'Lion',
-  'LambMoments',
-  'LambCoefficients',
-  'LambApply',
-  'MuonMomentum',
-  'MuonDirection',
-  'MuonApply',
+  'Softmax',
+  'SoftmaxBackward',
 ] as const;

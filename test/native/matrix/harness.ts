@@ -4,6 +4,7 @@ import { Buffer } from '../../../lib/runtime/buffer.js';
 import { cpu, type Device } from '../../../lib/runtime/device.js';
 import { type DType, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
+import type { Stream } from '../../../lib/runtime/stream.js';
 import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
 import { decode, encode, Random } from './numbers.js';
@@ -111,6 +112,10 @@ export interface Spec {
 
 export interface MatrixCase extends Case {
   op: OpName;
+  /** Runs the op without `operand`; the others are there. */
+  runWithout(operand: string, device: Device): void;
+  /** The operands that the case gives. */
+  operands(): string[];
 }
 
 const GUARD = 8;
@@ -175,9 +180,11 @@ function valuesOf(images: Images): Values {
   return values;
 }
 
-function kernelOf(op: OpName): (args: Record<string, unknown>) => void {
+type Kernel = (args: Record<string, unknown>, stream: Stream) => void;
+
+function kernelOf(op: OpName): Kernel {
   const name = (op[0]!.toLowerCase() + op.slice(1)) as keyof typeof kernels;
-  return kernels[name] as unknown as (args: Record<string, unknown>) => void;
+  return kernels[name] as unknown as Kernel;
 }
 
 /** Runs `op` over copies of the images on `device` and returns the images of what it left. */
@@ -197,7 +204,7 @@ function execute(device: Device, op: OpName, problem: Problem, images: Images): 
   }
   const result: Images = {};
   try {
-    kernelOf(op)(args);
+    kernelOf(op)(args, device.compute);
     for (const [name, image] of Object.entries(images)) {
       const raw = rawArray(image.operand.dtype, image.raw.length);
       buffers[name]!.read(0, raw);
@@ -326,6 +333,15 @@ export function opCase(spec: Spec): MatrixCase {
     name,
     op: spec.op,
     run: (device) => runCase(spec, name, device),
+    runWithout: (operand, device) => {
+      const problem = spec.build(new Random(name));
+      const rest = { ...problem, operands: { ...problem.operands, [operand]: null } };
+      execute(device, spec.op, rest, imagesOf(rest, 0xff));
+    },
+    operands: () => {
+      const { operands } = spec.build(new Random(name));
+      return Object.keys(operands).filter((key) => operands[key] && !operands[key]?.sameAs);
+    },
     skip: (device) =>
       spec.dtype === 'f64' && device.kind !== 'cpu' ? 'f64 exists on the CPU only' : null,
   };

@@ -2,7 +2,7 @@
 import type { Case } from '../../support/case.js';
 import { cases as accumulate } from './accumulate.js';
 import { cases as adamw } from './adamw.js';
-import { cases as adamwSpeculate } from './adamw-speculate.js';
+import { cases as adamwSpeculate, equalities } from './adamw-speculate.js';
 import { cases as attention } from './attention.js';
 import { cases as big } from './big.js';
 import { cases as copy } from './copy.js';
@@ -39,4 +39,4 @@ export const opCases: readonly MatrixCase[] = [
   ...muon,
 ];
 
-export const cases: readonly Case[] = [...opCases, ...gradients, ...errors, ...big];
+export const cases: readonly Case[] = [...opCases, ...equalities, ...gradients, ...errors, ...big];

@@ -1,0 +1,68 @@
+// What ops require of their operands: each throws DS_SHAPE, DS_DTYPE or DS_ARGUMENT naming the op.
+#pragma once
+
+#include "view.h"
+
+namespace ds {
+
+inline void require_contiguous(const char* op, const View& v, const char* name) {
+  DS_CHECK_SHAPE(v.contiguous(), op, text(name, " contiguous"), text(v.describe(), " with strides"));
+}
+
+inline void require_same_shape(const char* op, const View& a, const View& b) {
+  DS_CHECK_SHAPE(a.same_shape(b), op, a.describe(), b.describe());
+}
+
+inline void require_same_dtype(const char* op, const View& a, const View& b) {
+  if (a.dtype != b.dtype) throw Error("DS_DTYPE", op, name_of(a.dtype), name_of(b.dtype));
+}
+
+/// `v` has the shape and dtype of `model`.
+inline void require_like(const char* op, const View& model, const View& v) {
+  require_same_shape(op, model, v);
+  require_same_dtype(op, model, v);
+}
+
+inline void require_dtype(const char* op, const View& v, DType dtype, const char* name) {
+  if (v.dtype != dtype) unsupported(op, v.dtype, text(name_of(dtype), " as ", name).c_str());
+}
+
+inline void require_floating(const char* op, const View& v) {
+  if (!is_floating(v.dtype)) unsupported(op, v.dtype, "f32, f16, bf16 or f64");
+}
+
+/// Floating, but not f64: gradients, and the copies of weights that models compute with.
+inline void require_narrow(const char* op, const View& v, const char* name) {
+  if (!is_floating(v.dtype) || v.dtype == DType::f64) {
+    unsupported(op, v.dtype, text("f32, f16 or bf16 as ", name).c_str());
+  }
+}
+
+inline void require_index(const char* op, const View& v) {
+  if (v.dtype != DType::i32 && v.dtype != DType::i64) unsupported(op, v.dtype, "i32 or i64");
+}
+
+/// `v` is [n], contiguous.
+inline void require_vector(const char* op, const View& v, int64_t n, const char* name) {
+  DS_CHECK_SHAPE(v.ndim == 1 && v.shape[0] == n, op, text(name, " [", n, "]"), v.describe());
+  require_contiguous(op, v, name);
+}
+
+/// The dtype of statistics (means, log-sum-exps, losses, angles) of values of dtype `t`.
+constexpr DType statistic_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
+
+/// `v` is [n] of the statistics' dtype of `values`, contiguous.
+inline void require_statistic(const char* op, const View& v, int64_t n, const View& values,
+                              const char* name) {
+  require_vector(op, v, n, name);
+  require_dtype(op, v, statistic_of(values.dtype), name);
+}
+
+/// `v` has n elements of `dtype` in a row, whatever its shape.
+inline void require_list(const char* op, const View& v, int64_t n, DType dtype, const char* name) {
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op,
+                 text(name, " [", n, "] ", name_of(dtype)), v.describe());
+  require_contiguous(op, v, name);
+}
+
+}  // namespace ds

@@ -1,0 +1,49 @@
+// What ops that update a flat range of parameters require of their operands.
+#pragma once
+
+#include <initializer_list>
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// `values` are f32 like `master`: the master weights themselves, and states kept beside them.
+inline void check_states(const char* op, const View& master,
+                         std::initializer_list<const View*> values) {
+  for (const View* v : values) {
+    require_same_shape(op, master, *v);
+    require_dtype(op, *v, DType::f32, "master and states");
+    require_contiguous(op, *v, "master and states");
+  }
+}
+
+/// `v` has an element of f32, f16 or bf16 for each of `master`: a gradient, a direction, the model's weights.
+inline void check_elements(const char* op, const View& master, const View& v, const char* name) {
+  require_same_shape(op, master, v);
+  require_narrow(op, v, name);
+  require_contiguous(op, v, name);
+}
+
+/// `v` is what GradientControl writes.
+inline void check_control(const char* op, const View& v) {
+  require_list(op, v, 4, DType::f32, "control");
+}
+
+/// `starts` is [segments + 1] i64, for ranges of n elements; that it climbs from 0 to n, the CPU's body checks.
+inline void check_segments(const char* op, const View& starts, int64_t n) {
+  DS_CHECK_SHAPE(starts.dtype == DType::i64 && starts.numel() > (n > 0 ? 1 : 0), op,
+                 "starts [segments + 1] i64", starts.describe());
+  require_contiguous(op, starts, "starts");
+}
+
+/// An op with the fields master, grad, weight and control beside its `states`.
+template <class Op>
+void check_update(const char* name, const Op& op, std::initializer_list<const View*> states) {
+  check_states(name, op.master, {&op.master});
+  check_states(name, op.master, states);
+  check_elements(name, op.master, op.grad, "grad");
+  if (op.weight) check_elements(name, op.master, op.weight, "weight");
+  check_control(name, op.control);
+}
+
+}  // namespace ds
