@@ -8,7 +8,13 @@ const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const opsDir = join(root, 'csrc', 'ops');
 
 /** Headers of the core whose classes libds_cuda.so shares with the addon, beside the ops themselves. */
-const INTERFACE = ['core/buffer.h', 'core/device.h', 'core/dtype.h', 'core/view.h', 'comm/engine.h'];
+const INTERFACE = [
+  'core/buffer.h',
+  'core/device.h',
+  'core/dtype.h',
+  'core/view.h',
+  'comm/engine.h',
+];
 
 const camel = (name) => name.replace(/_(\w)/g, (_, c) => c.toUpperCase());
 const lowerFirst = (name) => name[0].toLowerCase() + name.slice(1);
