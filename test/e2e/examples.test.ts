@@ -107,3 +107,32 @@ test('zero3-two-ranks trains on two ranks, saves, and resumes at another stage',
     expect(Number(later)).toBeLessThan(Number(first));
   }
 }, 120_000);
+
+test.each(['examples/own-model.js', 'build/js/examples/own-model.js'])(
+  '%s learns, keeps its best, resumes, and does on two ranks at stage 3 what it does alone',
+  (script) => {
+    const [alone, ranks] = ['alone', 'ranks'].map((name) =>
+      join(folder, `${name}-${script.length}`),
+    );
+    const losses = (out: string): string[] =>
+      Array.from(out.matchAll(/validation loss (\d\.\d+)/g), ([, loss = '']) => loss);
+    const first = losses(run(script, alone as string));
+    expect(Math.min(...first.map(Number))).toBeLessThan(Number(first[0]) / 10);
+    expect(Number(first.at(-1))).toBe(Math.min(...first.map(Number)));
+    const job = [
+      'dist/launch/cli.js',
+      '--num_procs',
+      '2',
+      join(root, script),
+      ranks as string,
+    ] as const;
+    const together = losses(run(...job));
+    expect(together).toHaveLength(first.length);
+    for (const [i, loss] of together.entries())
+      expect(Number(loss)).toBeCloseTo(Number(first[i]), 2);
+    const resumed = run(...job);
+    expect(resumed).toMatch(/^\[0\] resumed after step \d+$/m);
+    expect(losses(resumed)).toEqual([together.at(-1)]);
+  },
+  120_000,
+);
