@@ -1,4 +1,5 @@
 // Every device-independent case, for the GPU runner.
+import { cases as composedGradients } from './autograd/composed.cases.js';
 import { cases as elementwiseGradients } from './autograd/elementwise.cases.js';
 import { cases as layerGradients } from './autograd/layers.cases.js';
 import { cases as leaves } from './autograd/leaves.cases.js';
@@ -41,6 +42,8 @@ import type { Case } from './support/case.js';
 import { cases as accuracy } from './tensor/accuracy.cases.js';
 import { cases as opArguments } from './tensor/arguments.cases.js';
 import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
+import { cases as composed } from './tensor/composed.cases.js';
+import { cases as inPlace } from './tensor/in-place.cases.js';
 import { cases as printing } from './tensor/printing.cases.js';
 import { cases as segmentReplays } from './tensor/replays.cases.js';
 import { cases as stridedWeights } from './tensor/strided-weights.cases.js';
@@ -59,7 +62,10 @@ export const allCases: readonly Case[] = [
   ...stridedWeights,
   ...opArguments,
   ...printing,
+  ...composed,
+  ...inPlace,
   ...elementwiseGradients,
+  ...composedGradients,
   ...viewGradients,
   ...leaves,
   ...layerGradients,

@@ -246,7 +246,7 @@ export abstract class Module {
         if ((dtypes as readonly unknown[]).includes(target)) dtype = target as DType;
         else home = findDevice(target);
       }
-      requireFree(parameter, 'Module.to');
+      parameter.requireWritable('Module.to');
       parameter.moveTo(home ?? parameter.device, dtype);
     }
     return this;
@@ -290,20 +290,8 @@ function endless(path: string, module: Module): DsError {
 /** The inputs of a module's forward. */
 type InputsOf<M extends Module> = Parameters<M['forward']>;
 
-/** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
-function requireFree(parameter: Tensor, op: string): void {
-  if (!parameter.onGradReady || (parameter instanceof Parameter && parameter.isOpen)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: 'a model that no engine owns yet',
-    got: 'one that initialize() has taken over',
-    hint: 'Do it before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
-  });
-}
-
 function assign(target: Tensor, source: Tensor): void {
-  requireFree(target, 'loadStateDict');
+  target.requireWritable('loadStateDict');
   noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
 }
 

@@ -49,6 +49,18 @@ export class Parameter extends Tensor {
     return this.vacant ? `its values are in shards, those of ${this.vacant.home}` : super.missing;
   }
 
+  /** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
+  override requireWritable(op: string): void {
+    if (!this.onGradReady || this.isOpen) return;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op,
+      expected: 'a model that no engine owns yet',
+      got: 'one that initialize() has taken over',
+      hint: 'Do it before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
+    });
+  }
+
   /** Parameters belong to their module; there is nothing to keep. */
   override keep(): this {
     return this;

@@ -14,6 +14,8 @@ export class Buffer {
   id: number;
   /** Released before anybody wrote it, since nobody was to read it. */
   isAbandoned = false;
+  /** When an op last changed what others may have saved, in the tape's numbers; 0 for never. */
+  changedAt = 0;
   private references = 1;
   private releaseStream: Stream | null = null;
   private releaseMark: Event | null = null;

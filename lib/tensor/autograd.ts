@@ -68,6 +68,8 @@ export function withGrad<T>(on: boolean, body: () => T): T {
 
 /** What a node holds until its backward has run: a tensor, or what stands for tensors. */
 export interface Saved {
+  /** As of Tensor; absent where nobody can change it. */
+  readonly changedAt?: number;
   retain(): unknown;
   release(): void;
 }
@@ -125,6 +127,7 @@ export class GradFn {
         hint: 'Run the forward again; saved tensors are freed as backward passes them.',
       });
     }
+    this.requireUnchanged();
     this.before?.();
     this.body(this.grads, sink);
     this.release();
@@ -137,6 +140,21 @@ export class GradFn {
     this.dropGrads();
     for (const each of this.saved) each.release();
     for (const edge of this.edges) edge.leaf?.release();
+  }
+
+  /** Throws DS_AUTOGRAD where a saved tensor was changed in place after this node was recorded. */
+  private requireUnchanged(): void {
+    for (const { changedAt = 0 } of this.saved) {
+      if (changedAt < this.sequence) continue;
+      this.dropGrads();
+      throw new DsError({
+        code: 'DS_AUTOGRAD',
+        op: this.name,
+        expected: 'the values that its forward has seen, which its backward reads again',
+        got: 'a tensor that was changed in place since',
+        hint: 'Change a clone(), use the form without "_", or change it after backward().',
+      });
+    }
   }
 
   private dropGrads(): void {

@@ -53,6 +53,10 @@ export class SavedTensor implements Saved {
     this.read = again(recipe.op, inputs);
   }
 
+  get changedAt(): number {
+    return this.parts.reduce((latest, { changedAt = 0 }) => Math.max(latest, changedAt), 0);
+  }
+
   retain(): this {
     for (const part of this.parts) part.retain();
     return this;

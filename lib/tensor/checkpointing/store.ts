@@ -20,6 +20,11 @@ export interface ActivationStore {
 class ResidentInputs implements KeptInputs {
   constructor(private readonly inputs: readonly unknown[]) {}
 
+  get changedAt(): number {
+    const tensors = this.inputs.filter((input) => input instanceof Tensor);
+    return tensors.reduce((latest, { changedAt }) => Math.max(latest, changedAt), 0);
+  }
+
   retain(): this {
     for (const input of this.inputs) if (input instanceof Tensor) input.retain();
     return this;

@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice, placeFor } from '../../runtime/device.js';
 import { type DType, dtypeSize, isDType, parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { readOptions } from '../../runtime/options.js';
 import {
   requireFinite,
   requireInteger,
@@ -13,10 +13,8 @@ import {
 import { record } from '../autograd.js';
 import { rawValues } from '../host-values.js';
 import { nextRandom } from '../random.js';
-import { Tensor, type TensorOptions } from '../tensor.js';
+import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
-
-const TENSOR: OptionNames<TensorOptions> = { dtype: true, device: true };
 
 /** An uninitialised tensor; default f32 on the CPU. */
 function create(op: string, shape: readonly number[], options: TensorOptions): Tensor {

@@ -1,12 +1,16 @@
-// All differentiable functions.
+// All functions of tensors.
+export * from './arrange.js';
 export * from './attention.js';
 export * from './creation.js';
 export * from './cross-entropy.js';
 export * from './custom-function.js';
 export * from './dropout.js';
+export * from './einsum.js';
 export * from './elementwise.js';
+export * from './in-place.js';
 export { embedding, gather } from './indexing.js';
 export { linear, linearGelu, linearPadded } from './linear.js';
+export * from './logic.js';
 export {
   countEmptyMeans,
   type LinearCrossEntropyOptions,
@@ -30,6 +34,19 @@ export {
   type SmoothL1LossOptions,
   smoothL1Loss,
 } from './pointwise-losses.js';
-export * from './reduce.js';
+export * from './ranges.js';
+export {
+  argmax,
+  logSoftmax,
+  max,
+  mean,
+  min,
+  type ReduceOptions,
+  type Reduction,
+  softmax,
+  sum,
+} from './reduce.js';
+export type { Sizes } from './shapes.js';
+export * from './statistics.js';
 export * from './unary.js';
 export * from './views.js';

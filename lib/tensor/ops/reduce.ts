@@ -31,9 +31,9 @@ export interface ReduceOptions {
 /** The options of a reduction, or its dims alone: sum(x, 1), sum(x, [0, 1]), sum(x, { dims: 1, keepDim: true }). */
 export type Reduction = ReduceOptions | number | readonly number[];
 
-const REDUCE: OptionNames<ReduceOptions> = { dims: true, dim: true, keepDim: true };
+export const REDUCE: OptionNames<ReduceOptions> = { dims: true, dim: true, keepDim: true };
 
-function readReduction(op: string, given: Reduction): ReduceOptions {
+export function readReduction(op: string, given: Reduction): ReduceOptions {
   if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
   const { dims, dim, keepDim } = readOptions<ReduceOptions>(op, given as ReduceOptions, REDUCE);
   if (dims === undefined || dim === undefined) return { dims: dims ?? dim, keepDim };

@@ -39,6 +39,27 @@ export function notTensor(
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value), hint });
 }
 
+/** A shape as callers write it: one list, or sizes one after the other. */
+export type Sizes = readonly [readonly number[]] | readonly number[];
+
+/** The list that `sizes` stand for. */
+export function listOf(sizes: Sizes): readonly number[] {
+  const [first] = sizes;
+  return sizes.length === 1 && Array.isArray(first) ? first : (sizes as readonly number[]);
+}
+
+/** `position` along a dim. Throws DS_ARGUMENT for one between two elements, as half of an odd size is. */
+export function requirePosition(op: string, position: number): number {
+  if (Number.isSafeInteger(position)) return position;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'integers as positions and lengths',
+    got: phrase(position),
+    hint: 'Math.floor() what comes from a division.',
+  });
+}
+
 /** `dim` counted from the front. Throws DS_SHAPE. */
 export function normalizeDim(op: string, dim: number, ndim: number): number {
   const found = dim < 0 ? dim + ndim : dim;
@@ -193,6 +214,12 @@ export function sumToShape(grad: View, out: View, accumulate: boolean): void {
     strides[d] = out.strides[d - lead] as number;
   }
   kernels.reduce({ in: grad, out: viewOf(out, shape, strides), op: 'sum', accumulate });
+}
+
+/** place (+)= grad. */
+export function addInto(place: View, grad: View, accumulate: boolean): void {
+  if (accumulate) kernels.binary({ a: place, b: grad, out: place, op: 'add', accumulate: false });
+  else kernels.copy({ in: grad, out: place });
 }
 
 /** Gives input `i`, of shape `shape`, the gradient `grad` of its broadcast form. */

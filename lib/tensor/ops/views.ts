@@ -1,32 +1,25 @@
 // Views: the same memory under another shape, or a write into part of the gradient backwards.
-import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireInteger, requireSizes } from '../../runtime/require-number.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
+  addInto,
   expandedStrides,
+  listOf,
   normalizeDim,
   packed,
   requireAlike,
+  requirePosition,
   requireTensor,
   requireTensors,
+  type Sizes,
   sameShape,
   shapeError,
   sumToShape,
   viewOf,
 } from './shapes.js';
-
-/** A shape as callers write it: one list, or sizes one after the other. */
-export type Sizes = readonly [readonly number[]] | readonly number[];
-
-/** The list that `sizes` stand for. */
-function listOf(sizes: Sizes): readonly number[] {
-  const [first] = sizes;
-  return sizes.length === 1 && Array.isArray(first) ? first : (sizes as readonly number[]);
-}
 
 /** A copy with row-major strides; the tensor itself when it has them. */
 export function contiguous(x: Tensor): Tensor {
@@ -171,12 +164,6 @@ function relabel(op: string, x: Tensor, shape: number[], strides: number[]): Ten
   return out;
 }
 
-/** place (+)= grad. */
-function addInto(place: View, grad: View, accumulate: boolean): void {
-  if (accumulate) kernels.binary({ a: place, b: grad, out: place, op: 'add', accumulate: false });
-  else kernels.copy({ in: grad, out: place });
-}
-
 interface Cut {
   shape: readonly number[];
   strides: readonly number[];
@@ -191,18 +178,6 @@ function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cu
   const stride = strides[dim] as number;
   strides[dim] = stride * step;
   return { shape, strides, offset: count > 0 ? x.offset + start * stride : x.offset };
-}
-
-/** `position` along a dim. Throws DS_ARGUMENT for one between two elements, as half of an odd size is. */
-function requirePosition(op: string, position: number): number {
-  if (Number.isSafeInteger(position)) return position;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: 'integers as positions and lengths',
-    got: phrase(position),
-    hint: 'Math.floor() what comes from a division.',
-  });
 }
 
 /**
@@ -332,6 +307,9 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   });
   return out;
 }
+
+/** PyTorch's other name of concat. */
+export const cat = concat;
 
 /** Tensors of one shape along a new dim. */
 export function stack(tensors: readonly Tensor[], dim = 0): Tensor {

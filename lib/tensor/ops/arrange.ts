@@ -1,0 +1,276 @@
+// Elements in another order or number: copies, repetitions, turns, paddings and picks, each made of views and one copy.
+import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
+import { describe, numel, type View } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { arange } from './creation.js';
+import { embedding, requireIndex } from './indexing.js';
+import {
+  addInto,
+  listOf,
+  normalizeDim,
+  normalizeDims,
+  requirePosition,
+  requireTensor,
+  type Sizes,
+  shapeError,
+  viewOf,
+} from './shapes.js';
+import {
+  concat,
+  expand,
+  narrow,
+  permute,
+  reshape,
+  slice,
+  split,
+  squeeze,
+  unsqueeze,
+} from './views.js';
+
+function copied(x: Tensor): Tensor {
+  const out = Tensor.emptyLike(x);
+  kernels.copy({ in: x, out });
+  return out;
+}
+
+/** A copy in memory of its own, row-major. Differentiable. */
+export function clone(x: Tensor): Tensor {
+  requireTensor('clone', x);
+  const out = copied(x);
+  record('clone', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
+  return out;
+}
+
+/** x side by side: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws DS_SHAPE. */
+export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
+  requireTensor('repeat', x);
+  const times = requireSizes('repeat', listOf(repeats));
+  const lead = times.length - x.ndim;
+  if (lead < 0) {
+    throw shapeError('repeat', `a number for each dim of ${describe(x)}`, `[${times.join(', ')}]`);
+  }
+  let out = reshape(x, [...new Array<number>(lead).fill(1), ...x.shape]);
+  for (const [d, count] of times.entries()) {
+    if (count !== 1) out = repeated(out, d, d, count);
+  }
+  return out === x ? clone(x) : out;
+}
+
+/** Each element of `dim` `count` times in a row; of the flattened tensor without `dim`. As torch.repeat_interleave. */
+export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor {
+  requireTensor('repeatInterleave', x);
+  requireInteger('repeatInterleave count', count, 0);
+  const source = dim === undefined ? reshape(x, [x.numel]) : x;
+  const at = normalizeDim('repeatInterleave', dim ?? 0, source.ndim);
+  return repeated(source, at, at + 1, count);
+}
+
+/** x with a new dim of `count` at `place`, which is `dim` or the one behind it, merged into `dim`. */
+function repeated(x: Tensor, dim: number, place: number, count: number): Tensor {
+  const wide = unsqueeze(x, place);
+  const shape = x.shape.with(dim, (x.shape[dim] as number) * count);
+  return reshape(expand(wide, wide.shape.with(place, count)), shape);
+}
+
+/** `x` with dim `dim` read at `index` [n], which all lines share; unrecorded. */
+function picked(x: Tensor, dim: number, index: View): Tensor {
+  const shape = x.shape.with(dim, index.shape[0] as number);
+  const out = Tensor.empty(shape, x.dtype, x.device);
+  const strides = new Array<number>(x.ndim).fill(0).with(dim, index.strides[0] as number);
+  kernels.gather({ in: x, index: viewOf(index, shape, strides), out, dim });
+  return out;
+}
+
+function reversed(x: Tensor, dims: readonly number[]): Tensor {
+  let out = x;
+  for (const dim of dims) {
+    const size = x.shape[dim] as number;
+    const start = Math.max(0, size - 1);
+    const back = arange(size, { start, step: -1, dtype: 'i64', device: x.device });
+    const next = picked(out, dim, back);
+    back.dispose();
+    if (out !== x) out.dispose();
+    out = next;
+  }
+  return out === x ? copied(x) : out;
+}
+
+/** The order of `dims` turned round; of all dims when none is named. */
+export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
+  requireTensor('flip', x);
+  const over = normalizeDims('flip', dims, x.ndim);
+  const out = reversed(x, over);
+  record('flip', [x], [out], [], ([grad], sink) => sink.give(0, reversed(grad as Tensor, over)));
+  return out;
+}
+
+/** Element i of `dim` moves to i + shift, those that leave come in at the start; without dims x as if flattened. */
+export function roll(
+  x: Tensor,
+  shifts: number | readonly number[],
+  dims?: number | readonly number[],
+): Tensor {
+  requireTensor('roll', x);
+  const by = [shifts].flat();
+  for (const shift of by) requireInteger('roll shift', shift, Number.NEGATIVE_INFINITY);
+  if (dims === undefined) {
+    if (by.length === 1) return reshape(roll(reshape(x, [x.numel]), by, 0), x.shape);
+    throw shapeError('roll', 'one shift where no dims are named', `[${by.join(', ')}]`);
+  }
+  const over = [dims].flat();
+  if (over.length !== by.length) {
+    throw shapeError('roll', `${by.length} dims, one for each shift`, `[${over.join(', ')}]`);
+  }
+  return over.reduce((out, dim, i) => rolled(out, by[i] as number, dim), x);
+}
+
+function rolled(x: Tensor, shift: number, dim: number): Tensor {
+  const size = x.shape[normalizeDim('roll', dim, x.ndim)] as number;
+  if (size === 0) return clone(x);
+  const start = ((-shift % size) + size) % size || 0;
+  return concat([slice(x, dim, start), slice(x, dim, 0, start)], dim);
+}
+
+/** `count` views along `dim`, all but the last of one size; fewer where that many do not come out, as torch.chunk. */
+export function chunk(x: Tensor, count: number, dim = 0): Tensor[] {
+  requireTensor('chunk', x);
+  requireInteger('chunk count', count, 1);
+  const size = x.shape[normalizeDim('chunk', dim, x.ndim)] as number;
+  if (size === 0) return split(x, new Array<number>(count).fill(0), dim);
+  return split(x, Math.ceil(size / count), dim);
+}
+
+/** The slices along `dim`, without that dim; views with one backward for all. */
+export function unbind(x: Tensor, dim = 0): Tensor[] {
+  requireTensor('unbind', x);
+  const size = x.shape[normalizeDim('unbind', dim, x.ndim)] as number;
+  return size === 0 ? [] : split(x, 1, dim).map((part) => squeeze(part, dim));
+}
+
+/** Dims `source` moved to `destination`, the others in their order. */
+export function movedim(
+  x: Tensor,
+  source: number | readonly number[],
+  destination: number | readonly number[],
+): Tensor {
+  requireTensor('movedim', x);
+  const [from, to] = [source, destination].map((dims) =>
+    [dims].flat().map((dim) => normalizeDim('movedim', dim, x.ndim)),
+  ) as [number[], number[]];
+  const isPaired = from.length === to.length && new Set(to).size === to.length;
+  if (!isPaired || new Set(from).size !== from.length) {
+    throw shapeError('movedim', 'as many distinct places as dims', `[${from}] to [${to}]`);
+  }
+  const rest = x.shape.map((_, d) => d).filter((d) => !from.includes(d));
+  const order = x.shape.map((_, d) => (to.includes(d) ? (from[to.indexOf(d)] as number) : -1));
+  return permute(
+    x,
+    order.map((d) => (d < 0 ? (rest.shift() as number) : d)),
+  );
+}
+
+/** Dim `dim` cut into `sizes`, of which one may be -1. */
+export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Tensor {
+  requireTensor('unflatten', x);
+  const at = normalizeDim('unflatten', dim, x.ndim);
+  const size = x.shape[at] as number;
+  const known = sizes.filter((each) => each !== -1);
+  const rest = size / Math.max(1, numel(known));
+  const parts = sizes.map((each) => (each === -1 ? rest : each));
+  if (numel(parts) !== size || sizes.length - known.length > 1 || !Number.isInteger(rest)) {
+    throw shapeError('unflatten', `sizes whose product is ${size}`, `[${sizes.join(', ')}]`);
+  }
+  return reshape(x, [...x.shape.slice(0, at), ...parts, ...x.shape.slice(at + 1)]);
+}
+
+/** The diagonal of dims `first` and `second`, `offset` places to the right, as a new last dim. A view. */
+export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
+  requireTensor('diagonal', x);
+  requirePosition('diagonal', offset);
+  const [a, b] = [first, second].map((dim) => normalizeDim('diagonal', dim, x.ndim)) as [
+    number,
+    number,
+  ];
+  if (a === b) throw shapeError('diagonal', 'two dims', `dim ${a} twice`);
+  const [down, right] = [Math.max(0, -offset), Math.max(0, offset)];
+  const lengths = [(x.shape[a] as number) - down, (x.shape[b] as number) - right];
+  const count = Math.max(0, Math.min(...lengths));
+  const line = (of: View): View => {
+    const [p, q] = [of.strides[a] as number, of.strides[b] as number];
+    const keep = (list: readonly number[]) => list.filter((_, d) => d !== a && d !== b);
+    const start = of.offset + (count > 0 ? down * p + right * q : 0);
+    return viewOf(of, [...keep(of.shape), count], [...keep(of.strides), p + q], start);
+  };
+  const { shape, strides, offset: at } = line(x);
+  const out = x.alias(shape, strides, at);
+  record('diagonal', [x], [out], [], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => {
+      if (!accumulate) kernels.fill({ out: dx, value: 0 });
+      addInto(line(dx), grad as Tensor, accumulate);
+    });
+  });
+  return out;
+}
+
+/**
+ * `value` around x: padding [before, after] for the last dim, then for the one before it, and so on, as
+ * torch.nn.functional.pad; a negative number cuts off. Throws DS_SHAPE, DS_ARGUMENT.
+ */
+export function pad(x: Tensor, padding: readonly number[], value = 0): Tensor {
+  requireTensor('pad', x);
+  requireNumber('pad value', value);
+  if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
+    const expected = `[before, after] for the last dims of ${describe(x)}`;
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'pad', expected, got: phrase(padding) });
+  }
+  for (const each of padding) requirePosition('pad', each);
+  const sides = x.shape.map((_, d) => {
+    const i = 2 * (x.ndim - 1 - d);
+    return [padding[i] ?? 0, padding[i + 1] ?? 0] as const;
+  });
+  const shape = x.shape.map((size, d) => size + (sides[d] as Side)[0] + (sides[d] as Side)[1]);
+  requireSizes('pad', shape);
+  let inner = x;
+  for (const [d, [before, after]] of sides.entries()) {
+    const size = (x.shape[d] as number) + Math.min(0, before) + Math.min(0, after);
+    if (size !== x.shape[d]) inner = narrow(inner, d, Math.max(0, -before), Math.max(0, size));
+  }
+  return surrounded(inner, shape, sides, value);
+}
+
+type Side = readonly [before: number, after: number];
+
+function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: number): Tensor {
+  const out = Tensor.empty(shape, x.dtype, x.device);
+  kernels.fill({ out, value });
+  const inside = (of: View): View => {
+    const skip = sides.reduce(
+      (sum, [before], d) => sum + Math.max(0, before) * (of.strides[d] as number),
+      0,
+    );
+    return viewOf(of, x.shape, of.strides, x.numel > 0 ? of.offset + skip : of.offset);
+  };
+  kernels.copy({ in: x, out: inside(out) });
+  record('pad', [x], [out], [], ([grad], sink) => {
+    const { shape: from, strides, offset } = inside(grad as Tensor);
+    sink.give(0, (grad as Tensor).alias(from, strides, offset));
+  });
+  return out;
+}
+
+/** Slices `index` [n] (i32 or i64) of `dim`, in that order, repeated where it repeats. Throws DS_SHAPE, DS_INDEX (CPU). */
+export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {
+  requireIndex('indexSelect', x, index);
+  const at = normalizeDim('indexSelect', dim, x.ndim);
+  if (index.ndim !== 1) throw shapeError('indexSelect', 'an index [n]', describe(index));
+  if (!isFloating(x.dtype)) return picked(x, at, index);
+  const front = movedim(x, at, 0);
+  const rest = front.shape.slice(1);
+  const rows = embedding(reshape(front, [x.shape[at] as number, numel(rest)]), index);
+  return movedim(reshape(rows, [index.numel, ...rest]), 0, at);
+}

@@ -1,0 +1,185 @@
+// Sums of products in Einstein's notation, as a chain of matrix products.
+import { DsError } from '../../errors.js';
+import { phrase } from '../../runtime/phrase.js';
+import { describe, numel } from '../../runtime/view.js';
+import { scope } from '../scope.js';
+import type { Tensor } from '../tensor.js';
+import { clone, diagonal } from './arrange.js';
+import { mul } from './elementwise.js';
+import { matmul } from './matmul.js';
+import { sum } from './reduce.js';
+import { requireAlike, requireTensor, shapeError } from './shapes.js';
+import { expand, permute, reshape } from './views.js';
+
+/** A tensor whose dims have names, each once. */
+interface Term {
+  x: Tensor;
+  /** A letter a dim; those of "..." are numbers. */
+  labels: readonly string[];
+}
+
+/**
+ * sum over the letters that `equation` does not name behind "->": einsum('bij,bjk->bik', a, b). A letter twice in one
+ * operand takes its diagonal; "..." stands for leading dims that broadcast; without "->" the letters that occur once come
+ * in alphabetical order behind those of "...". Operands are combined from left to right by matrix products; floating
+ * dtypes, one dtype and device. Throws DS_ARGUMENT for a bad equation, DS_SHAPE, DS_DTYPE, DS_DEVICE. As torch.einsum.
+ */
+export function einsum(equation: string, ...operands: Tensor[] | [readonly Tensor[]]): Tensor {
+  const list = (Array.isArray(operands[0]) ? operands[0] : operands) as readonly Tensor[];
+  const { inputs, output } = parse(equation, list);
+  return scope(() => {
+    const terms = list.map((x, i) => diagonals(x, inputs[i] as string[], equation));
+    broadcast(terms, equation);
+    let [left, ...rest] = terms as [Term, ...Term[]];
+    for (let right = rest.shift(); right; right = rest.shift()) {
+      const wanted = new Set([...output, ...rest.flatMap(({ labels }) => labels)]);
+      left = contract(left, right, wanted);
+    }
+    const { x, labels } = summed(left, new Set(output));
+    const out = permute(
+      x,
+      output.map((label) => labels.indexOf(label)),
+    );
+    return list.includes(x) ? clone(out) : out;
+  });
+}
+
+interface Parsed {
+  inputs: string[][];
+  output: string[];
+}
+
+function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
+  if (typeof equation !== 'string') throw malformed('an equation such as "ij,jk->ik"', equation);
+  const [left = '', right, more] = equation.replaceAll(' ', '').split('->');
+  const names = left.split(',');
+  if (more !== undefined) throw malformed('at most one "->"', equation);
+  if (names.length !== operands.length) {
+    throw malformed(`as many operands as it names, ${names.length}`, `${operands.length}`);
+  }
+  for (const x of operands) requireTensor('einsum', x);
+  for (const x of operands) requireAlike('einsum', operands[0] as Tensor, x);
+  const dots = names.map((name, i) => {
+    const letters = lettersOf(name, equation);
+    const { ndim } = operands[i] as Tensor;
+    const spare = ndim - letters.length;
+    if (spare === 0 || (spare > 0 && name.includes('...'))) return spare;
+    const what = describe(operands[i] as Tensor);
+    throw shapeError(
+      'einsum',
+      `${letters.length} dims for "${name}"`,
+      what,
+      '"..." stands for any.',
+    );
+  });
+  const most = Math.max(0, ...dots);
+  const leading = (count: number): string[] =>
+    Array.from({ length: count }, (_, d) => String(most - count + d));
+  const expandedName = (name: string, count: number): string[] => {
+    const letters = lettersOf(name, equation);
+    const at = name.includes('...') ? name.indexOf('...') : 0;
+    return [...letters.slice(0, at), ...leading(count), ...letters.slice(at)];
+  };
+  const inputs = names.map((name, i) => expandedName(name, dots[i] as number));
+  const output =
+    right === undefined
+      ? [...leading(most), ...implicit(inputs.flat())]
+      : expandedName(right, right.includes('...') ? most : 0);
+  requireOutput(output, inputs, equation);
+  return { inputs, output };
+}
+
+function lettersOf(name: string, equation: string): string[] {
+  if (/^[a-zA-Z]*(\.\.\.)?[a-zA-Z]*$/.test(name)) return [...name.replace('...', '')];
+  throw malformed(`letters and at most one "..." in "${name}"`, equation);
+}
+
+function implicit(labels: readonly string[]): string[] {
+  const letters = labels.filter((label) => /[a-zA-Z]/.test(label));
+  return letters
+    .filter((label, i) => letters.indexOf(label) === i && letters.lastIndexOf(label) === i)
+    .sort();
+}
+
+function requireOutput(output: readonly string[], inputs: readonly string[][], equation: string) {
+  const known = new Set(inputs.flat());
+  const isSound = new Set(output).size === output.length && output.every((each) => known.has(each));
+  if (!isSound) throw malformed('letters of the operands behind "->", each once', equation);
+}
+
+function malformed(expected: string, got: unknown): DsError {
+  const hint = 'For example einsum("bij,bjk->bik", a, b).';
+  return new DsError({ code: 'DS_ARGUMENT', op: 'einsum', expected, got: phrase(got), hint });
+}
+
+/** x with the diagonal of the dims that have one letter. */
+function diagonals(x: Tensor, labels: readonly string[], equation: string): Term {
+  const again = labels.findIndex((label, d) => labels.indexOf(label) !== d);
+  if (again < 0) return { x, labels };
+  const label = labels[again] as string;
+  const first = labels.indexOf(label);
+  if (x.shape[first] !== x.shape[again])
+    throw unequal(label, x.shape[first], x.shape[again], equation);
+  const kept = labels.filter((_, d) => d !== first && d !== again);
+  return diagonals(diagonal(x, 0, first, again), [...kept, label], equation);
+}
+
+function unequal(label: string, a: unknown, b: unknown, equation: string): DsError {
+  const name = /\d/.test(label) ? '"..."' : `"${label}"`;
+  return shapeError('einsum', `one size for ${name} of "${equation}"`, `${a} and ${b}`);
+}
+
+/** Gives every dim of size 1 the size that its label has elsewhere. */
+function broadcast(terms: Term[], equation: string): void {
+  const sizes = new Map<string, number>();
+  for (const { x, labels } of terms) {
+    for (const [d, label] of labels.entries()) {
+      const [known, size] = [sizes.get(label) ?? 1, x.shape[d] as number];
+      if (known !== 1 && size !== 1 && known !== size) throw unequal(label, known, size, equation);
+      sizes.set(label, known === 1 ? size : known);
+    }
+  }
+  for (const term of terms) {
+    term.x = expand(
+      term.x,
+      term.labels.map((label) => sizes.get(label) as number),
+    );
+  }
+}
+
+/** Without the dims that nobody wants. */
+function summed({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
+  const dims = labels.flatMap((label, d) => (wanted.has(label) ? [] : [d]));
+  if (dims.length === 0) return { x, labels };
+  return { x: sum(x, dims), labels: labels.filter((label) => wanted.has(label)) };
+}
+
+/** The product of two terms, summed over what they share and nobody else wants: one batched matrix product. */
+function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
+  const a = summed(left, new Set([...wanted, ...right.labels]));
+  const b = summed(right, new Set([...wanted, ...left.labels]));
+  const shared = a.labels.filter((label) => b.labels.includes(label));
+  const batch = shared.filter((label) => wanted.has(label));
+  const inner = shared.filter((label) => !wanted.has(label));
+  const rows = a.labels.filter((label) => !shared.includes(label));
+  const columns = b.labels.filter((label) => !shared.includes(label));
+  const labels = [...batch, ...rows, ...columns];
+  const size = (term: Term, names: readonly string[]): number[] =>
+    names.map((name) => term.x.shape[term.labels.indexOf(name)] as number);
+  const ordered = (term: Term, names: readonly string[]): Tensor =>
+    permute(
+      term.x,
+      names.map((name) => term.labels.indexOf(name)),
+    );
+  const shape = [...size(a, batch), ...size(a, rows), ...size(b, columns)];
+  const lead = numel(size(a, batch));
+  const [m, k, n] = [numel(size(a, rows)), numel(size(a, inner)), numel(size(b, columns))];
+  const x = ordered(a, [...batch, ...rows, ...inner]);
+  const y = ordered(b, [...batch, ...inner, ...columns]);
+  if (inner.length === 0) {
+    const products = mul(reshape(x, [lead, m, 1]), reshape(y, [lead, 1, n]));
+    return { x: reshape(products, shape), labels };
+  }
+  const products = matmul(reshape(x, [lead, m, k]), reshape(y, [lead, k, n]));
+  return { x: reshape(products, shape), labels };
+}

@@ -1,0 +1,216 @@
+// The forms that change a tensor instead of making one: add_, mul_, fill_ and so on, outside the graph.
+import { DsError } from '../../errors.js';
+import type { BinaryOp, UnaryOp } from '../../runtime/kernels.generated.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { requireFinite, requireNumber } from '../../runtime/require-number.js';
+import { describe, type View } from '../../runtime/view.js';
+import { isGradEnabled, newestNode } from '../autograd.js';
+import { rawValues } from '../host-values.js';
+import { nextRandom } from '../random.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import { type ClampOptions, clamp } from './logic.js';
+import { type Operand, withOperands } from './operands.js';
+import {
+  expanded,
+  packed,
+  requireSameDevice,
+  requireTensor,
+  sameShape,
+  shapeError,
+} from './shapes.js';
+
+/**
+ * Runs `write`, which overwrites x. Throws DS_AUTOGRAD while operations on x or an operand are being recorded, DS_SHAPE
+ * where elements of x share memory, DS_ARGUMENT for parameters of an engine. A backward that has saved x's memory throws
+ * when it runs.
+ */
+function changing(op: string, x: Tensor, others: readonly unknown[], write: () => void): Tensor {
+  requireTensor(op, x);
+  const inGraph = [x, ...others].some((each) => each instanceof Tensor && each.requiresGrad);
+  if (inGraph && isGradEnabled()) {
+    throw new DsError({
+      code: 'DS_AUTOGRAD',
+      op,
+      expected: 'tensors outside the graph, or noGrad()',
+      got: `${describe(x)}${x.requiresGrad ? ', which requires a gradient' : ' and an operand that requires a gradient'}`,
+      hint: `Use ${op.slice(0, -1)}(), which makes a new tensor, or noGrad(() => x.${op}(...)).`,
+    });
+  }
+  if (x.shape.some((size, d) => size > 1 && x.strides[d] === 0)) {
+    const hint = 'It is expanded: take a clone() first.';
+    throw shapeError(
+      op,
+      'a tensor each of whose elements has memory of its own',
+      describe(x),
+      hint,
+    );
+  }
+  x.requireWritable(op);
+  write();
+  x.buffer.changedAt = newestNode();
+  return x;
+}
+
+/** `other` as an operand of an op that overwrites x: repeated to its shape, copied where it overlaps it otherwise. */
+function operandFor(op: string, x: Tensor, other: Tensor): View {
+  const fits = other.ndim <= x.ndim && sameShape(expandedShape(x, other), x.shape);
+  if (!fits) throw shapeError(op, `an operand that broadcasts to ${describe(x)}`, describe(other));
+  const isSame = sameShape(other.shape, x.shape) && sameShape(other.strides, x.strides);
+  const overlaps = other.buffer === x.buffer && !(isSame && other.offset === x.offset);
+  return expanded(overlaps ? separate(other) : other, x.shape);
+}
+
+function separate(x: Tensor): Tensor {
+  const out = Tensor.emptyLike(x);
+  kernels.copy({ in: x, out });
+  return out;
+}
+
+/** x's shape with the sizes of `other` that are not 1. */
+function expandedShape(x: Tensor, other: Tensor): number[] {
+  const lead = x.ndim - other.ndim;
+  return x.shape.map((size, d) => {
+    const given = d < lead ? 1 : (other.shape[d - lead] as number);
+    return given === 1 ? size : given;
+  });
+}
+
+function combine(name: BinaryOp, x: Tensor, other: Operand): Tensor {
+  const op = `${name}_`;
+  return changing(op, x, [other], () =>
+    scope(() =>
+      withOperands(op, x, other, (left, right) => {
+        requireDType(op, x, left);
+        const b = operandFor(op, x, right);
+        kernels.binary({ a: x, b, out: x, op: name, accumulate: false });
+      }),
+    ),
+  );
+}
+
+function requireDType(op: string, x: Tensor, result: Tensor): void {
+  if (result.dtype === x.dtype && x.dtype !== 'bool') return;
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op,
+    expected: `a result that ${describe(x)} can hold`,
+    got: result.dtype === 'bool' ? 'bool' : `one of ${result.dtype}`,
+    hint: 'Cast one of them first.',
+  });
+}
+
+/** x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE where the sum is no x. */
+export const add_ = (x: Tensor, other: Operand): Tensor => combine('add', x, other);
+/** x -= other. */
+export const sub_ = (x: Tensor, other: Operand): Tensor => combine('sub', x, other);
+/** x *= other. */
+export const mul_ = (x: Tensor, other: Operand): Tensor => combine('mul', x, other);
+/** x /= other; integers are refused, whose quotient is none. */
+export function div_(x: Tensor, other: Operand): Tensor {
+  requireTensor('div_', x);
+  if (['u8', 'i32', 'i64', 'bool'].includes(x.dtype)) {
+    const expected = 'a floating dtype: the quotient of integers is none';
+    throw new DsError({ code: 'DS_DTYPE', op: 'div_', expected, got: describe(x) });
+  }
+  return combine('div', x, other);
+}
+
+const overwrite =
+  (op: UnaryOp) =>
+  (x: Tensor): Tensor =>
+    changing(`${op}_`, x, [], () => kernels.unary({ in: x, out: x, op }));
+
+/** x = -x; floating dtypes. */
+export const neg_ = overwrite('neg');
+/** x = e^x; floating dtypes. */
+export const exp_ = overwrite('exp');
+/** x = the square root of x; floating dtypes. */
+export const sqrt_ = overwrite('sqrt');
+/** x = max(x, 0); floating dtypes. */
+export const relu_ = overwrite('relu');
+
+/** Every element becomes `value`. */
+export function fill_(x: Tensor, value: number): Tensor {
+  requireNumber('fill_ value', value);
+  return changing('fill_', x, [], () => {
+    const { dtype } = x;
+    if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
+    kernels.fill({ out: x, value });
+  });
+}
+
+/** Every element becomes 0. */
+export const zero_ = (x: Tensor): Tensor => fill_(x, 0);
+
+/** The values of `source`, broadcast to x and cast to its dtype; also from another device. Throws DS_SHAPE. */
+export function copy_(x: Tensor, source: Tensor): Tensor {
+  requireTensor('copy_', source);
+  return changing('copy_', x, [source], () =>
+    scope(() => {
+      const near = source.to(x.device);
+      kernels.copy({ in: operandFor('copy_', x, near), out: x });
+    }),
+  );
+}
+
+/** x within limits, as clamp(); limits in x's dtype. */
+export function clamp_(
+  x: Tensor,
+  min: Operand | null | ClampOptions = null,
+  max: Operand | null = null,
+): Tensor {
+  return changing('clamp_', x, [min, max], () =>
+    scope(() => {
+      const result = clamp(x.detach(), min, max);
+      requireDType('clamp_', x, result);
+      kernels.copy({ in: operandFor('clamp_', x, result), out: x });
+    }),
+  );
+}
+
+/** Where `mask`, which is bool and broadcasts to x, holds: `value`. Throws DS_DTYPE, DS_SHAPE. */
+export function maskedFill_(x: Tensor, mask: Tensor, value: number): Tensor {
+  requireTensor('maskedFill_', mask);
+  requireNumber('maskedFill_ value', value);
+  return changing('maskedFill_', x, [], () =>
+    scope(() => {
+      requireSameDevice('maskedFill_', x, mask);
+      const fixed = Tensor.empty([], x.dtype, x.device);
+      const { dtype } = x;
+      if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
+      kernels.fill({ out: fixed, value });
+      const condition = operandFor('maskedFill_', x, cast(mask, 'bool'));
+      kernels.where({ condition, a: expanded(fixed, x.shape), b: x, out: x });
+    }),
+  );
+}
+
+/** Draws into x, which is row-major or not. */
+function draw(x: Tensor, fill: (out: Tensor) => void): void {
+  scope(() => {
+    if (x.isContiguous) return fill(x);
+    const out = Tensor.emptyLike(x);
+    fill(out);
+    kernels.copy({ in: packed(out), out: x });
+  });
+}
+
+/** Normal numbers from the library's generator, the same on every device. Throws DS_ARGUMENT. */
+export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
+  requireFinite('normal_ mean', mean);
+  requireFinite('normal_ stddev', stddev, 0);
+  return changing('normal_', x, [], () =>
+    draw(x, (out) => kernels.randomNormal({ out, mean, stddev, ...nextRandom() })),
+  );
+}
+
+/** Uniform numbers in [low, high) from the library's generator, the same on every device. Throws DS_ARGUMENT. */
+export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
+  requireFinite('uniform_ low', low);
+  requireFinite('uniform_ high', high, low);
+  return changing('uniform_', x, [], () =>
+    draw(x, (out) => kernels.randomUniform({ out, low, high, ...nextRandom() })),
+  );
+}

@@ -1,0 +1,233 @@
+// Truth: logical operations, any and all, what is finite, masks and limits. bool results, no gradient unless said.
+import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
+import type { CompareOp } from '../../runtime/kernels.generated.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { describe, numel, type View } from '../../runtime/view.js';
+import { noGrad, record } from '../autograd.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { arange, cast, to } from './creation.js';
+import { compare, eq, maximum, minimum, ne, sub, where } from './elementwise.js';
+import type { Operand } from './operands.js';
+import { type Reduction, readReduction } from './reduce.js';
+import {
+  broadcastShape,
+  constant,
+  expanded,
+  normalizeDims,
+  requireSameDevice,
+  requireTensor,
+  shapeError,
+  viewOf,
+} from './shapes.js';
+import { unary } from './unary.js';
+import { unsqueeze } from './views.js';
+
+/** body() without recording; what it makes besides its result is freed. */
+const plain = (body: () => Tensor): Tensor => noGrad(() => scope(body));
+
+/** a ? b : other, of bools. */
+function chosen(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
+  requireSameDevice(op, a, b);
+  return plain(() => {
+    const [x, y] = [cast(a, 'bool'), cast(b, 'bool')];
+    const shape = broadcastShape(op, x.shape, y.shape);
+    const out = Tensor.empty(shape, 'bool', x.device);
+    const fixed = expanded(constant(when === 'or' ? 1 : 0, 'bool', x.device), shape);
+    const [condition, other] = [expanded(x, shape), expanded(y, shape)];
+    if (when === 'or') kernels.where({ condition, a: fixed, b: other, out });
+    else kernels.where({ condition, a: other, b: fixed, out });
+    return out;
+  });
+}
+
+/** Whether both are not 0, broadcast; any dtypes. Throws DS_SHAPE, DS_DEVICE. */
+export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chosen('logicalAnd', a, b, 'and');
+/** Whether one or both are not 0, broadcast; any dtypes. */
+export const logicalOr = (a: Tensor, b: Tensor): Tensor => chosen('logicalOr', a, b, 'or');
+
+/** Whether one of both is not 0, broadcast; any dtypes. */
+export function logicalXor(a: Tensor, b: Tensor): Tensor {
+  requireSameDevice('logicalXor', a, b);
+  return plain(() => ne(cast(a, 'bool'), cast(b, 'bool')));
+}
+
+/** Whether elements are 0. */
+export function logicalNot(x: Tensor): Tensor {
+  requireTensor('logicalNot', x);
+  return plain(() => eq(x, 0));
+}
+
+/** Reduces truth values, as bytes, over dims; `empty` is the answer where there is nothing. */
+function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
+  requireTensor(op, x);
+  const { dims, keepDim = false } = readReduction(op, options);
+  const over = normalizeDims(op, dims, x.ndim);
+  const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
+  const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
+  return plain(() => {
+    const out = Tensor.empty(shape, 'bool', x.device);
+    if (x.numel === 0) kernels.fill({ out, value: op === 'all' ? 1 : 0 });
+    else {
+      const bytes = (view: View): View => ({
+        ...viewOf(view, view.shape, view.strides),
+        dtype: 'u8',
+      });
+      const [from, into] = [bytes(cast(x, 'bool')), bytes(viewOf(out, kept))];
+      kernels.reduce({ in: from, out: into, op: op === 'any' ? 'max' : 'min', accumulate: false });
+    }
+    return out;
+  });
+}
+
+/** Whether any element over `dims` is not 0; false where there is none. */
+export function any(x: Tensor, options: Reduction = {}): Tensor {
+  return overall('any', x, options);
+}
+
+/** Whether all elements over `dims` are not 0; true where there is none. */
+export function all(x: Tensor, options: Reduction = {}): Tensor {
+  return overall('all', x, options);
+}
+
+/** Whether elements are NaN. */
+export function isnan(x: Tensor): Tensor {
+  requireTensor('isnan', x);
+  return compare('ne', x, x);
+}
+
+/** Whether elements are an infinity of either sign. */
+export function isinf(x: Tensor): Tensor {
+  requireTensor('isinf', x);
+  if (!isFloating(x.dtype)) return plain(() => ne(x, x));
+  return plain(() => eq(unary('abs', x), Number.POSITIVE_INFINITY));
+}
+
+/** Whether elements are neither infinite nor NaN. */
+export function isfinite(x: Tensor): Tensor {
+  requireTensor('isfinite', x);
+  if (!isFloating(x.dtype)) return plain(() => eq(x, x));
+  return plain(() => eq(sub(x, x), 0));
+}
+
+/** -1, 0 or 1, in x's dtype; 0 for NaN. Its gradient is 0. */
+export function sign(x: Tensor): Tensor {
+  requireTensor('sign', x);
+  const out = plain(() => {
+    const side = (op: CompareOp): Tensor => cast(compare(op, x, 0), x.dtype);
+    return x.dtype === 'bool' ? compare('ne', x, 0) : sub(side('gt'), side('lt'));
+  });
+  record('sign', [x], [out], [], (_, sink) => {
+    sink.write(0, (dx, accumulate) => {
+      if (!accumulate) kernels.fill({ out: dx, value: 0 });
+    });
+  });
+  return out;
+}
+
+/** Where `mask`, which is bool, holds: `value`; else x; broadcast. Differentiable, in `value` too if it is a tensor. */
+export function maskedFill(x: Tensor, mask: Tensor, value: Operand): Tensor {
+  requireTensor('maskedFill', x);
+  requireTensor('maskedFill', mask);
+  if (mask.dtype === 'bool') return where(mask, value, x);
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op: 'maskedFill',
+    expected: 'a mask of dtype bool',
+    got: describe(mask),
+    hint: 'Compare it, for example by .ne(0), or cast it: .to("bool").',
+  });
+}
+
+/** The limits of clamp(); one may be left out. */
+export interface ClampOptions {
+  /** Default: no lower limit. */
+  min?: Operand | null;
+  /** Default: no upper limit. */
+  max?: Operand | null;
+}
+
+const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
+
+/**
+ * x within [min, max], as clamp(x, min, max) or clamp(x, { max }); limits are numbers or tensors that broadcast. `max` wins
+ * where min is larger. The gradient is that of x inside and at the limits, as in PyTorch. Throws DS_ARGUMENT.
+ */
+export function clamp(
+  x: Tensor,
+  min: Operand | null | ClampOptions = null,
+  max: Operand | null = null,
+): Tensor {
+  requireTensor('clamp', x);
+  const isOptions = typeof min === 'object' && min !== null && !(min instanceof Tensor);
+  const limits = isOptions ? readOptions<ClampOptions>('clamp', min, CLAMP) : { min, max };
+  if (isOptions && max !== null) throw twoLimits(max);
+  const [low, high] = [limits.min ?? null, limits.max ?? null] as [Operand | null, Operand | null];
+  if (low === null && high === null) throw twoLimits(null);
+  const above = low === null ? x : maximum(x, low);
+  return high === null ? above : minimum(above, high);
+}
+
+function twoLimits(got: unknown): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'clamp',
+    expected: 'limits: clamp(x, min, max), or clamp(x, { min, max }) with one or both',
+    got: got === null ? 'none' : `options and ${phrase(got)}`,
+  });
+}
+
+/** Elements on and below the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [.., R, C]. Throws DS_SHAPE. */
+export const tril = (x: Tensor, diagonal = 0): Tensor => triangle('tril', x, diagonal);
+/** Elements on and above the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [.., R, C]. Throws DS_SHAPE. */
+export const triu = (x: Tensor, diagonal = 0): Tensor => triangle('triu', x, diagonal);
+
+function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
+  requireTensor(op, x);
+  if (x.ndim < 2) throw shapeError(op, 'a matrix, or several: [.., R, C]', describe(x));
+  if (!Number.isSafeInteger(diagonal))
+    throw shapeError(op, 'an integer diagonal', phrase(diagonal));
+  const [rows, columns] = x.shape.slice(-2) as [number, number];
+  const { device } = x;
+  const mask = plain(() => {
+    const row = unsqueeze(arange(rows, { dtype: 'i64', device }), 1);
+    const column = arange(columns, { dtype: 'i64', device, start: -diagonal });
+    return compare(op === 'tril' ? 'ge' : 'le', row, column);
+  });
+  const out = where(mask, x, 0);
+  mask.dispose();
+  return out;
+}
+
+/** 1 where the new last dim's place is the index, else 0: [.., classes] in i64. Throws DS_DTYPE; no check of the index. */
+export function oneHot(index: Tensor, classes: number): Tensor {
+  requireTensor('oneHot', index);
+  if (isFloating(index.dtype)) {
+    const expected = 'an index of integers';
+    throw new DsError({ code: 'DS_DTYPE', op: 'oneHot', expected, got: describe(index) });
+  }
+  return plain(() => {
+    const every = arange(classes, { dtype: 'i64', device: index.device });
+    return to(eq(unsqueeze(cast(index, 'i64'), -1), every), 'i64');
+  });
+}
+
+/** The number of elements over `dims` that are not 0, i64. */
+export function countNonzero(x: Tensor, options: Reduction = {}): Tensor {
+  requireTensor('countNonzero', x);
+  const { dims, keepDim = false } = readReduction('countNonzero', options);
+  const over = normalizeDims('countNonzero', dims, x.ndim);
+  return plain(() => {
+    const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
+    const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
+    const out = Tensor.empty(shape, 'i64', x.device);
+    const whole = cast(cast(x, 'bool'), 'i64');
+    if (numel(kept) > 0) {
+      kernels.reduce({ in: whole, out: viewOf(out, kept), op: 'sum', accumulate: false });
+    }
+    return out;
+  });
+}

@@ -1,0 +1,127 @@
+// Tensors from rules: even steps, unit matrices, random integers and permutations, and products of vectors.
+import { cpu, device as findDevice } from '../../runtime/device.js';
+import { parseDType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { readOptions } from '../../runtime/options.js';
+import { requireFinite, requireInteger, requireSizes } from '../../runtime/require-number.js';
+import { describe } from '../../runtime/view.js';
+import { noGrad } from '../autograd.js';
+import { integerRange } from '../host-values.js';
+import { nextRandom } from '../random.js';
+import { scope } from '../scope.js';
+import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
+import { arange, cast, full, uniform, zeros } from './creation.js';
+import { add, mul, scale } from './elementwise.js';
+import { matmul } from './matmul.js';
+import { requireAlike, requireTensor, shapeError, viewOf } from './shapes.js';
+import { unsqueeze } from './views.js';
+
+/** A tensor like `like` in shape, dtype and device, filled with `value`. */
+export function fullLike(like: Tensor, value: number): Tensor {
+  requireTensor('fullLike', like);
+  return full(like.shape, value, { dtype: like.dtype, device: like.device });
+}
+
+/** `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on the CPU. Throws DS_ARGUMENT. */
+export function linspace(
+  start: number,
+  end: number,
+  steps: number,
+  options: TensorOptions = {},
+): Tensor {
+  requireFinite('linspace start', start);
+  requireFinite('linspace end', end);
+  requireInteger('linspace steps', steps, 0);
+  const given = readOptions('linspace', options, TENSOR);
+  const step = steps > 1 ? (end - start) / (steps - 1) : 0;
+  const out = arange(steps, { ...given, start, step });
+  if (steps > 1) kernels.fill({ out: viewOf(out, [1], [1], out.offset + steps - 1), value: end });
+  return out;
+}
+
+/** 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32 on the CPU. Throws DS_ARGUMENT. */
+export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {
+  requireInteger('eye rows', rows, 0);
+  const width = requireInteger('eye columns', columns ?? rows, 0);
+  const out = zeros([rows, width], readOptions('eye', options, TENSOR));
+  const diagonal = viewOf(out, [Math.min(rows, width)], [width + 1]);
+  if (out.numel > 0) kernels.fill({ out: diagonal, value: 1 });
+  return out;
+}
+
+/** So many values a random integer can have at most: what two draws of 24 bits tell apart. */
+const MOST_VALUES = 2 ** 48;
+
+/**
+ * Integers in [low, high) from the library's generator: the same on every device; default i64 on the CPU. Throws
+ * DS_ARGUMENT, DS_SHAPE.
+ */
+export function randint(
+  low: number,
+  high: number,
+  shape: readonly number[],
+  given: TensorOptions = {},
+): Tensor {
+  requireInteger('randint low', low, Number.MIN_SAFE_INTEGER);
+  requireInteger('randint high', high, low + 1);
+  requireFinite('randint high - low', high - low, 1, MOST_VALUES + 1);
+  requireSizes('randint', shape);
+  const options = readOptions('randint', given, TENSOR);
+  const dtype = parseDType(options.dtype ?? 'i64', 'randint');
+  const device = findDevice(options.device ?? cpu());
+  if (dtype === 'u8' || dtype === 'i32') {
+    const [least, most] = integerRange(dtype);
+    requireFinite(`randint low for ${dtype}`, low, Number(least));
+    requireFinite(`randint high for ${dtype}`, high, low, Number(most) + 2);
+  }
+  return noGrad(() =>
+    scope(() => {
+      const draw = (): Tensor => cast(uniform(shape, { device }), 'f64');
+      const unit = add(draw(), scale(draw(), 2 ** -24));
+      return cast(add(cast(scale(unit, high - low), 'i64'), low), dtype);
+    }),
+  );
+}
+
+/** 0 to count - 1 in a random order from the library's generator: the same on every device; default i64 on the CPU. */
+export function randperm(count: number, given: TensorOptions = {}): Tensor {
+  requireInteger('randperm', count, 0);
+  const options = readOptions('randperm', given, TENSOR);
+  const order = Array.from({ length: count }, (_, i) => i);
+  const draws = scope(() => {
+    const out = Tensor.empty([2, count], 'f32', cpu());
+    kernels.randomUniform({ out, low: 0, high: 1, ...nextRandom() });
+    return out.toArray();
+  });
+  for (let i = count - 1; i > 0; --i) {
+    const unit = (draws[i] as number) + (draws[count + i] as number) * 2 ** -24;
+    const j = Math.floor(unit * (i + 1));
+    [order[i], order[j]] = [order[j] as number, order[i] as number];
+  }
+  return Tensor.from(order, { dtype: 'i64', ...options });
+}
+
+function requireVectors(op: string, a: Tensor, b: Tensor): void {
+  requireAlike(op, a, b);
+  if (a.ndim === 1 && b.ndim === 1) return;
+  throw shapeError(op, 'two vectors, [M] and [N]', `${describe(a)} and ${describe(b)}`);
+}
+
+/** a[i] b[j] of vectors [M] and [N]: [M, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+export function outer(a: Tensor, b: Tensor): Tensor {
+  requireVectors('outer', a, b);
+  return mul(unsqueeze(a, 1), b);
+}
+
+/** The sum of a[i] b[i] of two vectors of one size; floating dtypes. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+export function dot(a: Tensor, b: Tensor): Tensor {
+  requireVectors('dot', a, b);
+  return matmul(a, b);
+}
+
+/** The matrix product of each pair: [B, M, K] x [B, K, N]; nothing broadcasts. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+export function bmm(a: Tensor, b: Tensor): Tensor {
+  requireAlike('bmm', a, b);
+  if (a.ndim === 3 && b.ndim === 3 && a.shape[0] === b.shape[0]) return matmul(a, b);
+  throw shapeError('bmm', '[B, M, K] and [B, K, N]', `${describe(a)} and ${describe(b)}`);
+}

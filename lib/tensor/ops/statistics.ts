@@ -1,0 +1,156 @@
+// Spread and size: variance, standard deviation, norms and the logarithm of a sum of exponentials.
+import { DsError } from '../../errors.js';
+import { type DType, isFloating } from '../../runtime/dtype.js';
+import { readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireFinite } from '../../runtime/require-number.js';
+import { describe, numel } from '../../runtime/view.js';
+import { noGrad } from '../autograd.js';
+import { scope } from '../scope.js';
+import type { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import { add, eq, gt, mul, ne, pow, scale, sub, where } from './elementwise.js';
+import {
+  argmax,
+  max,
+  mean,
+  min,
+  REDUCE,
+  type ReduceOptions,
+  readReduction,
+  sum,
+} from './reduce.js';
+import { normalizeDims, requireTensor } from './shapes.js';
+import { abs, exp, log, neg, sqrt, square } from './unary.js';
+import { reshape } from './views.js';
+
+/** Options of variance() and std(). */
+export interface SpreadOptions extends ReduceOptions {
+  /** What is subtracted from the number of elements. Default 1 (Bessel); 0 is the variance of the elements themselves. */
+  correction?: number;
+}
+
+/** Options, or the dims alone. */
+export type Spread = SpreadOptions | number | readonly number[];
+
+const isDims = (given: unknown): given is number | readonly number[] =>
+  typeof given === 'number' || Array.isArray(given);
+
+function requireFloat(op: string, x: Tensor): void {
+  requireTensor(op, x);
+  if (isFloating(x.dtype)) return;
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op,
+    expected: 'a floating dtype',
+    got: describe(x),
+    hint: `Cast it: .to('f32').${op}().`,
+  });
+}
+
+/** body(x) in f32 for narrower dtypes, with one rounding at the end. */
+function inWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
+  const dtype: DType = x.dtype === 'f64' ? 'f64' : 'f32';
+  return scope(() => cast(body(cast(x, dtype)), x.dtype));
+}
+
+/**
+ * The mean square distance from the mean over `dims`, divided by count - correction; NaN where
+ * there is too little to divide. Two passes,
+ * f32 or f64 inside. Floating dtypes. Throws DS_DTYPE, DS_SHAPE, DS_ARGUMENT. As torch.var.
+ */
+export function variance(x: Tensor, options: Spread = {}): Tensor {
+  return spread('var', x, options);
+}
+
+export { variance as var };
+
+/** The square root of the variance; see variance. Its gradient is 0 where it is 0. As torch.std. */
+export function std(x: Tensor, options: Spread = {}): Tensor {
+  return spread('std', x, options);
+}
+
+function spread(op: 'var' | 'std', x: Tensor, given: Spread): Tensor {
+  requireFloat(op, x);
+  const options: SpreadOptions = isDims(given)
+    ? { dims: given }
+    : readOptions<SpreadOptions>(op, given, { ...REDUCE, correction: true });
+  const { correction = 1, ...reduction } = options;
+  requireFinite(`${op} correction`, correction);
+  const { dims, keepDim } = readReduction(op, reduction);
+  const over = normalizeDims(op, dims, x.ndim);
+  const count = numel(over.map((d) => x.shape[d] as number));
+  return inWide(x, (wide) => {
+    const away = sub(wide, mean(wide, { dims: over, keepDim: true }));
+    const total = sum(square(away), { dims: over, keepDim });
+    const result = scale(total, 1 / Math.max(0, count - correction));
+    return op === 'std' ? root(result) : result;
+  });
+}
+
+/** sqrt, or another power, of what is not negative; its gradient is 0 at 0 instead of infinite. */
+function root(x: Tensor, power = 0.5): Tensor {
+  const isPositive = gt(x, 0);
+  const safe = where(isPositive, x, 1);
+  return where(isPositive, power === 0.5 ? sqrt(safe) : pow(safe, power), x);
+}
+
+/**
+ * The p-norm over `dims`: (sum |x|^p)^(1 / p); p may be any number, Infinity (the largest magnitude), -Infinity (the least),
+ * 0 (how many are not 0) or "fro" (2). f32 or f64 inside; floating dtypes. Where the norm is 0 so is its gradient, as in
+ * PyTorch. Throws DS_DTYPE, DS_ARGUMENT, DS_SHAPE.
+ */
+export function norm(
+  x: Tensor,
+  p: number | 'fro' = 2,
+  options: ReduceOptions | number | readonly number[] = {},
+): Tensor {
+  requireFloat('norm', x);
+  const power = p === 'fro' ? 2 : p;
+  if (typeof power !== 'number' || Number.isNaN(power)) {
+    const expected = 'p: a number, Infinity, -Infinity or "fro"';
+    const hint = 'Options come after p: norm(x, 2, { dims: 1 }).';
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'norm', expected, got: phrase(p), hint });
+  }
+  const over = readReduction('norm', options);
+  return inWide(x, (wide) => {
+    if (power === 2) return root(sum(square(wide), over));
+    if (power === 0) return sum(cast(ne(wide, 0), wide.dtype), over);
+    const sizes = abs(wide);
+    if (power === 1) return sum(sizes, over);
+    if (power === Number.POSITIVE_INFINITY) return max(sizes, over);
+    if (power === Number.NEGATIVE_INFINITY) return min(sizes, over);
+    return root(sum(pow(sizes, power), over), 1 / power);
+  });
+}
+
+/** log(sum(exp(x))) over `dims`, without overflow; floating dtypes. */
+export function logsumexp(
+  x: Tensor,
+  options: ReduceOptions | number | readonly number[] = {},
+): Tensor {
+  requireFloat('logsumexp', x);
+  const { dims, keepDim = false } = readReduction('logsumexp', options);
+  const over = normalizeDims('logsumexp', dims, x.ndim);
+  return inWide(x, (wide) => {
+    const top = noGrad(() => {
+      const most = max(wide, { dims: over, keepDim: true });
+      return where(eq(abs(most), Number.POSITIVE_INFINITY), 0, most);
+    });
+    const out = add(log(sum(exp(sub(wide, top)), { dims: over, keepDim: true })), top);
+    return keepDim
+      ? out
+      : reshape(
+          out,
+          x.shape.filter((_, d) => !over.includes(d)),
+        );
+  });
+}
+
+/** Index of the first minimum along `dim`, i64, without that dim; NaN counts as the minimum. */
+export function argmin(x: Tensor, dim = -1): Tensor {
+  requireTensor('argmin', x);
+  return noGrad(() =>
+    scope(() => argmax(isFloating(x.dtype) ? neg(x) : mul(cast(x, 'i64'), -1), dim)),
+  );
+}

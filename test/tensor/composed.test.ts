@@ -1,0 +1,5 @@
+// Runs the cases of composed functions on the CPU.
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './composed.cases.js';
+
+testOnCpu('composed', cases);
