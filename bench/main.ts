@@ -3,6 +3,7 @@
 import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
 import { hostBench } from './host.js';
+import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
 import { writeResult } from './report.js';
 import { trainBench } from './train.js';
@@ -17,6 +18,7 @@ const benches: Record<string, Bench> = {
   adam: adamBench,
   train: trainBench,
   activations: activationsBench,
+  kernels: kernelsBench,
   loader: loaderBench,
   'zero-memory': zeroMemoryBench,
 };
