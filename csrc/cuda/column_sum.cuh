@@ -1,49 +1,136 @@
-// Sums the rows of per-block partial results in a fixed order: the second pass of column
-// reductions.
+// Column sums in a fixed order, in two kernels: blocks leave one partial row each, and the second,
+// which begins while they run, adds these up.
 #pragma once
 
+#include <algorithm>
+
 #include "block_reduce.cuh"
+#include "dependent_launch.cuh"
 #include "vector.cuh"
 
 namespace ds::cuda {
 
-constexpr int kColumnLanes = 32, kColumnRows = 32;
+/// Where the totals of partial rows go: column k of part p to out[p][k]; null where not wanted.
+template <class T>
+struct ColumnTotals {
+  T* out[2];
+  int64_t columns;  // of one part
+  int64_t stride;   // columns of all parts, a partial row's length
+  bool accumulate;
+};
 
-/// Total of column `column` of partials [rows, stride], known to the threads with threadIdx.y == 0.
-/// Thread y adds rows y, y + 32, ...; then the 32 sums are added in order.
-__device__ __forceinline__ float column_total(const float* partials, int64_t rows, int64_t stride,
-                                              int64_t column, bool active) {
-  __shared__ float sums[kColumnRows][kColumnLanes];
+constexpr int kJoinLanes = 32, kJoinRows = 16;
+
+/// out (+)= the sum of `rows` partial rows. Thread row y adds rows y, y + 16, ...; then the 16 sums
+/// are added in order.
+template <class T>
+__global__ void __launch_bounds__(kJoinLanes* kJoinRows)
+    column_join_kernel(ColumnTotals<T> totals, const float* partials, int64_t rows) {
+  constexpr int kUnroll = 4;
+  __shared__ float sums[kJoinRows][kJoinLanes];
+  const int64_t column = int64_t{blockIdx.x} * kJoinLanes + threadIdx.x;
+  const bool active = column < totals.stride;
+  await_previous();
   float sum = 0;
-  if (active)
-    for (int64_t r = threadIdx.y; r < rows; r += kColumnRows) sum += partials[r * stride + column];
+  for (int64_t first = threadIdx.y; active && first < rows; first += kJoinRows * kUnroll) {
+    float part[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t row = first + u * kJoinRows;
+      part[u] = row < rows ? partials[row * totals.stride + column] : 0.0f;
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sum += part[u];
+  }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
+  if (threadIdx.y != 0 || !active) return;
   float total = 0;
-  if (threadIdx.y == 0)
-    for (int y = 0; y < kColumnRows; ++y) total += sums[y][threadIdx.x];
-  return total;
+#pragma unroll
+  for (int y = 0; y < kJoinRows; ++y) total += sums[y][threadIdx.x];
+  const bool second = column >= totals.columns;
+  T* const out = second ? totals.out[1] : totals.out[0];
+  if (!out) return;
+  T& at = out[second ? column - totals.columns : column];
+  at = from_float<T>(totals.accumulate ? to_float(at) + total : total);
 }
 
-/// out[c] (+)= sum over r of partials[r, c] for the columns of one block.
+/// Adds up `rows` partial rows that the kernel in front leaves.
 template <class T>
-__global__ void __launch_bounds__(kColumnLanes* kColumnRows)
-    column_sum_kernel(T* out, const float* partials, int64_t rows, int64_t stride, int64_t columns,
-                      bool accumulate) {
-  const int64_t column = int64_t{blockIdx.x} * kColumnLanes + threadIdx.x;
-  const bool active = column < columns;
-  const float total = column_total(partials, rows, stride, column, active);
-  if (threadIdx.y == 0 && active)
-    out[column] = from_float<T>(accumulate ? to_float(out[column]) + total : total);
+void join_columns(const char* op, const CudaContext& ctx, const ColumnTotals<T>& totals,
+                  const float* partials, int64_t rows) {
+  const auto blocks = static_cast<unsigned>((totals.stride + kJoinLanes - 1) / kJoinLanes);
+  const Launch launch = {op, dim3(blocks), dim3(kJoinLanes, kJoinRows), ctx.stream};
+  launch_behind(ctx, launch, column_join_kernel<T>, totals, partials, rows);
 }
 
+// -------------------------------------------------------------------------------------------------
+// The sums of a dense matrix of 16-bit elements
+
+/// A matrix whose rows are dense, each of whole packets and aligned to them.
 template <class T>
-void column_sum(const char* op, cudaStream_t stream, T* out, const float* partials, int64_t rows,
-                int64_t stride, int64_t columns, bool accumulate) {
-  const unsigned blocks = static_cast<unsigned>((columns + kColumnLanes - 1) / kColumnLanes);
-  column_sum_kernel<<<blocks, dim3(kColumnLanes, kColumnRows), 0, stream>>>(
-      out, partials, rows, stride, columns, accumulate);
+struct DenseRows {
+  const T* data;
+  int64_t rows, columns;
+  int64_t apart;  // elements from row to row
+};
+
+constexpr int kColumnThreads = 256, kColumnLanes = 32, kColumnRows = kColumnThreads / kColumnLanes;
+constexpr int kColumnLoads = 8, kColumnBlocksPerSm = 4;
+
+/// Block (x, y) sums rows [y part, (y + 1) part) of 32 packets of columns; its threads stand in 8
+/// rows, with 8 loads each under way.
+template <class T>
+__global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
+    column_parts_kernel(DenseRows<T> in, float* partials, int64_t part) {
+  constexpr int N = kPacket<T>, kWidth = kColumnLanes * N;
+  __shared__ alignas(16) float shared[kColumnRows][kWidth];
+  let_next_begin();
+  const int lane = threadIdx.x % kColumnLanes, y = threadIdx.x / kColumnLanes;
+  const int64_t block_column = int64_t{blockIdx.x} * kWidth, column = block_column + lane * N;
+  const int64_t first = blockIdx.y * part, last = min(first + part, in.rows);
+  float sums[N] = {};
+  for (int64_t row = first + y; column < in.columns && row < last;
+       row += kColumnRows * kColumnLoads) {
+    Vector<T, N> x[kColumnLoads];
+#pragma unroll
+    for (int u = 0; u < kColumnLoads; ++u) {
+      const int64_t at = row + u * kColumnRows;
+      x[u] = {};
+      if (at < last) x[u] = load_streaming<N>(in.data + at * in.apart + column);
+    }
+#pragma unroll
+    for (int u = 0; u < kColumnLoads; ++u)
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[i] += to_float(x[u].v[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) shared[y][lane * N + i] = sums[i];
+  __syncthreads();
+  for (int k = threadIdx.x; k < kWidth && block_column + k < in.columns; k += kColumnThreads) {
+    float total = 0;
+#pragma unroll
+    for (int r = 0; r < kColumnRows; ++r) total += shared[r][k];
+    partials[blockIdx.y * in.columns + block_column + k] = total;
+  }
+}
+
+/// out [columns] (+)= the sums of the columns, of which there are some, as of rows. The blocks are
+/// as many as an H100 runs at once, so that none of them starts late.
+template <class T>
+void sum_columns(const char* op, CudaContext& ctx, const DenseRows<T>& in, T* out,
+                 bool accumulate) {
+  constexpr int kWidth = kColumnLanes * kPacket<T>;
+  const int64_t blocks = (in.columns + kWidth - 1) / kWidth;
+  const int64_t wanted = std::max<int64_t>(1, int64_t{ctx.sm_count} * kColumnBlocksPerSm / blocks);
+  const int64_t part = std::max<int64_t>((in.rows + wanted - 1) / wanted, kColumnRows);
+  const int64_t parts = (in.rows + part - 1) / part;
+  float* const partials = ctx.scratch_of<float>(parts * in.columns);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
+  column_parts_kernel<T><<<grid, kColumnThreads, 0, ctx.stream>>>(in, partials, part);
   DS_CUDA_LAUNCHED(op);
+  const ColumnTotals<T> totals = {{out, nullptr}, in.columns, in.columns, accumulate};
+  join_columns(op, ctx, totals, partials, parts);
 }
 
 }  // namespace ds::cuda

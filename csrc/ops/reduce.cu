@@ -1,10 +1,12 @@
 // Reductions on the GPU, in a fixed order: lanes along kept columns or along reduced rows,
 // whichever is dense in memory; long reductions are split over blocks and joined by a second pass.
+// Sums of dense 16-bit columns have kernels of their own.
 #include "reduce.h"
 
 #include <algorithm>
 
 #include "../cuda/block_reduce.cuh"
+#include "../cuda/column_sum.cuh"
 #include "../cuda/strided.cuh"
 
 namespace ds::cuda {
@@ -218,6 +220,20 @@ bool packed_columns(const Dims& dims, const T* in, int N) {
   return packed;
 }
 
+/// Takes the sums of many rows of 16-bit elements (bias gradients), unless they are laid out
+/// otherwise: returns false then.
+template <class T>
+bool sum_dense_columns(const Reduce& op, const Dims& dims, CudaContext& ctx) {
+  constexpr int64_t kLeastRows = 256;
+  if (op.op != ReduceOp::sum || dims.reduced.ndim != 1 || dims.reduced.shape[0] < kLeastRows ||
+      !packed_columns(dims, op.in.as<T>(), kPacket<T>) || dims.kept.strides[1][0] != 1)
+    return false;
+  const DenseRows<T> in = {op.in.as<T>(), dims.reduced.shape[0], dims.kept.shape[0],
+                           dims.reduced.strides[0][0]};
+  sum_columns("reduce", ctx, in, op.out.as<T>(), op.accumulate);
+  return true;
+}
+
 template <class Combine, class T>
 void reduce_kernels(const Reduce& op, const Dims& dims, Result<T> result, CudaContext& ctx) {
   constexpr int N = kPacket<T>;
@@ -272,6 +288,8 @@ void run(const Reduce& op, CudaContext& ctx) {
   for_all(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (!std::is_same_v<T, bool>) {
+      if constexpr (sizeof(T) == 2 && !is_integer<T>)
+        if (sum_dense_columns<T>(op, dims, ctx)) return;
       const Result<T> result = {op.out.as<T>(), nullptr, op.op == ReduceOp::mean, op.accumulate};
       if (op.op == ReduceOp::max) reduce_kernels<Max>(op, dims, result, ctx);
       else if (op.op == ReduceOp::min) reduce_kernels<Min>(op, dims, result, ctx);

@@ -23,6 +23,17 @@ const sizes: readonly (readonly [number, number])[] = [
   [1, 64],
   [257, 24],
   [33, 768],
+  [5, 1600],
+  [3, 2400],
+  [3, 4096],
+  [2, 7200],
+  [2, 8200],
+];
+/** More rows than the groups of threads of a large GPU take in several turns. */
+const manyRows: readonly (readonly [number, number])[] = [
+  [20_011, 8],
+  [5003, 264],
+  [700, 2400],
 ];
 
 const mean = (row: Float64Array): number => row.reduce((a, b) => a + b, 0) / row.length;
@@ -192,7 +203,14 @@ const backwards: readonly Omit<Backward, 'centred'>[] = [
   { mode: 'only dx', accumulate: false },
 ];
 
-export const cases: MatrixCase[] = floating.flatMap((dtype) =>
+const ofManyRows: MatrixCase[] = (['bf16', 'f32'] as const).flatMap((dtype) =>
+  manyRows.flatMap(([n, c]) => [
+    forward(dtype, n, c, true, true),
+    backward(dtype, n, c, { mode: 'in place', accumulate: true, centred: true }),
+  ]),
+);
+
+const ofAllModes: MatrixCase[] = floating.flatMap((dtype) =>
   sizes.flatMap(([n, c]) =>
     [true, false].flatMap((centred) => [
       forward(dtype, n, c, centred, false),
@@ -201,3 +219,5 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
     ]),
   ),
 );
+
+export const cases: MatrixCase[] = [...ofAllModes, ...ofManyRows];

@@ -87,6 +87,15 @@ const reductions: readonly Reduction[] = [
   { from: [70_001], to: [1] },
 ];
 
+/** Many dense rows, as bias gradients have: 16-bit ones are summed by kernels of their own on a GPU. */
+const biasGradients: readonly Reduction[] = [
+  { from: [256, 8], to: [1, 8] },
+  { from: [523, 264], to: [1, 264] },
+  { from: [5, 67, 520], to: [1, 1, 520], outLayout: unaligned },
+  { from: [300, 72], to: [1, 72], layout: padded([300, 72], 8, 16) },
+  { from: [300, 72], to: [1, 72], layout: unaligned },
+];
+
 function reduction(dtype: DType, op: ReduceOp, r: Reduction, accumulate: boolean): MatrixCase {
   const isFloat = floating.includes(dtype);
   const selects = op === 'max' || op === 'min';
@@ -125,7 +134,12 @@ function reduction(dtype: DType, op: ReduceOp, r: Reduction, accumulate: boolean
 }
 
 function reduces(): MatrixCase[] {
-  const cases: MatrixCase[] = [];
+  const cases: MatrixCase[] = floating.flatMap((dtype) =>
+    biasGradients.flatMap((r) => [
+      reduction(dtype, 'sum', r, false),
+      reduction(dtype, 'sum', r, true),
+    ]),
+  );
   for (const dtype of numeric) {
     for (const op of Object.keys(start) as ReduceOp[]) {
       const ordered = op === 'max' || op === 'min';

@@ -1,0 +1,284 @@
+// The backward of LayerNorm and RMSNorm on the GPU: persistent blocks whose threads own columns, so
+// that weight gradients stay in registers over all rows, which arrive through shared memory.
+#pragma once
+
+#include <algorithm>
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/column_sum.cuh"
+#include "../cuda/mma.cuh"
+#include "../cuda/vector.cuh"
+
+namespace ds::cuda {
+
+/// The backward's operands; null where absent. With w' = dout * weight and x' = (s - mean) * rstd,
+///   dx = dsum + rstd * (w' - mean(w') - x' * mean(w' x')),
+///   dweight = sum dout x', dbias = sum dout.
+template <class T>
+struct NormBackward {
+  const T *s, *weight, *dout, *dsum;
+  T* dx;
+  const float *mean, *rstd;
+  float* partials;  // [blocks, 2, C], or null when no weight gradient is wanted
+  int64_t n, c;
+};
+
+/// Waits for the threads of one group of warps only. `id` is 1 to 15.
+__device__ __forceinline__ void group_barrier(int id, int threads) {
+  if (threads == kWarp) __syncwarp();
+  else asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Two sums over a warp in six steps: lanes 0 to 15 receive that of x, the others that of y.
+__device__ __forceinline__ float warp_sum_pair(float x, float y) {
+  const bool upper = threadIdx.x % kWarp >= kWarp / 2;
+  float sum = upper ? y : x;
+  sum += __shfl_xor_sync(0xffffffffu, upper ? x : y, kWarp / 2);
+#pragma unroll
+  for (int offset = kWarp / 4; offset > 0; offset /= 2)
+    sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  return sum;
+}
+
+/// One thread's packets of s, dout and dsum, of kStages rows, in shared memory: each thread copies
+/// what it reads itself, so that no barrier is needed.
+template <class T, int kStages>
+struct PacketRing {
+  static constexpr int N = kPacket<T>, kOperands = 3;
+  static constexpr int kBytes = kStages * kOperands * 16;  // for one thread
+
+  Vector<T, N>* mine;
+  int threads;  // of the block
+
+  __device__ __forceinline__ Vector<T, N>* slot(int stage, int operand) const {
+    return mine + (stage * kOperands + operand) * threads;
+  }
+  __device__ __forceinline__ void fetch(const NormBackward<T>& b, int64_t at, int stage) const {
+    cp_async_16(slot(stage, 0), b.s + at, true);
+    cp_async_16(slot(stage, 1), b.dout + at, true);
+    if (b.dsum) cp_async_16(slot(stage, 2), b.dsum + at, true);
+  }
+};
+
+extern __shared__ __align__(16) unsigned char norm_shared[];
+
+/// Adds up the groups' weight gradients, in order, into the block's partials. All threads take
+/// part; the rings are not needed any more.
+template <int N, class T>
+__device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t column,
+                                               bool active, const float (&dweight)[N],
+                                               const float (&dbias)[N]) {
+  float* const columns = reinterpret_cast<float*>(norm_shared);  // [groups, 2, C]
+  const int group = threadIdx.y, groups = blockDim.y;
+  float* const out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
+  float* const own = groups > 1 ? columns + group * 2 * b.c : out;
+  __syncthreads();
+  if (active) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      own[column + i] = dweight[i];
+      own[b.c + column + i] = dbias[i];
+    }
+  }
+  if (groups == 1) return;
+  __syncthreads();
+  const int threads = blockDim.x * groups;
+  for (int64_t i = group * blockDim.x + threadIdx.x; i < 2 * b.c; i += threads) {
+    float sum = columns[i];
+    for (int g = 1; g < groups; ++g) sum += columns[g * 2 * b.c + i];
+    out[i] = sum;
+  }
+}
+
+/// Each group of threads (blockDim.x, whole warps) takes rows; thread t owns packet t of every row.
+/// blockDim.y groups share a block, so that the blocks' partial weight gradients stay few.
+template <class T, bool kCentered, int kStages, int kMaxThreads>
+__global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackward<T> b) {
+  constexpr int N = kPacket<T>;
+  // Group g's slots are [g * warps of a group, ...): at most 32 warps in all, two buffers in turn.
+  __shared__ float2 reduced[2][kWarp];
+  let_next_begin();
+  const int group = threadIdx.y, groups = blockDim.y, warps = blockDim.x / kWarp;
+  const int lane = threadIdx.x % kWarp, slot0 = group * warps, slot = slot0 + threadIdx.x / kWarp;
+  const int64_t column = int64_t{threadIdx.x} * N, step = int64_t{gridDim.x} * groups;
+  const bool active = column < b.c;
+  const float inverse_c = 1.0f / static_cast<float>(b.c);
+  const int threads = blockDim.x * groups;
+  const PacketRing<T, kStages> ring = {
+      reinterpret_cast<Vector<T, N>*>(norm_shared) + group * blockDim.x + threadIdx.x, threads};
+  float w[N] = {}, dweight[N] = {}, dbias[N] = {};
+  if (active) {
+    const Vector<T, N> packed = load_vector<N>(b.weight + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) w[i] = to_float(packed.v[i]);
+  }
+  int64_t row = int64_t{blockIdx.x} * groups + group;
+  const auto fetch = [&](int64_t r, int stage) {
+    if (active && r < b.n) ring.fetch(b, r * b.c + column, stage);
+    cp_async_commit();
+  };
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) fetch(row + stage * step, stage);
+  float mean = 0, rstd = 0;
+  const auto read_statistics = [&](int64_t r) {
+    if (kCentered) mean = b.mean[r];
+    rstd = b.rstd[r];
+  };
+  if (row < b.n) read_statistics(row);
+  int stage = 0, buffer = 0;
+  for (; row < b.n; row += step) {
+    fetch(row + (kStages - 1) * step, stage == 0 ? kStages - 1 : stage - 1);
+    const float shift = mean, scale = rstd;
+    if (row + step < b.n) read_statistics(row + step);
+    cp_async_wait<kStages - 1>();
+    float normalized[N] = {}, weighted[N] = {}, weighted_sum = 0, product_sum = 0;
+    if (active) {
+      const Vector<T, N> s = *ring.slot(stage, 0), dout = *ring.slot(stage, 1);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float g = to_float(dout.v[i]);
+        normalized[i] = (to_float(s.v[i]) - shift) * scale;
+        weighted[i] = g * w[i];
+        if (kCentered) weighted_sum += weighted[i], dbias[i] += g;
+        product_sum += weighted[i] * normalized[i];
+        dweight[i] += g * normalized[i];
+      }
+    }
+    const float sum = warp_sum_pair(weighted_sum, product_sum);
+    if (lane % (kWarp / 2) == 0)
+      reinterpret_cast<float*>(&reduced[buffer][slot])[lane / (kWarp / 2)] = sum;
+    group_barrier(1 + group, blockDim.x);
+    if (b.dx && active) {
+      float2 means = {0, 0};
+#pragma unroll 4
+      for (int k = 0; k < warps; ++k) {
+        const float2 part = reduced[buffer][slot0 + k];
+        means.x += part.x;
+        means.y += part.y;
+      }
+      means.x *= inverse_c;
+      means.y *= inverse_c;
+      Vector<T, N> dsum = {}, dx;
+      if (b.dsum) dsum = *ring.slot(stage, 2);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float through = weighted[i] - means.x - normalized[i] * means.y;
+        dx.v[i] = from_float<T>(to_float(dsum.v[i]) + through * scale);
+      }
+      store_vector(b.dx + row * b.c + column, dx);
+    }
+    buffer ^= 1;
+    stage = stage == kStages - 1 ? 0 : stage + 1;
+  }
+  cp_async_wait<0>();
+  if (b.partials) write_partials<N>(b, column, active, dweight, dbias);
+}
+
+/// dx of one row per block, for rows that the kernel above cannot take (odd, unaligned or very
+/// long).
+template <class T, bool kCentered>
+__global__ void __launch_bounds__(256) norm_backward_any(NormBackward<T> b) {
+  const int64_t row = blockIdx.x, base = row * b.c;
+  const float mean = kCentered ? b.mean[row] : 0.0f, rstd = b.rstd[row];
+  float weighted_sum = 0, product_sum = 0;
+  for (int64_t c = threadIdx.x; c < b.c; c += blockDim.x) {
+    const float weighted = to_float(b.dout[base + c]) * to_float(b.weight[c]);
+    if (kCentered) weighted_sum += weighted;
+    product_sum += weighted * ((to_float(b.s[base + c]) - mean) * rstd);
+  }
+  const float weighted_mean = kCentered ? block_sum(weighted_sum) / static_cast<float>(b.c) : 0.0f;
+  const float product_mean = block_sum(product_sum) / static_cast<float>(b.c);
+  for (int64_t c = threadIdx.x; c < b.c; c += blockDim.x) {
+    const float weighted = to_float(b.dout[base + c]) * to_float(b.weight[c]);
+    const float normalized = (to_float(b.s[base + c]) - mean) * rstd;
+    const float through = (weighted - weighted_mean - normalized * product_mean) * rstd;
+    b.dx[base + c] = from_float<T>(b.dsum ? to_float(b.dsum[base + c]) + through : through);
+  }
+}
+
+/// Its weight gradients: a thread per column, a range of rows per blockIdx.y.
+template <class T, bool kCentered>
+__global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> b) {
+  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (column >= b.c) return;
+  const int64_t rows = (b.n + gridDim.y - 1) / gridDim.y, first = blockIdx.y * rows;
+  const int64_t last = first + rows < b.n ? first + rows : b.n;
+  float dweight = 0, dbias = 0;
+  for (int64_t row = first; row < last; ++row) {
+    const float g = to_float(b.dout[row * b.c + column]);
+    const float mean = kCentered ? b.mean[row] : 0.0f;
+    dweight += g * ((to_float(b.s[row * b.c + column]) - mean) * b.rstd[row]);
+    dbias += g;
+  }
+  float* out = b.partials + int64_t{blockIdx.y} * 2 * b.c;
+  out[column] = dweight;
+  out[b.c + column] = dbias;
+}
+
+/// One block fills an SM; with fewer threads than it could hold, each has the registers it needs.
+constexpr int kUsualThreads = 896, kMostThreads = 1024;
+
+/// Shared memory that a block may ask for, less what kernels have of a fixed size.
+inline int64_t most_shared_memory(const char* op) {
+  int device = 0, bytes = 0;
+  DS_CUDA(cudaGetDevice(&device), op);
+  DS_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op);
+  return bytes - 1024;
+}
+
+/// Launches the persistent kernel for rows of `threads` packets, rounded up to whole warps, on as
+/// many groups of threads as fit one block on each SM. Returns the number of blocks, each of which
+/// leaves one partial weight gradient; 0 where not even one group fits.
+template <bool kCentered, int kStages, int kMaxThreads, class T>
+int64_t launch_backward_rows(const char* op, NormBackward<T>& b, int64_t threads, bool weights,
+                             CudaContext& ctx) {
+  const int64_t bytes = threads * PacketRing<T, kStages>::kBytes;
+  const int64_t fitting = std::min(kMaxThreads / threads, most_shared_memory(op) / bytes);
+  if (fitting == 0) return 0;
+  const int64_t barriers = threads == kWarp ? kWarp : 15;
+  const int64_t rows = (b.n + ctx.sm_count - 1) / ctx.sm_count;  // for each SM
+  const int64_t groups = std::min({fitting, barriers, rows});
+  const int64_t blocks = std::min<int64_t>((b.n + groups - 1) / groups, ctx.sm_count);
+  const dim3 block(static_cast<unsigned>(threads), static_cast<unsigned>(groups));
+  if (weights) b.partials = ctx.scratch_of<float>(blocks * 2 * b.c);
+  const auto kernel = norm_backward_rows<T, kCentered, kStages, kMaxThreads>;
+  DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(groups * bytes)), op);
+  kernel<<<static_cast<unsigned>(blocks), block, groups * bytes, ctx.stream>>>(b);
+  DS_CUDA_LAUNCHED(op);
+  return blocks;
+}
+
+/// The same for rows of any length and alignment.
+template <bool kCentered, class T>
+int64_t launch_backward_any(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
+  if (b.dx) {
+    norm_backward_any<T, kCentered><<<static_cast<unsigned>(b.n), 256, 0, ctx.stream>>>(b);
+    DS_CUDA_LAUNCHED(op);
+  }
+  if (!weights) return 0;
+  const int64_t splits = std::min<int64_t>(64, (b.n + 31) / 32);
+  b.partials = ctx.scratch_of<float>(splits * 2 * b.c);
+  const dim3 grid(static_cast<unsigned>((b.c + 255) / 256), static_cast<unsigned>(splits));
+  norm_backward_any_weight<T, kCentered><<<grid, 256, 0, ctx.stream>>>(b);
+  DS_CUDA_LAUNCHED(op);
+  return splits;
+}
+
+/// Fills dx and b.partials; returns the number of partial weight gradients, 0 where none is wanted.
+template <bool kCentered, class T>
+int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
+  constexpr int N = kPacket<T>;
+  const int64_t threads = (b.c / N + kWarp - 1) / kWarp * kWarp;
+  const bool vectors = b.c % N == 0 && aligned_for<N>(b.s) && aligned_for<N>(b.weight) &&
+                       aligned_for<N>(b.dout) && aligned_for<N>(b.dsum) && aligned_for<N>(b.dx);
+  int64_t blocks = 0;
+  if (vectors && threads <= kUsualThreads)
+    blocks = launch_backward_rows<kCentered, 4, kUsualThreads>(op, b, threads, weights, ctx);
+  else if (vectors && threads <= kMostThreads)
+    blocks = launch_backward_rows<kCentered, 3, kMostThreads>(op, b, threads, weights, ctx);
+  return blocks > 0 ? blocks : launch_backward_any<kCentered>(op, b, weights, ctx);
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,232 @@
+// The forward of LayerNorm and RMSNorm on the GPU: warps keep rows in registers, the next one on
+// its way while they work on one.
+#pragma once
+
+#include <algorithm>
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/vector.cuh"
+
+namespace ds::cuda {
+
+/// The forward's operands; null where absent. mean is null for RMSNorm.
+template <class T>
+struct NormForward {
+  const T *x, *residual, *weight, *bias;
+  T *sum, *out;
+  float *mean, *rstd;
+  int64_t n, c;
+  float eps;
+};
+
+/// x + residual, rounded to T.
+template <class T, int N>
+__device__ __forceinline__ Vector<T, N> sum_of(const Vector<T, N>& x,
+                                               const Vector<T, N>& residual) {
+  Vector<T, N> s;
+#pragma unroll
+  for (int i = 0; i < N; ++i) s.v[i] = from_float<T>(to_float(x.v[i]) + to_float(residual.v[i]));
+  return s;
+}
+
+/// s of one packet: x, plus residual where there is one.
+template <int N, class T>
+__device__ __forceinline__ Vector<T, N> add_residual(const NormForward<T>& f, int64_t at) {
+  const Vector<T, N> x = load_streaming<N>(f.x + at);
+  return f.residual ? sum_of(x, load_streaming<N>(f.residual + at)) : x;
+}
+
+template <int N, class T>
+__device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_t row,
+                                                 int64_t column, const Vector<T, N>& s, float mean,
+                                                 float rstd) {
+  const Vector<T, N> w = load_vector<N>(f.weight + column);
+  Vector<T, N> b = {}, y;
+  if (f.bias) b = load_vector<N>(f.bias + column);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float normalized = (to_float(s.v[i]) - mean) * rstd;
+    y.v[i] = from_float<T>(normalized * to_float(w.v[i]) + (f.bias ? to_float(b.v[i]) : 0.0f));
+  }
+  store_vector(f.out + row * f.c + column, y);
+}
+
+/// What a row is normalised by.
+struct Statistics {
+  float mean, rstd;
+};
+
+/// From the sums of the deviations from a mean that was rounded, and of their squares (see norm.h).
+template <bool kCentered>
+__device__ __forceinline__ Statistics statistics_of(float mean, float error, float squares,
+                                                    float c, float eps) {
+  error /= c;
+  const float variance = kCentered ? fmaxf(squares / c - error * error, 0.0f) : squares / c;
+  return {kCentered ? mean + error : 0.0f, 1.0f / sqrtf(variance + eps)};
+}
+
+/// 16 bytes as the registers that hold them. Elements that live through loops one by one would take
+/// a register each, and so would floats that the compiler widens once for all passes.
+using Packed = Vector<uint32_t, 4>;
+
+template <class T>
+__device__ __forceinline__ Vector<T, kPacket<T>> elements_of(Packed x) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(x.v[i]));
+  return reinterpret_cast<const Vector<T, kPacket<T>>&>(x);
+}
+template <class T>
+__device__ __forceinline__ Packed packed(const Vector<T, kPacket<T>>& x) {
+  return reinterpret_cast<const Packed&>(x);
+}
+template <class T>
+__device__ __forceinline__ Packed load_packed(const T* p) {
+  return load_streaming<4>(reinterpret_cast<const uint32_t*>(p));
+}
+
+/// A warp's rows of at most kPackets * 32 packets each stay in registers; the loads of its next row
+/// are under way while it works on one.
+template <class T, int kPackets>
+struct PacketRow {
+  Packed x[kPackets], residual[kPackets];
+
+  __device__ __forceinline__ Packed sum(const NormForward<T>& f, int k) const {
+    return f.residual ? packed<T>(sum_of(elements_of<T>(x[k]), elements_of<T>(residual[k]))) : x[k];
+  }
+  __device__ __forceinline__ void load(const NormForward<T>& f, int64_t row, int lane,
+                                       int packets) {
+    constexpr int N = kPacket<T>;
+    const int64_t base = row * f.c + lane * N;
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k)
+      if (k * kWarp + lane < packets) x[k] = load_packed(f.x + base + k * kWarp * N);
+    if (!f.residual) return;
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k)
+      if (k * kWarp + lane < packets)
+        residual[k] = load_packed(f.residual + base + k * kWarp * N);
+  }
+};
+
+constexpr int kForwardThreads = 128;
+/// What fits the registers of three rows and the work on them.
+template <int kPackets>
+constexpr int kForwardBlocks = kPackets <= 4 ? 6 : kPackets <= 7 ? 4 : kPackets <= 10 ? 3 : 2;
+
+/// A warp takes every (warps of the grid)-th row.
+template <class T, int kPackets, bool kCentered>
+__global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
+    norm_forward_warp(NormForward<T> f) {
+  constexpr int N = kPacket<T>, kWarps = kForwardThreads / kWarp;
+  const int lane = threadIdx.x % kWarp, packets = static_cast<int>(f.c) / N;
+  const float c = static_cast<float>(f.c);
+  const int64_t step = int64_t{gridDim.x} * kWarps;
+  int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  PacketRow<T, kPackets> next;
+  if (row < f.n) next.load(f, row, lane, packets);
+  for (; row < f.n; row += step) {
+    Packed s[kPackets];
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k) s[k] = next.sum(f, k);
+    if (row + step < f.n) next.load(f, row + step, lane, packets);
+    float total = 0;
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k) {
+      if (k * kWarp + lane >= packets) continue;
+      const Vector<T, N> x = elements_of<T>(s[k]);
+      if (f.sum) store_streaming(f.sum + row * f.c + (k * kWarp + lane) * N, x);
+#pragma unroll
+      for (int i = 0; i < N; ++i) total += to_float(x.v[i]);
+    }
+    const float rounded = kCentered ? warp_sum(total) / c : 0.0f;
+    float error = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k) {
+      if (k * kWarp + lane >= packets) continue;
+      const Vector<T, N> x = elements_of<T>(s[k]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float d = to_float(x.v[i]) - rounded;
+        if (kCentered) error += d;
+        squares += d * d;
+      }
+    }
+    if (kCentered) error = warp_sum(error);
+    const auto [mean, rstd] =
+        statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k)
+      if (k * kWarp + lane < packets)
+        write_normalized<N>(f, row, (k * kWarp + lane) * N, elements_of<T>(s[k]), mean, rstd);
+    if (lane == 0) {
+      if (kCentered) f.mean[row] = mean;
+      f.rstd[row] = rstd;
+    }
+  }
+}
+
+/// One block per row of any length; s is formed again in each of the three passes.
+template <class T, int N, bool kCentered>
+__global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
+  const int64_t row = blockIdx.x, base = row * f.c;
+  const int64_t first = int64_t{threadIdx.x} * N, step = int64_t{blockDim.x} * N;
+  float total = 0;
+  for (int64_t c = first; c < f.c; c += step) {
+    const Vector<T, N> s = add_residual<N>(f, base + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) total += to_float(s.v[i]);
+  }
+  const float width = static_cast<float>(f.c);
+  const float rounded = kCentered ? block_sum(total) / width : 0.0f;
+  float error = 0, squares = 0;
+  for (int64_t c = first; c < f.c; c += step) {
+    const Vector<T, N> s = add_residual<N>(f, base + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float d = to_float(s.v[i]) - rounded;
+      if (kCentered) error += d;
+      squares += d * d;
+    }
+  }
+  if (kCentered) error = block_sum(error);
+  const auto [mean, rstd] =
+      statistics_of<kCentered>(rounded, error, block_sum(squares), width, f.eps);
+  for (int64_t c = first; c < f.c; c += step) {
+    const Vector<T, N> s = add_residual<N>(f, base + c);
+    if (f.sum) store_streaming(f.sum + base + c, s);
+    write_normalized<N>(f, row, c, s, mean, rstd);
+  }
+  if (threadIdx.x == 0) {
+    if (kCentered) f.mean[row] = mean;
+    f.rstd[row] = rstd;
+  }
+}
+
+/// As many blocks as run at once.
+template <int kPackets, bool kCentered, class T>
+void launch_forward_warp(const NormForward<T>& f, CudaContext& ctx) {
+  constexpr int64_t kWarps = kForwardThreads / kWarp;
+  const int64_t blocks = std::min<int64_t>((f.n + kWarps - 1) / kWarps,
+                                           int64_t{ctx.sm_count} * kForwardBlocks<kPackets>);
+  norm_forward_warp<T, kPackets, kCentered>
+      <<<static_cast<unsigned>(blocks), kForwardThreads, 0, ctx.stream>>>(f);
+}
+
+template <bool kCentered, class T>
+void launch_forward(const char* op, const NormForward<T>& f, CudaContext& ctx) {
+  constexpr int N = kPacket<T>;
+  const bool vectors = f.c % N == 0 && aligned_for<N>(f.x) && aligned_for<N>(f.residual) &&
+                       aligned_for<N>(f.weight) && aligned_for<N>(f.bias) &&
+                       aligned_for<N>(f.sum) && aligned_for<N>(f.out);
+  const int64_t per_lane = (f.c / N + kWarp - 1) / kWarp;
+  const unsigned rows = static_cast<unsigned>(f.n);
+  if (!vectors) norm_forward_block<T, 1, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
+  else if (per_lane <= 4) launch_forward_warp<4, kCentered>(f, ctx);
+  else if (per_lane <= 7) launch_forward_warp<7, kCentered>(f, ctx);
+  else if (per_lane <= 10) launch_forward_warp<10, kCentered>(f, ctx);
+  else if (per_lane <= 16) launch_forward_warp<16, kCentered>(f, ctx);
+  else norm_forward_block<T, N, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
+  DS_CUDA_LAUNCHED(op);
+}
+
+}  // namespace ds::cuda
