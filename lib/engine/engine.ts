@@ -5,6 +5,7 @@ import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { TensorGrowth } from '../tensor/growth.js';
 import {
   backward,
   held,
@@ -54,6 +55,7 @@ export class Engine {
   private readonly checkpointer: Checkpointer;
   /** What forward() has returned in this step. */
   private readonly results = new Scope();
+  private readonly growth = new TensorGrowth();
   private stepped = false;
   private destroyed = false;
 
@@ -75,6 +77,7 @@ export class Engine {
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
+    parts.owned.defer(() => this.growth.dispose());
     parts.owned.defer(() => this.checkpointer.close());
     parts.owned.defer(() => parts.placement.synchronize());
   }
@@ -144,6 +147,7 @@ export class Engine {
     });
     gradients.restart();
     verdicts.stepped();
+    this.growth.stepped();
     this.stepped = true;
   }
 

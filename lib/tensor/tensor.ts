@@ -48,6 +48,14 @@ const collected = new FinalizationRegistry<Buffer>((buffer) => {
   buffer.release();
 });
 
+/** Told of every tensor that is made; null, as nearly always, where nobody wants to know. */
+let observer: ((made: Tensor) => void) | null = null;
+
+/** @internal Lets `next` see every tensor made from now on; null ends it. */
+export function observeCreation(next: ((made: Tensor) => void) | null): void {
+  observer = next;
+}
+
 /** The number of tensors that hold memory. */
 export function liveTensors(): number {
   return live;
@@ -89,6 +97,7 @@ export class Tensor implements View {
     live++;
     if (this.owner) this.owner.adopt(this);
     else collected.register(this, buffer, this);
+    observer?.(this);
   }
 
   /** Uninitialised memory: the caller overwrites every element. Throws DS_SHAPE, DS_DTYPE, DS_OUT_OF_MEMORY. */

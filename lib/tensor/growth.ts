@@ -1,0 +1,109 @@
+// Tensors that only become more: a warning, once, with the lines of the program that made those which nobody frees.
+import { basename, dirname, sep } from 'node:path';
+import { liveTensors, observeCreation, type Tensor } from './tensor.js';
+
+/** Steps of growth until creations are sampled, and until the warning. */
+const SUSPECT = 100;
+const CERTAIN = 200;
+/** The least growth that counts, in tensors a step. */
+const RATE = 0.5;
+/** Stacks taken in a step, about. */
+const SAMPLES = 16;
+const FRAMES = 40;
+const LINES = 3;
+
+const library = dirname(__dirname) + sep;
+let told = false;
+
+interface Sample {
+  made: WeakRef<Tensor>;
+  stack: { stack?: string };
+}
+
+/** Counts at the end of every step; that is all it costs until growth has lasted for SUSPECT steps. */
+export class TensorGrowth {
+  private steps = 0;
+  private first = 0;
+  private last = Number.POSITIVE_INFINITY;
+  private samples: Sample[] = [];
+  /** Tensors made in this step and the last one. */
+  private made = 0;
+  private madeBefore = SAMPLES;
+
+  /** A step has ended. */
+  stepped(live: number = liveTensors()): void {
+    if (told) return;
+    if (live < this.last) this.restart(live);
+    else this.steps++;
+    this.last = live;
+    const growth = live - this.first;
+    if (this.steps < SUSPECT) return;
+    if (growth < RATE * this.steps) {
+      this.restart(live);
+      return;
+    }
+    this.samples = this.samples.filter(({ made }) => made.deref()?.isDisposed === false);
+    this.madeBefore = Math.max(1, this.made);
+    this.made = 0;
+    if (this.steps < CERTAIN) observeCreation((tensor) => this.sample(tensor));
+    else this.tell(growth, live);
+  }
+
+  /** Stops sampling. */
+  dispose(): void {
+    this.restart(Number.POSITIVE_INFINITY);
+  }
+
+  private restart(live: number): void {
+    if (this.steps >= SUSPECT) observeCreation(null);
+    this.samples = [];
+    this.steps = 0;
+    this.first = live;
+    this.last = live;
+  }
+
+  private sample(tensor: Tensor): void {
+    this.made++;
+    if (Math.random() * this.madeBefore > SAMPLES) return;
+    const stack: Sample['stack'] = {};
+    const { stackTraceLimit } = Error;
+    Error.stackTraceLimit = FRAMES;
+    Error.captureStackTrace(stack);
+    Error.stackTraceLimit = stackTraceLimit;
+    this.samples.push({ made: new WeakRef(tensor), stack });
+  }
+
+  private tell(growth: number, live: number): void {
+    told = true;
+    const counts = new Map<string, number>();
+    for (const { stack } of this.samples) {
+      const site = siteOf(stack.stack ?? '');
+      counts.set(site, (counts.get(site) ?? 0) + 1);
+    }
+    const sites = [...counts].sort(([, a], [, b]) => b - a).slice(0, LINES);
+    const share = (count: number): string => `${Math.round((100 * count) / this.samples.length)} %`;
+    const where = sites.map(([site, count]) => `${site} (${share(count)})`).join(', ');
+    const made = where ? ` Of those, as samples say, made at: ${where}.` : '';
+    process.emitWarning(
+      `Live tensors have only become more for ${this.steps} steps: by ${growth}, to ${live}.${made} ` +
+        'Wrap what runs in a step into scope(() => ...), which frees what it does not return; collect numbers ' +
+        '(loss.item()), not tensors; dispose() of what was kept. This is said once.',
+      { type: 'DsWarning', code: 'DS_TENSORS' },
+    );
+    this.restart(live);
+  }
+}
+
+/** "train.js:12": the nearest frame outside the library. */
+function siteOf(stack: string): string {
+  for (const frame of stack.split('\n').slice(1)) {
+    const [, file, line] = /\(?((?:file:\/\/)?\/[^():]*):(\d+):\d+\)?$/.exec(frame) ?? [];
+    if (file && !file.includes(library)) return `${basename(file)}:${line}`;
+  }
+  return 'inside the library';
+}
+
+/** @internal For tests: the next growth is told again. */
+export function forgetGrowth(): void {
+  told = false;
+}

@@ -1,0 +1,69 @@
+// Tensors that only become more are told once, with the lines that made them; what comes and goes is not.
+import { initialize, nn, scope, Tensor } from '../../lib/index.js';
+import { forgetGrowth, TensorGrowth } from '../../lib/tensor/growth.js';
+
+let warn: jest.SpyInstance;
+let kept: Tensor[] = [];
+
+beforeEach(() => {
+  forgetGrowth();
+  warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+});
+afterEach(() => {
+  for (const tensor of kept) tensor.dispose();
+  kept = [];
+  warn.mockRestore();
+});
+
+const told = (): string[] => warn.mock.calls.map(([text]) => String(text));
+const leak = (): number => kept.push(Tensor.from([1]).keep());
+
+test('growth that lasts is told once, with the line that makes the tensors', () => {
+  const growth = new TensorGrowth();
+  for (let step = 0; step < 450; ++step) {
+    scope(() => void Tensor.from([1, 2]).add(1).mul(2));
+    leak();
+    growth.stepped();
+  }
+  expect(told()).toEqual([
+    expect.stringMatching(/only become more for 200 steps: by \d+, to \d+\. .*scope\(\(\) => /),
+  ]);
+  expect(told()[0]).toMatch(/made at: growth\.test\.ts:\d+ \(100 %\)\./);
+});
+
+test('a start, a pause, slow growth and a release are no growth', () => {
+  const growth = new TensorGrowth();
+  for (let step = 0; step < 199; ++step) growth.stepped(step);
+  growth.stepped(100);
+  for (let step = 0; step < 199; ++step) growth.stepped(100 + step);
+  growth.dispose();
+  const slow = new TensorGrowth();
+  for (let step = 0; step < 900; ++step) slow.stepped(Math.floor(step / 3));
+  const flat = new TensorGrowth();
+  for (let step = 0; step < 900; ++step) flat.stepped(Math.min(step, 60));
+  expect(told()).toEqual([]);
+});
+
+test("an engine's steps are watched", async () => {
+  class Model extends nn.Module {
+    readonly linear = new nn.Linear(2, 1);
+    override forward(x: Tensor): Tensor {
+      return this.linear.call(x).sum();
+    }
+  }
+  const config = {
+    train_batch_size: 1,
+    optimizer: { type: 'SGD', params: { lr: 0.1 } },
+  } as const;
+  const { engine } = await initialize({ model: new Model(), config, device: 'cpu' });
+  const x = Tensor.from([[1, 2]]).keep();
+  for (let step = 0; step < 210; ++step) {
+    const loss = engine.forward<Tensor>(x);
+    engine.backward(loss);
+    engine.step();
+    leak();
+  }
+  engine.destroy();
+  x.dispose();
+  expect(told().filter((text) => text.includes('become more'))).toHaveLength(1);
+});
