@@ -20,6 +20,7 @@ import { cases as inputCast } from './e2e/input-cast.cases.js';
 import { cases as lifetime } from './e2e/lifetime.cases.js';
 import { cases as monitoring } from './e2e/monitoring.cases.js';
 import { cases as offload } from './e2e/offload.cases.js';
+import { cases as outOfMemory } from './e2e/out-of-memory.cases.js';
 import { cases as partialOffload } from './e2e/partial-offload.cases.js';
 import { cases as resume } from './e2e/resume.cases.js';
 import { cases as schedule } from './e2e/schedule.cases.js';
@@ -75,6 +76,7 @@ export const allCases: readonly Case[] = [
   ...parity,
   ...uploads,
   ...badInput,
+  ...outOfMemory,
   ...untrainedState,
   ...inputCast,
   ...lifetime,

@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { dtypeCode } from './dtype.js';
 import { openRow } from './postponed.js';
+import { withOwners } from './shortage.js';
 import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
 
@@ -85,7 +86,7 @@ function enqueue(op: number, stream: Stream, noted: (() => void) | null): void {
   try {
     addon.run(op, stream.handle);
   } catch (error) {
-    throw DsError.fromNative(error);
+    throw withOwners(DsError.fromNative(error));
   }
 }
 
@@ -105,7 +106,7 @@ function enqueueOnHost(op: number, stream: Stream): void {
   try {
     addon.runOnHost(op, stream.handle);
   } catch (error) {
-    throw DsError.fromNative(error);
+    throw withOwners(DsError.fromNative(error));
   }
 }
 
@@ -114,6 +115,6 @@ export function native<T>(body: () => T): T {
   try {
     return body();
   } catch (error) {
-    throw DsError.fromNative(error);
+    throw withOwners(DsError.fromNative(error));
   }
 }

@@ -1,0 +1,108 @@
+// What an engine says when memory runs out: who holds it, and the settings that would free most of it.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Explanation } from '../../runtime/shortage.js';
+import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
+
+/** The engine whose memory it is. */
+export interface Advised extends MemoryOwners {
+  config: ResolvedConfig;
+}
+
+interface Setting {
+  /** Bytes that it frees, about. */
+  frees: number;
+  text: string;
+}
+
+const SHOWN = 3;
+/** What checkpointing every block leaves of activations, for the order of the advice. */
+const CHECKPOINTED = 1 / 3;
+
+/** "1.5 GiB", "812.0 MiB". */
+function size(bytes: number): string {
+  const mebibytes = bytes / 2 ** 20;
+  return mebibytes < 1024 ? `${mebibytes.toFixed(1)} MiB` : `${(mebibytes / 1024).toFixed(1)} GiB`;
+}
+
+/** What is held by owner, under which limit, and the three settings that would free most, by what they would free. */
+export function memoryAdvice(advised: Advised): Explanation {
+  const use = memoryUse(advised);
+  const { device } = advised;
+  const { weights, gradients, optimizer, other } = use.device;
+  const { cap, total } = device.memory;
+  const limit = cap > 0 ? `the cap ${size(cap)}` : `the ${size(total)} of ${device.name}`;
+  const held = [
+    `weights ${size(weights)}`,
+    `gradients ${size(gradients)}`,
+    `master weights and optimizer ${size(optimizer)}`,
+    `activations and other ${size(other)}`,
+  ].join(', ');
+  const best = settings(advised, use.device)
+    .filter(({ frees }) => frees > 0)
+    .sort((a, b) => b.frees - a.frees)
+    .slice(0, SHOWN)
+    .map(({ text }, i) => `(${i + 1}) ${text}`);
+  const hint = best.length > 0 ? `What would free most: ${best.join('; ')}.` : '';
+  return { held: `${held}, under ${limit}`, hint };
+}
+
+function settings(advised: Advised, use: MemoryUse['device']): Setting[] {
+  return [...forState(advised, use), ...forActivations(advised, use), ...forLimits(advised)];
+}
+
+/** Weights, gradients and optimizer state: to the host, or to the other ranks. */
+function forState(
+  { config, device, stage: { worldSize } }: Advised,
+  { weights, gradients, optimizer }: MemoryUse['device'],
+): Setting[] {
+  const { stage, offload_optimizer: offload, offload_param: params } = config.zero_optimization;
+  const found: Setting[] = [];
+  if (device.kind !== 'cpu' && offload.device === 'none') {
+    const also = stage === 0 ? '"stage": 1, ' : '';
+    const text = `"zero_optimization": { ${also}"offload_optimizer": { "device": "cpu" } } moves ${size(optimizer)} to host memory`;
+    found.push({ frees: optimizer, text });
+  }
+  if (device.kind !== 'cpu' && stage === 3 && params.device === 'none') {
+    const text = `"zero_optimization.offload_param": { "device": "cpu" } moves ${size(weights)} to host memory`;
+    found.push({ frees: weights, text });
+  }
+  if (stage < 3) {
+    const next = stage < 2 ? 2 : 3;
+    const shared = (stage < 1 ? optimizer : 0) + (stage < 2 ? gradients : weights);
+    const frees = shared * (1 - 1 / worldSize);
+    found.push({ frees, text: `"zero_optimization.stage": ${next} frees about ${size(frees)}` });
+  }
+  return found;
+}
+
+function forActivations({ config }: Advised, { other }: MemoryUse['device']): Setting[] {
+  const micro = config.train_micro_batch_size_per_gpu;
+  const steps = config.gradient_accumulation_steps;
+  const left = Math.max(1, Math.floor(micro / 2));
+  const smaller = other * (1 - left / micro);
+  const recomputed = other * (1 - CHECKPOINTED);
+  const found: Setting[] = [
+    {
+      frees: smaller,
+      text:
+        `"train_micro_batch_size_per_gpu": ${left} with "gradient_accumulation_steps": ` +
+        `${Math.ceil((steps * micro) / left)} frees about ${size(smaller)}`,
+    },
+    {
+      frees: recomputed,
+      text: `checkpoint() around each block of the model frees up to ${size(recomputed)} of activations`,
+    },
+  ];
+  if (!config.bf16.enabled && !config.fp16.enabled) {
+    const text = `"bf16": { "enabled": true } halves activations, by about ${size(other / 2)}`;
+    found.push({ frees: other / 2, text });
+  }
+  return found;
+}
+
+function forLimits({ device }: Advised): Setting[] {
+  const { cap, total } = device.memory;
+  if (cap === 0) return [];
+  const text = `a higher cap: device.setMemoryCap() allows ${size(cap)} of ${size(total)}`;
+  return [{ frees: total - cap, text }];
+}

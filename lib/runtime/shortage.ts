@@ -1,0 +1,47 @@
+// Out of memory: whoever knows what holds the memory adds it to the error, with what would help.
+import { DsError } from '../errors.js';
+import type { Device } from './device.js';
+
+/** What one owner of much memory can say of a shortage on its device. */
+export interface Explanation {
+  /** "weights 1.2 GiB, gradients ...". */
+  held: string;
+  /** What to change, with numbers. */
+  hint: string;
+}
+
+interface Owner {
+  device: Device;
+  explain(): Explanation;
+}
+
+const owners = new Set<Owner>();
+
+/** Asks `explain` when an allocation fails, where it may have been on `device`. Returns a function that ends it. */
+export function explainShortages(device: Device, explain: () => Explanation): () => void {
+  const owner = { device, explain };
+  owners.add(owner);
+  return () => owners.delete(owner);
+}
+
+/** `error`, with what its owners say where it is DS_OUT_OF_MEMORY; itself where nobody says anything. */
+export function withOwners(error: unknown): unknown {
+  if (!(error instanceof DsError) || error.code !== 'DS_OUT_OF_MEMORY') return error;
+  const onHost = error.expected.includes('host memory');
+  const told: Explanation[] = [];
+  for (const { device, explain } of owners) {
+    if (onHost !== (device.kind === 'cpu')) continue;
+    try {
+      told.push(explain());
+    } catch {
+      // The shortage itself is what the caller must hear of.
+    }
+  }
+  if (told.length === 0) return error;
+  const held = told.map((each) => each.held).join('; ');
+  const { code, op, expected, got } = error;
+  const hint = told.map((each) => each.hint).join(' ');
+  const out = new DsError({ code, op, expected, got: `${got}; held: ${held}`, hint });
+  out.stack = error.stack?.replace(error.message, () => out.message);
+  return out;
+}
