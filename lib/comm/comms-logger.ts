@@ -1,5 +1,6 @@
 // CommsLogger: counts, sizes, times and bandwidths of collectives, as DeepSpeed's comms_logger.
 import { dtypeSize } from '../runtime/dtype.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Collective, CollectiveKind } from '../runtime/process-group.js';
 
 /** One collective that was logged. */
@@ -21,6 +22,8 @@ export interface CommsLoggerOptions {
   /** Called with each record as one line. */
   verbose?: (line: string) => void;
 }
+
+const OPTIONS: OptionNames<CommsLoggerOptions> = { profAll: true, ops: true, verbose: true };
 
 /** Totals of one kind at one size. */
 export interface CommsTotal {
@@ -63,7 +66,12 @@ export function bandwidth(
 export class CommsLogger {
   private readonly records: CommsRecord[] = [];
 
-  constructor(private readonly options: CommsLoggerOptions = {}) {}
+  private readonly options: CommsLoggerOptions;
+
+  /** Throws DS_ARGUMENT for unknown options. */
+  constructor(given: CommsLoggerOptions = {}) {
+    this.options = readOptions('CommsLogger', given, OPTIONS);
+  }
 
   /** @internal The record of a call. */
   static record(call: Collective, ranks: number, milliseconds: number, label: string): CommsRecord {

@@ -1,6 +1,7 @@
 // ProcessGroup: collectives over tensors between the ranks of a group.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
 import {
   type Collective,
@@ -27,6 +28,11 @@ export interface CollectiveOptions {
   /** For messages alone. Default: the caller's file and line, where there is no purpose. */
   label?: string;
 }
+
+const OPTIONS: OptionNames<CollectiveOptions> = {
+  ...{ op: true, stream: true, purpose: true, label: true },
+};
+const ALL_REDUCE = { ...OPTIONS, output: true } as const;
 
 /** Tickets count from 1; this one is over from the start. */
 const NO_TICKET = 0;
@@ -100,8 +106,8 @@ export class ProcessGroup {
   }
 
   /** Combines `tensor` over all ranks, in place or into `output`. */
-  allReduce(tensor: View, options: CollectiveOptions & { output?: View } = {}): Work {
-    const output = options.output ?? tensor;
+  allReduce(tensor: View, given: CollectiveOptions & { output?: View } = {}): Work {
+    const { output = tensor, ...options } = readOptions('allReduce', given, ALL_REDUCE);
     this.requireSizes('allReduce', tensor, output, 1, 1);
     return this.start('allReduce', { input: tensor, output, count: numel(tensor.shape) }, options);
   }
@@ -162,8 +168,9 @@ export class ProcessGroup {
   private start(
     kind: CollectiveKind,
     call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number },
-    options: CollectiveOptions,
+    given: CollectiveOptions,
   ): Work {
+    const options = readOptions(kind, given, OPTIONS);
     const { op = 'sum', stream = this.device.compute, purpose = '' } = options;
     const { label = purpose ? '' : callSite() } = options;
     if (call.input) requireFlat(kind, call.input);

@@ -96,7 +96,7 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
   if (draft.errors.length > 0) return failure(draft);
   const triad = completeTriad(draft, env.worldSize);
   const { $schema: _editor, ...values }: Section = { ...withDefaults(draft.value), ...triad };
-  applyRules(draft, values as unknown as ResolvedValues);
+  applyRules(draft, values as unknown as ResolvedValues, left);
   if (draft.errors.length > 0) return failure(draft);
   if (deriveOverlap(values)) {
     const of = 'zero_optimization.stage';

@@ -32,6 +32,8 @@ const rules: readonly Rule[] = [...precisionRules, ...zeroRules, adamWIsDecouple
 export interface Advice {
   path: readonly string[];
   text: string;
+  /** The key that makes it so. */
+  because?: string;
 }
 
 /** A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and runs. */
@@ -43,7 +45,14 @@ const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
   return { path: ['scheduler', 'params', 'total_num_steps'], text };
 };
 
-const advices = [warmupOutlastsTotal];
+/** Inputs are cast for fp16 weights alone, as in DeepSpeed. */
+const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
+  if (!fp16.auto_cast || fp16.enabled) return null;
+  const text = 'acts with fp16.enabled, which is false: inputs of forward stay as they are.';
+  return { path: ['fp16', 'auto_cast'], text, because: 'fp16.enabled' };
+};
+
+const advices = [warmupOutlastsTotal, castsForNothing];
 
 /** What there is to advise on `config`. */
 export function adviceOn(config: ResolvedValues): Advice[] {
@@ -55,8 +64,13 @@ export function violations(config: ResolvedValues): Violation[] {
   return rules.map((rule) => rule(config)).filter((violation) => violation !== null);
 }
 
-/** Refuses in `draft` what the rules find in `config`, its values with all defaults, and notes what is advised. */
-export function applyRules(draft: Draft, config: ResolvedValues): void {
-  for (const { path, text } of adviceOn(config)) draft.note('advice', path, text);
+/**
+ * Refuses in `draft` what the rules find in `config`, its values with all defaults, and notes what is advised, but for
+ * what follows from keys that are `left` to be filled.
+ */
+export function applyRules(draft: Draft, config: ResolvedValues, left: ReadonlySet<string>): void {
+  for (const { path, text, because = '' } of adviceOn(config)) {
+    if (!left.has(because)) draft.note('advice', path, text);
+  }
   for (const { path, ...refusal } of violations(config)) draft.refuse(path, refusal);
 }

@@ -1,5 +1,9 @@
 // What a loader serves: samples by number, and how a worker thread makes the same samples.
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 
 /** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
 export interface Dataset<Sample> {
@@ -31,11 +35,25 @@ export interface WorkerDatasetOptions {
   length?: number;
 }
 
+const OPTIONS: OptionNames<WorkerDatasetOptions> = {
+  ...{ module: true, export: true, args: true, length: true },
+};
+
 /**
  * A dataset that every worker thread builds for itself, and the calling thread where it needs one.
- * Throws DS_ARGUMENT when the module, its export or what that returns is none.
+ * Throws DS_ARGUMENT for unknown or wrong options, and when the module, its export or what that returns is none.
  */
-export function workerDataset<Sample = unknown>(options: WorkerDatasetOptions): Dataset<Sample> {
+export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
+  const options = readOptions('workerDataset', given, OPTIONS);
+  requireType('workerDataset module', options.module, 'string');
+  if (options.export !== undefined) {
+    requireType('workerDataset export', options.export, 'string');
+  }
+  if (options.length !== undefined) requireInteger('workerDataset length', options.length, 0);
+  if (!Array.isArray(options.args ?? [])) {
+    const [op, expected] = ['workerDataset args', 'a list of arguments'];
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(options.args) });
+  }
   return new ModuleDataset<Sample>(options);
 }
 

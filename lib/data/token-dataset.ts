@@ -1,7 +1,20 @@
 // TokenDataset: a long run of tokens in memory, cut into windows for next-token prediction.
 import type { Dataset, DatasetSource } from './dataset.js';
-import { type JsonlSource, type TextSource, tokensOfJsonl, tokensOfText } from './token-text.js';
-import { requireWindow, type TokenWindow, windowCount, windowOf } from './token-window.js';
+import {
+  type JsonlSource,
+  jsonlSource,
+  type TextSource,
+  textSource,
+  tokensOfJsonl,
+  tokensOfText,
+} from './token-text.js';
+import {
+  requireTokens,
+  requireWindow,
+  type TokenWindow,
+  windowCount,
+  windowOf,
+} from './token-window.js';
 
 /** See windowCount for what a window covers. */
 export class TokenDataset implements Dataset<TokenWindow> {
@@ -10,25 +23,29 @@ export class TokenDataset implements Dataset<TokenWindow> {
 
   /**
    * `tokens` is kept, not copied; `place` names it in errors. Throws DS_DATA when no window is
-   * full.
+   * full, DS_ARGUMENT unless `tokens` is an Int32Array.
    */
   constructor(
     readonly tokens: Int32Array,
     readonly seq: number,
     place = 'TokenDataset',
   ) {
+    requireTokens(place, tokens);
     this.length = windowCount(tokens.length, seq, place);
   }
 
   /**
-   * Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short.
+   * Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short; DS_ARGUMENT for unknown
+   * or wrong options.
    */
-  static fromText(source: TextSource): TokenDataset {
+  static fromText(given: TextSource): TokenDataset {
+    const source = textSource(given);
     return new TokenDataset(tokensOfText(source), source.seq, source.path);
   }
 
-  /** Throws DS_DATA, naming file and line, for a line that is not an object with such a text. */
-  static fromJsonl(source: JsonlSource): TokenDataset {
+  /** Throws DS_DATA, naming file and line, for a line that is not an object with such a text; DS_ARGUMENT. */
+  static fromJsonl(given: JsonlSource): TokenDataset {
+    const source = jsonlSource(given);
     return new TokenDataset(tokensOfJsonl(source), source.seq, source.path);
   }
 

@@ -2,6 +2,8 @@
 import { closeSync, openSync, writeSync } from 'node:fs';
 
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
 import type { Dataset, DatasetSource } from './dataset.js';
 import { readIndex } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';
@@ -37,6 +39,9 @@ export interface IndexedTokenOptions {
   seq: number;
 }
 
+const FILE: OptionNames<TokenFileOptions> = { path: true, seq: true, dtype: true };
+const INDEXED: OptionNames<IndexedTokenOptions> = { path: true, seq: true };
+
 /** Where a file's tokens lie. */
 export interface TokenLayout {
   path: string;
@@ -64,9 +69,12 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens little-endian tokens without a header (u16 or u32, as nanoGPT writes them), or with
-   * llm.c's, which is recognised. Throws DS_DATA for a file that is not as long as it should be.
+   * llm.c's, which is recognised. Throws DS_DATA for a file that is not as long as it should be; DS_ARGUMENT
+   * for unknown or wrong options.
    */
-  static open({ path, seq, dtype }: TokenFileOptions): TokenFileDataset {
+  static open(given: TokenFileOptions): TokenFileDataset {
+    const { path, seq, dtype } = readOptions('TokenFileDataset.open', given, FILE);
+    requireType('TokenFileDataset.open path', path, 'string');
     const file = new PositionalFile(path);
     try {
       const { bytes } = file;
@@ -85,9 +93,12 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one run of all its sequences.
-   * Throws DS_DATA, naming the entry, for an index that is damaged or does not match.
+   * Throws DS_DATA, naming the entry, for an index that is damaged or does not match; DS_ARGUMENT for unknown or wrong
+   * options.
    */
-  static openIndexed({ path, seq }: IndexedTokenOptions): TokenFileDataset {
+  static openIndexed(given: IndexedTokenOptions): TokenFileDataset {
+    const { path, seq } = readOptions('TokenFileDataset.openIndexed', given, INDEXED);
+    requireType('TokenFileDataset.openIndexed path', path, 'string');
     const prefix = path.replace(/\.(bin|idx)$/, '');
     const data = new PositionalFile(`${prefix}.bin`);
     try {

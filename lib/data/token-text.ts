@@ -2,6 +2,11 @@
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { dataError, unreadable } from './token-window.js';
 
 /** A tokenizer: text to token numbers. */
@@ -31,6 +36,39 @@ export interface JsonlSource {
   seq: number;
   /** Appended after every line's text, such as GPT-2's 50256. Default: nothing. */
   endOfText?: number;
+}
+
+const TEXT: OptionNames<TextSource> = {
+  ...{ path: true, match: true, encode: true, seq: true, endOfText: true },
+};
+const JSONL: OptionNames<JsonlSource> = {
+  ...{ path: true, key: true, encode: true, seq: true, endOfText: true },
+};
+
+/** `given` by its own names. Throws DS_ARGUMENT for unknown or wrong options. */
+export function textSource(given: TextSource): TextSource {
+  const op = 'TokenDataset.fromText';
+  const source = readOptions(op, given, TEXT);
+  requireSource(op, source);
+  const { match } = source;
+  if (match === undefined || match instanceof RegExp) return source;
+  const [expected, got] = ['a regular expression', phrase(match)];
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} match`, expected, got });
+}
+
+/** The same. */
+export function jsonlSource(given: JsonlSource): JsonlSource {
+  const op = 'TokenDataset.fromJsonl';
+  const source = readOptions(op, given, JSONL);
+  requireSource(op, source);
+  if (source.key !== undefined) requireType(`${op} key`, source.key, 'string');
+  return source;
+}
+
+function requireSource(op: string, { path, encode, endOfText }: TextSource | JsonlSource): void {
+  requireType(`${op} path`, path, 'string');
+  requireType(`${op} encode`, encode, 'function');
+  if (endOfText !== undefined) requireInteger(`${op} endOfText`, endOfText, 0);
 }
 
 /** All tokens of a source, in memory that threads share. Throws DS_DATA, naming the file. */

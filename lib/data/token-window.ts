@@ -1,5 +1,6 @@
 // Windows of a long run of tokens: what next-token prediction trains on.
 import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
@@ -20,6 +21,19 @@ export function windowCount(tokens: number, seq: number, place: string): number 
   if (windows >= 1) return windows;
   const hint = 'Give more text, or use a shorter sequence.';
   throw dataError(place, `at least ${seq + 1} tokens`, `${tokens}`, hint);
+}
+
+/** Throws DS_ARGUMENT, naming `place`, unless `tokens` is an Int32Array. */
+export function requireTokens(place: string, tokens: unknown): void {
+  if (tokens instanceof Int32Array) return;
+  const isList = Array.isArray(tokens) || ArrayBuffer.isView(tokens);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: place,
+    expected: 'tokens as an Int32Array',
+    got: phrase(tokens),
+    hint: isList ? 'Int32Array.from(tokens) makes one.' : 'TokenDataset.fromText() reads text.',
+  });
 }
 
 /** Throws DS_INDEX unless there is a window `index`. */

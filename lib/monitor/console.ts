@@ -1,5 +1,8 @@
 // Console lines of steps_per_print and wall_clock_breakdown, in DeepSpeed's words.
 
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+
 /** What one line says of the run. */
 export interface ProgressReport {
   /** Global steps so far. */
@@ -26,6 +29,8 @@ export interface ConsoleOptions {
   now?: () => number;
 }
 
+const OPTIONS: OptionNames<ConsoleOptions> = { every: true, stream: true, now: true };
+
 /** Prints every N-th of the steps that it hears of. */
 export class ConsoleMonitor {
   private readonly every: number;
@@ -33,8 +38,11 @@ export class ConsoleMonitor {
   private readonly now: () => number;
   private last: { samples: number; time: number } | null = null;
 
-  constructor({ every, stream = process.stdout, now = () => performance.now() }: ConsoleOptions) {
-    this.every = every;
+  /** Throws DS_ARGUMENT. */
+  constructor(given: ConsoleOptions) {
+    const options = readOptions('ConsoleMonitor', given, OPTIONS);
+    const { every, stream = process.stdout, now = () => performance.now() } = options;
+    this.every = requireInteger('ConsoleMonitor every', every, 1);
     this.stream = stream;
     this.now = now;
   }

@@ -2,6 +2,8 @@
 // monitor/csv_monitor.py.
 import { join } from 'node:path';
 
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
 import { AppendFile, makeFolder } from './append-file.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
@@ -11,16 +13,26 @@ export interface LogFolder {
   jobName: string;
 }
 
+const FOLDER: OptionNames<LogFolder> = { outputPath: true, jobName: true };
+
+/** The path of it. Throws DS_ARGUMENT for unknown names, and where one is missing or no text. */
+export function logFolder(op: string, given: LogFolder): string {
+  const { outputPath, jobName } = readOptions(op, given, FOLDER);
+  requireType(`${op} outputPath`, outputPath, 'string');
+  requireType(`${op} jobName`, jobName, 'string');
+  return join(outputPath, jobName);
+}
+
 /**
  * "Train/Samples/lr" goes to Train_Samples_lr.csv: the header "step,lr", then a row per event. A
- * later run of the same job appends; the header is written into an empty file only. Throws DS_IO.
+ * later run of the same job appends; the header is written into an empty file only. Throws DS_ARGUMENT, DS_IO.
  */
 export class CsvMonitor implements Monitor {
   readonly folder: string;
   private readonly files = new Map<string, AppendFile>();
 
-  constructor({ outputPath, jobName }: LogFolder) {
-    this.folder = join(outputPath, jobName);
+  constructor(at: LogFolder) {
+    this.folder = logFolder('CsvMonitor', at);
     makeFolder(this.folder);
   }
 

@@ -1,4 +1,6 @@
 // Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere else.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
 
 /** What is known after a step; what is left out is not shown. */
 export interface StepReport {
@@ -24,6 +26,10 @@ export interface ProgressBarOptions {
   /** Milliseconds of a clock; default performance.now. */
   now?: () => number;
 }
+
+const OPTIONS: OptionNames<ProgressBarOptions> = {
+  ...{ total: true, stream: true, lines: true, now: true },
+};
 
 /** Columns of a line where the terminal is wider, or is none. */
 const COLUMNS = 80;
@@ -94,9 +100,12 @@ export class ProgressBar {
   private first: { step: number; time: number } | null = null;
   private drawn = false;
 
-  constructor(options: ProgressBarOptions) {
+  /** Throws DS_ARGUMENT. */
+  constructor(given: ProgressBarOptions) {
+    const options = readOptions('ProgressBar', given, OPTIONS);
     const { total, stream = process.stdout, lines = 20, now = () => performance.now() } = options;
-    this.total = total;
+    this.total = requireInteger('ProgressBar total', total, 0);
+    requireInteger('ProgressBar lines', lines, 1);
     this.stream = stream;
     this.every = Math.max(1, Math.ceil(total / lines));
     this.now = now;

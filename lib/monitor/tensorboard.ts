@@ -3,7 +3,7 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 
 import { AppendFile, makeFolder } from './append-file.js';
-import type { LogFolder } from './csv.js';
+import { type LogFolder, logFolder } from './csv.js';
 import { scalarEvent, tfRecord, versionEvent } from './event-record.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
@@ -12,15 +12,15 @@ let opened = 0;
 
 /**
  * Writes `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`. Each
- * write() is one append, so a crash costs at most the record that it cuts. Throws DS_IO.
+ * write() is one append, so a crash costs at most the record that it cuts. Throws DS_ARGUMENT, DS_IO.
  */
 export class TensorBoardMonitor implements Monitor {
   private readonly file: AppendFile;
 
-  constructor({ outputPath, jobName }: LogFolder) {
+  constructor(at: LogFolder) {
+    const folder = logFolder('TensorBoardMonitor', at);
     const start = seconds();
     const run = `${Math.floor(start)}.${hostname()}.${process.pid}.${opened++}`;
-    const folder = join(outputPath, jobName);
     makeFolder(folder);
     this.file = new AppendFile(join(folder, `events.out.tfevents.${run}`), { fresh: true });
     try {

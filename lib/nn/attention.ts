@@ -1,7 +1,9 @@
 // Causal self-attention with one packed projection, and the key/value cache for sampling.
+import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { requireInteger } from '../runtime/require-number.js';
 import { attention, causalSelfAttentionPacked, Tensor } from '../tensor/index.js';
 import { Linear, type LinearOptions } from './layers.js';
 import { Module } from './module.js';
@@ -35,6 +37,7 @@ export class CausalSelfAttention extends Module {
   readonly c_attn: Linear;
   readonly c_proj: Linear;
 
+  /** Throws DS_ARGUMENT, also where `channels` is no multiple of `heads`. */
   constructor(
     channels: number,
     readonly heads: number,
@@ -42,6 +45,16 @@ export class CausalSelfAttention extends Module {
     projOptions: LinearOptions = {},
   ) {
     super();
+    requireInteger('CausalSelfAttention channels', channels, 1);
+    requireInteger('CausalSelfAttention heads', heads, 1);
+    if (channels % heads !== 0) {
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'CausalSelfAttention channels',
+        expected: `a multiple of the ${heads} heads`,
+        got: String(channels),
+      });
+    }
     this.c_attn = new Linear(channels, 3 * channels, attnOptions);
     this.c_proj = new Linear(channels, channels, projOptions);
   }

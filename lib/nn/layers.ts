@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import {
   dropout,
   embedding,
@@ -40,12 +41,16 @@ export class Linear extends Module {
   /** Throws DS_ARGUMENT. */
   constructor(inputs: number, outputs: number, given: LinearOptions = {}) {
     super();
-    requireInteger('Linear inputs', inputs, 1);
-    requireInteger('Linear outputs', outputs, 1);
-    const options = readOptions('Linear', given, LINEAR);
+    const { name } = new.target;
+    requireInteger(`${name} inputs`, inputs, 1);
+    requireInteger(`${name} outputs`, outputs, 1);
+    const options = readOptions(name, given, LINEAR);
+    for (const init of ['weightInit', 'biasInit'] as const) {
+      if (options[init] !== undefined) requireType(`${name} ${init}`, options[init], 'function');
+    }
     const bound = 1 / Math.sqrt(inputs);
     this.weight = new Parameter([outputs, inputs], options.weightInit ?? uniform(bound));
-    const withBias = options.bias ?? true;
+    const withBias = requireType(`${name} bias`, options.bias ?? true, 'boolean');
     this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
   }
 

@@ -1,8 +1,11 @@
 // Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
 import { DsError } from '../errors.js';
-import { type Device, device as findDevice } from '../runtime/device.js';
-import { type DType, dtypes, isFloating } from '../runtime/dtype.js';
+import { type Device, placeFor } from '../runtime/device.js';
+import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { outline } from './outline.js';
@@ -199,9 +202,12 @@ export abstract class Module {
   /**
    * Copies values in, converted to each tensor's dtype and device. `strict` (default) refuses
    * missing and unknown names; tied names may appear once or as often as they are. Throws
-   * DS_CHECKPOINT naming them.
+   * DS_CHECKPOINT naming them, DS_ARGUMENT for unknown options and values that are no tensors.
    */
-  loadStateDict(state: Record<string, Tensor>, { strict = true } = {}): void {
+  loadStateDict(state: Record<string, Tensor>, options: { strict?: boolean } = {}): void {
+    const { strict = true } = readOptions('loadStateDict', options, { strict: true });
+    requireType('loadStateDict strict', strict, 'boolean');
+    requireTensors(state);
     const own = this.stateDict();
     const tied = this.tiedNames();
     const given = new Map<string, Tensor>();
@@ -234,23 +240,50 @@ export abstract class Module {
     }
   }
 
-  /** Moves parameters to a device and, or, a floating dtype, and buffers to the device. Call it before initialize(). */
+  /**
+   * Moves parameters to a device and, or, a floating dtype, and buffers to the device. Call it before initialize().
+   * Throws DS_DTYPE for a dtype of whole numbers, DS_DEVICE for what is neither, DS_ARGUMENT once an engine has the model.
+   */
   to(...targets: (DType | Device | string)[]): this {
-    for (const target of targets) {
-      if (!(dtypes as readonly unknown[]).includes(target)) this.moveBuffers(findDevice(target));
-    }
-    for (const parameter of this.parameters()) {
-      let { dtype } = parameter;
-      let home: Device | null = null;
-      for (const target of targets) {
-        if ((dtypes as readonly unknown[]).includes(target)) dtype = target as DType;
-        else home = findDevice(target);
-      }
-      parameter.requireWritable('Module.to');
-      parameter.moveTo(home ?? parameter.device, dtype);
+    const parameters = this.parameters();
+    for (const parameter of parameters) parameter.requireWritable('Module.to');
+    const wanted = destination(targets);
+    if (wanted.home) this.moveBuffers(wanted.home);
+    for (const parameter of parameters) {
+      parameter.moveTo(wanted.home ?? parameter.device, wanted.dtype ?? parameter.dtype);
     }
     return this;
   }
+}
+
+/** The last device and the last dtype among the targets of to(). */
+function destination(targets: readonly unknown[]): { home?: Device; dtype?: DType } {
+  const found: { home?: Device; dtype?: DType } = {};
+  for (const target of targets) {
+    if (!isDType(target)) found.home = placeFor('Module.to', target);
+    else if (isFloating(target)) found.dtype = target;
+    else {
+      const expected = 'a floating dtype: f32, f16, bf16, f64';
+      throw new DsError({ code: 'DS_DTYPE', op: 'Module.to', expected, got: target });
+    }
+  }
+  return found;
+}
+
+/** Throws DS_ARGUMENT unless `state` is an object of tensors. */
+function requireTensors(state: unknown): void {
+  const isPlain = typeof state === 'object' && state !== null && !(state instanceof Map);
+  const [name, value] = isPlain
+    ? (Object.entries(state).find(([, one]) => !(one instanceof Tensor)) ?? [])
+    : ['', state];
+  if (name === undefined) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: name ? `loadStateDict ${name}` : 'loadStateDict',
+    expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() gives',
+    got: phrase(value),
+    hint: state instanceof Map ? 'Object.fromEntries(state) makes one of a Map.' : '',
+  });
 }
 
 /** The modules and parameters in `value`, a collection, under the names of their places in it. */

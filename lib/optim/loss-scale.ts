@@ -3,6 +3,9 @@
 // at every stage here).
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 
 /** Decides what losses are multiplied by, so that fp16 gradients neither vanish nor overflow. */
 export interface LossScaler {
@@ -21,7 +24,10 @@ export interface LossScaler {
 export class StaticLossScaler implements LossScaler {
   readonly dynamic = false;
 
-  constructor(readonly scale: number) {}
+  /** Throws DS_ARGUMENT. */
+  constructor(readonly scale: number) {
+    requireFinite('StaticLossScaler scale', scale, Number.MIN_VALUE);
+  }
 
   update(_overflow: boolean): void {}
 
@@ -46,6 +52,11 @@ export interface DynamicLossScalerOptions {
   minScale?: number;
 }
 
+const OPTIONS: OptionNames<DynamicLossScalerOptions> = {
+  ...{ initialScalePower: true, window: true, hysteresis: true },
+  ...{ consecutiveHysteresis: true, minScale: true },
+};
+
 /**
  * Doubles after window + 1 good steps in a row and every `window` good steps from then on; halves
  * when an overflow finds the hysteresis used up. There is no upper limit.
@@ -61,14 +72,23 @@ export class DynamicLossScaler implements LossScaler {
   private readonly minScale: number;
   private readonly consecutive: boolean;
 
-  constructor(options: DynamicLossScalerOptions = {}) {
+  /** Throws DS_ARGUMENT for unknown or wrong options. */
+  constructor(given: DynamicLossScalerOptions = {}) {
+    const op = 'DynamicLossScaler';
+    const options = readOptions(op, given, OPTIONS);
     const { initialScalePower = 16, window = 1000, hysteresis = 2, minScale = 1 } = options;
+    const { consecutiveHysteresis = false } = options;
+    requireFinite(`${op} initialScalePower`, initialScalePower);
+    requireInteger(`${op} window`, window, 1);
+    requireInteger(`${op} hysteresis`, hysteresis, Number.MIN_SAFE_INTEGER);
+    requireType(`${op} consecutiveHysteresis`, consecutiveHysteresis, 'boolean');
+    requireFinite(`${op} minScale`, minScale, 0);
     this.current = 2 ** initialScalePower;
     this.hysteresis = hysteresis;
     this.hysteresisLeft = hysteresis;
     this.window = window;
     this.minScale = minScale;
-    this.consecutive = options.consecutiveHysteresis ?? false;
+    this.consecutive = consecutiveHysteresis;
   }
 
   get scale(): number {

@@ -1,9 +1,9 @@
 // Which parameters Muon takes: matrices between hidden states, told by name and number of dims.
 import { DsError } from '../errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
 import type { Tensor } from '../tensor/index.js';
 import type { MuonGroup } from './muon.js';
-import { type GroupOptions, isGroup, type ParamsOf } from './param-groups.js';
+import { type GroupOptions, isGroup, type ParamsOf, readGroup } from './param-groups.js';
 
 /** A group that says which rule it takes. */
 export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };
@@ -55,11 +55,12 @@ export function splitMuonGroups(
 
 const NAMES: OptionNames<GroupOptions<MuonGroup>> = {
   ...{ params: true, lr: true, weightDecay: true, useMuon: true },
-  ...{ momentum: true, betas: true, eps: true },
+  ...{ momentum: true, betas: true, eps: true, name: true },
 };
 
 function readMuonGroup(group: GroupOptions<MuonGroup>, index: number): GroupOptions<MuonGroup> {
-  return readOptions(`Muon group ${index}`, group, NAMES);
+  const read = readGroup(`Muon group ${index}`, group, Object.keys(NAMES));
+  return { ...read.extras, ...read.group };
 }
 
 /** `group` by its own names. Throws DS_ARGUMENT for one that does not say which rule it takes. */

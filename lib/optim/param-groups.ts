@@ -3,6 +3,8 @@ import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { closest } from '../runtime/suggestion.js';
 import { Tensor } from '../tensor/index.js';
 
 /** What every group has; each optimizer adds its own hyperparameters. */
@@ -14,9 +16,13 @@ export interface ParamGroup {
   betas?: readonly [number, number];
 }
 
-/** A group as a caller writes it: what is left out comes from the optimizer's options. */
+/**
+ * A group as a caller writes it: what is left out comes from the optimizer's options, and what is no hyperparameter of
+ * any optimizer, such as a name, is kept on the group as it is.
+ */
 export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params'>> & {
   params: Iterable<Tensor>;
+  name?: string;
 };
 
 /** All parameters in one group, or a list of groups. */
@@ -34,13 +40,12 @@ export function makeGroups<Group extends ParamGroup>(
   const given = listOf(name, params) as (Tensor | GroupOptions<Group>)[];
   const lists = given.some(isGroup) ? given : [{ params: given as Tensor[] }];
   const seen = new Set<Tensor>();
-  const known = Object.fromEntries(
-    ['params', ...Object.keys(defaults)].map((key) => [key, true as const]),
-  );
+  const known = ['params', ...Object.keys(defaults)];
   const groups = lists.map((item, index) => {
     const op = given === lists ? `${name} group ${index}` : name;
     if (!isGroup<Group>(item)) throw notAGroup(op);
-    const { params: own, ...rest } = readOptions<GroupOptions<Group>>(op, item, known);
+    const { group: read, extras } = readGroup(op, item, known);
+    const { params: own, ...rest } = read;
     const set = Object.entries(rest).filter(([, value]) => value !== undefined);
     const members = listOf(op, own) as Tensor[];
     for (const parameter of members) {
@@ -50,7 +55,7 @@ export function makeGroups<Group extends ParamGroup>(
     }
     const group = { ...defaults, ...Object.fromEntries(set), params: members };
     for (const [key, value] of Object.entries(group)) requireHyperparameter(op, key, value);
-    return group as unknown as Group;
+    return withExtras(group as unknown as Group, extras);
   });
   if (seen.size > 0) return groups;
   throw new DsError({
@@ -60,6 +65,46 @@ export function makeGroups<Group extends ParamGroup>(
     got: 'none',
     hint: PARAMETERS,
   });
+}
+
+/** Hyperparameters of optimizers here and in PyTorch, which one that has no such thing must not pass over. */
+const HYPERPARAMETERS: readonly string[] = [
+  ...['params', 'lr', 'weightDecay', 'betas', 'eps', 'momentum', 'dampening', 'nesterov'],
+  ...['useMuon', 'lrDecay', 'initialAccumulatorValue', 'minCoeff', 'maxCoeff', 'biasCorrection'],
+  ...['amsgrad', 'maximize', 'alpha', 'centered', 'adamWMode', 'initialLr', 'learningRate'],
+  ...['decay', 'wd', 'l2', 'beta1', 'beta2', 'epsilon'],
+];
+
+/** Whether a group may have it for its owner's use: it is nobody's hyperparameter, nor one that is mistyped. */
+function isExtra(key: string): boolean {
+  const bare = key.replaceAll('_', '').toLowerCase();
+  const names = HYPERPARAMETERS.map((name) => name.toLowerCase());
+  return !names.includes(bare) && closest(bare, names) === '';
+}
+
+/**
+ * A group's hyperparameters by their own names, and what else it has. Throws DS_ARGUMENT for a hyperparameter that is
+ * not among `known`, or mistyped.
+ */
+export function readGroup<Group extends ParamGroup>(
+  op: string,
+  item: GroupOptions<Group>,
+  known: readonly string[],
+): { group: GroupOptions<Group>; extras: object } {
+  const entries = Object.entries(item);
+  const isOwn = ([key]: [string, unknown]): boolean => !known.includes(key) && isExtra(key);
+  const extras = Object.fromEntries(entries.filter(isOwn));
+  const rest = Object.fromEntries(entries.filter((entry) => !isOwn(entry)));
+  const names = Object.fromEntries(known.map((name) => [name, true as const]));
+  return { group: readOptions(op, rest as GroupOptions<Group>, names), extras };
+}
+
+/** `group` with what is not to be scheduled, saved or compared: it can be read, and is not listed. */
+function withExtras<Group extends ParamGroup>(group: Group, extras: object): Group {
+  for (const [key, value] of Object.entries(extras)) {
+    Object.defineProperty(group, key, { value, writable: true, configurable: true });
+  }
+  return group;
 }
 
 const PARAMETERS = 'Pass model.parameters(), or groups such as { params: [...], weightDecay: 0 }.';
@@ -92,9 +137,7 @@ function requireHyperparameter(op: string, key: string, value: unknown): void {
     requireFinite(place, first, 0, 1);
     requireFinite(place, second, 0, 1);
   } else if (key === 'nesterov' || key === 'useMuon') {
-    if (typeof value === 'boolean') return;
-    const got = phrase(value);
-    throw new DsError({ code: 'DS_ARGUMENT', op: place, expected: 'true or false', got });
+    requireType(place, value, 'boolean');
   } else if (key !== 'params') requireFinite(place, value, 0);
 }
 

@@ -4,10 +4,13 @@ import { dirname } from 'node:path';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/index.js';
 import { cpu, type Device } from '../runtime/device.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { noGrad, scope } from '../tensor/index.js';
 import { type ModelProfile, modelProfile, type StepFacts } from './profile.js';
 import { Recorder } from './recorder.js';
-import { formatProfile, type ReportOptions } from './report.js';
+import { formatProfile, REPORT_OPTIONS, type ReportOptions } from './report.js';
 
 /** What can be profiled: an engine, or a model on the device of its parameters. */
 export type Profiled = Module | { module: Module; device: Device };
@@ -17,6 +20,8 @@ export interface PrintOptions extends ReportOptions {
   /** Instead of standard output; JSON when the name ends in ".json". Folders are created. */
   outputFile?: string | null;
 }
+
+const PRINT_OPTIONS: OptionNames<PrintOptions> = { ...REPORT_OPTIONS, outputFile: true };
 
 /**
  * Counts from startProfile() to stopProfile() what the model runs; free of cost outside. The totals are
@@ -109,9 +114,10 @@ export class FlopsProfiler {
   }
 }
 
-/** Prints a profile, or writes it to `outputFile`. Throws DS_IO. */
+/** Prints a profile, or writes it to `outputFile`. Throws DS_ARGUMENT for unknown or wrong options, DS_IO. */
 export function printProfile(profile: ModelProfile, options: PrintOptions = {}): void {
-  const { outputFile = null, ...report } = options;
+  const { outputFile, ...report } = readOptions('printProfile', options, PRINT_OPTIONS);
+  if (outputFile) requireType('printProfile outputFile', outputFile, 'string');
   if (!outputFile) {
     process.stdout.write(`${formatProfile(profile, report)}\n`);
     return;
@@ -140,6 +146,10 @@ export interface ModelProfileOptions extends PrintOptions {
   warmUp?: number;
 }
 
+const PROFILE_OPTIONS: OptionNames<ModelProfileOptions> = {
+  ...{ ...PRINT_OPTIONS, printProfile: true, warmUp: true },
+};
+
 /** A forward pass in numbers. */
 export interface ForwardProfile {
   flops: number;
@@ -152,14 +162,17 @@ export interface ForwardProfile {
 
 /**
  * Profiles one forward pass of `model` on `inputs`, without a gradient. Named after DeepSpeed's
- * get_model_profile. Throws what the model throws, DS_IO.
+ * get_model_profile. Throws what the model throws, DS_ARGUMENT for unknown or wrong options, DS_IO.
  */
 export function getModelProfile(
   model: Module,
   inputs: readonly unknown[],
   options: ModelProfileOptions = {},
 ): ForwardProfile {
-  const { printProfile: print = true, warmUp = 1, ...output } = options;
+  const read = readOptions('getModelProfile', options, PROFILE_OPTIONS);
+  const { printProfile: print = true, warmUp = 1, outputFile, ...report } = read;
+  requireType('getModelProfile printProfile', print, 'boolean');
+  requireInteger('getModelProfile warmUp', warmUp, 0);
   const call = model.call as (...given: readonly unknown[]) => unknown;
   const run = (): void => scope(() => noGrad(() => void call.apply(model, [...inputs])));
   for (let pass = 0; pass < warmUp; ++pass) run();
@@ -168,9 +181,9 @@ export function getModelProfile(
   try {
     run();
     const json = profiler.profile();
-    if (print) printProfile(json, output);
+    if (print) printProfile(json, { ...report, outputFile });
     const { flops, macs } = json.work.forward;
-    return { flops, macs, parameters: json.parameters, table: formatProfile(json, output), json };
+    return { flops, macs, parameters: json.parameters, table: formatProfile(json, report), json };
   } finally {
     profiler.endProfile();
   }

@@ -1,4 +1,8 @@
 // A profile as text, in the three parts of DeepSpeed's: summary, aggregate by depth, module tree.
+
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { type Aggregate, aggregateByDepth } from './aggregate.js';
 import type { ModelProfile, ModuleProfile } from './profile.js';
 
@@ -13,6 +17,10 @@ export interface ReportOptions {
   /** For the line that compares with DeepSpeed's estimate, (2 + factor) times the forward. Default 0. */
   recomputeFwdFactor?: number;
 }
+
+export const REPORT_OPTIONS: OptionNames<ReportOptions> = {
+  ...{ moduleDepth: true, topModules: true, detailed: true, recomputeFwdFactor: true },
+};
 
 const WIDTH = 78;
 const heading = (title: string): string => {
@@ -42,12 +50,17 @@ function formatRate(flops: number, ms: number): string {
 
 const percent = (share: number): string => `${Number((100 * share).toFixed(2))}%`;
 
-/** The whole report; ends without a line break. */
-export function formatProfile(profile: ModelProfile, options: ReportOptions = {}): string {
-  const { moduleDepth = -1, topModules = 1, detailed = true } = options;
+/** The whole report; ends without a line break. Throws DS_ARGUMENT for unknown or wrong options. */
+export function formatProfile(profile: ModelProfile, given: ReportOptions = {}): string {
+  const options = readOptions('formatProfile', given, REPORT_OPTIONS);
+  const { moduleDepth = -1, topModules = 1, detailed = true, recomputeFwdFactor = 0 } = options;
+  requireInteger('formatProfile moduleDepth', moduleDepth, -1);
+  requireInteger('formatProfile topModules', topModules, 1);
+  requireType('formatProfile detailed', detailed, 'boolean');
+  requireFinite('formatProfile recomputeFwdFactor', recomputeFwdFactor, 0);
   const lines = [
     heading('Flops Profiler'),
-    ...summary(profile, options.recomputeFwdFactor ?? 0),
+    ...summary(profile, recomputeFwdFactor),
     '',
     heading('Aggregated Profile'),
     `Top ${topModules} module classes by params, MACs and forward latency at each depth:`,

@@ -27,15 +27,15 @@ const refusal = (message: RegExp) =>
     message: expect.stringMatching(message),
   });
 
-test('options are an object of known names: no tag in their place, no name of DeepSpeed', async () => {
+test('options are an object of known names: no tag in their place, no mistyped name', async () => {
   await expect(engine.saveCheckpoint(dir, 'epoch1' as SaveOptions)).rejects.toEqual(
     refusal(
       /saveCheckpoint: expected an object of options, such as \{ tag: \.\.\. \}, got "epoch1"/,
     ),
   );
   await expect(
-    engine.saveCheckpoint(dir, { client_state: { epoch: 1 } } as SaveOptions),
-  ).rejects.toEqual(refusal(/"client_state".*Did you mean "clientState"/));
+    engine.saveCheckpoint(dir, { clientStat: { epoch: 1 } } as SaveOptions),
+  ).rejects.toEqual(refusal(/"clientStat".*Did you mean "clientState"/));
   await expect(engine.loadCheckpoint(dir, { strict: false } as object)).rejects.toEqual(
     refusal(/loadCheckpoint: expected the options tag, loadModuleStrict.*got "strict"/),
   );

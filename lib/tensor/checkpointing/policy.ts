@@ -1,5 +1,8 @@
 // The policy of activation checkpointing, chosen once by configure() and consulted by checkpoint().
 import { DsError } from '../../errors.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
 import { GatheredKeepsakes, type Keepsakes, noKeepsakes } from '../keepsakes.js';
 import { PinnedStore } from './pinned-store.js';
 import { type ActivationStore, onDevice } from './store.js';
@@ -45,15 +48,19 @@ export interface ActivationCheckpointingSection {
   enabled?: boolean;
 }
 
-type SectionKey = Exclude<keyof ActivationCheckpointingSection, 'enabled'>;
+const OPTIONS: OptionNames<CheckpointingOptions> = {
+  ...{ partitionActivations: true, contiguousCheckpointing: true, numberCheckpoints: true },
+  ...{ cpuCheckpointing: true, keepAttention: true, synchronize: true, profile: true },
+};
 
-const sectionKeys: Record<SectionKey, keyof CheckpointingOptions> = {
-  partition_activations: 'partitionActivations',
+/** Keys of the section whose snake_case is not the option's. */
+const sectionKeys: Readonly<Record<string, keyof CheckpointingOptions>> = {
   contiguous_memory_optimization: 'contiguousCheckpointing',
-  number_checkpoints: 'numberCheckpoints',
-  cpu_checkpointing: 'cpuCheckpointing',
   synchronize_checkpoint_boundary: 'synchronize',
-  profile: 'profile',
+};
+const SECTION: Readonly<Record<string, true>> = {
+  ...OPTIONS,
+  ...{ contiguous_memory_optimization: true, synchronize_checkpoint_boundary: true, enabled: true },
 };
 
 export interface CheckpointPolicy {
@@ -141,28 +148,27 @@ export function times(): SegmentTimes[] {
   return policy.watch.times();
 }
 
+const OP = 'checkpointing.configure';
+
 function toOptions(given: object): CheckpointingOptions {
-  const options: Record<string, unknown> = {};
-  const known = new Set<string>([...Object.values(sectionKeys), 'keepAttention']);
-  for (const [key, value] of Object.entries(given)) {
-    if (key === 'enabled') continue;
-    const name = sectionKeys[key as SectionKey] ?? key;
-    if (!known.has(name)) throw badOption(`one of ${[...known].join(', ')}`, key);
-    options[name] = value;
-  }
-  return options as CheckpointingOptions;
+  const read = readOptions(OP, given, SECTION);
+  const entries = Object.entries(read).filter(([key]) => key !== 'enabled');
+  return Object.fromEntries(entries.map(([key, value]) => [sectionKeys[key] ?? key, value]));
 }
 
-function check(options: CheckpointingOptions): void {
-  const { numberCheckpoints: count = null } = options;
-  if (count !== null && !(Number.isInteger(count) && count > 0)) {
-    throw badOption('numberCheckpoints a positive integer, or null', String(count));
+function check({ numberCheckpoints: count = null, profile, ...options }: CheckpointingOptions) {
+  if (count !== null) requireInteger(`${OP} numberCheckpoints`, count, 1);
+  for (const [name, value] of Object.entries(options)) {
+    if (value != null) requireType(`${OP} ${name}`, value, 'boolean');
+  }
+  if (profile != null && typeof profile !== 'boolean') {
+    requireType(`${OP} profile`, profile, 'function');
   }
   for (const [key, reason] of Object.entries(unsupported)) {
     if (!options[key as keyof typeof unsupported]) continue;
     throw new DsError({
       code: 'DS_CONFIG',
-      op: `checkpointing.configure ${key}`,
+      op: `${OP} ${key}`,
       expected: 'false',
       got: 'true',
       hint: `Leave it out: ${reason}.`,
@@ -174,7 +180,3 @@ const unsupported = {
   partitionActivations: 'there is no model parallelism yet',
   contiguousCheckpointing: 'each activation keeps its own memory, from a pool',
 } as const;
-
-function badOption(expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op: 'checkpointing.configure', expected, got });
-}

@@ -266,6 +266,20 @@ describe('"auto" left to a Trainer', () => {
     expect([...(left ?? [])]).toEqual(['zero_optimization.stage3_prefetch_bucket_size']);
   });
 
+  test('says nothing of fp16.auto_cast, which acts or not by what fills fp16.enabled', () => {
+    const adviceOf = (enabled: unknown) => {
+      const config = { ...AUTO, fp16: { enabled, auto_cast: true } } as unknown as DsConfig;
+      const { errors, notices } = checkConfig(config, LATER);
+      expect(errors).toEqual([]);
+      return notices.filter(({ kind }) => kind === 'advice').map(({ path, text }) => [path, text]);
+    };
+    const text = 'acts with fp16.enabled, which is false: inputs of forward stay as they are.';
+    expect(adviceOf('auto')).toEqual([]);
+    expect(adviceOf(true)).toEqual([]);
+    expect(adviceOf(false)).toEqual([['fp16.auto_cast', text]]);
+    expect(adviceOf(undefined)).toEqual([['fp16.auto_cast', text]]);
+  });
+
   test('is an error where nothing fills it, and for who trains', () => {
     const odd = { ...AUTO, vocabulary_size: 'auto' } as unknown as DsConfig;
     expect(checkConfig(odd, LATER).errors.map(({ path }) => path)).toEqual(['vocabulary_size']);

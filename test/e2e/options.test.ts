@@ -1,0 +1,307 @@
+// Options of classes and functions that stand on their own: an unknown name and a wrong kind get a DsError that says so.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import * as library from '../../lib/index.js';
+import { DynamicLossScaler, StaticLossScaler } from '../../lib/optim/loss-scale.js';
+
+// biome-ignore lint/suspicious/noExplicitAny: JavaScript has no types that would stop these mistakes.
+type Untyped = any;
+const ds = library as Untyped;
+const { checkpointing, comm, data, monitor, nn, optim, profiler, Tensor, DsError } = ds;
+
+const folder = mkdtempSync(join(tmpdir(), 'ds-options-'));
+const text = join(folder, 'text.txt');
+writeFileSync(text, 'some text');
+const encode = (from: string) => [...Buffer.from(from)];
+const linear = () => new nn.Linear(2, 2);
+let job: Untyped;
+beforeAll(async () => {
+  job = await comm.initDistributed({ device: 'cpu' });
+});
+afterAll(async () => {
+  await job.destroy();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** What is typed, what happens, and words of the message. */
+type Mistake = readonly [typed: string, run: () => unknown, message: string];
+
+const collectives: readonly Mistake[] = [
+  [
+    'allReduce(t, { ops })',
+    () => job.world.allReduce(Tensor.from([1]), { ops: 'sum' }),
+    'Did you mean "op"?',
+  ],
+  [
+    'allReduce(t, null)',
+    () => job.world.allReduce(Tensor.from([1]), null),
+    'allReduce: expected an object of options, such as { op: ... }, got null.',
+  ],
+  [
+    'broadcast(t, 0, { output })',
+    () => job.world.broadcast(Tensor.from([1]), 0, { output: Tensor.from([1]) }),
+    'broadcast: expected the options op, stream, purpose, label, got "output".',
+  ],
+  [
+    'new CommsLogger({ op })',
+    () => new comm.CommsLogger({ op: [] }),
+    'CommsLogger: expected the options profAll, ops, verbose, got "op".',
+  ],
+];
+
+const watching: readonly Mistake[] = [
+  [
+    'getModelProfile(m, [x], { warmup })',
+    () => profiler.getModelProfile(linear(), [], { warmup: 2 }),
+    'Did you mean "warmUp"?',
+  ],
+  [
+    'getModelProfile(m, [x], { warmUp: -1 })',
+    () => profiler.getModelProfile(linear(), [], { warmUp: -1 }),
+    'getModelProfile warmUp: expected an integer of at least 0, got -1.',
+  ],
+  [
+    'printModelProfile({ topModule })',
+    () => profiler.printProfile({}, { topModule: 3 }),
+    'printProfile: expected the options moduleDepth, topModules, detailed, recomputeFwdFactor',
+  ],
+  [
+    'printProfile(p, { outputFile: 3 })',
+    () => profiler.printProfile({}, { outputFile: 3 }),
+    'printProfile outputFile: expected a string, got 3.',
+  ],
+  [
+    'formatProfile(p, { topModules: 0 })',
+    () => profiler.formatProfile({}, { topModules: 0 }),
+    'formatProfile topModules: expected an integer of at least 1, got 0.',
+  ],
+  [
+    'new CsvMonitor({ path })',
+    () => new monitor.CsvMonitor({ path: folder }),
+    'CsvMonitor: expected the options outputPath, jobName, got "path".',
+  ],
+  [
+    'new TensorBoardMonitor({ outputPath })',
+    () => new monitor.TensorBoardMonitor({ output_path: folder }),
+    'TensorBoardMonitor jobName: expected a string, got undefined.',
+  ],
+  [
+    'new ConsoleMonitor({ every: 0 })',
+    () => new monitor.ConsoleMonitor({ every: 0 }),
+    'ConsoleMonitor every: expected an integer of at least 1, got 0.',
+  ],
+  [
+    'new ProgressBar({ steps: 10 })',
+    () => new monitor.ProgressBar({ steps: 10 }),
+    'ProgressBar: expected the options total, stream, lines, now, got "steps".',
+  ],
+  [
+    'new ProgressBar({})',
+    () => new monitor.ProgressBar({}),
+    'ProgressBar total: expected an integer of at least 0, got undefined.',
+  ],
+];
+
+const datasets: readonly Mistake[] = [
+  [
+    'new TokenDataset([1, 2, 3], 1)',
+    () => new data.TokenDataset([1, 2, 3], 1),
+    'TokenDataset: expected tokens as an Int32Array, got an array [1, 2, 3]. Int32Array.from(tokens) makes one.',
+  ],
+  [
+    'TokenDataset.fromText(path)',
+    () => data.TokenDataset.fromText(text),
+    'TokenDataset.fromText: expected an object of options, such as { path: ... }',
+  ],
+  [
+    'TokenDataset.fromText({ tokenizer })',
+    () => data.TokenDataset.fromText({ path: text, seq: 2, encoder: encode }),
+    'Did you mean "encode"?',
+  ],
+  [
+    'TokenDataset.fromText without encode',
+    () => data.TokenDataset.fromText({ path: text, seq: 2 }),
+    'TokenDataset.fromText encode: expected a function, got undefined.',
+  ],
+  [
+    "TokenDataset.fromText({ match: '*.txt' })",
+    () => data.TokenDataset.fromText({ path: folder, seq: 2, encode, match: '*.txt' }),
+    'TokenDataset.fromText match: expected a regular expression, got "*.txt".',
+  ],
+  [
+    'TokenDataset.fromJsonl({ field })',
+    () => data.TokenDataset.fromJsonl({ path: text, seq: 2, encode, field: 'text' }),
+    'TokenDataset.fromJsonl: expected the options path, key, encode, seq, endOfText, got "field".',
+  ],
+  [
+    'TokenFileDataset.open({ file })',
+    () => data.TokenFileDataset.open({ file: text, seq: 2 }),
+    'TokenFileDataset.open: expected the options path, seq, dtype, got "file".',
+  ],
+  [
+    'TokenFileDataset.openIndexed({ seq })',
+    () => data.TokenFileDataset.openIndexed({ seq: 2 }),
+    'TokenFileDataset.openIndexed path: expected a string, got undefined.',
+  ],
+  [
+    'workerDataset({ modul })',
+    () => data.workerDataset({ modul: './x.js' }),
+    'Did you mean "module"?',
+  ],
+  [
+    'workerDataset({ args: 3 })',
+    () => data.workerDataset({ module: './x.js', args: 3 }),
+    'workerDataset args: expected a list of arguments, got 3.',
+  ],
+];
+
+const state = () => ({ weight: Tensor.from([[1, 2]]), bias: Tensor.from([1]) });
+const modules: readonly Mistake[] = [
+  [
+    'configure({ cpuCheckpoint })',
+    () => checkpointing.configure({ cpuCheckpoint: true }),
+    'Did you mean "cpuCheckpointing"?',
+  ],
+  [
+    "configure({ cpu_checkpointing: 'yes' })",
+    () => checkpointing.configure({ cpu_checkpointing: 'yes' }),
+    'checkpointing.configure cpuCheckpointing: expected true or false, got "yes".',
+  ],
+  [
+    'configure(null)',
+    () => checkpointing.configure(null),
+    'checkpointing.configure: expected an object of options',
+  ],
+  [
+    'loadStateDict(s, false)',
+    () => new nn.Linear(2, 1).loadStateDict(state(), false),
+    'loadStateDict: expected an object of options, such as { strict: ... }, got false.',
+  ],
+  [
+    'loadStateDict(s, { strickt })',
+    () => new nn.Linear(2, 1).loadStateDict(state(), { strickt: false }),
+    'Did you mean "strict"?',
+  ],
+  [
+    'loadStateDict({ weight: [1, 2] })',
+    () => new nn.Linear(2, 1).loadStateDict({ ...state(), weight: [1, 2] }),
+    'loadStateDict weight: expected a tensor, got an array [1, 2].',
+  ],
+  [
+    'loadStateDict(a Map)',
+    () => new nn.Linear(2, 1).loadStateDict(new Map(Object.entries(state()))),
+    'Object.fromEntries(state) makes one of a Map.',
+  ],
+  [
+    'new CausalSelfAttention(10, 3)',
+    () => new nn.CausalSelfAttention(10, 3),
+    'CausalSelfAttention channels: expected a multiple of the 3 heads, got 10.',
+  ],
+  [
+    'new CausalSelfAttention(12)',
+    () => new nn.CausalSelfAttention(12),
+    'CausalSelfAttention heads: expected an integer of at least 1, got undefined.',
+  ],
+  [
+    'new LinearGelu(2, 2, { biass })',
+    () => new nn.LinearGelu(2, 2, { biass: false }),
+    'LinearGelu: expected the options bias, weightInit, biasInit, got "biass". Did you mean "bias"?',
+  ],
+  [
+    'new Linear(2, 2, { bias: 0 })',
+    () => new nn.Linear(2, 2, { bias: 0 }),
+    'Linear bias: expected true or false, got 0.',
+  ],
+  [
+    'new Linear(2, 2, { weightInit: 0.1 })',
+    () => new nn.Linear(2, 2, { weightInit: 0.1 }),
+    'Linear weightInit: expected a function, got 0.1.',
+  ],
+  [
+    "model.to('float16')",
+    () => linear().to('float16'),
+    `Module.to: expected a dtype (f32, f16, bf16, i32, i64, u8, bool, f64) or a device`,
+  ],
+  ["model.to('float16'), what to do", () => linear().to('float16'), `"float16" is 'f16' here.`],
+  [
+    "model.to('i32')",
+    () => linear().to('i32'),
+    'Module.to: expected a floating dtype: f32, f16, bf16, f64, got i32.',
+  ],
+];
+
+const optimizers: readonly Mistake[] = [
+  [
+    'new DynamicLossScaler({ windw })',
+    () => new DynamicLossScaler({ windw: 3 } as object),
+    'Did you mean "window"?',
+  ],
+  [
+    'new DynamicLossScaler({ window: 0 })',
+    () => new DynamicLossScaler({ window: 0 }),
+    'DynamicLossScaler window: expected an integer of at least 1, got 0.',
+  ],
+  [
+    'new StaticLossScaler(0)',
+    () => new StaticLossScaler(0),
+    'StaticLossScaler scale: expected a finite number',
+  ],
+  [
+    'a group with a momentum for AdamW',
+    () => new optim.AdamW([{ params: linear().parameters(), momentum: 0.9 }]),
+    'AdamW group 0: expected the options params, lr, betas, eps, weightDecay, got "momentum".',
+  ],
+  [
+    'a group { weightDeacy }',
+    () => new optim.AdamW([{ params: linear().parameters(), weightDeacy: 0.1 }]),
+    'Did you mean "weightDecay"?',
+  ],
+];
+
+describe.each([
+  ['collectives', collectives],
+  ['watching', watching],
+  ['datasets', datasets],
+  ['modules', modules],
+  ['optimizers', optimizers],
+])('%s', (_, mistakes) => {
+  test.each(mistakes)('%s', (_typed, run, message) => {
+    let thrown: unknown = 'nothing';
+    try {
+      run();
+    } catch (error) {
+      thrown = error;
+    }
+    expect(thrown).toBeInstanceOf(DsError);
+    expect((thrown as Error).message).toContain(message);
+  });
+});
+
+test.each([
+  ['AdamW', (groups: Untyped) => new optim.AdamW(groups)],
+  ['Lion', (groups: Untyped) => new optim.Lion(groups)],
+])("%s: a group keeps what is its owner's, beside its hyperparameters", async (_name, make) => {
+  const model = linear();
+  const layers = { depth: 3 };
+  const group = { params: model.parameters(), weight_decay: 0.25, name: 'decayed', layers };
+  const optimizer = make([group]);
+  const [made] = optimizer.groups;
+  expect([made.name, made.layers, made.weightDecay]).toEqual(['decayed', layers, 0.25]);
+  expect(Object.keys(made)).not.toEqual(expect.arrayContaining(['name']));
+  const config = { train_micro_batch_size_per_gpu: 1 };
+  const { engine } = await ds.initialize({ model, optimizer, config, device: 'cpu' });
+  await engine.saveCheckpoint(folder);
+  await engine.loadCheckpoint(folder);
+  expect(optimizer.groups[0].name).toBe('decayed');
+  engine.destroy();
+});
+
+test('Muon: groups that are split by rule keep it too', () => {
+  const model = linear();
+  const groups = optim.makeMuonGroups(model.namedParameters());
+  const named = groups.map((group: object, index: number) => ({ ...group, name: `g${index}` }));
+  const made = new optim.Muon(named).groups;
+  expect(made.map(({ name }: { name: string }) => name)).toEqual(['g0', 'g1']);
+});
