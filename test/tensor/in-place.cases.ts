@@ -1,6 +1,7 @@
 // What in-place forms change, what they refuse, and that a backward notices when what it saved has changed.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
+import { initialize, zero } from '../../lib/index.js';
 import * as nn from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import * as ops from '../../lib/tensor/index.js';
@@ -113,6 +114,29 @@ export const cases: Case[] = [
     assert.deepEqual(parameter.toArray(), [3, 3]);
     parameter.dispose();
   }),
+  {
+    name: "in place: an engine's parameters are refused, whose master weights would undo it",
+    async run(device) {
+      const model = new nn.Linear(2, 1);
+      const config = {
+        train_batch_size: 1,
+        optimizer: { type: 'SGD', params: { lr: 0.1 } },
+      } as const;
+      const { engine } = await initialize({ model, config, device });
+      try {
+        refuses('DS_ARGUMENT', /zero_.*taken over.*GatheredParameters/, () =>
+          ops.noGrad(() => model.weight.zero_()),
+        );
+        zero.GatheredParameters([model.weight], { modifierRank: 0 }, () =>
+          ops.noGrad(() => model.weight.fill_(2)),
+        );
+        assert.deepEqual(model.weight.toArray(), [2, 2]);
+      } finally {
+        engine.destroy();
+        for (const parameter of model.parameters()) parameter.dispose();
+      }
+    },
+  },
   inPlaceCase('a backward refuses what was changed since its forward', (device) => {
     const leaf = Tensor.from([1, 2], { device }).requireGrad();
     const factor = Tensor.from([3, 4], { device });

@@ -131,18 +131,19 @@ export const sqrt_ = overwrite('sqrt');
 /** x = max(x, 0); floating dtypes. */
 export const relu_ = overwrite('relu');
 
-/** Every element becomes `value`. */
-export function fill_(x: Tensor, value: number): Tensor {
-  requireNumber('fill_ value', value);
-  return changing('fill_', x, [], () => {
+function filled(op: string, x: Tensor, value: number): Tensor {
+  requireNumber(`${op} value`, value);
+  return changing(op, x, [], () => {
     const { dtype } = x;
     if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
     kernels.fill({ out: x, value });
   });
 }
 
+/** Every element becomes `value`. Throws DS_ARGUMENT for what an integer dtype cannot hold. */
+export const fill_ = (x: Tensor, value: number): Tensor => filled('fill_', x, value);
 /** Every element becomes 0. */
-export const zero_ = (x: Tensor): Tensor => fill_(x, 0);
+export const zero_ = (x: Tensor): Tensor => filled('zero_', x, 0);
 
 /** The values of `source`, broadcast to x and cast to its dtype; also from another device. Throws DS_SHAPE. */
 export function copy_(x: Tensor, source: Tensor): Tensor {
