@@ -1,6 +1,6 @@
 // Types and ranges of single keys: schema.json through ajv, with errors that name the place and the
 // cure.
-import { Ajv2020, type ErrorObject, type ValidateFunction } from 'ajv/dist/2020.js';
+import type { ErrorObject, ValidateFunction } from 'ajv/dist/2020.js';
 import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
@@ -19,9 +19,10 @@ const MAX_LISTED = 100;
 
 let compiled: ValidateFunction | null = null;
 
-/** Compiles the schema on first use: a program that reads no configuration pays nothing. */
+/** Loads ajv and compiles the schema on first use: a program that reads no configuration pays nothing. */
 function validator(): ValidateFunction {
   if (compiled) return compiled;
+  const { Ajv2020 } = require('ajv/dist/2020.js') as typeof import('ajv/dist/2020.js');
   const ajv = new Ajv2020({
     allErrors: true,
     discriminator: true,
