@@ -130,7 +130,7 @@ Op read_op(Addon& addon, Device& device, bool on_host) {
   Op args{};
   Reader reader(addon, kNames[static_cast<int>(id_of<Op>)], kOperands<Op>, device, on_host);
   for_each_field(args, reader);
-  if constexpr (requires { check(args); }) check(args);
+  check(args);
   return args;
 }
 

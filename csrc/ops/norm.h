@@ -6,6 +6,21 @@
 
 namespace ds {
 
+/// `v` is [N, C] like `model`; absent ones pass.
+inline void check_rows(const char* op, const View& model, const View& v, const char* name) {
+  DS_CHECK_SHAPE(model.ndim == 2, op, text(name, " [N, C]"), model.describe());
+  if (!v) return;
+  require_like(op, model, v);
+  require_contiguous(op, v, name);
+}
+
+/// `v` is [C] beside `rows` [N, C], of their dtype; absent ones pass.
+inline void check_columns(const char* op, const View& rows, const View& v, const char* name) {
+  if (!v) return;
+  require_vector(op, v, rows.shape[1], name);
+  require_dtype(op, v, rows.dtype, name);
+}
+
 /// s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
 /// weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
 /// Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
@@ -22,6 +37,23 @@ struct LayerNorm {
   double eps;
 };
 
+/// What both forwards require; `bias` and `mean` are absent for RMSNorm.
+template <class Op>
+void check_forward(const char* name, const Op& op, const View& bias, const View& mean) {
+  require_floating(name, op.x);
+  check_rows(name, op.x, op.x, "x");
+  check_rows(name, op.x, op.residual, "residual");
+  check_rows(name, op.x, op.sum, "sum");
+  check_rows(name, op.x, op.out, "out");
+  check_columns(name, op.x, op.weight, "weight");
+  check_columns(name, op.x, bias, "bias");
+  if (mean) require_statistic(name, mean, op.x.shape[0], op.x, "mean");
+  require_statistic(name, op.rstd, op.x.shape[0], op.x, "rstd");
+  DS_CHECK_SHAPE(!op.residual || op.sum, name, "sum together with residual", "residual alone");
+}
+
+inline void check(const LayerNorm& op) { check_forward("layer_norm", op, op.bias, op.mean); }
+
 /// dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of x and of
 /// residual alike. dweight and dbias are column sums in a fixed order.
 struct LayerNormBackward {
@@ -37,6 +69,25 @@ struct LayerNormBackward {
   bool accumulate;  // concerns dweight and dbias only
 };
 
+/// What both backwards require; `dbias` and `mean` are absent for RMSNorm.
+template <class Op>
+void check_backward(const char* name, const Op& op, const View& dbias, const View& mean) {
+  require_floating(name, op.s);
+  check_rows(name, op.s, op.s, "s");
+  check_rows(name, op.s, op.dout, "dout");
+  check_rows(name, op.s, op.dsum, "dsum");
+  check_rows(name, op.s, op.dx, "dx");
+  check_columns(name, op.s, op.weight, "weight");
+  check_columns(name, op.s, op.dweight, "dweight");
+  check_columns(name, op.s, dbias, "dbias");
+  if (mean) require_statistic(name, mean, op.s.shape[0], op.s, "mean");
+  require_statistic(name, op.rstd, op.s.shape[0], op.s, "rstd");
+}
+
+inline void check(const LayerNormBackward& op) {
+  check_backward("layer_norm_backward", op, op.dbias, op.mean);
+}
+
 /// As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
 struct RmsNorm {
   View x;         // [N, C] contiguous, floating
@@ -47,6 +98,8 @@ struct RmsNorm {
   View rstd;      // [N] f32 (f64 for f64)
   double eps;
 };
+
+inline void check(const RmsNorm& op) { check_forward("rms_norm", op, View{}, View{}); }
 
 /// As LayerNormBackward.
 struct RmsNormBackward {
@@ -59,5 +112,9 @@ struct RmsNormBackward {
   OptionalView dweight;  // [C]
   bool accumulate;  // concerns dweight only
 };
+
+inline void check(const RmsNormBackward& op) {
+  check_backward("rms_norm_backward", op, View{}, View{});
+}
 
 }  // namespace ds

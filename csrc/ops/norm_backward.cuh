@@ -275,7 +275,7 @@ int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaCo
                        aligned_for<N>(b.dout) && aligned_for<N>(b.dsum) && aligned_for<N>(b.dx);
   int64_t blocks = 0;
   if (vectors && threads <= kUsualThreads)
-    blocks = launch_backward_rows<kCentered, 4, kUsualThreads>(op, b, threads, weights, ctx);
+    blocks = launch_backward_rows<kCentered, 3, kUsualThreads>(op, b, threads, weights, ctx);
   else if (vectors && threads <= kMostThreads)
     blocks = launch_backward_rows<kCentered, 3, kMostThreads>(op, b, threads, weights, ctx);
   return blocks > 0 ? blocks : launch_backward_any<kCentered>(op, b, weights, ctx);

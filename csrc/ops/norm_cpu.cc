@@ -27,27 +27,6 @@ struct Backward {
   bool accumulate;
 };
 
-void check_like(const char* op, const View& v, const View& model, const char* name) {
-  if (!v) return;
-  require_same_shape(op, model, v);
-  require_same_dtype(op, model, v);
-  require_contiguous(op, v, name);
-}
-
-void check_vector(const char* op, const View& v, int64_t n, DType dtype, const char* name) {
-  if (!v) return;
-  DS_CHECK_SHAPE(v.ndim == 1 && v.shape[0] == n && v.contiguous(), op, text(name, " [", n, "]"),
-                 v.describe());
-  if (v.dtype != dtype) throw Error("DS_DTYPE", op, text(name, " ", name_of(dtype)), v.describe());
-}
-
-DType statistics_dtype(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
-
-void check_rows(const char* op, const View& v, const char* name) {
-  DS_CHECK_SHAPE(v.ndim == 2, op, text(name, " [N, C]"), v.describe());
-  require_contiguous(op, v, name);
-}
-
 int64_t rows_per_task(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
@@ -95,16 +74,7 @@ void forward_rows(const Forward& f, int64_t begin, int64_t end) {
 }
 
 void forward(const Forward& f, CpuContext& ctx) {
-  check_rows(f.op, f.x, "x");
   const int64_t rows = f.x.shape[0], width = f.x.shape[1];
-  DS_CHECK_SHAPE(!f.residual || f.sum, f.op, "sum together with residual", "residual alone");
-  check_like(f.op, f.residual, f.x, "residual");
-  check_like(f.op, f.sum, f.x, "sum");
-  check_like(f.op, f.out, f.x, "out");
-  check_vector(f.op, f.weight, width, f.x.dtype, "weight");
-  check_vector(f.op, f.bias, width, f.x.dtype, "bias");
-  check_vector(f.op, f.mean, rows, statistics_dtype(f.x.dtype), "mean");
-  check_vector(f.op, f.rstd, rows, statistics_dtype(f.x.dtype), "rstd");
   for_floating(f.op, f.x.dtype, [&]<class T>(TypeTag<T>) {
     ctx.pool.parallel_for(rows, rows_per_task(width), [&](int64_t begin, int64_t end) {
       forward_rows<T>(f, begin, end);
@@ -179,16 +149,6 @@ void backward_typed(const Backward& b, CpuContext& ctx) {
 }
 
 void backward(const Backward& b, CpuContext& ctx) {
-  check_rows(b.op, b.s, "s");
-  const int64_t rows = b.s.shape[0], width = b.s.shape[1];
-  check_like(b.op, b.dout, b.s, "dout");
-  check_like(b.op, b.dsum, b.s, "dsum");
-  check_like(b.op, b.dx, b.s, "dx");
-  check_vector(b.op, b.weight, width, b.s.dtype, "weight");
-  check_vector(b.op, b.dweight, width, b.s.dtype, "dweight");
-  check_vector(b.op, b.dbias, width, b.s.dtype, "dbias");
-  check_vector(b.op, b.mean, rows, statistics_dtype(b.s.dtype), "mean");
-  check_vector(b.op, b.rstd, rows, statistics_dtype(b.s.dtype), "rstd");
   for_floating(b.op, b.s.dtype, [&]<class T>(TypeTag<T>) { backward_typed<T>(b, ctx); });
 }
 
