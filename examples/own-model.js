@@ -67,7 +67,7 @@ async function validate(engine, loader) {
 async function main() {
   const { rank, worldSize } = await ds.initDistributed({ device: 'auto' });
   const say = (text) => rank === 0 && console.log(text);
-  ds.seed(1); // The same initial values on every rank.
+  ds.seed(1); // The same initial values in every run; ranks start with rank 0's.
   const model = new Classifier();
   const all = model.parameters();
   const { engine, trainLoader } = await ds.initialize({

@@ -71,7 +71,7 @@ const sequences = (length: number, first: number) => ({
 async function main(): Promise<void> {
   const { rank, worldSize } = await ds.initDistributed({ device: 'auto' });
   const say = (text: string): void => void (rank === 0 && console.log(text));
-  ds.seed(1); // The same initial values on every rank.
+  ds.seed(1); // The same initial values in every run; ranks start with rank 0's.
   const model = new Encoder();
   const matrices = model.parameters().filter(({ ndim }) => ndim > 1);
   const vectors = model.parameters().filter(({ ndim }) => ndim <= 1);

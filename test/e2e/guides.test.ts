@@ -2,7 +2,14 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { consolidate, initialize, nn, type Tensor } from '../../lib/index.js';
+import {
+  type configuration,
+  consolidate,
+  type DsConfig,
+  initialize,
+  nn,
+  Tensor,
+} from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { readPage, snippetsOf } from '../unit/docs/snippets.js';
 
@@ -57,6 +64,72 @@ test('fine-tuning reads a folder of Hugging Face, trains its upper half and give
   expect([...changed].filter((name) => /wte|wpe|\.h\.0\./.test(name))).toEqual([]);
   expect(changed).toContain('transformer.h.1.mlp.c_fc.weight');
 }, 120_000);
+
+/** Makes a mistake, and gives the words of its error that the page has. */
+type Mistake = [words: string, make: () => Promise<unknown>];
+
+class Square extends nn.Module {
+  readonly l: nn.Linear;
+
+  constructor(outputs = 4) {
+    super();
+    this.l = new nn.Linear(4, outputs);
+  }
+
+  override forward(x: Tensor): Tensor {
+    return this.l.call(x).square().mean();
+  }
+}
+
+const plain: DsConfig = { train_batch_size: 1, optimizer: { type: 'AdamW', params: { lr: 1e-3 } } };
+// A value that no type of ours has.
+const NVME = { stage: 3, offload_param: { device: 'nvme' } } as unknown as configuration.ZeroConfig;
+const build = (config: DsConfig, model = new Square(), strict = false) =>
+  initialize({ model, config, strict });
+
+const mistakes: Mistake[] = [
+  [
+    'train_batch_size: expected train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size, got 7 != 2 x 3 (derived) x 1.',
+    () => build({ ...plain, train_batch_size: 7, train_micro_batch_size_per_gpu: 2 }),
+  ],
+  [
+    'expected a value, or a source that fills "auto"',
+    () => build({ ...plain, gradient_clipping: 'auto' }),
+  ],
+  ['This value is not supported yet', () => build({ ...plain, zero_optimization: NVME })],
+  ['expected an optimizer, got none', () => build({ train_batch_size: 1 })],
+  [
+    'which is unknown. Did you mean',
+    () => build({ ...plain, optimzer: {} } as DsConfig, new Square(), true),
+  ],
+  [
+    'expected a finite loss, got NaN. The update was skipped, the weights are as before.',
+    async () => {
+      const { engine } = await build(plain);
+      for (let step = 0; step < 2; ++step) {
+        engine.backward(engine.forward(Tensor.from([[Number.NaN, 1, 1, 1]])));
+        engine.step();
+      }
+      engine.synchronize();
+    },
+  ],
+  [
+    'expected a folder with checkpoints, got ENOENT',
+    async () => (await build(plain)).engine.loadCheckpoint(join(folder, 'nothing')),
+  ],
+  [
+    'l.weight: expected [8, 4] f32, got [4, 4] f32',
+    async () => {
+      await (await build(plain)).engine.saveCheckpoint(join(folder, 'square'));
+      await (await build(plain, new Square(8))).engine.loadCheckpoint(join(folder, 'square'));
+    },
+  ],
+];
+
+test.each(mistakes)('the page of troubleshooting has the words of: %s', async (words, make) => {
+  await expect(make()).rejects.toThrow(words);
+  expect(readPage('docs/troubleshooting.md')).toContain(words);
+});
 
 /** A GPT-2 of two small blocks, as Hugging Face keeps it. */
 async function writeFolder(out: string): Promise<void> {

@@ -19,7 +19,7 @@ import { expand, reshape, squeeze, unsqueeze } from './views.js';
 
 /** Options of nllLoss(). */
 export interface NllLossOptions extends RowOptions {
-  /** [V]: factor of the rows with each target; a mean is divided by the sum of the factors. */
+  /** Shape [V], the factor of the rows with each target; a mean is divided by the sum of the factors. */
   weight?: Tensor;
   /** Default "mean": 0 where no row counts. */
   reduction?: LossReduction;
