@@ -46,6 +46,7 @@ import { cases as checkpointSegments } from './tensor/checkpointing.cases.js';
 import { cases as composed } from './tensor/composed.cases.js';
 import { cases as inPlace } from './tensor/in-place.cases.js';
 import { cases as printing } from './tensor/printing.cases.js';
+import { cases as products } from './tensor/products.cases.js';
 import { cases as segmentReplays } from './tensor/replays.cases.js';
 import { cases as stridedWeights } from './tensor/strided-weights.cases.js';
 import { cases as values } from './tensor/values.cases.js';
@@ -64,6 +65,7 @@ export const allCases: readonly Case[] = [
   ...opArguments,
   ...printing,
   ...composed,
+  ...products,
   ...inPlace,
   ...elementwiseGradients,
   ...composedGradients,

@@ -370,6 +370,15 @@ export class Engine {
     this.parts.owned.release();
   }
 
+  /** What console.log() shows: where training is, and the model. */
+  [Symbol.for('nodejs.util.inspect.custom')](depth: number): string {
+    const { globalSteps, globalRank, worldSize, optimizer, device, module } = this;
+    const stage = `ZeRO stage ${this.zeroOptimizationStage()}`;
+    const rank = worldSize > 1 ? `, rank ${globalRank} of ${worldSize}` : '';
+    const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
+    return depth < 0 ? head : `${head} of ${module}`;
+  }
+
   /** As DistributedSampler deals samples out: rank r has those of number r, r + worldSize, ... */
   private shareOf(inputs: readonly unknown[]): SampleShare | null {
     const { globalRank: rank, worldSize: ranks } = this;

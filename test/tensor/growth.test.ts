@@ -1,4 +1,5 @@
 // Tensors that only become more are told once, with the lines that made them; what comes and goes is not.
+import { inspect } from 'node:util';
 import { initialize, nn, scope, Tensor } from '../../lib/index.js';
 import { forgetGrowth, TensorGrowth } from '../../lib/tensor/growth.js';
 
@@ -63,6 +64,10 @@ test("an engine's steps are watched", async () => {
     engine.step();
     leak();
   }
+  expect(inspect({ engine }, { depth: 0 })).toBe(
+    '{ engine: Engine(step 210, SGD, ZeRO stage 0, cpu) }',
+  );
+  expect(inspect(engine)).toMatch(/^Engine\(step 210, .*\) of Model: 3 parameters\n {2}linear: /);
   engine.destroy();
   x.dispose();
   expect(told().filter((text) => text.includes('become more'))).toHaveLength(1);
