@@ -32,6 +32,7 @@ import { cases as watching } from './e2e/watching.cases.js';
 import { cases as watchingRanks } from './e2e/watching-ranks.cases.js';
 import { cases as trainingFaults } from './faults/training.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
+import { cases as layers } from './nn/layers.cases.js';
 import { cases as losses } from './nn/losses.cases.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as optimizerGolden } from './optim/golden.cases.js';
@@ -75,6 +76,7 @@ export const allCases: readonly Case[] = [
   ...lossGradients,
   ...modules,
   ...losses,
+  ...layers,
   ...parity,
   ...uploads,
   ...badInput,

@@ -1,5 +1,8 @@
 // The nn room's door.
 export { CausalSelfAttention, KeyValueCache } from './attention.js';
+export type { AttentionMasks } from './attention-masks.js';
+export * from './containers.js';
+export * from './convolution.js';
 export type { Initializer } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
@@ -15,5 +18,7 @@ export {
   type NamedModule,
   type StateDictPreHook,
 } from './module.js';
+export * from './multihead-attention.js';
 export { Parameter, type Place } from './parameter.js';
 export type { PretrainedDescription } from './pretrained.js';
+export * from './transformer.js';

@@ -1,23 +1,182 @@
 // Initial values of parameters: the same numbers whenever and wherever they are written.
+import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { nextRandom, type Tensor } from '../tensor/index.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { describe, numel } from '../runtime/view.js';
+import { nextRandom, scope, Tensor } from '../tensor/index.js';
+import { orthonormalRows } from './orthonormal.js';
+import { truncatedNormal } from './truncated-normal.js';
 
 /** Writes initial values into a contiguous f32 tensor on any device; the same every time. */
 export type Initializer = (out: Tensor) => void;
 
-/** N(0, stddev^2), from the generator's state of now. */
-export function normal(stddev: number): Initializer {
+/** N(mean, stddev^2), from the generator's state of now. Throws DS_ARGUMENT. */
+export function normal(stddev: number, mean = 0): Initializer {
+  requireFinite('init.normal stddev', stddev, 0);
+  requireFinite('init.normal mean', mean);
   const { seed, offset } = nextRandom();
-  return (out) => kernels.randomNormal({ out, mean: 0, stddev, seed, offset });
+  return (out) => kernels.randomNormal({ out, mean, stddev, seed, offset });
 }
 
-/** U[-bound, bound), from the generator's state of now. */
-export function uniform(bound: number): Initializer {
+/** U[-bound, bound), or U[low, high) of two numbers, from the generator's state of now. Throws DS_ARGUMENT. */
+export function uniform(boundOrLow: number, high?: number): Initializer {
+  const low = requireFinite('init.uniform', high === undefined ? -boundOrLow : boundOrLow);
+  const end = requireFinite('init.uniform high', high ?? boundOrLow, low);
   const { seed, offset } = nextRandom();
-  return (out) => kernels.randomUniform({ out, low: -bound, high: bound, seed, offset });
+  return (out) => kernels.randomUniform({ out, low, high: end, seed, offset });
 }
 
-/** All 0. */
+/** Everywhere `value`. Throws DS_ARGUMENT. */
+export function constant(value: number): Initializer {
+  requireFinite('init.constant', value);
+  return (out) => kernels.fill({ out, value });
+}
+
+/** Everywhere 0. */
 export const zeros: Initializer = (out) => kernels.fill({ out, value: 0 });
-/** All 1. */
+/** Everywhere 1. */
 export const ones: Initializer = (out) => kernels.fill({ out, value: 1 });
+
+/** Inputs and outputs of one element: those of a weight [out, in, ..] times what follows. Throws DS_SHAPE. */
+function fansOf(op: string, out: Tensor): { fanIn: number; fanOut: number } {
+  const [rows = 0, columns = 0, ...field] = out.shape;
+  if (out.ndim >= 2) return { fanIn: columns * numel(field), fanOut: rows * numel(field) };
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op,
+    expected: 'a weight of two dims or more: [out, in, ..]',
+    got: describe(out),
+    hint: 'Biases start as init.zeros.',
+  });
+}
+
+/** Random numbers of standard deviation 1, scaled by what `spread` makes of the tensor. */
+function scaled(draw: 'uniform' | 'normal', spread: (out: Tensor) => number): Initializer {
+  const { seed, offset } = nextRandom();
+  return (out) => {
+    const stddev = spread(out);
+    const bound = Math.sqrt(3) * stddev;
+    if (draw === 'normal') kernels.randomNormal({ out, mean: 0, stddev, seed, offset });
+    else kernels.randomUniform({ out, low: -bound, high: bound, seed, offset });
+  };
+}
+
+function xavier(draw: 'uniform' | 'normal', gain: number): Initializer {
+  requireFinite('init.xavier gain', gain, 0);
+  return scaled(draw, (out) => {
+    const { fanIn, fanOut } = fansOf('init.xavier', out);
+    return gain * Math.sqrt(2 / Math.max(1, fanIn + fanOut));
+  });
+}
+
+/** U[-b, b) with b = gain sqrt(6 / (inputs + outputs)); for weights [out, in, ..]. Source: Glorot & Bengio 2010. */
+export function xavierUniform(gain = 1): Initializer {
+  return xavier('uniform', gain);
+}
+
+/** N(0, gain^2 2 / (inputs + outputs)); for weights [out, in, ..]. Source: Glorot & Bengio 2010. */
+export function xavierNormal(gain = 1): Initializer {
+  return xavier('normal', gain);
+}
+
+/** What follows a layer, for the factor that keeps variances. */
+export type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' | 'selu';
+
+/** The factor by which weights before `nonlinearity` are scaled; `slope` is leaky ReLU's below 0. Throws DS_ARGUMENT. */
+export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number {
+  const gains: Record<Nonlinearity, number> = {
+    linear: 1,
+    sigmoid: 1,
+    tanh: 5 / 3,
+    relu: Math.SQRT2,
+    leakyRelu: Math.sqrt(2 / (1 + slope ** 2)),
+    selu: 3 / 4,
+  };
+  if (Object.hasOwn(gains, nonlinearity)) return gains[nonlinearity];
+  const expected = `one of ${Object.keys(gains).join(', ')}`;
+  const got = phrase(nonlinearity);
+  throw new DsError({ code: 'DS_ARGUMENT', op: 'init.calculateGain', expected, got });
+}
+
+/** Options of kaimingUniform() and kaimingNormal(). */
+export interface KaimingOptions {
+  /** Leaky ReLU's slope below 0. Default 0. */
+  a?: number;
+  /** Whether the variance of outputs or that of gradients is kept. Default "fanIn". */
+  mode?: 'fanIn' | 'fanOut';
+  /** Default "leakyRelu". */
+  nonlinearity?: Nonlinearity;
+}
+
+const KAIMING: OptionNames<KaimingOptions> = { a: true, mode: true, nonlinearity: true };
+
+function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer {
+  const options = readOptions('init.kaiming', given, KAIMING);
+  const { a = 0, mode = 'fanIn', nonlinearity = 'leakyRelu' } = options;
+  const gain = calculateGain(nonlinearity, requireFinite('init.kaiming a', a));
+  if (mode !== 'fanIn' && mode !== 'fanOut') {
+    const got = phrase(mode);
+    const expected = '"fanIn" or "fanOut"';
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'init.kaiming mode', expected, got });
+  }
+  return scaled(draw, (out) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', out)[mode])));
+}
+
+/** U[-b, b) with b = gain sqrt(3 / fan); for weights [out, in, ..]. Source: He et al. 2015. */
+export function kaimingUniform(options: KaimingOptions = {}): Initializer {
+  return kaiming('uniform', options);
+}
+
+/** N(0, gain^2 / fan); for weights [out, in, ..]. Source: He et al. 2015. */
+export function kaimingNormal(options: KaimingOptions = {}): Initializer {
+  return kaiming('normal', options);
+}
+
+/** Options of truncNormal(). */
+export interface TruncNormalOptions {
+  /** Default 0. */
+  mean?: number;
+  /** Default 1. */
+  stddev?: number;
+  /** The least value, not a number of deviations. Default -2. */
+  low?: number;
+  /** The greatest value. Default 2. */
+  high?: number;
+}
+
+const TRUNCATED: OptionNames<TruncNormalOptions> = {
+  ...{ mean: true, stddev: true, low: true, high: true },
+};
+
+/** N(mean, stddev^2) between two values. Throws DS_ARGUMENT. Source: torch.nn.init.trunc_normal_. */
+export function truncNormal(given: TruncNormalOptions = {}): Initializer {
+  const options = readOptions('init.truncNormal', given, TRUNCATED);
+  const mean = requireFinite('init.truncNormal mean', options.mean ?? 0);
+  const stddev = requireFinite('init.truncNormal stddev', options.stddev ?? 1, Number.MIN_VALUE);
+  const low = requireFinite('init.truncNormal low', options.low ?? -2);
+  const high = requireFinite('init.truncNormal high', options.high ?? 2, low);
+  const random = nextRandom();
+  return (out) => scope(() => truncatedNormal(out, { mean, stddev, low, high }, random));
+}
+
+/**
+ * Rows, or columns where they are fewer, of length `gain` at right angles to each other; dims behind the first count as
+ * one. Computed on the host in f64: about a second for 1000 x 1000, with the cube of the size. Throws DS_ARGUMENT.
+ * Source: Saxe et al. 2014.
+ */
+export function orthogonal(gain = 1): Initializer {
+  requireFinite('init.orthogonal gain', gain);
+  const random = nextRandom();
+  return (out) => {
+    if (out.ndim < 2) fansOf('init.orthogonal', out);
+    if (out.numel === 0) return;
+    const rows = out.shape[0] as number;
+    const values = orthonormalRows(rows, out.numel / rows, random).map((value) => value * gain);
+    scope(() => {
+      const made = Tensor.from(Float32Array.from(values), { shape: out.shape, device: out.device });
+      kernels.copy({ in: made, out });
+    });
+  };
+}

@@ -4,7 +4,9 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { describe, numel } from '../runtime/view.js';
 import {
+  ones as constantOnes,
   dropout,
   embedding,
   gelu,
@@ -13,10 +15,12 @@ import {
   linearGelu,
   relu,
   rmsNorm,
+  scope,
   sigmoid,
   silu,
   type Tensor,
   tanh,
+  where,
 } from '../tensor/index.js';
 import { type Initializer, normal, ones, uniform, zeros } from './initializers.js';
 import { Module } from './module.js';
@@ -66,21 +70,61 @@ export class LinearGelu extends Linear {
   }
 }
 
+/** Options of Embedding. */
+export interface EmbeddingOptions {
+  /** Default N(0, 1). */
+  init?: Initializer;
+  /** The index of padding: its row starts as zeros and gets no gradient. Negative ones count from the end. */
+  paddingIdx?: number;
+}
+
+const EMBEDDING: OptionNames<EmbeddingOptions> = { init: true, paddingIdx: true };
+
 /** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
 export class Embedding extends Module {
   readonly weight: Parameter;
+  /** Null where no index is padding. */
+  readonly paddingIdx: number | null;
 
-  /** Throws DS_ARGUMENT. */
-  constructor(count: number, channels: number, init: Initializer = normal(1)) {
+  /** Options, or the initializer alone. Throws DS_ARGUMENT. */
+  constructor(count: number, channels: number, given: Initializer | EmbeddingOptions = {}) {
     super();
     requireInteger('Embedding count', count, 1);
     requireInteger('Embedding channels', channels, 1);
-    this.weight = new Parameter([count, channels], init);
+    const options = typeof given === 'function' ? { init: given } : given;
+    const { init = normal(1), paddingIdx } = readOptions('Embedding', options, EMBEDDING);
+    this.paddingIdx = paddingIdx === undefined ? null : paddingRow(paddingIdx, count);
+    this.weight = new Parameter([count, channels], this.startOf(init, channels));
   }
 
   override forward(index: Tensor): Tensor {
-    return embedding(this.weight, index);
+    const { weight, paddingIdx } = this;
+    if (paddingIdx === null) return embedding(weight, index);
+    return scope(() => {
+      const rows = embedding(weight, index);
+      return where(index.eq(paddingIdx).unsqueeze(-1), rows.detach(), rows);
+    });
   }
+
+  private startOf(init: Initializer, channels: number): Initializer {
+    const { paddingIdx } = this;
+    if (paddingIdx === null || typeof init !== 'function') return init;
+    return (out) => {
+      init(out);
+      zeros(out.alias([channels], [1], out.offset + paddingIdx * channels));
+    };
+  }
+}
+
+function paddingRow(index: number, count: number): number {
+  requireInteger('Embedding paddingIdx', index, -count);
+  if (index < count) return index < 0 ? index + count : index;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Embedding paddingIdx',
+    expected: `an index below ${count}`,
+    got: String(index),
+  });
 }
 
 /** Normalises the last dim to mean 0 and variance 1, then weight and bias [C]. */
@@ -123,6 +167,65 @@ export class RMSNorm extends Module {
   }
 }
 
+/** Options of GroupNorm. */
+export interface GroupNormOptions {
+  /** Added to the variance. Default 1e-5. */
+  eps?: number;
+  /** Whether there are a weight and a bias [C]. Default true. */
+  affine?: boolean;
+}
+
+const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
+
+/** Normalises each sample's channels in `groups`, with all that follows them, then weight and bias [C]. x [N, C, ..]. Source: Wu & He 2018. */
+export class GroupNorm extends Module {
+  readonly weight: Parameter | null;
+  readonly bias: Parameter | null;
+  readonly eps: number;
+
+  /** Throws DS_ARGUMENT, also where groups do not divide the channels. */
+  constructor(
+    readonly groups: number,
+    readonly channels: number,
+    given: GroupNormOptions = {},
+  ) {
+    super();
+    const { eps = 1e-5, affine = true } = readOptions('GroupNorm', given, GROUP_NORM);
+    requireInteger('GroupNorm groups', groups, 1);
+    requireInteger('GroupNorm channels', channels, 1);
+    this.eps = requireFinite('GroupNorm eps', eps, 0);
+    this.weight = affine ? new Parameter([channels], ones) : null;
+    this.bias = affine ? new Parameter([channels], zeros) : null;
+    if (channels % groups === 0) return;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'GroupNorm',
+      expected: `groups that divide ${channels} channels`,
+      got: String(groups),
+    });
+  }
+
+  override forward(x: Tensor): Tensor {
+    const { groups, channels, weight, bias, eps } = this;
+    if (x.ndim < 2 || x.shape[1] !== channels) {
+      throw new DsError({
+        code: 'DS_SHAPE',
+        op: 'GroupNorm',
+        expected: `[N, ${channels}, ..]`,
+        got: describe(x),
+      });
+    }
+    return scope(() => {
+      const rows = x.reshape([x.size(0), groups, numel(x.shape.slice(1)) / groups]);
+      const one = constantOnes([rows.size(-1)], { dtype: x.dtype, device: x.device });
+      const normed = layerNorm(rows, one, null, eps).reshape(x.shape);
+      if (!weight || !bias) return normed;
+      const shape = [channels, ...x.shape.slice(2).fill(1)];
+      return normed.mul(weight.reshape(shape)).add(bias.reshape(shape));
+    });
+  }
+}
+
 /** Zeroes elements with probability `p` while training. */
 export class Dropout extends Module {
   /** Throws DS_ARGUMENT. */
@@ -133,6 +236,84 @@ export class Dropout extends Module {
 
   override forward(x: Tensor): Tensor {
     return this.training ? dropout(x, this.p) : x;
+  }
+}
+
+/** Zeroes whole features with probability `p` while training; one draw per sample and channel. */
+abstract class FeatureDropout extends Module {
+  protected constructor(
+    private readonly op: string,
+    readonly p: number,
+    /** Dims of an input with samples, and whether one without them is taken. */
+    private readonly ranks: readonly number[],
+  ) {
+    super();
+    requireFinite(`${op} p`, p, 0, 1);
+  }
+
+  /** The leading dims that have a draw of their own. */
+  protected abstract drawn(x: Tensor): number;
+
+  override forward(x: Tensor): Tensor {
+    if (!this.ranks.includes(x.ndim)) {
+      const expected = `a tensor of ${this.ranks.join(' or ')} dims`;
+      throw new DsError({ code: 'DS_SHAPE', op: this.op, expected, got: describe(x) });
+    }
+    if (!this.training || this.p === 0) return x;
+    const lead = this.drawn(x);
+    const shape = x.shape.map((size, d) => (d < lead ? size : 1));
+    const { dtype, device } = x;
+    return scope(() => x.mul(dropout(constantOnes(shape, { dtype, device }), this.p)));
+  }
+}
+
+/** Drops whole channels of [N, C, T], or of [C, T] without samples. Source: Tompson et al. 2015. */
+export class Dropout1d extends FeatureDropout {
+  /** Throws DS_ARGUMENT. */
+  constructor(p = 0.5) {
+    super('Dropout1d', p, [2, 3]);
+  }
+
+  protected drawn(x: Tensor): number {
+    return x.ndim - 1;
+  }
+}
+
+/** Drops whole channels of [N, C, H, W], or of [N, C, T], as PyTorch's does. */
+export class Dropout2d extends FeatureDropout {
+  /** Throws DS_ARGUMENT. */
+  constructor(p = 0.5) {
+    super('Dropout2d', p, [3, 4]);
+  }
+
+  protected drawn(): number {
+    return 2;
+  }
+}
+
+/** Options of SwiGLU. */
+export interface SwiGluOptions {
+  /** Default false, as in Llama. */
+  bias?: boolean;
+}
+
+/** down_proj(silu(gate_proj x) * up_proj x): a gated feed-forward block with Llama's names. Source: Shazeer 2020. */
+export class SwiGLU extends Module {
+  readonly gate_proj: Linear;
+  readonly up_proj: Linear;
+  readonly down_proj: Linear;
+
+  /** From [.., channels] over [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
+  constructor(channels: number, hidden: number, given: SwiGluOptions = {}) {
+    super();
+    const { bias = false } = readOptions('SwiGLU', given, { bias: true });
+    this.gate_proj = new Linear(channels, hidden, { bias });
+    this.up_proj = new Linear(channels, hidden, { bias });
+    this.down_proj = new Linear(hidden, channels, { bias });
+  }
+
+  override forward(x: Tensor): Tensor {
+    return this.down_proj.call(silu(this.gate_proj.call(x)).mul(this.up_proj.call(x)));
   }
 }
 

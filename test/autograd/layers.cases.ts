@@ -5,6 +5,22 @@ import { type GradientCheck, gradientCases, type Input, indices } from './check.
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
 const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
 
+const unfolds: GradientCheck[] = [
+  { op: 'unfold', inputs: shapes([2, 3, 5, 4]), run: (x) => ops.unfold(x, [3, 2]) },
+  {
+    op: 'unfold',
+    title: 'padding, stride and dilation, strided',
+    inputs: strided([2, 2, 6, 5]),
+    run: (x) => ops.unfold(x, 2, { stride: [1, 2], padding: [2, 1], dilation: [3, 2] }),
+  },
+  {
+    op: 'unfold',
+    title: 'patches',
+    inputs: shapes([1, 2, 4, 6]),
+    run: (x) => ops.unfold(x, 2, { stride: 2 }),
+  },
+];
+
 const matmuls: GradientCheck[] = [
   { op: 'matmul', inputs: shapes([3, 5], [5, 7]), run: ops.matmul },
   { op: 'matmul', title: 'transposed operands', inputs: strided([3, 5], [5, 7]), run: ops.matmul },
@@ -330,6 +346,7 @@ const around: GradientCheck[] = [
 
 export const checks: GradientCheck[] = [
   ...matmuls,
+  ...unfolds,
   ...linears,
   ...lookups,
   ...norms,

@@ -49,4 +49,5 @@ export {
 export type { Sizes } from './shapes.js';
 export * from './statistics.js';
 export * from './unary.js';
+export { type Pair, unfold, type WindowOptions } from './unfold.js';
 export * from './views.js';

@@ -1,0 +1,110 @@
+// Attention with masks, composed of products and a softmax: what the fused kernel, which knows only the causal mask, leaves out.
+import { DsError } from '../errors.js';
+import type { DType } from '../runtime/dtype.js';
+import { isFloating } from '../runtime/dtype.js';
+import { describe } from '../runtime/view.js';
+import { arange, dropout, gt, matmul, softmax, type Tensor, where } from '../tensor/index.js';
+
+/** What a query may not see, as PyTorch's attention modules take it. */
+export interface AttentionMasks {
+  /** True (or minus infinity) hides, other numbers are added to the scores: [T, S], [B H, T, S] or [B, 1 or H, T, S]. */
+  attnMask?: Tensor | null;
+  /** True hides a key from all queries; numbers are added: [B, S], or [S] where the inputs have no batch. */
+  keyPaddingMask?: Tensor | null;
+  /** Query t sees keys s <= t + (S - T); no attnMask is needed for it. Default false. */
+  isCausal?: boolean;
+}
+
+/** Batch, heads, queries and keys. */
+export type ScoreShape = readonly [number, number, number, number];
+
+/** Far below every score and finite: a row of nothing else has a softmax. */
+const LOWEST: Partial<Record<DType, number>> = { f16: -65504 };
+const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -3e38;
+
+function refused(op: string, name: string, expected: string, mask: Tensor): DsError {
+  return new DsError({ code: 'DS_SHAPE', op: `${op} ${name}`, expected, got: describe(mask) });
+}
+
+/** attnMask as [B or 1, H or 1, T, S]. Throws DS_SHAPE. */
+function attentionMask(op: string, mask: Tensor, [B, H, T, S]: ScoreShape): Tensor {
+  const { shape } = mask;
+  const fits = shape.at(-1) === S && shape.at(-2) === T;
+  if (fits && mask.ndim === 2) return mask.reshape([1, 1, T, S]);
+  if (fits && mask.ndim === 3 && shape[0] === B * H) return mask.reshape([B, H, T, S]);
+  const [batch = 0, heads = 0] = shape;
+  const repeats = (batch === 1 || batch === B) && (heads === 1 || heads === H);
+  if (fits && mask.ndim === 4 && repeats) return mask;
+  const expected = `[${T}, ${S}], [${B * H}, ${T}, ${S}] or [${B}, ${H}, ${T}, ${S}]`;
+  throw refused(op, 'attnMask', expected, mask);
+}
+
+/** keyPaddingMask as [B, 1, 1, S]. Throws DS_SHAPE. */
+function paddingMask(op: string, mask: Tensor, [B, , , S]: ScoreShape): Tensor {
+  const isWhole = mask.shape.join() === `${B},${S}` || (B === 1 && mask.shape.join() === `${S}`);
+  if (isWhole) return mask.reshape([B, 1, 1, S]);
+  throw refused(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
+}
+
+/** What is hidden, bool, and what is added to the scores; each null where there is nothing of it. */
+interface Split {
+  hidden: Tensor | null;
+  added: Tensor | null;
+}
+
+function splitMask(op: string, mask: Tensor, dtype: DType): Split {
+  if (mask.dtype === 'bool') return { hidden: mask, added: null };
+  if (!isFloating(mask.dtype)) {
+    throw new DsError({
+      code: 'DS_DTYPE',
+      op,
+      expected: 'a mask of dtype bool, or of numbers to add to the scores',
+      got: describe(mask),
+      hint: "Compare it: mask.eq(0) hides what a mask of ones and zeros, as Hugging Face's, leaves out.",
+    });
+  }
+  const hidden = mask.lt(lowestOf(mask.dtype));
+  const added = where(hidden, 0, mask).to(dtype);
+  return { hidden, added };
+}
+
+const either = (a: Tensor | null, b: Tensor | null): Tensor | null =>
+  a && b ? where(a, a, b) : (a ?? b);
+
+/** True where key s lies behind query t: [1, 1, T, S]. */
+function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
+  const options = { dtype: 'i32', device: like.device } as const;
+  const last = arange(T, { ...options, start: S - T }).reshape([T, 1]);
+  return gt(arange(S, options).reshape([1, S]), last).reshape([1, 1, T, S]);
+}
+
+/**
+ * Attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A query that may see no key has weights
+ * of 0 and passes no gradient on, where PyTorch has NaN. Throws DS_SHAPE, DS_DTYPE.
+ */
+export function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
+  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const sizes = [B, H, T, k.size(2)] as const;
+  const { attnMask, keyPaddingMask, isCausal = false } = masks;
+  const parts: Split[] = [];
+  if (attnMask) parts.push(splitMask(op, attentionMask(op, attnMask, sizes), q.dtype));
+  if (keyPaddingMask) parts.push(splitMask(op, paddingMask(op, keyPaddingMask, sizes), q.dtype));
+  if (isCausal) parts.push({ hidden: behind(sizes, q), added: null });
+  let scores = matmul(q.mul(1 / Math.sqrt(D)), k.transpose());
+  for (const { added } of parts) if (added) scores = scores.add(added);
+  const hidden = parts.reduce<Tensor | null>((all, part) => either(all, part.hidden), null);
+  if (!hidden) return softmax(scores);
+  const weights = softmax(where(hidden, lowestOf(q.dtype), scores));
+  return where(hidden, 0, weights);
+}
+
+/** maskedWeights() times v [B, H, S, D], and the weights themselves; `p` of them are dropped for the product. */
+export function maskedAttention(
+  op: string,
+  [q, k, v]: readonly [Tensor, Tensor, Tensor],
+  masks: AttentionMasks,
+  p: number,
+): { out: Tensor; weights: Tensor } {
+  const weights = maskedWeights(op, q, k, masks);
+  return { out: matmul(p > 0 ? dropout(weights, p) : weights, v), weights };
+}

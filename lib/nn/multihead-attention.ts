@@ -1,0 +1,162 @@
+// Multi-head attention with PyTorch's parameters, masks and layouts.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { describe } from '../runtime/view.js';
+import { attention, linear, scope, split, type Tensor } from '../tensor/index.js';
+import { type AttentionMasks, maskedAttention } from './attention-masks.js';
+import { xavierUniform, zeros } from './initializers.js';
+import { Linear } from './layers.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** Options of MultiheadAttention. */
+export interface MultiheadAttentionOptions {
+  /** Share of the attention weights that training drops. Default 0. */
+  dropout?: number;
+  /** Biases of all projections. Default true. */
+  bias?: boolean;
+  /** Inputs and outputs are [B, T, E] instead of [T, B, E]. Default false, as in PyTorch. */
+  batchFirst?: boolean;
+}
+
+const ATTENTION: OptionNames<MultiheadAttentionOptions> = {
+  ...{ dropout: true, bias: true, batchFirst: true },
+};
+
+/** What one call of MultiheadAttention takes beside its inputs. */
+export interface AttentionCall extends AttentionMasks {
+  /** Return the attention weights too, which the fused kernel never stores. Default false; PyTorch's is true. */
+  needWeights?: boolean;
+  /** Average these weights over the heads: [B, T, S] instead of [B, H, T, S]. Default true. */
+  averageAttnWeights?: boolean;
+}
+
+const CALL: OptionNames<AttentionCall> = {
+  ...{ attnMask: true, keyPaddingMask: true, isCausal: true },
+  ...{ needWeights: true, averageAttnWeights: true },
+};
+
+/**
+ * Attention of `heads` heads over packed projections: in_proj_weight [3E, E] for queries, keys and values, and out_proj.
+ * Without masks (or with isCausal alone), weights and dropout it is the fused kernel, else products and a softmax. A query
+ * whose keys are all hidden gets the bias of out_proj: its attention is 0, where PyTorch's is NaN. Source: Vaswani et al. 2017.
+ */
+export class MultiheadAttention extends Module {
+  readonly in_proj_weight: Parameter;
+  readonly in_proj_bias: Parameter | null;
+  readonly out_proj: Linear;
+  readonly dropout: number;
+  readonly batchFirst: boolean;
+
+  /** Throws DS_ARGUMENT, also where the heads do not divide the channels. */
+  constructor(
+    readonly channels: number,
+    readonly heads: number,
+    given: MultiheadAttentionOptions = {},
+  ) {
+    super();
+    const options = readOptions('MultiheadAttention', given, ATTENTION);
+    requireInteger('MultiheadAttention channels', channels, 1);
+    requireInteger('MultiheadAttention heads', heads, 1);
+    if (channels % heads !== 0) {
+      const expected = `heads that divide ${channels} channels`;
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'MultiheadAttention',
+        expected,
+        got: `${heads}`,
+      });
+    }
+    this.dropout = requireFinite('MultiheadAttention dropout', options.dropout ?? 0, 0, 1);
+    this.batchFirst = options.batchFirst ?? false;
+    const bias = options.bias ?? true;
+    this.in_proj_weight = new Parameter([3 * channels, channels], xavierUniform());
+    this.in_proj_bias = bias ? new Parameter([3 * channels], zeros) : null;
+    this.out_proj = new Linear(channels, channels, { bias, biasInit: zeros });
+  }
+
+  /**
+   * query [T, B, E], key and value [S, B, E], or the batch first, or without a batch [T, E] and [S, E]. Returns the output,
+   * like the query, and the attention weights or null. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+   */
+  override forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    given: AttentionCall = {},
+  ): [Tensor, Tensor | null] {
+    const call = readOptions('MultiheadAttention.call', given, CALL);
+    for (const input of [query, key, value]) this.requireShape(input, query);
+    return scope(() => {
+      const parts = this.project(query, key, value).map((part) => this.headsOf(part));
+      const [q, k, v] = parts as [Tensor, Tensor, Tensor];
+      const { out, weights } = this.attend(q, k, v, call);
+      const [B, , T] = q.shape as [number, number, number];
+      const merged = this.out_proj.call(out.transpose(1, 2).reshape([B, T, this.channels]));
+      const shaped = this.isBatched(query) ? this.swapped(merged) : merged.squeeze(0);
+      return [shaped, weights && this.shapedWeights(weights, query, call)];
+    });
+  }
+
+  private attend(q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) {
+    const { attnMask, keyPaddingMask, isCausal = false, needWeights = false } = call;
+    const p = this.training ? this.dropout : 0;
+    const fitsKernel = !isCausal || k.size(2) >= q.size(2);
+    if (!attnMask && !keyPaddingMask && !needWeights && p === 0 && fitsKernel) {
+      return { out: attention(q, k, v, { causal: isCausal }), weights: null };
+    }
+    const { out, weights } = maskedAttention('MultiheadAttention', [q, k, v], call, p);
+    return { out, weights: needWeights ? weights : null };
+  }
+
+  /** Queries, keys and values, the batch first: one product where they are of one input. */
+  private project(query: Tensor, key: Tensor, value: Tensor): Tensor[] {
+    const { in_proj_weight: weight, in_proj_bias: bias, channels } = this;
+    const batch = (x: Tensor): Tensor => (this.isBatched(x) ? this.swapped(x) : x.unsqueeze(0));
+    if (query === key && key === value)
+      return split(linear(batch(query), weight, bias), channels, -1);
+    const weights = split(weight, channels);
+    const biases = bias ? split(bias, channels) : [];
+    return [query, key, value].map((x, i) =>
+      linear(batch(x), weights[i] as Tensor, biases[i] ?? null),
+    );
+  }
+
+  /** [B, T, E] as [B, H, T, E / H]. */
+  private headsOf(x: Tensor): Tensor {
+    const [B, T] = x.shape as [number, number];
+    return x.reshape([B, T, this.heads, this.channels / this.heads]).transpose(1, 2);
+  }
+
+  private isBatched(x: Tensor): boolean {
+    return x.ndim === 3;
+  }
+
+  /** Batch and time change places unless the batch is first everywhere. */
+  private swapped(x: Tensor): Tensor {
+    return this.batchFirst ? x : x.transpose(0, 1);
+  }
+
+  private shapedWeights(weights: Tensor, query: Tensor, call: AttentionCall): Tensor {
+    const mean = (call.averageAttnWeights ?? true) ? weights.mean(1) : weights;
+    return this.isBatched(query) ? mean : mean.squeeze(0);
+  }
+
+  private requireShape(x: Tensor, query: Tensor): void {
+    const { channels, batchFirst } = this;
+    const fits = (x.ndim === 2 || x.ndim === 3) && x.ndim === query.ndim;
+    const batchDim = batchFirst ? 0 : 1;
+    const isOneBatch = x.ndim === 2 || x.shape[batchDim] === query.shape[batchDim];
+    if (fits && isOneBatch && x.shape.at(-1) === channels) return;
+    throw new DsError({
+      code: 'DS_SHAPE',
+      op: 'MultiheadAttention',
+      expected: batchFirst
+        ? `[B, T, ${channels}] of one batch`
+        : `[T, B, ${channels}] of one batch`,
+      got: `${describe(x)} beside a query ${describe(query)}`,
+      hint: batchFirst ? '' : 'With the batch in dim 0, as elsewhere here, set batchFirst: true.',
+    });
+  }
+}

@@ -1,0 +1,44 @@
+// Random orthonormal rows or columns: Gaussian numbers, orthogonalised on the host in f64.
+
+import { cpu } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { type RandomState, scope, Tensor } from '../tensor/index.js';
+
+/** Takes the parts along the vectors before it out of vector `at` of length `size`, and scales it to length 1. */
+function orthogonalise(vectors: Float64Array, size: number, at: number): void {
+  const own = vectors.subarray(at * size, (at + 1) * size);
+  // Once leaves a rounding error of the size of what was taken out; twice is enough (Giraud et al. 2005).
+  for (let pass = 0; pass < 2; ++pass) {
+    for (let k = 0; k < at; ++k) {
+      const other = vectors.subarray(k * size, (k + 1) * size);
+      let along = 0;
+      for (let i = 0; i < size; ++i) along += (own[i] as number) * (other[i] as number);
+      for (let i = 0; i < size; ++i) (own[i] as number) -= along * (other[i] as number);
+    }
+  }
+  let square = 0;
+  for (const value of own) square += value * value;
+  const scale = 1 / Math.sqrt(square);
+  for (let i = 0; i < size; ++i) (own[i] as number) *= scale;
+}
+
+/**
+ * A matrix [rows, columns], row-major, whose rows, or columns where they are fewer, are orthonormal; uniformly
+ * distributed, a function of `random`. It is the Q of a QR decomposition whose R has a positive diagonal.
+ */
+export function orthonormalRows(rows: number, columns: number, random: RandomState): Float64Array {
+  const isTall = rows > columns;
+  const [count, size] = isTall ? [columns, rows] : [rows, columns];
+  const vectors = scope(() => {
+    const out = Tensor.empty([count * size], 'f32', cpu());
+    kernels.randomNormal({ out, mean: 0, stddev: 1, ...random });
+    return Float64Array.from(out.toRaw() as Float32Array);
+  });
+  for (let at = 0; at < count; ++at) orthogonalise(vectors, size, at);
+  if (!isTall) return vectors;
+  const turned = new Float64Array(vectors.length);
+  for (let r = 0; r < rows; ++r) {
+    for (let c = 0; c < columns; ++c) turned[r * columns + c] = vectors[c * size + r] as number;
+  }
+  return turned;
+}

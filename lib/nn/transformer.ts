@@ -1,0 +1,239 @@
+// Transformer encoder and decoder layers, and stacks of them, with PyTorch's parameters, masks and defaults.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { gelu, relu, type Tensor } from '../tensor/index.js';
+import type { AttentionMasks } from './attention-masks.js';
+import { Dropout, LayerNorm, Linear } from './layers.js';
+import { Module } from './module.js';
+import { MultiheadAttention } from './multihead-attention.js';
+
+/** Options of TransformerEncoderLayer and TransformerDecoderLayer. */
+export interface TransformerLayerOptions {
+  /** Width of the feed-forward block. Default 2048. */
+  dimFeedforward?: number;
+  /** Of sums, activations and attention weights while training. Default 0.1. */
+  dropout?: number;
+  /** "relu", the default, "gelu" (exact), or a function. */
+  activation?: 'relu' | 'gelu' | ((x: Tensor) => Tensor);
+  /** Default 1e-5. */
+  layerNormEps?: number;
+  /** Inputs are [B, T, C] instead of [T, B, C]. Default false, as in PyTorch. */
+  batchFirst?: boolean;
+  /** Normalise what enters attention and feed-forward, not what leaves the sums. Default false. */
+  normFirst?: boolean;
+}
+
+const LAYER: OptionNames<TransformerLayerOptions> = {
+  ...{ dimFeedforward: true, dropout: true, activation: true, layerNormEps: true },
+  ...{ batchFirst: true, normFirst: true },
+};
+
+/** Masks of an encoder layer's self-attention; see AttentionMasks. */
+export interface EncoderMasks {
+  srcMask?: Tensor | null;
+  srcKeyPaddingMask?: Tensor | null;
+  isCausal?: boolean;
+}
+
+const ENCODER: OptionNames<EncoderMasks> = {
+  ...{ srcMask: true, srcKeyPaddingMask: true, isCausal: true },
+};
+
+/** Masks of a decoder layer's self-attention (tgt) and of what it sees of the encoder (memory); see AttentionMasks. */
+export interface DecoderMasks {
+  tgtMask?: Tensor | null;
+  memoryMask?: Tensor | null;
+  tgtKeyPaddingMask?: Tensor | null;
+  memoryKeyPaddingMask?: Tensor | null;
+  tgtIsCausal?: boolean;
+  memoryIsCausal?: boolean;
+}
+
+const DECODER: OptionNames<DecoderMasks> = {
+  ...{ tgtMask: true, tgtKeyPaddingMask: true, tgtIsCausal: true },
+  ...{ memoryMask: true, memoryKeyPaddingMask: true, memoryIsCausal: true },
+};
+
+type Activation = (x: Tensor) => Tensor;
+
+function activationOf(op: string, given: TransformerLayerOptions['activation']): Activation {
+  if (given === undefined || given === 'relu') return relu;
+  if (given === 'gelu') return (x) => gelu(x);
+  if (typeof given === 'function') return given;
+  const expected = '"relu", "gelu" or a function of a tensor';
+  const got = phrase(given);
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} activation`, expected, got });
+}
+
+/** What both layers share: self-attention, feed-forward, and how each adds to what it got. */
+abstract class TransformerLayer extends Module {
+  readonly self_attn: MultiheadAttention;
+  readonly linear1: Linear;
+  readonly dropout: Dropout;
+  readonly linear2: Linear;
+  readonly normFirst: boolean;
+  private readonly activation: Activation;
+
+  protected constructor(
+    op: string,
+    channels: number,
+    heads: number,
+    options: TransformerLayerOptions,
+  ) {
+    super();
+    const { dimFeedforward = 2048, dropout = 0.1, batchFirst = false } = options;
+    requireInteger(`${op} dimFeedforward`, dimFeedforward, 1);
+    this.activation = activationOf(op, options.activation);
+    this.self_attn = new MultiheadAttention(channels, heads, { dropout, batchFirst });
+    this.linear1 = new Linear(channels, dimFeedforward);
+    this.dropout = new Dropout(dropout);
+    this.linear2 = new Linear(dimFeedforward, channels);
+    this.normFirst = options.normFirst ?? false;
+  }
+
+  /** x plus what `branch` makes of it, normalised before or after. */
+  protected residual(x: Tensor, norm: LayerNorm, branch: (x: Tensor) => Tensor): Tensor {
+    if (this.normFirst) return x.add(this.dropout.call(branch(norm.call(x))));
+    return norm.call(x.add(this.dropout.call(branch(x))));
+  }
+
+  protected attendSelf(x: Tensor, masks: AttentionMasks): Tensor {
+    return this.self_attn.call(x, x, x, masks)[0];
+  }
+
+  protected feedForward(x: Tensor): Tensor {
+    return this.linear2.call(this.dropout.call(this.activation(this.linear1.call(x))));
+  }
+}
+
+/** Self-attention and feed-forward, each with a sum and a LayerNorm. Source: Vaswani et al. 2017; normFirst: Xiong et al. 2020. */
+export class TransformerEncoderLayer extends TransformerLayer {
+  readonly norm1: LayerNorm;
+  readonly norm2: LayerNorm;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(channels: number, heads: number, given: TransformerLayerOptions = {}) {
+    const options = readOptions('TransformerEncoderLayer', given, LAYER);
+    super('TransformerEncoderLayer', channels, heads, options);
+    this.norm1 = new LayerNorm(channels, options.layerNormEps);
+    this.norm2 = new LayerNorm(channels, options.layerNormEps);
+  }
+
+  /** src [T, B, C] (or the batch first, or [T, C]) to its like. */
+  override forward(src: Tensor, given: EncoderMasks = {}): Tensor {
+    const { srcMask, srcKeyPaddingMask, isCausal } = readOptions('encoder masks', given, ENCODER);
+    const masks = { attnMask: srcMask, keyPaddingMask: srcKeyPaddingMask, isCausal };
+    const mixed = this.residual(src, this.norm1, (x) => this.attendSelf(x, masks));
+    return this.residual(mixed, this.norm2, (x) => this.feedForward(x));
+  }
+}
+
+/** Self-attention, attention to an encoder's output and feed-forward, each with a sum and a LayerNorm. */
+export class TransformerDecoderLayer extends TransformerLayer {
+  readonly multihead_attn: MultiheadAttention;
+  readonly norm1: LayerNorm;
+  readonly norm2: LayerNorm;
+  readonly norm3: LayerNorm;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(channels: number, heads: number, given: TransformerLayerOptions = {}) {
+    const options = readOptions('TransformerDecoderLayer', given, LAYER);
+    super('TransformerDecoderLayer', channels, heads, options);
+    const { dropout = 0.1, batchFirst, layerNormEps } = options;
+    this.multihead_attn = new MultiheadAttention(channels, heads, { dropout, batchFirst });
+    this.norm1 = new LayerNorm(channels, layerNormEps);
+    this.norm2 = new LayerNorm(channels, layerNormEps);
+    this.norm3 = new LayerNorm(channels, layerNormEps);
+  }
+
+  /** tgt [T, B, C] and memory [S, B, C] (or the batch first, or without one) to the like of tgt. */
+  override forward(tgt: Tensor, memory: Tensor, given: DecoderMasks = {}): Tensor {
+    const masks = readOptions('decoder masks', given, DECODER);
+    const own = {
+      attnMask: masks.tgtMask,
+      keyPaddingMask: masks.tgtKeyPaddingMask,
+      isCausal: masks.tgtIsCausal,
+    };
+    const theirs = {
+      attnMask: masks.memoryMask,
+      keyPaddingMask: masks.memoryKeyPaddingMask,
+      isCausal: masks.memoryIsCausal,
+    };
+    const mixed = this.residual(tgt, this.norm1, (x) => this.attendSelf(x, own));
+    const informed = this.residual(
+      mixed,
+      this.norm2,
+      (x) => this.multihead_attn.call(x, memory, memory, theirs)[0],
+    );
+    return this.residual(informed, this.norm3, (x) => this.feedForward(x));
+  }
+}
+
+/** Options of TransformerEncoder and TransformerDecoder. */
+export interface TransformerStackOptions {
+  /** After the last layer, for layers with normFirst. Default none. */
+  norm?: Module | null;
+}
+
+/** `count` modules that `make` makes. Throws DS_ARGUMENT. */
+function layersOf<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
+  requireInteger(`${op} layers`, count, 1);
+  if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a function that makes a layer',
+    got: phrase(make),
+    hint: 'Layers are not copied: pass () => new nn.TransformerEncoderLayer(...).',
+  });
+}
+
+/** Encoder layers one after the other: "layers.0", ..., each a unit of ZeRO, and "norm". */
+export class TransformerEncoder extends Module {
+  readonly layers: readonly TransformerEncoderLayer[];
+  readonly norm: Module | null;
+
+  /** `make` is called once for each of `count` layers: unlike PyTorch's copies they start with values of their own. Throws DS_ARGUMENT. */
+  constructor(
+    make: () => TransformerEncoderLayer,
+    count: number,
+    given: TransformerStackOptions = {},
+  ) {
+    super();
+    const { norm } = readOptions('TransformerEncoder', given, { norm: true });
+    this.layers = layersOf('TransformerEncoder', make, count);
+    this.norm = norm ?? null;
+  }
+
+  /** As TransformerEncoderLayer: every layer has the same masks. */
+  override forward(src: Tensor, masks: EncoderMasks = {}): Tensor {
+    const out = this.layers.reduce((x, layer) => layer.call(x, masks), src);
+    return this.norm ? (this.norm.call(out) as Tensor) : out;
+  }
+}
+
+/** Decoder layers one after the other: "layers.0", ..., each a unit of ZeRO, and "norm". */
+export class TransformerDecoder extends Module {
+  readonly layers: readonly TransformerDecoderLayer[];
+  readonly norm: Module | null;
+
+  /** See TransformerEncoder. Throws DS_ARGUMENT. */
+  constructor(
+    make: () => TransformerDecoderLayer,
+    count: number,
+    given: TransformerStackOptions = {},
+  ) {
+    super();
+    const { norm } = readOptions('TransformerDecoder', given, { norm: true });
+    this.layers = layersOf('TransformerDecoder', make, count);
+    this.norm = norm ?? null;
+  }
+
+  /** As TransformerDecoderLayer: every layer has the same masks and the same memory. */
+  override forward(tgt: Tensor, memory: Tensor, masks: DecoderMasks = {}): Tensor {
+    const out = this.layers.reduce((x, layer) => layer.call(x, memory, masks), tgt);
+    return this.norm ? (this.norm.call(out) as Tensor) : out;
+  }
+}

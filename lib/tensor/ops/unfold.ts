@@ -1,0 +1,153 @@
+// Sliding windows of images as rows of a matrix: what makes a convolution a matrix product.
+import { DsError } from '../../errors.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { describe, type View } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { requireTensor, shapeError, viewOf } from './shapes.js';
+
+/** One number for both dims, or height and width. */
+export type Pair = number | readonly [number, number];
+
+/** How windows lie on an image. */
+export interface WindowOptions {
+  /** From one window to the next. Default 1. */
+  stride?: Pair;
+  /** Zeros on each side. Default 0. */
+  padding?: Pair;
+  /** From one element of a window to the next. Default 1. */
+  dilation?: Pair;
+}
+
+const WINDOW: OptionNames<WindowOptions> = { stride: true, padding: true, dilation: true };
+
+/** Height and width of `value`. Throws DS_ARGUMENT. */
+export function pairOf(op: string, value: Pair, least: number): readonly [number, number] {
+  const list: readonly unknown[] = Array.isArray(value) ? value : [value, value];
+  if (list.length === 2) {
+    return [requireInteger(op, list[0], least), requireInteger(op, list[1], least)];
+  }
+  const expected = 'a number, or one for the height and one for the width';
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+}
+
+/** Windows along one dim. */
+interface Axis {
+  size: number;
+  kernel: number;
+  stride: number;
+  padding: number;
+  dilation: number;
+  count: number;
+}
+
+function axisOf(
+  x: Tensor,
+  dim: number,
+  of: (name: keyof WindowOptions | 'kernel') => number,
+): Axis {
+  const size = x.shape[dim] as number;
+  const [kernel, stride, padding, dilation] = [
+    ...[of('kernel'), of('stride'), of('padding'), of('dilation')],
+  ] as [number, number, number, number];
+  const reach = dilation * (kernel - 1) + 1;
+  const count = Math.floor((size + 2 * padding - reach) / stride) + 1;
+  if (count >= 1) return { size, kernel, stride, padding, dilation, count };
+  const padded = padding > 0 ? ` with ${padding} zeros on each side` : '';
+  throw shapeError('unfold', `at least ${reach} elements in dim ${dim}`, describe(x) + padded);
+}
+
+/**
+ * The windows of x [N, C, H, W] as columns: [N, C kh kw, L], where L counts the windows row by row; the memory has
+ * [N, L, C kh kw]. Throws DS_SHAPE where not one window fits, DS_ARGUMENT. Source: torch.nn.functional.unfold.
+ */
+export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): Tensor {
+  requireTensor('unfold', x);
+  const options = readOptions('unfold', given, WINDOW);
+  if (x.ndim !== 4) throw shapeError('unfold', 'images [N, C, H, W]', describe(x));
+  const pairs = {
+    kernel: pairOf('unfold kernelSize', kernelSize, 1),
+    stride: pairOf('unfold stride', options.stride ?? 1, 1),
+    padding: pairOf('unfold padding', options.padding ?? 0, 0),
+    dilation: pairOf('unfold dilation', options.dilation ?? 1, 1),
+  };
+  const rows = axisOf(x, 2, (name) => pairs[name][0]);
+  const columns = axisOf(x, 3, (name) => pairs[name][1]);
+  const [N, C] = x.shape as [number, number];
+  const shape = [N, rows.count, columns.count, C, rows.kernel, columns.kernel];
+  const memory = Tensor.empty(shape, x.dtype, x.device);
+  const padded = paddedImage(x, rows, columns);
+  kernels.copy({ in: windowsOf(padded, rows, columns), out: memory });
+  if (padded !== x) padded.dispose();
+  const length = rows.count * columns.count;
+  const width = C * rows.kernel * columns.kernel;
+  const out = memory.alias([N, width, length], [length * width, 1, width]);
+  memory.dispose();
+  record('unfold', [x], [out], [], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => fold(grad as Tensor, dx, [rows, columns], accumulate));
+  });
+  return out;
+}
+
+/** x with its zeros around it, row-major; x itself where there are none. */
+function paddedImage(x: Tensor, rows: Axis, columns: Axis): Tensor {
+  if (rows.padding === 0 && columns.padding === 0) return x;
+  const [N, C, H, W] = x.shape as [number, number, number, number];
+  const shape = [N, C, H + 2 * rows.padding, W + 2 * columns.padding];
+  const out = Tensor.empty(shape, x.dtype, x.device);
+  kernels.fill({ out, value: 0 });
+  kernels.copy({ in: x, out: interior(out, rows, columns) });
+  return out;
+}
+
+/** The image inside its padding. */
+function interior(padded: Tensor, rows: Axis, columns: Axis): View {
+  const [N, C] = padded.shape as [number, number];
+  const [, , down = 0, right = 0] = padded.strides;
+  const offset = padded.offset + rows.padding * down + columns.padding * right;
+  return viewOf(padded, [N, C, rows.size, columns.size], padded.strides, offset);
+}
+
+/** Every window of a padded image: [N, rows, columns, C, kh, kw]. */
+function windowsOf(padded: View, rows: Axis, columns: Axis): View {
+  const [N, C] = padded.shape as [number, number];
+  const [image = 0, channel = 0, down = 0, right = 0] = padded.strides;
+  const shape = [N, rows.count, columns.count, C, rows.kernel, columns.kernel];
+  const strides = [
+    ...[image, down * rows.stride, right * columns.stride],
+    ...[channel, down * rows.dilation, right * columns.dilation],
+  ];
+  return viewOf(padded, shape, strides);
+}
+
+/** Adds the gradients of all windows to the places they were read from. */
+function fold(grad: Tensor, dx: Tensor, axes: readonly [Axis, Axis], accumulate: boolean): void {
+  const [rows, columns] = axes;
+  const [N, C] = dx.shape as [number, number];
+  const isPadded = rows.padding > 0 || columns.padding > 0;
+  const shape = [N, C, rows.size + 2 * rows.padding, columns.size + 2 * columns.padding];
+  const into = isPadded ? Tensor.empty(shape, dx.dtype, dx.device) : dx;
+  if (isPadded || !accumulate) kernels.fill({ out: into, value: 0 });
+  const places = windowsOf(into, rows, columns);
+  const [batch = 0, feature = 0, window = 0] = grad.strides;
+  const sizes = [N, rows.count, columns.count, C];
+  const spread = rows.kernel * columns.kernel * feature;
+  const strides = [batch, columns.count * window, window, spread];
+  // Windows overlap, elements with the same place in them do not.
+  for (let i = 0; i < rows.kernel; ++i) {
+    for (let j = 0; j < columns.kernel; ++j) {
+      const at = grad.offset + (i * columns.kernel + j) * feature;
+      const to = places.offset + i * (places.strides[4] ?? 0) + j * (places.strides[5] ?? 0);
+      const place = viewOf(into, sizes, places.strides.slice(0, 4), to);
+      const part = viewOf(grad, sizes, strides, at);
+      kernels.binary({ a: place, b: part, out: place, op: 'add', accumulate: false });
+    }
+  }
+  if (!isPadded) return;
+  const inner = interior(into, rows, columns);
+  if (accumulate) kernels.binary({ a: dx, b: inner, out: dx, op: 'add', accumulate: false });
+  else kernels.copy({ in: inner, out: dx });
+}
