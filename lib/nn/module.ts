@@ -141,9 +141,70 @@ export abstract class Module {
     return Array.from(this.namedParameters(), ([, parameter]) => parameter);
   }
 
-  /** Tied parameters count once. */
-  numParameters(): number {
-    return this.parameters().reduce((sum, { numel }) => sum + numel, 0);
+  buffers(): Tensor[] {
+    return Array.from(this.namedBuffers(), ([, buffer]) => buffer);
+  }
+
+  /** The modules in this one's own fields, under the names of these; each once. */
+  *namedChildren(): Generator<[string, Module]> {
+    const seen = new Set<Module>();
+    for (const [name, field] of this.fields()) {
+      if (!(field instanceof Module) || seen.has(field)) continue;
+      seen.add(field);
+      yield [name, field];
+    }
+  }
+
+  children(): Module[] {
+    return Array.from(this.namedChildren(), ([, module]) => module);
+  }
+
+  /** This module and all below it, parents first, each once. */
+  modules(): Module[] {
+    return Array.from(this.namedModules(), ([, module]) => module);
+  }
+
+  /** Calls `body` with every module, children before their parents, as PyTorch does; for example to initialise them. */
+  apply(body: (module: Module) => void): this {
+    const seen = new Set<Module>();
+    const visit = (module: Module): void => {
+      if (seen.has(module)) return;
+      seen.add(module);
+      for (const child of module.children()) visit(child);
+      body(module);
+    };
+    this.modules(); // Throws where a module is inside itself.
+    visit(this);
+    return this;
+  }
+
+  /**
+   * The elements of all parameters, or of those alone that want a gradient (`trainable` true) or want none (false). Tied
+   * parameters count once.
+   */
+  numParameters(given: { trainable?: boolean } = {}): number {
+    const { trainable } = readOptions('numParameters', given, { trainable: true });
+    return this.parameters()
+      .filter(({ requiresGrad }) => trainable === undefined || requiresGrad === trainable)
+      .reduce((sum, { numel }) => sum + numel, 0);
+  }
+
+  /** Drops the gradients of all parameters. Throws DS_ARGUMENT where an engine has them: it drops them itself. */
+  zeroGrad(): void {
+    for (const parameter of this.parameters()) {
+      parameter.requireWritable('Module.zeroGrad');
+      parameter.grad?.dispose();
+      parameter.grad = null;
+    }
+  }
+
+  /** Whether all parameters want gradients: false freezes them. Before initialize(). Throws DS_ARGUMENT after it. */
+  requiresGrad_(on = true): this {
+    for (const parameter of this.parameters()) {
+      parameter.requireWritable('Module.requiresGrad_');
+      parameter.requireGrad(on);
+    }
+    return this;
   }
 
   /**

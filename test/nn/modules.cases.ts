@@ -102,6 +102,42 @@ export const cases: Case[] = [
       assert.equal(lazy.device, device);
     },
   ),
+  nnCase('children, modules and apply: each once, children first', () => {
+    const model = new Mlp();
+    assert.deepEqual(
+      [...model.namedChildren()].map(([name]) => name),
+      ['layers.0', 'layers.1', 'norm'],
+    );
+    assert.deepEqual(model.children(), [...model.layers, model.norm]);
+    const shared = new nn.Sequential(model.norm, new nn.Sequential(model.norm));
+    assert.equal(shared.modules().length, 3);
+    const seen: string[] = [];
+    assert.equal(
+      model.apply((module) => seen.push(module.constructor.name)),
+      model,
+    );
+    assert.deepEqual(seen, ['Linear', 'Linear', 'LayerNorm', 'Mlp']);
+    assert.deepEqual(model.buffers(), [model.offset]);
+  }),
+  nnCase('freezing, counting what is trained, dropping gradients', (device) => {
+    const model = new Mlp().to(device);
+    model.norm.requiresGrad_(false);
+    assert.deepEqual(
+      [{}, { trainable: true }, { trainable: false }].map((which) => model.numParameters(which)),
+      [66, 58, 8],
+    );
+    model
+      .call(zeros([3, 4], { device }))
+      .sum()
+      .backward();
+    assert.equal(model.norm.weight.grad, null);
+    const before = model.layers[0]?.weight.grad as Tensor;
+    model.zeroGrad();
+    assert.ok(before.isDisposed);
+    assert.ok(model.parameters().every(({ grad }) => grad === null));
+    assert.equal(model.requiresGrad_().numParameters({ trainable: false }), 0);
+    throwsCode('DS_ARGUMENT', () => model.numParameters({ train: true } as never));
+  }),
   nnCase('state dicts', (device) => {
     const [a, b] = [new Mlp().to(device), new Mlp()];
     b.loadStateDict(a.stateDict());
