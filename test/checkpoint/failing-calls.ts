@@ -12,8 +12,8 @@ export interface FileCall {
 }
 
 /** The modules' own objects: namespaces cannot be patched. */
-const promised = jest.requireActual<Record<string, Call>>('node:fs/promises');
-const withCallbacks = jest.requireActual<Record<string, Call>>('node:fs');
+const promised = require('node:fs/promises') as Record<string, Call>;
+const withCallbacks = require('node:fs') as Record<string, Call>;
 const native = addon as unknown as Record<string, Call>;
 
 /** Of node:fs/promises. */
@@ -63,18 +63,18 @@ async function withFault(
 ): Promise<Outcome> {
   let calls = 0;
   const real = host[name] as Call;
-  const spy = jest.spyOn(host, name).mockImplementation((...args: unknown[]) => {
+  host[name] = (...args: unknown[]) => {
     calls++;
     const fails = forGood ? calls >= number : calls === number;
     return fails ? fail(args) : real.apply(host, args);
-  });
+  };
   try {
     return await body().then(
       () => ({ calls, thrown: null }),
       (thrown: unknown) => ({ calls, thrown }),
     );
   } finally {
-    spy.mockRestore();
+    host[name] = real;
   }
 }
 
@@ -101,9 +101,8 @@ export async function everyFault(
     for (let number = 1; ; ++number) {
       const { calls: made, thrown } = await withFault(call, { number, forGood }, body);
       const place = `${call.name} ${number}${forGood ? ' and later' : ''}`;
-      const said = thrown instanceof DsError ? thrown.code : (thrown ?? 'success');
-      const expected = expect.stringMatching(/^(success|DS_IO|DS_CHECKPOINT)$/);
-      expect([place, said]).toEqual([place, expected]);
+      const isTyped = thrown instanceof DsError && ['DS_IO', 'DS_CHECKPOINT'].includes(thrown.code);
+      if (thrown !== null && !isTyped) throw new Error(`${place}: ${thrown}`, { cause: thrown });
       await check({ place, call: call.name, error: thrown as DsError | null });
       if (made < number) break;
       places++;
