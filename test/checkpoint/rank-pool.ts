@@ -6,7 +6,7 @@ import { StoreServer } from '../../lib/runtime/process-group.js';
 import type { Answer, Command } from './rank-process.js';
 
 const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
-const LIMIT_MS = 50_000;
+const LIMIT_MS = 300_000;
 
 export class RankPool {
   private commands = 0;

@@ -39,7 +39,7 @@ async function main({ gate }: GuardedJob): Promise<void> {
   job.world.barrier().synchronize();
   await job.destroy();
   x.dispose();
-  for (let i = 0; i < 100 && threads() > before; ++i) await sleep(20);
+  for (let i = 0; i < 3000 && threads() > before; ++i) await sleep(20);
   const report: GuardedReport = { sum, addresses, threads: threads() - before };
   process.stdout.write(`${JSON.stringify(report)}\n`);
 }

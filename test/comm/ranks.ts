@@ -28,8 +28,8 @@ export interface RankOptions {
   line?: (rank: number, text: string, children: readonly ChildProcess[]) => void;
 }
 
-/** Longer than any test needs; what is still running then is killed and fails the test. */
-const LIMIT_MS = 110_000;
+/** Longer than any test needs on a busy machine, less than jest waits; what is still running then is killed. */
+const LIMIT_MS = 300_000;
 
 /** What each thread of a process waits for, as far as the kernel tells: of one that hangs. */
 function threadsOf(pid: number): string {

@@ -19,7 +19,7 @@ function run(script: string, ...words: string[]): string {
   return execFileSync(process.execPath, [join(root, script), ...words], {
     encoding: 'utf8',
     cwd: folder,
-    timeout: 110_000,
+    timeout: 300_000,
   });
 }
 

@@ -1,6 +1,7 @@
 // One rank whose first initialize() fails while its first unit is filled, and whose second one trains; it reports both.
 import { comm, type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
+import { quiet } from '../support/quiet.js';
 import { Fragile } from './fragile-model.js';
 
 export interface FailedJob {
@@ -24,6 +25,7 @@ export interface FailedReport {
 async function main({ device: kind, config, fails }: FailedJob): Promise<void> {
   const job = await comm.initDistributed(kind === 'cpu' ? { device: kind } : {});
   const { device, logger } = job.world;
+  await quiet();
   const { liveBuffers: before } = device.memory;
   seed(5);
   const model = new Fragile();

@@ -16,7 +16,7 @@ export function trainInProcess(job: TrainJob): TrainReport {
   const out = execFileSync(process.execPath, [script, JSON.stringify(job)], {
     encoding: 'utf8',
     maxBuffer: 1 << 28,
-    timeout: 120_000,
+    timeout: 300_000,
   });
   return JSON.parse(out) as TrainReport;
 }

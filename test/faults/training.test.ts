@@ -2,5 +2,4 @@
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './training.cases.js';
 
-jest.setTimeout(120_000);
 testOnCpu('faults', cases);

@@ -188,7 +188,7 @@ const CHECKSUM = join(__dirname, '..', 'support', 'checksum.ts');
 
 function runScript(script: string) {
   const args = ['-r', HOOK, '-e', script];
-  return spawnSync(process.execPath, args, { encoding: 'utf8', timeout: 50_000 });
+  return spawnSync(process.execPath, args, { encoding: 'utf8', timeout: 300_000 });
 }
 
 test('a pending call keeps the process alive, and it ends afterwards', () => {

@@ -158,8 +158,8 @@ function gathering(engine: Engine): number[] {
     whole,
     all.map(({ numel }) => numel),
   );
-  const python = { modifier_rank: 0 } as zero.GatherOptions;
-  assert.throws(() => zero.GatheredParameters(engine, python, () => 0), /"modifierRank"/);
+  const mistyped = { modifierRnk: 0 } as zero.GatherOptions;
+  assert.throws(() => zero.GatheredParameters(engine, mistyped, () => 0), /"modifierRank"/);
   return [...losses, held, step(engine, 2), step(engine, 3)];
 }
 

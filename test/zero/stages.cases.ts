@@ -200,7 +200,7 @@ const all: readonly Precision[] = ['fp32', 'bf16', 'fp16'];
 export const cases: Case[] = [
   ...all.map((precision) => ({
     name: `2 ranks: stages 0 to 3 agree bit for bit, ${precision}`,
-    run: stagesAgree(2, { steps: 20, precisions: [precision], accumulations: [1, 3] }),
+    run: stagesAgree(2, { steps: 10, precisions: [precision], accumulations: [1, 3] }),
     skip: needs(2),
   })),
   ...(['bf16', 'fp16'] as const).map((precision) => ({

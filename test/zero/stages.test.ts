@@ -2,5 +2,4 @@
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './stages.cases.js';
 
-jest.setTimeout(180_000);
 testOnCpu('ZeRO stages over several ranks', cases);
