@@ -32,6 +32,7 @@ import { cases as watching } from './e2e/watching.cases.js';
 import { cases as watchingRanks } from './e2e/watching-ranks.cases.js';
 import { cases as trainingFaults } from './faults/training.cases.js';
 import { cases as matrix } from './native/matrix/index.js';
+import { cases as initialValues } from './nn/init.cases.js';
 import { cases as layers } from './nn/layers.cases.js';
 import { cases as losses } from './nn/losses.cases.js';
 import { cases as modules } from './nn/modules.cases.js';
@@ -77,6 +78,7 @@ export const allCases: readonly Case[] = [
   ...modules,
   ...losses,
   ...layers,
+  ...initialValues,
   ...parity,
   ...uploads,
   ...badInput,

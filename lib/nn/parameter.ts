@@ -26,7 +26,7 @@ export class Parameter extends Tensor {
   /** Throws DS_SHAPE, DS_ARGUMENT. */
   constructor(
     shape: readonly number[],
-    private readonly init: Initializer,
+    private init: Initializer,
   ) {
     super(Buffer.released, 'f32', requireSizes('Parameter', shape));
     if (typeof init !== 'function') throw noInitializer(init);
@@ -93,6 +93,28 @@ export class Parameter extends Tensor {
     const mutable = this as { dtype: DType; offset: number };
     mutable.dtype = dtype;
     mutable.offset = offset;
+  }
+
+  /**
+   * Starts anew from other values, as nn.init.xavier_uniform_(parameter) does in PyTorch. Nothing is computed while
+   * nobody has asked for values: at ZeRO stage 3 each rank then writes them where they go. Before initialize(). Throws
+   * DS_ARGUMENT for what is no initializer and for a parameter that an engine trains, DS_RELEASED for one in shards.
+   */
+  initialize(init: Initializer): this {
+    if (typeof init !== 'function') throw noInitializer(init);
+    this.requireWritable('Parameter.initialize');
+    if (!this.isMaterialized && !this.vacant && !this.isDisposed) {
+      this.init = init;
+      return this;
+    }
+    noGrad(() =>
+      scope(() => {
+        const values = Tensor.empty(this.shape, 'f32', this.device);
+        init(values);
+        kernels.copy({ in: values, out: this });
+      }),
+    );
+    return this;
   }
 
   /** Gives the memory up: the values are elsewhere until place(); `home` names where they belong. */
