@@ -107,12 +107,16 @@ export const cases: Case[] = [
       const turned = values.map((_, i) => values[at(i)] as number);
       const products = isTall ? gram(turned, columns, rows) : gram(values, rows, columns);
       products.forEach((row, i) => {
-        row.forEach((value, j) => assert.ok(Math.abs(value - (i === j ? 1 : 0)) < 1e-13));
+        for (const [j, value] of row.entries()) {
+          assert.ok(Math.abs(value - (i === j ? 1 : 0)) < 1e-13);
+        }
       });
     }
     const kernel = written(nn.init.orthogonal(2), [4, 3, 5], device);
     gram(kernel, 4, 15).forEach((row, i) => {
-      row.forEach((value, j) => assert.ok(Math.abs(value - (i === j ? 4 : 0)) < 1e-5));
+      for (const [j, value] of row.entries()) {
+        assert.ok(Math.abs(value - (i === j ? 4 : 0)) < 1e-5);
+      }
     });
     assert.deepEqual(written(nn.init.orthogonal(), [0, 3], device), []);
   }),
