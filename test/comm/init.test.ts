@@ -33,10 +33,10 @@ test.each([
 });
 
 test('an option that nobody reads is refused, also in a job that was joined before', async () => {
-  const wrong = () => initDistributed({ world_size: 1 } as object);
+  const wrong = () => initDistributed({ worldSiz: 1 } as object);
   const refusal = {
     code: 'DS_ARGUMENT',
-    message: expect.stringMatching(/^initDistributed: .*"world_size".*Did you mean "worldSize"/),
+    message: expect.stringMatching(/^initDistributed: .*"worldSiz".*Did you mean "worldSize"/),
   };
   await expect(wrong()).rejects.toMatchObject(refusal);
   await initDistributed({ device: 'cpu' });
