@@ -7,6 +7,7 @@ export {
   type WorkerDatasetOptions,
   workerDataset,
 } from './dataset.js';
+export { ConcatDataset, randomSplit, type SplitOptions, Subset } from './dataset-parts.js';
 export { RepeatingLoader } from './repeating-loader.js';
 export {
   DistributedSampler,

@@ -163,7 +163,7 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
 
 /**
  * Rows, or columns where they are fewer, of length `gain` at right angles to each other; dims behind the first count as
- * one. Computed on the host in f64: about a second for 1000 x 1000, with the cube of the size. Throws DS_ARGUMENT.
+ * one. Computed on one thread of the host in f64: some seconds for 1000 x 1000, with the cube of the size. Throws DS_ARGUMENT.
  * Source: Saxe et al. 2014.
  */
 export function orthogonal(gain = 1): Initializer {

@@ -1,0 +1,101 @@
+// Datasets made of others: parts of one, several in a row, and random parts.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { type Dataset, requireServable } from './dataset.js';
+import { shuffledOrder } from './order.js';
+
+function refused(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}
+
+/** The samples of a dataset with the given numbers, in their order; on the calling thread. */
+export class Subset<Sample> implements Dataset<Sample> {
+  /** Throws DS_ARGUMENT for numbers that the dataset has not. */
+  constructor(
+    readonly dataset: Dataset<Sample>,
+    readonly indices: ArrayLike<number>,
+  ) {
+    requireServable(dataset);
+    for (let i = 0; i < indices.length; ++i) {
+      const index = indices[i];
+      if (requireInteger('Subset index', index, 0) < dataset.length) continue;
+      throw refused('Subset index', `one below ${dataset.length}`, String(index));
+    }
+  }
+
+  get length(): number {
+    return this.indices.length;
+  }
+
+  get(index: number): Sample | Promise<Sample> {
+    return this.dataset.get(this.indices[index] as number);
+  }
+}
+
+/** Datasets one after the other; on the calling thread. */
+export class ConcatDataset<Sample> implements Dataset<Sample> {
+  readonly length: number;
+
+  /** Throws DS_ARGUMENT for what is no list of datasets. */
+  constructor(readonly datasets: readonly Dataset<Sample>[]) {
+    if (!Array.isArray(datasets)) {
+      throw refused('ConcatDataset', 'a list of datasets', phrase(datasets));
+    }
+    for (const dataset of datasets) requireServable(dataset);
+    this.length = datasets.reduce((sum, { length }) => sum + length, 0);
+  }
+
+  get(index: number): Sample | Promise<Sample> {
+    let left = index;
+    for (const dataset of this.datasets) {
+      if (left < dataset.length) return dataset.get(left);
+      left -= dataset.length;
+    }
+    throw refused('ConcatDataset.get', `an index below ${this.length}`, String(index));
+  }
+}
+
+/** Options of randomSplit(). */
+export interface SplitOptions {
+  /** Decides which sample goes where. Default 0. */
+  seed?: number;
+}
+
+const SPLIT: OptionNames<SplitOptions> = { seed: true };
+
+/**
+ * Random parts without a sample in common: `sizes` in samples, which add up to all, or as fractions below 1 that add up to
+ * 1; what rounding leaves goes to the first ones. The same on every rank. Throws DS_ARGUMENT.
+ */
+export function randomSplit<Sample>(
+  dataset: Dataset<Sample>,
+  sizes: readonly number[],
+  given: SplitOptions = {},
+): Subset<Sample>[] {
+  requireServable(dataset);
+  const { seed = 0 } = readOptions('randomSplit', given, SPLIT);
+  const counts = countsOf(dataset.length, sizes);
+  const order = shuffledOrder(dataset.length, requireInteger('randomSplit seed', seed, 0), 0);
+  let start = 0;
+  return counts.map((count) => {
+    start += count;
+    return new Subset(dataset, order.slice(start - count, start));
+  });
+}
+
+function countsOf(length: number, sizes: readonly number[]): number[] {
+  if (!Array.isArray(sizes)) throw refused('randomSplit', 'a list of sizes', phrase(sizes));
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  const sound = sizes.length > 0 && sizes.every((size) => size >= 0);
+  const isFractions = sound && Math.abs(total - 1) < 1e-6 && sizes.every((size) => size < 1);
+  if (!isFractions && sound && total === length && sizes.every(Number.isInteger)) return [...sizes];
+  if (!isFractions) {
+    const expected = `sizes that add up to ${length}, or fractions that add up to 1`;
+    throw refused('randomSplit', expected, phrase(sizes));
+  }
+  const counts = sizes.map((size) => Math.floor(size * length));
+  const left = length - counts.reduce((sum, count) => sum + count, 0);
+  return counts.map((count, i) => count + (i < left ? 1 : 0));
+}
