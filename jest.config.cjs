@@ -5,7 +5,7 @@ module.exports = {
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
   setupFiles: ['<rootDir>/test/support/threads.ts'],
-  // Ten times what the slowest needs: other work on the machine is no failure. A rank that hangs is named sooner.
+  // Several times what the slowest needs on busy cores: other work on the machine is no failure. A rank that hangs is named sooner.
   testTimeout: 600_000,
   transform: {
     '^.+\\.ts$': [
