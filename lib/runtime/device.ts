@@ -106,6 +106,7 @@ export function device(name: string | Device = 'auto'): Device {
     op: 'device',
     expected: '"cpu", "cuda", "cuda:N" or "auto"',
     got: phrase(name),
+    hint: '`ds env` prints the devices of this machine.',
   });
 }
 
@@ -122,12 +123,16 @@ export function placeFor(op: string, name: unknown): Device {
   });
 }
 
+/** More than any machine has; a larger number is no device's. */
+const MOST_GPUS = 2 ** 16;
+
 function findDevice(name: unknown): Device | null {
   if (name instanceof Device) return name;
   if (name === 'cpu') return cpu();
   if (name === 'auto') return probeGpus().deviceCount > 0 ? open('cuda', 0) : cpu();
   const match = typeof name === 'string' ? /^cuda(?::(\d+))?$/.exec(name) : null;
-  return match && open('cuda', Number(match[1] ?? 0));
+  const number = Number(match?.[1] ?? 0);
+  return match && number < MOST_GPUS ? open('cuda', number) : null;
 }
 
 /** Threads that CPU kernels use. */

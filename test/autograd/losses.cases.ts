@@ -7,7 +7,8 @@ const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, 
 
 /** Constants in the dtype and on the device of `like`. */
 function constants(values: number[], shape: number[], { dtype, device }: ops.Tensor): ops.Tensor {
-  return ops.Tensor.from(Float64Array.from(values), { shape, device, dtype: 'f64' }).to(dtype);
+  const exact = ops.Tensor.from(Float64Array.from(values), { shape, dtype: 'f64' });
+  return exact.to(dtype).to(device);
 }
 
 const classWeights = (like: ops.Tensor): ops.Tensor =>

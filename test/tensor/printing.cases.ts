@@ -83,8 +83,8 @@ export const cases: Case[] = [
     assert.deepEqual(lines(from([1e-7, 1, Number.NaN])), [
       `Tensor([3] f32, ${name}) [1.0000e-7, 1.0000e+0,       nan]`,
     ]);
-    assert.deepEqual(lines(from([Number.NEGATIVE_INFINITY, 1.5], 'f64')), [
-      `Tensor([2] f64, ${name}) [  -inf, 1.5000]`,
+    assert.deepEqual(lines(from([Number.NEGATIVE_INFINITY, 1.5])), [
+      `Tensor([2] f32, ${name}) [  -inf, 1.5000]`,
     ]);
     assert.deepEqual(lines(ops.zeros([0, 3], { device })), [`Tensor([0, 3] f32, ${name}) []`]);
     assert.deepEqual(lines(range(device, 2, 1, 2)).slice(1), ['[[[0, 1]],', '', ' [[2, 3]]]']);

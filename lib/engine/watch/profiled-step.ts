@@ -81,8 +81,9 @@ export class ProfiledStep extends WrappedTimer {
 
   /** A profile that cannot be written is a warning: training goes on. */
   private print(facts: Parameters<FlopsProfiler['profile']>[0]): void {
+    const { profileStep: _, ...printed } = this.options;
     try {
-      this.profiler.printModelProfile(this.options, facts);
+      this.profiler.printModelProfile(printed, facts);
     } catch (error) {
       const reason = error instanceof Error ? error.message : String(error);
       const warning = `flops_profiler could not write its profile: ${reason}`;

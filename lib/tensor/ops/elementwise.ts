@@ -7,8 +7,8 @@ import { requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
-import { cast } from './creation.js';
-import { type Operand, withComparable, withOperands } from './operands.js';
+import { cast, full } from './creation.js';
+import { amongIntegers, type Operand, withOperands } from './operands.js';
 import {
   broadcastShape,
   constant,
@@ -235,9 +235,21 @@ export function pow(a: Operand, b: Operand): Tensor {
   });
 }
 
-/** a op b as bool, broadcast; the exact values count, whatever the dtypes. Not differentiable. See add. */
+const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } as const;
+
+/**
+ * a op b as bool, broadcast. Integers beside a number are compared with its exact value, beside a floating tensor in
+ * its dtype. Not differentiable. See add.
+ */
 export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
-  return withComparable(op, a, b, (left, right) => {
+  if (typeof a === 'number' && b instanceof Tensor) return compare(mirrored[op], b, a);
+  if (a instanceof Tensor && typeof b === 'number' && !isFloating(a.dtype)) {
+    const same = amongIntegers(op, a.dtype, b);
+    if (typeof same === 'boolean')
+      return full(a.shape, Number(same), { dtype: 'bool', device: a.device });
+    if (same) return compare(same.op, a, same.number);
+  }
+  return withOperands(op, a, b, (left, right) => {
     const shape = broadcastShape(op, left.shape, right.shape);
     const out = Tensor.empty(shape, 'bool', left.device);
     kernels.compare({ a: expanded(left, shape), b: expanded(right, shape), out, op });

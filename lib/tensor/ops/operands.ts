@@ -1,6 +1,7 @@
 // Operands as callers give them: tensors of several dtypes, and numbers beside tensors, brought to one dtype.
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
+import type { CompareOp } from '../../runtime/kernels.generated.js';
 import { describe } from '../../runtime/view.js';
 import { fits, integerRange } from '../host-values.js';
 import { Tensor } from '../tensor.js';
@@ -27,17 +28,6 @@ export function withOperands<Result>(
   const isPlain = a instanceof Tensor && b instanceof Tensor && a.dtype === b.dtype;
   if (isPlain && a.device === b.device) return body(a, b);
   return withConverted(op, [a, b], commonDType(op, a, b), body);
-}
-
-/** As withOperands for comparisons, which see the exact values: in f64 where the two are of different kinds. */
-export function withComparable<Result>(
-  op: string,
-  a: Operand,
-  b: Operand,
-  body: (x: Tensor, y: Tensor) => Result,
-): Result {
-  const dtype = comparableDType(a, b) ?? commonDType(op, a, b);
-  return withConverted(op, [a, b], dtype, body);
 }
 
 function withConverted<Result>(
@@ -91,14 +81,20 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
   });
 }
 
-/** f64 for a pair of which one is an integer tensor and the other no integer of its dtype; null for others. */
-function comparableDType(a: Operand, b: Operand): DType | null {
-  const number = typeof a === 'number' ? a : typeof b === 'number' ? b : null;
-  const tensors = [a, b].filter((item): item is Tensor => item instanceof Tensor);
-  const [first, second] = tensors;
-  if (!first || (number === null && !second)) return null;
-  if (second) return isFloating(first.dtype) === isFloating(second.dtype) ? null : 'f64';
-  if (isFloating(first.dtype)) return null;
-  const whole = first.dtype === 'bool' ? 'i64' : (first.dtype as 'u8' | 'i32' | 'i64');
-  return fits(number as number, whole) ? null : 'f64';
+/**
+ * A comparison of integers of `dtype` with a number that is none of them, as one with a number that is: x < 1.5 is
+ * x <= 1. True or false where it holds for all of them, or for none; null where `number` is one of them.
+ */
+export function amongIntegers(
+  op: CompareOp,
+  dtype: DType,
+  number: number,
+): { op: CompareOp; number: number } | boolean | null {
+  const whole = dtype === 'bool' ? 'i64' : (dtype as 'u8' | 'i32' | 'i64');
+  if (fits(number, whole)) return null;
+  if (op === 'eq' || op === 'ne' || Number.isNaN(number)) return op === 'ne';
+  const isBelow = op === 'lt' || op === 'le';
+  const nearest = isBelow ? Math.floor(number) : Math.ceil(number);
+  if (fits(nearest, whole)) return { op: isBelow ? 'le' : 'ge', number: nearest };
+  return isBelow === number > 0;
 }

@@ -10,7 +10,7 @@ import { integerRange } from '../host-values.js';
 import { nextRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
-import { arange, cast, full, uniform, zeros } from './creation.js';
+import { arange, cast, full, to, uniform, zeros } from './creation.js';
 import { add, mul, scale } from './elementwise.js';
 import { matmul } from './matmul.js';
 import { requireAlike, requireTensor, shapeError, viewOf } from './shapes.js';
@@ -76,9 +76,9 @@ export function randint(
   }
   return noGrad(() =>
     scope(() => {
-      const draw = (): Tensor => cast(uniform(shape, { device }), 'f64');
+      const draw = (): Tensor => cast(uniform(shape, { device: cpu() }), 'f64');
       const unit = add(draw(), scale(draw(), 2 ** -24));
-      return cast(add(cast(scale(unit, high - low), 'i64'), low), dtype);
+      return to(cast(add(cast(scale(unit, high - low), 'i64'), low), dtype), device);
     }),
   );
 }
