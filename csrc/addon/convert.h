@@ -21,8 +21,9 @@ struct Bytes {
 /// A word of the argument block as an integer. Throws DS_ARGUMENT for a fraction, NaN and what no
 /// int64 holds.
 inline int64_t integer_of(const char* op, double word) {
-  if (word > -0x1p63 && word < 0x1p63 && word == std::trunc(word)) {
-    return static_cast<int64_t>(word);
+  if (word > -0x1p63 && word < 0x1p63) {
+    const auto whole = static_cast<int64_t>(word);  // Every word of every op: no call of trunc().
+    if (static_cast<double>(whole) == word) return whole;
   }
   throw Error("DS_ARGUMENT", op, "a whole number", text(word));
 }

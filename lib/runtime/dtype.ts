@@ -95,7 +95,7 @@ export function dtypeHint(name: unknown): string {
 }
 
 export function isDType(name: unknown): name is DType {
-  return (dtypes as readonly unknown[]).includes(name);
+  return typeof name === 'string' && Object.hasOwn(codes, name);
 }
 
 /** Checks a dtype name that came from outside. Throws DS_DTYPE. */
