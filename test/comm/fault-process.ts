@@ -1,7 +1,9 @@
 // One rank of a job that goes wrong in a chosen way; prints the error that it ends with.
+import { setTimeout as pause } from 'node:timers/promises';
 import { type Distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { cpu, DsError, device as findDevice, scope, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
+import type { Job } from '../../lib/runtime/process-group.js';
 import { Stream } from '../../lib/runtime/stream.js';
 
 export type Fault =
@@ -112,7 +114,11 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   for (let i = 0; i < 2; ++i) job.world.allReduce(tensor, { label: `warm-up ${i}` }).wait();
   tensor.toArray();
   const other = fault === 'killed-groups' ? await job.newGroup(job.world.ranks) : null;
+  const store = job.store as Job;
+  await store.add('warm', 1);
   if (fault.startsWith('leaves') && job.rank === culprit) {
+    // A rank that is still warming up when the job fails would fail there.
+    while ((await store.add('warm', 0)) < job.worldSize) await pause(5);
     await job.destroy();
     print({ code: '', op: '', message: '', same: true, seconds: 0 });
     return;
