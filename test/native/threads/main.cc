@@ -167,7 +167,7 @@ void store_that_closes() {
 void shared_client() {
   const Store store = open_store();
   auto cancellation = std::make_shared<comm::Cancellation>();
-  comm::StoreClient client(store.address, comm::Clock::now() + kLong, cancellation);
+  comm::StoreClient client(store.address, comm::Clock::now() + kLong, cancellation, kLong);
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&client] {
