@@ -73,6 +73,10 @@ function publish(from, to) {
 
 // node-gyp and prebuildify pass words of their own (rebuild, --target=...); they change nothing here.
 const name = process.argv.find((word) => word.startsWith('--tree='))?.slice(7) ?? 'Release';
+if (!/^[\w-]+$/.test(name)) {
+  console.error(`--tree: expected a plain name for folders in .cmake and build, got "${name}"`);
+  process.exit(2);
+}
 const options = process.argv.filter((word) => word.startsWith('-D'));
 const tree = join(root, '.cmake', name);
 const out = join(tree, 'out');

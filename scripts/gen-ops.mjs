@@ -1,8 +1,10 @@
 // Generates the table of ops and their TypeScript functions from the headers in csrc/ops; --check fails on drift.
 import { createHash } from 'node:crypto';
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+
+import { writeGenerated } from './generated-files.mjs';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const opsDir = join(root, 'csrc', 'ops');
@@ -192,24 +194,8 @@ function generateFunctions({ structs, enums }) {
 }
 
 const parsed = parseHeaders();
-const targets = {
+writeGenerated({
   'csrc/ops/op_list.generated.h': generateTable(parsed),
   'csrc/ops/all_ops.generated.h': generateIncludes(parsed),
   'lib/runtime/kernels.generated.ts': generateFunctions(parsed),
-};
-
-function current(file) {
-  try {
-    return readFileSync(join(root, file), 'utf8');
-  } catch {
-    return null; // A missing file is drift like any other.
-  }
-}
-
-const stale = Object.keys(targets).filter((file) => current(file) !== targets[file]);
-if (!process.argv.includes('--check')) {
-  for (const file of stale) writeFileSync(join(root, file), targets[file]);
-} else if (stale.length > 0) {
-  console.error(`out of date: ${stale.join(', ')}. Run \`npm run gen\` and commit it.`);
-  process.exitCode = 1;
-}
+});
