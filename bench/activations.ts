@@ -1,5 +1,5 @@
 // Activation memory of GPT-2 by checkpointing mode: measured bytes beside the closed formula.
-import { models } from '../lib/nn/index.js';
+import * as models from '../lib/models/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import type { DType } from '../lib/runtime/dtype.js';
 import { checkpointing, scope, seed, Tensor } from '../lib/tensor/index.js';

@@ -1,7 +1,7 @@
 // Training throughput of GPT-2 on random tokens, in the shape of the PyTorch peer script.
 import { joinLaunched } from '../lib/comm/index.js';
 import { type DsConfig, initialize } from '../lib/index.js';
-import { models } from '../lib/nn/index.js';
+import * as models from '../lib/models/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
 import { checkpointing, Tensor } from '../lib/tensor/index.js';
 import { EventCommTimer } from '../lib/zero/comm-timer.js';

@@ -3,7 +3,7 @@
 import { joinLaunched } from '../lib/comm/index.js';
 import { memoryUse } from '../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, initialize } from '../lib/index.js';
-import { models } from '../lib/nn/index.js';
+import * as models from '../lib/models/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import { scope, Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';

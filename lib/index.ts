@@ -52,7 +52,7 @@ export {
 /** Where the numbers of a run go. */
 export * as monitor from './monitor/index.js';
 /** Modules, parameters, layers, losses, initial values and models. Source: torch.nn. */
-export * as nn from './nn/index.js';
+export * as nn from './nn.js';
 /** Optimizers, learning-rate schedules and loss scalers. Source: torch.optim and DeepSpeed. */
 export * as optim from './optim/index.js';
 /** FLOPs, MACs and latency by module. Source: DeepSpeed's flops profiler. */

@@ -12,9 +12,9 @@ const LIB_ROWS = [
   ['config'],
   ['engine'],
   ['profiler'],
-  ['zero'],
-  ['optim', 'nn', 'data', 'monitor', 'comm'],
-  ['checkpoint'],
+  ['zero', 'models'],
+  ['optim', 'data', 'monitor', 'comm'],
+  ['checkpoint', 'nn'],
   ['tensor'],
   ['runtime'],
 ];

@@ -7,10 +7,7 @@ export type { Initializer } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
 export * from './layers.js';
-export { type LoadedWeights, type LoadWeightsOptions, loadWeights } from './load-weights.js';
 export * from './losses.js';
-/** Complete models. */
-export * as models from './models/index.js';
 export {
   type ForwardHook,
   type ForwardPreHook,

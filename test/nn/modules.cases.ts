@@ -1,7 +1,7 @@
 // Modules, parameters and GPT-2: names, state, laziness, hooks, sizes, sampling.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
-import * as nn from '../../lib/nn/index.js';
+import * as nn from '../../lib/nn.js';
 import type { Device } from '../../lib/runtime/device.js';
 import {
   checkpoint,

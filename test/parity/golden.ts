@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
-import { models } from '../../lib/nn/index.js';
+import * as models from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { Tensor } from '../../lib/tensor/index.js';
 

@@ -2,11 +2,11 @@
 import type { JsonObject } from '../../../types/json.js';
 import { converted, type PretrainedFolder } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import type { Parameter } from '../../nn/parameter.js';
+import type { PretrainedDescription } from '../../nn/pretrained.js';
 import { isFloating } from '../../runtime/dtype.js';
-import type { Parameter } from '../parameter.js';
-import type { PretrainedDescription } from '../pretrained.js';
 import type { GPT2, GPT2Config } from './gpt2.js';
-import { gpt2HuggingFaceNames } from './gpt2-names.js';
+import { gpt2HuggingFaceNames } from './names.js';
 
 /** What our layers compute with. */
 const LAYER_NORM_EPSILON = 1e-5;

@@ -1,13 +1,13 @@
 // loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the values of a module.
 import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import { Parameter } from '../nn/parameter.js';
 import { isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor } from '../tensor/index.js';
-import type { Module } from './module.js';
-import { Parameter } from './parameter.js';
 
 /** How strictly loadWeights() compares, and whose layout it reads. */
 export interface LoadWeightsOptions {

@@ -1,6 +1,12 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
 import { PretrainedFolder } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { CausalSelfAttention, type KeyValueCache } from '../../nn/attention.js';
+import { normal, zeros } from '../../nn/initializers.js';
+import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
+import { Module } from '../../nn/module.js';
+import type { Parameter } from '../../nn/parameter.js';
+import type { PretrainedDescription } from '../../nn/pretrained.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import {
@@ -16,14 +22,8 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
-import { CausalSelfAttention, type KeyValueCache } from '../attention.js';
-import { normal, zeros } from '../initializers.js';
-import { Embedding, LayerNorm, Linear, LinearGelu } from '../layers.js';
-import { Module } from '../module.js';
-import type { Parameter } from '../parameter.js';
-import type { PretrainedDescription } from '../pretrained.js';
-import { type GenerateOptions, generate } from './gpt2-generate.js';
-import { describeGpt2, loadGpt2, parseGpt2Config } from './gpt2-pretrained.js';
+import { type GenerateOptions, generate } from '../generate.js';
+import { describeGpt2, loadGpt2, parseGpt2Config } from './pretrained.js';
 
 /** The sizes of a GPT-2, and how its activations are kept. */
 export interface GPT2Config {

@@ -1,12 +1,12 @@
 // Sampling from a GPT-2, one token at a time, with the keys and values of earlier tokens cached.
-import { DsError } from '../../errors.js';
-import { cpu } from '../../runtime/device.js';
-import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { requireInteger } from '../../runtime/require-number.js';
-import { noGrad, scope, Tensor } from '../../tensor/index.js';
-import { KeyValueCache } from '../attention.js';
-import type { GPT2 } from './gpt2.js';
+import { DsError } from '../errors.js';
+import { KeyValueCache } from '../nn/attention.js';
+import { cpu } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { noGrad, scope, Tensor } from '../tensor/index.js';
+import type { GPT2 } from './gpt2/gpt2.js';
 
 /** How GPT2.generate() samples. */
 export interface GenerateOptions {

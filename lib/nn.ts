@@ -1,0 +1,9 @@
+// The nn namespace of the public surface: the nn room, and what is built of it.
+/** Complete models. */
+export * as models from './models/index.js';
+export {
+  type LoadedWeights,
+  type LoadWeightsOptions,
+  loadWeights,
+} from './models/load-weights.js';
+export * from './nn/index.js';
