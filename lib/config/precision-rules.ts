@@ -1,6 +1,6 @@
 // Rules across the keys that choose number formats and loss scaling.
 import type { ResolvedValues } from '../../types/config.js';
-import type { Rule } from './rules.js';
+import type { Rule } from './rule.js';
 
 /** Weights have one 16-bit format. */
 const onePrecision: Rule = ({ fp16, bf16 }) =>

@@ -2,18 +2,8 @@
 import type { ResolvedValues } from '../../types/config.js';
 import type { Draft } from './draft.js';
 import { precisionRules } from './precision-rules.js';
+import type { Advice, Rule, Violation } from './rule.js';
 import { zeroRules } from './zero-rules.js';
-
-/** A disagreement: where it is, in the words of a DsError. */
-export interface Violation {
-  path: readonly string[];
-  expected: string;
-  got: string;
-  hint: string;
-}
-
-/** Types and ranges are right and defaults are filled in when a rule runs. */
-export type Rule = (config: ResolvedValues) => Violation | null;
 
 /** "AdamW" is decoupled by name. */
 const adamWIsDecoupled: Rule = ({ optimizer }) =>
@@ -27,14 +17,6 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
     : null;
 
 const rules: readonly Rule[] = [...precisionRules, ...zeroRules, adamWIsDecoupled];
-
-/** What is allowed and probably not meant: a sentence whose subject is the key. */
-export interface Advice {
-  path: readonly string[];
-  text: string;
-  /** The key that makes it so. */
-  because?: string;
-}
 
 /** A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and runs. */
 const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {

@@ -1,5 +1,5 @@
 // Rules across the keys that shard, reduce, offload and recompute.
-import type { Rule } from './rules.js';
+import type { Rule } from './rule.js';
 
 /** Offloading is an option of a sharded optimizer, as in DeepSpeed. */
 const offloadNeedsStage: Rule = ({ zero_optimization: zero }) =>

@@ -10,6 +10,7 @@ import type { Placement } from '../zero/placement.js';
 import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
 import type { Updater } from '../zero/updater.js';
+import type { Stateful } from './checkpoint/stateful.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { GradientCollector } from './step/gradient-collector.js';
@@ -65,4 +66,22 @@ export interface EngineParts extends Decisions, Holdings, StepParts {
   world: CheckpointWorld;
   /** Releases all of it but the weights, which the model keeps. */
   owned: ReleaseStack;
+}
+
+/** An engine as its parts see it, which save it, load it and gather its parameters. */
+export interface EngineCore {
+  /** @internal */
+  readonly parts: EngineParts;
+  readonly module: Module;
+  readonly device: Device;
+  readonly config: ResolvedConfig;
+  readonly progress: Progress;
+  readonly optimizer: Optimizer;
+  readonly globalRank: number;
+  readonly worldSize: number;
+  readonly globalSteps: number;
+  /** What checkpoints carry along, by name. */
+  readonly companions: ReadonlyMap<string, Stateful>;
+  synchronize(): void;
+  flushMonitors(): Promise<void>;
 }

@@ -234,7 +234,7 @@ export abstract class Module {
 
   /** The tree of modules with shapes and numbers of parameters, as console.log() shows it. Reads no values. */
   toString(): string {
-    return outline(this, (module) => module.fields());
+    return outline<Module>(this, (module) => module.fields());
   }
 
   [Symbol.for('nodejs.util.inspect.custom')](depth: number): string {

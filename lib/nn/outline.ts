@@ -1,10 +1,15 @@
 // A model as text: a line per module, with the shapes below it and how many parameters they are.
 import { describe } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
-import type { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
-type Fields = (module: Module) => Iterable<[string, Tensor | Module]>;
+/** What the tree shows of a module (module.ts). */
+interface Outlined {
+  parameters(): Parameter[];
+  numParameters(): number;
+}
+
+type Fields<M extends Outlined> = (module: M) => Iterable<[string, Tensor | M]>;
 
 /** A module's line, and those below it. */
 interface Entry {
@@ -18,7 +23,7 @@ interface Entry {
  * The tree below `module`: "Mlp: 58 parameters", then a line per module. Runs of numbered modules that look alike are one
  * line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts where it comes first.
  */
-export function outline(module: Module, fields: Fields): string {
+export function outline<M extends Outlined>(module: M, fields: Fields<M>): string {
   const seen = new Map<Parameter, string>();
   const { text, below } = entryOf(module, { name: '', path: '', fields, seen });
   const wanting = module.parameters().filter(({ requiresGrad }) => requiresGrad);
@@ -31,16 +36,16 @@ export function outline(module: Module, fields: Fields): string {
 
 const counted = (count: number): string => count.toLocaleString('en-US');
 
-interface Place {
+interface Place<M extends Outlined> {
   name: string;
   /** From the root, for the names that tied parameters refer to. */
   path: string;
-  fields: Fields;
+  fields: Fields<M>;
   /** Parameters so far, by the path under which they came first. */
   seen: Map<Parameter, string>;
 }
 
-function entryOf(module: Module, { name, path, fields, seen }: Place): Entry {
+function entryOf<M extends Outlined>(module: M, { name, path, fields, seen }: Place<M>): Entry {
   const own: string[] = [];
   const below: Entry[] = [];
   const before = total(seen);

@@ -35,8 +35,8 @@ export {
   StaticLossScaler,
 } from './loss-scale.js';
 export { MultiStepLr, type MultiStepOptions } from './multi-step.js';
-export { Muon, type MuonGroup, type MuonOptions } from './muon.js';
-export { type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
+export { Muon, type MuonOptions } from './muon.js';
+export { type MuonGroup, type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
 export type { NewtonSchulzMethod } from './newton-schulz.js';
 export { OneCycle, type OneCycleOptions } from './one-cycle.js';
 export type {

@@ -2,8 +2,25 @@
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
 import type { Tensor } from '../tensor/index.js';
-import type { MuonGroup } from './muon.js';
-import { type GroupOptions, isGroup, type ParamsOf, readGroup } from './param-groups.js';
+import {
+  type GroupOptions,
+  isGroup,
+  type ParamGroup,
+  type ParamsOf,
+  readGroup,
+} from './param-groups.js';
+
+/** A parameter group of Muon: matrices that it orthogonalises, or others, which AdamW updates. */
+export interface MuonGroup extends ParamGroup {
+  /** True for matrices, false for what AdamW updates. */
+  useMuon: boolean;
+  /** Of Muon's groups. */
+  momentum: number;
+  /** Of AdamW's groups. */
+  betas: readonly [number, number];
+  /** Of AdamW's groups. */
+  eps: number;
+}
 
 /** A group that says which rule it takes. */
 export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };

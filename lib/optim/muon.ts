@@ -5,7 +5,12 @@ import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
-import { type MuonGroupOptions, requireMatrices, requireRule } from './muon-groups.js';
+import {
+  type MuonGroup,
+  type MuonGroupOptions,
+  requireMatrices,
+  requireRule,
+} from './muon-groups.js';
 import {
   firstMatrix,
   type NewtonSchulzMethod,
@@ -20,20 +25,8 @@ import {
   type UpdateSettings,
   type UpdateTensors,
 } from './optimizer.js';
-import { makeGroups, type ParamGroup } from './param-groups.js';
+import { makeGroups } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
-
-/** A parameter group of Muon: matrices that it orthogonalises, or others, which AdamW updates. */
-export interface MuonGroup extends ParamGroup {
-  /** True for matrices, false for what AdamW updates. */
-  useMuon: boolean;
-  /** Of Muon's groups. */
-  momentum: number;
-  /** Of AdamW's groups. */
-  betas: readonly [number, number];
-  /** Of AdamW's groups. */
-  eps: number;
-}
 
 /** Defaults of Muon's groups, and of AdamW's beside them. */
 export interface MuonOptions {

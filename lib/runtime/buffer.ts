@@ -1,7 +1,7 @@
 // Buffer: a block of device or pinned memory with a reference count.
 import { addon } from './addon.js';
-import { native } from './call.js';
 import type { Device } from './device.js';
+import { native } from './native.js';
 import { openRow, runPostponed } from './postponed.js';
 import type { Event, Stream } from './stream.js';
 

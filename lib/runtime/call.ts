@@ -109,12 +109,3 @@ function enqueueOnHost(op: number, stream: Stream): void {
     throw withOwners(DsError.fromNative(error));
   }
 }
-
-/** Calls into the addon elsewhere in this room: native errors become DsErrors with this call's stack. */
-export function native<T>(body: () => T): T {
-  try {
-    return body();
-  } catch (error) {
-    throw withOwners(DsError.fromNative(error));
-  }
-}

@@ -2,8 +2,8 @@
 import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
-import { native } from './call.js';
 import { dtypeHint, dtypes } from './dtype.js';
+import { native } from './native.js';
 import { phrase } from './phrase.js';
 import { requireInteger } from './require-number.js';
 import { Stream } from './stream.js';

@@ -2,9 +2,9 @@
 // time.
 import { DsError } from '../errors.js';
 import { addon, addonPath } from './addon.js';
-import { native } from './call.js';
 import { device, type GpuProbe, probeGpus, threads } from './device.js';
 import { fileEngineName } from './file.js';
+import { native } from './native.js';
 
 export interface LibraryReport {
   name: string;

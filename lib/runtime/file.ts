@@ -1,8 +1,7 @@
 // Writing host buffers to disk, off the JavaScript thread and through the file engine; reading is input-file.ts.
 import { addon } from './addon.js';
 import type { Buffer } from './buffer.js';
-import { native } from './call.js';
-import { settled } from './settled.js';
+import { native, settled } from './native.js';
 
 /** Bytes of a buffer in host memory (pinned, or of the CPU device). */
 export interface HostRange {

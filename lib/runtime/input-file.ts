@@ -4,7 +4,7 @@ import { type BigIntStats, close, closeSync, constants, fstat, open, read } from
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import type { HostRange } from './file.js';
-import { settled } from './settled.js';
+import { settled } from './native.js';
 
 /** Whoever opens one closes it; one that was forgotten is closed when it is collected. */
 export class InputFile {

@@ -1,7 +1,4 @@
 // How a message names a value that somebody gave where something else belongs.
-import type { DType } from './dtype.js';
-import { describe } from './view.js';
-
 const LENGTH = 60;
 const ITEMS = 8;
 
@@ -20,7 +17,12 @@ export function phrase(value: unknown): string {
   return `an object { ${cut(Object.keys(value).join(', '))} }`;
 }
 
-function isTensorLike(value: object): value is { shape: readonly number[]; dtype: DType } {
+/** "[2, 3] bf16", for messages. */
+export function describe(view: { shape: readonly number[]; dtype: string }): string {
+  return `[${view.shape.join(', ')}] ${view.dtype}`;
+}
+
+function isTensorLike(value: object): value is { shape: readonly number[]; dtype: string } {
   return 'shape' in value && Array.isArray(value.shape) && 'dtype' in value;
 }
 

@@ -1,11 +1,18 @@
 // Calls that wait until something needs what they write, so that the end of a replay, which nothing needs, never runs.
-import type { Buffer } from './buffer.js';
+
+/** Memory that calls read and write: a Buffer (buffer.ts), whose uses end the waiting. */
+export interface Operand {
+  retain(): unknown;
+  release(): void;
+  /** Nobody will write it. */
+  abandon(): void;
+}
 
 /** Calls wait in the order in which they were made, and run in that order. */
 interface Waiting {
   readonly run: () => void;
   /** Held until it has run. */
-  readonly operands: readonly Buffer[];
+  readonly operands: readonly Operand[];
 }
 
 /** So many wait at most: what they hold is memory. */
@@ -20,16 +27,16 @@ class Row {
   /** Calls that have left the row. */
   private gone = 0;
   /** Of the call that is being prepared. */
-  private operands: Buffer[] = [];
-  private readonly blank = new Set<Buffer>();
+  private operands: Operand[] = [];
+  private readonly blank = new Set<Operand>();
   /** The number of the call that writes it. */
-  private readonly writers = new Map<Buffer, number>();
+  private readonly writers = new Map<Operand, number>();
 
-  allocated(buffer: Buffer): void {
+  allocated(buffer: Operand): void {
     this.blank.add(buffer);
   }
 
-  operand(buffer: Buffer): void {
+  operand(buffer: Operand): void {
     this.operands.push(buffer);
   }
 
@@ -45,7 +52,7 @@ class Row {
     if (!mayWait || written.length === 0 || this.waiting.length > LIMIT) this.runAll();
   }
 
-  need(buffer: Buffer): void {
+  need(buffer: Operand): void {
     const last = this.writers.get(buffer);
     if (last !== undefined) this.runTo(last);
   }
@@ -115,7 +122,7 @@ export function promptly<T>(body: () => T): T {
 }
 
 /** Somebody will read `buffer` later: what it takes to fill it runs now. */
-export function needed(buffer: Buffer): void {
+export function needed(buffer: Operand): void {
   if (row !== null) row.need(buffer);
 }
 

@@ -1,10 +1,10 @@
 // Stores, jobs and process groups: what the addon offers for work on several ranks.
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
-import { block, native } from './call.js';
+import { block } from './call.js';
 import type { Device } from './device.js';
 import { dtypeCode, dtypeSize } from './dtype.js';
-import { settled } from './settled.js';
+import { native, settled } from './native.js';
 import type { Stream } from './stream.js';
 import { describe, isContiguous, type View } from './view.js';
 

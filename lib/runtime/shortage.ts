@@ -1,6 +1,5 @@
 // Out of memory: whoever knows what holds the memory adds it to the error, with what would help.
 import { DsError } from '../errors.js';
-import type { Device } from './device.js';
 
 /** What one owner of much memory can say of a shortage on its device. */
 export interface Explanation {
@@ -10,15 +9,18 @@ export interface Explanation {
   hint: string;
 }
 
+/** The part of a Device that matters here. */
+type Kind = { readonly kind: 'cpu' | 'cuda' };
+
 interface Owner {
-  device: Device;
+  device: Kind;
   explain(): Explanation;
 }
 
 const owners = new Set<Owner>();
 
 /** Asks `explain` when an allocation fails, where it may have been on `device`. Returns a function that ends it. */
-export function explainShortages(device: Device, explain: () => Explanation): () => void {
+export function explainShortages(device: Kind, explain: () => Explanation): () => void {
   const owner = { device, explain };
   owners.add(owner);
   return () => owners.delete(owner);

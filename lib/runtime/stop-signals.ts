@@ -4,7 +4,7 @@ import { isMainThread } from 'node:worker_threads';
 
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
-import { native } from './call.js';
+import { native } from './native.js';
 
 /** By number: how many watches of this thread want it. */
 const watches = new Map<number, number>();

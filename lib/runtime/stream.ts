@@ -1,20 +1,28 @@
 // Streams and events: ordered queues of device work, and points in them.
 import { addon } from './addon.js';
-import { native } from './call.js';
-import type { Device } from './device.js';
+import { native } from './native.js';
 import { poll } from './poll.js';
 import { runPostponed } from './postponed.js';
+
+/** What a stream knows of its device (device.ts), whose ops have a stream in turn. */
+export interface StreamHome {
+  readonly name: string;
+  /** @internal */
+  readonly number: number;
+  /** Ops run here unless they name another stream. */
+  readonly compute: Stream;
+}
 
 /** An ordered queue of work on one device. The CPU's streams run everything before the call returns. */
 export class Stream {
   constructor(
-    readonly device: Device,
+    readonly device: StreamHome,
     /** Native handle; owned by this object unless it is the device's compute stream. */
     readonly handle: number,
   ) {}
 
   /** A stream of its own on `device`, to be released with dispose(). */
-  static create(device: Device): Stream {
+  static create(device: StreamHome): Stream {
     return new Stream(
       device,
       native(() => addon.createStream(device.number)),
@@ -42,7 +50,7 @@ export class Event {
 
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
-    readonly device: Device,
+    readonly device: StreamHome,
     private readonly timed = false,
   ) {
     this.handle = native(() => addon.createEvent(device.number, timed));

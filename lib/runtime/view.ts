@@ -2,6 +2,8 @@
 import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
 
+export { describe } from './phrase.js';
+
 /** Elements in memory, as kernels take them; every Tensor is one. */
 export interface View {
   /** @internal */
@@ -39,9 +41,4 @@ export function isContiguous(view: View): boolean {
     expected *= size;
   }
   return true;
-}
-
-/** "[2, 3] bf16", for messages. */
-export function describe(view: { shape: readonly number[]; dtype: DType }): string {
-  return `[${view.shape.join(', ')}] ${view.dtype}`;
 }

@@ -86,8 +86,12 @@ interface Edge {
   readonly leaf: Tensor | null;
 }
 
+/** The tape alone sets gradFn. */
+const nodeOf = ({ gradFn }: Tensor): GradFn | null => gradFn as GradFn | null;
+
 function edgeTo(input: Tensor): Edge {
-  const { shape, dtype, device, requiresGrad, gradFn: fn, gradIndex: index } = input;
+  const { shape, dtype, device, requiresGrad, gradIndex: index } = input;
+  const fn = nodeOf(input);
   const leaf = requiresGrad && !fn ? input.retain() : null;
   return { shape, dtype, device, requiresGrad, fn, index, leaf };
 }
@@ -206,10 +210,10 @@ function enter(outputs: readonly Tensor[], node: GradFn): void {
 
 /** Calls `hook` when backward reaches `output`, before the op that made it and after the hooks that op already has. */
 export function beforeBackward(output: Tensor, hook: () => void): void {
-  const { gradFn } = output;
-  if (!gradFn) return;
-  const { before } = gradFn;
-  gradFn.before = before
+  const node = nodeOf(output);
+  if (!node) return;
+  const { before } = node;
+  node.before = before
     ? () => {
         before();
         hook();

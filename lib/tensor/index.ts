@@ -34,11 +34,12 @@ export {
   sharingSamples,
 } from './random.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
-export { currentScope, held, Scope, scope, surrenderResult, tensorsIn, within } from './scope.js';
+export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
 export {
   type FromOptions,
   liveTensors,
   type Nested,
   Tensor,
   type TensorOptions,
+  tensorsIn,
 } from './tensor.js';

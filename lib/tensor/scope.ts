@@ -1,20 +1,35 @@
 // Scopes: every tensor made inside one is freed at its end, unless it is returned or kept.
 import { DsError } from '../errors.js';
-import type { GradFn } from './autograd.js';
-import type { Tensor } from './tensor.js';
+
+/** What a scope frees: a tensor (tensor.ts). */
+export interface Scoped {
+  readonly owner: Scope | null;
+  readonly grad: Scoped | null;
+  readonly gradFn: object | null;
+  readonly isDisposed: boolean;
+  passTo(owner: Scope | null): void;
+  dispose(): void;
+  release(): void;
+}
+
+/** What a scope lets go of: a node of the graph (autograd.ts). */
+export interface ScopedNode {
+  readonly isReleased: boolean;
+  release(): void;
+}
 
 /** Owns the tensors created, and the graph nodes recorded, while it is the innermost open scope. */
 export class Scope {
-  private tensors: Tensor[] = [];
-  private nodes: GradFn[] = [];
+  private tensors: Scoped[] = [];
+  private nodes: ScopedNode[] = [];
 
   /** @internal Called by Tensor's constructor. */
-  adopt(tensor: Tensor): void {
+  adopt(tensor: Scoped): void {
     this.tensors.push(tensor);
   }
 
   /** @internal Called when an op is recorded. */
-  adoptNode(node: GradFn): void {
+  adoptNode(node: ScopedNode): void {
     this.nodes.push(node);
   }
 
@@ -38,7 +53,7 @@ export class Scope {
   }
 
   /** Hands `tensor` and its gradient to `next` (null: to the caller), so that release() spares them. */
-  surrender(tensor: Tensor, next: Scope | null): void {
+  surrender(tensor: Scoped, next: Scope | null): void {
     if (tensor.owner !== this) return;
     tensor.passTo(next);
     if (tensor.grad) this.surrender(tensor.grad, next);
@@ -63,10 +78,13 @@ export function within<T>(scope: Scope | null, body: () => T): T {
   }
 }
 
+/** Tensors alone have both. */
+const isScoped = (value: object): value is Scoped => 'owner' in value && 'buffer' in value;
+
 /** The tensors in a returned value: a tensor; an array, Map, Set or plain object of them, at any depth. */
-function visit(value: unknown, each: (tensor: Tensor) => void): void {
+function visit(value: unknown, each: (tensor: Scoped) => void): void {
   if (value === null || typeof value !== 'object') return;
-  if ('owner' in value && 'buffer' in value) each(value as Tensor);
+  if (isScoped(value)) each(value);
   else if (Array.isArray(value) || value instanceof Set)
     for (const item of value) visit(item, each);
   else if (value instanceof Map) for (const item of value.values()) visit(item, each);
@@ -75,9 +93,9 @@ function visit(value: unknown, each: (tensor: Tensor) => void): void {
   }
 }
 
-/** The tensors that leave a scope when `value` is returned from it. */
-export function tensorsIn(value: unknown): Tensor[] {
-  const found: Tensor[] = [];
+/** What leaves a scope when `value` is returned from it. See tensorsIn(). */
+export function scopedIn(value: unknown): Scoped[] {
+  const found: Scoped[] = [];
   visit(value, (tensor) => found.push(tensor));
   return found;
 }
@@ -96,11 +114,11 @@ export function surrenderResult(from: Scope, to: Scope | null, result: unknown):
 }
 
 /** The held tensors made so far in allOrNothing(); null outside. */
-let unfinished: Tensor[] | null = null;
+let unfinished: Scoped[] | null = null;
 
 /** Adopts nothing: what is made in it belongs to whoever calls release() on it. */
 class Unowned extends Scope {
-  override adopt(tensor: Tensor): void {
+  override adopt(tensor: Scoped): void {
     unfinished?.push(tensor);
   }
   override adoptNode(): void {}
@@ -120,7 +138,7 @@ export function held<T>(body: () => T): T {
  */
 export function allOrNothing<T>(body: () => T): T {
   const outer = unfinished;
-  const made: Tensor[] = [];
+  const made: Scoped[] = [];
   unfinished = made;
   try {
     const result = body();

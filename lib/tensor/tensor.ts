@@ -16,9 +16,8 @@ import { needed } from '../runtime/postponed.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { Event } from '../runtime/stream.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../runtime/view.js';
-import type { GradFn } from './autograd.js';
 import { hostValues, rawValues } from './host-values.js';
-import { currentScope, type Scope } from './scope.js';
+import { currentScope, type Scope, scopedIn } from './scope.js';
 
 /** Numbers, or lists of them at any depth, all lists of a level as long as the first. */
 export type Nested = number | boolean | bigint | readonly Nested[] | readonly NumericArray[];
@@ -39,6 +38,11 @@ export interface FromOptions extends TensorOptions {
 }
 
 const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
+
+/** What made a tensor that wants a gradient. Only the tape (autograd.ts) makes these, and looks into them. */
+export interface GraphNode {
+  readonly name: string;
+}
 
 let live = 0;
 
@@ -72,7 +76,7 @@ export class Tensor implements View {
   /** Whether backward computes a gradient for this tensor. */
   requiresGrad = false;
   /** The graph node that produced it, and which of the node's outputs it is. */
-  gradFn: GradFn | null = null;
+  gradFn: GraphNode | null = null;
   gradIndex = 0;
   /** The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and goes when the leaf goes. */
   grad: Tensor | null = null;
@@ -342,4 +346,9 @@ export class Tensor implements View {
       hint: 'Call keep() on a tensor that must outlive its scope; after dispose() it is gone.',
     });
   }
+}
+
+/** The tensors that leave a scope when `value` is returned from it. */
+export function tensorsIn(value: unknown): Tensor[] {
+  return scopedIn(value).filter((each) => each instanceof Tensor);
 }

@@ -10,8 +10,8 @@ import {
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import type { Engine } from '../engine.js';
 import { misuse } from '../engine-errors.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 import { BackgroundSave } from './background-save.js';
 import { catalogOf, releaseShards, untrainedShards, weightShards } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';

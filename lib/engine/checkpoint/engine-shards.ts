@@ -4,7 +4,7 @@ import type { DType } from '../../runtime/dtype.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import { slicePiece } from '../../zero/range-state.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 
 /** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>

@@ -4,7 +4,7 @@ import { Fields } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { hyperparameters, type ParamGroup } from '../../optim/param-groups.js';
 import { getRandomState, setRandomState } from '../../tensor/index.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 import type { SavedState } from './saved-state.js';
 
 /** What of a checkpoint is wanted. */

@@ -13,7 +13,7 @@ import { describe } from '../../runtime/view.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Piece } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 import { heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
 import { readSavedState, type SavedState } from './saved-state.js';

@@ -3,7 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { getRandomState } from '../../tensor/index.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 import { requireClientState } from './client-state.js';
 import {
   catalogOf,

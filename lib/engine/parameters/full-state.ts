@@ -9,7 +9,7 @@ import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import { copyFlat } from '../../zero/pinned.js';
 import { slicePiece } from '../../zero/range-state.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 import { type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**

@@ -5,7 +5,7 @@ import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 import { publishMasters, writeMaster } from './full-state.js';
 import { type OwnedParameter, ownedBy, ownerOf } from './owned-parameters.js';
 

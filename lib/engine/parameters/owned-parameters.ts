@@ -4,7 +4,7 @@ import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Engine } from '../engine.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
 
 export interface OwnedParameter {
   engine: Engine;
