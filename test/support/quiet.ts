@@ -37,8 +37,9 @@ async function collected(deadline: number): Promise<void> {
   const registry = new FinalizationRegistry(() => {
     isFinalized = true;
   });
-  (() => registry.register({}, null))();
   while (!isFinalized) {
+    // Another object in each round: something may still point at the one before.
+    (() => registry.register({}, null))();
     await setImmediate();
     collectGarbage();
     await setImmediate();
