@@ -37,6 +37,7 @@ import { cases as layers } from './nn/layers.cases.js';
 import { cases as losses } from './nn/losses.cases.js';
 import { cases as modules } from './nn/modules.cases.js';
 import { cases as optimizerGolden } from './optim/golden.cases.js';
+import { cases as standaloneOptimizers } from './optim/standalone.cases.js';
 import { cases as tensorwise } from './optim/tensorwise.cases.js';
 import { cases as parity } from './parity/gpt2.cases.js';
 import { cases as flops } from './profiler/flops.cases.js';
@@ -117,5 +118,6 @@ export const allCases: readonly Case[] = [
   ...resumeOnRanks,
   ...trainingFaults,
   ...optimizerGolden,
+  ...standaloneOptimizers,
   ...tensorwise,
 ];

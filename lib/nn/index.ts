@@ -1,6 +1,7 @@
 // The nn room's door.
 export { CausalSelfAttention, KeyValueCache } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
+export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
 export * from './containers.js';
 export * from './convolution.js';
 export type { Initializer } from './initializers.js';

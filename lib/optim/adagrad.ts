@@ -1,7 +1,8 @@
 // Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of Adagrad; fields may be changed between steps. */
@@ -34,12 +35,13 @@ const NAMES: OptionNames<AdagradOptions> = {
  * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact sequence of operations
  * stands in csrc/ops/adagrad_rule.h.
  */
-export class Adagrad implements Optimizer<AdagradGroup> {
+export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';
   readonly groups: AdagradGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdagradGroup>, given: AdagradOptions = {}) {
+    super();
     const options = readOptions('Adagrad', given, NAMES);
     const { lr = 1e-2, lrDecay = 0, weightDecay = 0, eps = 1e-10 } = options;
     const { initialAccumulatorValue = 0 } = options;

@@ -10,6 +10,7 @@ import type {
   UpdateTensors,
 } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of Adam and AdamW; fields may be changed between steps. */
@@ -42,7 +43,10 @@ const NAMES: OptionNames<AdamWOptions> = {
  * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
  * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h.
  */
-export class AdamW implements SpeculativeOptimizer<AdamGroup> {
+export class AdamW
+  extends StandaloneOptimizer<AdamGroup>
+  implements SpeculativeOptimizer<AdamGroup>
+{
   readonly name = 'AdamW';
   readonly groups: AdamGroup[];
   private readonly biasCorrection: boolean;
@@ -50,6 +54,7 @@ export class AdamW implements SpeculativeOptimizer<AdamGroup> {
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
+    super();
     const options = readOptions('AdamW', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     this.groups = makeGroups<AdamGroup>('AdamW', params, { lr, betas, eps, weightDecay });

@@ -34,6 +34,7 @@ export {
   type LossScaler,
   StaticLossScaler,
 } from './loss-scale.js';
+export { LrScheduler } from './lr-scheduler.js';
 export { MultiStepLr, type MultiStepOptions } from './multi-step.js';
 export { Muon, type MuonOptions } from './muon.js';
 export { type MuonGroup, type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
@@ -58,6 +59,8 @@ export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.js';
 export { ScheduleSet } from './schedule-set.js';
 export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
+export { StandaloneOptimizer } from './standalone.js';
+export type { OptimizerState } from './state-dict.js';
 export { StepLr, type StepOptions } from './step-decay.js';
 export type { UpdateKernels } from './update-kernels.js';
 export { CosineAnnealingWarmRestarts, type WarmRestartsOptions } from './warm-restarts.js';

@@ -11,6 +11,7 @@ import {
   type UpdateTensors,
 } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of LAMB; fields may be changed between steps. */
@@ -72,7 +73,7 @@ const NAMES: OptionNames<LambOptions> = {
  * With momentCorrection u = (m / c1) / (sqrt(v / c2) + eps) + wd p and the rate is lr, as in the paper. The sequence of
  * operations stands in csrc/ops/lamb_rule.h.
  */
-export class Lamb implements SummedOptimizer<LambGroup> {
+export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimizer<LambGroup> {
   readonly name = 'Lamb';
   readonly groups: LambGroup[];
   private readonly biasCorrection: boolean;
@@ -83,6 +84,7 @@ export class Lamb implements SummedOptimizer<LambGroup> {
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
+    super();
     const options = readOptions('Lamb', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
@@ -97,12 +99,12 @@ export class Lamb implements SummedOptimizer<LambGroup> {
     return { exp_avg: 0, exp_avg_sq: 0 };
   }
 
-  initialScalars(): { trust_ratio: number } {
+  override initialScalars(): { trust_ratio: number } {
     return { trust_ratio: 1 };
   }
 
   /** Of the squares of weights and of directions. */
-  sumsPerParameter(): number {
+  override sumsPerParameter(): number {
     return 2;
   }
 

@@ -1,7 +1,8 @@
 // Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of Lion; fields may be changed between steps. */
@@ -27,12 +28,13 @@ const NAMES: OptionNames<LionOptions> = {
  * p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g, with sign(0) = 0. The exact sequence of
  * operations stands in csrc/ops/lion_rule.h.
  */
-export class Lion implements Optimizer<LionGroup> {
+export class Lion extends StandaloneOptimizer<LionGroup> {
   readonly name = 'Lion';
   readonly groups: LionGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LionGroup>, given: LionOptions = {}) {
+    super();
     const options = readOptions('Lion', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], weightDecay = 0 } = options;
     this.groups = makeGroups<LionGroup>('Lion', params, { lr, betas, weightDecay });

@@ -26,6 +26,7 @@ import {
   type UpdateTensors,
 } from './optimizer.js';
 import { makeGroups } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of Muon's groups, and of AdamW's beside them. */
@@ -68,7 +69,7 @@ const NAMES: OptionNames<MuonOptions> = {
  * DeepSpeed's code does, with f32 accumulation. Moments and master weights are f32 everywhere.
  * Under offload on one rank the products run on host threads, which is slow, and every unit waits for its own workspace.
  */
-export class Muon implements GatheredOptimizer<MuonGroup> {
+export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';
   readonly groups: MuonGroup[];
   private readonly nesterov: boolean;
@@ -76,6 +77,7 @@ export class Muon implements GatheredOptimizer<MuonGroup> {
 
   /** Throws DS_ARGUMENT for a group without useMuon, a vector in a group that has it set, and as makeGroups. */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
+    super();
     const options = readOptions('Muon', given, NAMES);
     const { lr = 0.02, adamLr = 3e-4, momentum = 0.95, weightDecay = 0 } = options;
     const { betas = [0.9, 0.95], eps = 1e-10 } = options;
@@ -96,7 +98,7 @@ export class Muon implements GatheredOptimizer<MuonGroup> {
   }
 
   /** Of the squares of a matrix's direction. */
-  sumsPerParameter(group: number): number {
+  override sumsPerParameter(group: number): number {
     return this.usesMuon(group) ? 1 : 0;
   }
 

@@ -124,13 +124,14 @@ function listOf(op: string, params: unknown): unknown[] {
 }
 
 function requireParameter(op: string, value: unknown): void {
-  if (value instanceof Tensor) return;
+  if (value instanceof Tensor && value.gradFn === null) return;
+  if (value instanceof Tensor) throw computed(op, value);
   const hint = Array.isArray(value) ? 'Pass model.parameters(): they have no names.' : PARAMETERS;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'parameters', got: phrase(value), hint });
 }
 
 /** Ranges as PyTorch's optimizers check them. Throws DS_ARGUMENT. */
-function requireHyperparameter(op: string, key: string, value: unknown): void {
+export function requireHyperparameter(op: string, key: string, value: unknown): void {
   const place = `${op} ${key}`;
   if (key === 'betas') {
     const [first, second] = Array.isArray(value) && value.length === 2 ? value : [value, value];
@@ -157,6 +158,17 @@ function notAGroup(op: string): DsError {
     op,
     expected: 'a group { params: [...], ... }, as the others are',
     got: 'a parameter between groups',
+  });
+}
+
+/** Gradients reach leaves alone. */
+function computed(op: string, { shape }: Tensor): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'leaves of the graph',
+    got: `a tensor [${shape.join(', ')}] that was computed from others`,
+    hint: `${PARAMETERS} For a plain tensor: detach().requireGrad().`,
   });
 }
 

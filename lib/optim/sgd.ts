@@ -2,8 +2,9 @@
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of SGD; fields may be changed between steps. */
@@ -35,12 +36,13 @@ const NAMES: OptionNames<SgdOptions> = {
  * g += wd p; buffer = momentum * buffer + (1 - dampening) g, which starts as g; p -= lr * buffer, or by the gradient
  * where there is no momentum. The exact sequence of operations stands in csrc/ops/sgd_rule.h.
  */
-export class Sgd implements Optimizer<SgdGroup> {
+export class Sgd extends StandaloneOptimizer<SgdGroup> {
   readonly name = 'SGD';
   readonly groups: SgdGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups, and where nesterov has no momentum or a dampening. */
   constructor(params: ParamsOf<SgdGroup>, given: SgdOptions = {}) {
+    super();
     const options = readOptions('SGD', given, NAMES);
     const { lr = 1e-3, momentum = 0, dampening = 0, weightDecay = 0, nesterov = false } = options;
     const defaults = { lr, momentum, dampening, weightDecay, nesterov };

@@ -8,6 +8,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
+import { StandaloneOptimizer } from '../../optim/standalone.js';
 import type { CommTimer } from '../../zero/comm-timer.js';
 import { buildOptimizer } from './optimizer.js';
 import { buildSchedules } from './schedule.js';
@@ -38,11 +39,25 @@ export function findOptimizer(
   { optimizer: section }: ResolvedConfig,
   { optimizer, modelParameters }: Clients,
 ): Optimizer {
-  if (optimizer && typeof optimizer !== 'function') return optimizer;
+  if (optimizer && typeof optimizer !== 'function') return unused(optimizer);
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   if (!modelParameters && trainable.length === 0) throw untrainable(module);
   const params = modelParameters ?? trainable;
-  return optimizer ? optimizer(params) : buildOptimizer(section, params, module.namedParameters());
+  return optimizer
+    ? unused(optimizer(params))
+    : buildOptimizer(section, params, module.namedParameters());
+}
+
+/** Throws DS_ARGUMENT for an optimizer with state of its own, which the engine would not take over. */
+function unused(optimizer: Optimizer): Optimizer {
+  if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initialize optimizer',
+    expected: 'an optimizer that has taken no step',
+    got: `${optimizer.name} with state of its own, which an engine would lose`,
+    hint: 'Make a new one, or call its dispose() to start from fresh state.',
+  });
 }
 
 /** The caller's schedules, or those of the configuration; none is fine. Throws DS_CONFIG and DS_ARGUMENT. */

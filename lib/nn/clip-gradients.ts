@@ -1,0 +1,122 @@
+// Clipping of gradients in a training loop without an engine. Source: torch.nn.utils.clip_grad_norm_, clip_grad_value_.
+import { DsError } from '../errors.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { describe } from '../runtime/view.js';
+import { cast, mul, noGrad, scope, Tensor, zeros } from '../tensor/index.js';
+
+/** How clipGradNorm() treats gradients with a NaN or an infinity. */
+export interface ClipGradNormOptions {
+  /** Throw DS_NONFINITE and leave them; waits for the device. Default false: the result tells. */
+  errorIfNonfinite?: boolean;
+}
+
+const OPTIONS: OptionNames<ClipGradNormOptions> = { errorIfNonfinite: true };
+
+/**
+ * Scales the gradients of `parameters` in place so that their joint L2 norm is at most `maxNorm`: by
+ * min(1, maxNorm / (norm + 1e-6)). Returns the norm before that, a scalar f32 on their device; nothing waits for it.
+ * Call it between backward() and step(); an engine clips by itself ("gradient_clipping"). Parameters without a gradient
+ * do not count. Throws DS_ARGUMENT for parameters that an engine has and for what is no list of parameters, DS_DEVICE
+ * where gradients are on several devices.
+ */
+export function clipGradNorm(
+  parameters: Iterable<Tensor>,
+  maxNorm: number,
+  given: ClipGradNormOptions = {},
+): Tensor {
+  const op = 'clipGradNorm';
+  const { errorIfNonfinite = false } = readOptions(op, given, OPTIONS);
+  requireType(`${op} errorIfNonfinite`, errorIfNonfinite, 'boolean');
+  requireFinite(`${op} maxNorm`, maxNorm, 0);
+  const grads = gradientsOf(op, parameters);
+  const device = grads[0]?.device;
+  return noGrad(() =>
+    scope(() => {
+      if (!device) return zeros([]);
+      const control = controlOf(grads, maxNorm);
+      const norm = control.select(0, 2).clone();
+      if (errorIfNonfinite && control.select(0, 3).item() === 0) throw nonfinite(op);
+      const factor = control.select(0, 0);
+      for (const grad of grads) scaleBy(grad, factor);
+      return norm;
+    }),
+  );
+}
+
+/**
+ * Limits every element of the gradients to [-clipValue, clipValue], in place; NaN stays. Throws DS_ARGUMENT as
+ * clipGradNorm().
+ */
+export function clipGradValue(parameters: Iterable<Tensor>, clipValue: number): void {
+  const op = 'clipGradValue';
+  requireFinite(`${op} clipValue`, clipValue, 0);
+  const grads = gradientsOf(op, parameters);
+  noGrad(() => {
+    for (const grad of grads) scope(() => grad.clamp_({ min: -clipValue, max: clipValue }));
+  });
+}
+
+/** [4] f32: the factor, 1, the norm and whether it is finite. Of a norm of 0 allowed, the factor is 0. */
+function controlOf(grads: readonly Tensor[], maxNorm: number): Tensor {
+  const { device } = grads[0] as Tensor;
+  const partials = zeros([grads.length], { device });
+  for (const [i, grad] of grads.entries()) {
+    kernels.sumOfSquares({ x: grad.contiguous(), out: partials.narrow(0, i, 1) });
+  }
+  const control = Tensor.empty([4], 'f32', device);
+  kernels.gradientControl({ partials, control, lossScale: 1, maxNorm, skipNonfinite: false });
+  if (maxNorm === 0) kernels.fill({ out: control.narrow(0, 0, 1), value: 0 });
+  return control;
+}
+
+/** `grad` times a scalar f32, rounded once. */
+function scaleBy(grad: Tensor, factor: Tensor): void {
+  scope(() => kernels.copy({ in: mul(cast(grad, 'f32'), factor), out: grad }));
+}
+
+/** The gradients there are. */
+function gradientsOf(op: string, parameters: unknown): Tensor[] {
+  const list = parameters instanceof Tensor ? [parameters] : parameters;
+  if (typeof (list as Iterable<unknown> | null)?.[Symbol.iterator] !== 'function') {
+    throw misuse(op, 'a list of parameters', phrase(list), 'Pass model.parameters().');
+  }
+  const grads: Tensor[] = [];
+  for (const parameter of list as Iterable<unknown>) {
+    if (!(parameter instanceof Tensor)) {
+      const hint = 'Pass model.parameters(): they have no names.';
+      throw misuse(op, 'parameters', phrase(parameter), hint);
+    }
+    if (parameter.onGradReady) {
+      const hint = 'Set "gradient_clipping" in the configuration: the engine clips.';
+      throw misuse(op, 'parameters that no engine has', describe(parameter), hint);
+    }
+    const { grad } = parameter;
+    if (grad) grads.push(grad);
+  }
+  const other = grads.find(({ device }) => device !== grads[0]?.device);
+  if (!other) return grads;
+  throw new DsError({
+    code: 'DS_DEVICE',
+    op,
+    expected: `gradients on one device, ${grads[0]?.device.name}`,
+    got: `one on ${other.device.name}`,
+  });
+}
+
+function misuse(op: string, expected: string, got: string, hint: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}
+
+function nonfinite(op: string): DsError {
+  return new DsError({
+    code: 'DS_NONFINITE',
+    op,
+    expected: 'finite gradients',
+    got: 'a NaN or an infinity among them',
+    hint: 'Lower the learning rate, or look for the layer that makes it: tensor.isfinite().',
+  });
+}
