@@ -1,7 +1,7 @@
 // The GPU half of the tests, in plain Node:
 // node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--repeat TIMES].
 import { device as findDevice, probeGpus } from '../lib/runtime/device.js';
-import { allCases } from './all-cases.js';
+import { allCases } from './support/all-cases.js';
 
 interface Tally {
   passed: number;
@@ -17,7 +17,7 @@ function option(name: string): string | undefined {
 async function main(): Promise<void> {
   const only = new RegExp(option('only') ?? '');
   const repeat = Number(option('repeat') ?? 1);
-  const chosen = allCases.filter(({ name }) => only.test(name));
+  const chosen = allCases().filter(({ name }) => only.test(name));
   const cases = Array.from({ length: repeat }, () => chosen).flat();
   const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
   const name = option('device') ?? 'cuda';

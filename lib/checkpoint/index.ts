@@ -9,9 +9,9 @@ export {
 export { converted } from './convert.js';
 export { findLatest, listTags } from './directory.js';
 export { Fields } from './fields.js';
+export { ifThere } from './file-error.js';
 export { MANIFEST, type TensorRecord } from './manifest.js';
 export { Checkpoint, type Section } from './open.js';
-export { PretrainedFolder } from './pretrained-folder.js';
 export {
   type CheckpointContent,
   Save,

@@ -1,14 +1,30 @@
-// Sampling from a GPT-2, one token at a time, with the keys and values of earlier tokens cached.
+// Sampling from a causal language model, one token at a time.
 import { DsError } from '../errors.js';
-import { KeyValueCache } from '../nn/attention.js';
-import { cpu } from '../runtime/device.js';
+import type { Module } from '../nn/module.js';
+import { cpu, type Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
-import type { GPT2 } from './gpt2/gpt2.js';
 
-/** How GPT2.generate() samples. */
+/** What a model must be to continue a text. */
+export interface CausalModel extends Module {
+  /** Logits [B, T, V] of tokens [B, T], i32: those at t are of the token after it, whatever follows. */
+  forward(tokens: Tensor): Tensor;
+  /** The longest sequence; absent where there is no limit. */
+  readonly maxSeq?: number;
+  /** A reader that keeps what it needs of up to `capacity` tokens; without it, forward() reads all of them each time. */
+  decoder?(capacity: number): Decoder;
+}
+
+/** Reads one text piece by piece; owned by the scope it was made in. */
+export interface Decoder {
+  /** Logits [1, T, V], or those of the last token alone, of tokens [1, T], which follow those it has read. */
+  next(tokens: Tensor): Tensor;
+}
+
+/** How generate() samples. */
 export interface GenerateOptions {
   maxNewTokens: number;
   /** Logits are divided by it; 0 takes the likeliest token. Default 1. */
@@ -24,47 +40,34 @@ const NAMES: OptionNames<GenerateOptions> = {
 };
 
 /**
- * The prompt's tokens followed by `maxNewTokens` sampled ones. Memory does not grow with the number
- * of tokens beyond the cache. Throws DS_ARGUMENT when they do not fit the model's longest sequence, or
- * for options that cannot be.
+ * The prompt's tokens followed by `maxNewTokens` sampled ones, of any model whose forward() gives logits. In evaluation
+ * mode, without a graph; memory does not grow with the number of tokens beyond what the model's decoder keeps. Throws
+ * DS_ARGUMENT when they do not fit the model's longest sequence, or for options that cannot be, DS_SHAPE for a model
+ * that gives something else.
  */
 export function generate(
-  model: GPT2,
+  model: CausalModel,
   prompt: readonly number[],
   options: GenerateOptions,
 ): number[] {
-  const { maxSeq } = model.config;
   const { temperature = 1, topK, ...read } = readOptions('generate', options, NAMES);
   const maxNewTokens = requireInteger('generate maxNewTokens', read.maxNewTokens, 0);
   const seed = requireInteger('generate seed', read.seed ?? 0, 0);
   const total = prompt.length + maxNewTokens;
-  if (prompt.length === 0 || total > maxSeq) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'generate',
-      expected: `1 to ${maxSeq} tokens in all`,
-      got: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
-    });
-  }
-  if (!(temperature >= 0) || !(topK === undefined || (Number.isInteger(topK) && topK > 0))) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'generate',
-      expected: 'a temperature of 0 or more and a topK of 1 or more',
-      got: `temperature ${temperature}, topK ${topK}`,
-    });
-  }
+  requireFits(model, prompt, maxNewTokens);
+  requireSampling(temperature, topK);
   const wasTraining = model.training;
   model.eval();
   try {
     return noGrad(() =>
       scope(() => {
         const draws = uniformDraws(maxNewTokens, seed);
-        const caches = makeCaches(model, total);
+        const decoder = model.decoder?.(total) ?? rereading(model);
+        const home = model.parameters()[0]?.device ?? cpu();
         const tokens = [...prompt];
         let fed = 0;
         for (const draw of draws) {
-          const scores = scope(() => nextScores(model, tokens.slice(fed), caches));
+          const scores = scope(() => nextScores(decoder, tokens.slice(fed), home));
           fed = tokens.length;
           tokens.push(sample(scores, draw, { temperature, topK: topK ?? scores.length }));
         }
@@ -76,6 +79,27 @@ export function generate(
   }
 }
 
+function requireFits({ maxSeq = Infinity }: CausalModel, prompt: readonly number[], more: number) {
+  const total = prompt.length + more;
+  if (prompt.length > 0 && total <= maxSeq) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'generate',
+    expected: maxSeq === Infinity ? 'a prompt of a token or more' : `1 to ${maxSeq} tokens in all`,
+    got: `a prompt of ${prompt.length} and ${more} new ones`,
+  });
+}
+
+function requireSampling(temperature: number, topK: number | undefined): void {
+  if (temperature >= 0 && (topK === undefined || (Number.isInteger(topK) && topK > 0))) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'generate',
+    expected: 'a temperature of 0 or more and a topK of 1 or more',
+    got: `temperature ${temperature}, topK ${topK}`,
+  });
+}
+
 /** One number in [0, 1) per token, the same on every device. */
 function uniformDraws(count: number, seed: number): number[] {
   const out = Tensor.empty([count], 'f32', cpu());
@@ -83,18 +107,33 @@ function uniformDraws(count: number, seed: number): number[] {
   return out.toArray();
 }
 
-function makeCaches(model: GPT2, capacity: number): KeyValueCache[] {
-  const { heads, channels, layers } = model.config;
-  const { dtype, device } = model.transformer.wte.weight;
-  const shape = [1, heads, capacity, channels / heads] as const;
-  return Array.from({ length: layers }, () => new KeyValueCache([...shape], dtype, device));
+/** What any model can do: it reads the whole text again for every token. */
+function rereading(model: CausalModel): Decoder {
+  const read: number[] = [];
+  return {
+    next(tokens) {
+      read.push(...tokens.toArray());
+      return model.call(rowOf(read, tokens.device));
+    },
+  };
 }
 
-function nextScores(model: GPT2, tokens: number[], caches: readonly KeyValueCache[]): number[] {
-  const { device } = model.transformer.wte.weight;
-  const input = Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
-  return model.next(input, caches).toArray();
+/** The logits [V] of the token after `tokens`. */
+function nextScores(decoder: Decoder, tokens: number[], home: Device): number[] {
+  const logits: unknown = decoder.next(rowOf(tokens, home));
+  if (!(logits instanceof Tensor) || logits.ndim !== 3 || logits.size(0) !== 1) {
+    throw new DsError({
+      code: 'DS_SHAPE',
+      op: 'generate',
+      expected: 'logits [1, T, V] from the forward of the model',
+      got: phrase(logits),
+    });
+  }
+  return logits.narrow(1, logits.size(1) - 1, 1).toArray();
 }
+
+const rowOf = (tokens: readonly number[], device: Device): Tensor =>
+  Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
 
 /**
  * The token at `draw` of the cumulative distribution of softmax(scores / temperature) over the best

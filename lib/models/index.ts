@@ -1,18 +1,11 @@
 // Complete models.
-
-export type { GenerateOptions } from './generate.js';
+export { fromPretrained, type PretrainedModel, type PretrainedOptions } from './from-pretrained.js';
+export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
 export {
   type ActivationBytes,
   type ActivationMode,
   gpt2ActivationBytes,
 } from './gpt2/activations.js';
-export {
-  GPT2,
-  GPT2Block,
-  type GPT2Config,
-  type GPT2Sizes,
-  type Mlp,
-  type TiedHead,
-  type Transformer,
-} from './gpt2/gpt2.js';
-export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/names.js';
+export type { GPT2Config, GPT2Options, GPT2Sizes } from './gpt2/config.js';
+export { GPT2, GPT2Block, type Mlp, type TiedHead, type Transformer } from './gpt2/gpt2.js';
+export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';

@@ -28,6 +28,20 @@ export interface LoadedWeights {
   unexpected: string[];
 }
 
+/** How files call and lay out the tensors of a module. */
+export interface Layout {
+  /** Names of the module's parameters that the files have as the transpose of ours. */
+  readonly transposed: ReadonlySet<string>;
+  /** The module's name for what the files call `name`; null for what is no weight. */
+  nameOf(name: string): string | null;
+}
+
+/** Whose files are read, for messages, and what they look like. */
+interface Source {
+  op: string;
+  layout: Layout;
+}
+
 /** A parameter or buffer of the module, and the names under which the files have its values. */
 interface Destination {
   target: Tensor;
@@ -63,20 +77,36 @@ export async function loadWeights(
   path: string,
   given: LoadWeightsOptions = {},
 ): Promise<LoadedWeights> {
-  const options = readOptions('loadWeights', given, OPTIONS);
+  const { strict = true, format } = readOptions('loadWeights', given, OPTIONS);
   requireFree(module.namedParameters());
   const files = await WeightFiles.open(path);
   try {
-    const matched = match(module, files, transposedNames(module, files, options.format));
-    requireFit(path, matched, options.strict ?? true);
-    for (const { sources } of matched.found) await requireEqual(files, sources);
-    for (const destination of matched.found) await fill(destination, files);
-    await files.requireUnchanged();
-    const { missing, unexpected } = matched;
-    return { missing, unexpected };
+    const transposed = transposedNames(module, files, format);
+    const layout: Layout = { transposed, nameOf: (name) => name };
+    return await load(module, files, { op: 'loadWeights', layout, strict });
   } finally {
     await files.close();
   }
+}
+
+/** Fills all of `module`, and leaves nothing of the files but what their layout calls no weight. Throws as loadWeights. */
+export async function loadWhole(module: Module, files: WeightFiles, source: Source): Promise<void> {
+  await load(module, files, { ...source, strict: true });
+}
+
+async function load(
+  module: Module,
+  files: WeightFiles,
+  { op, layout, strict }: Source & { strict: boolean },
+): Promise<LoadedWeights> {
+  const place = `${op} ${files.path}`;
+  const matched = match(module, files, layout);
+  requireFit(place, matched, strict);
+  for (const { sources } of matched.found) await requireEqual(place, files, sources);
+  for (const destination of matched.found) await fill(destination, files);
+  await files.requireUnchanged();
+  const { missing, unexpected } = matched;
+  return { missing, unexpected };
 }
 
 /** Parameters that the files have as the transpose of ours. */
@@ -97,7 +127,7 @@ function transposedNames(
   return new Set(format === 'hf' || (files.config && isTheirs) ? description.transposed : []);
 }
 
-function match(module: Module, files: WeightFiles, transposed: ReadonlySet<string>): Matched {
+function match(module: Module, files: WeightFiles, { transposed, nameOf }: Layout): Matched {
   const own = new Map<string, Destination>();
   for (const [name, target] of Object.entries(module.stateDict())) {
     own.set(name, { target, sources: [], transposed: transposed.has(name) });
@@ -106,7 +136,9 @@ function match(module: Module, files: WeightFiles, transposed: ReadonlySet<strin
   const unexpected: string[] = [];
   const mismatched: string[] = [];
   for (const [name, entry] of files.tensors) {
-    const destination = own.get(tied.get(name) ?? name);
+    const called = nameOf(name);
+    if (called === null) continue;
+    const destination = own.get(tied.get(called) ?? called);
     if (!destination) {
       unexpected.push(name);
       continue;
@@ -126,7 +158,7 @@ function match(module: Module, files: WeightFiles, transposed: ReadonlySet<strin
   return { found, missing, unexpected, mismatched };
 }
 
-function requireFit(path: string, { missing, unexpected, mismatched }: Matched, strict: boolean) {
+function requireFit(op: string, { missing, unexpected, mismatched }: Matched, strict: boolean) {
   const problems: string[] = [];
   if (strict && missing.length > 0) problems.push(`without ${list(missing)}`);
   if (strict && unexpected.length > 0) problems.push(`with unexpected ${list(unexpected)}`);
@@ -134,25 +166,29 @@ function requireFit(path: string, { missing, unexpected, mismatched }: Matched, 
   if (problems.length === 0) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
-    op: `loadWeights ${path}`,
+    op,
     expected: 'the tensors of the module',
     got: `files ${problems.join('; ')}`,
     hint:
       mismatched.length > 0
         ? 'Were they saved from another model?'
-        : 'Were they saved from another model? { strict: false } loads what fits by name.',
+        : 'Were they saved from another model? nn.loadWeights with { strict: false } loads what fits by name.',
   });
 }
 
 /** Tied parameters have one value, whatever they are called. */
-async function requireEqual(files: WeightFiles, [first, ...others]: string[]): Promise<void> {
+async function requireEqual(
+  place: string,
+  files: WeightFiles,
+  [first, ...others]: string[],
+): Promise<void> {
   if (first === undefined || others.length === 0) return;
   const expected = await bitsOf(files, first);
   for (const name of others) {
     if (expected.equals(await bitsOf(files, name))) continue;
     throw new DsError({
       code: 'DS_CHECKPOINT',
-      op: `loadWeights ${files.path}: ${name}`,
+      op: `${place}: ${name}`,
       expected: `the values of ${first}, to which the module ties it`,
       got: 'others',
     });

@@ -11,7 +11,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { consolidate, PretrainedFolder } from '../../lib/checkpoint/index.js';
+import { consolidate, WeightFiles } from '../../lib/checkpoint/index.js';
 import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
 import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
 import { type Engine, initialize, nn, noGrad, Tensor } from '../../lib/index.js';
@@ -228,9 +228,17 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
 
   test.each<[string, () => void, RegExp]>([
     ['a head of its own', () => tensors.set('lm_head.weight', wte().mul(2)), /lm_head.weight/],
-    ['a weight too few', () => tensors.delete('transformer.ln_f.bias'), /ln_f.bias: .*none/],
-    ['a weight too many', () => tensors.set('extra', wte()), /"extra" too/],
-    ['another shape', () => tensors.set('transformer.ln_f.bias', wte()), /ln_f.bias: .*\[36\]/],
+    [
+      'a weight too few',
+      () => tensors.delete('transformer.ln_f.bias'),
+      /without transformer\.ln_f\.bias\./,
+    ],
+    ['a weight too many', () => tensors.set('extra', wte()), /unexpected extra\./],
+    [
+      'another shape',
+      () => tensors.set('transformer.ln_f.bias', wte()),
+      /ln_f.bias \(.*not \[36\]/,
+    ],
     ['whole numbers', () => tensors.set('transformer.ln_f.bias', wte().to('i32')), /ln_f.bias/],
     ['another model', () => Object.assign(config, { model_type: 'llama' }), /"gpt2", got "llama"/],
     [
@@ -265,7 +273,7 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
       join(out, 'link.safetensors'),
     );
     writeFileSync(join(out, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
-    await expect(PretrainedFolder.open(out)).rejects.toEqual(refusal(message));
+    await expect(WeightFiles.open(out)).rejects.toEqual(refusal(message));
   });
 
   test('a pickle is named, with what to do', async () => {

@@ -14,7 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { Checkpoint, consolidate, PretrainedFolder } from '../../lib/checkpoint/index.js';
+import { Checkpoint, consolidate, WeightFiles } from '../../lib/checkpoint/index.js';
 import { parseManifest } from '../../lib/checkpoint/manifest.js';
 import { DsError } from '../../lib/errors.js';
 import type { JsonObject, JsonValue } from '../../types/json.js';
@@ -337,7 +337,7 @@ test("1,000 mutations of a pretrained folder's index and headers are read or ref
     else map[names[random(names.length)] as string] = HOSTILE[random(HOSTILE.length)] as JsonValue;
     writeFileSync(index, JSON.stringify(value));
     const read = async () => {
-      const folder = await PretrainedFolder.open(join(dir, 'bad'));
+      const folder = await WeightFiles.open(join(dir, 'bad'));
       const [first] = folder.tensors.keys();
       if (first !== undefined) (await folder.read(first)).release();
     };

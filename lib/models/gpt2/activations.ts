@@ -1,7 +1,7 @@
 // The device memory that GPT-2's activations take in training, by closed formulas.
 import type { DType } from '../../runtime/dtype.js';
 import { dtypeSize } from '../../runtime/dtype.js';
-import type { GPT2Config } from './gpt2.js';
+import type { GPT2Config } from './config.js';
 
 /** What is kept between forward and backward. */
 export type ActivationMode = 'none' | 'selective' | 'attention' | 'full' | 'segments' | 'cpu';

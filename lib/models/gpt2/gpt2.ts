@@ -1,14 +1,11 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
-import { PretrainedFolder } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
-import { CausalSelfAttention, type KeyValueCache } from '../../nn/attention.js';
+import { CausalSelfAttention, KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { PretrainedDescription } from '../../nn/pretrained.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { requireInteger } from '../../runtime/require-number.js';
 import {
   addLayerNorm,
   checkpointSequential,
@@ -22,57 +19,10 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
-import { type GenerateOptions, generate } from '../generate.js';
-import { describeGpt2, loadGpt2, parseGpt2Config } from './pretrained.js';
-
-/** The sizes of a GPT-2, and how its activations are kept. */
-export interface GPT2Config {
-  vocabSize: number;
-  /** The longest sequence (n_positions). */
-  maxSeq: number;
-  layers: number;
-  heads: number;
-  channels: number;
-  /** After the embeddings and on both residual branches; default 0. */
-  dropout?: number;
-  /**
-   * true: keep one tensor per segment and compute the rest again in the backward. "selective": keep
-   * all but the outputs of norms and GELUs, which are computed again. Default false.
-   */
-  activationCheckpointing?: boolean | 'selective';
-  /** Segments of blocks when activationCheckpointing is true; default number_checkpoints, else `layers`. */
-  numberCheckpoints?: number;
-  /**
-   * GELU inside the GEMM before it, from its unrounded result: faster, and in 16 bits another last
-   * bit. Default true, except with "selective", which makes GELU again from the rounded values.
-   */
-  fusedGelu?: boolean;
-  /** Targets that do not count; default -100. */
-  ignoreIndex?: number;
-}
-
-/** The sizes that a folder of weights fixes. */
-export type GPT2Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
-
-const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
-
-const CONFIG: OptionNames<GPT2Config> = {
-  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true },
-  ...{ dropout: true, activationCheckpointing: true, numberCheckpoints: true },
-  ...{ fusedGelu: true, ignoreIndex: true },
-};
-
-const published = { vocabSize: 50257, maxSeq: 1024 };
-
-/** 10B is the model of DeepSpeed's ZeRO-Offload tutorial. */
-const configs: Record<string, GPT2Config> = {
-  tiny: { vocabSize: 50257, maxSeq: 128, layers: 4, heads: 4, channels: 128 },
-  '124M': { ...published, layers: 12, heads: 12, channels: 768 },
-  '355M': { ...published, layers: 24, heads: 16, channels: 1024 },
-  '774M': { ...published, layers: 36, heads: 20, channels: 1280 },
-  '1558M': { ...published, layers: 48, heads: 25, channels: 1600 },
-  '10B': { ...published, layers: 50, heads: 32, channels: 4096 },
-};
+import { type Decoder, type GenerateOptions, generate } from '../generate.js';
+import { type Family, readPretrained } from '../model-folder.js';
+import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
+import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
 
 /**
  * Radford et al. 2019: projections onto the residual stream start smaller, by the number of them.
@@ -252,17 +202,8 @@ export class GPT2 extends Module {
   /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
   constructor(given: GPT2Config) {
     super();
-    const config = readOptions('GPT2', given, CONFIG);
-    for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);
+    const config = readGpt2Config(given);
     this.config = config;
-    if (config.channels % config.heads !== 0) {
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op: 'GPT2',
-        expected: `channels that ${config.heads} heads divide`,
-        got: String(config.channels),
-      });
-    }
     this.transformer = new Transformer(config);
     this.lm_head = new TiedHead(this.transformer.wte);
   }
@@ -272,16 +213,14 @@ export class GPT2 extends Module {
     return this.config.channels;
   }
 
+  /** The longest sequence. */
+  get maxSeq(): number {
+    return this.config.maxSeq;
+  }
+
   /** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). */
   static config(name: string): GPT2Config {
-    const found = configs[name.replace(/^gpt2-/, '')];
-    if (found) return { ...found };
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'GPT2.config',
-      expected: Object.keys(configs).join(', '),
-      got: JSON.stringify(name),
-    });
+    return publishedGpt2(name);
   }
 
   /**
@@ -289,23 +228,18 @@ export class GPT2 extends Module {
    * `ds consolidate` writes is one. `options` are those of this library: dropout is 0 unless they say so, whatever the
    * folder does. Rejects with DS_CHECKPOINT when it is damaged or another model, DS_IO when it cannot be read.
    */
-  static async fromPretrained(
-    dir: string,
-    options: Omit<Partial<GPT2Config>, keyof GPT2Sizes> = {},
-  ): Promise<GPT2> {
-    const folder = await PretrainedFolder.open(dir);
-    try {
-      const model = new GPT2({ ...parseGpt2Config(folder), ...options });
-      await loadGpt2(model, folder);
-      await folder.requireUnchanged();
-      return model;
-    } finally {
-      await folder.close();
-    }
+  static fromPretrained(dir: string, options: GPT2Options = {}): Promise<GPT2> {
+    return readPretrained(dir, [GPT2.family], options);
   }
 
+  /** @internal How such folders become models. */
+  static readonly family: Family<GPT2, GPT2Options> = {
+    ...GPT2_FOLDERS,
+    build: (folder, options) => new GPT2({ ...parseGpt2Config(folder), ...options }),
+  };
+
   override describe(): PretrainedDescription {
-    return describeGpt2(this);
+    return describeGpt2(this, this.config);
   }
 
   override forward(tokens: Tensor, targets: Tensor | null = null): Tensor {
@@ -322,6 +256,15 @@ export class GPT2 extends Module {
   next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
     const x = this.transformer.call(tokens, caches);
     return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
+  }
+
+  /** Reads a text step by step, with the keys and values of up to `capacity` tokens kept. */
+  decoder(capacity: number): Decoder {
+    const { heads, channels, layers } = this.config;
+    const { dtype, device } = this.transformer.wte.weight;
+    const shape = [1, heads, capacity, channels / heads] as const;
+    const caches = Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
+    return { next: (tokens) => this.next(tokens, caches) };
   }
 
   /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */

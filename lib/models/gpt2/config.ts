@@ -1,0 +1,81 @@
+// The sizes of GPT-2s, those of the published ones, and how their activations are kept.
+import { DsError } from '../../errors.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
+
+/** The sizes of a GPT-2, and how its activations are kept. */
+export interface GPT2Config {
+  vocabSize: number;
+  /** The longest sequence (n_positions). */
+  maxSeq: number;
+  layers: number;
+  heads: number;
+  channels: number;
+  /** After the embeddings and on both residual branches; default 0. */
+  dropout?: number;
+  /**
+   * true: keep one tensor per segment and compute the rest again in the backward. "selective": keep
+   * all but the outputs of norms and GELUs, which are computed again. Default false.
+   */
+  activationCheckpointing?: boolean | 'selective';
+  /** Segments of blocks when activationCheckpointing is true; default number_checkpoints, else `layers`. */
+  numberCheckpoints?: number;
+  /**
+   * GELU inside the GEMM before it, from its unrounded result: faster, and in 16 bits another last
+   * bit. Default true, except with "selective", which makes GELU again from the rounded values.
+   */
+  fusedGelu?: boolean;
+  /** Targets that do not count; default -100. */
+  ignoreIndex?: number;
+}
+
+/** The sizes that a folder of weights fixes. */
+export type GPT2Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
+
+/** What fromPretrained() may be told: the rest is in the folder. */
+export type GPT2Options = Omit<Partial<GPT2Config>, keyof GPT2Sizes>;
+
+const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
+
+const CONFIG: OptionNames<GPT2Config> = {
+  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true },
+  ...{ dropout: true, activationCheckpointing: true, numberCheckpoints: true },
+  ...{ fusedGelu: true, ignoreIndex: true },
+};
+
+const published = { vocabSize: 50257, maxSeq: 1024 };
+
+/** 10B is the model of DeepSpeed's ZeRO-Offload tutorial. */
+const configs: Record<string, GPT2Config> = {
+  tiny: { vocabSize: 50257, maxSeq: 128, layers: 4, heads: 4, channels: 128 },
+  '124M': { ...published, layers: 12, heads: 12, channels: 768 },
+  '355M': { ...published, layers: 24, heads: 16, channels: 1024 },
+  '774M': { ...published, layers: 36, heads: 20, channels: 1280 },
+  '1558M': { ...published, layers: 48, heads: 25, channels: 1600 },
+  '10B': { ...published, layers: 50, heads: 32, channels: 4096 },
+};
+
+/** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). Throws DS_ARGUMENT. */
+export function publishedGpt2(name: string): GPT2Config {
+  const found = configs[name.replace(/^gpt2-/, '')];
+  if (found) return { ...found };
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'GPT2.config',
+    expected: Object.keys(configs).join(', '),
+    got: JSON.stringify(name),
+  });
+}
+
+/** `given` by its own names. Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+export function readGpt2Config(given: GPT2Config): GPT2Config {
+  const config = readOptions('GPT2', given, CONFIG);
+  for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);
+  if (config.channels % config.heads === 0) return config;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'GPT2',
+    expected: `channels that ${config.heads} heads divide`,
+    got: String(config.channels),
+  });
+}

@@ -1,0 +1,123 @@
+// A model's folder as Hugging Face's transformers writes it (config.json beside safetensors), made into a model.
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { ifThere, WeightFiles } from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import { type Layout, loadWhole } from './load-weights.js';
+
+/** What there is to know of a folder before its values are read. */
+export interface ModelFolder {
+  readonly config: ModelConfig;
+  /** Names of the tensors in its files. */
+  readonly tensors: { has(name: string): boolean };
+}
+
+/** Models that one value of config.json's model_type stands for. */
+export interface Family<Model extends Module, Options> {
+  readonly modelType: string;
+  /** What these models compute, for the hint of an error. */
+  readonly architecture: string;
+  /** A new model of the folder's sizes. Throws DS_CHECKPOINT for what computes something else. */
+  build(folder: ModelFolder, options: Options): Model;
+  /** How the files call and lay out what `model` has. */
+  layout(model: Model): Layout;
+}
+
+/** The keys of a config.json; errors name the file and the key. */
+export class ModelConfig {
+  constructor(
+    /** Of the file. */
+    private readonly path: string,
+    private readonly values: JsonObject,
+    private readonly hint: string,
+  ) {}
+
+  /** The value of `key`; `fallback` where it is absent or null. */
+  get(key: string, fallback: JsonValue = null): JsonValue {
+    return this.values[key] ?? fallback;
+  }
+
+  /** A positive whole number. Throws DS_CHECKPOINT where it is anything else; absent without a fallback included. */
+  size(key: string, fallback: number | null = null): number {
+    const value = this.get(key, fallback);
+    if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
+    throw this.refusal(key, 'a positive whole number', value);
+  }
+
+  /** A positive number. Throws DS_CHECKPOINT where it is anything else. */
+  positive(key: string, fallback: number): number {
+    const value = this.get(key, fallback);
+    if (Number.isFinite(value) && (value as number) > 0) return value as number;
+    throw this.refusal(key, 'a positive number', value);
+  }
+
+  /** Throws DS_CHECKPOINT unless the value of `key` is one of `values`; an absent one counts as the first. */
+  requireOneOf(key: string, values: readonly unknown[]): void {
+    const value = this.get(key);
+    if (value === null || values.includes(value)) return;
+    throw this.refusal(key, values.join(' or '), value);
+  }
+
+  /** The error for `key`; `got` is a value of the file, or says what there is. */
+  refusal(key: string, expected: string, got: JsonValue): DsError {
+    const found = got === null ? 'nothing' : (JSON.stringify(got)?.slice(0, 200) ?? 'nothing');
+    const op = `${this.path}: ${key}`;
+    return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: found, hint: this.hint });
+  }
+}
+
+/**
+ * The model in the folder `dir`, of the family that its model_type names, in f32 on the CPU. Rejects with DS_CHECKPOINT
+ * when it is of none of them, damaged, or has other tensors than the model; DS_IO when it cannot be read.
+ */
+export async function readPretrained<Model extends Module, Options>(
+  dir: string,
+  families: readonly Family<Model, Options>[],
+  options: Options,
+): Promise<Model> {
+  const files = await openFolder(dir);
+  try {
+    const values = files.config;
+    if (!values) throw notPretrained(dir, 'none called config.json');
+    const family = familyOf(dir, values, families);
+    const config = new ModelConfig(join(dir, 'config.json'), values, family.architecture);
+    const model = family.build({ config, tensors: files.tensors }, options);
+    await loadWhole(model, files, { op: 'fromPretrained', layout: family.layout(model) });
+    return model;
+  } finally {
+    await files.close();
+  }
+}
+
+function familyOf<Model extends Module, Options>(
+  dir: string,
+  values: JsonObject,
+  families: readonly Family<Model, Options>[],
+): Family<Model, Options> {
+  const found = families.find(({ modelType }) => modelType === values.model_type);
+  if (found) return found;
+  const known = families.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
+  const hint =
+    'nn.models.fromPretrained() takes every model that there is; nn.loadWeights() fills one of your own.';
+  const config = new ModelConfig(join(dir, 'config.json'), values, hint);
+  throw config.refusal('model_type', known, config.get('model_type'));
+}
+
+async function openFolder(path: string): Promise<WeightFiles> {
+  const found = await ifThere(path, () => stat(path));
+  if (!found) throw notPretrained(path, 'nothing of this name');
+  if (!found.isDirectory()) throw notPretrained(path, 'a file');
+  return WeightFiles.open(path);
+}
+
+function notPretrained(op: string, got: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected: 'a folder with config.json and safetensors',
+    got,
+    hint: 'Nothing is downloaded: get a model of the Hugging Face hub by `hf download NAME --local-dir DIR` first.',
+  });
+}

@@ -1,0 +1,67 @@
+// Sampling from any causal model: the same text with and without a decoder, and what is refused.
+import assert from 'node:assert/strict';
+import { nn } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { liveTensors, scope, seed, type Tensor } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+const { GPT2, generate } = nn.models;
+const sizes = { vocabSize: 61, maxSeq: 20, layers: 2, heads: 2, channels: 16 };
+const prompt = [3, 1, 4, 1, 5];
+
+/** A model of a program's own: it has a forward and no more. */
+class Plain extends nn.Module {
+  constructor(private readonly inner: nn.models.GPT2) {
+    super();
+  }
+
+  override forward(tokens: Tensor): Tensor {
+    assert.ok(!this.training);
+    return this.inner.call(tokens);
+  }
+}
+
+class Sums extends nn.Module {
+  readonly table = new nn.Embedding(61, 4);
+
+  override forward(tokens: Tensor): Tensor {
+    return this.table.call(tokens).sum();
+  }
+}
+
+function modelCase(name: string, body: (device: Device) => void): Case {
+  return { name: `generate: ${name}`, run: (device) => scope(() => body(device)) };
+}
+
+export const cases: Case[] = [
+  modelCase('a model without a decoder gives the same text', (device) => {
+    seed(5);
+    const model = new GPT2(sizes).to(device);
+    for (const sampling of [{ temperature: 0 }, { topK: 9, seed: 3 }]) {
+      const options = { maxNewTokens: 15, ...sampling };
+      const before = liveTensors();
+      const text = generate(new Plain(model), prompt, options);
+      assert.equal(liveTensors(), before);
+      assert.deepEqual(text, generate(model, prompt, options));
+      assert.deepEqual(text, model.generate(prompt, options));
+      assert.deepEqual(text.slice(0, 5), prompt);
+      assert.equal(text.length, 20);
+    }
+    assert.ok(model.training);
+  }),
+  modelCase('no tokens, too many tokens, and what are no logits', (device) => {
+    const model = new GPT2(sizes).to(device);
+    const refused = (body: () => void, code: string, message: RegExp) =>
+      assert.throws(body, (error: Error & { code?: string }) => {
+        assert.equal(error.code, code);
+        assert.match(error.message, message);
+        return true;
+      });
+    const options = { maxNewTokens: 1 };
+    refused(() => generate(model, [], options), 'DS_ARGUMENT', /1 to 20 tokens .* prompt of 0/);
+    refused(() => generate(new Plain(model), [], options), 'DS_ARGUMENT', /prompt of a token/);
+    const sums = new Sums().to(device);
+    refused(() => generate(sums, prompt, options), 'DS_SHAPE', /logits \[1, T, V\].*\[\] f32/);
+    assert.ok(sums.training);
+  }),
+];
