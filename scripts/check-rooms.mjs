@@ -1,10 +1,12 @@
 #!/usr/bin/env node
-// Checks the house rules a machine can see: import and include arrows, banned words, file openings, sizes.
+// Checks the house rules a machine can see: import and include arrows, circles, banned words, file openings, sizes.
+// Usage: check-rooms.mjs [ROOT]
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { dirname, extname, join, normalize, relative, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { circlesOf } from './import-circles.mjs';
 
-const root = join(dirname(fileURLToPath(import.meta.url)), '..');
+const root = process.argv[2] ?? join(dirname(fileURLToPath(import.meta.url)), '..');
 const MAX_LINES = 500;
 
 /** lib/: a room imports only rooms of later rows. */
@@ -113,6 +115,22 @@ function mayImport(from, to) {
   return rowOf(from) !== -1 && rowOf(to) > rowOf(from);
 }
 
+/** What files of lib/ import of each other, types included. */
+const imports = new Map();
+
+function noteImport(file, target) {
+  const source = [target.replace(/\.js$/, '.ts'), `${target}/index.ts`].find((path) =>
+    existsSync(join(root, path)),
+  );
+  if (source) imports.set(file, [...(imports.get(file) ?? []), source]);
+}
+
+function checkCircles() {
+  for (const circle of circlesOf(imports)) {
+    report(circle[0], 0, `imports go in a circle: ${circle.join(' -> ')}`);
+  }
+}
+
 /** Checks one TypeScript file of lib/. Files directly in lib/ are the public surface: they import anything. */
 function checkImports(file, lines) {
   const room = file.split('/').length > 2 ? file.split('/')[1] : null;
@@ -122,6 +140,7 @@ function checkImports(file, lines) {
         .split(sep)
         .join('/');
       if (target.startsWith('types/')) continue;
+      noteImport(file, target);
       const parts = target.split('/');
       if (parts[0] !== 'lib') report(file, i + 1, `lib imports ${target}, which is outside lib`);
       else if (room === null) continue;
@@ -171,6 +190,7 @@ function check(file) {
 const folders = ['lib', 'types', 'csrc', 'cmake', 'test', 'bench', 'examples', 'scripts'];
 const files = folders.flatMap((folder) => [...walk(join(root, folder))]);
 for (const file of files) check(file);
+checkCircles();
 for (const problem of problems) console.error(problem);
 console.log(`check-rooms: ${files.length} files, ${problems.length} problems`);
 process.exitCode = problems.length > 0 ? 1 : 0;
