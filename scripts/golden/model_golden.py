@@ -1,0 +1,309 @@
+"""Tiny random models of every family, and what transformers computes with them.
+
+Logits with masks and positions, losses, gradients, and ten updates of AdamW.
+"""
+
+import json
+import os
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+IGNORED = -100
+VOCAB = 300
+SHAPE = (3, 24)
+STEPS = 10
+ADAMW = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weightDecay": 0.1, "clip": 1.0}
+# Grouped heads, and heads that are wider than hidden / heads.
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+FAMILIES = {
+    "llama": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {
+            **SIZES,
+            "head_dim": 16,
+            "tie_word_embeddings": False,
+            "rms_norm_eps": 1e-5,
+            "rope": (500000.0, LLAMA3_ROPE),
+        },
+    ),
+    "llama-tied": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {
+            **SIZES,
+            "num_key_value_heads": 4,
+            "num_hidden_layers": 3,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
+    "mistral": (
+        "MistralConfig",
+        "MistralForCausalLM",
+        {
+            **SIZES,
+            "head_dim": 16,
+            "sliding_window": 7,
+            "tie_word_embeddings": False,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "qwen2": (
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        {
+            **SIZES,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "qwen2-window": (
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        {
+            **SIZES,
+            "tie_word_embeddings": False,
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "max_window_layers": 1,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "qwen3": (
+        "Qwen3Config",
+        "Qwen3ForCausalLM",
+        {**SIZES, "head_dim": 16, "tie_word_embeddings": True, "rope": (1000000.0, None)},
+    ),
+    "gpt2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {
+            "vocab_size": VOCAB,
+            "n_positions": 64,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+}
+ROPES = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "yarn-tuned": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 24.0,
+        "beta_slow": 2.0,
+        "attention_factor": 1.25,
+    },
+    "longrope": {
+        "rope_type": "longrope",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [1.0, 2.0, 4.0, 8.0],
+    },
+    "llama3": LLAMA3_ROPE,
+}
+
+
+def configure(name, settings):
+    """A config with the rope keys of the installed version."""
+    settings = dict(settings)
+    theta, scaling = settings.pop("rope", (None, None))
+    kind = getattr(transformers, name)
+    if theta is None:
+        return kind(**settings)
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        rope = {"rope_type": "default", **(scaling or {}), "rope_theta": theta}
+        return kind(**settings, rope_parameters=rope)
+    return kind(**settings, rope_theta=theta, rope_scaling=scaling)
+
+
+def randomize(model, generator):
+    """Weights larger than an initialisation, so that no term of a gradient is negligible."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            is_norm = ("norm" in name or ".ln_" in name) and name.endswith("weight")
+            parameter.copy_(1 + 0.1 * noise if is_norm else 0.15 * noise)
+
+
+def build(config_name, model_name, settings, seed):
+    config = configure(config_name, settings)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, model_name)(config).float().eval()
+    randomize(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+def padded():
+    """Masks of rows padded on either side: 24, 17 and 1 tokens are real."""
+    right = torch.zeros(SHAPE, dtype=torch.long)
+    for row, length in enumerate((SHAPE[1], 17, 1)):
+        right[row, :length] = 1
+    return right, right.flip(1)
+
+
+def record_logits(model, ids, tensors):
+    right, left = padded()
+    positions = (left.cumsum(1) - 1).clamp(min=0)
+    shifted = (torch.arange(SHAPE[1]) + 5).expand(SHAPE)
+    ones = torch.ones_like(ids)
+    with torch.no_grad():
+        tensors["logits"] = model(ids).logits
+        tensors["logits.right"] = model(ids, attention_mask=right).logits * right[..., None]
+        tensors["logits.left"] = (
+            model(ids, attention_mask=left, position_ids=positions).logits * left[..., None]
+        )
+        tensors["logits.shifted"] = model(ids, attention_mask=ones, position_ids=shifted).logits
+    tensors |= {
+        "mask.right": right.int(),
+        "mask.left": left.int(),
+        "positions.left": positions.int(),
+    }
+
+
+def record_documents(model, generator, description):
+    """Documents apart: sums and counts of their losses, which a packed row has to add up to."""
+    documents = []
+    for length in (7, 1, 12, 4):
+        ids = torch.randint(3, VOCAB, (1, length), generator=generator)
+        labels = ids.clone()
+        labels[0, : length // 3] = IGNORED
+        with torch.no_grad():
+            logits = model(ids).logits[0, :-1].float()
+        nll = torch.nn.functional.cross_entropy(
+            logits, labels[0, 1:], ignore_index=IGNORED, reduction="sum"
+        )
+        documents.append(
+            {
+                "ids": ids[0].tolist(),
+                "labels": labels[0].tolist(),
+                "sum": nll.item() if length > 1 else 0.0,
+                "count": int((labels[0, 1:] != IGNORED).sum()),
+            }
+        )
+    description["documents"] = documents
+
+
+def record_training(model, generator, description):
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=ADAMW["lr"],
+        betas=(ADAMW["beta1"], ADAMW["beta2"]),
+        eps=ADAMW["eps"],
+        weight_decay=ADAMW["weightDecay"],
+    )
+    batches = torch.randint(3, VOCAB, (STEPS, *SHAPE), generator=generator)
+    losses, norms = [], []
+    for ids in batches:
+        optimizer.zero_grad()
+        loss = model(ids, labels=ids).loss
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), ADAMW["clip"]).item())
+        optimizer.step()
+        losses.append(loss.item())
+    description |= {"adamw": ADAMW, "batches": batches.tolist(), "losses": losses, "norms": norms}
+
+
+def record(out, family):
+    folder = os.path.join(out, family)
+    seed = 1000 + list(FAMILIES).index(family)
+    model = build(*FAMILIES[family], seed)
+    model.save_pretrained(folder)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, VOCAB, SHAPE, generator=generator)
+    labels = ids.clone()
+    labels[0, 5] = labels[2, -1] = IGNORED
+    labels[1, :9] = IGNORED
+    tensors, description = {}, {
+        "ids": ids.tolist(),
+        "labels": labels.tolist(),
+        "ignoreIndex": IGNORED,
+    }
+    record_logits(model, ids, tensors)
+    record_documents(model, generator, description)
+    loss = model(ids, labels=labels).loss
+    loss.backward()
+    description["loss"] = loss.item()
+    tensors |= {f"gradient.{name}": p.grad.clone() for name, p in model.named_parameters()}
+    record_training(model, generator, description)
+    description["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
+    write(folder, tensors, description)
+
+
+def record_ropes(out):
+    """Every rope scaling on one set of weights, at lengths below and above the original one."""
+    settings = {
+        **SIZES,
+        "num_hidden_layers": 1,
+        "head_dim": 8,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 64,
+    }
+    folder = os.path.join(out, "ropes")
+    weights, tensors, cases, failures = None, {}, {}, []
+    for name, scaling in ROPES.items():
+        if name == "dynamic":  # its length limit is max_position_embeddings
+            changed = {**settings, "max_position_embeddings": 16}
+        else:
+            changed = settings
+        try:
+            model = build(
+                "LlamaConfig", "LlamaForCausalLM", {**changed, "rope": (10000.0, scaling)}, 77
+            )
+            weights = weights or model.save_pretrained(folder) or True
+            short = torch.randint(3, VOCAB, (1, 12), generator=torch.Generator().manual_seed(5))
+            long = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(6))
+            with torch.no_grad():
+                tensors[f"{name}.short"] = model(short).logits
+                tensors[f"{name}.long"] = model(long).logits
+            cases[name] = {
+                "config": model.config.to_dict(),
+                "theta": 10000.0,
+                "scaling": scaling,
+                "max_position_embeddings": changed["max_position_embeddings"],
+            }
+        except Exception as error:  # noqa: BLE001: a scaling that this version refuses
+            failures.append(f"{name}: {error}")
+    write(folder, tensors, {"short": short.tolist(), "long": long.tolist(), "cases": cases})
+    if failures:
+        raise RuntimeError("; ".join(failures))
+
+
+def write(folder, tensors, description):
+    path = os.path.join(folder, "golden.safetensors")
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    with open(os.path.join(folder, "golden.json"), "w") as file:
+        json.dump(description, file, default=str, separators=(",", ":"))
+        file.write("\n")
