@@ -2,6 +2,7 @@
 
 import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
+import { checkpointBench } from './checkpoint.js';
 import { hostBench } from './host.js';
 import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
@@ -16,6 +17,7 @@ export type Bench = (options: Options) => Promise<object | null> | object;
 const benches: Record<string, Bench> = {
   host: hostBench,
   adam: adamBench,
+  checkpoint: checkpointBench,
   train: trainBench,
   activations: activationsBench,
   kernels: kernelsBench,

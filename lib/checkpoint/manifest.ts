@@ -5,9 +5,11 @@ import { join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { type Box, canonical, isInside, isSameBox, wholeBox } from '../runtime/box.js';
 import { dtypes } from '../runtime/dtype.js';
 import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
+import { numel } from '../runtime/view.js';
 import { isCheckpointFile } from './directory.js';
 import { Fields } from './fields.js';
 import { openInside } from './folder.js';
@@ -16,18 +18,21 @@ import { type Part, requireWhole, type TensorInfo } from './shard.js';
 
 export const MANIFEST = 'manifest.json';
 
-const FORMAT = 2;
+/** Format 2 has no boxes; the rest is alike. */
+const FORMATS = { written: 3, read: [2, 3] } as const;
 /** Its end. */
 const SEAL = /^,\n"sha256":"([0-9a-f]{64})"\}\n$/;
 const SEAL_BYTES = 79;
 const MAX_BYTES = 256 * 2 ** 20;
+/** As many as tensors have. */
+const MAX_BOX_DIMS = 6;
 
 export interface FileRecord extends FileSum {
   name: string;
 }
 
 export interface TensorRecord extends TensorInfo {
-  /** In the order of their elements; together they are all of them, each once. */
+  /** Together they are all of its elements, each once. */
   parts: readonly Part[];
 }
 
@@ -53,11 +58,23 @@ export interface Manifest {
 /** Writes `folder`/manifest.json, closed by a digest of what precedes it, and returns when it is on disk. */
 export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
   const { model, optimizer, ...rest } = manifest;
-  const tensors = { model: Object.fromEntries(model), optimizer: Object.fromEntries(optimizer) };
-  const body = JSON.stringify({ format: FORMAT, ...rest, ...tensors }).slice(0, -1);
+  const tensors = { model: written(model), optimizer: written(optimizer) };
+  const body = JSON.stringify({ format: FORMATS.written, ...rest, ...tensors }).slice(0, -1);
   const path = join(folder, MANIFEST);
   await writeFile(path, `${body},\n"sha256":"${digest(body)}"}\n`);
   await syncPath(path);
+}
+
+/** Parts as [file, from, numel], and of a box that is not the whole tensor also its offset and its shape. */
+function written(records: ReadonlyMap<string, TensorRecord>): Record<string, object> {
+  const entries = Array.from(records, ([name, { parts, ...info }]) => {
+    const lists = parts.map(({ file, from, numel: count, box }) => {
+      const range = [file, from, count];
+      return box.shape.join() === info.shape.join() ? range : [...range, box.offset, box.shape];
+    });
+    return [name, { ...info, parts: lists }];
+  });
+  return Object.fromEntries(entries);
 }
 
 /** One that was read. */
@@ -106,7 +123,7 @@ export function parseManifest(text: string, place: string): StoredManifest {
   const id = seal?.[1];
   if (id === undefined || id !== digest(body)) throw damagedOrOld(text, place);
   const value = parseJson(`${body}}`, place);
-  if (value.format !== FORMAT) throw otherFormat(place, value);
+  if (!isRead(value.format)) throw otherFormat(place, value);
   const reader = new Fields(place);
   const files = reader.objects(value.files, 'files').map((_, i, all) => fileRecord(reader, all, i));
   const ranks = reader.objects(value.ranks, 'ranks');
@@ -126,6 +143,8 @@ export function parseManifest(text: string, place: string): StoredManifest {
     description: description === null ? null : reader.object(description, 'description'),
   };
 }
+
+const isRead = (format: unknown): boolean => (FORMATS.read as readonly unknown[]).includes(format);
 
 function fileRecord(reader: Fields, all: readonly JsonObject[], index: number): FileRecord {
   const { name, bytes, crc32c } = all[index] as JsonObject;
@@ -161,22 +180,60 @@ function tensorRecords(
     if (size > BigInt(Number.MAX_SAFE_INTEGER)) {
       throw reader.refusal(`${place}.shape`, 'a shape that exists', `[${info.shape.join(', ')}]`);
     }
-    const ranges = reader
-      .list(parts, `${place}.parts`)
-      .map((part) => partOf(reader, part, `${place}.parts`, fileCount));
-    const whole = requireWhole(`${reader.place}: ${place}`, info, ranges);
-    records.set(name, { ...info, parts: whole });
+    const of = { ...info, fileCount, whole: wholeBox(info.shape), format: manifest.format };
+    const list = reader.list(parts, `${place}.parts`);
+    const all = list.map((part) => partOf(reader, part, `${place}.parts`, of));
+    requireWhole(`${reader.place}: ${place}`, info, all);
+    records.set(name, { ...info, parts: all });
   }
   return records;
 }
 
-function partOf(reader: Fields, value: unknown, place: string, fileCount: number): Part {
-  const numbers = reader.list(value, place).map((number) => reader.count(number, place));
-  const [file, from, count] = numbers;
-  if (numbers.length === 3 && (file as number) < fileCount) {
-    return [file as number, from as number, count as number];
+interface PartOf extends TensorInfo {
+  fileCount: number;
+  whole: Box;
+  format: unknown;
+}
+
+/** [file, from, numel], or [file, from, numel, offset, shape]; inside the tensor, and in canonical form. */
+function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part {
+  const items = reader.list(value, place);
+  const [file, from, count] = items.slice(0, 3).map((number) => reader.count(number, place)) as [
+    number,
+    number,
+    number,
+  ];
+  const hasBox = items.length === 5 && of.format !== 2;
+  if ((items.length !== 3 && !hasBox) || file >= of.fileCount) {
+    const boxes = of.format === 2 ? '' : ' or [file, from, numel, offset, shape]';
+    throw reader.refusal(place, `parts [file, from, numel]${boxes}`, shown(items));
   }
-  throw reader.refusal(place, 'parts [file, from, numel]', `[${numbers.join(', ')}]`);
+  const box = hasBox ? boxOf(reader, items, place) : of.whole;
+  const shape = `[${of.shape.join(', ')}]`;
+  const part = { file, from, numel: count, box };
+  if (!isInside(box, of.shape) || from + count > numel(box.shape)) {
+    throw reader.refusal(place, `a part inside ${shape}`, shown(items));
+  }
+  const isOwnForm = !isSameBox(box, of.whole) && isSameBox(canonical(of.shape, part).box, box);
+  if (hasBox && (count === 0 || !isOwnForm || box.shape.length > MAX_BOX_DIMS)) {
+    const expected = `a box of at most ${MAX_BOX_DIMS} dims that is not contiguous in ${shape}, or none`;
+    throw reader.refusal(place, expected, shown(items));
+  }
+  return part;
+}
+
+/** Numbers and lists of numbers; what lies deeper is left out. */
+function shown(items: readonly unknown[]): string {
+  const one = (item: unknown): string => (typeof item === 'number' ? `${item}` : '...');
+  const parts = items.map((item) => (Array.isArray(item) ? `[${item.map(one)}]` : one(item)));
+  return `[${parts.join(', ')}]`.slice(0, 80);
+}
+
+function boxOf(reader: Fields, items: readonly unknown[], place: string): Box {
+  const [offset, shape] = items
+    .slice(3)
+    .map((list) => reader.list(list, place).map((n) => reader.count(n, place)));
+  return { offset: offset as number[], shape: shape as number[] };
 }
 
 function parseJson(text: string, place: string): JsonObject {
@@ -199,9 +256,7 @@ function digest(body: string): string {
 function damagedOrOld(text: string, place: string): DsError {
   try {
     const value = parseJson(text, place);
-    if (value.format !== FORMAT && typeof value.format === 'number') {
-      return otherFormat(place, value);
-    }
+    if (!isRead(value.format) && typeof value.format === 'number') return otherFormat(place, value);
   } catch {
     // It is damaged, as said below.
   }
@@ -212,7 +267,7 @@ function otherFormat(op: string, { format, library }: JsonObject): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
-    expected: `format ${FORMAT}`,
+    expected: `format ${FORMATS.read.join(' or ')}`,
     got: `format ${JSON.stringify(format)}, saved by version ${JSON.stringify(library)}`,
     hint: 'Load it with the version of this library that saved it, and export the weights.',
   });

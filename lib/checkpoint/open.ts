@@ -1,6 +1,7 @@
-// Opening a checkpoint: verified as a whole, then read range by range from whichever files hold them.
+// Opening a checkpoint: verified as a whole, then read part by part from whichever files hold them.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { type Box, canonical, intersect, isInside, wholeBox } from '../runtime/box.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
@@ -9,6 +10,7 @@ import { listTags, missingTag, readLatest, requireTag } from './directory.js';
 import { openInside } from './folder.js';
 import type { TensorEntry } from './header.js';
 import { manifestId, readManifest, type StoredManifest, type TensorRecord } from './manifest.js';
+import { readPart } from './read-part.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { type Opened, openSteadily } from './steady.js';
 import { entriesByName, requireEntry, verify } from './verify.js';
@@ -100,35 +102,42 @@ export class Checkpoint {
   }
 
   /**
-   * Overwrites `into` (contiguous, on any device) with the elements from `from` on. Throws DS_CHECKPOINT naming the
-   * tensor when there is none of that name, or of another dtype or size.
+   * Overwrites `into` (contiguous, on any device) with the elements of `box`, by default the whole tensor, from number
+   * `from` of it on, whatever the parts in which they were saved. Host memory beyond it: one buffer of 32 MiB. Throws
+   * DS_CHECKPOINT naming the tensor when there is none of that name, or of another dtype or size.
    */
-  async readRange(section: Section, name: string, from: number, into: Tensor): Promise<void> {
+  async read(
+    section: Section,
+    name: string,
+    { box, from = 0 }: { box?: Box; from?: number },
+    into: Tensor,
+  ): Promise<void> {
     const record = this.record(section, name);
-    const end = from + into.numel;
-    if (record.dtype !== into.dtype || end > numel(record.shape)) {
-      const want = `elements ${from} to ${end} of ${into.dtype}`;
+    const { shape, dtype } = record;
+    const wanted = { box: box ?? wholeBox(shape), from, numel: into.numel };
+    const isPart = isInside(wanted.box, shape) && from + into.numel <= numel(wanted.box.shape);
+    if (dtype !== into.dtype || !isPart) {
+      const place = box ? ` of [${box.shape.join(', ')}] at [${box.offset.join(', ')}]` : '';
+      const want = `elements ${from} to ${from + into.numel}${place} of ${into.dtype}`;
       throw this.otherModel(name, want, describe(record));
     }
-    for (const [index, start, count] of record.parts) {
-      const low = Math.max(from, start);
-      const high = Math.min(end, start + count);
-      if (low >= high) continue;
-      const payload = await this.payload(index);
-      const entry = requireEntry(payload, name, record, [start, count]);
-      const range = { from: low - start, to: low - from, numel: high - low };
-      await payload.file.readRange(entry, range, into);
+    const range = canonical(shape, wanted);
+    for (const part of record.parts) {
+      if (!intersect(part, range)) continue;
+      const payload = await this.payload(part.file);
+      const entry = requireEntry(payload, name, record, part);
+      await readPart(payload.file, { entry, range: part }, range, into);
     }
   }
 
-  /** The whole of a tensor into one of its shape, or a flat one. See readRange. */
+  /** The whole of a tensor into one of its shape, or a flat one. See read(). */
   async readInto(section: Section, name: string, into: Tensor): Promise<void> {
     const record = this.record(section, name);
     const isFlat = into.ndim === 1 && into.numel === numel(record.shape);
     if (!isFlat && into.shape.join() !== record.shape.join()) {
       throw this.otherModel(name, describe(into), describe(record));
     }
-    await this.readRange(section, name, 0, into);
+    await this.read(section, name, {}, into);
   }
 
   private record(section: Section, name: string): TensorRecord {

@@ -3,8 +3,10 @@ import { basename, join, resolve } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import type { BoxRange } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
 import { version } from '../version.js';
+import { type Catalog, digestOf, mergedCatalog } from './catalog.js';
 import { begin, type Draft, finish, publish, requireRoom } from './commit.js';
 import {
   isCheckpointFile,
@@ -14,14 +16,18 @@ import {
   requireTag,
 } from './directory.js';
 import { openInside, requirePath } from './folder.js';
+import type { TensorEntry } from './header.js';
 import { type FileRecord, type Manifest, type TensorRecord, writeManifest } from './manifest.js';
 import { retain } from './retention.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { writeSafetensors } from './safetensors-writer.js';
 import {
   entryName,
+  entryRange,
+  entryShape,
   type Part,
   parseEntryName,
+  rangeOf,
   requireNames,
   requireWhole,
   type Shard,
@@ -47,11 +53,11 @@ export interface SaveTarget {
 export interface CheckpointContent {
   /** Weights and buffers, or this rank's parts of them. */
   model: readonly Shard[];
-  /** Whether every rank has parts of the weights, in a file of its own; else all are rank 0's. */
+  /** Whether ranks have parts of the weights, each in a file of its own; else all are rank 0's. */
   modelIsSharded: boolean;
   optimizer: readonly Shard[];
-  /** Every tensor of all ranks by name; only rank 0's is read. */
-  catalog: { model: ReadonlyMap<string, TensorInfo>; optimizer: ReadonlyMap<string, TensorInfo> };
+  /** Every tensor of which this rank has a part, as a whole, by name: that of one or of many ranks. */
+  catalog: Catalog;
   /** Anything JSON that all ranks share: counters, schedule; only rank 0's is kept. */
   state: JsonObject;
   /** Anything JSON of this rank alone: its generator. */
@@ -119,10 +125,12 @@ export class Save {
     try {
       const written = await inUnison(world, 'writing shards', async () => {
         const files = (await this.writeShards(content)) as unknown as JsonObject[];
-        return { files, rankState: content.rankState };
+        return { files, rankState: content.rankState, tensors: digestOf(content.catalog) };
       });
+      const digests = written.map(({ tensors }) => tensors as string);
+      const catalog = await mergedCatalog(world, content.catalog, digests);
       await inUnison(world, 'committing the checkpoint', async () => {
-        if (draft) await this.commit(draft, content, written);
+        if (draft) await this.commit(draft, { ...content, catalog }, written);
         return null;
       });
       return this.path;
@@ -182,20 +190,15 @@ export class Save {
       }
       const section = name.includes('_model_') ? 'model' : 'optimizer';
       for (const entry of file.entries) {
-        const known = catalog[section];
-        const { name: tensor, from, to } = parseEntryName(entry.name);
-        const info = known.get(tensor);
-        const count = numel(entry.shape);
-        if (!info || info.dtype !== entry.dtype || (to ?? from + count) !== from + count) {
-          throw disagreement(
-            `${file.path}: ${entry.name}`,
-            'a tensor of this model',
-            'another one',
-          );
+        const { name: tensor } = parseEntryName(entry.name);
+        const part = partOf(entry, catalog[section].get(tensor));
+        if (!part) {
+          const place = `${file.path}: ${entry.name}`;
+          throw disagreement(place, 'a tensor of this model', 'another one');
         }
         const list = parts[section].get(tensor) ?? [];
         parts[section].set(tensor, list);
-        list.push([index, from, count]);
+        list.push({ file: index, ...part });
       }
     }
     return {
@@ -205,6 +208,13 @@ export class Save {
       optimizer: recordsOf(catalog.optimizer, parts.optimizer),
     };
   }
+}
+
+/** Which elements of a tensor an entry has; null where it is none of that tensor. */
+function partOf(entry: TensorEntry, info: TensorInfo | undefined): BoxRange | null {
+  if (!info || info.dtype !== entry.dtype) return null;
+  const range = entryRange(entry.name, info.shape, numel(entry.shape));
+  return range && entryShape(range).join() === entry.shape.join() ? range : null;
 }
 
 /** See Save: begins and writes. */
@@ -222,18 +232,20 @@ function recordsOf(
 ): Map<string, TensorRecord> {
   return new Map(
     Array.from(catalog, ([name, info]) => {
-      const whole = requireWhole(`save: ${name}`, info, parts.get(name) ?? []);
-      return [name, { ...info, parts: whole }];
+      const own = parts.get(name) ?? [];
+      requireWhole(`save: ${name}`, info, own);
+      return [name, { ...info, parts: own }];
     }),
   );
 }
 
-function sourceOf({ name, shape, from = 0, tensor }: Shard) {
-  const whole = numel(shape);
+function sourceOf(shard: Shard) {
+  const { name, shape, tensor } = shard;
+  const range = rangeOf(shard);
   return {
-    name: entryName(name, from, tensor.numel, whole),
+    name: entryName(name, shape, range),
     dtype: tensor.dtype,
-    shape: tensor.numel === whole ? shape : [tensor.numel],
+    shape: entryShape(range),
     values: tensor,
   };
 }

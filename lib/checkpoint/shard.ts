@@ -1,14 +1,18 @@
 // Shards: parts of named tensors, how they are called inside a file, and whether they make up the whole.
 import { DsError } from '../errors.js';
+import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
 import type { DType } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
+import { findFlaw } from './tiling.js';
 
-/** Elements [from, from + tensor.numel) of the tensor `name`, which has `shape` as a whole. */
+/** Elements [from, from + tensor.numel) of a box of the tensor `name`, which has `shape` as a whole. */
 export interface Shard {
   name: string;
   shape: readonly number[];
-  /** Default 0. */
+  /** Default: all of the tensor. */
+  box?: Box;
+  /** Counted in the box. Default 0. */
   from?: number;
   /** Contiguous, on any device or in pinned memory. */
   tensor: Tensor;
@@ -22,55 +26,113 @@ export interface TensorInfo {
   buffer?: boolean;
 }
 
-/** Where a part of a tensor lies: the file's index, its first element and how many there are. */
-export type Part = readonly [file: number, from: number, numel: number];
-
-const RANGE = /\[(\d{1,16}):(\d{1,16})\]$/;
-
-/** "<name>" for a whole tensor, "<name>[from:to]" for a part of one. */
-export function entryName(name: string, from: number, count: number, whole: number): string {
-  return count === whole ? name : `${name}[${from}:${from + count}]`;
+/** Where a part of a tensor lies: the file's index, and which elements it has. In canonical form. */
+export interface Part extends BoxRange {
+  file: number;
 }
 
-/** The reverse; `to` is null for a whole tensor. */
-export function parseEntryName(entry: string): { name: string; from: number; to: number | null } {
-  const match = RANGE.exec(entry);
-  if (!match) return { name: entry, from: 0, to: null };
-  return { name: entry.slice(0, match.index), from: Number(match[1]), to: Number(match[2]) };
+const RANGE = /\[(\d{1,16}):(\d{1,16})\]$/;
+const BOX = /\[(\d{1,16}:\d{1,16}(?:,\d{1,16}:\d{1,16}){1,31})\]$/;
+
+/** What a shard is of its tensor, in canonical form. Throws DS_CHECKPOINT for what lies outside the tensor. */
+export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange {
+  const range = { box: box ?? wholeBox(shape), from, numel: tensor.numel };
+  if (!isInside(range.box, shape) || from + tensor.numel > numel(range.box.shape)) {
+    throw unfit(`"${name}" inside [${shape.join(', ')}]`, described(range));
+  }
+  return canonical(shape, range);
+}
+
+/**
+ * "<name>" for a whole tensor, "<name>[from:to]" for a range of one; of a box that is not contiguous in the tensor
+ * "<name>[from:to,from:to]", from and to of every dim, with the range behind it unless it is all of the box.
+ */
+export function entryName(name: string, shape: readonly number[], range: BoxRange): string {
+  const { box, from, numel: count } = range;
+  const rest = count === numel(box.shape) ? '' : `[${from}:${from + count}]`;
+  if (box.shape.join() === shape.join()) return name + rest;
+  const sides = box.offset.map((low, d) => `${low}:${low + (box.shape[d] as number)}`);
+  return `${name}[${sides.join()}]${rest}`;
+}
+
+/** The shape of a part in its file: the tensor's or the box's where it is all of it, else flat. */
+export function entryShape({ box, numel: count }: BoxRange): readonly number[] {
+  return count === numel(box.shape) ? box.shape : [count];
+}
+
+/** What an entry's name says of it: null for all of the tensor, or of the box. */
+export interface EntryName {
+  name: string;
+  box: Box | null;
+  range: { from: number; to: number } | null;
+}
+
+/** The reverse of entryName(). */
+export function parseEntryName(entry: string): EntryName {
+  const range = RANGE.exec(entry);
+  const rest = range ? entry.slice(0, range.index) : entry;
+  const box = BOX.exec(rest);
+  return {
+    name: box ? rest.slice(0, box.index) : rest,
+    box: box && boxOf(box[1] as string),
+    range: range && { from: Number(range[1]), to: Number(range[2]) },
+  };
+}
+
+function boxOf(text: string): Box {
+  const sides = text.split(',').map((side) => side.split(':').map(Number) as [number, number]);
+  return { offset: sides.map(([from]) => from), shape: sides.map(([from, to]) => to - from) };
+}
+
+/**
+ * Which elements of a tensor of `shape` an entry of `count` elements has. Null where it cannot be so, or where
+ * entryName() gives these elements another name.
+ */
+export function entryRange(
+  entry: string,
+  shape: readonly number[],
+  count: number,
+): BoxRange | null {
+  const { name, box, range } = parseEntryName(entry);
+  const found = { box: box ?? wholeBox(shape), from: range?.from ?? 0, numel: count };
+  const isPossible =
+    isInside(found.box, shape) &&
+    found.box.shape.every((n) => n > 0 || !box) &&
+    found.from + count <= numel(found.box.shape);
+  return isPossible && entryName(name, shape, canonical(shape, found)) === entry ? found : null;
 }
 
 /** Throws DS_CHECKPOINT for a name that cannot be told from that of a part, or that was given before. */
 export function requireNames(shards: readonly Shard[]): void {
   const seen = new Set<string>();
-  for (const { name, from = 0 } of shards) {
-    const key = `${name}@${from}`;
-    if (RANGE.test(name)) throw unfit('a name that does not end in [from:to]', `"${name}"`);
-    if (seen.has(key)) throw unfit('a different name for every tensor', `"${name}" twice`);
-    seen.add(key);
+  for (const shard of shards) {
+    const { name, shape } = shard;
+    if (RANGE.test(name) || BOX.test(name)) {
+      throw unfit('a name that does not end in [from:to]', `"${name}"`);
+    }
+    const entry = entryName(name, shape, rangeOf(shard));
+    if (seen.has(entry)) throw unfit('a different name for every tensor', `"${entry}" twice`);
+    seen.add(entry);
   }
 }
 
-/** The parts in their order. Throws DS_CHECKPOINT unless they are [0, numel), each element once. */
-export function requireWhole(place: string, info: TensorInfo, parts: readonly Part[]): Part[] {
-  const size = numel(info.shape);
-  const sorted = [...parts].sort((a, b) => a[1] - b[1] || a[2] - b[2]);
-  let at = 0;
-  for (const [, from, count] of sorted) {
-    if (from !== at) throw notWhole(place, size, from < at ? `${from} twice` : `none at ${at}`);
-    at += count;
-  }
-  if (at !== size) throw notWhole(place, size, `${at}`);
-  return sorted;
-}
-
-function notWhole(place: string, size: number, got: string): DsError {
-  return new DsError({
+/** Throws DS_CHECKPOINT unless the parts, which lie inside, are all elements of the tensor, each once. */
+export function requireWhole(place: string, { shape }: TensorInfo, parts: readonly Part[]): void {
+  const flaw = findFlaw(shape, parts);
+  if (!flaw) return;
+  const element = `[${flaw.place.join(', ')}]`;
+  throw new DsError({
     code: 'DS_CHECKPOINT',
     op: place,
-    expected: `its ${size} elements, each in one file`,
-    got,
+    expected: `its ${numel(shape)} elements, each in one file`,
+    got: flaw.kind === 'twice' ? `${element} twice` : `none at ${element}`,
     hint: 'Every rank must save its part of the same model.',
   });
+}
+
+function described({ box, from, numel: count }: BoxRange): string {
+  const place = `[${box.shape.join(', ')}] at [${box.offset.join(', ')}]`;
+  return `elements ${from} to ${from + count} of ${place}`;
 }
 
 function unfit(expected: string, got: string): DsError {

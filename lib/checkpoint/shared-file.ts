@@ -3,15 +3,19 @@ import { lstat, rename } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 
 import { DsError } from '../errors.js';
+import { boxesOf, isSameBox, partsOf, positionIn, runShape, wholeBox } from '../runtime/box.js';
+import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
 import { numel } from '../runtime/view.js';
+import { held, noGrad, to } from '../tensor/index.js';
 import { begin, type Draft, finish } from './commit.js';
 import { isPlainName, requirePath } from './folder.js';
 import { encodeHeader } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { writeAt } from './safetensors-writer.js';
-import type { Shard, TensorInfo } from './shard.js';
+import { rangeOf, type Shard, type TensorInfo } from './shard.js';
+import { isHost } from './staging.js';
 import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
@@ -42,11 +46,11 @@ export async function writeTogether(
     const path = join(resolve(dir), String(folder), WEIGHTS_FILE);
     const written = await inUnison(world, 'writing weights', async () => {
       let count = 0;
-      for (const { name, from = 0, tensor } of shards) {
-        const start = starts.get(name);
-        if (start === undefined) throw incomplete(`${name}`, 'a tensor of this model', 'another');
-        await writeAt(path, start + from * dtypeSize(tensor.dtype), name, tensor);
-        count += tensor.numel;
+      for (const shard of shards) {
+        const start = starts.get(shard.name);
+        if (start === undefined) throw incomplete(shard.name, 'a tensor of this model', 'another');
+        await writePart(path, start, shard);
+        count += shard.tensor.numel;
       }
       await syncPath(path);
       return count;
@@ -65,6 +69,33 @@ export async function writeTogether(
     return join(dir, file);
   } finally {
     if (draft) await finish(draft);
+  }
+}
+
+/**
+ * Writes a shard where it belongs in the tensor whose first byte is number `start` of the file: in one piece, or, of a
+ * box, row by row. Host memory beyond that of device tensors: two buffers of 32 MiB; for a box, all of its values.
+ */
+async function writePart(path: string, start: number, shard: Shard): Promise<void> {
+  const { name, shape, tensor } = shard;
+  const size = dtypeSize(tensor.dtype);
+  const range = rangeOf(shard);
+  const whole = wholeBox(shape);
+  if (isSameBox(range.box, whole)) return writeAt(path, start + range.from * size, name, tensor);
+  const values = isHost(tensor.buffer)
+    ? tensor.retain()
+    : held(() => noGrad(() => to(tensor, cpu())));
+  try {
+    for (const box of boxesOf(range)) {
+      for (const row of partsOf(box, runShape(box, [range.box, whole]))) {
+        const from = values.offset + positionIn(range.box, row.offset) - range.from;
+        const bytes = numel(row.shape) * size;
+        const ranges = [{ buffer: values.buffer, offset: from * size, bytes }];
+        await writeFile(path, { offset: start + positionIn(whole, row.offset) * size, ranges });
+      }
+    }
+  } finally {
+    values.release();
   }
 }
 

@@ -1,11 +1,10 @@
 // Verifying a checkpoint: every file read once by one of the ranks, and compared with what the manifest says of it.
 import { DsError } from '../errors.js';
 import type { InputFile } from '../runtime/input-file.js';
-import { numel } from '../runtime/view.js';
 import type { TensorEntry } from './header.js';
 import type { Manifest, TensorRecord } from './manifest.js';
 import { SafetensorsFile } from './safetensors-file.js';
-import { entryName } from './shard.js';
+import { entryName, entryShape, type Part } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
@@ -35,8 +34,8 @@ async function verifyFile(manifest: Manifest, index: number, file: InputFile): P
   const entries = entriesByName(await SafetensorsFile.of(file));
   for (const records of [manifest.model, manifest.optimizer]) {
     for (const [tensor, record] of records) {
-      for (const [at, from, count] of record.parts) {
-        if (at === index) requireEntry({ path, entries }, tensor, record, [from, count]);
+      for (const part of record.parts) {
+        if (part.file === index) requireEntry({ path, entries }, tensor, record, part);
       }
     }
   }
@@ -51,14 +50,13 @@ export function requireEntry(
   file: { path: string; entries: ReadonlyMap<string, TensorEntry> },
   tensor: string,
   { dtype, shape }: TensorRecord,
-  [from, count]: readonly [number, number],
+  part: Part,
 ): TensorEntry {
-  const whole = numel(shape);
-  const name = entryName(tensor, from, count, whole);
+  const name = entryName(tensor, shape, part);
   const entry = file.entries.get(name);
   const place = `${file.path}: ${name}`;
   if (!entry) throw damaged(place, 'this tensor, as the manifest says', 'none');
-  const wanted = count === whole ? shape : [count];
+  const wanted = entryShape(part);
   if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
   const got = `${entry.dtype} [${entry.shape.join(', ')}]`;
   throw damaged(place, `${dtype} [${wanted.join(', ')}], as the manifest says`, got);

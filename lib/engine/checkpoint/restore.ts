@@ -183,11 +183,11 @@ async function readConverted(
   into: Tensor,
 ): Promise<void> {
   const dtype = checkpoint.tensors(section).get(name)?.dtype ?? into.dtype;
-  if (dtype === into.dtype) return checkpoint.readRange(section, name, from, into);
+  if (dtype === into.dtype) return checkpoint.read(section, name, { from }, into);
   const { device } = into;
   const values = held(() => Tensor.empty(into.shape, dtype, device));
   try {
-    await checkpoint.readRange(section, name, from, values);
+    await checkpoint.read(section, name, { from }, values);
     if (into.buffer.pinned) kernels.copyOnHost({ in: values, out: into }, device.compute);
     else kernels.copy({ in: values, out: into });
     device.compute.synchronize();

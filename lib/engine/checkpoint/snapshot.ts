@@ -23,7 +23,7 @@ export function contentOf(engine: Engine, clientState: JsonObject): CheckpointCo
     model: isFirst ? [...parts, ...whole(engine)] : parts,
     modelIsSharded: sharded,
     optimizer: optimizerShards(engine),
-    catalog: isFirst ? catalogOf(engine) : { model: new Map(), optimizer: new Map() },
+    catalog: catalogOf(engine),
     state: sharedState(engine, clientState),
     rankState: rankState(engine),
     description: engine.module.describe(),

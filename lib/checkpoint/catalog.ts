@@ -1,0 +1,82 @@
+// Catalogues: every tensor that the ranks of a save have parts of, as a whole; where ranks have other layers, merged.
+import { createHash } from 'node:crypto';
+
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { describe } from '../runtime/view.js';
+import type { TensorInfo } from './shard.js';
+import { type CheckpointWorld, inUnison } from './world.js';
+
+/** Weights and buffers; master weights and optimizer state. By name. */
+export interface Catalog {
+  model: ReadonlyMap<string, TensorInfo>;
+  optimizer: ReadonlyMap<string, TensorInfo>;
+}
+
+type Listed = Record<keyof Catalog, [name: string, info: TensorInfo][]>;
+
+/** The same for ranks that have parts of the same tensors. */
+export function digestOf(catalog: Catalog): string {
+  return createHash('sha256')
+    .update(JSON.stringify(listed(catalog)))
+    .digest('hex');
+}
+
+/**
+ * The tensors of all ranks, whose digests these are. Of ranks that have the same, the first one sends them; where all
+ * have, nothing is sent. Throws on all ranks DS_CHECKPOINT naming a tensor of which two ranks say different things.
+ */
+export async function mergedCatalog(
+  world: CheckpointWorld,
+  own: Catalog,
+  digests: readonly string[],
+): Promise<Catalog> {
+  const digest = digests[world.rank] as string;
+  if (digests.every((one) => one === digest)) return own;
+  const isFirst = digests.indexOf(digest) === world.rank;
+  const lists = (await inUnison(world, 'merging tensors', async () =>
+    isFirst ? (listed(own) as unknown as JsonObject) : null,
+  )) as unknown as (Listed | null)[];
+  return { model: merged(lists, 'model'), optimizer: merged(lists, 'optimizer') };
+}
+
+const listed = ({ model, optimizer }: Catalog): Listed => ({
+  model: [...model],
+  optimizer: [...optimizer],
+});
+
+function merged(
+  lists: readonly (Listed | null)[],
+  section: keyof Catalog,
+): Map<string, TensorInfo> {
+  const all = new Map<string, TensorInfo>();
+  const from = new Map<string, number>();
+  for (const [rank, list] of lists.entries()) {
+    for (const [name, info] of list?.[section] ?? []) {
+      const known = all.get(name);
+      if (known && said(known) !== said(info)) {
+        throw disagreement(name, [from.get(name) as number, known], [rank, info]);
+      }
+      if (known) continue;
+      all.set(name, info);
+      from.set(name, rank);
+    }
+  }
+  return all;
+}
+
+const said = (info: TensorInfo): string => `${describe(info)}${info.buffer ? ', a buffer' : ''}`;
+
+function disagreement(
+  name: string,
+  [rank, info]: [number, TensorInfo],
+  [other, its]: [number, TensorInfo],
+): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op: `save: ${name}`,
+    expected: `${said(info)}, as on rank ${rank}`,
+    got: `${said(its)} on rank ${other}`,
+    hint: 'Ranks that have a tensor of this name must have parts of the same one.',
+  });
+}

@@ -1,0 +1,155 @@
+// Whether parts of a tensor are all of it: each element in one of them, whatever boxes they are ranges of.
+import {
+  type Box,
+  type BoxRange,
+  boxesOf,
+  endOf,
+  intersectBoxes,
+  isSameBox,
+  placeIn,
+  wholeBox,
+} from '../runtime/box.js';
+import { numel } from '../runtime/view.js';
+
+/** What is wrong with them, and at which element of the tensor. */
+export interface Flaw {
+  readonly kind: 'missing' | 'twice';
+  readonly place: readonly number[];
+}
+
+/**
+ * Null where the ranges are all elements of a tensor of `shape`, each once. They lie inside. Takes n log n for n parts
+ * of a grid, or ranges of one box; n n for tiles that no straight cut divides, which no way of cutting a model makes.
+ */
+export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
+  const tiles: Box[] = [];
+  for (const group of byBox(ranges)) {
+    const joined = joinedOf(group);
+    if ('kind' in joined) return joined;
+    for (const range of joined) tiles.push(...boxesOf(range));
+  }
+  return findTilingFlaw(wholeBox(shape), tiles);
+}
+
+function byBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
+  const groups = new Map<string, BoxRange[]>();
+  for (const range of ranges) {
+    if (range.numel === 0) continue;
+    const key = `${range.box.offset};${range.box.shape}`;
+    const others = groups.get(key);
+    if (others) others.push(range);
+    else groups.set(key, [range]);
+  }
+  return groups.values();
+}
+
+/** Ranges of one box, those that follow each other as one. */
+function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
+  const joined: BoxRange[] = [];
+  for (const range of [...ranges].sort((a, b) => a.from - b.from)) {
+    const last = joined.at(-1);
+    const next = last ? last.from + last.numel : -1;
+    if (range.from < next) return { kind: 'twice', place: placeIn(range.box, range.from) };
+    if (last && range.from === next) {
+      joined[joined.length - 1] = { ...last, numel: last.numel + range.numel };
+    } else {
+      joined.push(range);
+    }
+  }
+  return joined;
+}
+
+interface Region {
+  box: Box;
+  /** What should fill it. */
+  tiles: readonly Box[];
+}
+
+function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
+  const open: Region[] = numel(whole.shape) > 0 ? [{ box: whole, tiles }] : [];
+  for (let region = open.pop(); region; region = open.pop()) {
+    const [first] = region.tiles;
+    if (first && region.tiles.length === 1 && isSameBox(first, region.box)) continue;
+    const parts = divided(region);
+    if (Array.isArray(parts)) {
+      open.push(...parts);
+      continue;
+    }
+    const flaw = parts ?? findPairFlaw(region);
+    if (flaw) return flaw;
+  }
+  return null;
+}
+
+/** Along the first dim in which no tile is in the way of a cut; null where there is none. */
+function divided(region: Region): Region[] | Flaw | null {
+  for (let d = 0; d < region.box.shape.length; ++d) {
+    const slabs = slabsOf(region, d);
+    if (!Array.isArray(slabs) || slabs.length > 1) return slabs;
+  }
+  return null;
+}
+
+/** The tiles by where they lie in dim `d`, as far as none spans two parts; or where there are none. */
+function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
+  const start = (tile: Box): number => tile.offset[d] as number;
+  const moved = (numbers: readonly number[], n: number): number[] =>
+    numbers.map((old, i) => (i === d ? n : old));
+  const slabs: { from: number; to: number; tiles: Box[] }[] = [];
+  let reached = start(box);
+  for (const tile of [...tiles].sort((a, b) => start(a) - start(b))) {
+    const from = start(tile);
+    const to = endOf(tile, d);
+    if (from > reached) break;
+    const last = slabs.at(-1);
+    if (!last || from === reached) {
+      slabs.push({ from, to, tiles: [tile] });
+    } else {
+      last.tiles.push(tile);
+      last.to = Math.max(last.to, to);
+    }
+    reached = Math.max(reached, to);
+  }
+  if (reached < endOf(box, d)) return { kind: 'missing', place: moved(box.offset, reached) };
+  return slabs.map(({ from, to, tiles: own }) => ({
+    box: { offset: moved(box.offset, from), shape: moved(box.shape, to - from) },
+    tiles: own,
+  }));
+}
+
+/** Of tiles that no straight cut divides: where two overlap, or what is left when all are taken away. */
+function findPairFlaw({ box, tiles }: Region): Flaw | null {
+  const start = (tile: Box): number => tile.offset[0] ?? 0;
+  const sorted = [...tiles].sort((a, b) => start(a) - start(b));
+  for (const [i, tile] of sorted.entries()) {
+    for (let j = i + 1; j < sorted.length; ++j) {
+      const other = sorted[j] as Box;
+      if (start(other) >= endOf(tile, 0)) break;
+      const both = intersectBoxes(tile, other);
+      if (both) return { kind: 'twice', place: both.offset };
+    }
+  }
+  let rest = [box];
+  for (const tile of sorted) rest = rest.flatMap((one) => without(one, tile));
+  return rest[0] ? { kind: 'missing', place: rest[0].offset } : null;
+}
+
+/** `box` less what lies in `other`. */
+function without(box: Box, other: Box): Box[] {
+  const both = intersectBoxes(box, other);
+  if (!both) return [box];
+  const parts: Box[] = [];
+  let rest = box;
+  for (let d = 0; d < box.shape.length; ++d) {
+    const { offset, shape } = rest;
+    const slab = (from: number, to: number): Box => ({
+      offset: offset.map((n, i) => (i === d ? from : n)),
+      shape: shape.map((n, i) => (i === d ? to - from : n)),
+    });
+    const [from, to] = [both.offset[d] as number, endOf(both, d)];
+    if (from > (offset[d] as number)) parts.push(slab(offset[d] as number, from));
+    if (to < endOf(rest, d)) parts.push(slab(to, endOf(rest, d)));
+    rest = slab(from, to);
+  }
+  return parts;
+}

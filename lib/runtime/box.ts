@@ -1,0 +1,182 @@
+// Boxes: what a rank holds of a tensor, as a rectangular part of it and a flat range inside that; arithmetic alone.
+import { contiguousStrides, numel } from './view.js';
+
+/** `shape` elements from `offset` on, in every dim of a tensor. */
+export interface Box {
+  readonly offset: readonly number[];
+  readonly shape: readonly number[];
+}
+
+/** Elements [from, from + numel) of a box, counted in row-major order. */
+export interface BoxRange {
+  readonly box: Box;
+  readonly from: number;
+  readonly numel: number;
+}
+
+/** All of a tensor. */
+export function wholeBox(shape: readonly number[]): Box {
+  return { offset: shape.map(() => 0), shape };
+}
+
+export function isSameBox(a: Box, b: Box): boolean {
+  return a === b || (isSame(a.offset, b.offset) && isSame(a.shape, b.shape));
+}
+
+function isSame(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((n, d) => n === b[d]);
+}
+
+/** Whether `box` has the dims of `shape` and lies inside, for boxes of unknown origin. */
+export function isInside({ offset, shape }: Box, whole: readonly number[]): boolean {
+  return (
+    offset.length === whole.length &&
+    shape.length === whole.length &&
+    whole.every((size, d) => at(offset, d) + at(shape, d) <= size)
+  );
+}
+
+const at = (numbers: readonly number[], d: number): number => numbers[d] as number;
+
+/** The first coordinate behind a box in dim `d`. */
+export const endOf = ({ offset, shape }: Box, d: number): number => at(offset, d) + at(shape, d);
+
+/** Null where they have no element in common. */
+export function intersectBoxes(a: Box, b: Box): Box | null {
+  const offset = a.offset.map((n, d) => Math.max(n, at(b.offset, d)));
+  const shape = offset.map((n, d) => Math.min(endOf(a, d), endOf(b, d)) - n);
+  return shape.every((n) => n > 0) ? { offset, shape } : null;
+}
+
+/**
+ * What two ranges have in common, null where that is nothing: a range of the box that their boxes have in common. For
+ * those elements of a range that lie inside a smaller box follow each other there.
+ */
+export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
+  const box = intersectBoxes(a.box, b.box);
+  if (!box) return null;
+  const from = Math.max(countBefore(a.box, a.from, box), countBefore(b.box, b.from, box));
+  const to = Math.min(
+    countBefore(a.box, a.from + a.numel, box),
+    countBefore(b.box, b.from + b.numel, box),
+  );
+  const count = to - from;
+  return count > 0 ? { box, from, numel: count } : null;
+}
+
+/** How many elements of `inner`, a box inside `outer`, come before number `position` of `outer`. */
+function countBefore(outer: Box, position: number, inner: Box): number {
+  let left = numel(inner.shape);
+  let row = numel(outer.shape);
+  if (position >= row) return left;
+  let [before, rest] = [0, position];
+  for (let d = 0; d < outer.shape.length; ++d) {
+    row /= at(outer.shape, d);
+    const within = at(outer.offset, d) + Math.floor(rest / row) - at(inner.offset, d);
+    rest %= row;
+    if (within < 0) return before;
+    if (within >= at(inner.shape, d)) return before + left;
+    left /= at(inner.shape, d);
+    before += within * left;
+  }
+  return before;
+}
+
+/** Which element of `box` lies at the coordinates `place` of the tensor. */
+export function positionIn(box: Box, place: readonly number[]): number {
+  const strides = contiguousStrides(box.shape);
+  return place.reduce((sum, n, d) => sum + (n - at(box.offset, d)) * at(strides, d), 0);
+}
+
+/** The coordinates of element number `position` of `box`. */
+export function placeIn({ offset, shape }: Box, position: number): number[] {
+  const strides = contiguousStrides(shape);
+  let rest = position;
+  return offset.map((first, d) => {
+    const within = Math.floor(rest / at(strides, d));
+    rest -= within * at(strides, d);
+    return first + within;
+  });
+}
+
+/**
+ * The one way to write a range of a tensor of `shape`: where its box is contiguous in the tensor, which a cut along the
+ * first dim is, it is a range of the whole.
+ */
+export function canonical(shape: readonly number[], range: BoxRange): BoxRange {
+  const whole = wholeBox(shape);
+  const { box, from, numel: count } = range;
+  if (isSameBox(box, whole)) return { box: whole, from, numel: count };
+  const cut = box.shape.findIndex((n) => n > 1);
+  const isFull = (d: number): boolean => at(box.shape, d) === at(shape, d);
+  const isContiguous = cut < 0 || shape.every((_, d) => d <= cut || isFull(d));
+  if (!isContiguous) return range;
+  return { box: whole, from: positionIn(whole, box.offset) + from, numel: count };
+}
+
+/** The same elements as at most 2 n - 1 boxes, in their order, where the tensor has n dims. */
+export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
+  const boxes: Box[] = [];
+  const strides = contiguousStrides(box.shape);
+  const { length } = box.shape;
+  /** Elements [low, high) of the part of `box` whose first dims are at `place`. */
+  const add = (place: readonly number[], low: number, high: number): void => {
+    if (high <= low) return;
+    const d = place.length;
+    if (d === length) {
+      boxes.push({ offset: place, shape: place.map(() => 1) });
+      return;
+    }
+    const row = at(strides, d);
+    const [first, last] = [Math.ceil(low / row), Math.floor(high / row)];
+    const on = (n: number): number[] => [...place, at(box.offset, d) + n];
+    if (first > last) {
+      add(on(last), low - last * row, high - last * row);
+      return;
+    }
+    add(on(first - 1), row - (first * row - low), row);
+    if (last > first) {
+      const offset = [...on(first), ...box.offset.slice(d + 1)];
+      const shape = [...place.map(() => 1), last - first, ...box.shape.slice(d + 1)];
+      boxes.push({ offset, shape });
+    }
+    add(on(last), 0, high - last * row);
+  };
+  add([], from, from + count);
+  return boxes;
+}
+
+/** Elements [from, from + count) of boxes that follow each other in memory: the part of each, and how far from `from` it lies. */
+export function rangesOf(
+  boxes: readonly Box[],
+  from: number,
+  count: number,
+): (BoxRange & { offset: number })[] {
+  let first = 0;
+  return boxes.flatMap((box) => {
+    const start = first;
+    first += numel(box.shape);
+    const [low, high] = [Math.max(from, start), Math.min(from + count, first)];
+    if (high <= low) return [];
+    return [{ box, from: low - start, numel: high - low, offset: low - from }];
+  });
+}
+
+/** The shape of the largest parts of `box` whose elements follow each other in each of these boxes around it. */
+export function runShape(box: Box, around: readonly Box[]): number[] {
+  const run = box.shape.map(() => 1);
+  for (let d = run.length - 1; d >= 0; --d) {
+    run[d] = at(box.shape, d);
+    if (around.some(({ shape }) => shape[d] !== run[d])) break;
+  }
+  return run;
+}
+
+/** The parts of `box` that have the shape `run`, which divides its own, in order. */
+export function* partsOf(box: Box, run: readonly number[]): Generator<Box> {
+  const counts = wholeBox(box.shape.map((n, d) => n / at(run, d)));
+  for (let i = 0; i < numel(counts.shape); ++i) {
+    const place = placeIn(counts, i);
+    yield { offset: place.map((n, d) => at(box.offset, d) + n * at(run, d)), shape: run };
+  }
+}
