@@ -13,6 +13,8 @@ export {
   findLatest,
   listTags,
 } from './checkpoint/index.js';
+/** Activation checkpointing. Source: deepspeed.checkpointing. */
+export * as checkpointing from './checkpointing.js';
 /** Process groups, collectives over tensors, and their log. Source: torch.distributed as DeepSpeed uses it. */
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';

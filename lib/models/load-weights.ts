@@ -7,7 +7,7 @@ import { isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
-import { noGrad, scope, type Tensor } from '../tensor/index.js';
+import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
 
 /** How strictly loadWeights() compares, and whose layout it reads. */
 export interface LoadWeightsOptions {
@@ -223,7 +223,7 @@ async function fill(
 }
 
 function requireFree(tensors: Iterable<[string, Tensor]>): void {
-  const owned = [...tensors].find(([, { onGradReady }]) => onGradReady !== null);
+  const owned = [...tensors].find(([, tensor]) => trainerOf(tensor) !== null);
   if (!owned) return;
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -6,7 +6,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
-import { cast, mul, noGrad, scope, Tensor, zeros } from '../tensor/index.js';
+import { cast, mul, noGrad, scope, Tensor, trainerOf, zeros } from '../tensor/index.js';
 
 /** How clipGradNorm() treats gradients with a NaN or an infinity. */
 export interface ClipGradNormOptions {
@@ -90,7 +90,7 @@ function gradientsOf(op: string, parameters: unknown): Tensor[] {
       const hint = 'Pass model.parameters(): they have no names.';
       throw misuse(op, 'parameters', phrase(parameter), hint);
     }
-    if (parameter.onGradReady) {
+    if (trainerOf(parameter)) {
       const hint = 'Set "gradient_clipping" in the configuration: the engine clips.';
       throw misuse(op, 'parameters that no engine has', describe(parameter), hint);
     }

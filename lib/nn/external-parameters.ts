@@ -1,5 +1,7 @@
 // Parameters that a module reads in its forward although they belong to another module.
+
 import { DsError } from '../errors.js';
+import { trainerOf } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
@@ -27,7 +29,7 @@ export function externalParameters(module: Module): readonly Parameter[] {
 }
 
 function requireUnowned(parameter: Parameter, op: string): void {
-  if (!parameter.onGradReady) return;
+  if (!trainerOf(parameter)) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,

@@ -7,7 +7,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { numel, type View } from '../runtime/view.js';
-import { cast, held, noGrad, scope, Tensor, to } from '../tensor/index.js';
+import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import type { Initializer } from './initializers.js';
 
 /** Where a parameter can live: part of a flat buffer, or a tensor of its own. */
@@ -51,7 +51,7 @@ export class Parameter extends Tensor {
 
   /** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
   override requireWritable(op: string): void {
-    if (!this.onGradReady || this.isOpen) return;
+    if (this.isOpen || !trainerOf(this)) return;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op,

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import { newestNode } from '../tensor/autograd.js';
-import { noGrad, scope, type Tensor } from '../tensor/index.js';
+import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { OwnState } from './own-state.js';
 import type { ParamGroup } from './param-groups.js';
@@ -144,8 +144,8 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     });
   }
 
-  private requireFree(method: string, { onGradReady }: Tensor): void {
-    if (!onGradReady) return;
+  private requireFree(method: string, parameter: Tensor): void {
+    if (!trainerOf(parameter)) return;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `${this.name}.${method}`,

@@ -16,8 +16,6 @@ export {
   setGradTarget,
   withGrad,
 } from './autograd.js';
-/** Activation checkpointing. Source: deepspeed.checkpointing. */
-export * as checkpointing from './checkpointing/index.js';
 export { checkpoint, checkpointSequential } from './checkpointing/index.js';
 export * from './ops/index.js';
 export type { NestedNumbers } from './printed.js';
@@ -43,3 +41,4 @@ export {
   type TensorOptions,
   tensorsIn,
 } from './tensor.js';
+export { claim, disclaim, trainerOf } from './trainer.js';

@@ -5,7 +5,7 @@ import type { Parameter } from '../nn/parameter.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { held, setGradTarget, Tensor } from '../tensor/index.js';
+import { claim, disclaim, held, setGradTarget, Tensor } from '../tensor/index.js';
 import { sliceFlat, zeroRange } from './flat.js';
 import { layoutUnit, type Slot, type UnitLayout } from './layout.js';
 import { type UnitGradient, unitGradient } from './unit-gradient.js';
@@ -133,6 +133,7 @@ export class Unit {
       initial.release();
       place.release();
       setGradTarget(parameter, () => this.gradPlace(slot));
+      claim(parameter, this);
       parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
     }
     this.ready = true;
@@ -179,6 +180,7 @@ export class Unit {
     for (const { parameter } of this.parameters) {
       setGradTarget(parameter, null);
       parameter.onGradReady = null;
+      disclaim(parameter, this);
     }
     this.flat?.release();
     this.flat = null;

@@ -5,7 +5,16 @@ import * as nn from '../../lib/nn/index.js';
 import { orthonormalRows } from '../../lib/nn/orthonormal.js';
 import { erf } from '../../lib/nn/truncated-normal.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { noGrad, ones, scope, seed, Tensor } from '../../lib/tensor/index.js';
+import {
+  claim,
+  disclaim,
+  noGrad,
+  ones,
+  scope,
+  seed,
+  Tensor,
+  trainerOf,
+} from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
 function initCase(name: string, body: (device: Device) => void): Case {
@@ -162,8 +171,23 @@ export const cases: Case[] = [
     refuses('DS_ARGUMENT', () => new nn.Linear(2, 2).weight.initialize(0 as never));
     refuses('DS_ARGUMENT', () => {
       const { weight } = new nn.Linear(2, 2);
-      weight.onGradReady = () => {};
+      claim(weight, {});
       weight.initialize(nn.init.zeros);
     });
+  }),
+  initCase('a parameter is whose that has claimed it, whoever listens to its gradient', () => {
+    const { weight } = new nn.Linear(2, 2);
+    const [trainer, other] = [{}, {}];
+    weight.onGradReady = () => {};
+    weight.initialize(nn.init.zeros);
+    claim(weight, trainer);
+    claim(weight, trainer);
+    assert.equal(trainerOf(weight), trainer);
+    refuses('DS_ARGUMENT', () => claim(weight, other));
+    disclaim(weight, other);
+    refuses('DS_ARGUMENT', () => weight.initialize(nn.init.zeros));
+    disclaim(weight, trainer);
+    weight.initialize(nn.init.zeros);
+    assert.equal(trainerOf(weight), null);
   }),
 ];

@@ -1,5 +1,7 @@
 // checkpoint(), its policies and checkpointSequential(): inputs, layouts, lifetimes, options, times.
 import assert from 'node:assert/strict';
+import * as checkpointing from '../../lib/checkpointing.js';
+import { configureFromSection } from '../../lib/engine/setup/checkpointing-section.js';
 import { DsError } from '../../lib/errors.js';
 import { nn } from '../../lib/index.js';
 
@@ -7,7 +9,6 @@ import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import {
   checkpoint,
-  checkpointing,
   checkpointSequential,
   dropout,
   gelu,
@@ -254,7 +255,12 @@ const optionCases: Case[] = [
       assert.equal(checkpointing.isConfigured(), false);
       rejects({ numberCheckpoints: 0 }, 'DS_ARGUMENT');
       rejects({ numberCheckpoints: 1.5 }, 'DS_ARGUMENT');
+      checkpointing.configure({ enabled: true, synchronize_checkpoint_boundary: true });
+      assert.equal(checkpointing.isConfigured(), true);
+      checkpointing.reset();
       rejects({ number_checkpoint: 3 }, 'DS_ARGUMENT');
+      rejects([], 'DS_ARGUMENT');
+      rejects({ contiguous_memory_optimization: true }, 'DS_CONFIG');
       rejects({ contiguousCheckpointing: true }, 'DS_CONFIG');
       rejects({ partition_activations: true }, 'DS_CONFIG');
       assert.equal(checkpointing.isConfigured(), false);
@@ -264,11 +270,11 @@ const optionCases: Case[] = [
     name: 'a section that asks for nothing leaves the configuration alone',
     run() {
       const nothing = { enabled: true, number_checkpoints: null, profile: false };
-      checkpointing.configureFromSection(nothing);
+      configureFromSection(nothing);
       assert.equal(checkpointing.isConfigured(), false);
-      checkpointing.configureFromSection({ ...nothing, number_checkpoints: 2 });
+      configureFromSection({ ...nothing, number_checkpoints: 2 });
       assert.equal(checkpointing.isConfigured(), true);
-      checkpointing.configureFromSection(nothing);
+      configureFromSection(nothing);
       assert.equal(checkpointing.isConfigured(), true);
       checkpointing.reset();
     },

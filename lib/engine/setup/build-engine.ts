@@ -4,7 +4,6 @@ import type { Distributed } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
 import type { Device } from '../../runtime/device.js';
 import { explainShortages } from '../../runtime/shortage.js';
-import { checkpointing } from '../../tensor/index.js';
 import { allOrNothing } from '../../tensor/scope.js';
 import { adoptModel } from '../../zero/adopt.js';
 import type { Stage } from '../../zero/stage.js';
@@ -27,6 +26,7 @@ import type { StepObserver } from '../watch/observer.js';
 import { StepWatch } from '../watch/step-watch.js';
 import { requireAgreement } from './agreement.js';
 import { checkpointWorld } from './checkpoint-world.js';
+import { configureFromSection } from './checkpointing-section.js';
 import { type Clients, findOptimizer, findSchedules } from './clients.js';
 import { buildCommsLogger } from './comms-logger.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
@@ -58,7 +58,7 @@ export async function buildEngine(
   device: Device,
   clients: Clients = {},
 ): Promise<Engine> {
-  checkpointing.configureFromSection(config.activation_checkpointing);
+  configureFromSection(config.activation_checkpointing);
   const decisions = decide(module, config, device, clients);
   await requireAgreement(clients.distributed ?? null, decisions);
   module.moveBuffers(device, bufferDType(config));

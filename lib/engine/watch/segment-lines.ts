@@ -1,5 +1,5 @@
 // activation_checkpointing.profile: a line on the times of the checkpointed segments.
-import { checkpointing } from '../../tensor/index.js';
+import { type SegmentTimes, times as segmentTimes } from '../../tensor/checkpointing/index.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 
 /** Prints every N-th of the steps that it hears of: means over the runs so far, device milliseconds. */
@@ -8,13 +8,13 @@ export class SegmentLines implements StepObserver {
 
   stepFinished({ step }: FinishedStep): void {
     if (step % this.every !== 0) return;
-    const times = checkpointing.times();
+    const times = segmentTimes();
     if (times.length > 0) process.stdout.write(`${segmentLine(step, times)}\n`);
   }
 }
 
 /** "step=20, checkpoints (ms), forward + recompute | 0: 1.23 + 1.20 | 1: 1.22 + 1.21" */
-function segmentLine(step: number, times: readonly checkpointing.SegmentTimes[]): string {
+function segmentLine(step: number, times: readonly SegmentTimes[]): string {
   const parts = times.map(
     ({ segment, forwardMs, recomputeMs }) =>
       `${segment}: ${forwardMs.toFixed(2)} + ${recomputeMs.toFixed(2)}`,

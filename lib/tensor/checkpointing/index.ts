@@ -1,10 +1,8 @@
 // Activation checkpointing as DeepSpeed's users know it: the namespace `checkpointing`.
 export { checkpoint } from './checkpoint.js';
 export {
-  type ActivationCheckpointingSection,
   type CheckpointingOptions,
   configure,
-  configureFromSection,
   isConfigured,
   reset,
   times,

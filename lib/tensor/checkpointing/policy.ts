@@ -36,31 +36,9 @@ export interface CheckpointingOptions {
   profile?: boolean | SegmentObserver;
 }
 
-/** The section "activation_checkpointing" of a ds_config.json. */
-export interface ActivationCheckpointingSection {
-  partition_activations?: boolean;
-  contiguous_memory_optimization?: boolean;
-  number_checkpoints?: number | null;
-  cpu_checkpointing?: boolean;
-  synchronize_checkpoint_boundary?: boolean;
-  profile?: boolean;
-  /** Found in tutorials; DeepSpeed does not read it either. */
-  enabled?: boolean;
-}
-
 const OPTIONS: OptionNames<CheckpointingOptions> = {
   ...{ partitionActivations: true, contiguousCheckpointing: true, numberCheckpoints: true },
   ...{ cpuCheckpointing: true, keepAttention: true, synchronize: true, profile: true },
-};
-
-/** Keys of the section whose snake_case is not the option's. */
-const sectionKeys: Readonly<Record<string, keyof CheckpointingOptions>> = {
-  contiguous_memory_optimization: 'contiguousCheckpointing',
-  synchronize_checkpoint_boundary: 'synchronize',
-};
-const SECTION: Readonly<Record<string, true>> = {
-  ...OPTIONS,
-  ...{ contiguous_memory_optimization: true, synchronize_checkpoint_boundary: true, enabled: true },
 };
 
 export interface CheckpointPolicy {
@@ -87,12 +65,11 @@ export function currentPolicy(): CheckpointPolicy {
 
 /**
  * Chooses how checkpoint() keeps and watches segments from now on, as deepspeed.checkpointing
- * .configure does; segments recorded before keep what they were recorded with. Takes options, or
- * the section of a ds_config.json under its own names. Throws DS_ARGUMENT for unknown or wrong ones,
- * DS_CONFIG for what is not supported yet.
+ * .configure does; segments recorded before keep what they were recorded with. Throws DS_ARGUMENT for
+ * unknown or wrong options, DS_CONFIG for what is not supported yet.
  */
-export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
-  const options = toOptions(given);
+export function configure(given: CheckpointingOptions = {}): void {
+  const options = readOptions(OP, given, OPTIONS);
   check(options);
   const {
     numberCheckpoints = null,
@@ -111,20 +88,6 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
     keepsakes: keepAttention ? () => new GatheredKeepsakes() : keepNothing,
     numberCheckpoints,
   };
-}
-
-/**
- * configure(section), but only when the section asks for something: a model trained without one
- * keeps what its user has configured. What the reader of configurations has answered with a notice is left out.
- */
-export function configureFromSection(section: ActivationCheckpointingSection): void {
-  const {
-    enabled: _unread,
-    partition_activations: _split,
-    contiguous_memory_optimization: _copied,
-    ...rest
-  } = section;
-  if (Object.values(rest).some((value) => value !== false && value != null)) configure(rest);
 }
 
 /** Whether configure() has been called since the start or the last reset(). */
@@ -149,12 +112,6 @@ export function times(): SegmentTimes[] {
 }
 
 const OP = 'checkpointing.configure';
-
-function toOptions(given: object): CheckpointingOptions {
-  const read = readOptions(OP, given, SECTION);
-  const entries = Object.entries(read).filter(([key]) => key !== 'enabled');
-  return Object.fromEntries(entries.map(([key, value]) => [sectionKeys[key] ?? key, value]));
-}
 
 function check({ numberCheckpoints: count = null, profile, ...options }: CheckpointingOptions) {
   if (count !== null) requireInteger(`${OP} numberCheckpoints`, count, 1);

@@ -1,0 +1,17 @@
+// The checkpointing namespace of the public surface: checkpointed segments, and how they are kept.
+export {
+  type ActivationCheckpointingSection,
+  configure,
+} from './engine/setup/checkpointing-section.js';
+export {
+  type CheckpointingOptions,
+  checkpoint,
+  checkpointSequential,
+  isConfigured,
+  type Layer,
+  reset,
+  type SegmentObserver,
+  type SegmentRun,
+  type SegmentTimes,
+  times,
+} from './tensor/checkpointing/index.js';
