@@ -113,7 +113,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   await job?.destroy();
   if (engine.globalRank > 0) return null;
   const memory = device.memory;
-  const { bytes } = engine.parts.placement;
+  const { bytes } = engine.parts.state;
   return {
     model: name,
     params: model.numParameters(),
@@ -125,7 +125,9 @@ export async function trainBench(options: Options): Promise<object | null> {
     accumulation,
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
-    placement: engine.parts.placement.constructor.name,
+    state: engine.parts.state.shares
+      .map(({ home, schedule }) => `${home.constructor.name}, ${schedule.constructor.name}`)
+      .join('; '),
     sub_group_size: engine.config.zero_optimization.sub_group_size,
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,

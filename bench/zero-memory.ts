@@ -69,13 +69,13 @@ export async function measureStage(
   const { engine } = await initialize({ model, config: configOf(stage), device });
   engine.synchronize();
   const allocated = device.memory.inUse - before;
-  const { units, placement, stage: parts } = engine.parts;
+  const { units, state, stage: parts } = engine.parts;
   const wholes = units.map((unit) => (unit.hasWeights ? unit.weights : null));
   const weights = bytesBehind([...wholes, ...parts.partitions.map((part) => part.weights)]);
   const tokens = scope(() => Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4], device }));
   engine.backward(engine.forward<Tensor>(tokens, tokens));
   const { gradients } = memoryUse(engine.parts).device;
-  const optimizer = placement.bytes.device;
+  const optimizer = state.bytes.device;
   engine.step();
   tokens.dispose();
   const params = model.numParameters();

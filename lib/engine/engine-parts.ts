@@ -6,10 +6,9 @@ import type { LossScaler } from '../optim/loss-scale.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
-import type { Placement } from '../zero/placement.js';
+import type { OptimizerState } from '../zero/optimizer-state.js';
 import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
-import type { Updater } from '../zero/updater.js';
 import type { Stateful } from './checkpoint/stateful.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { BatchSizes } from './step/batch-sizes.js';
@@ -44,8 +43,7 @@ export interface Holdings {
   /** In forward order. */
   units: readonly Unit[];
   stage: Stage;
-  placement: Placement;
-  updater: Updater;
+  state: OptimizerState;
 }
 
 /** What runs a step. */

@@ -79,7 +79,7 @@ export class Engine {
     parts.owned.defer(() => this.results.release());
     parts.owned.defer(() => this.growth.dispose());
     parts.owned.defer(() => this.checkpointer.close());
-    parts.owned.defer(() => parts.placement.synchronize());
+    parts.owned.defer(() => parts.state.synchronize());
   }
 
   /**
@@ -134,15 +134,13 @@ export class Engine {
    */
   step(): void {
     this.requireOpen('engine.step');
-    const { gradients, planner, updater, control, stage, verdicts, watch } = this.parts;
+    const { gradients, planner, state, control, stage, verdicts, watch } = this.parts;
     this.parts.emptyBatches.tell();
     if (!gradients.complete()) return;
     this.parts.emptyBatches.fetch();
     const plan = planner.plan(gradients.gradientScale);
     watch.time('step', () => {
-      updater.update(control.control, plan, (partition, stream) =>
-        stage.publish(partition, stream),
-      );
+      state.update(control.control, plan, stage);
       stage.dispatch();
     });
     gradients.restart();
@@ -350,10 +348,10 @@ export class Engine {
    * others have called step(); what one that never does is missing ends in DS_COMM after the job's timeout.
    */
   synchronize(): void {
-    const { verdicts, placement, hooks, watch, emptyBatches } = this.parts;
+    const { verdicts, state, hooks, watch, emptyBatches } = this.parts;
     verdicts.take();
     emptyBatches.tell();
-    placement.synchronize();
+    state.synchronize();
     hooks.awaitWeights();
     this.device.compute.synchronize();
     watch.tellTimes();

@@ -2,27 +2,27 @@
 import type { Tensor } from '../tensor/index.js';
 import { sliceFlat } from './flat.js';
 import type { Slot } from './layout.js';
+import type { OptimizerState } from './optimizer-state.js';
 import type { Partition } from './partition.js';
-import type { Placement } from './placement.js';
 import type { Stage } from './stage.js';
 
 /** Every rank starts with rank 0's values. Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32. */
-export function adoptModel(stage: Stage, placement: Placement): void {
+export function adoptModel(stage: Stage, state: OptimizerState): void {
   for (const partition of stage.partitions) {
-    placement.adopt(partition);
+    state.adopt(partition);
     stage.adopting(partition.unit);
     partition.unit.adopt((slot, values) => {
       stage.broadcast(values);
-      writePieces(placement, partition, slot, values);
+      writePieces(state, partition, slot, values);
     });
     stage.adopted(partition.unit);
   }
-  placement.synchronize();
+  state.synchronize();
 }
 
 /** Sets the master weights of this rank's part of a parameter: `values` f32 on the device, the whole parameter. */
 export function writePieces(
-  placement: Placement,
+  state: OptimizerState,
   partition: Partition,
   slot: Slot,
   values: Tensor,
@@ -30,7 +30,7 @@ export function writePieces(
   for (const piece of partition.pieces) {
     if (piece.slot !== slot) continue;
     const part = sliceFlat(values, { offset: piece.from, numel: piece.numel });
-    placement.writeMaster(partition, piece, part);
+    state.writeMaster(partition, piece, part);
     part.release();
   }
 }

@@ -1,5 +1,7 @@
-// Flat tensors: their contiguous parts as tensors, and zeros in them.
+// Flat tensors: their contiguous parts as tensors, zeros in them, and copies between them.
+import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
 import { held, type Tensor } from '../tensor/index.js';
 import type { Range } from './layout.js';
 
@@ -17,4 +19,24 @@ export function zeroRange(flat: Tensor, range: Range): void {
   const view = sliceFlat(flat, range);
   kernels.fill({ out: view, value: 0 });
   view.release();
+}
+
+/** Enqueues a copy between contiguous tensors of one dtype, by element ranges. */
+export function copyFlat(to: Tensor, at: Range, from: Tensor, range: Range, stream: Stream): void {
+  const size = dtypeSize(to.dtype);
+  to.buffer.copyFrom(
+    from.buffer,
+    {
+      to: (to.offset + at.offset) * size,
+      from: (from.offset + range.offset) * size,
+      bytes: range.numel * size,
+    },
+    stream,
+  );
+}
+
+/** Enqueues a copy of all of `from`, by copyFlat(). */
+export function copyAll(to: Tensor, from: Tensor, stream: Stream): void {
+  const all = { offset: 0, numel: to.numel };
+  copyFlat(to, all, from, all, stream);
 }

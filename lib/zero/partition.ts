@@ -5,7 +5,7 @@ import type { Tensor } from '../tensor/index.js';
 import { clipGroups, type GroupRange, type Piece, piecesOf, type Range } from './layout.js';
 import type { Unit } from './unit.js';
 
-/** Made by a stage, which fills `grad` and records `ready`; a placement consumes both. */
+/** Made by a stage, which fills `grad` and records `ready`; a home consumes both. */
 export class Partition {
   readonly device: Device;
   /** The optimizer groups present, offsets from the partition's start. */

@@ -4,7 +4,8 @@ import type { DType } from '../runtime/dtype.js';
 import { Event } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
-import { copyFlat, pinned } from './pinned.js';
+import { copyFlat } from './flat.js';
+import { pinned } from './home/pinned.js';
 
 export interface ShardHome {
   /** Memory for a shard, contents undefined; the caller releases it. */

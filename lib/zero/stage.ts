@@ -5,7 +5,7 @@ import type { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 
 /**
- * A row of the grid of verbs and stages; update is the placement's (placement.ts). One rank holds everything: its
+ * A row of the grid of verbs and stages; update is the schedules' (schedule/schedule.ts). One rank holds everything: its
  * stage moves nothing (single-rank.ts).
  */
 export interface Stage {

@@ -59,10 +59,10 @@ async function tensorsOf(path: string): Promise<Map<string, Tensor>> {
 
 /** The master weights of a parameter, or its values where it is frozen. */
 function exact(name: string): Tensor {
-  const { stage, placement } = engine.parts;
+  const { stage, state } = engine.parts;
   for (const partition of stage.partitions) {
     const piece = partition.pieces.find(({ slot }) => slot.name === name);
-    if (piece) return placement.stateOf(partition, piece, 'master');
+    if (piece) return state.lend(partition, piece, 'master').tensor;
   }
   return engine.module.stateDict()[name] as Tensor;
 }

@@ -65,7 +65,7 @@ function stateOf(): JsonObject {
   const states = parts.stage.partitions.flatMap((partition) =>
     partition.pieces.flatMap((piece) =>
       ['master', 'exp_avg', 'exp_avg_sq'].map((name) => {
-        const tensor = parts.placement.stateOf(partition, piece, name);
+        const tensor = parts.state.lend(partition, piece, name).tensor;
         const values = tensor.toArray();
         tensor.release();
         return values;

@@ -39,7 +39,7 @@ function tensorsOf(engine: Engine): Record<string, string> {
   for (const partition of engine.parts.stage.partitions) {
     for (const piece of partition.pieces) {
       for (const state of stateNames(engine, piece.slot)) {
-        const tensor = engine.parts.placement.stateOf(partition, piece, state);
+        const tensor = engine.parts.state.lend(partition, piece, state).tensor;
         bits[stateKey(piece.slot.name, state)] = bitsOf(tensor);
         tensor.release();
       }

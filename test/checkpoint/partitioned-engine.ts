@@ -3,9 +3,10 @@ import { type Engine, initialize, seed } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import { sliceFlat } from '../../lib/zero/flat.js';
+import type { LentState } from '../../lib/zero/home/home.js';
 import type { Range } from '../../lib/zero/layout.js';
+import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import { Partition } from '../../lib/zero/partition.js';
-import type { Placement } from '../../lib/zero/placement.js';
 import type { Stage } from '../../lib/zero/stage.js';
 import type { Unit } from '../../lib/zero/unit.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
@@ -43,23 +44,19 @@ export function partitioned(engine: Engine, place: Place): Engine {
     acquire() {},
     publish() {},
   } as unknown as Stage;
-  const placement = {
-    stateOf(partition: Partition, piece, name: string): Tensor {
+  const state = {
+    lend(partition: Partition, piece, name: string): LentState {
       const offset = piece.offset + partition.range.offset;
-      return parts.placement.stateOf(
-        whole.get(partition.unit) as Partition,
-        { ...piece, offset },
-        name,
-      );
+      return parts.state.lend(whole.get(partition.unit) as Partition, { ...piece, offset }, name);
     },
     awaitWeights() {},
     synchronize() {},
     refresh({ unit }: Partition) {
-      parts.placement.refresh(whole.get(unit) as Partition);
+      parts.state.refresh(whole.get(unit) as Partition);
     },
-  } as Partial<Placement> as Placement;
+  } as Partial<OptimizerState> as OptimizerState;
   return Object.create(engine, {
-    parts: { value: { ...parts, stage, placement } },
+    parts: { value: { ...parts, stage, state } },
   }) as Engine;
 }
 
@@ -73,12 +70,12 @@ function cut(unit: Unit, { stage, rank, size }: Place): Partition {
 
 /** Every piece of state that the rank holds, and every weight and buffer, as raw bits by name. */
 export function stateBits(engine: Engine): Record<string, string> {
-  const { stage, placement, optimizer } = engine.parts;
+  const { stage, state: kept, optimizer } = engine.parts;
   const bits: Record<string, string> = {};
   for (const partition of stage.partitions) {
     for (const piece of partition.pieces) {
       for (const state of ['master', ...Object.keys(optimizer.initialState(piece.slot.group))]) {
-        const tensor = placement.stateOf(partition, piece, state);
+        const tensor = kept.lend(partition, piece, state).tensor;
         bits[`${piece.slot.name} ${state} from ${piece.from}`] = rawBits(tensor);
         tensor.release();
       }

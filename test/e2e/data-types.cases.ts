@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Engine, initialize, nn, scope, seed, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { slicePiece } from '../../lib/zero/range-state.js';
+import { slicePiece } from '../../lib/zero/home/range-state.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,
@@ -44,12 +44,12 @@ function backward(engine: Engine, index: number): void {
 /** All units' gradients, or master weights, one after the other. */
 function values(engine: Engine, of: 'gradient' | 'master'): Float64Array {
   engine.synchronize();
-  const { stage, placement } = engine.parts;
+  const { stage, state } = engine.parts;
   const all = stage.partitions.flatMap((partition) =>
     partition.pieces.flatMap((piece) => {
       const { unit } = partition;
       const flat = of === 'gradient' ? unit.takeGrad() : null;
-      const part = flat ? slicePiece(flat, piece) : placement.stateOf(partition, piece, 'master');
+      const part = flat ? slicePiece(flat, piece) : state.lend(partition, piece, 'master').tensor;
       const numbers = scope(() => [part.to('f32').reshape([piece.numel]).toArray() as number[]]);
       part.release();
       flat?.release();

@@ -124,11 +124,11 @@ const weightsAlone: Case = {
     try {
       const trained = await tinyEngine(options, device);
       trainTiny(trained, 0, 5);
-      const { stage, placement } = trained.parts;
+      const { stage, state } = trained.parts;
       assert.ok(stage.partitions.every(({ weights }) => weights.buffer.pinned));
-      assert.equal(placement.bytes.host, 0);
+      assert.equal(state.bytes.host, 0);
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
-      assert.ok(placement.bytes.device >= 12 * elements, 'masters and moments');
+      assert.ok(state.bytes.device >= 12 * elements, 'masters and moments');
       await trained.saveCheckpoint(dir);
       const expected = trainTiny(trained, 5, 5);
       const resumed = await tinyEngine(options, device);

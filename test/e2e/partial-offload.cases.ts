@@ -5,9 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Engine } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { OffloadPlacement } from '../../lib/zero/offload.js';
-import { ResidentPlacement } from '../../lib/zero/resident.js';
-import { SplitPlacement } from '../../lib/zero/split-placement.js';
+import { DeviceHome } from '../../lib/zero/home/device-home.js';
+import { HostHome } from '../../lib/zero/home/host-home.js';
 import type { Case } from '../support/case.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
@@ -21,6 +20,9 @@ const resident = (options: Options, device: Device): Promise<Engine> =>
 const split = (options: Options, device: Device): Promise<Engine> =>
   tinyEngine({ ratio: 0.5, ...options, offload: true }, device);
 
+const homesOf = (engine: Engine): unknown[] =>
+  engine.parts.state.shares.map(({ home }) => home.constructor);
+
 function equalCase(label: string, options: Options): Case {
   return {
     name: `partial offload equals resident: ${label}, ${steps} steps`,
@@ -29,7 +31,7 @@ function equalCase(label: string, options: Options): Case {
       const plain = await resident(options, device);
       const expected = trainTiny(plain, 0, steps);
       const engine = await split(options, device);
-      assert.ok(engine.parts.placement instanceof SplitPlacement);
+      assert.deepEqual(homesOf(engine), [DeviceHome, HostHome]);
       assert.deepEqual(trainTiny(engine, 0, steps), expected);
       assert.deepEqual(weightBits(engine), weightBits(plain));
       assert.equal(engine.skippedSteps, plain.skippedSteps);
@@ -49,15 +51,15 @@ const shares: Case = {
     const { partitions } = whole.parts.stage;
     const sizes = partitions.map(({ numel }) => numel);
     const total = sizes.reduce((sum, numel) => sum + numel, 0);
-    assert.ok(whole.parts.placement instanceof OffloadPlacement);
-    const host = whole.parts.placement.bytes.host / total;
+    assert.deepEqual(homesOf(whole), [HostHome]);
+    const host = whole.parts.state.bytes.host / total;
     whole.destroy();
     let first = 0;
     for (const numel of [...sizes, 0]) {
       // Enough for the units so far and one element.
       const ratio = 1 - Math.min((first + 1) / total, 1);
       const engine = await split({ ...options, ratio }, device);
-      const { bytes } = engine.parts.placement;
+      const { bytes } = engine.parts.state;
       // A few bytes more are the optimizer's tables.
       assert.ok(Math.abs(bytes.device - 12 * first) < 256, `device ${bytes.device}`);
       assert.ok(Math.abs(bytes.host - host * (total - first)) < 256, `host ${bytes.host}`);
@@ -89,7 +91,7 @@ const resumed: Case = {
         assert.deepEqual(weightBits(other), weightBits(plain));
         other.destroy();
       }
-      assert.ok(plain.parts.placement instanceof ResidentPlacement);
+      assert.deepEqual(homesOf(plain), [DeviceHome]);
       for (const one of [plain, engine]) one.destroy();
     } finally {
       rmSync(dir, { recursive: true, force: true });

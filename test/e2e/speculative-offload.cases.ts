@@ -5,7 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Engine, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { SpeculativeOffload } from '../../lib/zero/speculative-offload.js';
+import type { Share } from '../../lib/zero/optimizer-state.js';
+import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,
@@ -23,21 +24,29 @@ type Options = Omit<TinyOptions, 'offload' | 'speculative'>;
 const resident = ({ zero: _, ...options }: Options, device: Device): Promise<Engine> =>
   tinyEngine({ ...options, offload: false }, device);
 
+function speculationOf({ parts }: Engine): Speculative {
+  const [{ schedule }] = parts.state.shares as [Share];
+  assert.ok(schedule instanceof Speculative);
+  return schedule;
+}
+
 async function speculative(options: Options, device: Device): Promise<Engine> {
   const engine = await tinyEngine({ ...options, offload: true, speculative: true }, device);
-  assert.ok(engine.parts.placement instanceof SpeculativeOffload);
+  speculationOf(engine);
   return engine;
 }
 
 /** The raw bits of all master weights and moments. */
 function stateBits(engine: Engine): Map<string, string> {
-  const { placement, stage, optimizer } = engine.parts;
+  const { state, stage, optimizer } = engine.parts;
   const bits = new Map<string, string>();
   for (const partition of stage.partitions) {
     for (const piece of partition.pieces) {
       const { slot } = piece;
       for (const name of ['master', ...Object.keys(optimizer.initialState(slot.group))]) {
-        const tensor = placement.stateOf(partition, piece, name);
+        const lent = state.lend(partition, piece, name);
+        lent.wait();
+        const { tensor } = lent;
         const { buffer, byteOffset, byteLength } = tensor.toRaw();
         bits.set(
           `${slot.name} ${name}`,
@@ -133,7 +142,7 @@ function orderCase(early: number): Case {
       const plain = await resident(options, device);
       const expected = trainTiny(plain, 0, 20);
       const engine = await speculative(options, device);
-      (engine.parts.placement as SpeculativeOffload).order.fix(early);
+      speculationOf(engine).order.fix(early);
       assert.deepEqual(trainTiny(engine, 0, 20), expected);
       assertSame(engine, plain);
       plain.destroy();
@@ -191,7 +200,7 @@ const betweenBackwardAndStep: Case = {
       const options = { precision: 'bf16', clip: 0 } as const;
       const engines = [await resident(options, device), await speculative(options, device)];
       for (const engine of engines) {
-        const folder = join(dir, engine.parts.placement.constructor.name);
+        const folder = join(dir, engine === engines[0] ? 'resident' : 'speculative');
         trainTiny(engine, 0, 5);
         await engine.saveCheckpoint(folder);
         trainTiny(engine, 5, 10);

@@ -120,7 +120,7 @@ function masters({ parts }: Engine): number[][] {
   const found = new Map<string, number[]>();
   for (const partition of parts.stage.partitions) {
     for (const piece of partition.pieces) {
-      const master = parts.placement.stateOf(partition, piece, 'master');
+      const master = parts.state.lend(partition, piece, 'master').tensor;
       found.set(piece.slot.name, master.toArray());
       master.release();
     }

@@ -57,10 +57,10 @@ function eachMaster(
   body: (name: string, group: number, p: number[]) => void,
 ): void {
   engine.synchronize();
-  const { stage, placement } = engine.parts;
+  const { stage, state } = engine.parts;
   for (const partition of stage.partitions) {
     for (const piece of partition.pieces) {
-      const master = placement.stateOf(partition, piece, 'master');
+      const master = state.lend(partition, piece, 'master').tensor;
       body(piece.slot.name, piece.slot.group, master.toArray());
       master.release();
     }

@@ -1,9 +1,9 @@
 // What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
 import type { Shard, TensorInfo } from '../../checkpoint/index.js';
 import type { DType } from '../../runtime/dtype.js';
+import { slicePiece } from '../../zero/home/range-state.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
-import { slicePiece } from '../../zero/range-state.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 
 /** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
@@ -44,13 +44,18 @@ function clipPiece(piece: Piece, window: Range): Piece | null {
 
 /** Master weights and state; the caller releases the tensors. */
 export function optimizerShards(engine: Engine): Shard[] {
-  const { placement } = engine.parts;
   const shards: Shard[] = [];
   for (const { partition, piece } of savedPieces(engine)) {
     const { slot, from } = piece;
     for (const state of stateNames(engine, slot)) {
-      const tensor = placement.stateOf(partition, piece, state);
-      shards.push({ name: stateKey(slot.name, state), shape: slot.shape, from, tensor });
+      const lent = engine.parts.state.lend(partition, piece, state);
+      lent.wait();
+      shards.push({
+        name: stateKey(slot.name, state),
+        shape: slot.shape,
+        from,
+        tensor: lent.tensor,
+      });
     }
   }
   return shards;

@@ -83,7 +83,7 @@ export async function restoreEngine(
       return null;
     });
     for (const partition of engine.parts.stage.partitions) {
-      engine.parts.placement.refresh(partition);
+      engine.parts.state.refresh(partition);
       engine.parts.stage.publish(partition, partition.device.compute);
     }
     engine.parts.hooks.awaitWeights();
@@ -150,8 +150,10 @@ async function readPiece(
   checkpoint: Checkpoint,
   [section, key]: [Section, string],
 ): Promise<void> {
-  const into = parts.placement.stateOf(partition, piece, state);
+  const lent = parts.state.lend(partition, piece, state);
+  const into = lent.tensor;
   try {
+    await lent.arrived();
     await readConverted(checkpoint, section, { name: key, from: piece.from }, into);
   } finally {
     into.release();

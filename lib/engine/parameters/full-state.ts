@@ -4,11 +4,10 @@ import type { Parameter } from '../../nn/parameter.js';
 import { describe } from '../../runtime/view.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writePieces } from '../../zero/adopt.js';
-import { sliceFlat } from '../../zero/flat.js';
+import { copyFlat, sliceFlat } from '../../zero/flat.js';
+import { slicePiece } from '../../zero/home/range-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
-import { copyFlat } from '../../zero/pinned.js';
-import { slicePiece } from '../../zero/range-state.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import { type OwnedParameter, ownerOf } from './owned-parameters.js';
 
@@ -29,7 +28,7 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   const owned = ownerOf(parameter);
   if (!owned?.engine.parts.gradients.isDecided) return null;
   const { partition, engine } = owned;
-  const grad = engine.parts.placement.gradOf(partition);
+  const grad = engine.parts.state.gradOf(partition);
   if (!grad) return null;
   return noGrad(() =>
     scope(() => {
@@ -63,8 +62,8 @@ export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void 
 export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   const owned = requireOwned('safeSetFullGrad', parameter, value);
   const { engine, partition } = owned;
-  const { gradients, placement } = engine.parts;
-  const grad = gradients.isDecided ? placement.gradOf(partition) : null;
+  const { gradients, state } = engine.parts;
+  const grad = gradients.isDecided ? state.gradOf(partition) : null;
   if (!grad) {
     throw new DsError({
       code: 'DS_AUTOGRAD',
@@ -77,7 +76,7 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
     scope(() => {
       const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
       writeParts(owned, scaled, (piece) => slicePiece(grad, piece));
-      placement.changed(partition);
+      state.changed(partition);
       countAgain(owned, grad);
     }),
   );
@@ -94,9 +93,8 @@ function getState(parameter: Parameter, name: string): Tensor | null {
   if (!owned) return null;
   requireKept(owned, name);
   const { partition, engine } = owned;
-  const { placement } = engine.parts;
-  placement.synchronize();
-  return scope(() => assemble(owned, 'f32', (piece) => placement.stateOf(partition, piece, name)));
+  engine.parts.state.synchronize();
+  return scope(() => assemble(owned, 'f32', (piece) => borrow(engine, partition, piece, name)));
 }
 
 function setState(parameter: Parameter, value: Tensor, name: string): void {
@@ -104,33 +102,40 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   const owned = requireOwned(op, parameter, value);
   requireKept(owned, name);
   const { partition, engine } = owned;
-  const { placement } = engine.parts;
-  placement.synchronize();
+  const { state } = engine.parts;
+  state.synchronize();
   noGrad(() =>
     scope(() =>
       writeParts(owned, wide(value, engine.device), (piece) =>
-        placement.stateOf(partition, piece, name),
+        borrow(engine, partition, piece, name),
       ),
     ),
   );
-  placement.changed(partition);
+  state.changed(partition);
   if (name === 'master') publishMasters(engine, [partition]);
 }
 
 /** Sets this rank's part of the master weights: `values` f32 on the device, the whole parameter. */
 export function writeMaster({ engine, partition, slot }: OwnedParameter, values: Tensor): void {
-  writePieces(engine.parts.placement, partition, slot, values);
+  writePieces(engine.parts.state, partition, slot, values);
 }
 
 /** Brings changed master weights to the weights of all ranks. All ranks call it. */
 export function publishMasters(engine: Engine, partitions: Iterable<Partition>): void {
-  const { stage, placement, device } = engine.parts;
+  const { stage, state, device } = engine.parts;
   for (const partition of partitions) {
-    placement.synchronize();
-    placement.refresh(partition);
+    state.synchronize();
+    state.refresh(partition);
     stage.publish(partition, device.compute);
     if (!stage.shardsWeights) stage.acquire(partition.unit);
   }
+}
+
+/** A piece of master weights or state, there; the caller releases it. */
+function borrow({ parts }: Engine, partition: Partition, piece: Piece, name: string): Tensor {
+  const lent = parts.state.lend(partition, piece, name);
+  lent.wait();
+  return lent.tensor;
 }
 
 /** The whole of what `read` gives this rank's pieces of; the tensors it gives are released. */

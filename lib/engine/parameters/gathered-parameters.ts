@@ -64,14 +64,14 @@ function modified<Result>(
     for (const { parameter } of owned) (parameter as Parameter).isOpen = false;
   }
   const flags = owned.map(({ parameter }, i) => isRoot && fingerprint(parameter) !== before[i]);
-  const { stage, placement } = engine.parts;
+  const { stage, state } = engine.parts;
   const changed = scope(() => {
     const shared = Tensor.from(Uint8Array.from(flags, Number), { device: engine.device });
     stage.broadcast(shared, root);
     const values = shared.toArray();
     return owned.filter((_, i) => values[i] === 1);
   });
-  placement.synchronize();
+  state.synchronize();
   for (const one of changed) {
     stage.broadcast(one.parameter, root);
     scope(() => writeMaster(one, one.parameter.detach().to('f32')));

@@ -6,6 +6,7 @@ import type { Device } from '../../runtime/device.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import { allOrNothing } from '../../tensor/scope.js';
 import { adoptModel } from '../../zero/adopt.js';
+import { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Stage } from '../../zero/stage.js';
 import { Engine } from '../engine.js';
 import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
@@ -32,11 +33,10 @@ import { buildCommsLogger } from './comms-logger.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { buildScaler } from './loss-scaler.js';
-import { buildPlacement } from './placement.js';
+import { furnish } from './optimizer-state.js';
 import { buildStage } from './stage.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
-import { buildUpdater } from './updates.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
 /** What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone. */
@@ -164,12 +164,13 @@ function hold(
   const group = job?.world ?? null;
   const stage = owned.own(buildStage(config, units, device, { group, timer }));
   shareUntrained(module, stage);
-  const placement = owned.own(buildPlacement(config, optimizer, stage.partitions, device));
-  const watched = { config, device, stage, placement };
+  const state = new OptimizerState();
+  const watched = { config, device, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
-  const updater = owned.own(buildUpdater(optimizer, placement, stage, { stage: zeroStage, group }));
-  adoptModel(stage, placement);
-  return { units, stage, placement, updater };
+  const { partitions } = stage;
+  furnish(state, { config, optimizer, partitions, device, group }, owned);
+  adoptModel(stage, state);
+  return { units, stage, state };
 }
 
 /** Parameters without gradient and buffers are rank 0's everywhere. */

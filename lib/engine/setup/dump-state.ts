@@ -50,15 +50,20 @@ function modelLines({ module, device, batch, scaler, units, stage }: Described):
   ];
 }
 
-function optimizerLines({ optimizer, schedules, placement }: Described): string[] {
-  const { device, host } = placement.bytes;
+function optimizerLines({ optimizer, schedules, state }: Described): string[] {
+  const { device, host } = state.bytes;
   return [
     row('optimizer', optimizer.name),
     ...optimizer.groups.map(({ params, ...settings }, index) =>
       row(`  group ${index}`, `${params.length} parameters, ${JSON.stringify(settings)}`),
     ),
     row('schedule', schedules.name || 'none'),
-    row('placement', placement.constructor.name),
+    ...state.shares.map(({ partitions, home, schedule }) =>
+      row(
+        `state of ${partitions.length} units`,
+        `${home.constructor.name}, ${schedule.constructor.name}`,
+      ),
+    ),
     row('master and state', `${mebibytes(device)} on the device, ${mebibytes(host)} on the host`),
   ];
 }

@@ -1,5 +1,5 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
-import type { Placement } from '../../zero/placement.js';
+import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Stage } from '../../zero/stage.js';
 import type { Unit } from '../../zero/unit.js';
 import { misuse, mixedScales, stepMissing, unfinished, unscaled } from '../engine-errors.js';
@@ -17,7 +17,7 @@ export interface CollectorParts {
   units: readonly Unit[];
   stage: Stage;
   control: StepControl;
-  placement: Placement;
+  state: OptimizerState;
   batch: BatchSizes;
   progress: Progress;
   planner: UpdatePlanner;
@@ -42,10 +42,10 @@ export class GradientCollector {
       unit.onReady = () => this.unitReady(unit);
       unit.onUnexpected = () => this.pass ?? this.beginDirect();
     }
-    const { stage, control, placement } = parts;
+    const { stage, control, state } = parts;
     stage.onReduced = (partition, stream) => {
       control.add(partition, stream);
-      placement.gradReady(partition);
+      state.gradReady(partition);
     };
   }
 
@@ -106,8 +106,8 @@ export class GradientCollector {
     }
     if (!this.parts.batch.accumulation.applies(this.microSteps)) return false;
     if (this.decided) return true;
-    const { units, stage, control, placement, planner } = this.parts;
-    placement.prepare(planner.plan(this.gradientScale));
+    const { units, stage, control, state, planner } = this.parts;
+    state.prepare(planner.plan(this.gradientScale));
     for (const unit of [...units].reverse()) stage.settle(unit);
     stage.flush();
     control.decide(this.gradientScale);
@@ -184,8 +184,8 @@ export class GradientCollector {
     if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
     this.carried = carried;
     this.pass = pass;
-    const { units, placement, planner } = this.parts;
-    if (this.boundary) placement.prepare(planner.plan(this.gradientScale));
+    const { units, state, planner } = this.parts;
+    if (this.boundary) state.prepare(planner.plan(this.gradientScale));
     for (const unit of units) unit.expect({ streaming: pass === 'engine' });
   }
 

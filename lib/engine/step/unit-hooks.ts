@@ -2,15 +2,15 @@
 import { externalParameters } from '../../nn/external-parameters.js';
 import type { Module } from '../../nn/module.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
+import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Placement } from '../../zero/placement.js';
 import type { Stage } from '../../zero/stage.js';
 import type { Unit } from '../../zero/unit.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface Attached {
   stage: Stage;
-  placement: Placement;
+  state: OptimizerState;
   gradients: GradientCollector;
 }
 
@@ -65,9 +65,9 @@ export class UnitHooks {
 
   /** Later compute work sees the last update, wherever whole weights are kept. */
   awaitWeights(): void {
-    const { placement, stage } = this.parts;
+    const { state, stage } = this.parts;
     for (const partition of stage.partitions) {
-      placement.awaitWeights(partition);
+      state.awaitWeights(partition);
       if (!stage.shardsWeights) stage.acquire(partition.unit);
     }
   }
@@ -98,7 +98,7 @@ export class UnitHooks {
   }
 
   private acquire(partition: Partition): void {
-    this.parts.placement.awaitWeights(partition);
+    this.parts.state.awaitWeights(partition);
     this.parts.stage.acquire(partition.unit);
   }
 

@@ -1,7 +1,7 @@
 // Plans the coming update: its number, and the hyperparameters that the schedules give it.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
-import type { UpdatePlan } from '../../zero/placement.js';
+import type { UpdatePlan } from '../../zero/schedule/schedule.js';
 import type { Progress } from './progress.js';
 
 /** What it says is certain once the last step's verdict was taken: a skipped update has no number. */

@@ -1,7 +1,7 @@
 // memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
 
 import type { Device } from '../../runtime/device.js';
-import type { Placement } from '../../zero/placement.js';
+import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Stage } from '../../zero/stage.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
@@ -10,7 +10,7 @@ import { WrappedTimer } from './wrapped-timer.js';
 export interface MemoryOwners {
   device: Device;
   stage: Stage;
-  placement: Placement;
+  state: OptimizerState;
 }
 
 /** Bytes. */
@@ -36,12 +36,12 @@ export interface MemoryUse {
 }
 
 /** Host counters alone: nothing waits for the device. */
-export function memoryUse({ device, stage, placement }: MemoryOwners): MemoryUse {
+export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
   const held = stage.partitions.flatMap((partition) => [partition.bytes, partition.unit.bytes]);
   const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
   const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
-  const { device: optimizer, host: pinned } = placement.bytes;
+  const { device: optimizer, host: pinned } = state.bytes;
   const pinnedHere = device.kind === 'cpu' ? pinned : 0;
   const other = inUse - weights - gradients - optimizer - pinnedHere;
   return {

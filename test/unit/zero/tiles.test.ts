@@ -2,11 +2,15 @@
 import type { Optimizer } from '../../../lib/optim/optimizer.js';
 import { cpu } from '../../../lib/runtime/device.js';
 import { liveTensors } from '../../../lib/tensor/tensor.js';
+import { pinnedFilled } from '../../../lib/zero/home/pinned.js';
+import {
+  allocateState,
+  type RangeState,
+  stateTensors,
+} from '../../../lib/zero/home/range-state.js';
+import { cutEvenly, disposeTile, makeTiles, tileSize } from '../../../lib/zero/home/tiles.js';
 import { layoutUnit } from '../../../lib/zero/layout.js';
 import type { Partition } from '../../../lib/zero/partition.js';
-import { pinnedFilled } from '../../../lib/zero/pinned.js';
-import { allocateState, type RangeState, stateTensors } from '../../../lib/zero/range-state.js';
-import { cutEvenly, disposeTile, makeTiles, tileSize } from '../../../lib/zero/tiles.js';
 
 test.each([
   [0, 64],

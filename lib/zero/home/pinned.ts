@@ -1,11 +1,10 @@
-// Flat tensors in pinned host memory, and copies between flat tensors of host and device.
-import { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
-import { type DType, dtypeSize } from '../runtime/dtype.js';
-import * as kernels from '../runtime/kernels.generated.js';
-import type { Stream } from '../runtime/stream.js';
-import { held, Tensor } from '../tensor/index.js';
-import type { Range } from './layout.js';
+// Flat tensors in pinned host memory, and their way to the device.
+import { Buffer } from '../../runtime/buffer.js';
+import type { Device } from '../../runtime/device.js';
+import { type DType, dtypeSize } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { held, Tensor } from '../../tensor/index.js';
+import { copyFlat } from '../flat.js';
 
 /** A zero-filled tensor in pinned host memory; the caller releases it. */
 export function pinned(device: Device, shape: readonly number[], dtype: DType): Tensor {
@@ -25,20 +24,6 @@ export function pinnedFilled(
   kernels.fillOnHost({ out, value }, device.compute);
   device.compute.synchronize();
   return out;
-}
-
-/** Enqueues a copy between contiguous tensors of one dtype, by element ranges. */
-export function copyFlat(to: Tensor, at: Range, from: Tensor, range: Range, stream: Stream): void {
-  const size = dtypeSize(to.dtype);
-  to.buffer.copyFrom(
-    from.buffer,
-    {
-      to: (to.offset + at.offset) * size,
-      from: (from.offset + range.offset) * size,
-      bytes: range.numel * size,
-    },
-    stream,
-  );
 }
 
 /** Rounds f32 in pinned memory to `weights`, on the device; blocks until it is there. */

@@ -1,15 +1,16 @@
 // Sums over whole parameters of which every rank holds a part: added up where the parts are, then over the ranks.
-import type { MeasuringOptimizer, UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
-import { held, Tensor } from '../tensor/index.js';
-import type { Collectives } from './collectives.js';
-import { sliceFlat } from './flat.js';
-import type { GroupRange, Range } from './layout.js';
-import type { Partition } from './partition.js';
-import type { OpenPlacement } from './placement.js';
+import type { MeasuringOptimizer, UpdateSettings, UpdateTensors } from '../../optim/optimizer.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { Collectives } from '../collectives.js';
+import { sliceFlat } from '../flat.js';
+import { type Home, releaseTile } from '../home/home.js';
+import type { GroupRange, Range } from '../layout.js';
+import type { Partition } from '../partition.js';
+import type { Publisher } from './schedule.js';
 
 /** What an update over several ranks is made of. */
 export interface SharedUpdateParts {
-  placement: OpenPlacement;
+  home: Home;
   /** In the order of updates, the same on every rank. */
   partitions: readonly Partition[];
   group: Collectives;
@@ -23,7 +24,7 @@ export interface SharedUpdateParts {
 export class TensorSums {
   /** [width] on the device. */
   private readonly row: Tensor;
-  /** [width] each in the site's memory: this rank's row, and the totals. */
+  /** [width] each in the home's memory: this rank's row, and the totals. */
   private readonly own: Tensor;
   private readonly whole: Tensor;
   /** Where the places of a partition's range lie in a row, by group. */
@@ -33,7 +34,7 @@ export class TensorSums {
     private readonly optimizer: MeasuringOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    const { partitions, placement } = parts;
+    const { partitions, home } = parts;
     let width = 0;
     for (const partition of partitions) {
       const offsets = new Map<string, number>();
@@ -45,22 +46,22 @@ export class TensorSums {
     }
     const { device } = partitions[0] as Partition;
     this.row = held(() => Tensor.empty([width], 'f64', device));
-    this.own = placement.site.allocate(width, 'f64');
-    this.whole = placement.site.allocate(width, 'f64');
+    this.own = home.allocate(width, 'f64');
+    this.whole = home.allocate(width, 'f64');
   }
 
-  /** The optimizer's first half over all partitions, and the exchange. `control` is the placement's. */
+  /** The optimizer's first half over all partitions, and the exchange. `control` is the home's. */
   measure(control: Tensor, settings: UpdateSettings): void {
-    const { partitions, placement } = this.parts;
+    const { partitions, home } = this.parts;
     for (const partition of partitions) {
       this.eachRange(partition, control, this.own, (tensors) =>
-        this.optimizer.measure(tensors, settings, placement.site.kernels),
+        this.optimizer.measure(tensors, settings, home.kernels),
       );
     }
     this.share();
   }
 
-  /** As the placement's eachRange(), with the sums over whole parameters that measure() has found. */
+  /** Calls `body` with each range of the partition, and the sums over whole parameters that measure() has found. */
   eachMeasured(
     partition: Partition,
     control: Tensor,
@@ -71,7 +72,7 @@ export class TensorSums {
 
   /** Waits for updates that are under way. */
   dispose(): void {
-    this.parts.placement.synchronize();
+    this.parts.home.synchronize();
     for (const tensor of [this.row, this.own, this.whole]) tensor.release();
   }
 
@@ -81,22 +82,26 @@ export class TensorSums {
     row: Tensor,
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
+    const { home } = this.parts;
     const spans = this.spans.get(partition);
-    this.parts.placement.eachRange(partition, control, (tensors, range) => {
+    for (const tile of home.tilesOf(partition)) {
+      const { range } = tile;
+      const tensors = home.acquire(partition, tile);
       const span = spans?.get(range.group);
       const sums = span ? sliceFlat(row, span) : null;
-      body({ ...tensors, sums }, range);
+      body({ ...tensors, control, sums }, range);
       sums?.release();
-    });
+      releaseTile(tensors);
+    }
   }
 
   private share(): void {
-    const { group, placement } = this.parts;
+    const { group, home } = this.parts;
     const { row, own, whole } = this;
     const { compute } = row.device;
-    placement.site.toDevice(row, own);
+    home.toDevice(row, own);
     group.allReduce(row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
-    placement.site.toSite(whole, row);
+    home.toHome(whole, row);
   }
 
   private spansOf({ groups }: Partition, offsets: ReadonlyMap<string, number>): Map<number, Range> {
@@ -110,4 +115,10 @@ export class TensorSums {
     }
     return spans;
   }
+}
+
+/** The last pass over a partition has been enqueued: its weights leave, and the other ranks hear of them. */
+export function deliver(home: Home, partition: Partition, publisher: Publisher): void {
+  for (const tile of home.tilesOf(partition)) home.deliver(partition, tile);
+  publisher.publish(partition, home.finish(partition));
 }

@@ -1,10 +1,10 @@
 // Tiles: the parts of a partition that an offloaded update copies and computes one after the other.
-import type { Optimizer } from '../optim/optimizer.js';
-import type { Device } from '../runtime/device.js';
-import { Event } from '../runtime/stream.js';
-import type { Tensor } from '../tensor/index.js';
-import { sliceFlat } from './flat.js';
-import { type Range, slotAlignment } from './layout.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { Device } from '../../runtime/device.js';
+import { Event } from '../../runtime/stream.js';
+import type { Tensor } from '../../tensor/index.js';
+import { sliceFlat } from '../flat.js';
+import { type Range, slotAlignment } from '../layout.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
 /** A part of one group's range. The tensors are parts of the range's, except `starts`. */

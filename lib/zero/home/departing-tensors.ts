@@ -1,7 +1,7 @@
 // Gradients, or updated weights, on their way to the host: the device holds the last few of them, however far ahead the host is.
-import type { Device } from '../runtime/device.js';
-import { Event, type Stream } from '../runtime/stream.js';
-import type { Tensor } from '../tensor/index.js';
+import type { Device } from '../../runtime/device.js';
+import { Event, type Stream } from '../../runtime/stream.js';
+import type { Tensor } from '../../tensor/index.js';
 
 /** One is being copied while backward completes the next: with one more, compute only waits where copies are slower. */
 const underWayAtMost = 2;

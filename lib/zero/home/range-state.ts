@@ -1,15 +1,15 @@
-// The optimizer state of one partition: a set of flat f32 tensors per optimizer group, in memory of the placement's choice.
-import type { Optimizer } from '../optim/optimizer.js';
-import type { DType } from '../runtime/dtype.js';
-import type { Tensor } from '../tensor/index.js';
-import { sliceFlat } from './flat.js';
-import type { GroupRange, Piece } from './layout.js';
-import type { Partition } from './partition.js';
+// The optimizer state of one partition: a set of flat f32 tensors per optimizer group, in memory of the home's choice.
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { DType } from '../../runtime/dtype.js';
+import type { Tensor } from '../../tensor/index.js';
+import { sliceFlat } from '../flat.js';
+import type { GroupRange, Piece } from '../layout.js';
+import type { Partition } from '../partition.js';
 
-/** Memory of a placement: a held tensor of `shape`, each element `value`. */
+/** Memory of a home: a held tensor of `shape`, each element `value`. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
-/** State of one group's range of a partition. Owned by the placement that made it. */
+/** State of one group's range of a partition. Owned by the home that made it. */
 export interface RangeState {
   readonly range: GroupRange;
   /** [range.numel] f32 by name. */
@@ -66,8 +66,13 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
   return starts;
 }
 
-/** A piece's part of the state called `name`; the caller releases it. */
-export function stateSlice(ranges: readonly RangeState[], piece: Piece, name: string): Tensor {
+/** A piece's part of the master weights (name "master") or of the state called `name`; the caller releases it. */
+export function namedPiece(
+  { master, ranges }: { master: Tensor; ranges: readonly RangeState[] },
+  piece: Piece,
+  name: string,
+): Tensor {
+  if (name === 'master') return slicePiece(master, piece);
   const { range, state } = ranges.find((one) => one.range.group === piece.slot.group) as RangeState;
   return slicePiece(state[name] as Tensor, piece, range.offset);
 }

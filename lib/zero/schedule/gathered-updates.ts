@@ -1,15 +1,15 @@
 // Updates by rules that transform whole parameters, such as Muon's, where ranks hold parts.
 // Source: DeepSpeed's Muon at stage 3, which spreads the matrices over the ranks.
-import type { GatheredOptimizer, UpdateSettings } from '../optim/optimizer.js';
-import { deviceKernels } from '../optim/update-kernels.js';
-import type { DType } from '../runtime/dtype.js';
-import { held, Tensor } from '../tensor/index.js';
-import { sliceFlat, zeroRange } from './flat.js';
-import type { Range, Slot } from './layout.js';
-import type { Partition } from './partition.js';
-import type { Published, UpdatePlan } from './placement.js';
-import { type SharedUpdateParts, TensorSums } from './tensor-sums.js';
-import type { Updater } from './updater.js';
+import type { GatheredOptimizer, UpdateSettings } from '../../optim/optimizer.js';
+import { deviceKernels } from '../../optim/update-kernels.js';
+import type { DType } from '../../runtime/dtype.js';
+import { held, Tensor } from '../../tensor/index.js';
+import { sliceFlat, zeroRange } from '../flat.js';
+import type { Range, Slot } from '../layout.js';
+import type { Partition } from '../partition.js';
+import { AfterVerdict } from './deferred.js';
+import type { Publisher, UpdatePlan } from './schedule.js';
+import { deliver, type SharedUpdateParts, TensorSums } from './tensor-sums.js';
 
 /** A parameter that is transformed, and the rank that does it. */
 export interface Assignment {
@@ -35,30 +35,31 @@ export type Batch = readonly Member[];
  * twice a direction's bytes on the wire. A batch holds units until there is a parameter for every rank. Device memory: a
  * batch's directions, once. Under offload the transformation, too, is the device's.
  */
-export class GatheredUpdates implements Updater {
+export class GatheredUpdates extends AfterVerdict {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
   private readonly dtype: DType;
-  /** Directions of this rank's shards of a batch, in the site's memory. */
+  /** Directions of this rank's shards of a batch, in the home's memory. */
   private readonly scratch: Tensor;
-  private readonly kernels = deviceKernels();
+  private readonly onDevice = deviceKernels();
 
   constructor(
     private readonly optimizer: GatheredOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    const { partitions, placement, group } = parts;
+    super(parts.home);
+    const { partitions, home, group } = parts;
     const isTransformed = (slot: Slot): boolean => optimizer.sumsPerParameter(slot.group) > 0;
     this.sums = new TensorSums(optimizer, parts);
     this.batches = makeBatches(partitions, isTransformed, group.size);
     this.dtype = optimizer.directionDType((partitions[0] as Partition).unit.gradDtype);
     const sizes = this.batches.map((batch) => scratchSize(batch));
-    this.scratch = placement.site.allocate(Math.max(...sizes), this.dtype);
+    this.scratch = home.allocate(Math.max(...sizes), this.dtype);
   }
 
-  update(control: Tensor, { settings }: UpdatePlan, published: Published): void {
-    const { placement } = this.parts;
-    const taken = placement.takeControl(control);
+  update(control: Tensor, { settings }: UpdatePlan, publisher: Publisher): void {
+    const { home } = this.parts;
+    const taken = home.takeControl(control);
     this.sums.measure(taken, settings);
     for (const batch of this.batches) {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);
@@ -71,31 +72,31 @@ export class GatheredUpdates implements Updater {
       });
       for (const member of batch) {
         this.apply(member, taken, settings);
-        published(member.partition, placement.finish(member.partition));
+        deliver(home, member.partition, publisher);
       }
     }
   }
 
-  dispose(): void {
+  override dispose(): void {
     this.sums.dispose();
     this.scratch.release();
   }
 
   /** The directions of a whole unit, on every rank; undefined between the parameters that are transformed. */
   private gather({ partition, place }: Member, control: Tensor, settings: UpdateSettings): Tensor {
-    const { placement, group } = this.parts;
+    const { home, group } = this.parts;
     const { unit, range } = partition;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       if (!tensors.sums) return;
       const direction = sliceFlat(this.scratch, { offset: place.offset + offset, numel });
-      this.optimizer.direct(tensors, direction, settings, placement.site.kernels);
+      this.optimizer.direct(tensors, direction, settings, home.kernels);
       direction.release();
     });
     const { compute } = unit.device;
     const full = held(() => Tensor.empty([unit.layout.numel], this.dtype, unit.device));
     const own = sliceFlat(full, range);
     const scratch = sliceFlat(this.scratch, place);
-    placement.site.toDevice(own, scratch);
+    home.toDevice(own, scratch);
     const at = { stream: compute, purpose: `directions of ${unit.name}` };
     group.allGather(full, own, at).wait(compute);
     scratch.release();
@@ -108,7 +109,7 @@ export class GatheredUpdates implements Updater {
     for (const { slot, owner } of assignments) {
       if (owner === this.parts.group.rank) {
         const direction = sliceFlat(full, slot);
-        this.optimizer.transform(direction, slot.shape, this.kernels);
+        this.optimizer.transform(direction, slot.shape, this.onDevice);
         direction.release();
       } else zeroRange(full, slot);
     }
@@ -116,19 +117,19 @@ export class GatheredUpdates implements Updater {
 
   /** This rank's shard of all ranks' results to the scratch memory; frees `full`. */
   private scatter({ partition, place }: Member, full: Tensor): void {
-    const { placement, group } = this.parts;
+    const { home, group } = this.parts;
     const { unit, range } = partition;
     const { compute } = unit.device;
     const own = sliceFlat(full, range);
     const scratch = sliceFlat(this.scratch, place);
     const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
     group.reduceScatter(own, full, at).wait(compute);
-    placement.site.toSite(scratch, own);
+    home.toHome(scratch, own);
     for (const tensor of [scratch, own, full]) tensor.release();
   }
 
   private apply({ partition, place }: Member, control: Tensor, settings: UpdateSettings): void {
-    const { kernels } = this.parts.placement.site;
+    const { kernels } = this.parts.home;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       const where = { offset: place.offset + offset, numel };
       const direction = tensors.sums && sliceFlat(this.scratch, where);

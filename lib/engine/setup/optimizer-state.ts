@@ -1,0 +1,102 @@
+// Where the optimizer's state lives and when it is updated, from the configuration: on the device, in host memory, or both.
+import type { ResolvedConfig } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
+import type { Device } from '../../runtime/device.js';
+import type { Collectives } from '../../zero/collectives.js';
+import { DeviceHome, DeviceHomeOfHostWeights } from '../../zero/home/device-home.js';
+import type { Home } from '../../zero/home/home.js';
+import { HostHome, HostHomeOfHostWeights } from '../../zero/home/host-home.js';
+import { tileSize } from '../../zero/home/tiles.js';
+import { firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
+import type { Partition } from '../../zero/partition.js';
+import { Deferred } from '../../zero/schedule/deferred.js';
+import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
+import type { Schedule } from '../../zero/schedule/schedule.js';
+import { Speculative } from '../../zero/schedule/speculative.js';
+import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
+import type { ReleaseStack } from '../release-stack.js';
+import { gradientDType, weightDType } from './dtypes.js';
+import { offloadsWeights } from './stage.js';
+import { cutParameter } from './whole-parameters.js';
+
+/** What state is made for. */
+export interface StateOptions {
+  config: ResolvedConfig;
+  optimizer: Optimizer;
+  /** In forward order. */
+  partitions: readonly Partition[];
+  device: Device;
+  /** The ranks that train together; null for one rank. */
+  group: Collectives | null;
+}
+
+/**
+ * Adds to `state` a share for each home; `owned` gets what is made. Throws DS_CONFIG when super_offload is asked of an
+ * optimizer that cannot try an update out.
+ */
+export function furnish(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
+  const { config, optimizer, partitions, device } = options;
+  const { device: home, ratio } = config.zero_optimization.offload_optimizer;
+  const onHost = home === 'cpu';
+  const first = onHost ? firstInForward(partitions, 1 - ratio) : new Set(partitions);
+  const resident = partitions.filter((partition) => first.has(partition));
+  const rest = partitions.filter((partition) => !first.has(partition));
+  if (!onHost || resident.length > 0) {
+    const Kind = offloadsWeights(config) && !onHost ? DeviceHomeOfHostWeights : DeviceHome;
+    const made = owned.own(new Kind(device, optimizer));
+    const schedule = owned.own(afterVerdict(made, resident, options));
+    state.add({ partitions: resident, home: made, schedule });
+  }
+  if (onHost) addOffloaded(state, { ...options, partitions: rest }, owned);
+}
+
+/**
+ * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers hold gradients and
+ * weights in turn, so that gradients of another dtype wait for their verdict (config rule speculationHasOneDtype).
+ */
+function addOffloaded(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
+  const { config, optimizer, partitions, device } = options;
+  const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
+  const tile = tileSize(subGroup);
+  const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
+  const wanted = offload.super_offload ?? (able && device.kind !== 'cpu');
+  if (wanted && !offloadsWeights(config)) {
+    if (!able) throw cannotSpeculate(optimizer);
+    const home = owned.own(new HostHome(device, optimizer, { tile, readBefore: true }));
+    const schedule = owned.own(new Speculative(device, home, optimizer));
+    state.add({ partitions, home, schedule });
+    return;
+  }
+  const Kind = offloadsWeights(config) ? HostHomeOfHostWeights : HostHome;
+  const home = owned.own(new Kind(device, optimizer, { tile }));
+  const schedule = owned.own(afterVerdict(home, partitions, options));
+  state.add({ partitions, home, schedule });
+}
+
+/** How an update goes over `partitions`: in one pass, or in several between which ranks share what they know. */
+function afterVerdict(
+  home: Home,
+  partitions: readonly Partition[],
+  { config, optimizer, group }: StateOptions,
+): Schedule {
+  if (!group) return new Deferred(home, partitions);
+  const { stage } = config.zero_optimization;
+  const units = partitions.map(({ unit }) => unit);
+  const cut = cutParameter(optimizer, units, { stage, worldSize: group.size });
+  if (cut === null) return new Deferred(home, partitions);
+  const parts = { home, partitions, group };
+  if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);
+  if (canSum(optimizer)) return new SummedUpdates(optimizer, parts);
+  return new Deferred(home, partitions);
+}
+
+function cannotSpeculate(optimizer: Optimizer): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'zero_optimization.offload_optimizer.super_offload',
+    expected: 'an optimizer whose update can be tried out, such as AdamW',
+    got: optimizer.name,
+    hint: 'Set super_offload to false, or leave it out.',
+  });
+}

@@ -1,0 +1,209 @@
+// State on the device: updates run on its compute stream, and write the weights wherever these live.
+import type { Optimizer } from '../../optim/optimizer.js';
+import { deviceKernels } from '../../optim/update-kernels.js';
+import type { Device } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { Event, Stream } from '../../runtime/stream.js';
+import { held, Tensor } from '../../tensor/index.js';
+import { copyAll, copyFlat, sliceFlat, zeroRange } from '../flat.js';
+import type { Piece } from '../layout.js';
+import type { Partition } from '../partition.js';
+import { DepartingTensors } from './departing-tensors.js';
+import { type Bytes, type Home, LentState, type TileTensors } from './home.js';
+import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
+
+interface Kept {
+  /** The partition's own weights when they are f32. */
+  master: Tensor;
+  /** What an update writes rounded: the partition's weights; null where that is left to finish(), or `master` is them. */
+  weight: Tensor | null;
+  ranges: readonly RangeState[];
+}
+
+/** A partition's tiles are its ranges: nothing is copied that could hide behind another's update. */
+export class DeviceHome implements Home {
+  readonly kernels = deviceKernels();
+  private readonly kept = new Map<Partition, Kept>();
+
+  constructor(
+    protected readonly device: Device,
+    private readonly optimizer: Optimizer,
+  ) {}
+
+  adopt(partition: Partition): void {
+    const allocate = filled.bind(null, partition.device);
+    const { weights, numel } = partition;
+    const own = this.updatesInPlace ? weights : null;
+    const master = own?.dtype === 'f32' ? own.retain() : allocate([numel], 'f32', 0);
+    const weight = own === master ? null : own;
+    const ranges = allocateState(partition, this.optimizer, allocate);
+    this.kept.set(partition, { master, weight, ranges });
+  }
+
+  /** Whether updates write the partition's weights, which then lie on the device. */
+  protected get updatesInPlace(): boolean {
+    return true;
+  }
+
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    const place = sliceFlat(this.of(partition).master, piece);
+    kernels.copy({ in: values, out: place });
+    place.release();
+  }
+
+  receive(): void {}
+
+  takeControl(control: Tensor): Tensor {
+    return control;
+  }
+
+  tilesOf(partition: Partition): readonly RangeState[] {
+    return this.of(partition).ranges;
+  }
+
+  acquire(partition: Partition, tile: RangeState): TileTensors {
+    const { master, weight, ranges } = this.of(partition);
+    if (tile === ranges[0]) this.device.compute.wait(partition.ready);
+    const { range, ...kept } = tile;
+    const { group, places } = range;
+    return {
+      ...{ group, places },
+      ...kept,
+      master: sliceFlat(master, range),
+      grad: sliceFlat(partition.grad as Tensor, range),
+      weight: weight && sliceFlat(weight, range),
+    };
+  }
+
+  deliver(): void {}
+
+  finish(partition: Partition): Stream {
+    partition.dropGrad();
+    return this.device.compute;
+  }
+
+  awaitWeights(): void {}
+
+  gradOf({ grad }: Partition): Tensor | null {
+    return grad && sliceFlat(grad, { offset: 0, numel: grad.numel });
+  }
+
+  lend(partition: Partition, piece: Piece, name: string): LentState {
+    return new LentState(namedPiece(this.of(partition), piece, name), this.device.compute);
+  }
+
+  refresh(partition: Partition): void {
+    const { master } = this.of(partition);
+    if (master !== partition.weights) kernels.copy({ in: master, out: partition.weights });
+  }
+
+  allocate(numel: number, dtype: DType): Tensor {
+    const out = held(() => Tensor.empty([numel], dtype, this.device));
+    zeroRange(out, { offset: 0, numel });
+    return out;
+  }
+
+  toDevice(to: Tensor, from: Tensor): void {
+    copyAll(to, from, this.device.compute);
+  }
+
+  toHome(to: Tensor, from: Tensor): void {
+    copyAll(to, from, this.device.compute);
+  }
+
+  synchronize(): void {
+    if (this.kept.size > 0) this.device.compute.synchronize();
+  }
+
+  get bytes(): Bytes {
+    let device = 0;
+    for (const [{ weights }, { master, ranges }] of this.kept) {
+      if (master !== weights) device += master.bytes;
+      for (const tensor of stateTensors(ranges)) device += tensor.bytes;
+    }
+    return { device, host: 0 };
+  }
+
+  dispose(): void {
+    for (const { master, ranges } of this.kept.values()) {
+      master.release();
+      for (const tensor of stateTensors(ranges)) tensor.release();
+    }
+    this.kept.clear();
+  }
+
+  protected of(partition: Partition): Kept {
+    return this.kept.get(partition) as Kept;
+  }
+}
+
+/**
+ * State on the device of weights in host memory (offload_param without offload_optimizer). An update changes the masters
+ * alone. Finished, a partition is rounded into device memory of its own and leaves for the host on a stream, under the
+ * update of the next; the device holds the last few of them. Source: DeepSpeed's stage 3, whose offload_param and
+ * offload_optimizer are independent.
+ */
+export class DeviceHomeOfHostWeights extends DeviceHome {
+  private readonly copies: Stream;
+  private readonly computed: Event;
+  private readonly departing: DepartingTensors;
+
+  constructor(device: Device, optimizer: Optimizer) {
+    super(device, optimizer);
+    this.copies = Stream.create(device);
+    this.computed = new Event(device);
+    this.departing = new DepartingTensors(device, this.copies);
+  }
+
+  protected override get updatesInPlace(): boolean {
+    return false;
+  }
+
+  override finish(partition: Partition): Stream {
+    super.finish(partition);
+    this.send(partition);
+    return this.copies;
+  }
+
+  /** Called after the last update of a step, before the next forward. */
+  override awaitWeights(): void {
+    this.departing.flush();
+  }
+
+  override refresh(partition: Partition): void {
+    this.send(partition);
+    this.synchronize();
+  }
+
+  override synchronize(): void {
+    super.synchronize();
+    this.departing.flush();
+    this.copies.synchronize();
+  }
+
+  override dispose(): void {
+    this.synchronize();
+    super.dispose();
+    this.departing.dispose();
+    this.computed.dispose();
+    this.copies.dispose();
+  }
+
+  private send(partition: Partition): void {
+    const { weights, numel } = partition;
+    const { master } = this.of(partition);
+    const rounded = held(() => Tensor.empty([numel], weights.dtype, this.device));
+    kernels.copy({ in: master, out: rounded });
+    this.copies.wait(this.computed.record(this.device.compute));
+    const all = { offset: 0, numel };
+    copyFlat(weights, all, rounded, all, this.copies);
+    this.departing.add(rounded);
+  }
+}
+
+function filled(device: Device, shape: readonly number[], dtype: DType, value: number): Tensor {
+  const out = held(() => Tensor.empty(shape, dtype, device));
+  kernels.fill({ out, value });
+  return out;
+}

@@ -1,0 +1,92 @@
+// Where optimizer state lives: the interface of a home, whatever its memory and whoever computes there.
+import type { UpdateTensors } from '../../optim/optimizer.js';
+import type { UpdateKernels } from '../../optim/update-kernels.js';
+import type { DType } from '../../runtime/dtype.js';
+import { Event, type Stream } from '../../runtime/stream.js';
+import type { Tensor } from '../../tensor/index.js';
+import type { Piece } from '../layout.js';
+import type { Partition } from '../partition.js';
+import type { RangeState } from './range-state.js';
+
+/** What an update reads and writes of a tile, but for the verdict on its gradient. */
+export type TileTensors = Omit<UpdateTensors, 'control'>;
+
+/**
+ * Keeps master weights and optimizer state of partitions, and runs their updates in the order of a stream of its own. A
+ * home knows nothing of when partitions are updated: that is the schedule's (schedule/schedule.ts). Nothing here waits
+ * for the host unless it says so: what comes and goes is ordered by events.
+ */
+export interface Home {
+  /** Enqueue in the home's order. */
+  readonly kernels: UpdateKernels;
+  /** Bytes kept, by where they are. */
+  readonly bytes: Bytes;
+  /** Takes over a partition: allocates its master weights and its state. */
+  adopt(partition: Partition): void;
+  /** Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute stream. */
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void;
+  /** The gradient of `partition`, complete once partition.ready has been passed, comes to where updates read it. */
+  receive(partition: Partition): void;
+  /** `control`, written on the compute stream, where kernels read it. Once per update, after the last receive(). */
+  takeControl(control: Tensor): Tensor;
+  /** The parts of a partition that are updated one after the other. */
+  tilesOf(partition: Partition): readonly RangeState[];
+  /** Kernels enqueued from now on see the gradient and the state of one of its tiles; the caller releases the tensors. */
+  acquire(partition: Partition, tile: RangeState): TileTensors;
+  /** The new weights of a tile have been enqueued: they leave for where they are wanted. */
+  deliver(partition: Partition, tile: RangeState): void;
+  /** All tiles were delivered, nothing reads the gradient any more. Returns in whose order the weights change. */
+  finish(partition: Partition): Stream;
+  /** Called before weights are read: later compute work sees the updated ones. */
+  awaitWeights(partition: Partition): void;
+  /** The gradient, from receive() to the update, held once more; null where there is none. Complete when this returns. */
+  gradOf(partition: Partition): Tensor | null;
+  /** The master weights (name "master") or the state `name` of a piece. */
+  lend(partition: Partition, piece: Piece, name: string): LentState;
+  /** Master weights were changed from outside (a loaded checkpoint): refreshes the partition's weights. */
+  refresh(partition: Partition): void;
+  /** A flat tensor of zeros in the home's memory; the caller releases it. */
+  allocate(numel: number, dtype: DType): Tensor;
+  /** `to` on the device receives `from` of the home as its kernels so far leave it; later compute work sees it. */
+  toDevice(to: Tensor, from: Tensor): void;
+  /** `to` of the home receives `from` of the device as compute work so far leaves it; the home's later kernels see it. */
+  toHome(to: Tensor, from: Tensor): void;
+  /** Blocks until everything enqueued has run. */
+  synchronize(): void;
+  dispose(): void;
+}
+
+export interface Bytes {
+  device: number;
+  host: number;
+}
+
+/** A piece of state, in memory while it is lent. Whoever borrows it releases `tensor`. */
+export class LentState {
+  constructor(
+    /** Flat, in its shape where it is a whole parameter; what it holds is undefined until it is there. */
+    readonly tensor: Tensor,
+    /** In whose order its values come, and later updates take what was written. */
+    private readonly order: Stream,
+  ) {}
+
+  /** Blocks until the values are there. */
+  wait(): void {
+    this.order.synchronize();
+  }
+
+  /** Resolves when they are, without blocking the event loop. */
+  async arrived(): Promise<void> {
+    const event = new Event(this.order.device).record(this.order);
+    try {
+      await event.reached();
+    } finally {
+      event.dispose();
+    }
+  }
+}
+
+/** Frees what acquire() gave; the home keeps its own. */
+export function releaseTile({ master, grad, weight }: TileTensors): void {
+  for (const slice of [master, grad, weight]) slice?.release();
+}

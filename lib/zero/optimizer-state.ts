@@ -1,0 +1,137 @@
+// The optimizer's state on this rank: shares of the partitions, each with a home and a schedule of its own.
+import type { Tensor } from '../tensor/index.js';
+import type { Bytes, Home, LentState } from './home/home.js';
+import type { Piece } from './layout.js';
+import type { Partition } from './partition.js';
+import type { Publisher, Schedule, UpdatePlan } from './schedule/schedule.js';
+
+/** Partitions, where their state lives, and when it is updated. */
+export interface Share {
+  readonly partitions: readonly Partition[];
+  readonly home: Home;
+  readonly schedule: Schedule;
+}
+
+/**
+ * Sends each partition to its share. Shares update at the same time, one enqueued after the other: those that never block
+ * come first. Exact: every home and every schedule gives the same bits. Homes and schedules belong to whoever made them.
+ */
+export class OptimizerState {
+  readonly shares: Share[] = [];
+  private readonly shareOf = new Map<Partition, Share>();
+
+  /** More partitions, none of which it has yet. */
+  add(share: Share): void {
+    this.shares.push(share);
+    for (const partition of share.partitions) this.shareOf.set(partition, share);
+  }
+
+  /** Allocates the master weights and the state of a partition; they come in forward order. */
+  adopt(partition: Partition): void {
+    const { home, schedule } = this.of(partition);
+    home.adopt(partition);
+    schedule.adopt(partition);
+  }
+
+  /** Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute stream. */
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    this.of(partition).home.writeMaster(partition, piece, values);
+  }
+
+  /** The backward that completes the gradients of `plan` is about to start. */
+  prepare(plan: UpdatePlan): void {
+    for (const { schedule } of this.shares) schedule.prepare(plan);
+  }
+
+  /** The gradient of `partition` is complete once partition.ready has been passed. */
+  gradReady(partition: Partition): void {
+    this.of(partition).schedule.gradReady(partition);
+  }
+
+  /**
+   * Updates every partition in forward order and tells `publisher` of each when its new weights have been enqueued.
+   * `control` is on the device, written on the compute stream.
+   */
+  update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
+    for (const { schedule } of this.shares) schedule.update(control, plan, publisher);
+  }
+
+  /** Called before weights are read: later compute work sees the updated ones. */
+  awaitWeights(partition: Partition): void {
+    this.of(partition).schedule.awaitWeights(partition);
+  }
+
+  /**
+   * The master weights (name "master") or the state called `name` of a piece, as the last update leaves them. What is
+   * written there counts from the next update on, once changed() says so.
+   */
+  lend(partition: Partition, piece: Piece, name: string): LentState {
+    const { home, schedule } = this.of(partition);
+    schedule.commit();
+    return home.lend(partition, piece, name);
+  }
+
+  /**
+   * The partition's gradient, from gradReady() to update(): [numel] in the unit's gradDtype, where it is kept; null where
+   * there is none. Complete when this returns; the caller releases it.
+   */
+  gradOf(partition: Partition): Tensor | null {
+    return this.of(partition).schedule.gradOf(partition);
+  }
+
+  /** Gradient or state of the partition were changed from outside. */
+  changed(partition: Partition): void {
+    this.of(partition).schedule.changed();
+  }
+
+  /** After master weights were changed from outside (a loaded checkpoint): refreshes the partition's weights. */
+  refresh(partition: Partition): void {
+    const { home, schedule } = this.of(partition);
+    schedule.changed();
+    home.refresh(partition);
+  }
+
+  /** Waits until every update has reached the weights. */
+  synchronize(): void {
+    for (const { home, schedule } of this.shares) {
+      schedule.commit();
+      home.synchronize();
+    }
+  }
+
+  /** Bytes of state, by where they are. */
+  get bytes(): Bytes {
+    const sum = { device: 0, host: 0 };
+    for (const { home, schedule } of this.shares) {
+      const { device, host } = home.bytes;
+      sum.device += device;
+      sum.host += host + schedule.bytes;
+    }
+    return sum;
+  }
+
+  private of(partition: Partition): Share {
+    return this.shareOf.get(partition) as Share;
+  }
+}
+
+/**
+ * The partitions whose state stays on the device where the rest is offloaded: the first ones in forward order, as many as
+ * fit into `share` of all elements. Their gradients are complete last and their weights are needed first, so that an
+ * update on the host would have nothing to hide behind. Source: DeepSpeed's offload_optimizer.ratio (ZeRO-Offload++,
+ * "Twin-Flow").
+ */
+export function firstInForward(
+  partitions: readonly Partition[],
+  share: number,
+): ReadonlySet<Partition> {
+  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
+  const chosen = new Set<Partition>();
+  let taken = 0;
+  for (const partition of partitions) {
+    taken += partition.numel;
+    if (taken > share * total) break;
+    chosen.add(partition);
+  }
+  return chosen;
+}

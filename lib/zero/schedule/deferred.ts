@@ -1,0 +1,64 @@
+// Updates that begin when the verdict on the step is known to their stream: every clipping factor is exact.
+import type { Tensor } from '../../tensor/index.js';
+import { type Home, releaseTile } from '../home/home.js';
+import type { Partition } from '../partition.js';
+import type { Publisher, Schedule, UpdatePlan } from './schedule.js';
+
+/** What every schedule does that has nothing to do before the verdict. */
+export abstract class AfterVerdict implements Schedule {
+  readonly bytes: number = 0;
+
+  constructor(protected readonly home: Home) {}
+
+  abstract update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void;
+
+  adopt(_partition: Partition): void {}
+
+  prepare(): void {}
+
+  gradReady(partition: Partition): void {
+    this.home.receive(partition);
+  }
+
+  awaitWeights(partition: Partition): void {
+    this.home.awaitWeights(partition);
+  }
+
+  gradOf(partition: Partition): Tensor | null {
+    return this.home.gradOf(partition);
+  }
+
+  changed(): void {}
+
+  commit(): void {}
+
+  dispose(): void {}
+}
+
+/**
+ * Every range by itself: for rules that work by element, and for ranks that hold whole parameters. On the device that is
+ * one pass in the order of compute; on the host a tile is updated while the next one's gradient arrives and the last
+ * one's weights leave.
+ */
+export class Deferred extends AfterVerdict {
+  constructor(
+    home: Home,
+    private readonly partitions: readonly Partition[],
+  ) {
+    super(home);
+  }
+
+  update(given: Tensor, plan: UpdatePlan, publisher: Publisher): void {
+    const { home } = this;
+    const control = home.takeControl(given);
+    for (const partition of this.partitions) {
+      for (const tile of home.tilesOf(partition)) {
+        const tensors = home.acquire(partition, tile);
+        plan.apply({ ...tensors, control }, home.kernels);
+        releaseTile(tensors);
+        home.deliver(partition, tile);
+      }
+      publisher.publish(partition, home.finish(partition));
+    }
+  }
+}
