@@ -76,4 +76,6 @@ export type { DType, NumericArray } from './runtime/dtype.js';
 export type { Event, Stream } from './runtime/stream.js';
 export type { View } from './runtime/view.js';
 export * from './tensor/index.js';
+/** Tokenizers, chat templates and datasets of text. Source: Hugging Face's tokenizers and datasets. */
+export * as text from './text/index.js';
 export { version } from './version.js';

@@ -15,6 +15,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler'],
   ['zero', 'models'],
+  ['text'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
   ['tensor'],

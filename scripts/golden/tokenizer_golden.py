@@ -98,12 +98,12 @@ def qwen2():
 def gpt2():
     tokenizer = byte_level(None)
     tokenizer.add_special_tokens(special("<|endoftext|>"))
-    # Tokens with trimming and word borders, which only tokenizer.json knows of.
+    # Tokens that take white space along, which only tokenizer.json knows of.
     tokenizer.add_tokens(
         [
             AddedToken("<left>", lstrip=True, normalized=False),
             AddedToken("<right>", rstrip=True, normalized=False),
-            AddedToken("zero", single_word=True, normalized=False),
+            AddedToken("zero", normalized=False),
             AddedToken("NORMAL", normalized=True),
         ]
     )

@@ -5,7 +5,7 @@ import { pages, readPage, snippetsOf } from './snippets.js';
 
 const surface = surfaceOf('lib/index.ts').filter(({ isInternal }) => !isInternal);
 const reference = new Map(surface.map((entry) => [entry.path, entry]));
-const namespaces = 'nn|optim|data|comm|monitor|zero|profiler|checkpointing';
+const namespaces = 'nn|optim|data|comm|monitor|zero|profiler|checkpointing|text';
 
 const silent = (entries: readonly Entry[]): string[] =>
   entries.filter(({ text }) => text === '').map(({ path, place }) => `${path} (${place})`);

@@ -1,0 +1,54 @@
+// The libraries behind this room, typed by what is used of them: their own types are written for ES modules.
+import { TextDecoder } from 'node:util';
+
+export interface AddedToken {
+  content: string;
+  id: number;
+  special: boolean;
+  lstrip: boolean;
+  rstrip: boolean;
+}
+
+/** `Tokenizer` of @huggingface/tokenizers, which computes what the Rust crate does. */
+export interface BackendTokenizer {
+  encode(text: string, options: { add_special_tokens: boolean }): { ids: number[] };
+  decode(ids: number[], options: object): string;
+  token_to_id(token: string): number | undefined;
+  get_added_tokens_decoder(): Map<number, AddedToken>;
+  readonly model: { readonly vocab: readonly (string | undefined)[] };
+  readonly decoder: BackendDecoder | null;
+}
+
+interface BackendDecoder {
+  decoders?: readonly BackendDecoder[];
+  text_decoder?: TextDecoder;
+}
+
+/** `Template` of @huggingface/jinja. */
+export interface BackendTemplate {
+  render(variables: Record<string, unknown>): string;
+}
+
+/** Made from the contents of tokenizer.json and tokenizer_config.json. Throws what the library throws. */
+export function backendTokenizer(tokenizer: object, config: object): BackendTokenizer {
+  const { Tokenizer } = require('@huggingface/tokenizers') as {
+    Tokenizer: new (tokenizer: object, config: object) => BackendTokenizer;
+  };
+  const made = new Tokenizer(tokenizer, config);
+  if (made.decoder) keepByteOrderMarks(made.decoder);
+  return made;
+}
+
+/** Made from a template's text. Throws what the library throws. */
+export function backendTemplate(text: string): BackendTemplate {
+  const { Template } = require('@huggingface/jinja') as {
+    Template: new (text: string) => BackendTemplate;
+  };
+  return new Template(text);
+}
+
+/** Bytes that decode to U+FEFF are text; a TextDecoder would take them for a mark and drop them. */
+function keepByteOrderMarks(decoder: BackendDecoder): void {
+  if (decoder.text_decoder) decoder.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+  for (const inner of decoder.decoders ?? []) keepByteOrderMarks(inner);
+}

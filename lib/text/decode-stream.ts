@@ -1,0 +1,53 @@
+// Text from tokens as they come, which never cuts a character.
+
+/** What a cut character decodes to: at most three of these, one for each byte that is there. */
+const REPLACEMENT = '\uFFFD';
+const MOST_CUT = 3;
+/** Tokens after which a stream of nothing but invalid bytes is given up for text. */
+const PATIENCE = 64;
+
+/**
+ * Text as tokens are generated: push() returns what has become certain, end() the rest. All that was returned, joined, is the
+ * decoding of all tokens. Bytes that are no UTF-8 become U+FFFD, three of them late. Source: the sliding window of
+ * text-generation-inference.
+ */
+export class DecodeStream {
+  /** Tokens that the next text is decoded with. */
+  private window: number[] = [];
+  /** Characters of the window's text that have been returned. */
+  private returned = 0;
+
+  constructor(private readonly decode: (ids: number[]) => string) {}
+
+  /** Takes one token or several. Throws DS_INDEX for a number that is no token. */
+  push(ids: number | ArrayLike<number>): string {
+    const more = typeof ids === 'number' ? [ids] : Array.from(ids);
+    const text = this.decode([...this.window, ...more]);
+    this.window.push(...more);
+    const isStuck = this.window.length > PATIENCE + more.length;
+    const end = isStuck ? text.length : text.length - cutAtEnd(text);
+    const fresh = text.slice(this.returned, Math.max(end, this.returned));
+    this.returned = Math.max(end, this.returned);
+    // Tokens that gave text are the context of the next ones: a decoder may treat a text's beginning otherwise.
+    if (end === text.length && fresh !== '') {
+      this.window = more;
+      this.returned = this.decode(more).length;
+    }
+    return fresh;
+  }
+
+  /** What is left: U+FFFD for a character that never became whole. The stream starts anew. */
+  end(): string {
+    const rest = this.decode(this.window).slice(this.returned);
+    this.window = [];
+    this.returned = 0;
+    return rest;
+  }
+}
+
+/** Characters at the end that may yet become another one. */
+function cutAtEnd(text: string): number {
+  let count = 0;
+  while (count < MOST_CUT && text[text.length - 1 - count] === REPLACEMENT) count++;
+  return count;
+}

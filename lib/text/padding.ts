@@ -1,0 +1,70 @@
+// Rows of different lengths as one tensor: padding on either side, with its mask and positions.
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { Tensor } from '../tensor/index.js';
+
+/** To which length rows are filled, and on which side. */
+export interface PaddingOptions {
+  /** Tokens of every row; "longest" is those of the longest. Default "longest". */
+  padTo?: number | 'longest';
+  /** Rounds the length up to a multiple of this. Default 1. */
+  padToMultipleOf?: number;
+  /** Which side is filled: "left" to generate, "right" to train. Default "right". */
+  paddingSide?: 'left' | 'right';
+}
+
+/** Tensors [B, T] i32. */
+export interface PaddedBatch {
+  ids: Tensor;
+  /** 1 for tokens, 0 for padding. */
+  mask: Tensor;
+  /** Each row's tokens counted from 0; 0 at padding. */
+  positions: Tensor;
+}
+
+/** Throws DS_ARGUMENT where a row is longer than `padTo`, and where rows differ and there is no `pad` token. */
+export function padRows(
+  op: string,
+  rows: readonly Int32Array[],
+  pad: number | null,
+  options: PaddingOptions & { device?: Device | string },
+): PaddedBatch {
+  const { paddingSide: side = 'right', device = 'cpu' } = options;
+  if (side !== 'left' && side !== 'right') {
+    throw refused(`${op} paddingSide`, '"left" or "right"', phrase(side), '');
+  }
+  const length = lengthOf(op, rows, options);
+  if (pad === null && rows.some((row) => row.length < length)) {
+    const hint = 'Give texts of one length, or set "pad_token" in tokenizer_config.json.';
+    throw refused(op, 'a tokenizer with a padding or end token', 'neither', hint);
+  }
+  const shape = [rows.length, length];
+  const ids = new Int32Array(rows.length * length).fill(pad ?? 0);
+  const mask = new Int32Array(ids.length);
+  const positions = new Int32Array(ids.length);
+  rows.forEach((row, r) => {
+    const start = r * length + (side === 'left' ? length - row.length : 0);
+    ids.set(row, start);
+    mask.fill(1, start, start + row.length);
+    for (let i = 0; i < row.length; ++i) positions[start + i] = i;
+  });
+  const tensor = (values: Int32Array): Tensor => Tensor.from(values, { shape, device });
+  return { ids: tensor(ids), mask: tensor(mask), positions: tensor(positions) };
+}
+
+function lengthOf(op: string, rows: readonly Int32Array[], options: PaddingOptions): number {
+  const { padTo = 'longest', padToMultipleOf = 1 } = options;
+  const multiple = requireInteger(`${op} padToMultipleOf`, padToMultipleOf, 1);
+  const longest = rows.reduce((most, row) => Math.max(most, row.length), 0);
+  if (padTo === 'longest') return Math.ceil(longest / multiple) * multiple;
+  const length = Math.ceil(requireInteger(`${op} padTo`, padTo, 0) / multiple) * multiple;
+  if (longest <= length) return length;
+  const hint = 'Give maxLength as well, to cut longer texts.';
+  throw refused(`${op} padTo`, `rows of at most ${length} tokens`, `one of ${longest}`, hint);
+}
+
+function refused(op: string, expected: string, got: string, hint: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

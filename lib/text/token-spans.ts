@@ -1,0 +1,145 @@
+// Where in a text its tokens lie, found by spelling them out: the backend gives ids without offsets.
+import type { AddedToken, BackendTokenizer } from './backend.js';
+import { stepsOf } from './tokenizer-folder.js';
+
+type Step = Record<string, unknown>;
+
+/** How tokens spell text: "bytes" through GPT-2's alphabet, "pieces" with ▁ for a space and <0xNN> for a byte. */
+type Spelling = 'bytes' | 'pieces' | null;
+
+const FORMS = ['NFC', 'NFD', 'NFKC', 'NFKD'];
+const SPACE = 0x20;
+const MARK = new TextEncoder().encode('▁');
+
+/** GPT-2's alphabet: printable bytes are themselves, the others follow from U+0100 on. */
+function byteAlphabet(): Map<string, number> {
+  const isPrintable = (byte: number): boolean =>
+    (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
+  const alphabet = new Map<string, number>();
+  let others = 0;
+  for (let byte = 0; byte < 256; ++byte) {
+    const code = isPrintable(byte) ? byte : 256 + others++;
+    alphabet.set(String.fromCodePoint(code), byte);
+  }
+  return alphabet;
+}
+
+const ALPHABET = byteAlphabet();
+
+function spellingOf(decoder: unknown): Spelling {
+  const steps = JSON.stringify(decoder ?? null);
+  if (steps.includes('"ByteLevel"')) return 'bytes';
+  return steps.includes('"ByteFallback"') || steps.includes('"Metaspace"') ? 'pieces' : null;
+}
+
+const isForm = ({ type }: Step): boolean => FORMS.includes(String(type));
+
+/** A normalizer that writes ▁ for spaces, or before the text. */
+const isMark = ({ type, pattern }: Step): boolean =>
+  type === 'Prepend' || (type === 'Replace' && JSON.stringify(pattern) === '{"String":" "}');
+
+/** Finds the tokens of texts that its tokenizer has encoded. */
+export class TokenSpans {
+  private readonly spelling: Spelling;
+  /** Unicode normalization forms that are applied, in order. */
+  private readonly forms: string[];
+  private readonly added: ReadonlyMap<number, AddedToken>;
+
+  /** `tokenizer` is the content of tokenizer.json. */
+  constructor(
+    private readonly backend: BackendTokenizer,
+    tokenizer: Record<string, unknown>,
+  ) {
+    this.added = backend.get_added_tokens_decoder();
+    const spelling = spellingOf(tokenizer.decoder);
+    const steps = stepsOf(tokenizer.normalizer);
+    this.forms = steps.map(({ type }) => String(type)).filter((type) => FORMS.includes(type));
+    const understood = steps.every(
+      (step) => isForm(step) || (spelling === 'pieces' && isMark(step)),
+    );
+    this.spelling = understood ? spelling : null;
+  }
+
+  /** The text as its tokens spell it; cut it into parts first where positions in it matter. */
+  normalize(text: string): string {
+    return this.forms.reduce((form, name) => form.normalize(name), text);
+  }
+
+  /**
+   * The first byte of each token and, last, the end, in the UTF-8 of normalize(text). Null when the tokens do not spell the text:
+   * unknown tokens, or a normalizer that changes it otherwise.
+   */
+  find(ids: ArrayLike<number>, normalized: string): Uint32Array | null {
+    if (this.spelling === null) return null;
+    const bytes = Buffer.from(normalized);
+    const starts = new Uint32Array(ids.length + 1);
+    let at = 0;
+    for (let i = 0; i < ids.length; ++i) {
+      starts[i] = at;
+      at = this.step(ids[i] as number, bytes, at);
+      if (at < 0) return null;
+    }
+    starts[ids.length] = at;
+    return at === bytes.length ? starts : null;
+  }
+
+  /** Where the token that starts at `at` ends; -1 when it is not there. */
+  private step(id: number, bytes: Buffer, at: number): number {
+    const added = this.added.get(id);
+    if (added) return matchAdded(added, bytes, at);
+    const token = this.backend.model.vocab[id];
+    if (token === undefined) return -1;
+    return this.spelling === 'bytes'
+      ? this.matchBytes(token, bytes, at)
+      : matchPiece(token, bytes, at);
+  }
+
+  private matchBytes(token: string, bytes: Buffer, at: number): number {
+    let end = at;
+    for (const letter of token) if (ALPHABET.get(letter) !== bytes[end++]) return -1;
+    return end;
+  }
+}
+
+/** An added token may take the white space around it along. */
+function matchAdded({ content, lstrip, rstrip }: AddedToken, bytes: Buffer, at: number): number {
+  const spelled = Buffer.from(content);
+  const start = lstrip ? skipBlanks(bytes, at) : at;
+  if (!startsWith(bytes, spelled, start)) return -1;
+  const end = start + spelled.length;
+  return rstrip ? skipBlanks(bytes, end) : end;
+}
+
+function skipBlanks(bytes: Buffer, at: number): number {
+  const isBlank = (byte: number | undefined): boolean =>
+    byte === SPACE || (byte !== undefined && byte >= 9 && byte <= 13);
+  let end = at;
+  while (isBlank(bytes[end])) end++;
+  return end;
+}
+
+function matchPiece(token: string, bytes: Buffer, at: number): number {
+  const code = /^<0x([0-9A-F]{2})>$/.exec(token);
+  if (code) return bytes[at] === Number.parseInt(code[1] as string, 16) ? at + 1 : -1;
+  const end = matchMarked(token, bytes, at);
+  // The first ▁ of a section stands for no space where the tokenizer puts one before every text.
+  return end < 0 && token.startsWith('▁') ? matchMarked(token.slice(1), bytes, at) : end;
+}
+
+function matchMarked(token: string, bytes: Buffer, at: number): number {
+  let end = at;
+  for (const letter of token) {
+    if (letter === '▁' && bytes[end] === SPACE) {
+      end++;
+      continue;
+    }
+    const spelled = letter === '▁' ? Buffer.from(MARK) : Buffer.from(letter);
+    if (!startsWith(bytes, spelled, end)) return -1;
+    end += spelled.length;
+  }
+  return end;
+}
+
+function startsWith(bytes: Buffer, part: Buffer, at: number): boolean {
+  return bytes.subarray(at, at + part.length).equals(part);
+}

@@ -1,0 +1,154 @@
+// What a folder says of its tokenizer: tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat templates.
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+
+type Json = Record<string, unknown>;
+
+/** The tokens with a role, by Hugging Face's names. */
+export const ROLES = [
+  ...['bos_token', 'eos_token', 'unk_token', 'sep_token'],
+  ...['pad_token', 'cls_token', 'mask_token'],
+] as const;
+export type Role = (typeof ROLES)[number];
+
+const MODELS = ['BPE', 'WordPiece', 'Unigram'];
+
+/** The files of a folder, read and checked. */
+export interface TokenizerFolder {
+  /** Names the tokenizer in errors. */
+  place: string;
+  /** tokenizer.json. */
+  tokenizer: Json;
+  /** tokenizer_config.json; empty where there is none. */
+  config: Json;
+  roles: Partial<Record<Role, string>>;
+  /** Chat templates by name; the usual one is "default". */
+  templates: Record<string, string>;
+}
+
+/** Throws DS_DATA, naming the file, for what is missing, unreadable or means what this library does not compute. */
+export function readTokenizerFolder(folder: string): TokenizerFolder {
+  const path = join(folder, 'tokenizer.json');
+  if (!existsSync(path)) throw noTokenizer(folder);
+  const tokenizer = readJson(path);
+  requireComputable(tokenizer, path);
+  const config = readJsonIfThere(join(folder, 'tokenizer_config.json'));
+  const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
+  const templates = readTemplates(folder, config);
+  return { place: folder, tokenizer, config, roles: rolesOf({ ...map, ...config }), templates };
+}
+
+function noTokenizer(folder: string): DsError {
+  const isFolder = existsSync(folder) && statSync(folder).isDirectory();
+  const hint = isFolder
+    ? 'Older folders have only vocab.json and merges.txt, or tokenizer.model: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes tokenizer.json.'
+    : 'Nothing is downloaded: give the path of a folder, as `hf download` makes it.';
+  const got = isFolder
+    ? `a folder with ${readdirSync(folder).slice(0, 8).join(', ')}`
+    : 'no folder';
+  return dataError(folder, 'a folder with tokenizer.json', got, hint);
+}
+
+/** The library would compute something else in silence for what is refused here. */
+function requireComputable(tokenizer: Json, path: string): void {
+  for (const name of ['model', 'added_tokens']) {
+    if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
+    throw dataError(path, `a tokenizer with "${name}"`, phrase(tokenizer), 'Is it whole?');
+  }
+  const { type } = tokenizer.model as Json;
+  if (!MODELS.includes(String(type))) {
+    const expected = `a model of type ${MODELS.join(', ')}`;
+    throw dataError(path, expected, phrase(type), 'Files of before 2020 name none: save it anew.');
+  }
+  const single = (tokenizer.added_tokens as Json[]).find(({ single_word }) => single_word === true);
+  if (single) {
+    const got = `${phrase(single.content)} with "single_word": true`;
+    throw dataError(path, 'added tokens that match anywhere', got, 'It is not supported.');
+  }
+  for (const step of stepsOf(tokenizer.pre_tokenizer)) {
+    const { regex, text } = splitOf(step);
+    const known = ['Isolated', 'Removed'].includes(String(step.behavior ?? 'Isolated'));
+    if (step.type !== 'Split' || (known && !regex.includes('\\G'))) continue;
+    const got = `"behavior": ${phrase(step.behavior)} with the pattern ${phrase(text)}`;
+    throw dataError(path, 'splits that are isolated or removed', got, 'It is not supported.');
+  }
+}
+
+function splitOf({ pattern }: Json): { regex: string; text: string } {
+  const { Regex, String: literal } = (pattern ?? {}) as { Regex?: string; String?: string };
+  return { regex: Regex ?? '', text: Regex ?? literal ?? '' };
+}
+
+/** The steps of a pre-tokenizer or normalizer, sequences taken apart. */
+export function stepsOf(part: unknown): Json[] {
+  if (typeof part !== 'object' || part === null) return [];
+  const { pretokenizers, normalizers } = part as { pretokenizers?: unknown; normalizers?: unknown };
+  const inner = pretokenizers ?? normalizers;
+  return Array.isArray(inner) ? inner.flatMap(stepsOf) : [part as Json];
+}
+
+/** A token is a text, or an object with its content. */
+function rolesOf(config: Json): Partial<Record<Role, string>> {
+  const found: Partial<Record<Role, string>> = {};
+  for (const role of ROLES) {
+    const given = config[role] as string | { content?: unknown } | null | undefined;
+    const content = typeof given === 'object' ? given?.content : given;
+    if (typeof content === 'string') found[role] = content;
+  }
+  return found;
+}
+
+/** Files are newer than entries of tokenizer_config.json, and win, as in transformers. */
+function readTemplates(folder: string, config: Json): Record<string, string> {
+  const found: Record<string, string> = {};
+  const given = config.chat_template;
+  if (typeof given === 'string') found.default = given;
+  if (Array.isArray(given)) {
+    for (const { name, template } of given) found[String(name)] = String(template);
+  }
+  const main = join(folder, 'chat_template.jinja');
+  if (existsSync(main)) found.default = readText(main);
+  const others = join(folder, 'additional_chat_templates');
+  if (!existsSync(others)) return found;
+  for (const file of readdirSync(others).filter((name) => name.endsWith('.jinja'))) {
+    found[file.slice(0, -'.jinja'.length)] = readText(join(others, file));
+  }
+  return found;
+}
+
+function readJsonIfThere(path: string): Json {
+  return existsSync(path) ? readJson(path) : {};
+}
+
+function readJson(path: string): Json {
+  const text = readText(path);
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (cause) {
+    throw dataError(
+      path,
+      'JSON',
+      (cause as Error).message,
+      'It may be cut off, or a pointer of git-lfs.',
+    );
+  }
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Json;
+  throw dataError(path, 'a JSON object', phrase(value), '');
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (cause) {
+    throw dataError(path, 'a readable file', (cause as Error).message, '');
+  }
+}
+
+/** DS_DATA. */
+export function dataError(op: string, expected: string, got: string, hint: string): DsError {
+  return new DsError({ code: 'DS_DATA', op, expected, got, hint });
+}

@@ -1,0 +1,355 @@
+// Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's folder.
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
+import { type ChatMessage, ChatTemplate } from './chat-template.js';
+import { DecodeStream } from './decode-stream.js';
+import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
+import { TokenSpans } from './token-spans.js';
+import {
+  dataError,
+  type Role,
+  readTokenizerFolder,
+  type TokenizerFolder,
+} from './tokenizer-folder.js';
+
+/** How text becomes tokens. */
+export interface EncodeOptions {
+  /** Adds what the tokenizer puts around a text, such as <s>. Default true. */
+  addSpecialTokens?: boolean;
+  /** Most tokens; what is beyond them is cut off, special tokens first kept. Default: no limit. */
+  maxLength?: number;
+  /** Where it is cut off. Default "right". */
+  truncationSide?: 'left' | 'right';
+}
+
+/** How tokens become text. */
+export interface DecodeOptions {
+  /** Leaves special tokens out. Default false. */
+  skipSpecialTokens?: boolean;
+}
+
+/** How a batch of texts becomes a tensor. */
+export interface BatchOptions extends EncodeOptions, PaddingOptions {
+  /** Default "cpu". */
+  device?: Device | string;
+}
+
+/** What a chat template is given beside the messages. */
+export interface ChatOptions {
+  /** Ends with the beginning of an answer, for the model to go on with. Default false. */
+  addGenerationPrompt?: boolean;
+  /** JSON schemas of functions that the model may call. */
+  tools?: readonly object[];
+  /** Texts to answer from, for templates that read them. */
+  documents?: readonly object[];
+  /** Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with tools where there is one, else "default". */
+  template?: string;
+  /** Other variables that the template reads, such as enable_thinking. */
+  variables?: Record<string, unknown>;
+  /** Leaves the last message open: the text ends with its content. Default false. */
+  continueFinalMessage?: boolean;
+}
+
+/** A conversation as tokens. */
+export interface EncodedChat {
+  text: string;
+  ids: Int32Array;
+  /** 1 for tokens that the assistant says; null where the template does not mark them with {% generation %}. */
+  assistant: Uint8Array | null;
+}
+
+const ENCODE: OptionNames<EncodeOptions> = {
+  ...{ addSpecialTokens: true, maxLength: true, truncationSide: true },
+};
+const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
+const BATCH: OptionNames<BatchOptions> = {
+  ...{ ...ENCODE, padTo: true, padToMultipleOf: true, paddingSide: true, device: true },
+};
+const CHAT: OptionNames<ChatOptions> = {
+  ...{ addGenerationPrompt: true, tools: true, documents: true, template: true },
+  ...{ variables: true, continueFinalMessage: true },
+};
+
+/** tokenizer_config.json says so when there is no limit. */
+const NO_LIMIT = 1e9;
+
+/** Made by fromPretrained(). Ids and texts are those of transformers. */
+export class Tokenizer {
+  /** One more than the largest id, added tokens included. */
+  readonly vocabSize: number;
+  /** The model's context by tokenizer_config.json; null where it names none. */
+  readonly modelMaxLength: number | null;
+  readonly bosId: number | null;
+  readonly eosId: number | null;
+  readonly padId: number | null;
+  readonly unkId: number | null;
+  /** Ids that skipSpecialTokens leaves out. */
+  readonly specialIds: ReadonlySet<number>;
+  private readonly templates: ReadonlyMap<string, ChatTemplate>;
+  private readonly spans: TokenSpans;
+  private readonly cleansUp: boolean;
+  private readonly bounds: { prefix: number[]; suffix: number[] };
+
+  private constructor(
+    private readonly backend: BackendTokenizer,
+    private readonly parts: TokenizerFolder,
+  ) {
+    const { config, place, tokenizer, templates } = parts;
+    const added: AddedToken[] = [...backend.get_added_tokens_decoder().values()];
+    this.vocabSize = backend.model.vocab.length;
+    const limit = config.model_max_length;
+    this.modelMaxLength = typeof limit === 'number' && limit < NO_LIMIT ? limit : null;
+    this.bosId = this.idOf('bos_token');
+    this.eosId = this.idOf('eos_token');
+    this.padId = this.idOf('pad_token');
+    this.unkId = this.idOf('unk_token');
+    this.specialIds = new Set(added.filter(({ special }) => special).map(({ id }) => id));
+    const named = Object.entries(templates);
+    this.templates = new Map(
+      named.map(([name, text]) => [
+        name,
+        new ChatTemplate(text, `${place}, chat template "${name}"`),
+      ]),
+    );
+    this.spans = new TokenSpans(backend, tokenizer);
+    // Made for WordPiece: of others it would take spaces away that belong to the text. transformers 5 does the same.
+    const isWordPiece = (tokenizer.model as { type?: unknown }).type === 'WordPiece';
+    this.cleansUp = isWordPiece && config.clean_up_tokenization_spaces === true;
+    this.bounds = this.findBounds();
+  }
+
+  /**
+   * The tokenizer of a folder with tokenizer.json, as models have it beside config.json; tokenizer_config.json,
+   * special_tokens_map.json and chat templates are read where they are. Nothing is downloaded. Throws DS_DATA, naming the
+   * file, for what is missing, damaged or not supported; DS_ARGUMENT for what is no path.
+   */
+  static fromPretrained(folder: string): Tokenizer {
+    requireType('Tokenizer.fromPretrained', folder, 'string');
+    const parts = readTokenizerFolder(folder);
+    try {
+      return new Tokenizer(backendTokenizer(parts.tokenizer, parts.config), parts);
+    } catch (cause) {
+      if (cause instanceof DsError) throw cause;
+      const got = (cause as Error).message;
+      throw dataError(folder, 'a tokenizer that the library knows', got, 'It may be damaged.');
+    }
+  }
+
+  /** The folder that it was read from. */
+  get folder(): string {
+    return this.parts.place;
+  }
+
+  /** The id of a token; null when there is none. */
+  tokenToId(token: string): number | null {
+    return this.backend.token_to_id(token) ?? null;
+  }
+
+  /** A token as the vocabulary spells it. Throws DS_INDEX. */
+  idToToken(id: number): string {
+    this.requireIds('Tokenizer.idToToken', [id]);
+    return this.backend.model.vocab[id] as string;
+  }
+
+  /** Ids of a text. Throws DS_ARGUMENT for what is no text, and for wrong options. */
+  encode(text: string, given: EncodeOptions = {}): Int32Array {
+    const op = 'Tokenizer.encode';
+    return this.encodeText(op, text, readOptions(op, given, ENCODE));
+  }
+
+  /**
+   * Texts as one tensor: ids [B, T], mask [B, T] (1 for tokens, 0 for padding) and positions [B, T] (counted from each row's
+   * first token), all i32; the caller owns them. Throws DS_ARGUMENT for wrong options and where rows differ and no padding
+   * token is known.
+   */
+  encodeBatch(texts: readonly string[], given: BatchOptions = {}): PaddedBatch {
+    const op = 'Tokenizer.encodeBatch';
+    const options = readOptions(op, given, BATCH);
+    if (!Array.isArray(texts) || texts.length === 0) {
+      throw refused(op, 'a list of texts', phrase(texts), '');
+    }
+    const rows = texts.map((text) => this.encodeText(op, text, options));
+    return padRows(op, rows, this.padId ?? this.eosId, options);
+  }
+
+  /** Text of ids. Throws DS_INDEX for a number that is no token. */
+  decode(ids: ArrayLike<number>, given: DecodeOptions = {}): string {
+    const { skipSpecialTokens = false } = readOptions('Tokenizer.decode', given, DECODE);
+    return this.decodeIds(Array.from(ids), skipSpecialTokens);
+  }
+
+  /** Text as tokens come. Default: without special tokens. */
+  decodeStream(given: DecodeOptions = {}): DecodeStream {
+    const { skipSpecialTokens = true } = readOptions('Tokenizer.decodeStream', given, DECODE);
+    return new DecodeStream((ids) => this.decodeIds(ids, skipSpecialTokens));
+  }
+
+  /** The names of its chat templates. */
+  get chatTemplates(): string[] {
+    return [...this.templates.keys()];
+  }
+
+  /** A conversation as the template writes it. Throws DS_DATA with the template's own words when it refuses; DS_ARGUMENT. */
+  chatText(messages: readonly ChatMessage[], given: ChatOptions = {}): string {
+    return this.render('Tokenizer.chatText', messages, given).text;
+  }
+
+  /**
+   * A conversation as tokens. The template writes all special tokens itself, so none are added. Throws as chatText does, and
+   * DS_DATA where tokens do not show which parts of the text they are, which assistant masks need.
+   */
+  applyChatTemplate(messages: readonly ChatMessage[], given: ChatOptions = {}): EncodedChat {
+    const op = 'Tokenizer.applyChatTemplate';
+    const { text, spoken } = this.render(op, messages, given);
+    const ids = this.encode(text, { addSpecialTokens: false });
+    if (spoken === null) return { text, ids, assistant: null };
+    const marks = spoken.flatMap(({ start, end }) => [start, end]);
+    const pieces = [0, ...marks].map((start, i) => text.slice(start, marks[i] ?? text.length));
+    const normal = pieces.map((piece) => this.spans.normalize(piece));
+    const starts = this.spans.find(ids, normal.join(''));
+    if (starts === null) {
+      const expected = 'tokens that spell the text, for a mask of what the assistant says';
+      const hint =
+        'The tokenizer changes text in a way that hides where tokens lie; render without a mask.';
+      throw dataError(`${op} of ${this.folder}`, expected, 'other text', hint);
+    }
+    return { text, ids, assistant: maskOf(starts, normal) };
+  }
+
+  private render(op: string, messages: readonly ChatMessage[], given: ChatOptions) {
+    const options = readOptions(op, given, CHAT);
+    const { addGenerationPrompt = false, tools = null, documents = null } = options;
+    if (addGenerationPrompt && options.continueFinalMessage) {
+      throw refused(op, 'one of the two', 'addGenerationPrompt and continueFinalMessage', '');
+    }
+    const rendered = this.templateOf(op, options).render(messages, {
+      ...this.parts.roles,
+      ...{ tools, documents, add_generation_prompt: addGenerationPrompt },
+      ...options.variables,
+    });
+    return options.continueFinalMessage ? openEnd(op, messages, rendered) : rendered;
+  }
+
+  private templateOf(op: string, { template, tools }: ChatOptions): ChatTemplate {
+    if (template !== undefined) requireType(`${op} template`, template, 'string');
+    if (template !== undefined && /[{\n]/.test(template)) {
+      return new ChatTemplate(template, `${op} template`);
+    }
+    const usual = tools && this.templates.has('tool_use') ? 'tool_use' : 'default';
+    const found = this.templates.get(template ?? usual);
+    if (found) return found;
+    const known = this.templates.size > 0 ? this.chatTemplates.join(', ') : 'none';
+    const expected = `a chat template "${template ?? usual}" in ${this.folder}`;
+    throw refused(op, expected, known, 'A base model has none: give `template`, a Jinja text.');
+  }
+
+  private encodeText(op: string, text: unknown, options: EncodeOptions): Int32Array {
+    if (typeof text !== 'string') throw refused(op, 'a text', phrase(text), '');
+    const { addSpecialTokens = true, maxLength, truncationSide: side = 'right' } = options;
+    const bare = this.backend.encode(text, { add_special_tokens: false }).ids;
+    const { prefix, suffix } = addSpecialTokens ? this.bounds : { prefix: [], suffix: [] };
+    if (maxLength === undefined) return Int32Array.from([...prefix, ...bare, ...suffix]);
+    const around = prefix.length + suffix.length;
+    const room = requireInteger(`${op} maxLength`, maxLength, around) - around;
+    requireSide(`${op} truncationSide`, side);
+    const kept =
+      side === 'right' ? bare.slice(0, room) : bare.slice(Math.max(0, bare.length - room));
+    return Int32Array.from([...prefix, ...kept, ...suffix]);
+  }
+
+  /** What the post-processor, or add_bos_token and add_eos_token over it, put around every text. */
+  private findBounds(): { prefix: number[]; suffix: number[] } {
+    const probe = 'a';
+    const bare = this.backend.encode(probe, { add_special_tokens: false }).ids;
+    const whole = this.backend.encode(probe, { add_special_tokens: true }).ids;
+    const at = whole.findIndex((_, i) => bare.every((id, j) => whole[i + j] === id));
+    if (at < 0) {
+      const expected = 'a post-processor that puts tokens around a text';
+      throw dataError(this.folder, expected, 'one that changes it', 'It is not supported.');
+    }
+    const prefix = whole.slice(0, at);
+    const suffix = whole.slice(at + bare.length);
+    const { add_bos_token: bos, add_eos_token: eos } = this.parts.config;
+    return {
+      prefix: this.adjusted(prefix, bos, this.bosId),
+      suffix: this.adjusted(suffix, eos, this.eosId),
+    };
+  }
+
+  private adjusted(bound: number[], wanted: unknown, id: number | null): number[] {
+    if (typeof wanted !== 'boolean' || id === null || bound.includes(id) === wanted) return bound;
+    return wanted ? [...bound, id] : bound.filter((one) => one !== id);
+  }
+
+  private decodeIds(ids: number[], skipSpecialTokens: boolean): string {
+    this.requireIds('Tokenizer.decode', ids);
+    const kept = skipSpecialTokens ? ids.filter((id) => !this.specialIds.has(id)) : ids;
+    if (kept.length === 0) return '';
+    return this.backend.decode(kept, { clean_up_tokenization_spaces: this.cleansUp });
+  }
+
+  private requireIds(op: string, ids: readonly number[]): void {
+    const odd = ids.findIndex((id) => this.backend.model.vocab[id] === undefined);
+    if (odd < 0) return;
+    const expected = `token ids of [0, ${this.vocabSize})`;
+    const hint =
+      'Labels may hold -100, and heads are padded beyond the vocabulary: leave both out.';
+    throw new DsError({ code: 'DS_INDEX', op, expected, got: `${ids[odd]} at ${odd}`, hint });
+  }
+
+  private idOf(role: Role): number | null {
+    const token = this.parts.roles[role];
+    return token === undefined ? null : this.tokenToId(token);
+  }
+}
+
+/** 1 for tokens that touch an odd piece; pieces are cut at the borders of what the assistant says. */
+function maskOf(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
+  const mask = new Uint8Array(starts.length - 1);
+  let at = 0;
+  let token = 0;
+  pieces.forEach((piece, number) => {
+    const end = at + Buffer.byteLength(piece);
+    if (number % 2 === 1 && end > at) {
+      while (token < mask.length && (starts[token + 1] as number) <= at) token++;
+      for (let i = token; i < mask.length && (starts[i] as number) < end; ++i) mask[i] = 1;
+    }
+    at = end;
+  });
+  return mask;
+}
+
+/** Cuts off what the template writes after the last message's content. */
+function openEnd(
+  op: string,
+  messages: readonly ChatMessage[],
+  { text, spoken }: ReturnType<ChatTemplate['render']>,
+): ReturnType<ChatTemplate['render']> {
+  const content = messages.at(-1)?.content;
+  const said = typeof content === 'string' ? content.trim() : '';
+  const at = said === '' ? -1 : text.lastIndexOf(said);
+  if (at < 0) {
+    const expected = 'a last message whose content the template writes';
+    throw dataError(`${op} continueFinalMessage`, expected, phrase(content), '');
+  }
+  // Space at its end is kept where the template keeps it.
+  const whole = (content as string).trimStart();
+  const end = at + (text.startsWith(whole, at) ? whole.length : said.length);
+  const kept = spoken
+    ?.filter(({ start }) => start < end)
+    .map((part) => ({ ...part, end: Math.min(part.end, end) }));
+  return { text: text.slice(0, end), spoken: kept ?? null };
+}
+
+function requireSide(op: string, side: unknown): void {
+  if (side !== 'left' && side !== 'right') throw refused(op, '"left" or "right"', phrase(side), '');
+}
+
+function refused(op: string, expected: string, got: string, hint: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

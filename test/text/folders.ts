@@ -1,0 +1,71 @@
+// Folders for tests of the text room, and errors with their code.
+import assert from 'node:assert/strict';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { DsError } from '../../lib/errors.js';
+
+// biome-ignore lint/suspicious/noExplicitAny: the content of a JSON file, whatever it is.
+export type Edit = (tokenizer: any) => unknown;
+
+const made: string[] = [];
+
+/** An empty folder, until removeFolders(). */
+export function emptyFolder(): string {
+  const path = mkdtempSync(join(tmpdir(), 'ds-text-'));
+  made.push(path);
+  return path;
+}
+
+/** Removes the folders of this file. */
+export function removeFolders(): void {
+  for (const path of made) rmSync(path, { recursive: true, force: true });
+}
+
+/** A copy of a tokenizer's folder, its files edited. */
+export function folderWith(
+  from: string,
+  changes: { config?: object; edit?: Edit },
+): { path: string; write(name: string, text: string): void } {
+  const path = emptyFolder();
+  const write = (name: string, text: string): void => writeFileSync(join(path, name), text);
+  cpSync(join(from, 'tokenizer.json'), join(path, 'tokenizer.json'));
+  write('tokenizer_config.json', JSON.stringify(changes.config ?? {}));
+  if (changes.edit) {
+    const tokenizer = JSON.parse(readFileSync(join(path, 'tokenizer.json'), 'utf8'));
+    changes.edit(tokenizer);
+    write('tokenizer.json', JSON.stringify(tokenizer));
+  }
+  return { path, write };
+}
+
+/** Passes when `body` throws a DsError of this code whose message matches. */
+export function expectError(body: () => unknown, code: string, message: RegExp): void {
+  let thrown: unknown = null;
+  try {
+    body();
+  } catch (error) {
+    thrown = error;
+  }
+  requireError(thrown, code, message);
+}
+
+/** The same of what an asynchronous call throws. */
+export async function expectRejection(
+  body: () => Promise<unknown>,
+  code: string,
+  message: RegExp,
+): Promise<void> {
+  const thrown = await body().then(
+    () => null,
+    (error: unknown) => error,
+  );
+  requireError(thrown, code, message);
+}
+
+function requireError(thrown: unknown, code: string, message: RegExp): void {
+  assert.ok(thrown instanceof DsError, `no DsError: ${thrown}`);
+  assert.equal(thrown.code, code);
+  assert.match(thrown.message, message);
+}

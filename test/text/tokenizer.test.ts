@@ -1,0 +1,257 @@
+// Tokenizers and chat templates against what the Rust crate and transformers say of them.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { type Tensor, text } from '../../lib/index.js';
+import { type Edit, expectError, folderWith, removeFolders } from './folders.js';
+
+const GOLDEN = join(__dirname, '..', 'golden', 'transformers', 'tokenizers');
+const read = <T>(...path: string[]): T =>
+  JSON.parse(readFileSync(join(GOLDEN, ...path), 'utf8')) as T;
+
+afterAll(removeFolders);
+
+interface Golden {
+  prefix: number[];
+  ids: number[][];
+  decoded: (string | null)[];
+  decodedSkipping: (string | null)[];
+  chats: Chat[];
+}
+interface Chat {
+  messages: text.ChatMessage[];
+  tools?: object[];
+  addGenerationPrompt: boolean;
+  text?: string;
+  ids?: number[];
+  assistant?: number[];
+  error?: string;
+}
+
+const STRINGS = read<string[]>('strings.json');
+const KINDS = ['llama3', 'qwen2', 'llama2', 'mistral', 'gpt2'];
+const tokenizers = new Map(
+  KINDS.map((kind) => [kind, text.Tokenizer.fromPretrained(join(GOLDEN, kind))]),
+);
+const tokenizer = (kind: string): text.Tokenizer => tokenizers.get(kind) as text.Tokenizer;
+const golden = (kind: string): Golden => read<Golden>(kind, 'golden.json');
+
+describe.each(KINDS)('%s', (kind) => {
+  test('2,000 strings have the ids of the Rust crate', () => {
+    const { prefix, ids } = golden(kind);
+    expect(STRINGS.length).toBe(2000);
+    const wrong = STRINGS.filter((string, i) => {
+      const bare = tokenizer(kind).encode(string, { addSpecialTokens: false }).join();
+      const whole = tokenizer(kind).encode(string).join();
+      const expected = ids[i] as number[];
+      return bare !== expected.join() || whole !== [...prefix, ...expected].join();
+    });
+    expect(wrong).toEqual([]);
+  });
+
+  test('their ids decode to the same text, with and without special tokens', () => {
+    const { prefix, ids, decoded, decodedSkipping } = golden(kind);
+    const wrong = STRINGS.filter((string, i) => {
+      const whole = [...prefix, ...(ids[i] as number[])];
+      const skipping = tokenizer(kind).decode(whole, { skipSpecialTokens: true });
+      const isSame = tokenizer(kind).decode(whole) === (decoded[i] ?? string);
+      return !isSame || skipping !== (decodedSkipping[i] ?? string);
+    });
+    expect(wrong).toEqual([]);
+  });
+
+  test('a stream gives the same text token by token, and never a cut character', () => {
+    const { ids, decodedSkipping } = golden(kind);
+    const wrong = STRINGS.filter((string, i) => {
+      const stream = tokenizer(kind).decodeStream();
+      const pieces = (ids[i] as number[]).map((id) => stream.push(id));
+      const said = pieces.join('');
+      const whole = decodedSkipping[i] ?? string;
+      const isCut = !whole.includes('\uFFFD') && said.includes('\uFFFD');
+      const isHalf = pieces.some((piece) => /[\uD800-\uDFFF]/u.test(piece));
+      return isCut || isHalf || said + stream.end() !== whole;
+    });
+    expect(wrong).toEqual([]);
+  });
+
+  test('its chat templates give the text, ids and masks of transformers', () => {
+    const { chats } = golden(kind);
+    expect(chats.length).toBe(kind === 'gpt2' ? 0 : 28);
+    for (const chat of chats) {
+      const { messages, tools, addGenerationPrompt } = chat;
+      const render = () =>
+        tokenizer(kind).applyChatTemplate(messages, { tools, addGenerationPrompt });
+      if (chat.error !== undefined) {
+        if (messages.length === 0) expectError(render, 'DS_ARGUMENT', /list of messages/);
+        else expectError(render, 'DS_DATA', new RegExp(chat.error));
+        continue;
+      }
+      const { text: written, ids, assistant } = render();
+      expect(written).toBe(chat.text);
+      expect([...ids]).toEqual(chat.ids);
+      expect(assistant === null ? undefined : [...assistant]).toEqual(chat.assistant);
+    }
+  });
+});
+
+test('decoding a token at a time keeps a byte order mark and a true U+FFFD', () => {
+  for (const kind of KINDS) {
+    const stream = tokenizer(kind).decodeStream();
+    const ids = tokenizer(kind).encode('x\uFEFFy\uFFFDz\uFFFD', { addSpecialTokens: false });
+    const written = [...ids].map((id) => stream.push(id)).join('') + stream.end();
+    expect(written).toBe('x\uFEFFy\uFFFDz\uFFFD');
+  }
+});
+
+test('bytes that never become a character come out in the end, and do not hold up what follows', () => {
+  const stream = tokenizer('llama2').decodeStream();
+  const half = tokenizer('llama2').tokenToId('<0xE6>') as number;
+  const after = tokenizer('llama2').encode('abc', { addSpecialTokens: false });
+  expect(stream.push(half)).toBe('');
+  expect(stream.push(after)).toContain('abc');
+  for (let i = 0; i < 300; ++i) stream.push(half);
+  expect(stream.push(after)).toContain('abc');
+  expect(stream.push(half) + stream.end()).toBe('\uFFFD');
+});
+
+/** The rows of a tensor [B, T]. */
+function rowsOf(tensor: Tensor): number[][] {
+  const [rows, length] = tensor.shape as [number, number];
+  const flat = Array.from(tensor.toArray(), Number);
+  return Array.from({ length: rows }, (_, r) => flat.slice(r * length, (r + 1) * length));
+}
+
+test('a batch is padded on either side, cut, and rounded up', () => {
+  const of = tokenizer('llama3');
+  const batch = of.encodeBatch(['a', 'a b c'], {
+    paddingSide: 'left',
+    padToMultipleOf: 8,
+  });
+  const [bos, pad] = [of.bosId, of.padId];
+  expect(batch.ids.shape).toEqual([2, 8]);
+  const rows = rowsOf(batch.ids);
+  expect(rows[0]?.slice(0, 6)).toEqual(Array(6).fill(pad));
+  expect(rows[0]?.slice(6)).toEqual([...of.encode('a')]);
+  expect(rows[1]?.indexOf(bos as number)).toBe(8 - of.encode('a b c').length);
+  expect(rowsOf(batch.mask)[0]).toEqual([0, 0, 0, 0, 0, 0, 1, 1]);
+  expect(rowsOf(batch.positions)[0]).toEqual([0, 0, 0, 0, 0, 0, 0, 1]);
+  const cut = of.encodeBatch(['one two three', 'a'], { maxLength: 3, padTo: 4 });
+  expect(rowsOf(cut.ids)[0]).toEqual([...of.encode('one two three').slice(0, 3), pad]);
+  for (const tensor of [...Object.values(batch), ...Object.values(cut)]) tensor.dispose();
+  const left = of.encode('one two three', { maxLength: 3, truncationSide: 'left' });
+  expect([...left]).toEqual([bos, ...of.encode('one two three').slice(-2)]);
+});
+
+test('a conversation is left open at its end', () => {
+  const messages = [
+    { role: 'user', content: 'Say' },
+    { role: 'assistant', content: 'It is ' },
+  ];
+  const open = tokenizer('qwen2').applyChatTemplate(messages, { continueFinalMessage: true });
+  expect(open.text.endsWith('<|im_start|>assistant\nIt is ')).toBe(true);
+  expect(open.assistant?.at(-1)).toBe(1);
+  expect(tokenizer('llama3').chatText(messages, { continueFinalMessage: true })).toMatch(/It is$/);
+});
+
+test('templates come from files, from lists, by name and as text', () => {
+  const listed = [
+    { name: 'default', template: '{{ messages[0].content }}' },
+    { name: 'tool_use', template: 'with {{ tools | length }}' },
+  ];
+  const folder = folderWith(join(GOLDEN, 'gpt2'), { config: { chat_template: listed } });
+  const of = text.Tokenizer.fromPretrained(folder.path);
+  const messages = [{ role: 'user', content: 'Hi' }];
+  expect(of.chatTemplates).toEqual(['default', 'tool_use']);
+  expect(of.chatText(messages)).toBe('Hi');
+  expect(of.chatText(messages, { tools: [{}] })).toBe('with 1');
+  expect(of.chatText(messages, { template: 'default', tools: [{}] })).toBe('Hi');
+  expect(of.chatText(messages, { template: '{{ x }}!', variables: { x: 'y' } })).toBe('y!');
+  folder.write('chat_template.jinja', 'file {{ messages[0].content }}');
+  expect(text.Tokenizer.fromPretrained(folder.path).chatText(messages)).toBe('file Hi');
+});
+
+test('add_bos_token and add_eos_token say what stands around a text', () => {
+  const config = { bos_token: '<s>', eos_token: '</s>', add_bos_token: false, add_eos_token: true };
+  const folder = folderWith(join(GOLDEN, 'llama2'), { config });
+  const of = text.Tokenizer.fromPretrained(folder.path);
+  const bare = [...of.encode('a', { addSpecialTokens: false })];
+  expect([...of.encode('a')]).toEqual([...bare, of.eosId]);
+});
+
+describe('what is wrong is named', () => {
+  const messages = [{ role: 'user', content: 'Hi' }];
+  const from = (edit: Edit) => {
+    const folder = folderWith(join(GOLDEN, 'llama3'), { edit });
+    return () => text.Tokenizer.fromPretrained(folder.path);
+  };
+
+  test.each<[string, () => unknown, string, RegExp]>([
+    [
+      'no folder',
+      () => text.Tokenizer.fromPretrained('/no/such'),
+      'DS_DATA',
+      /tokenizer\.json.*no folder/,
+    ],
+    ['no path', () => text.Tokenizer.fromPretrained(7 as never), 'DS_ARGUMENT', /a string, got 7/],
+    [
+      'a folder without one',
+      () => text.Tokenizer.fromPretrained(__dirname),
+      'DS_DATA',
+      /save_pretrained/,
+    ],
+    ['an id beyond', () => tokenizer('gpt2').decode([1, -100]), 'DS_INDEX', /-100 at 1/],
+    ['no text', () => tokenizer('gpt2').encode(null as never), 'DS_ARGUMENT', /a text, got null/],
+    ['no list', () => tokenizer('gpt2').encodeBatch('a' as never), 'DS_ARGUMENT', /list of texts/],
+    [
+      'an unknown option',
+      () => tokenizer('gpt2').encode('a', { padding: true } as never),
+      'DS_ARGUMENT',
+      /padding/,
+    ],
+    ['no template', () => tokenizer('gpt2').chatText(messages), 'DS_ARGUMENT', /"default".*none/],
+    [
+      'no messages',
+      () => tokenizer('llama3').chatText('Hi' as never),
+      'DS_ARGUMENT',
+      /list of messages/,
+    ],
+    ['no role', () => tokenizer('llama3').chatText([{} as never]), 'DS_ARGUMENT', /message 0/],
+    [
+      'a broken template',
+      () => tokenizer('llama3').chatText(messages, { template: '{% if %}' }),
+      'DS_DATA',
+      /Jinja/,
+    ],
+    [
+      'too long a row',
+      () => tokenizer('llama3').encodeBatch(['a b c d e'], { padTo: 2 }),
+      'DS_ARGUMENT',
+      /maxLength/,
+    ],
+    [
+      'a bad side',
+      () => tokenizer('llama3').encodeBatch(['a'], { paddingSide: 'up' as never }),
+      'DS_ARGUMENT',
+      /"up"/,
+    ],
+    [
+      'a word border',
+      from((t) => Object.assign(t.added_tokens[0], { single_word: true })),
+      'DS_DATA',
+      /single_word/,
+    ],
+    [
+      'another split',
+      from((t) => Object.assign(t.pre_tokenizer.pretokenizers[0], { behavior: 'Contiguous' })),
+      'DS_DATA',
+      /Contiguous/,
+    ],
+    ['no model', from((t) => delete t.model), 'DS_DATA', /"model"/],
+    [
+      'an unknown model',
+      from((t) => Object.assign(t.model, { type: 'Magic' })),
+      'DS_DATA',
+      /BPE, WordPiece/,
+    ],
+  ])('%s', (_, body, code, message) => expectError(body, code, message));
+});
