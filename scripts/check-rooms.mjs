@@ -26,6 +26,13 @@ const LIB_BESIDE = { launch: ['config', 'checkpoint', 'runtime'] };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
 
+/** test/: a room's tests are in the folder of its name; beside them lie what belongs to several, to csrc/ or to no code. */
+const TEST_FOLDERS = [
+  ...[...LIB_ROWS.flat(), ...Object.keys(LIB_BESIDE)],
+  ...['autograd', 'native', 'io', 'e2e', 'faults', 'gpu', 'tarball'],
+  ...['docs', 'scripts', 'support', 'golden'],
+];
+
 /** csrc/: what a room may include beside itself. `addon` may include every room. */
 const CSRC_INCLUDES = {
   core: [],
@@ -186,6 +193,10 @@ function check(file) {
   checkBans(file, lines);
   if (file.startsWith('lib/')) checkImports(file, lines);
   if (file.startsWith('csrc/')) checkIncludes(file, lines);
+  const [top, folder, inside] = file.split('/');
+  if (top === 'test' && inside && !TEST_FOLDERS.includes(folder)) {
+    report(file, 0, `test/${folder} is no home of tests: they lie in test/<room>`);
+  }
 }
 
 const folders = ['lib', 'types', 'csrc', 'cmake', 'test', 'bench', 'examples', 'scripts'];

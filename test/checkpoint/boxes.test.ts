@@ -33,7 +33,7 @@ import {
   randomly,
   randomRange,
   randomShape,
-} from '../unit/runtime/box-elements.js';
+} from '../runtime/box-elements.js';
 import { infos, valuesOf } from './content.js';
 import { onRanks } from './joined-worlds.js';
 

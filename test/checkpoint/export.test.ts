@@ -16,7 +16,7 @@ import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
 import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
 import { type Engine, initialize, nn, noGrad, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { Golden } from '../parity/golden.js';
+import { Golden } from '../models/golden.js';
 import { content, save } from './content.js';
 import { tinyEngine } from './partitioned-engine.js';
 

@@ -11,7 +11,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
-import { readPage, snippetsOf } from '../unit/docs/snippets.js';
+import { readPage, snippetsOf } from '../docs/snippets.js';
 
 const root = packageRoot();
 let folder: string;

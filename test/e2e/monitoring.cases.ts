@@ -12,9 +12,9 @@ import {
 } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
+import { readEvents } from '../monitor/event-reader.js';
 import type { Case } from '../support/case.js';
 import { printed } from '../support/printed.js';
-import { readEvents } from '../unit/monitor/event-reader.js';
 import {
   type TinyOptions,
   tinyBatch,

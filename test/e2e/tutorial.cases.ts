@@ -8,8 +8,8 @@ import { promisify } from 'node:util';
 import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { commandFor } from '../comm/ranks.js';
+import { readEvents } from '../monitor/event-reader.js';
 import type { Case } from '../support/case.js';
-import { readEvents } from '../unit/monitor/event-reader.js';
 import type { TutorialJob, TutorialReport } from './tutorial-process.js';
 
 const FILE = join(packageRoot(), 'test/golden/ds_config.full.jsonc');

@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { type Device, device as findDevice } from '../../lib/runtime/device.js';
 import { noGrad, scope, type Tensor } from '../../lib/tensor/index.js';
-import { Golden, relativeError } from '../parity/golden.js';
+import { Golden, relativeError } from '../models/golden.js';
 
 interface Report {
   logits: number;

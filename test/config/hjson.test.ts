@@ -1,0 +1,137 @@
+// The Hjson reader: every form DeepSpeed's parser takes, equality with JSON.parse on random JSON,
+// and the place of each error.
+import { type HjsonError, type HjsonNode, parseHjson } from '../../lib/config/hjson.js';
+
+function plain(node: HjsonNode | null): unknown {
+  if (node === null) return undefined;
+  if (node.kind === 'scalar') return node.value;
+  if (node.kind === 'array') return node.items.map(plain);
+  return Object.fromEntries(node.members.map(({ key, value }) => [key, plain(value)]));
+}
+
+test.each<[name: string, text: string, value: unknown]>([
+  [
+    'JSON',
+    '{ "a": [1, -2.5e3, true, null, "x\\n\\u00e9\\"/"] }',
+    { a: [1, -2500, true, null, 'x\né"/'] },
+  ],
+  ['# comments', '# top\n{ "a": 1 # end\n}', { a: 1 }],
+  ['// comments', '{ // first\n"a": 1 // end\n}', { a: 1 }],
+  ['/* */ comments', '{ /* "b": 2,\n */ "a": /* one */ 1 /**/ }', { a: 1 }],
+  ['a trailing comma', '{ "a": [1, 2,], }', { a: [1, 2] }],
+  [
+    'omitted commas at line ends',
+    '{\n"a": 1\n"b": [\n1\n2\n]\n"c": "x"\n}',
+    { a: 1, b: [1, 2], c: 'x' },
+  ],
+  ['an omitted comma within a line', '{ "a": "x" "b": {} "c": [] }', { a: 'x', b: {}, c: [] }],
+  ['keys without quotes', '{ a: 1, b_c-d: 2 }', { a: 1, 'b_c-d': 2 }],
+  [
+    'strings without quotes',
+    '{\n device: cpu  \n path: /a/b # c, d\n}',
+    { device: 'cpu', path: '/a/b # c, d' },
+  ],
+  [
+    'words that begin like others',
+    '{\n a: nullable\n b: 12 GiB\n c: -\n d: 01\n}',
+    { a: 'nullable', b: '12 GiB', c: '-', d: '01' },
+  ],
+  [
+    'numbers before a comment',
+    '{ a: 5e8// x\n b: 1.5 # y\n c: true /* z */ }',
+    { a: 5e8, b: 1.5, c: true },
+  ],
+  ['single quotes', "{ 'a': 'it\\'s \"x\"' }", { a: 'it\'s "x"' }],
+  [
+    'three quotes',
+    "{\n  a:\n  '''\n    one\n  two\n  '''\n  b: '''x'''\n}",
+    { a: '  one\ntwo', b: 'x' },
+  ],
+  ['no braces', 'a: 1\nb: { c: 2 }\n', { a: 1, b: { c: 2 } }],
+  ['Windows line ends', '{\r\n a: cpu\r\n b: 2\r\n}\r\n', { a: 'cpu', b: 2 }],
+  [
+    'a key of the prototype',
+    '{ "__proto__": 1, "constructor": 2 }',
+    JSON.parse('{"__proto__":1,"constructor":2}'),
+  ],
+  ['an empty text', ' \n# nothing\n', undefined],
+])('%s', (_, text, value) => {
+  expect(plain(parseHjson(text))).toEqual(value);
+});
+
+test.each<[text: string, line: number, message: RegExp]>([
+  ['{ "a": 1, }}', 11, /nothing after the end, got "}"/],
+  ['{ "a" 1 }', 6, /":" after the key "a", got "1"/],
+  ['{ "a": }', 7, /a value, got "}"/],
+  ['{ "a": 1, , }', 10, /a key or "}", got ","/],
+  ['{ "a": [1, 2', 12, /a value, got the end of the file/],
+  ['{ "a": 1', 8, /a key or "}", got the end of the file/],
+  ['{ "a": "x\n" }', 7, /a closing " on the same line, got the end of the line/],
+  ['{ "a": "\\q" }', 9, /an escape such as \\n, got "q"/],
+  ['{ "a": "\\u12g4" }', 9, /four hexadecimal digits/],
+  ['{ /* x', 2, /a closing \*\/, got the end of the file/],
+  ["{ a: '''x", 5, /a closing '''/],
+  ['{ : 1 }', 2, /a key or "}", got ":"/],
+  [`${'['.repeat(101)}`, 100, /at most 100 levels/],
+])('%j does not parse', (text, offset, message) => {
+  expect(() => parseHjson(text)).toThrow(message);
+  try {
+    parseHjson(text);
+  } catch (error) {
+    expect((error as HjsonError).offset).toBe(offset);
+  }
+});
+
+test('duplicates stay, with the place of each', () => {
+  const node = parseHjson('{ a: 1, b: 2, a: 3 }');
+  const members = node?.kind === 'object' ? node.members : [];
+  expect(members.map(({ key, offset }) => [key, offset])).toEqual([
+    ['a', 2],
+    ['b', 8],
+    ['a', 14],
+  ]);
+});
+
+test('any JSON reads as JSON.parse reads it', () => {
+  for (let round = 0; round < 500; ++round) {
+    const text = JSON.stringify(randomValue(4), null, Math.floor(Math.random() * 3));
+    expect(plain(parseHjson(`{"x":${text}}`))).toEqual({ x: JSON.parse(text) });
+  }
+});
+
+function randomValue(depth: number): unknown {
+  const kind = Math.floor(Math.random() * (depth > 0 ? 7 : 5));
+  const size = Math.floor(Math.random() * 4);
+  if (kind === 0) return (Math.random() - 0.5) * 10 ** Math.floor(Math.random() * 40 - 20);
+  if (kind === 1) return Math.floor(Math.random() * 1e6) - 5e5;
+  if (kind === 2) return [true, false, null][size % 3];
+  if (kind < 5) return randomText();
+  const items = Array.from({ length: size }, () => randomValue(depth - 1));
+  if (kind === 5) return items;
+  return Object.fromEntries(items.map((item, i) => [`${randomText()}${i}`, item]));
+}
+
+function randomText(): string {
+  const letters = [
+    'a',
+    'B',
+    ' ',
+    '"',
+    "'",
+    '\\',
+    '/',
+    '\n',
+    '\t',
+    '#',
+    '//',
+    '{',
+    '}',
+    ',',
+    ':',
+    'é',
+    '\u2028',
+    '🦉',
+  ];
+  const pick = () => letters[Math.floor(Math.random() * letters.length)];
+  return Array.from({ length: Math.floor(Math.random() * 6) }, pick).join('');
+}

@@ -1,0 +1,266 @@
+// One row per rule across keys: the configuration that breaks it, the key it names and what to set;
+// and the closest configuration that does not break it.
+import { type DsConfig, resolveConfig } from '../../lib/config/index.js';
+import { violations } from '../../lib/config/rules.js';
+import type { Section } from '../../lib/config/schema.js';
+import type { ResolvedValues } from '../../types/config.js';
+
+const BASE: DsConfig = {
+  train_micro_batch_size_per_gpu: 2,
+  optimizer: { type: 'Adam' },
+  scheduler: { type: 'WarmupDecayLR', params: { total_num_steps: 5000 } },
+};
+
+/** The values of BASE with those of `change`, which is past the checks of single keys. */
+function values(change: Section): ResolvedValues {
+  return merge(resolveConfig(BASE, { worldSize: 1 }) as unknown as Section, change) as never;
+}
+
+function merge(base: Section, change: Section): Section {
+  const out = { ...base };
+  for (const [key, item] of Object.entries(change)) {
+    const deeper = typeof item === 'object' && item !== null && !Array.isArray(item);
+    out[key] = deeper ? merge((base[key] ?? {}) as Section, item as Section) : item;
+  }
+  return out;
+}
+
+const zero = (section: Section) => ({ zero_optimization: section });
+const onHost = { offload_optimizer: { device: 'cpu' } };
+
+test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Section]>([
+  [
+    'one precision',
+    { fp16: { enabled: true }, bf16: { enabled: true } },
+    'fp16.enabled',
+    /Set one of fp16.enabled and bf16.enabled to false/,
+    { fp16: { enabled: true } },
+  ],
+  [
+    'the first scale is at least the smallest',
+    { fp16: { enabled: true, initial_scale_power: 2, min_loss_scale: 8 } },
+    'fp16.initial_scale_power',
+    /Raise initial_scale_power/,
+    { fp16: { enabled: true, initial_scale_power: 3, min_loss_scale: 8 } },
+  ],
+  [
+    'LAMB scales dynamically',
+    { optimizer: { type: 'Lamb' }, fp16: { enabled: true, loss_scale: 128 } },
+    'fp16.loss_scale',
+    /Set fp16.loss_scale to 0/,
+    { optimizer: { type: 'Lamb' }, fp16: { enabled: true, loss_scale: 0 } },
+  ],
+  [
+    'LAMB without fp16 has no scale',
+    { optimizer: { type: 'FusedLamb' }, fp16: { enabled: true, loss_scale: 1 } },
+    'fp16.loss_scale',
+    /or choose another optimizer/,
+    { optimizer: { type: 'FusedLamb' }, fp16: { enabled: false, loss_scale: 1 } },
+  ],
+  [
+    'data_types agrees with bf16',
+    { bf16: { enabled: true }, data_types: { param_dtype: 'fp16' } },
+    'data_types.param_dtype',
+    /change fp16.enabled and bf16.enabled/,
+    { bf16: { enabled: true }, data_types: { param_dtype: 'bf16' } },
+  ],
+  [
+    'data_types agrees with neither',
+    { data_types: { param_dtype: 'bf16' } },
+    'data_types.param_dtype',
+    /Remove it/,
+    { data_types: { param_dtype: 'fp32' } },
+  ],
+  [
+    'gradients are summed in the dtype of the weights, or in fp32',
+    { bf16: { enabled: true }, data_types: { grad_accum_dtype: 'fp16' } },
+    'data_types.grad_accum_dtype',
+    /Set it to "fp32"/,
+    { bf16: { enabled: true }, data_types: { grad_accum_dtype: 'bf16' } },
+  ],
+  [
+    'fp32 gradients are not summed in bf16',
+    { data_types: { grad_accum_dtype: 'bf16' } },
+    'data_types.grad_accum_dtype',
+    /or remove it/,
+    { fp16: { enabled: true }, data_types: { grad_accum_dtype: 'fp32' } },
+  ],
+  [
+    'speculation has one dtype',
+    {
+      bf16: { enabled: true },
+      data_types: { grad_accum_dtype: 'fp32' },
+      ...zero({ stage: 1, offload_optimizer: { device: 'cpu', super_offload: true } }),
+    },
+    'zero_optimization.offload_optimizer.super_offload',
+    /Set super_offload to null/,
+    {
+      bf16: { enabled: true },
+      data_types: { grad_accum_dtype: 'bf16' },
+      ...zero({ stage: 1, offload_optimizer: { device: 'cpu', super_offload: true } }),
+    },
+  ],
+  [
+    'fp16 masters need the host',
+    { fp16: { fp16_master_weights_and_grads: true }, ...zero({ stage: 2 }) },
+    'fp16.fp16_master_weights_and_grads',
+    /offload_optimizer.device to "cpu"/,
+    { fp16: { fp16_master_weights_and_grads: true }, ...zero({ stage: 2, ...onHost }) },
+  ],
+  [
+    'bf16 masters need the host',
+    { bf16: { bf16_master_weights_and_grads: true }, ...zero({ stage: 1 }) },
+    'bf16.bf16_master_weights_and_grads',
+    /offload_optimizer.device to "cpu"/,
+    { bf16: { bf16_master_weights_and_grads: true }, ...zero({ stage: 1, ...onHost }) },
+  ],
+  [
+    'bf16 masters need a stage',
+    { bf16: { bf16_master_weights_and_grads: true, bf16_optimizer_states: true } },
+    'bf16.bf16_master_weights_and_grads',
+    /Set zero_optimization.stage/,
+    {
+      bf16: { bf16_master_weights_and_grads: true, bf16_optimizer_states: true },
+      ...zero({ stage: 1 }),
+    },
+  ],
+  [
+    'bf16 moments need bf16 masters',
+    { bf16: { bf16_optimizer_states: true } },
+    'bf16.bf16_optimizer_states',
+    /bf16_master_weights_and_grads to true/,
+    {},
+  ],
+  [
+    'offload needs a stage',
+    zero({ stage: 0, ...onHost }),
+    'zero_optimization.stage',
+    /stage to 2/,
+    zero({ stage: 1, ...onHost }),
+  ],
+  [
+    'super_offload needs offload',
+    zero({ stage: 2, offload_optimizer: { super_offload: true } }),
+    'zero_optimization.offload_optimizer.super_offload',
+    /device to "cpu"/,
+    zero({ stage: 2, offload_optimizer: { super_offload: true, device: 'cpu' } }),
+  ],
+  [
+    'offloaded weights are updated on the host alone',
+    zero({
+      ...{ stage: 3, offload_param: { device: 'cpu' } },
+      offload_optimizer: { device: 'cpu', ratio: 0.5 },
+    }),
+    'zero_optimization.offload_optimizer.ratio',
+    /ratio to 1/,
+    zero({ stage: 3, offload_optimizer: { device: 'cpu', ratio: 0.5 } }),
+  ],
+  [
+    'offloaded weights are not tried out',
+    zero({
+      stage: 3,
+      offload_param: { device: 'cpu' },
+      offload_optimizer: { device: 'cpu', super_offload: true },
+    }),
+    'zero_optimization.offload_optimizer.super_offload',
+    /Leave super_offload out/,
+    zero({ stage: 3, offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } }),
+  ],
+  [
+    'gather buckets are even',
+    zero({ stage: 2, allgather_bucket_size: 1001 }),
+    'zero_optimization.allgather_bucket_size',
+    /Set it to 1002/,
+    zero({ stage: 2, allgather_bucket_size: 1002 }),
+  ],
+  [
+    'no prescale with reduce-scatter',
+    { prescale_gradients: true, ...zero({ stage: 2 }) },
+    'prescale_gradients',
+    /reduce_scatter to false/,
+    { prescale_gradients: true, ...zero({ stage: 2, reduce_scatter: false }) },
+  ],
+  [
+    'no predivide with reduce-scatter',
+    { gradient_predivide_factor: 2, ...zero({ stage: 2 }) },
+    'gradient_predivide_factor',
+    /gradient_predivide_factor to 1/,
+    { gradient_predivide_factor: 2, ...zero({ stage: 3 }) },
+  ],
+  [
+    'stage 3 averages',
+    { gradient_allreduce_op: 'sum', ...zero({ stage: 3 }) },
+    'gradient_allreduce_op',
+    /to "mean"/,
+    { gradient_allreduce_op: 'sum', ...zero({ stage: 2 }) },
+  ],
+  [
+    'unmanaged accumulation does not overlap',
+    { managed_gradient_accumulation: false, ...zero({ stage: 1, overlap_comm: true }) },
+    'managed_gradient_accumulation',
+    /overlap_comm to false/,
+    { managed_gradient_accumulation: false, ...zero({ stage: 2, overlap_comm: true }) },
+  ],
+  [
+    'contiguous checkpoints need parts and a number',
+    {
+      activation_checkpointing: {
+        contiguous_memory_optimization: true,
+        partition_activations: true,
+      },
+    },
+    'activation_checkpointing.contiguous_memory_optimization',
+    /number_checkpoints too/,
+    {
+      activation_checkpointing: {
+        contiguous_memory_optimization: true,
+        partition_activations: true,
+        number_checkpoints: 4,
+      },
+    },
+  ],
+  [
+    'AdamW is decoupled',
+    { optimizer: { type: 'AdamW', params: { adam_w_mode: false } } },
+    'optimizer.params.adam_w_mode',
+    /type to "Adam"/,
+    { optimizer: { type: 'Adam', params: { adam_w_mode: false } } },
+  ],
+])('%s', (_, wrong, path, hint, right) => {
+  const found = violations(values(wrong));
+  expect(found.map((violation) => violation.path.join('.'))).toEqual([path]);
+  expect(found[0]?.hint).toMatch(hint);
+  expect(violations(values(right))).toEqual([]);
+});
+
+test('a rule speaks of the place in the file', () => {
+  const config = { ...BASE, prescale_gradients: true, zero_optimization: { stage: 2 } } as DsConfig;
+  const text = Buffer.from(JSON.stringify(config, null, 2)).toString('base64');
+  expect(() => resolveConfig(text, { worldSize: 1 })).toThrow(
+    /^base64:\d+:3: prescale_gradients: expected false at stage 2/,
+  );
+});
+
+test.each(['WarmupDecayLR', 'WarmupCosineLR'] as const)(
+  '%s may end during its warm-up, with a notice',
+  (type) => {
+    const noticesAt = (total_num_steps: number): readonly string[] => {
+      const config = { ...BASE, scheduler: { type, params: { total_num_steps } } } as DsConfig;
+      return resolveConfig(config, { worldSize: 1 }).notices;
+    };
+    expect(noticesAt(1000)).toEqual([]);
+    expect(noticesAt(10)).toEqual([
+      expect.stringMatching(/total_num_steps is 10, and warmup_num_steps is 1000/),
+    ]);
+  },
+);
+
+test.each([
+  [0, false],
+  [2, false],
+  [3, true],
+])('overlap_comm follows from stage %d', (stage, expected) => {
+  const config = { ...BASE, zero_optimization: { stage } } as DsConfig;
+  const { zero_optimization } = resolveConfig(config, { worldSize: 1 });
+  expect(zero_optimization.overlap_comm).toBe(expected);
+});

@@ -1,0 +1,126 @@
+// Samplers: orders that seed, epoch and rank alone decide, dealt to ranks as PyTorch deals them.
+import { shuffledOrder } from '../../lib/data/order.js';
+import { DistributedSampler, RandomSampler, SequentialSampler } from '../../lib/data/sampler.js';
+
+const ranksOf = (samples: number, worldSize: number, more: object = {}): DistributedSampler[] =>
+  Array.from(
+    { length: worldSize },
+    (_, rank) => new DistributedSampler(samples, { rank, worldSize, ...more }),
+  );
+
+const sorted = (values: Iterable<number>): number[] => [...values].sort((a, b) => a - b);
+const range = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
+
+test('SequentialSampler and RandomSampler visit every sample', () => {
+  const sequential = new SequentialSampler(5);
+  expect([...sequential]).toEqual([0, 1, 2, 3, 4]);
+  expect([...sequential.order(3)]).toEqual([3, 4]);
+  const random = new RandomSampler(50, { seed: 4 });
+  expect([...random]).toEqual([...shuffledOrder(50, 4, 0)]);
+  random.setEpoch(3);
+  expect([...random.order(20)]).toEqual([...shuffledOrder(50, 4, 3)].slice(20));
+});
+
+// From torch.utils.data.DistributedSampler with shuffle=False.
+test.each([
+  [
+    10,
+    3,
+    false,
+    [
+      [0, 3, 6, 9],
+      [1, 4, 7, 0],
+      [2, 5, 8, 1],
+    ],
+  ],
+  [
+    10,
+    3,
+    true,
+    [
+      [0, 3, 6],
+      [1, 4, 7],
+      [2, 5, 8],
+    ],
+  ],
+  [
+    9,
+    3,
+    true,
+    [
+      [0, 3, 6],
+      [1, 4, 7],
+      [2, 5, 8],
+    ],
+  ],
+  [2, 5, false, [[0], [1], [0], [1], [0]]],
+  [2, 5, true, [[], [], [], [], []]],
+])('%d samples on %d ranks, dropLast %s', (samples, worldSize, dropLast, expected) => {
+  const ranks = ranksOf(samples, worldSize, { shuffle: false, dropLast });
+  expect(ranks.map((sampler) => [...sampler])).toEqual(expected);
+  expect(ranks.map(({ length }) => length)).toEqual(expected.map(({ length }) => length));
+});
+
+test('ranks share the whole, disjoint but for padding, for any size', () => {
+  for (let round = 0; round < 200; ++round) {
+    const samples = 1 + Math.floor(Math.random() * 97);
+    const worldSize = 1 + Math.floor(Math.random() * 9);
+    const dropLast = round % 2 === 1;
+    const ranks = ranksOf(samples, worldSize, { seed: round, dropLast });
+    for (const sampler of ranks) sampler.setEpoch(round);
+    const all = ranks.flatMap((sampler) => [...sampler]);
+    const whole = [...shuffledOrder(samples, round, round)];
+    const dealt = range(all.length).map(
+      (i) => ranks[i % worldSize]?.order(0)[Math.floor(i / worldSize)],
+    );
+    const padded = range(all.length).map((i) => whole[i % samples]);
+    expect(dealt).toEqual(padded);
+    if (!dropLast) expect(new Set(all).size).toBe(samples);
+    else expect(new Set(all).size).toBe(all.length);
+    expect(Math.abs(all.length - samples)).toBeLessThan(worldSize);
+  }
+});
+
+test('what is left after any position, at any other world size, is the rest of the order', () => {
+  for (let round = 0; round < 100; ++round) {
+    const samples = 20 + Math.floor(Math.random() * 40);
+    const from = 1 + (round % 5);
+    const served = from * Math.floor(Math.random() * (samples / from));
+    const to = 1 + Math.floor(Math.random() * 6);
+    const rest = ranksOf(samples, to, { seed: 1 }).flatMap((s) => [...s.order(served)]);
+    const whole = [...shuffledOrder(samples, 1, 0)];
+    const expected = whole.slice(served);
+    const padding = Math.ceil(expected.length / to) * to - expected.length;
+    expect(sorted(rest)).toEqual(sorted([...expected, ...whole.slice(0, padding)]));
+  }
+});
+
+test('the seed and the epoch decide, and a state brings both', () => {
+  const [a, b] = [new RandomSampler(30, { seed: 1 }), new RandomSampler(30, { seed: 2 })];
+  expect([...a]).not.toEqual([...b]);
+  a.setEpoch(6);
+  b.loadStateDict(JSON.parse(JSON.stringify(a.stateDict())));
+  expect([...b]).toEqual([...a]);
+  const ranks = ranksOf(30, 3, { seed: 9 });
+  for (const sampler of ranks) sampler.loadStateDict(a.stateDict());
+  expect(sorted(ranks.flatMap((s) => [...s]))).toEqual(range(30));
+  expect([...(ranks[0] as DistributedSampler)][0]).toBe([...a][0]);
+});
+
+test('bad arguments and states of another kind are refused', () => {
+  const options = { rank: 0, worldSize: 2 };
+  expect(() => new DistributedSampler(5, { rank: 2, worldSize: 2 })).toThrow(
+    /below the world size 2/,
+  );
+  expect(() => new DistributedSampler(5, { rank: -1, worldSize: 2 })).toThrow(/rank/);
+  expect(() => new DistributedSampler(5, { rank: 0, worldSize: 0 })).toThrow(/worldSize/);
+  expect(() => new RandomSampler(2 ** 32)).toThrow(expect.objectContaining({ code: 'DS_LIMIT' }));
+  expect(() => new RandomSampler(5).setEpoch(1.5)).toThrow(/setEpoch/);
+  const natural = new SequentialSampler(5).stateDict();
+  expect(() => new DistributedSampler(5, options).loadStateDict(natural)).toThrow(
+    /a position in a shuffled order, got one in the natural order/,
+  );
+  expect(() => new SequentialSampler(5).loadStateDict({ epoch: 0, seed: 3 })).toThrow(
+    expect.objectContaining({ code: 'DS_CHECKPOINT' }),
+  );
+});

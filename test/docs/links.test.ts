@@ -1,0 +1,83 @@
+// Links between the pages of the documentation, and into the sources, lead somewhere, also from the package.
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { pages, readPage } from './snippets.js';
+
+const root = packageRoot();
+const { files, homepage } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+const repository: string = homepage.replace('#readme', '');
+
+/** Relative links of a page: its file, and the heading in it. */
+function linksOf(page: string): { file: string; heading: string }[] {
+  const targets = Array.from(
+    readPage(page).matchAll(/\]\((?!https?:)([^)\s]+)\)/g),
+    ([, to]) => to,
+  );
+  return targets.map((target = '') => {
+    const [file = '', heading = ''] = target.split('#');
+    return { file: file === '' ? page : join(dirname(page), file), heading };
+  });
+}
+
+/** Headings of a page as links call them. Source: GitHub's rule. */
+function headingsOf(page: string): string[] {
+  const titles = Array.from(readPage(page).matchAll(/^#+ (.*)$/gm), ([, title = '']) => title);
+  return titles.map((title) =>
+    title
+      .toLowerCase()
+      .replace(/[^\w\- ]/g, '')
+      .replaceAll(' ', '-'),
+  );
+}
+
+/** Files of the repository that a page links to by their address there. */
+function linksToRepository(page: string): string[] {
+  const links = readPage(page).matchAll(/\]\((https:[^)\s]+)\)/g);
+  const ours = Array.from(links, ([, to = '']) => to).filter((to) => to.startsWith(repository));
+  return ours.map((to) => to.slice(repository.length).replace(/^\/(tree|blob)\/main\//, ''));
+}
+
+/** Whether the package's `files` carry it. */
+function isPacked(file: string): boolean {
+  if (['README.md', 'LICENSE', 'package.json'].includes(file)) return true;
+  return files.some((entry: string) => {
+    const pattern = entry.slice(1);
+    return file === pattern || file.startsWith(`${pattern}/`) || matches(pattern, file);
+  });
+}
+
+/** `docs/*.md` */
+function matches(pattern: string, file: string): boolean {
+  const [before = '', after] = pattern.split('*');
+  if (after === undefined || !file.startsWith(before) || !file.endsWith(after)) return false;
+  return !file.slice(before.length, -after.length).includes('/');
+}
+
+test.each(pages())('the links of %s lead somewhere', (page) => {
+  const dead = linksOf(page).filter(({ file, heading }) => {
+    if (!existsSync(join(root, file))) return true;
+    return heading !== '' && !headingsOf(file).includes(heading);
+  });
+  expect(dead).toEqual([]);
+});
+
+test.each(pages())(
+  'what %s links to is in the package, or has its address in the repository',
+  (page) => {
+    const left = linksOf(page).map(({ file }) => file);
+    expect(left.filter((file) => !isPacked(file))).toEqual([]);
+    expect(linksToRepository(page).filter((file) => !existsSync(join(root, file)))).toEqual([]);
+  },
+);
+
+test('a link to what is not packed is found', () => {
+  expect(isPacked('docs/data.md')).toBe(true);
+  expect(isPacked('docs/api/index.html')).toBe(false);
+  expect(isPacked('bench/results/gpu-tests.json')).toBe(false);
+  expect(linksToRepository('README.md')).toContain('bench/results');
+});
+
+test('the documentation has links', () => {
+  expect(pages().flatMap(linksOf).length).toBeGreaterThan(20);
+});

@@ -1,0 +1,94 @@
+// The public surface as the API reference shows it: every name that a door exports and its members, with their texts.
+import { join } from 'node:path';
+import ts from 'typescript';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+
+/** An exported name, or a public member of one. */
+export interface Entry {
+  /** "optim.AdamW", "Engine.step". */
+  path: string;
+  /** What its docstring says; "" where there is none. */
+  text: string;
+  /** Where it is declared: "lib/tensor/tensor.ts:12". */
+  place: string;
+  isMember: boolean;
+  /** Marked `@internal`: the reference leaves it out. */
+  isInternal: boolean;
+}
+
+const root = packageRoot();
+const HIDDEN = ts.ModifierFlags.Private | ts.ModifierFlags.Protected;
+
+/** All exports of the module `file`, those of its namespaces, and the members of classes and interfaces. */
+export function surfaceOf(file: string): Entry[] {
+  const path = join(root, file);
+  const program = ts.createProgram([path], compilerOptions());
+  const checker = program.getTypeChecker();
+  const source = program.getSourceFile(path) as ts.SourceFile;
+  return exportsOf(checker.getSymbolAtLocation(source) as ts.Symbol, '', checker);
+}
+
+function compilerOptions(): ts.CompilerOptions {
+  const { config } = ts.readConfigFile(join(root, 'tsconfig.json'), ts.sys.readFile);
+  return ts.convertCompilerOptionsFromJson(config.compilerOptions, root).options;
+}
+
+function exportsOf(module: ts.Symbol, prefix: string, checker: ts.TypeChecker): Entry[] {
+  return checker.getExportsOfModule(module).flatMap((symbol) => {
+    const path = prefix + symbol.name;
+    const isAlias = (symbol.flags & ts.SymbolFlags.Alias) !== 0;
+    const target = isAlias ? checker.getAliasedSymbol(symbol) : symbol;
+    if (target.flags & ts.SymbolFlags.ValueModule) {
+      const namespace = entryOf(path, symbol, checker, false);
+      return [namespace, ...exportsOf(target, `${path}.`, checker)];
+    }
+    return [entryOf(path, target, checker, false), ...membersOf(target, path, checker)];
+  });
+}
+
+/** What a class or an interface declares for its users, static members included. */
+function membersOf(owner: ts.Symbol, path: string, checker: ts.TypeChecker): Entry[] {
+  const statics = owner.flags & ts.SymbolFlags.Class ? owner.exports : undefined;
+  const members = [...(owner.members?.values() ?? []), ...(statics?.values() ?? [])];
+  return members
+    .filter(isPublicMember)
+    .map((member) => entryOf(`${path}.${member.name}`, member, checker, true));
+}
+
+function isPublicMember(member: ts.Symbol): boolean {
+  const declaration = member.declarations?.[0];
+  if (!declaration || member.name === 'prototype' || member.name.startsWith('__')) return false;
+  if (member.flags & ts.SymbolFlags.TypeParameter) return false;
+  return (ts.getCombinedModifierFlags(declaration) & HIDDEN) === 0;
+}
+
+function entryOf(
+  path: string,
+  symbol: ts.Symbol,
+  checker: ts.TypeChecker,
+  isMember: boolean,
+): Entry {
+  const text = textOf(symbol, checker);
+  const tags = symbol.getJsDocTags(checker);
+  const isInternal = tags.some(({ name }) => name === 'internal');
+  return { path, text, place: placeOf(symbol.declarations?.[0]), isMember, isInternal };
+}
+
+/** A namespace has its text before its `export * as`. */
+function textOf(symbol: ts.Symbol, checker: ts.TypeChecker): string {
+  const declaration = symbol.declarations?.[0];
+  if (declaration && ts.isNamespaceExport(declaration)) {
+    return ts
+      .getJSDocCommentsAndTags(declaration.parent)
+      .map(({ comment }) => ts.getTextOfJSDocComment(comment) ?? '')
+      .join('\n');
+  }
+  return ts.displayPartsToString(symbol.getDocumentationComment(checker)).trim();
+}
+
+function placeOf(declaration: ts.Declaration | undefined): string {
+  if (!declaration) return '';
+  const source = declaration.getSourceFile();
+  const { line } = source.getLineAndCharacterOfPosition(declaration.getStart());
+  return `${source.fileName.replace(`${root}/`, '')}:${line + 1}`;
+}

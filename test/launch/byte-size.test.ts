@@ -1,0 +1,23 @@
+// Sizes on the command line.
+import { formatBytes, parseBytes } from '../../lib/launch/byte-size.js';
+
+test.each<[string, number | null]>([
+  ['5GB', 5e9],
+  ['2GiB', 2 ** 31],
+  ['1.5 mb', 1.5e6],
+  ['17', 17],
+  [' 3 B ', 3],
+  ['0', null],
+  ['-1GB', null],
+  ['1XB', null],
+  ['GB', null],
+  ['1e9', null],
+  ['', null],
+  ['9999999TB', null],
+])('%j is %p bytes', (text, bytes) => {
+  expect(parseBytes(text)).toBe(bytes);
+});
+
+test('and back, rounded', () => {
+  expect([12, 1500, 2.25e9].map(formatBytes)).toEqual(['12 B', '1.5 KB', '2.3 GB']);
+});

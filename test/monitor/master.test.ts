@@ -1,0 +1,65 @@
+// MonitorMaster: everyone hears everything, and a monitor that fails takes nobody along.
+import { type Monitor, MonitorMaster } from '../../lib/monitor/index.js';
+
+class Recorder implements Monitor {
+  readonly calls: string[] = [];
+
+  write(events: readonly { name: string }[]): void {
+    this.calls.push(`write ${events.map(({ name }) => name)}`);
+  }
+
+  async flush(): Promise<void> {
+    this.calls.push('flush');
+  }
+
+  close(): void {
+    this.calls.push('close');
+  }
+}
+
+class FullDisk extends Recorder {
+  override write(): void {
+    super.write([]);
+    throw new Error('no space left');
+  }
+}
+
+class LateFullDisk extends Recorder {
+  override async flush(): Promise<void> {
+    throw new Error('no space left');
+  }
+}
+
+const events = [{ name: 'x', value: 1, step: 1 }];
+
+test('writes, flushes and closes each', async () => {
+  const monitors = [new Recorder(), new Recorder()];
+  const master = new MonitorMaster(monitors);
+  expect(master.enabled).toBe(true);
+  master.write(events);
+  await master.flush();
+  master.close();
+  for (const { calls } of monitors) expect(calls).toEqual(['write x', 'flush', 'close']);
+  expect(master.enabled).toBe(false);
+});
+
+test.each([
+  ['write', new FullDisk(), ['write ', 'close']],
+  ['flush', new LateFullDisk(), ['write x', 'close']],
+] as const)('one that fails in %s is dropped with a warning', async (_where, broken, calls) => {
+  const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const healthy = new Recorder();
+  const master = new MonitorMaster([broken, healthy]);
+  master.write(events);
+  await master.flush();
+  master.write(events);
+  expect(broken.calls).toEqual(calls);
+  expect(healthy.calls).toEqual(['write x', 'flush', 'write x']);
+  expect(warn.mock.calls).toEqual([
+    [
+      `${broken.constructor.name} failed and is switched off: no space left`,
+      { type: 'DsWarning', code: 'DS_MONITOR' },
+    ],
+  ]);
+  warn.mockRestore();
+});

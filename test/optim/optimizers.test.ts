@@ -1,0 +1,106 @@
+// What optimizers say of themselves: state per group, defaults, refusals, DeepSpeed's names, what OneCycle schedules.
+import { resolveConfig } from '../../lib/config/index.js';
+import { buildSchedules } from '../../lib/engine/setup/schedule.js';
+import { DsError } from '../../lib/errors.js';
+import {
+  Adagrad,
+  Adam,
+  AdamW,
+  DeepSpeedCPUAdam,
+  FusedAdam,
+  Lion,
+  OneCycle,
+  Sgd,
+} from '../../lib/optim/index.js';
+import type { UpdateTensors } from '../../lib/optim/optimizer.js';
+import type { UpdateKernels } from '../../lib/optim/update-kernels.js';
+import { Tensor } from '../../lib/tensor/index.js';
+
+const parameter = (): Tensor => Tensor.from([1, 2, 3]).keep();
+
+/** What one update of group 0 asks of the kernels. */
+function argumentsOf(optimizer: Sgd | Adagrad | Lion | AdamW, step: number): object {
+  const asked: object[] = [];
+  const kernels = new Proxy({} as UpdateKernels, {
+    get: () => (args: object) => asked.push(args),
+  });
+  const tensors = { group: 0, state: {} } as UpdateTensors;
+  optimizer.update(tensors, { step, groups: optimizer.groups as never }, kernels);
+  expect(asked).toHaveLength(1);
+  return asked[0] as object;
+}
+
+test('SGD keeps state for groups with momentum alone', () => {
+  const sgd = new Sgd([{ params: [parameter()] }, { params: [parameter()], momentum: 0.9 }]);
+  expect(sgd.initialState(0)).toEqual({});
+  expect(sgd.initialState(1)).toEqual({ momentum_buffer: 0 });
+});
+
+test('the first SGD update is marked', () => {
+  const sgd = new Sgd([parameter()], { momentum: 0.9 });
+  expect(argumentsOf(sgd, 1)).toMatchObject({ first: true, momentum: 0.9 });
+  expect(argumentsOf(sgd, 2)).toMatchObject({ first: false });
+});
+
+test.each([{ nesterov: true }, { nesterov: true, momentum: 0.9, dampening: 0.1 }])(
+  'SGD refuses %j',
+  (options) => {
+    expect(() => new Sgd([parameter()], options)).toThrow(DsError);
+    expect(() => new Sgd([parameter()], options)).toThrow(
+      /SGD group 0: expected a momentum above 0/,
+    );
+  },
+);
+
+test('Adagrad starts its sums as told, per group, and lowers its rate', () => {
+  const adagrad = new Adagrad(
+    [{ params: [parameter()] }, { params: [parameter()], initialAccumulatorValue: 0.5 }],
+    { lr: 0.1, lrDecay: 0.5 },
+  );
+  expect(adagrad.initialState(0)).toEqual({ sum: 0 });
+  expect(adagrad.initialState(1)).toEqual({ sum: 0.5 });
+  expect(argumentsOf(adagrad, 1)).toMatchObject({ lr: 0.1, eps: 1e-10 });
+  expect(argumentsOf(adagrad, 3)).toMatchObject({ lr: 0.05 });
+});
+
+test("OneCycle's momenta may be lists, one for each group, as its rates may", () => {
+  const params = {
+    ...{ cycle_min_lr: [1e-4, 2e-4], cycle_max_lr: [1e-3, 2e-3] },
+    ...{ cycle_min_mom: [0.7, 0.8], cycle_max_mom: [0.9, 0.95], cycle_first_stair_count: -1 },
+  };
+  const scheduler = { type: 'OneCycle' as const, params };
+  const config = { train_micro_batch_size_per_gpu: 1, scheduler };
+  const { scheduler: resolved } = resolveConfig(config, { worldSize: 1 });
+  const groups = [0, 1].map(() => ({
+    params: [],
+    lr: 1,
+    weightDecay: 0,
+    betas: [0.9, 0.999] as const,
+  }));
+  buildSchedules(resolved, groups).apply(groups, 2000);
+  expect(groups.map(({ lr, betas }) => [lr, betas[0]])).toEqual([
+    [1e-3, expect.closeTo(0.7, 14)],
+    [2e-3, expect.closeTo(0.8, 14)],
+  ]);
+});
+
+test('OneCycle moves the first beta of Lion and leaves the momentum of SGD', () => {
+  const schedule = new OneCycle({ minLr: 1e-4, maxLr: 1e-2 });
+  const [lion, sgd] = [new Lion([parameter()]), new Sgd([parameter()], { momentum: 0.9 })];
+  for (const { groups } of [lion, sgd]) schedule.apply(groups[0]!, 0);
+  expect(argumentsOf(lion, 1)).toMatchObject({ lr: 1e-4, beta1: 0.8, beta2: 0.99 });
+  expect(argumentsOf(sgd, 1)).toMatchObject({ lr: 1e-4, momentum: 0.9 });
+});
+
+test.each([
+  [AdamW, {}, true],
+  [AdamW, { decoupled: false }, false],
+  [Adam, {}, true],
+  [Adam, { adamWMode: false }, false],
+  [FusedAdam, { adamWMode: false }, false],
+  [DeepSpeedCPUAdam, {}, true],
+] as const)('%p with %j is decoupled: %p', (Optimizer, options, decoupled) => {
+  const optimizer = new Optimizer([parameter()], options as object);
+  expect(argumentsOf(optimizer, 1)).toMatchObject({ decoupled, lr: 1e-3 });
+  expect(optimizer.initialState()).toEqual({ exp_avg: 0, exp_avg_sq: 0 });
+});

@@ -1,0 +1,175 @@
+// Learning-rate schedules against formulas written down independently from DeepSpeed's
+// documentation.
+
+import { LambdaLr } from '../../lib/optim/lambda.js';
+import { MultiStepLr } from '../../lib/optim/multi-step.js';
+import { OneCycle } from '../../lib/optim/one-cycle.js';
+import { LrRangeTest } from '../../lib/optim/range-test.js';
+import { ReduceLrOnPlateau } from '../../lib/optim/reduce-on-plateau.js';
+import { WarmupLr } from '../../lib/optim/warmup.js';
+import { WarmupCosineLr } from '../../lib/optim/warmup-cosine.js';
+import { WarmupDecayLr } from '../../lib/optim/warmup-decay.js';
+
+const STEPS = 3000;
+
+/** The climb as DeepSpeed computes it, with t = last_batch_iteration. */
+function gamma(t: number, n: number, type: string): number {
+  if (t >= n) return 1;
+  return type === 'linear' ? t / n : Math.log(t + 1) / Math.log(n);
+}
+
+describe.each(['log', 'linear'] as const)('warm-up type %s', (type) => {
+  test('WarmupLR', () => {
+    const schedule = new WarmupLr({ minLr: 1e-6, maxLr: 1e-3, warmupSteps: 100, warmupType: type });
+    for (let n = 1; n <= STEPS; ++n) {
+      const expected = 1e-6 + (1e-3 - 1e-6) * gamma(n - 1, 100, type);
+      expect(Math.abs(schedule.lr(n) / expected - 1)).toBeLessThan(1e-12);
+    }
+    expect(schedule.lr(0)).toBe(1e-6);
+  });
+
+  test('WarmupDecayLR', () => {
+    const options = { minLr: 1e-5, maxLr: 3e-4, warmupSteps: 500, warmupType: type };
+    const schedule = new WarmupDecayLr({ ...options, totalSteps: 2000 });
+    for (let n = 1; n <= STEPS; ++n) {
+      const t = n - 1;
+      const share = t < 500 ? gamma(t, 500, type) : Math.max(0, (2000 - t) / 1500);
+      expect(Math.abs(schedule.lr(n) - (1e-5 + (3e-4 - 1e-5) * share))).toBeLessThan(1e-16);
+    }
+    expect(schedule.lr(STEPS)).toBe(1e-5);
+  });
+
+  test('WarmupCosineLR', () => {
+    const options = { warmupMinRatio: 0.1, warmupSteps: 300, cosMinRatio: 0.01, warmupType: type };
+    const schedule = new WarmupCosineLr({ ...options, baseLr: 2e-3, totalSteps: 2500 });
+    for (let n = 1; n <= STEPS; ++n) {
+      const t = n - 1;
+      const p = Math.min(1, (t - 299) / 2200);
+      const ratio =
+        t < 300
+          ? 0.1 + 0.9 * gamma(t, 300, type)
+          : Math.max(0, 0.01 + (0.99 * (1 + Math.cos(Math.PI * p))) / 2);
+      expect(Math.abs(schedule.lr(n) - 2e-3 * ratio)).toBeLessThan(1e-15);
+    }
+    expect(schedule.lr(0)).toBe(0);
+    expect(schedule.lr(STEPS)).toBeCloseTo(2e-5, 15);
+  });
+});
+
+test('with a minimum of 0 the first two updates have rate 0', () => {
+  const schedule = new WarmupLr({ maxLr: 1, warmupSteps: 10 });
+  expect([0, 1].map((n) => schedule.lr(n))).toEqual([0, 0]);
+  expect(schedule.lr(2)).toBeCloseTo(Math.log(2) / Math.log(10), 14);
+});
+
+test('the logarithmic climb arrives one update before the linear one', () => {
+  const log = new WarmupLr({ maxLr: 1, warmupSteps: 10, warmupType: 'log' });
+  const linear = new WarmupLr({ maxLr: 1, warmupSteps: 10, warmupType: 'linear' });
+  expect(log.lr(10)).toBeCloseTo(1, 14);
+  expect(linear.lr(10)).toBeCloseTo(0.9, 14);
+  expect(linear.lr(11)).toBe(1);
+});
+
+test('one warm-up update counts as two', () => {
+  expect(new WarmupLr({ maxLr: 1, warmupSteps: 1, warmupType: 'linear' }).lr(2)).toBe(0.5);
+});
+
+test.each([0, -3, 2.5])('%p warm-up updates are refused', (warmupSteps) => {
+  expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(
+    /warmup_num_steps.*positive integer/,
+  );
+});
+
+test('what is no finite number is refused', () => {
+  const warmupSteps = Number.NaN;
+  expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(/warmupSteps.*finite.*got NaN/);
+});
+
+test('a run that ends during the warm-up climbs as far as it gets, and stays at the end after it', () => {
+  const steps = { totalSteps: 20, warmupSteps: 50, warmupType: 'linear' } as const;
+  const decay = new WarmupDecayLr({ maxLr: 1, ...steps });
+  const cosine = new WarmupCosineLr({ baseLr: 1, ...steps });
+  expect([1, 20, 50, 51, 90].map((n) => decay.lr(n))).toEqual([0, 0.38, 0.98, 0, 0]);
+  expect([1, 20, 50].map((n) => cosine.lr(n))).toEqual([0, 0.38, 0.98]);
+});
+
+describe('OneCycle', () => {
+  const ends = { minLr: 1e-4, maxLr: 1e-3, firstStepSize: 10, secondStepSize: 30 };
+
+  test('the rate peaks where the momentum is lowest, and both return', () => {
+    const schedule = new OneCycle(ends);
+    expect([0, 10, 25, 40].map((n) => schedule.lr(n))).toEqual([1e-4, 1e-3, 5.5e-4, 1e-4]);
+    expect(schedule.momentum(1)).toBeCloseTo(0.89, 14);
+    expect(schedule.momentum(10)).toBeCloseTo(0.8, 14);
+    expect(schedule.momentum(40)).toBe(0.9);
+  });
+
+  test('-1 stairs are a straight line', () => {
+    const line = new OneCycle(ends);
+    const same = new OneCycle({ ...ends, firstStairCount: -1, secondStairCount: -1 });
+    for (const n of [3, 7, 22, 39]) expect(same.lr(n)).toBe(line.lr(n));
+  });
+
+  test('update 0 runs at the lower momentum', () => {
+    expect(new OneCycle(ends).momentum(0)).toBe(0.8);
+  });
+
+  test('without a decay step size nothing decays', () => {
+    const schedule = new OneCycle({ ...ends, decayLrRate: 1, decayMomentumRate: 1 });
+    expect([schedule.lr(5000), schedule.momentum(5000)]).toEqual([1e-4, 0.9]);
+  });
+
+  test('without cycleMomentum the betas stay as they are', () => {
+    const group = { lr: 0, betas: [0.9, 0.999] as const };
+    new OneCycle({ ...ends, cycleMomentum: false }).apply(group, 10);
+    expect(group).toEqual({ lr: 1e-3, betas: [0.9, 0.999] });
+  });
+
+  test.each([
+    [{ firstStepSize: 0 }, /cycle_first_step_size/],
+    [{ secondStepSize: -1 }, /cycle_second_step_size/],
+  ])('%j is refused', (options, message) => {
+    expect(() => new OneCycle({ ...ends, ...options })).toThrow(message);
+  });
+});
+
+test('LRRangeTest starts at its minimum and adds it once per interval', () => {
+  const schedule = new LrRangeTest({ stepSize: 4, staircase: true });
+  expect([0, 3, 4, 8].map((n) => schedule.lr(n))).toEqual([1e-3, 1e-3, 2e-3, 3e-3]);
+});
+
+test('LambdaLR multiplies the rate, and refuses a factor that is no function or no number', () => {
+  const schedule = new LambdaLr({ baseLr: 0.5, factor: (n) => 0.9 ** n });
+  expect([0, 1, 3].map((n) => schedule.lr(n))).toEqual([0.5, 0.45, 0.5 * 0.9 ** 3]);
+  expect(() => new LambdaLr({ baseLr: 1, factor: 2 as never })).toThrow(/a function/);
+  expect(() => new LambdaLr({ baseLr: 1, factor: () => Number.NaN }).lr(7)).toThrow(/7 updates/);
+});
+
+test.each([[3], [[1.5]]])('milestones %j are refused', (milestones) => {
+  expect(() => new MultiStepLr({ baseLr: 1, milestones: milestones as number[] })).toThrow(
+    /milestones.*list of integers/,
+  );
+});
+
+describe('ReduceLROnPlateau', () => {
+  test('one bad metric more than the patience lowers the rate', () => {
+    const schedule = new ReduceLrOnPlateau({ baseLr: 1, patience: 2, factor: 0.5, minLr: 0.3 });
+    const rates = [5, 4, 4, 4, 4, 4, Number.NaN, Number.POSITIVE_INFINITY].map((metric) => {
+      schedule.observe(metric);
+      return schedule.lr();
+    });
+    expect(rates).toEqual([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.3]);
+  });
+
+  test('the state of another schedule is refused and leaves this one alone', () => {
+    const schedule = new ReduceLrOnPlateau({ baseLr: 1 });
+    expect(() => schedule.loadStateDict({ lr: 5 })).toThrow(
+      expect.objectContaining({ code: 'DS_CHECKPOINT' }),
+    );
+    expect(schedule.lr()).toBe(1);
+  });
+
+  test('a factor of 1 is refused', () => {
+    expect(() => new ReduceLrOnPlateau({ baseLr: 1, factor: 1 })).toThrow(/factor/);
+  });
+});

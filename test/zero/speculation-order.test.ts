@@ -1,0 +1,55 @@
+// The order of the host's work: arrivals first, then forward order, and how the share between them moves.
+import { SpeculationOrder } from '../../lib/zero/schedule/speculation-order.js';
+
+const forward = ['root', 'h0', 'h1', 'h2', 'h3'];
+const arrivals = ['h3', 'h2', 'h1', 'h0', 'root'];
+
+function taken(order: SpeculationOrder<string>): string[] {
+  order.start(forward);
+  return arrivals.flatMap((unit) => order.arrive(unit));
+}
+
+test('half of the units as they arrive, the rest in forward order', () => {
+  expect(taken(new SpeculationOrder())).toEqual(['h3', 'h2', 'h1', 'root', 'h0']);
+});
+
+test.each([
+  [0, forward],
+  [1, ['h3', 'root', 'h0', 'h1', 'h2']],
+  [4, arrivals],
+  [5, arrivals],
+  [99, arrivals],
+])('an early share of %p', (early, expected) => {
+  const order = new SpeculationOrder<string>();
+  order.fix(early);
+  expect(taken(order)).toEqual(expected);
+});
+
+test('nothing is taken early that arrives late', () => {
+  const order = new SpeculationOrder<string>();
+  order.fix(1);
+  order.start(forward);
+  expect(arrivals.map((unit) => order.arrive(unit).length)).toEqual([1, 0, 0, 0, 4]);
+});
+
+test('the share moves by one, between none and all', () => {
+  const order = new SpeculationOrder<string>();
+  order.start(forward);
+  expect(order.early).toBe(3);
+  for (const expected of [4, 5, 5]) {
+    order.adapt(true);
+    expect(order.early).toBe(expected);
+  }
+  for (const expected of [4, 3, 2, 1, 0, 0]) {
+    order.adapt(false);
+    expect(order.early).toBe(expected);
+  }
+});
+
+test('a fixed share does not move', () => {
+  const order = new SpeculationOrder<string>();
+  order.fix(2);
+  order.start(forward);
+  order.adapt(true);
+  expect(order.early).toBe(2);
+});
