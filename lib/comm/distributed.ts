@@ -5,6 +5,8 @@ import { type Device, device as findDevice, probeGpus } from '../runtime/device.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
 import { localDevice } from './local-device.js';
+import { Mesh } from './mesh.js';
+import { type MeshOptions, MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
 
 /**
@@ -30,25 +32,38 @@ export interface InitOptions {
   serveStore?: boolean;
   /** Default "auto": see localDevice(). */
   device?: string | Device;
+  /** How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them on dp. */
+  mesh?: MeshOptions;
 }
 
 const OPTIONS: OptionNames<InitOptions> = {
   ...{ rank: true, worldSize: true, localRank: true, masterAddr: true, masterPort: true },
-  ...{ timeout: true, secret: true, serveStore: true, device: true },
+  ...{ timeout: true, secret: true, serveStore: true, device: true, mesh: true },
 };
 
 /** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
 export class Distributed {
+  /** The ranks on their axes. */
+  readonly mesh: Mesh;
   private readonly groups = new Map<string, number>();
 
   /** @internal Use initDistributed(). */
   constructor(
-    readonly rank: number,
-    readonly localRank: number,
     /** All ranks. */
     readonly world: ProcessGroup,
+    readonly localRank: number,
+    shape: MeshShape,
     private readonly network: Network,
-  ) {}
+  ) {
+    this.mesh = new Mesh(shape, world, (name, ranks) =>
+      openGroup(network, name, ranks, ranks.indexOf(world.rank)),
+    );
+  }
+
+  /** This process among all. */
+  get rank(): number {
+    return this.world.rank;
+  }
 
   get worldSize(): number {
     return this.world.size;
@@ -116,29 +131,45 @@ export function logSummary(): void {
 /**
  * Joins the job that the launcher (or the options) describes and resolves once every rank is there, as
  * deepspeed.init_distributed. A job of one rank opens no connection. Called again, also before the first call
- * has resolved, it returns the same, whatever its options.
- * Rejects with DS_ARGUMENT (an unknown option among them), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another
- * secret, a missing rank).
+ * has resolved, it returns the same, whatever its options but `mesh`.
+ * Rejects with DS_ARGUMENT (an unknown option, a mesh that the ranks do not fill, or another one than
+ * that of rank 0 or of the first call), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another secret,
+ * a missing rank).
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
   const options = readOptions('initDistributed', given, OPTIONS);
-  if (current) return current;
+  const job = current ?? (await joined(options));
+  if (options.mesh) requireMesh(job, MeshShape.over(job.worldSize, options.mesh));
+  return job;
+}
+
+function joined(options: InitOptions): Promise<Distributed> {
   joining ??= join(options).finally(() => {
     joining = null;
   });
   return joining;
 }
 
+/** Throws DS_ARGUMENT unless the job was joined with this mesh. */
+function requireMesh({ mesh }: Distributed, wanted: MeshShape): void {
+  if (String(mesh.shape) === String(wanted)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initDistributed mesh',
+    expected: `${mesh.shape}, as the job was joined`,
+    got: String(wanted),
+    hint: 'Give the mesh to the first initDistributed(), or destroy() the job before.',
+  });
+}
+
 async function join(options: InitOptions): Promise<Distributed> {
   const settings = resolve(options);
-  const { rank, worldSize, localRank, device, timeout } = settings;
-  const everyone = Array.from({ length: worldSize }, (_, i) => i);
+  const { rank, worldSize, localRank, device, timeout, shape } = settings;
   if (worldSize === 1) {
-    const network: Network = { job: null, server: null, device, timeout };
-    const alone = await openGroup(network, 'world', everyone, 0);
-    current = new Distributed(0, localRank, alone, network);
+    current = aloneOn(device, { localRank, timeout });
     return current;
   }
+  const everyone = Array.from({ length: worldSize }, (_, i) => i);
   const { host, port, secret } = settings;
   const store = { host, port, secret };
   const server = settings.serve ? new StoreServer(store) : null;
@@ -146,8 +177,10 @@ async function join(options: InitOptions): Promise<Distributed> {
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
     const network = { job, server, device, timeout };
+    if (rank === 0) await job.set(MESH_KEY, String(shape));
     const world = await openGroup(network, 'world', everyone, rank);
-    current = new Distributed(rank, localRank, world, network);
+    await requireSameMesh(job, rank, shape);
+    current = new Distributed(world, localRank, shape, network);
     return current;
   } catch (error) {
     job?.close();
@@ -156,14 +189,37 @@ async function join(options: InitOptions): Promise<Distributed> {
   }
 }
 
+/** A job of this process alone, whose collectives are copies; nobody else learns of it. */
+export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
+  const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
+  const network: Network = { job: null, server: null, device, timeout };
+  return new Distributed(world, localRank, MeshShape.over(1), network);
+}
+
+/** Where rank 0 says in the store what its mesh is. */
+const MESH_KEY = 'mesh';
+
+/** All ranks are in the world's group by now, so rank 0 has told its mesh. Rejects with DS_ARGUMENT. */
+async function requireSameMesh(job: Job, rank: number, shape: MeshShape): Promise<void> {
+  const first = await job.get(MESH_KEY, 0);
+  if (first === String(shape)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initDistributed mesh',
+    expected: `the same on every rank: ${first} as on rank 0`,
+    got: `${shape} on rank ${rank}`,
+  });
+}
+
 /**
- * The job of several ranks that this process belongs to: the one joined before, or the one that a launcher's
- * environment describes. Null for a process alone. Rejects as initDistributed().
+ * The job that this process belongs to: the one joined before, or the one that a launcher's environment describes; else
+ * one of this process alone. Rejects as initDistributed().
  */
-export async function joinLaunched(options: InitOptions = {}): Promise<Distributed | null> {
+export async function joinLaunched(options: InitOptions = {}): Promise<Distributed> {
+  if (current) return current;
   const isLaunched = Number(jobEnvironment().worldSize ?? 1) > 1;
-  const job = current ?? (isLaunched ? await initDistributed(options) : null);
-  return job && job.worldSize > 1 ? job : null;
+  if (isLaunched) return initDistributed(options);
+  return aloneOn(findDevice(options.device ?? 'auto'));
 }
 
 /** What groups are opened with; without a job there is only this rank. */
@@ -199,6 +255,7 @@ interface Settings {
   timeout: number;
   serve: boolean;
   device: Device;
+  shape: MeshShape;
 }
 
 function resolve(options: InitOptions): Settings {
@@ -228,6 +285,7 @@ function resolve(options: InitOptions): Settings {
     timeout: minutes * 60_000,
     serve: options.serveStore ?? rank === 0,
     device: chooseDevice(options.device ?? 'auto', localRank),
+    shape: MeshShape.over(worldSize, options.mesh),
   };
 }
 

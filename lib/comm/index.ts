@@ -9,6 +9,7 @@ export {
   type CommsTotal,
 } from './comms-logger.js';
 export {
+  aloneOn,
   Distributed,
   distributed,
   type InitOptions,
@@ -16,4 +17,6 @@ export {
   joinLaunched,
   logSummary,
 } from './distributed.js';
+export type { Mesh } from './mesh.js';
+export { AXES, type Axis, type MeshOptions, MeshShape, type PerAxis } from './mesh-shape.js';
 export { type CollectiveOptions, ProcessGroup, type ReduceOp, Work } from './process-group.js';

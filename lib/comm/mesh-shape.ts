@@ -1,0 +1,129 @@
+// The arithmetic of a mesh: the ranks of a job as places of a grid with named axes.
+import { DsError } from '../errors.js';
+import { readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+
+/** Stages of a pipeline, parts of a batch, of a sequence, of a layer's tensors. */
+export type Axis = 'pp' | 'dp' | 'sp' | 'tp';
+
+/**
+ * Outermost first: ranks that are neighbours on the last axis are neighbours in the job, so mostly on one host. Source:
+ * the order of DeepSpeed's PipeModelDataParallelTopology.
+ */
+export const AXES: readonly Axis[] = ['pp', 'dp', 'sp', 'tp'];
+
+/** One whole number per axis. */
+export type PerAxis = Readonly<Record<Axis, number>>;
+
+/** Ranks along each axis. Default: 1, and for `dp` what the others leave of the job. */
+export type MeshOptions = Partial<Record<Axis, number>>;
+
+const KNOWN: Readonly<Record<Axis, true>> = { pp: true, dp: true, sp: true, tp: true };
+
+/**
+ * Rank = ((pp * DP + dp) * SP + sp) * TP + tp for a rank's coordinates (small) and the sizes of the axes (capital). Where
+ * a method takes several axes, their order does not matter: ranks and places are in that of AXES.
+ */
+export class MeshShape {
+  /** Ranks of the job. */
+  readonly ranks: number;
+  /** How far apart the ranks of neighbouring coordinates are. */
+  private readonly strides: PerAxis;
+
+  constructor(readonly sizes: PerAxis) {
+    let stride = 1;
+    const strides = { pp: 0, dp: 0, sp: 0, tp: 0 };
+    for (const axis of AXES.toReversed()) {
+      strides[axis] = stride;
+      stride *= sizes[axis];
+    }
+    this.strides = strides;
+    this.ranks = stride;
+  }
+
+  /** The shape of `given` over the ranks of a job. Throws DS_ARGUMENT unless its sizes come out even. */
+  static over(ranks: number, given: MeshOptions = {}): MeshShape {
+    const op = 'initDistributed mesh';
+    const options = readOptions(op, given, KNOWN);
+    const size = (axis: Axis): number => requireInteger(`${op}.${axis}`, options[axis] ?? 1, 1);
+    const [pp, sp, tp] = [size('pp'), size('sp'), size('tp')];
+    const isComplete = options.dp !== undefined;
+    const dp = isComplete ? size('dp') : ranks / (pp * sp * tp);
+    const shape = new MeshShape({ pp, dp, sp, tp });
+    if (Number.isInteger(dp) && shape.ranks === ranks) return shape;
+    const others = new MeshShape({ pp, dp: 1, sp, tp });
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op,
+      expected: isComplete
+        ? `sizes whose product is the number of ranks, ${ranks}`
+        : `sizes whose product divides the number of ranks, ${ranks}`,
+      got: isComplete ? `${shape} = ${shape.ranks}` : `${others} = ${others.ranks}`,
+      hint: isComplete ? 'Without dp, it is what the other axes leave of the job.' : '',
+    });
+  }
+
+  /** Ranks that differ in their coordinates on `axes` alone. */
+  size(...axes: Axis[]): number {
+    return ordered(axes).reduce((product, axis) => product * this.sizes[axis], 1);
+  }
+
+  /** Where `rank` is on each axis. */
+  coordinates(rank: number): PerAxis {
+    const { sizes, strides } = this;
+    const on = (axis: Axis): number => Math.floor(rank / strides[axis]) % sizes[axis];
+    return { pp: on('pp'), dp: on('dp'), sp: on('sp'), tp: on('tp') };
+  }
+
+  /** The rank that is there on each axis. */
+  rankAt(coordinates: PerAxis): number {
+    return AXES.reduce((rank, axis) => rank + coordinates[axis] * this.strides[axis], 0);
+  }
+
+  /** The ranks that differ from `rank` in their coordinates on `axes` alone, itself among them, ascending. */
+  ranksAlong(rank: number, ...axes: Axis[]): number[] {
+    const { sizes, strides } = this;
+    const own = this.coordinates(rank);
+    const along = ordered(axes);
+    const first = along.reduce((one, axis) => one - own[axis] * strides[axis], rank);
+    return along.reduce(
+      (ranks, axis) =>
+        ranks.flatMap((one) =>
+          Array.from({ length: sizes[axis] }, (_, i) => one + i * strides[axis]),
+        ),
+      [first],
+    );
+  }
+
+  /** The place of `rank` among ranksAlong(rank, ...axes). */
+  placeAlong(rank: number, ...axes: Axis[]): number {
+    const own = this.coordinates(rank);
+    return ordered(axes).reduce((place, axis) => place * this.sizes[axis] + own[axis], 0);
+  }
+
+  /** All ranks, each once, by those that differ on `axes` alone; in the order of their first ranks. */
+  groups(...axes: Axis[]): number[][] {
+    const ranks = Array.from({ length: this.ranks }, (_, rank) => rank);
+    return ranks
+      .filter((rank) => this.placeAlong(rank, ...axes) === 0)
+      .map((rank) => this.ranksAlong(rank, ...axes));
+  }
+
+  /** Such as "pp 2 x dp 4": the axes that have more than one rank. */
+  toString(): string {
+    const parts = AXES.filter((axis) => this.sizes[axis] > 1);
+    return parts.map((axis) => `${axis} ${this.sizes[axis]}`).join(' x ') || 'dp 1';
+  }
+}
+
+/** In the order of AXES, each once. Throws DS_ARGUMENT for what is no axis. */
+function ordered(axes: readonly Axis[]): Axis[] {
+  const other = axes.find((axis) => !AXES.includes(axis));
+  if (other === undefined) return AXES.filter((axis) => axes.includes(axis));
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'mesh axis',
+    expected: AXES.map((axis) => `"${axis}"`).join(', '),
+    got: JSON.stringify(other) ?? String(other),
+  });
+}
