@@ -2,7 +2,6 @@
 import { joinLaunched } from '../lib/comm/index.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
-import { device as findDevice } from '../lib/runtime/device.js';
 import * as checkpointing from '../lib/tensor/checkpointing/index.js';
 import { Tensor } from '../lib/tensor/index.js';
 import { EventCommTimer } from '../lib/zero/comm-timer.js';
@@ -66,7 +65,7 @@ function configOf(
  */
 export async function trainBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});
-  const device = job?.world.device ?? findDevice(options.device ?? 'auto');
+  const { device } = job.world;
   const [batch, seq] = [Number(options.batch ?? 16), Number(options.seq ?? 1024)];
   const accumulation = Number(options.accumulate ?? 1);
   const steps = Number(options.steps ?? 10);
@@ -110,7 +109,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const comm = commTimer?.times();
   // Without overlap, collectives run in the order of compute.
   if (comm && !engine.config.zero_optimization.overlap_comm) comm.exposed = comm.total;
-  await job?.destroy();
+  await job.destroy();
   if (engine.globalRank > 0) return null;
   const memory = device.memory;
   const { bytes } = engine.parts.state;
@@ -132,7 +131,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
-    tokens_per_second: (batch * seq * accumulation * engine.worldSize * 1000) / mean,
+    tokens_per_second: (batch * seq * accumulation * engine.dpWorldSize * 1000) / mean,
     step_ms: {
       mean,
       median: median(intervals),

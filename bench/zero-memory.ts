@@ -4,7 +4,7 @@ import { joinLaunched } from '../lib/comm/index.js';
 import { memoryUse } from '../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
-import { type Device, device as findDevice } from '../lib/runtime/device.js';
+import type { Device } from '../lib/runtime/device.js';
 import { scope, Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
 
@@ -106,13 +106,13 @@ export function tableRow({ stage, ranks, measured, formula }: MeasuredStage): st
  */
 export async function zeroMemoryBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});
-  const device = job?.world.device ?? findDevice(options.device ?? 'auto');
+  const { device } = job.world;
   const rows: MeasuredStage[] = [];
   for (const stage of [0, 1, 2, 3] as const) {
     rows.push(await measureStage(stage, models.GPT2.config(options.model ?? 'tiny'), device));
   }
-  const isFirst = !job || job.rank === 0;
-  await job?.destroy();
+  const isFirst = job.rank === 0;
+  await job.destroy();
   if (!isFirst) return null;
   console.log('| stage | ranks | weights | gradients | optimizer | all, MiB | formula, MiB |');
   console.log('| --- | --- | --- | --- | --- | --- | --- |');

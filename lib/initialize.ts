@@ -1,11 +1,12 @@
 // initialize(): a model and a ds_config.json become an engine, as deepspeed.initialize does.
 import type { DsConfig } from '../types/config.js';
-import { type Distributed, joinLaunched } from './comm/index.js';
+import { aloneOn, type Distributed, joinLaunched } from './comm/index.js';
 import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
 import { type ConfigArguments, configSource } from './config/source.js';
 import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
 import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
+import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 import type { Clients } from './engine/setup/clients.js';
 import { DsError } from './errors.js';
@@ -89,40 +90,33 @@ export async function initialize<Sample, Batch>(
   const { model } = options;
   requireModel(model);
   requireUnowned(model);
-  const job = await jobOf(options.distributed ?? null, options.device);
+  const job = await jobOf(options);
   const config = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);
-  const device = job?.world.device ?? findDevice(options.device ?? 'auto');
-  const trainLoader = buildLoader(options, config, {
-    device,
-    rank: job?.rank,
-    worldSize: job?.worldSize,
-  });
-  const engine = await buildEngine(model, config, device, { ...options, distributed: job });
+  const trainLoader = buildLoader(options, config, job);
+  const engine = await buildEngine(model, config, { ...options, distributed: job });
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }
 
-/** The job of several ranks to train in; null for this process alone. */
-async function jobOf(
-  given: Distributed | null,
-  device?: string | Device,
-): Promise<Distributed | null> {
-  const job = given ?? (await joinLaunched({ device }));
-  return job && job.worldSize > 1 ? job : null;
+/** The job to train in. A process alone may choose its device anew; ranks of a job have theirs. */
+async function jobOf({ distributed, device }: Clients & { device?: string | Device }) {
+  const job = distributed ?? (await joinLaunched({ device }));
+  if (job.worldSize > 1 || device === undefined) return job;
+  return aloneOn(findDevice(device), { localRank: job.localRank });
 }
 
 function readConfiguration(
   options: ConfigurationOptions,
   hiddenSize: number | undefined,
-  job: Distributed | null,
+  { mesh, rank }: Distributed,
 ): ResolvedConfig {
-  const worldSize = job?.worldSize ?? 1;
+  const worldSize = mesh.size(...DATA);
   const { config: source, notices } = configSource(options);
   const { auto, strict } = options;
   const filled = { ...auto, model: { hiddenSize, ...auto?.model } };
   const config = resolveConfig(source, { worldSize, strict, auto: filled });
-  if (job && job.rank !== 0) return config;
+  if (rank !== 0) return config;
   for (const notice of [...notices, ...config.notices]) {
     process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   }
@@ -133,14 +127,15 @@ function readConfiguration(
 function buildLoader<Sample, Batch>(
   { trainingData, collate, numWorkers }: InitializeOptions<Sample, Batch>,
   config: ResolvedConfig,
-  { device, rank = 0, worldSize = 1 }: { device: Device; rank?: number; worldSize?: number },
+  { mesh, world: { device } }: Distributed,
 ): DataLoader<Sample, Batch> | null {
   if (!trainingData) return null;
   const { seed: order } = config;
+  const place = { rank: mesh.place(...DATA), worldSize: mesh.size(...DATA) };
   return new DataLoader<Sample, Batch>(trainingData, {
     batchSize: config.train_micro_batch_size_per_gpu,
     device,
-    sampler: new DistributedSampler(trainingData.length, { rank, worldSize, seed: order ?? 0 }),
+    sampler: new DistributedSampler(trainingData.length, { ...place, seed: order ?? 0 }),
     collate,
     dropLast: config.dataloader_drop_last,
     numWorkers,

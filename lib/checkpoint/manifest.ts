@@ -41,6 +41,7 @@ export interface Manifest {
   library: string;
   /** When, in milliseconds since 1970. */
   savedAt: number;
+  /** Parts that ranks have saved; copies of a rank are not counted. */
   worldSize: number;
   files: readonly FileRecord[];
   /** Weights and buffers by name. */

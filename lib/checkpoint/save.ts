@@ -51,6 +51,8 @@ export interface SaveTarget {
 
 /** What one rank saves. */
 export interface CheckpointContent {
+  /** Which of the parts of a checkpoint it is, in the names of its files; null where another rank saves the same. */
+  part: number | null;
   /** Weights and buffers, or this rank's parts of them. */
   model: readonly Shard[];
   /** Whether ranks have parts of the weights, each in a file of its own; else all are rank 0's. */
@@ -60,7 +62,7 @@ export interface CheckpointContent {
   catalog: Catalog;
   /** Anything JSON that all ranks share: counters, schedule; only rank 0's is kept. */
   state: JsonObject;
-  /** Anything JSON of this rank alone: its generator. */
+  /** Anything JSON of this part alone: its generator. */
   rankState: JsonObject;
   /** How other libraries know the model; only rank 0's is kept. */
   description: JsonObject | null;
@@ -125,7 +127,8 @@ export class Save {
     try {
       const written = await inUnison(world, 'writing shards', async () => {
         const files = (await this.writeShards(content)) as unknown as JsonObject[];
-        return { files, rankState: content.rankState, tensors: digestOf(content.catalog) };
+        const tensors = digestOf(content.catalog);
+        return { part: content.part, files, rankState: content.rankState, tensors };
       });
       const digests = written.map(({ tensors }) => tensors as string);
       const catalog = await mergedCatalog(world, content.catalog, digests);
@@ -153,18 +156,19 @@ export class Save {
   ): Promise<void> {
     const { saveLatest, keepLast } = this.target;
     const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
-    const ranks = written.map(({ rankState }) => rankState as JsonObject);
+    const parts = written.filter(({ part }) => part !== null);
+    const ranks = parts.map(({ rankState }) => rankState as JsonObject);
     await writeManifest(this.folder, await this.describe(content, files, ranks));
     await publish(draft, saveLatest);
     if (keepLast !== undefined) await retain(draft, keepLast);
   }
 
   private async writeShards(content: CheckpointContent): Promise<FileRecord[]> {
-    const { rank } = this.world;
-    const { model, modelIsSharded, optimizer } = content;
-    const payloads: [string, readonly Shard[]][] = [[optimizerFile(rank), optimizer]];
-    if (modelIsSharded) payloads.push([modelShardFile(rank), model]);
-    else if (rank === 0) payloads.push([MODEL_FILE, model]);
+    const { part, model, modelIsSharded, optimizer } = content;
+    if (part === null) return [];
+    const payloads: [string, readonly Shard[]][] = [[optimizerFile(part), optimizer]];
+    if (modelIsSharded) payloads.push([modelShardFile(part), model]);
+    else if (part === 0) payloads.push([MODEL_FILE, model]);
     const files: FileRecord[] = [];
     for (const [name, shards] of payloads) {
       requireNames(shards);
@@ -202,7 +206,7 @@ export class Save {
       }
     }
     return {
-      ...{ library: version, savedAt: Date.now(), worldSize: this.world.size },
+      ...{ library: version, savedAt: Date.now(), worldSize: ranks.length },
       ...{ files, state, ranks, description },
       model: recordsOf(catalog.model, parts.model),
       optimizer: recordsOf(catalog.optimizer, parts.optimizer),

@@ -10,6 +10,7 @@ import type { OptimizerState } from '../zero/optimizer-state.js';
 import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
 import type { Stateful } from './checkpoint/stateful.js';
+import type { Ranks } from './ranks.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { GradientCollector } from './step/gradient-collector.js';
@@ -34,12 +35,11 @@ export interface Decisions {
   batch: BatchSizes;
   /** From the inputs of forward() to the model's. */
   inputs: InputCast;
-  /** This process among those of its machine. */
-  localRank: number;
 }
 
-/** Where weights, gradients and optimizer state are. */
+/** Where weights, gradients and optimizer state are, and whose. */
 export interface Holdings {
+  ranks: Ranks;
   /** In forward order. */
   units: readonly Unit[];
   stage: Stage;
@@ -60,8 +60,8 @@ export interface StepParts {
 }
 
 export interface EngineParts extends Decisions, Holdings, StepParts {
-  /** The ranks that save and load checkpoints together: those of the stage. */
-  world: CheckpointWorld;
+  /** How the ranks of the job meet where they save and load checkpoints. */
+  meeting: CheckpointWorld;
   /** Releases all of it but the weights, which the model keeps. */
   owned: ReleaseStack;
 }

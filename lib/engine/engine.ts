@@ -1,5 +1,6 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
+import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
@@ -48,8 +49,14 @@ export class Engine {
   readonly globalRank: number;
   /** This process among those of its machine. */
   readonly localRank: number;
-  /** Processes that train together. */
+  /** Processes of the job. */
   readonly worldSize: number;
+  /** Those among which a batch is shared out: all, where the mesh has no other axis than dp. */
+  readonly dpWorldSize: number;
+  /** This process's place among them, which samplers want. */
+  readonly dpRank: number;
+  /** The processes on their axes. */
+  readonly mesh: Mesh;
   /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
   private readonly checkpointer: Checkpointer;
@@ -70,10 +77,14 @@ export class Engine {
     this.progress = parts.progress;
     this.optimizer = parts.optimizer;
     this.lrScheduler = parts.schedules;
-    this.globalRank = parts.stage.rank;
-    this.localRank = parts.localRank;
-    this.worldSize = parts.stage.worldSize;
-    this.checkpointer = new Checkpointer(this, parts.world);
+    const { world, data, mesh, localRank } = parts.ranks;
+    this.globalRank = world.rank;
+    this.localRank = localRank;
+    this.worldSize = world.size;
+    this.dpWorldSize = data.size;
+    this.dpRank = data.rank;
+    this.mesh = mesh;
+    this.checkpointer = new Checkpointer(this, parts.meeting);
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
@@ -84,7 +95,7 @@ export class Engine {
 
   /**
    * Runs the model. Dim 0 of the first tensor among the inputs counts this rank's samples of the micro-batch: over several
-   * ranks dropout draws for each what one rank with all of them would. Throws what the model throws, DS_AUTOGRAD after
+   * data ranks dropout draws for each what one rank with all of them would. Throws what the model throws, DS_AUTOGRAD after
    * destroy().
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
@@ -256,7 +267,7 @@ export class Engine {
     return this.progress.globalSteps;
   }
 
-  /** Samples of all ranks in those steps. */
+  /** Samples of all data ranks in those steps. */
   get globalSamples(): number {
     return this.progress.globalSamples;
   }
@@ -377,9 +388,9 @@ export class Engine {
     return depth < 0 ? head : `${head} of ${module}`;
   }
 
-  /** As DistributedSampler deals samples out: rank r has those of number r, r + worldSize, ... */
+  /** As DistributedSampler deals samples out: data rank r has those of number r, r + dpWorldSize, ... */
   private shareOf(inputs: readonly unknown[]): SampleShare | null {
-    const { globalRank: rank, worldSize: ranks } = this;
+    const { dpRank: rank, dpWorldSize: ranks } = this;
     if (ranks === 1) return null;
     const samples = tensorsIn(inputs)[0]?.shape[0] ?? 0;
     return samples > 0 ? { samples, rank, ranks } : null;

@@ -1,18 +1,22 @@
 // Moves a model into units: parameters become views of flat weights, their values the partitions' master weights.
 import type { Tensor } from '../tensor/index.js';
+import { type Collectives, takeOver } from './collectives.js';
 import { sliceFlat } from './flat.js';
 import type { Slot } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition } from './partition.js';
 import type { Stage } from './stage.js';
 
-/** Every rank starts with rank 0's values. Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32. */
-export function adoptModel(stage: Stage, state: OptimizerState): void {
+/**
+ * Every rank of `alike` starts with the values of its first. Blocks until everything is in place.
+ * Device memory beyond the result: one unit, and one parameter in f32.
+ */
+export function adoptModel(stage: Stage, state: OptimizerState, alike: Collectives): void {
   for (const partition of stage.partitions) {
     state.adopt(partition);
     stage.adopting(partition.unit);
     partition.unit.adopt((slot, values) => {
-      stage.broadcast(values);
+      takeOver(alike, values);
       writePieces(state, partition, slot, values);
     });
     stage.adopted(partition.unit);

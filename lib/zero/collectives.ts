@@ -28,3 +28,10 @@ export interface Collectives {
   /** Puts every rank's `input` [n] into `output` [size * n]; `input` may be its place there. */
   allGather(output: Tensor, input: Tensor, at: At): Work;
 }
+
+/** Every rank takes over the values of rank `root`, in the order of the compute stream. */
+export function takeOver(group: Collectives, values: Tensor, root = 0): void {
+  if (group.size === 1) return;
+  const { compute } = values.device;
+  group.broadcast(values, root, { stream: compute, purpose: 'values of one rank' }).wait(compute);
+}

@@ -1,4 +1,4 @@
-// The stage of a world of one: every partition is its whole unit, and nothing moves.
+// The stage of a rank that shares nothing out: every partition is its whole unit, and nothing moves.
 import { localGradients } from './local-gradients.js';
 import { Partition } from './partition.js';
 import type { Stage } from './stage.js';
@@ -6,8 +6,6 @@ import type { Unit } from './unit.js';
 
 export class SingleRank implements Stage {
   readonly partitions: readonly Partition[];
-  readonly rank = 0;
-  readonly worldSize = 1;
   readonly gradientFactor = 1;
   readonly shardsWeights = false;
   onReduced: Stage['onReduced'] = null;
@@ -21,8 +19,6 @@ export class SingleRank implements Stage {
       return partition;
     });
   }
-
-  broadcast(): void {}
 
   adopting(): void {}
 
@@ -39,8 +35,6 @@ export class SingleRank implements Stage {
   }
 
   flush(): void {}
-
-  shareSums(): void {}
 
   publish(): void {}
 

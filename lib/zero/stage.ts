@@ -1,6 +1,5 @@
 // The interface of a ZeRO stage: who holds a unit's weights, gradients and optimizer state, and what moves when.
 import type { Stream } from '../runtime/stream.js';
-import type { Tensor } from '../tensor/index.js';
 import type { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 
@@ -9,16 +8,12 @@ import type { Unit } from './unit.js';
  * stage moves nothing (single-rank.ts).
  */
 export interface Stage {
-  readonly rank: number;
-  readonly worldSize: number;
   /** What reduced gradients are multiplied with, compared to what the update is to see: their mean, or sum. */
   readonly gradientFactor: number;
   /** Whether weights come with acquire() and go with release(). */
   readonly shardsWeights: boolean;
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
-  /** Every rank takes over the values of `root` (default: rank 0), in the order of the compute stream. */
-  broadcast(values: Tensor, root?: number): void;
   /** The unit's initial weights are about to be written. */
   adopting(unit: Unit): void;
   /** They have been written, on the compute stream. */
@@ -35,8 +30,6 @@ export interface Stage {
   flush(): void;
   /** Called when a partition's gradient is complete in the order of `stream`, where partition.ready is recorded. */
   onReduced: ((partition: Partition, stream: Stream) => void) | null;
-  /** Fills in the other ranks' rows of [ranks, units] f32 sums, on the compute stream. */
-  shareSums(sums: Tensor): void;
   /** The partition's weights change in the order of `stream`: all ranks get them, where they hold the whole unit. */
   publish(partition: Partition, stream: Stream): void;
   /** Every partition of the update was published: waiting for weights needs no call of another rank from here on. */

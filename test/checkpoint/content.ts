@@ -24,7 +24,7 @@ export function contentOf(
   state: JsonObject = {},
 ): CheckpointContent {
   const catalog = { model: infos(model), optimizer: infos(optimizer) };
-  const rest = { modelIsSharded: false, rankState: {}, description: null };
+  const rest = { part: 0, modelIsSharded: false, rankState: {}, description: null };
   return { model, optimizer, catalog, state, ...rest };
 }
 

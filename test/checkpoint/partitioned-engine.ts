@@ -37,8 +37,6 @@ export function partitioned(engine: Engine, place: Place): Engine {
   const whole = new Map(parts.stage.partitions.map((partition) => [partition.unit, partition]));
   const partitions = Array.from(whole.keys(), (unit) => cut(unit, place));
   const stage = {
-    rank: place.rank,
-    worldSize: place.size,
     shardsWeights: place.stage === 3,
     partitions,
     acquire() {},
@@ -55,8 +53,10 @@ export function partitioned(engine: Engine, place: Place): Engine {
       parts.state.refresh(whole.get(unit) as Partition);
     },
   } as Partial<OptimizerState> as OptimizerState;
+  const group = { rank: place.rank, size: place.size };
+  const ranks = { ...parts.ranks, world: group, data: group };
   return Object.create(engine, {
-    parts: { value: { ...parts, stage, state } },
+    parts: { value: { ...parts, ranks, stage, state } },
   }) as Engine;
 }
 
@@ -82,7 +82,7 @@ export function stateBits(engine: Engine): Record<string, string> {
     }
   }
   for (const [name, tensor] of engine.module.namedParameters()) {
-    if (!tensor.requiresGrad || engine.parts.stage.worldSize === 1) bits[name] = rawBits(tensor);
+    if (!tensor.requiresGrad || engine.parts.ranks.data.size === 1) bits[name] = rawBits(tensor);
   }
   for (const [name, tensor] of engine.module.namedBuffers()) bits[name] = rawBits(tensor);
   return bits;

@@ -26,6 +26,7 @@ function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointCon
     return { name, shape: info.shape, from: rank * share, tensor };
   };
   return {
+    part: rank,
     model: [part('a')],
     modelIsSharded: true,
     optimizer: [part('a.fp32'), part('a.exp_avg')],

@@ -10,11 +10,11 @@ const optimizer = {
   needsWholeParameters: (group: number): boolean => group === 0,
 } as unknown as Optimizer;
 
-function refuses(shapes: [group: number, size: number][], stage: number, worldSize: number) {
+function refuses(shapes: [group: number, size: number][], stage: number, shards: number) {
   const parameters = shapes.map(([group, size], i) => ({ name: `p${i}`, shape: [size], group }));
-  const units = [{ layout: layoutUnit(parameters, worldSize) }] as unknown as Unit[];
+  const units = [{ layout: layoutUnit(parameters, shards) }] as unknown as Unit[];
   try {
-    requireWholeParameters(optimizer, units, { stage, worldSize });
+    requireWholeParameters(optimizer, units, { stage, shards });
     return null;
   } catch (error) {
     return (error as Error).message;
@@ -73,7 +73,7 @@ test.each<[shapes: [number, number][], stage: number, ranks: number, cut: string
 test('an optimizer whose ranks share what they know is not refused', () => {
   const units = [{ layout: layoutUnit([{ name: 'p', shape: [128], group: 0 }], 2) }];
   const sharing = { ...optimizer, applySums() {} } as unknown as Optimizer;
-  const sharding = { stage: 1, worldSize: 2 };
+  const sharding = { stage: 1, shards: 2 };
   expect(() => requireWholeParameters(optimizer, units as unknown as Unit[], sharding)).toThrow();
   expect(() => requireWholeParameters(sharing, units as unknown as Unit[], sharding)).not.toThrow();
 });

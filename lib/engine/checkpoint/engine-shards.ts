@@ -22,8 +22,12 @@ export function* heldPieces(engine: Engine): Generator<{ partition: Partition; p
   }
 }
 
-/** Those of them that no other rank saves: stage 0 has everything everywhere, and each rank saves its share. */
+/**
+ * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank saves
+ * its share; copies of them save nothing.
+ */
 export function* savedPieces(engine: Engine): Generator<{ partition: Partition; piece: Piece }> {
+  if (engine.parts.ranks.isCopy) return;
   for (const { partition, piece } of heldPieces(engine)) {
     const saved = clipPiece(piece, partition.counted);
     if (saved) yield { partition, piece: saved };

@@ -97,11 +97,11 @@ export class HostState {
   }
 
   /**
-   * The generator of this rank, and its companions. Where there were fewer ranks and each had a generator of its own,
+   * The generator of this data rank, and its companions. Where there were fewer ranks and each had a generator of its own,
    * so have the new ones; else all have the same. Companions have the same position on every rank.
    */
   private followRank(saved: SavedState, { counters, companions }: Wanted): void {
-    const { rank, worldSize } = this.engine.parts.stage;
+    const { rank, size } = this.engine.parts.ranks.data;
     const { ranks } = saved;
     const from = rank % ranks.length;
     if (counters) {
@@ -111,7 +111,7 @@ export class HostState {
       setRandomState({ seed: (seed + turn * SEED_STRIDE) % Number.MAX_SAFE_INTEGER, offset });
     }
     if (!companions) return;
-    const source = ranks.length === worldSize ? from : 0;
+    const source = ranks.length === size ? from : 0;
     const states = (ranks[source] as SavedState['ranks'][number]).companions;
     for (const [name, part] of this.engine.companions) {
       const state = states[name];

@@ -26,7 +26,7 @@ export interface SavedState {
   /** The manifest, which errors name. */
   place: string;
   shared: SharedState;
-  /** By rank; at least one. */
+  /** By data rank; at least one. */
   ranks: readonly RankState[];
 }
 

@@ -15,11 +15,13 @@ import {
 
 /** This rank's part of the engine as it is now. The tensors are the engine's own: the caller releases them. */
 export function contentOf(engine: Engine, clientState: JsonObject): CheckpointContent {
-  const { shardsWeights: sharded, rank } = engine.parts.stage;
-  const isFirst = rank === 0;
+  const { stage, ranks } = engine.parts;
+  const { shardsWeights: sharded } = stage;
+  const isFirst = ranks.world.rank === 0;
   const parts = sharded ? weightShards(engine) : [];
   const whole = sharded ? untrainedShards : wholeModel;
   return {
+    part: ranks.isCopy ? null : ranks.data.rank,
     model: isFirst ? [...parts, ...whole(engine)] : parts,
     modelIsSharded: sharded,
     optimizer: optimizerShards(engine),

@@ -4,6 +4,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import { describe } from '../../runtime/view.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writePieces } from '../../zero/adopt.js';
+import { takeOver } from '../../zero/collectives.js';
 import { copyFlat, sliceFlat } from '../../zero/flat.js';
 import { slicePiece } from '../../zero/home/range-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
@@ -144,7 +145,8 @@ function assemble(
   dtype: Tensor['dtype'],
   read: (piece: Piece) => Tensor,
 ): Tensor {
-  const { device, worldSize, parts } = engine;
+  const { device, parts } = engine;
+  const { data } = parts.ranks;
   const full = Tensor.empty(slot.shape, dtype, device);
   for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
     const part = read(piece);
@@ -154,11 +156,11 @@ function assemble(
   }
   device.compute.synchronize();
   if (partition.isWhole) return full;
-  for (let rank = 0; rank < worldSize; ++rank) {
-    const { offset, numel } = overlap(slot, shardOf(partition.unit.layout.numel, rank, worldSize));
+  for (let shard = 0; shard < data.size; ++shard) {
+    const { offset, numel } = overlap(slot, shardOf(partition.unit.layout.numel, shard, data.size));
     if (numel === 0) continue;
     const part = sliceFlat(full, { offset: offset - slot.offset, numel });
-    parts.stage.broadcast(part, rank);
+    takeOver(data, part, shard);
     part.release();
   }
   return full;

@@ -5,13 +5,14 @@ import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
+import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import { publishMasters, writeMaster } from './full-state.js';
 import { type OwnedParameter, ownedBy, ownerOf } from './owned-parameters.js';
 
 /** Options of GatheredParameters. */
 export interface GatherOptions {
-  /** The rank whose changes count; null (the default): nobody's, and what `body` writes is lost. */
+  /** The rank of the job whose changes count; null (the default): nobody's, and what `body` writes is lost. */
   modifierRank?: number | null;
 }
 
@@ -64,16 +65,16 @@ function modified<Result>(
     for (const { parameter } of owned) (parameter as Parameter).isOpen = false;
   }
   const flags = owned.map(({ parameter }, i) => isRoot && fingerprint(parameter) !== before[i]);
-  const { stage, state } = engine.parts;
+  const { ranks, state } = engine.parts;
   const changed = scope(() => {
     const shared = Tensor.from(Uint8Array.from(flags, Number), { device: engine.device });
-    stage.broadcast(shared, root);
+    takeOver(ranks.world, shared, root);
     const values = shared.toArray();
     return owned.filter((_, i) => values[i] === 1);
   });
   state.synchronize();
   for (const one of changed) {
-    stage.broadcast(one.parameter, root);
+    takeOver(ranks.world, one.parameter, root);
     scope(() => writeMaster(one, one.parameter.detach().to('f32')));
   }
   publishMasters(engine, new Set(changed.map(({ partition }) => partition)));

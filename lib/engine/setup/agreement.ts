@@ -2,19 +2,23 @@
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonValue } from '../../../types/json.js';
-import type { Distributed } from '../../comm/index.js';
+import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
-import type { Tensor } from '../../tensor/index.js';
+import { getRandomState, type Tensor } from '../../tensor/index.js';
 import { StoreWorld } from '../checkpoint/store-world.js';
 import type { Decisions } from '../engine-parts.js';
+import { COPIES, DATA } from '../ranks.js';
 
 /** What an engine is about to be built from. */
 export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
+/** What ranks compare. */
+type Part = 'model' | 'config' | 'optimizer' | 'generator';
+
 /** Each value as text by its place: two ranks agree when these are the same, in whatever order they were written. */
-type Description = Record<'model' | 'config' | 'optimizer', Texts>;
+type Description = Record<Part, Texts>;
 
 type Texts = Record<string, string>;
 
@@ -25,35 +29,75 @@ const OWN: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
   ...(['tensorboard', 'csv_monitor', 'wandb', 'comet', 'autotuning'] as const),
 ]);
 
-/** Of each part of a description, in the order of comparison: the error's code, and its place. */
-const PARTS: readonly [keyof Description, DsErrorCode, (key: string) => string][] = [
-  ['model', 'DS_ARGUMENT', (key) => `initialize, ${key}`],
-  ['config', 'DS_CONFIG', (key) => key],
-  ['optimizer', 'DS_ARGUMENT', (key) => `initialize, optimizer ${key}`],
+interface Rule {
+  part: Part;
+  /** Ranks that differ on these axes alone agree. */
+  axes: readonly Axis[];
+  code: DsErrorCode;
+  place: (key: string) => string;
+  /** Of an error: where it is to be the same, and what to do. */
+  among: string;
+  hint: string;
+}
+
+const everyone = (part: Part) => ({
+  ...{ part, axes: [...DATA, ...COPIES], among: 'on every rank' },
+  hint: `Give every rank the same ${part}.`,
+});
+
+/** In the order of comparison. */
+const RULES: readonly Rule[] = [
+  { ...everyone('model'), code: 'DS_ARGUMENT', place: (key) => `initialize, ${key}` },
+  { ...everyone('config'), code: 'DS_CONFIG', place: (key) => key },
+  { ...everyone('optimizer'), code: 'DS_ARGUMENT', place: (key) => `initialize, optimizer ${key}` },
+  {
+    ...{ part: 'generator', axes: COPIES, code: 'DS_ARGUMENT' },
+    place: (key) => `initialize, random ${key}`,
+    among: `on ranks that differ on ${COPIES.join(', ')} alone`,
+    hint: 'Call seed() with the same number there, or set "seed" in the configuration.',
+  },
 ];
 
 /** Other places that differ, as many as a hint names. */
 const ALSO = 4;
 
 /**
- * Throws, on every rank alike, where a rank was given something else than rank 0: DS_CONFIG with the key of the
- * configuration, DS_ARGUMENT with the parameter or hyperparameter; rank and both values in either. DS_COMM where a rank
- * does not come. Digests are exchanged, and descriptions of two ranks only where digests differ. DeepSpeed does not compare.
+ * Throws, on every rank alike, where a rank was given something else than the first one that must have the same:
+ * DS_CONFIG with the key of the configuration, DS_ARGUMENT with the parameter or hyperparameter; ranks and both values
+ * in either. DS_COMM where a rank does not come. Digests are exchanged, and descriptions of two ranks only where digests
+ * differ. DeepSpeed does not compare.
  */
-export async function requireAgreement(job: Distributed | null, given: Given): Promise<void> {
-  if (!job?.store) return;
-  const world = worldOf(job);
+export async function requireAgreement(job: Distributed, given: Given): Promise<void> {
+  if (job.worldSize === 1) return;
   const own = describe(given);
-  const digest = createHash('sha256').update(sorted(own)).digest('hex');
-  await world.inTurn(async (exchange) => {
-    const digests = await exchange(digest);
-    const other = digests.findIndex((one) => one !== digests[0]);
-    if (other < 0) return;
-    const isCompared = job.rank === 0 || job.rank === other;
-    const said = await exchange(isCompared ? own : null);
-    throw difference(said[0] as Description, said[other] as Description, other);
+  const digests = RULES.map(({ part }) => digestOf(own[part]));
+  await worldOf(job).inTurn(async (exchange) => {
+    const all = (await exchange(digests)) as string[][];
+    for (const [index, rule] of RULES.entries()) {
+      const ofRule = all.map((one) => one[index] as string);
+      const pair = firstDifference(job.mesh.shape, ofRule, rule.axes);
+      if (!pair) continue;
+      const said = await exchange(pair.includes(job.rank) ? own[rule.part] : null);
+      const [first, other] = pair;
+      throw difference(rule, [first, said[first] as Texts], [other, said[other] as Texts]);
+    }
   });
 }
+
+/** The first rank that differs from the first of those with which it must agree, and that one; null where all agree. */
+export function firstDifference(
+  shape: MeshShape,
+  digests: readonly string[],
+  axes: readonly Axis[],
+): [first: number, other: number] | null {
+  for (const [other, digest] of digests.entries()) {
+    const [first = other] = shape.ranksAlong(other, ...axes);
+    if (digests[first] !== digest) return [first, other];
+  }
+  return null;
+}
+
+const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(texts)).digest('hex');
 
 /** Engines that are built at the same time agree one after the other, so in the same order on every rank. */
 class AgreementWorld {
@@ -114,6 +158,7 @@ function describe({ module, config, optimizer, schedules }: Given): Description 
   }
   return {
     model: describeModel(module, groupOf),
+    generator: flatten(Object.entries(getRandomState())),
     config: flatten(sections.filter(([key]) => !OWN.has(key))),
     optimizer: { name, schedule: schedules.name, ...Object.fromEntries(settings) },
   };
@@ -159,26 +204,20 @@ function text(value: unknown): string {
   return isSection(value) ? sorted(flatten(Object.entries(value))) : String(value);
 }
 
-/** The first difference between rank 0 and `rank`. */
-function difference(first: Description, other: Description, rank: number): DsError {
-  for (const [part, code, place] of PARTS) {
-    const [here, there] = [first[part], other[part]];
-    const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
-    const [key, ...others] = [...keys].filter((one) => here[one] !== there[one]);
-    if (key === undefined) continue;
-    const also = others.slice(0, ALSO).join(', ') + (others.length > ALSO ? ', ...' : '');
-    return new DsError({
-      code,
-      op: place(key),
-      expected: `the same on every rank: ${here[key] ?? 'none'} as on rank 0`,
-      got: `${there[key] ?? 'none'} on rank ${rank}`,
-      hint: `Give every rank the same ${part}.${also && ` Also different: ${also}.`}`,
-    });
-  }
+/** The first place where two ranks differ in what a rule is about. */
+function difference(
+  { part, code, place, among, hint }: Rule,
+  [first, here]: [rank: number, Texts],
+  [other, there]: [rank: number, Texts],
+): DsError {
+  const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
+  const [key = part, ...others] = [...keys].filter((one) => here[one] !== there[one]);
+  const also = others.slice(0, ALSO).join(', ') + (others.length > ALSO ? ', ...' : '');
   return new DsError({
-    code: 'DS_INTERNAL',
-    op: 'initialize',
-    expected: 'descriptions that differ as their digests do',
-    got: `the same on ranks 0 and ${rank}`,
+    code,
+    op: place(key),
+    expected: `the same ${among}: ${here[key] ?? 'none'} as on rank ${first}`,
+    got: `${there[key] ?? 'none'} on rank ${other}`,
+    hint: hint + (also && ` Also different: ${also}.`),
   });
 }

@@ -2,14 +2,14 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
-import type { Device } from '../../runtime/device.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import { allOrNothing } from '../../tensor/scope.js';
 import { adoptModel } from '../../zero/adopt.js';
+import { type Collectives, takeOver } from '../../zero/collectives.js';
 import { OptimizerState } from '../../zero/optimizer-state.js';
-import type { Stage } from '../../zero/stage.js';
 import { Engine } from '../engine.js';
 import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
+import { DATA, type Ranks, ranksOf } from '../ranks.js';
 import { ReleaseStack } from '../release-stack.js';
 import { BatchSizes } from '../step/batch-sizes.js';
 import { GradientCollector } from '../step/gradient-collector.js';
@@ -39,6 +39,9 @@ import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
+/** What a caller brings, with the job that it is for. */
+export type JoinedClients = Clients & { distributed: Distributed };
+
 /** What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone. */
 interface Site {
   owned: ReleaseStack;
@@ -55,20 +58,22 @@ interface Site {
 export async function buildEngine(
   module: Module,
   config: ResolvedConfig,
-  device: Device,
-  clients: Clients = {},
+  clients: JoinedClients,
 ): Promise<Engine> {
+  const { distributed: job } = clients;
+  const { device } = job.world;
   configureFromSection(config.activation_checkpointing);
-  const decisions = decide(module, config, device, clients);
-  await requireAgreement(clients.distributed ?? null, decisions);
+  const decisions = decide(module, config, clients);
+  await requireAgreement(job, decisions);
+  const ranks = await ranksOf(job);
   module.moveBuffers(device, bufferDType(config));
   return completely((site) => {
-    const observers = watchers(config, clients, site);
-    const holdings = hold(decisions, clients, site);
-    const stop = stopRequest(clients, site);
+    const observers = watchers(config, clients, ranks, site);
+    const holdings = hold(decisions, clients, ranks, site);
+    const stop = stopRequest(clients, ranks, site);
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);
-    const world = checkpointWorld(clients.distributed ?? null);
-    return new Engine({ ...decisions, ...holdings, ...steps, world, owned: site.owned });
+    const meeting = checkpointWorld(job);
+    return new Engine({ ...decisions, ...holdings, ...steps, meeting, owned: site.owned });
   });
 }
 
@@ -97,14 +102,10 @@ function releaseAfter(stack: ReleaseStack): void {
 }
 
 /** What takes no memory: errors of the configuration and of the caller come from here, before anything has changed. */
-function decide(
-  module: Module,
-  config: ResolvedConfig,
-  device: Device,
-  clients: Clients,
-): Decisions {
+function decide(module: Module, config: ResolvedConfig, clients: JoinedClients): Decisions {
   const optimizer = findOptimizer(module, config, clients);
-  const job = clients.distributed ?? null;
+  const { world, mesh } = clients.distributed;
+  const { device } = world;
   return {
     ...{ module, config, device, optimizer },
     schedules: findSchedules(config, optimizer, clients),
@@ -112,72 +113,76 @@ function decide(
     batch: new BatchSizes({
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,
-      worldSize: job?.worldSize ?? 1,
+      dataRanks: mesh.size(...DATA),
       isManaged: config.managed_gradient_accumulation,
     }),
     inputs: config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven,
-    localRank: job?.localRank ?? 0,
   };
 }
 
-const isFirst = (job: Distributed | null | undefined): boolean => !job || job.rank === 0;
+const isFirst = ({ world }: Ranks): boolean => world.rank === 0;
 
 /** Opens what the run is logged to: monitors on the first rank, the log of collectives on each. */
-function watchers(config: ResolvedConfig, clients: Clients, { owned, undo }: Site): StepObserver[] {
-  const { distributed: job, monitors = [] } = clients;
-  if (job) {
-    const { world } = job;
-    const { logger } = world;
+function watchers(
+  config: ResolvedConfig,
+  { monitors = [] }: Clients,
+  ranks: Ranks,
+  { owned, undo }: Site,
+): StepObserver[] {
+  const { world, data, alike } = ranks;
+  const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst(ranks)) : null;
+  for (const group of new Set([world, data, alike])) {
+    const { logger } = group;
     undo.defer(() => {
-      world.logger = logger;
+      group.logger = logger;
     });
-    world.logger = buildCommsLogger(config.comms_logger, isFirst(job)) ?? logger;
+    group.logger = log ?? logger;
   }
-  return isFirst(job) ? buildObservers(config, monitors, owned) : [];
+  return isFirst(ranks) ? buildObservers(config, monitors, owned) : [];
 }
 
 /** What asks this run to stop; nothing is installed before somebody wants to know. */
-function stopRequest({ distributed: job, stopSignals }: Clients, { owned }: Site): StopRequest {
-  const worldSize = job?.worldSize ?? 1;
+function stopRequest({ stopSignals }: Clients, { world }: Ranks, { owned }: Site): StopRequest {
+  const { size: worldSize } = world;
   return owned.own(new StopRequest({ worldSize, signals: stopSignals ?? STOP_SIGNALS }));
 }
 
 /** Moves the model into units, and its master weights and optimizer state to where they will be. */
 function hold(
   { module, config, device, optimizer }: Decisions,
-  { distributed: job, commTimer: timer }: Clients,
+  { commTimer: timer }: Clients,
+  ranks: Ranks,
   { owned, undo }: Site,
 ): Holdings {
-  const worldSize = job?.worldSize ?? 1;
+  const { data: group, alike } = ranks;
   const units = buildUnits(
     module,
     optimizer.groups,
     {
       ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
-      shards: worldSize,
+      shards: group.size,
     },
     undo,
   );
   for (const unit of units) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
-  requireWholeParameters(optimizer, units, { stage: zeroStage, worldSize });
-  const group = job?.world ?? null;
+  requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
   const stage = owned.own(buildStage(config, units, device, { group, timer }));
-  shareUntrained(module, stage);
+  shareUntrained(module, alike);
   const state = new OptimizerState();
-  const watched = { config, device, stage, state };
+  const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
   furnish(state, { config, optimizer, partitions, device, group }, owned);
-  adoptModel(stage, state);
-  return { units, stage, state };
+  adoptModel(stage, state, alike);
+  return { ranks, units, stage, state };
 }
 
-/** Parameters without gradient and buffers are rank 0's everywhere. */
-function shareUntrained(module: Module, stage: Stage): void {
+/** Parameters without gradient and buffers are the first rank's everywhere. */
+function shareUntrained(module: Module, alike: Collectives): void {
   const frozen = module.parameters().filter(({ requiresGrad }) => !requiresGrad);
   const buffers = Array.from(module.namedBuffers(), ([, buffer]) => buffer);
-  for (const tensor of [...frozen, ...buffers]) stage.broadcast(tensor);
+  for (const tensor of [...frozen, ...buffers]) takeOver(alike, tensor);
 }
 
 /** Puts together what runs a step. */
@@ -188,16 +193,16 @@ function assemble(
   { owned }: Site,
 ): StepParts {
   const { module, config, device, optimizer, schedules, scaler, batch } = decisions;
-  const { stage } = holdings;
+  const { stage, ranks } = holdings;
   const control = owned.own(
-    new StepControl(device, stage, {
+    new StepControl(device, stage.partitions, ranks, {
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
       wishesToStop: () => stop.isWished,
     }),
   );
-  const emptyBatches = owned.own(new EmptyBatches(device, stage.rank));
-  const prints = stage.rank === 0;
+  const emptyBatches = owned.own(new EmptyBatches(device, ranks.world.rank));
+  const prints = isFirst(ranks);
   const timer = buildTimer(config, { module, device, ...holdings }, prints);
   const watch = new StepWatch(timer, observers);
   const progress = noProgress();

@@ -7,9 +7,9 @@ import { StoreWorld } from '../checkpoint/store-world.js';
 let built = 0;
 
 /** Those of the job, which meet at its store; one rank alone meets nobody. */
-export function checkpointWorld(job: Distributed | null): CheckpointWorld {
+export function checkpointWorld(job: Distributed): CheckpointWorld {
   const name = `checkpoint/${built++}`;
-  if (!job?.store) return soloWorld;
+  if (!job.store) return soloWorld;
   const { rank, worldSize: size, store, timeout, world } = job;
   return new StoreWorld(store, { rank, size, name, timeout, check: () => world.check() });
 }

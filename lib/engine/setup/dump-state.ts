@@ -30,21 +30,23 @@ function row(name: string, value: string | number | boolean): string {
   return `  ${name.padEnd(22)}${value}`;
 }
 
-function modelLines({ module, device, batch, scaler, units, stage }: Described): string[] {
+function modelLines({ module, device, batch, scaler, units, ranks }: Described): string[] {
   const trained = units.reduce((sum, { parameters }) => {
     return sum + parameters.reduce((all, { parameter }) => all + parameter.numel, 0);
   }, 0);
   const { train, microPerDevice, accumulationSteps } = batch;
-  const ranks = stage.worldSize === 1 ? '1 rank' : `${stage.worldSize} ranks`;
+  const { data, mesh } = ranks;
+  const shared = data.size === 1 ? '1 rank' : `${data.size} ranks`;
   return [
     row('model', module.constructor.name),
     row('parameters', `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`),
     row('device', `${device.name}, ${device.info.name}`),
+    row('mesh', String(mesh.shape)),
     row('weights', units[0]?.dtype ?? 'none'),
     row('gradient sums', units[0]?.gradDtype ?? 'none'),
     row(
       'batch',
-      `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x ${ranks}`,
+      `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x ${shared}`,
     ),
     row('loss scale', `${scaler.scale}, ${scaler.dynamic ? 'dynamic' : 'static'}`),
   ];

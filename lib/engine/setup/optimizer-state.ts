@@ -27,8 +27,8 @@ export interface StateOptions {
   /** In forward order. */
   partitions: readonly Partition[];
   device: Device;
-  /** The ranks that train together; null for one rank. */
-  group: Collectives | null;
+  /** The ranks that share units out. */
+  group: Collectives;
 }
 
 /**
@@ -80,10 +80,9 @@ function afterVerdict(
   partitions: readonly Partition[],
   { config, optimizer, group }: StateOptions,
 ): Schedule {
-  if (!group) return new Deferred(home, partitions);
   const { stage } = config.zero_optimization;
   const units = partitions.map(({ unit }) => unit);
-  const cut = cutParameter(optimizer, units, { stage, worldSize: group.size });
+  const cut = cutParameter(optimizer, units, { stage, shards: group.size });
   if (cut === null) return new Deferred(home, partitions);
   const parts = { home, partitions, group };
   if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);

@@ -1,8 +1,6 @@
 // From the configuration to the ZeRO stage: the only place that knows their numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
-import { ProcessGroup } from '../../comm/index.js';
 import type { Device } from '../../runtime/device.js';
-import { SoloGroup } from '../../runtime/process-group.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { type CommTimer, untimedComm } from '../../zero/comm-timer.js';
 import { Exchange } from '../../zero/exchange.js';
@@ -22,8 +20,8 @@ import { CastWire, DividedWire, PlainWire, type Wire } from '../../zero/wire.js'
 import { dtypeOf, gradientDType } from './dtypes.js';
 
 export interface StageOptions {
-  /** The ranks that train together; null for one rank. */
-  group: Collectives | null;
+  /** The ranks that share units out. */
+  group: Collectives;
   /** Default: nothing is timed. */
   timer?: CommTimer;
 }
@@ -33,12 +31,10 @@ export function buildStage(
   config: ResolvedConfig,
   units: readonly Unit[],
   device: Device,
-  { group: ranks, timer = untimedComm }: StageOptions,
+  { group, timer = untimedComm }: StageOptions,
 ): Stage {
   const { zero_optimization: zero } = config;
-  const alone = !ranks || ranks.size === 1;
-  if (alone && !offloadsWeights(config)) return new SingleRank(units);
-  const group = ranks ?? aloneOn(device);
+  if (group.size === 1 && !offloadsWeights(config)) return new SingleRank(units);
   const overlap = zero.overlap_comm ?? zero.stage === 3;
   const gradients: GradientParts = {
     group,
@@ -72,11 +68,6 @@ export function buildStage(
 /** Whether weights live in host memory and come to the device unit by unit. */
 export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): boolean {
   return zero.stage === 3 && zero.offload_param.device === 'cpu';
-}
-
-/** A group of this rank alone, whose collectives are copies. */
-function aloneOn(device: Device): Collectives {
-  return new ProcessGroup('alone', [0], 0, device, new SoloGroup());
 }
 
 /**

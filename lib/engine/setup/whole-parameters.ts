@@ -6,7 +6,8 @@ import type { Unit } from '../../zero/unit.js';
 
 export interface Sharding {
   stage: number;
-  worldSize: number;
+  /** Ranks that share units out. */
+  shards: number;
 }
 
 /**
@@ -16,11 +17,11 @@ export interface Sharding {
 export function cutParameter(
   optimizer: Optimizer,
   units: readonly Unit[],
-  { stage, worldSize }: Sharding,
+  { stage, shards }: Sharding,
 ): string | null {
-  if (stage === 0 || worldSize === 1) return null;
+  if (stage === 0 || shards === 1) return null;
   for (const { layout } of units) {
-    const shard = shardOf(layout.numel, 0, worldSize).numel;
+    const shard = shardOf(layout.numel, 0, shards).numel;
     const owner = (element: number): number => Math.floor(element / shard);
     const cut = layout.slots.find(
       ({ group, offset, numel }) =>
@@ -44,11 +45,11 @@ export function requireWholeParameters(
 ): void {
   const cut = cutParameter(optimizer, units, sharding);
   if (cut === null || canSum(optimizer) || canGather(optimizer)) return;
-  const { stage, worldSize } = sharding;
+  const { stage, shards } = sharding;
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.stage',
-    expected: `0 with ${optimizer.name} on ${worldSize} ranks: its update needs whole parameters`,
+    expected: `0 with ${optimizer.name} on ${shards} ranks: its update needs whole parameters`,
     got: `${stage}, which cuts ${cut} between ranks`,
     hint: 'Set it to 0, train on one rank, or make the optimizer a SummedOptimizer or a GatheredOptimizer, as Lamb and Muon are.',
   });

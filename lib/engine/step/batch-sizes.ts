@@ -7,7 +7,8 @@ export interface BatchOptions {
   microPerDevice: number;
   /** Micro-batches of an update. */
   accumulationSteps: number;
-  worldSize: number;
+  /** Ranks that share a batch out. */
+  dataRanks: number;
   /** Whether the engine counts the micro-batches (managed_gradient_accumulation). */
   isManaged: boolean;
 }
@@ -34,7 +35,7 @@ export class BatchSizes {
 
   /** Samples of a micro-batch on all ranks. */
   get micros(): number {
-    return this.micro * this.options.worldSize;
+    return this.micro * this.options.dataRanks;
   }
 
   /** Samples of an update on all ranks. */

@@ -3,6 +3,7 @@ import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Stage } from '../../zero/stage.js';
 import type { Unit } from '../../zero/unit.js';
 import { misuse, mixedScales, stepMissing, unfinished, unscaled } from '../engine-errors.js';
+import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
 import type { Progress } from './progress.js';
@@ -14,6 +15,7 @@ import type { Verdicts } from './verdicts.js';
 type Pass = 'engine' | 'direct';
 
 export interface CollectorParts {
+  ranks: Pick<Ranks, 'data'>;
   units: readonly Unit[];
   stage: Stage;
   control: StepControl;
@@ -225,10 +227,10 @@ export class GradientCollector {
     });
   }
 
-  /** Times what reduces over ranks. Outside engine.backward() there is no backward that it could be a part of. */
+  /** Times what reduces over the data ranks. Outside engine.backward() there is no backward that it could be a part of. */
   private reduction(body: () => void): void {
-    const { stage, watch } = this.parts;
-    if (this.pass === 'engine' && stage.worldSize > 1) watch.time('reduce', body);
+    const { ranks, watch } = this.parts;
+    if (this.pass === 'engine' && ranks.data.size > 1) watch.time('reduce', body);
     else body();
   }
 }

@@ -6,7 +6,7 @@ import { Event, Stream } from '../../runtime/stream.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Stage } from '../../zero/stage.js';
+import type { Ranks } from '../ranks.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -15,9 +15,9 @@ export interface Verdict {
   finite: boolean;
   /** False when the update was skipped because of a non-finite gradient. */
   applied: boolean;
-  /** Mean over the step's micro-batches and all ranks; null when the engine was told of none. */
+  /** Mean over the step's micro-batches and data ranks; null when the engine was told of none. */
   loss: number | null;
-  /** Some rank wished to stop when it handed over its gradients. */
+  /** Some rank of the job wished to stop when it handed over its gradients. */
   stop: boolean;
 }
 
@@ -36,7 +36,7 @@ const STOP = 1;
 const TOLD = 2;
 
 /**
- * Owns a row per rank (a sum of squares per partition, the sum of the micro-batches' losses, the wish to stop), the [4]
+ * Owns a row per rank of the job (a sum of squares per partition, the sum of the micro-batches' losses, the wish to stop), the [4]
  * control of the update kernels and the copy of both on the host.
  */
 export class StepControl {
@@ -44,7 +44,7 @@ export class StepControl {
   readonly control: Tensor;
   /** [ranks, partitions + 2] f32, every rank's row once they are shared */
   private readonly rows: Tensor;
-  /** [ranks, partitions] f32, the rows' sums of squares */
+  /** [data ranks, partitions] f32, the sums of squares in their rows */
   private readonly partials: Tensor;
   /** [1] f32 each, of this rank's row */
   private readonly lossSum: Tensor;
@@ -60,15 +60,16 @@ export class StepControl {
 
   constructor(
     device: Device,
-    private readonly stage: Stage,
+    private readonly partitions: readonly Partition[],
+    private readonly ranks: Pick<Ranks, 'world' | 'data'>,
     private readonly options: ControlOptions,
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
-    const { partitions, rank, worldSize } = stage;
-    const width = partitions.length + TOLD;
-    this.rows = held(() => zeros([worldSize, width], { device }));
-    this.partials = held(() => this.rows.narrow(1, 0, partitions.length));
-    const slot = (i: number) => sliceFlat(this.rows, { offset: rank * width + i, numel: 1 });
+    const { world } = ranks;
+    const width = this.width;
+    this.rows = held(() => zeros([world.size, width], { device }));
+    this.partials = held(() => this.rowsOfData());
+    const slot = (i: number) => sliceFlat(this.rows, { offset: world.rank * width + i, numel: 1 });
     this.lossSum = slot(partitions.length + LOSS);
     this.stop = slot(partitions.length + STOP);
     this.onHost = Buffer.allocatePinned(device, (4 + this.rows.numel) * 4);
@@ -103,7 +104,7 @@ export class StepControl {
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
     this.tellStop();
-    this.stage.shareSums(this.rows);
+    this.shareRows();
     kernels.gradientControl({
       partials: this.partials,
       control: this.control,
@@ -129,7 +130,7 @@ export class StepControl {
     this.onHost.read(0, host, this.reading);
     const [, applied, norm, finite] = host as unknown as [number, number, number, number];
     const { losses, stop } = this.told(host.subarray(4));
-    const loss = this.microBatches > 0 ? losses / (this.microBatches * this.stage.worldSize) : null;
+    const loss = this.microBatches > 0 ? losses / (this.microBatches * this.ranks.data.size) : null;
     this.microBatches = 0;
     return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop };
   }
@@ -141,17 +142,39 @@ export class StepControl {
     kernels.fill({ out: this.stop, value: 1 });
   }
 
-  /** The sum of all ranks' losses, and whether any wishes to stop. */
+  /** The sum of the data ranks' losses, and whether any rank wishes to stop. */
   private told(rows: Float32Array): { losses: number; stop: boolean } {
-    const { partitions } = this.stage;
-    const width = partitions.length + TOLD;
-    let losses = 0;
-    let stop = false;
-    for (let at = partitions.length; at < rows.length; at += width) {
-      losses += rows[at + LOSS] as number;
-      stop ||= rows[at + STOP] !== 0;
-    }
+    const { world, data } = this.ranks;
+    const of = (rank: number, what: number): number =>
+      rows[rank * this.width + this.partitions.length + what] as number;
+    const losses = data.ranks.reduce((sum, rank) => sum + of(rank, LOSS), 0);
+    const stop = world.ranks.some((rank) => of(rank, STOP) !== 0);
     return { losses, stop };
+  }
+
+  /** Elements of a row. */
+  private get width(): number {
+    return this.partitions.length + TOLD;
+  }
+
+  /** The data ranks lie equally far apart in the job. */
+  private rowsOfData(): Tensor {
+    const { width, rows, partitions } = this;
+    const [first = 0, second = first] = this.ranks.data.ranks;
+    const shape = [this.ranks.data.size, partitions.length];
+    return rows.alias(shape, [(second - first) * width, 1], rows.offset + first * width);
+  }
+
+  /** All-gathers the rows in place, in the order of the compute stream. */
+  private shareRows(): void {
+    const { width, rows } = this;
+    const { world } = this.ranks;
+    const { compute } = rows.device;
+    const flat = rows.alias([rows.numel], undefined, rows.offset);
+    const own = rows.alias([width], undefined, rows.offset + world.rank * width);
+    world.allGather(flat, own, { stream: compute, purpose: 'gradient norms' }).wait(compute);
+    own.dispose();
+    flat.dispose();
   }
 
   dispose(): void {

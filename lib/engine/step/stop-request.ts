@@ -2,7 +2,7 @@
 import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
 
 export interface StopOptions {
-  /** Ranks that train together. */
+  /** Ranks of the job. */
   worldSize: number;
   /** What asks this process to stop, once anybody wants to know. */
   signals: readonly NodeJS.Signals[];

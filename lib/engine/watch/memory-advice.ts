@@ -1,11 +1,13 @@
 // What an engine says when memory runs out: who holds it, and the settings that would free most of it.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Explanation } from '../../runtime/shortage.js';
+import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
 
 /** The engine whose memory it is. */
 export interface Advised extends MemoryOwners {
   config: ResolvedConfig;
+  ranks: Pick<Ranks, 'data'>;
 }
 
 interface Setting {
@@ -52,7 +54,7 @@ function settings(advised: Advised, use: MemoryUse['device']): Setting[] {
 
 /** Weights, gradients and optimizer state: to the host, or to the other ranks. */
 function forState(
-  { config, device, stage: { worldSize } }: Advised,
+  { config, device, ranks: { data } }: Advised,
   { weights, gradients, optimizer }: MemoryUse['device'],
 ): Setting[] {
   const { stage, offload_optimizer: offload, offload_param: params } = config.zero_optimization;
@@ -69,7 +71,7 @@ function forState(
   if (stage < 3) {
     const next = stage < 2 ? 2 : 3;
     const shared = (stage < 1 ? optimizer : 0) + (stage < 2 ? gradients : weights);
-    const frees = shared * (1 - 1 / worldSize);
+    const frees = shared * (1 - 1 / data.size);
     found.push({ frees, text: `"zero_optimization.stage": ${next} frees about ${size(frees)}` });
   }
   return found;
