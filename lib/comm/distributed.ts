@@ -174,19 +174,26 @@ async function join(options: InitOptions): Promise<Distributed> {
   const store = { host, port, secret };
   const server = settings.serve ? new StoreServer(store) : null;
   let job: Job | null = null;
+  let joined: Distributed;
+  let other: DsError | null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
     const network = { job, server, device, timeout };
-    if (rank === 0) await job.set(MESH_KEY, String(shape));
+    await job.set(meshKey(rank), String(shape));
     const world = await openGroup(network, 'world', everyone, rank);
-    await requireSameMesh(job, rank, shape);
-    current = new Distributed(world, localRank, shape, network);
-    return current;
+    joined = new Distributed(world, localRank, shape, network);
+    other = await otherMesh(job, worldSize);
   } catch (error) {
     job?.close();
     server?.stop();
     throw error;
   }
+  if (other) {
+    await joined.destroy();
+    throw other;
+  }
+  current = joined;
+  return current;
 }
 
 /** A job of this process alone, whose collectives are copies; nobody else learns of it. */
@@ -196,19 +203,24 @@ export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {
   return new Distributed(world, localRank, MeshShape.over(1), network);
 }
 
-/** Where rank 0 says in the store what its mesh is. */
-const MESH_KEY = 'mesh';
+/** Where a rank says in the store what its mesh is. */
+const meshKey = (rank: number): string => `mesh/${rank}`;
 
-/** All ranks are in the world's group by now, so rank 0 has told its mesh. Rejects with DS_ARGUMENT. */
-async function requireSameMesh(job: Job, rank: number, shape: MeshShape): Promise<void> {
-  const first = await job.get(MESH_KEY, 0);
-  if (first === String(shape)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initDistributed mesh',
-    expected: `the same on every rank: ${first} as on rank 0`,
-    got: `${shape} on rank ${rank}`,
-  });
+/** What every rank throws where one has another mesh than rank 0; all have told theirs before they opened a group. */
+async function otherMesh(job: Job, worldSize: number): Promise<DsError | null> {
+  const first = await job.get(meshKey(0), 0);
+  for (let rank = 1; rank < worldSize; ++rank) {
+    const other = await job.get(meshKey(rank), 0);
+    if (other === first) continue;
+    return new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'initDistributed mesh',
+      expected: `the same on every rank: ${first} as on rank 0`,
+      got: `${other} on rank ${rank}`,
+      hint: 'Give every rank the same mesh.',
+    });
+  }
+  return null;
 }
 
 /**

@@ -8,7 +8,12 @@ async function main(options: InitOptions[]): Promise<void> {
     const first = initDistributed({ device: 'cpu', timeout: 0.5, ...own });
     const [job, meanwhile] = await Promise.all([first, initDistributed()]);
     const same = meanwhile === job && (await initDistributed()) === job;
-    console.log(JSON.stringify({ rank: job.rank, size: job.worldSize, same }));
+    const flat = { mesh: { dp: job.worldSize } };
+    const told = await initDistributed(flat).then(String, ({ message }: DsError) => message);
+    const report = { rank: job.rank, size: job.worldSize, same, mesh: String(job.mesh.shape) };
+    console.log(
+      JSON.stringify(job.mesh.size('dp') === job.worldSize ? report : { ...report, told }),
+    );
     await job.destroy();
   } catch (error) {
     const { code, op, message } = error as DsError;

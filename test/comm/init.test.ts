@@ -25,6 +25,8 @@ test.each([
   [{ worldSize: 2, rank: 0, masterPort: 70000, secret: 'x' }, 'initDistributed masterPort'],
   [{ worldSize: 1, timeout: -1 }, 'initDistributed timeout'],
   [{ worldSize: 2, rank: 0 }, 'initDistributed'],
+  [{ worldSize: 1, mesh: { tp: 2 } }, 'initDistributed mesh'],
+  [{ worldSize: 1, mesh: { tp: 0 } }, 'initDistributed mesh.tp'],
 ])('options %j are refused', async (options, op) => {
   await expect(initDistributed({ device: 'cpu', ...options })).rejects.toMatchObject({
     code: 'DS_ARGUMENT',
@@ -67,5 +69,27 @@ test('a master port in use is an error that says so', async () => {
 
 test('calling it twice gives the same job', async () => {
   const reports = reportsOf(await runRanks('init-process', 2, { job: [] }));
-  expect(reports).toEqual([0, 1].map((rank) => ({ rank, size: 2, same: true })));
+  const report = { size: 2, same: true, mesh: 'dp 2' };
+  expect(reports).toEqual([0, 1].map((rank) => ({ rank, ...report })));
+});
+
+test('a mesh is that of the first call, on every rank', async () => {
+  const tp2 = { mesh: { tp: 2 } };
+  const reports = reportsOf(await runRanks('init-process', 2, { job: [tp2, tp2] }));
+  const told = expect.stringMatching(
+    /^initDistributed mesh: expected tp 2, as the job was joined, got dp 2\. Give the mesh to the first/,
+  );
+  const report = { size: 2, same: true, mesh: 'tp 2', told };
+  expect(reports).toEqual([0, 1].map((rank) => ({ rank, ...report })));
+});
+
+test('where one rank has another mesh, every rank says so', async () => {
+  const job = [{ mesh: { tp: 2 } }, {}];
+  const reports = reportsOf<{ message: string }>(await runRanks('init-process', 2, { job }));
+  for (const report of reports) {
+    expect(report).toMatchObject({ code: 'DS_ARGUMENT', op: 'initDistributed mesh' });
+    expect(report.message).toMatch(
+      /every rank: tp 2 as on rank 0, got dp 2 on rank 1\. Give every/,
+    );
+  }
 });
