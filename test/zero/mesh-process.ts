@@ -1,0 +1,172 @@
+// One rank of a mesh that trains the tiny GPT-2 on its data rank's batches, saves, resumes and stops; and says what it saw.
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import {
+  type Axis,
+  type Distributed,
+  initDistributed,
+  type MeshOptions,
+} from '../../lib/comm/index.js';
+import { DsError, type Engine, initialize, noGrad, seed, Tensor, zero } from '../../lib/index.js';
+import { tinyBatch, tinyConfig, tinyModel, weightBits } from '../e2e/tiny-training.js';
+
+/** A run of one stage. */
+export interface MeshLeg {
+  stage: 0 | 1 | 2 | 3;
+  /** Steps after which it ends, where nobody asks it to stop. */
+  steps: number;
+  /** Where it saves after step SAVED. */
+  dir: string;
+  /** Where it resumes from; null starts afresh. */
+  from: string | null;
+  /** A rank of the job that asks to stop after step SAVED, and whose changes count. */
+  culprit?: number;
+}
+
+/** What a rank is given beside what the others are, in an attempt that is refused. */
+export interface Misfit {
+  rank: number;
+  seed?: number;
+  layers?: number;
+  lr?: number;
+}
+
+export interface MeshJob {
+  device: 'cpu' | 'cuda';
+  mesh: MeshOptions;
+  /** Groups to gather rank numbers over. */
+  axes: Axis[][];
+  legs: MeshLeg[];
+  misfits: Misfit[];
+}
+
+export interface LegReport {
+  /** Of the first step's gradients, the weights at the end, and the weights after the culprit's change. */
+  hashes: string[];
+  losses: number[];
+  /** As the engine tells monitors. */
+  norms: (number | null)[];
+  steps: number;
+  batch: number;
+  samples: number[];
+}
+
+export interface MeshReport {
+  mesh: string;
+  /** Ranks by the axes asked for. */
+  gathered: number[][];
+  legs: LegReport[];
+  /** Of each misfit; null where an engine was built. */
+  refusals: (string | null)[];
+}
+
+const SAVED = 2;
+
+const dataset = { length: 64, get: (index: number): number => index };
+
+async function build(
+  stage: number,
+  own: Misfit | null,
+): Promise<{ engine: Engine; samples: number[] }> {
+  seed(own?.seed ?? 1234);
+  const base = tinyConfig({
+    ...{ precision: 'bf16', offload: false, clip: 0.5, lr: own?.lr ?? 3e-3 },
+    zero: { stage: stage as 0 },
+  });
+  const model = tinyModel({ dropout: 0.1, model: { layers: own?.layers ?? 2 } });
+  const config = { ...base, seed: undefined, steps_per_print: 1 };
+  const { engine, trainLoader } = await initialize({ model, config, trainingData: dataset });
+  const [first] = trainLoader as Iterable<Tensor>;
+  const samples = first.toArray() as number[];
+  first.dispose();
+  return { engine, samples };
+}
+
+function hashOf(engine: Engine): string {
+  const hash = createHash('sha1');
+  for (const text of weightBits(engine).values()) hash.update(text);
+  return hash.digest('hex');
+}
+
+async function train({ stage, steps, dir, from, culprit }: MeshLeg): Promise<LegReport> {
+  const { engine, samples } = await build(stage, null);
+  if (from) await engine.loadCheckpoint(from);
+  const losses: number[] = [];
+  const norms: (number | null)[] = [];
+  void engine.stopRequested;
+  while (engine.globalSteps < steps && !engine.stopRequested) {
+    const index = engine.globalSteps * engine.dpWorldSize + engine.dpRank;
+    const { tokens, targets } = tinyBatch(index, engine.device);
+    const loss = engine.forward<Tensor>(tokens, targets);
+    engine.backward(loss);
+    engine.step();
+    losses.push(loss.item());
+    norms.push(engine.getGlobalGradNorm());
+    tokens.dispose();
+    targets.dispose();
+    if (engine.globalSteps !== SAVED) continue;
+    await engine.saveCheckpoint(dir, { asynchronous: stage > 1 });
+    if (engine.globalRank === culprit) engine.requestStop();
+  }
+  await engine.checkpointDone();
+  await engine.save16bitModel(dir, 'exported.safetensors');
+  const hashes = [hashOf(engine)];
+  if (culprit !== undefined) hashes.push(changedBy(culprit, engine));
+  const report = { hashes, losses, norms, samples };
+  const rest = { steps: engine.globalSteps, batch: engine.trainBatchSize() };
+  engine.destroy();
+  return { ...report, ...rest };
+}
+
+/** Every rank has what the culprit alone has written. */
+function changedBy(culprit: number, engine: Engine): string {
+  const [parameter] = engine.module.parameters();
+  if (!parameter) return '';
+  zero.GatheredParameters(parameter, { modifierRank: culprit }, () => {
+    if (engine.globalRank === culprit) noGrad(() => parameter.fill_(culprit));
+  });
+  return hashOf(engine);
+}
+
+async function gather(job: Distributed, axes: readonly Axis[]): Promise<number[]> {
+  const group = await job.mesh.axis(...axes);
+  const device = group.device;
+  const own = Tensor.from([job.rank], { device }).keep();
+  const all = Tensor.from(new Float32Array(group.size), { device }).keep();
+  group.allGather(all, own).wait();
+  const ranks = all.toArray() as number[];
+  for (const tensor of [own, all]) tensor.dispose();
+  if (group.rank !== job.mesh.place(...axes)) throw new Error(`place ${group.rank} in ${ranks}`);
+  return ranks;
+}
+
+async function refusal(misfit: Misfit, rank: number): Promise<string | null> {
+  try {
+    (await build(1, misfit.rank === rank ? misfit : null)).engine.destroy();
+    return null;
+  } catch (error) {
+    if (!(error instanceof DsError)) throw error;
+    return `${error.code} ${error.message}`;
+  }
+}
+
+async function main(given: MeshJob): Promise<void> {
+  const { device, mesh, axes, legs, misfits } = given;
+  const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
+  job.world.device.setDeterministic(true);
+  const gathered: number[][] = [];
+  for (const one of axes) gathered.push(await gather(job, one));
+  const reports: LegReport[] = [];
+  for (const leg of legs) {
+    const dir = join(leg.dir, `stage${leg.stage}`);
+    const from = leg.from && join(leg.from, `stage${leg.stage}`);
+    reports.push(await train({ ...leg, dir, from }));
+  }
+  const refusals: (string | null)[] = [];
+  for (const misfit of misfits) refusals.push(await refusal(misfit, job.rank));
+  await job.destroy();
+  const report: MeshReport = { mesh: String(job.mesh.shape), gathered, legs: reports, refusals };
+  console.log(JSON.stringify(report));
+}
+
+void main(JSON.parse(process.argv[2] ?? '') as MeshJob);
