@@ -27,8 +27,8 @@ function problemsIn(files: Record<string, string>): string[] {
 
 test('a tree without a fault', () => {
   const files = {
-    'lib/nn/a.ts': "import { b } from '../unit/tensor/b.js';\nexport const a = b;",
-    'lib/tensor/b.ts': "import type { C } from '../unit/scripts/c.js';\nexport const b: C = 1;",
+    'lib/nn/a.ts': "import { b } from '../tensor/b.js';\nexport const a = b;",
+    'lib/tensor/b.ts': "import type { C } from './c.js';\nexport const b: C = 1;",
     'lib/tensor/c.ts': 'export type C = number;',
   };
   expect(problemsIn(files)).toEqual([]);
@@ -38,24 +38,24 @@ test.each<[string, Record<string, string>, RegExp]>([
   [
     'a circle of two files',
     {
-      'lib/nn/a.ts': "import { b } from '../unit/scripts/b.js';\nexport const a = b;",
-      'lib/nn/b.ts': "import { a } from '../unit/scripts/a.js';\nexport const b = a;",
+      'lib/nn/a.ts': "import { b } from './b.js';\nexport const a = b;",
+      'lib/nn/b.ts': "import { a } from './a.js';\nexport const b = a;",
     },
     /lib\/nn\/a\.ts -> lib\/nn\/b\.ts -> lib\/nn\/a\.ts/,
   ],
   [
     'a circle of types alone, over three files',
     {
-      'lib/nn/a.ts': "import type { B } from '../unit/scripts/b.js';\nexport type A = B;",
-      'lib/nn/b.ts': "export type { C as B } from '../unit/scripts/c.js';",
-      'lib/nn/c.ts': "export type C = import('../unit/scripts/a.js').A;",
+      'lib/nn/a.ts': "import type { B } from './b.js';\nexport type A = B;",
+      'lib/nn/b.ts': "export type { C as B } from './c.js';",
+      'lib/nn/c.ts': "export type C = import('./a.js').A;",
     },
     /circle: .*a\.ts -> .*b\.ts -> .*c\.ts -> .*a\.ts/,
   ],
   [
     'an import against the order',
     {
-      'lib/nn/a.ts': "import { b } from '../unit/zero/b.js';",
+      'lib/nn/a.ts': "import { b } from '../zero/b.js';",
       'lib/zero/b.ts': 'export const b = 1;',
     },
     /nn imports zero, against the order/,
