@@ -1,5 +1,5 @@
 // Adagrad on the GPU.
-#include "adagrad_rule.h"
+#include "adagrad.h"
 #include "update_range.cuh"
 
 namespace ds::cuda {

@@ -1,5 +1,5 @@
 // Adagrad on the CPU.
-#include "adagrad_rule.h"
+#include "adagrad.h"
 #include "update_range_cpu.h"
 
 namespace ds::cpu {

@@ -1,5 +1,5 @@
 // Lion on the GPU.
-#include "lion_rule.h"
+#include "lion.h"
 #include "update_range.cuh"
 
 namespace ds::cuda {

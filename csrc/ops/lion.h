@@ -3,6 +3,7 @@
 #pragma once
 
 #include "flat_update.h"
+#include "update_rule.h"
 
 namespace ds {
 
@@ -23,5 +24,40 @@ struct Lion {
 };
 
 inline void check(const Lion& op) { check_update("lion", op, {&op.m}); }
+
+/// See UpdateRule; the state is m.
+struct LionRule {
+  static constexpr const char* kName = "lion";
+  static constexpr int kStates = 1;
+
+  float beta1, one_minus_beta1;
+  float beta2, one_minus_beta2;
+  float parameter_decay;  // -lr * weight_decay
+  float negative_lr;
+
+  static LionRule of(const Lion& op) {
+    return {.beta1 = static_cast<float>(op.beta1),
+            .one_minus_beta1 = static_cast<float>(1.0 - op.beta1),
+            .beta2 = static_cast<float>(op.beta2),
+            .one_minus_beta2 = static_cast<float>(1.0 - op.beta2),
+            .parameter_decay = static_cast<float>(-op.lr * op.weight_decay),
+            .negative_lr = static_cast<float>(-op.lr)};
+  }
+
+  ///   g = grad * factor
+  ///   p = fma(parameter_decay, p, p)
+  ///   c = fma(beta1, m, one_minus_beta1 * g)
+  ///   p = fma(negative_lr, sign(c), p), where sign(0) is 0 and sign(NaN) is NaN
+  ///   m = fma(beta2, m, one_minus_beta2 * g)
+  DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m) const {
+    const float g = mul_rn(grad, factor);
+    p = fma_rn(parameter_decay, p, p);
+    const float c = fma_rn(beta1, m, mul_rn(one_minus_beta1, g));
+    float sign = c > 0.0f ? 1.0f : c;
+    sign = c < 0.0f ? -1.0f : sign;
+    p = fma_rn(negative_lr, sign, p);
+    m = fma_rn(beta2, m, mul_rn(one_minus_beta2, g));
+  }
+};
 
 }  // namespace ds

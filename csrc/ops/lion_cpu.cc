@@ -1,5 +1,5 @@
 // Lion on the CPU.
-#include "lion_rule.h"
+#include "lion.h"
 #include "update_range_cpu.h"
 
 namespace ds::cpu {

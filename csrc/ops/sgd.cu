@@ -1,5 +1,5 @@
 // SGD on the GPU.
-#include "sgd_rule.h"
+#include "sgd.h"
 #include "update_range.cuh"
 
 namespace ds::cuda {

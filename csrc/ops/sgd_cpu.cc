@@ -1,5 +1,5 @@
 // SGD on the CPU.
-#include "sgd_rule.h"
+#include "sgd.h"
 #include "update_range_cpu.h"
 
 namespace ds::cpu {

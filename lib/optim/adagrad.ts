@@ -33,7 +33,7 @@ const NAMES: OptionNames<AdagradOptions> = {
 
 /**
  * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact sequence of operations
- * stands in csrc/ops/adagrad_rule.h.
+ * stands in csrc/ops/adagrad.h.
  */
 export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';

@@ -1,22 +1,9 @@
 // The door of the optimizer room.
 export type {
-  AdagradArgs,
-  AdamWArgs,
-  AdamWScalars,
-  AdamWSpeculateArgs,
   CopyArgs,
-  LambApplyArgs,
-  LambCoefficientsArgs,
-  LambMomentsArgs,
-  LambScalars,
-  LionArgs,
   MatmulArgs,
   MatmulEpilogue,
-  MuonApplyArgs,
-  MuonDirectionArgs,
-  MuonMomentumArgs,
   ScaleArgs,
-  SgdArgs,
 } from '../runtime/kernels.generated.js';
 export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
 export { Adam, type AdamOptions, DeepSpeedCPUAdam, FusedAdam } from './adam.js';
@@ -63,6 +50,7 @@ export { StandaloneOptimizer } from './standalone.js';
 export type { OptimizerState } from './state-dict.js';
 export { StepLr, type StepOptions } from './step-decay.js';
 export type { UpdateKernels } from './update-kernels.js';
+export type * from './update-ops.generated.js';
 export { CosineAnnealingWarmRestarts, type WarmRestartsOptions } from './warm-restarts.js';
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
 export { WarmupCosineLr, type WarmupCosineOptions } from './warmup-cosine.js';

@@ -54,7 +54,9 @@ export function makeGroups<Group extends ParamGroup>(
       seen.add(parameter);
     }
     const group = { ...defaults, ...Object.fromEntries(set), params: members };
-    for (const [key, value] of Object.entries(group)) requireHyperparameter(op, key, value);
+    for (const [key, like] of Object.entries(defaults)) {
+      requireHyperparameter(`${op} ${key}`, group[key as keyof typeof group], like);
+    }
     return withExtras(group as unknown as Group, extras);
   });
   if (seen.size > 0) return groups;
@@ -130,16 +132,14 @@ function requireParameter(op: string, value: unknown): void {
   throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'parameters', got: phrase(value), hint });
 }
 
-/** Ranges as PyTorch's optimizers check them. Throws DS_ARGUMENT. */
-export function requireHyperparameter(op: string, key: string, value: unknown): void {
-  const place = `${op} ${key}`;
-  if (key === 'betas') {
+/** Of the type of `like`, in the ranges of PyTorch's optimizers. Throws DS_ARGUMENT. */
+export function requireHyperparameter(place: string, value: unknown, like: unknown): void {
+  if (Array.isArray(like)) {
     const [first, second] = Array.isArray(value) && value.length === 2 ? value : [value, value];
     requireFinite(place, first, 0, 1);
     requireFinite(place, second, 0, 1);
-  } else if (key === 'nesterov' || key === 'useMuon') {
-    requireType(place, value, 'boolean');
-  } else if (key !== 'params') requireFinite(place, value, 0);
+  } else if (typeof like === 'boolean') requireType(place, value, 'boolean');
+  else requireFinite(place, value, 0);
 }
 
 /** The hyperparameters of a group alone. */

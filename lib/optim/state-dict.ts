@@ -109,10 +109,10 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
     if (!Array.isArray(params) || params.length !== group.params.length) {
       throw misfit(place, `${group.params.length} parameters`, phrase(params?.length));
     }
-    const known = Object.keys(hyperparameters(group));
+    const own: Record<string, unknown> = hyperparameters(group);
     for (const [key, value] of Object.entries(settings)) {
-      if (!known.includes(key)) throw misfit(place, known.join(', '), key);
-      requireHyperparameter(place, key, value);
+      if (!(key in own)) throw misfit(place, Object.keys(own).join(', '), key);
+      requireHyperparameter(`${place} ${key}`, value, own[key]);
     }
   });
 }

@@ -4,20 +4,10 @@ import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
+import { deviceOps, hostOps, type UpdateOps } from './update-ops.generated.js';
 
-/** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
-export interface UpdateKernels {
-  adamW(args: kernels.AdamWArgs): void;
-  adamWSpeculate(args: kernels.AdamWSpeculateArgs): void;
-  sgd(args: kernels.SgdArgs): void;
-  adagrad(args: kernels.AdagradArgs): void;
-  lion(args: kernels.LionArgs): void;
-  lambMoments(args: kernels.LambMomentsArgs): void;
-  lambCoefficients(args: kernels.LambCoefficientsArgs): void;
-  lambApply(args: kernels.LambApplyArgs): void;
-  muonMomentum(args: kernels.MuonMomentumArgs): void;
-  muonDirection(args: kernels.MuonDirectionArgs): void;
-  muonApply(args: kernels.MuonApplyArgs): void;
+/** The fused rules, and what else an update is made of; the same arithmetic, bit for bit, in every implementation. */
+export interface UpdateKernels extends UpdateOps {
   copy(args: kernels.CopyArgs): void;
   matmul(args: kernels.MatmulArgs): void;
   scale(args: kernels.ScaleArgs): void;
@@ -33,17 +23,7 @@ export interface UpdateKernels {
 /** Runs on the device's compute stream. */
 export function deviceKernels(): UpdateKernels {
   return {
-    adamW: (args) => kernels.adamW(args),
-    adamWSpeculate: (args) => kernels.adamWSpeculate(args),
-    sgd: (args) => kernels.sgd(args),
-    adagrad: (args) => kernels.adagrad(args),
-    lion: (args) => kernels.lion(args),
-    lambMoments: (args) => kernels.lambMoments(args),
-    lambCoefficients: (args) => kernels.lambCoefficients(args),
-    lambApply: (args) => kernels.lambApply(args),
-    muonMomentum: (args) => kernels.muonMomentum(args),
-    muonDirection: (args) => kernels.muonDirection(args),
-    muonApply: (args) => kernels.muonApply(args),
+    ...deviceOps,
     copy: (args) => kernels.copy(args),
     matmul: (args) => kernels.matmul(args),
     scale: (args) => kernels.scale(args),
@@ -55,17 +35,7 @@ export function deviceKernels(): UpdateKernels {
 /** Runs on host threads, in the order of `stream`, over pinned memory. */
 export function hostKernels(stream: Stream): UpdateKernels {
   return {
-    adamW: (args) => kernels.adamWOnHost(args, stream),
-    adamWSpeculate: (args) => kernels.adamWSpeculateOnHost(args, stream),
-    sgd: (args) => kernels.sgdOnHost(args, stream),
-    adagrad: (args) => kernels.adagradOnHost(args, stream),
-    lion: (args) => kernels.lionOnHost(args, stream),
-    lambMoments: (args) => kernels.lambMomentsOnHost(args, stream),
-    lambCoefficients: (args) => kernels.lambCoefficientsOnHost(args, stream),
-    lambApply: (args) => kernels.lambApplyOnHost(args, stream),
-    muonMomentum: (args) => kernels.muonMomentumOnHost(args, stream),
-    muonDirection: (args) => kernels.muonDirectionOnHost(args, stream),
-    muonApply: (args) => kernels.muonApplyOnHost(args, stream),
+    ...hostOps(stream),
     copy: (args) => kernels.copyOnHost(args, stream),
     matmul: (args) => kernels.matmulOnHost(args, stream),
     scale: (args) => kernels.scaleOnHost(args, stream),

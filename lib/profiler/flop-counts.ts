@@ -1,5 +1,5 @@
 // Arithmetic of each op from the shapes of its arguments: one formula per op, none measured.
-import { type OpArgs, opNames } from '../runtime/kernels.generated.js';
+import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
 import { numel, type View } from '../runtime/view.js';
 
 /** Multiply-accumulates of matrix products, and all floating-point operations: 2 per MAC and the rest. */
@@ -14,7 +14,7 @@ const products = (macs: number): Work => ({ macs, flops: 2 * macs });
 const plain = (flops: number): Work => ({ macs: 0, flops });
 const size = (view: View): number => numel(view.shape);
 
-/** Moves or chooses values, draws them, or belongs to the update, which is no part of the model. */
+/** Moves or chooses values, or draws them. */
 const nothing = (): Work => ({ macs: 0, flops: 0 });
 
 const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
@@ -47,10 +47,10 @@ const residual = (view: View | null): number => (view ? size(view) : 0);
  * The counts. Elementwise functions are 1 per element whatever their cost, their backwards 2, the
  * normalisations' and the softmax's those of DeepSpeed (5, 4 without mean and bias, 1), backwards twice
  * that. Attention's backward is the four products of its gradients; scores that a kernel computes again
- * are left out, as in model FLOPs utilisation. Source: DeepSpeed profiling/flops_profiler/profiler.py;
- * Chowdhery et al. 2022 (PaLM), appendix B.
+ * are left out, as in model FLOPs utilisation. Updates are no part of the model. Source: DeepSpeed
+ * profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix B.
  */
-const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
+const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]: Count<OpArgs[Name]> } = {
   Fill: nothing,
   Arange: nothing,
   RandomUniform: nothing,
@@ -84,21 +84,10 @@ const counts: { readonly [Name in keyof OpArgs]: Count<OpArgs[Name]> } = {
   Accumulate: nothing,
   SumOfSquares: nothing,
   GradientControl: nothing,
-  AdamW: nothing,
-  AdamWSpeculate: nothing,
-  Sgd: nothing,
-  Adagrad: nothing,
-  Lion: nothing,
-  LambMoments: nothing,
-  LambCoefficients: nothing,
-  LambApply: nothing,
-  MuonMomentum: nothing,
-  MuonDirection: nothing,
-  MuonApply: nothing,
 };
 
 /** The work of op number `op` with the arguments of its kernel function. */
 export function workOf(op: number, args: object): Work {
-  const count = counts[opNames[op] as keyof OpArgs] as Count<object>;
-  return count(args);
+  const count = (counts as Record<string, Count<never>>)[opNames[op] as string] ?? nothing;
+  return count(args as never);
 }

@@ -2047,3 +2047,17 @@ export const opNames = [
   'Softmax',
   'SoftmaxBackward',
 ] as const;
+
+/** Ops that update a flat range of parameters. */
+export type UpdateOp =
+  | 'Adagrad'
+  | 'AdamW'
+  | 'AdamWSpeculate'
+  | 'LambMoments'
+  | 'LambCoefficients'
+  | 'LambApply'
+  | 'Lion'
+  | 'MuonMomentum'
+  | 'MuonDirection'
+  | 'MuonApply'
+  | 'Sgd';

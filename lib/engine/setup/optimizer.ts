@@ -1,15 +1,13 @@
 // The optimizer section of a configuration to the optimizer it names.
 import type { ResolvedOptimizer } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
-import { Adagrad, type AdagradGroup } from '../../optim/adagrad.js';
 import { type AdamGroup, AdamW } from '../../optim/adamw.js';
+import * as optim from '../../optim/index.js';
 import { Lamb, type LambGroup } from '../../optim/lamb.js';
-import { Lion, type LionGroup } from '../../optim/lion.js';
 import { Muon } from '../../optim/muon.js';
 import { type MuonGroup, splitMuonGroups } from '../../optim/muon-groups.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
-import { Sgd, type SgdGroup } from '../../optim/sgd.js';
 import type { Tensor } from '../../tensor/index.js';
 
 /** A model's parameters by name. */
@@ -48,7 +46,9 @@ function build<Type extends keyof Params>(
   params: ParamsOf<ParamGroup>,
   named: Named,
 ): Optimizer {
-  return builders[type](params, options, named);
+  const special: { [Other in keyof Params]?: Builder<Other> } = builders;
+  const make = special[type] ?? plain(classes[type as Plain] as unknown as OptimizerClass<Type>);
+  return make(params, options, named);
 }
 
 function adam(
@@ -64,34 +64,6 @@ function adam(
     biasCorrection: bias_correction,
     decoupled,
   });
-}
-
-function sgd(
-  params: ParamsOf<ParamGroup>,
-  { weight_decay: weightDecay, ...options }: Params['SGD'],
-): Optimizer {
-  return new Sgd(params as ParamsOf<SgdGroup>, { ...options, weightDecay });
-}
-
-function adagrad(
-  params: ParamsOf<ParamGroup>,
-  { lr, lr_decay, weight_decay, initial_accumulator_value, eps }: Params['Adagrad'],
-): Optimizer {
-  return new Adagrad(params as ParamsOf<AdagradGroup>, {
-    lr,
-    lrDecay: lr_decay,
-    weightDecay: weight_decay,
-    initialAccumulatorValue: initial_accumulator_value,
-    eps,
-  });
-}
-
-function lion(
-  params: ParamsOf<ParamGroup>,
-  { lr, betas, weight_decay }: Params['Lion'],
-): Optimizer {
-  const options = { lr, betas, weightDecay: weight_decay };
-  return new Lion(params as ParamsOf<LionGroup>, options);
 }
 
 function lamb(params: ParamsOf<ParamGroup>, options: Params['Lamb']): Optimizer {
@@ -120,15 +92,42 @@ function muon(params: ParamsOf<ParamGroup>, options: Params['Muon'], named: Name
   });
 }
 
-const builders: { [Type in keyof Params]: Builder<Type> } = {
+/** Those whose class has the name of the type, and as options the parameters in camelCase. */
+type Plain = Exclude<keyof Params, keyof typeof builders>;
+
+type Camel<Name extends string> = Name extends `${infer First}_${infer Rest}`
+  ? `${First}${Capitalize<Camel<Rest>>}`
+  : Name;
+
+type Options<Type extends keyof Params> = {
+  [Key in keyof Params[Type] as Camel<Key & string>]: Params[Type][Key];
+};
+
+type OptimizerClass<Type extends keyof Params> = new (
+  params: never,
+  options: Options<Type>,
+) => Optimizer;
+
+const classes: { [Type in Plain]: OptimizerClass<Type> } = optim;
+
+function camelCased(options: object): object {
+  const named = Object.entries(options);
+  const camel = (key: string) => key.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
+  return Object.fromEntries(named.map(([key, value]) => [camel(key), value]));
+}
+
+const plain =
+  <Type extends keyof Params>(Class: OptimizerClass<Type>): Builder<Type> =>
+  (params, options) =>
+    new Class(params as never, camelCased(options) as Options<Type>);
+
+const builders = {
   Adam: (params, options) => adam(params, options, options.adam_w_mode),
   AdamW: (params, options) => adam(params, options, true),
   FusedAdam: (params, options) => adam(params, options, options.adam_w_mode),
   DeepSpeedCPUAdam: (params, options) => adam(params, options, options.adam_w_mode),
-  SGD: sgd,
-  Adagrad: adagrad,
-  Lion: lion,
+  SGD: plain<'SGD'>(optim.Sgd),
   Lamb: lamb,
   FusedLamb: lamb,
   Muon: muon,
-};
+} satisfies { [Type in keyof Params]?: Builder<Type> };
