@@ -51,6 +51,8 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Batch> {
   }
 
   next(): Batch {
+    const whole = this.whole();
+    if (whole) return whole;
     const samples = this.fetch();
     if (!samples.some(types.isPromise)) return this.combine(samples as Sample[]);
     for (const sample of samples) if (types.isPromise(sample)) sample.catch(() => {});
@@ -64,10 +66,17 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Batch> {
   }
 
   async nextAsync(): Promise<Batch> {
-    return this.combine(await Promise.all(this.fetch()));
+    return this.whole() ?? this.combine(await Promise.all(this.fetch()));
   }
 
   end(): void {}
+
+  /** The next batch by the dataset's own batch(), if it has one and nobody else makes it. */
+  private whole(): Batch | null {
+    const { dataset, collate, device } = this.options;
+    if (collate || !dataset.batch) return null;
+    return dataset.batch((this.plan as PassPlan).indices(this.at++), device) as Batch;
+  }
 
   async close(): Promise<void> {
     this.uploader.dispose();

@@ -3,14 +3,15 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { type Dataset, requireServable } from './dataset.js';
+import type { Batched } from './collate.js';
+import { buildDataset, type Dataset, type DatasetSource, requireServable } from './dataset.js';
 import { shuffledOrder } from './order.js';
 
 function refused(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }
 
-/** The samples of a dataset with the given numbers, in their order; on the calling thread. */
+/** The samples of a dataset with the given numbers, in their order; worker threads serve it where they can the dataset. */
 export class Subset<Sample> implements Dataset<Sample> {
   /** Throws DS_ARGUMENT for numbers that the dataset has not. */
   constructor(
@@ -29,12 +30,39 @@ export class Subset<Sample> implements Dataset<Sample> {
     return this.indices.length;
   }
 
+  get source(): DatasetSource | undefined {
+    const { source } = this.dataset;
+    const args = [source, this.indices];
+    return source && { module: __filename, export: 'buildSubset', args };
+  }
+
+  /** By the dataset's own, where it has one. */
+  get batch(): Dataset<Sample>['batch'] {
+    const { dataset, indices } = this;
+    return (
+      dataset.batch &&
+      ((chosen, device) =>
+        dataset.batch?.(
+          chosen.map((index) => indices[index] as number),
+          device,
+        ) as Batched<Sample>)
+    );
+  }
+
   get(index: number): Sample | Promise<Sample> {
     return this.dataset.get(this.indices[index] as number);
   }
 }
 
-/** Datasets one after the other; on the calling thread. */
+/** @internal In a worker thread: the samples `indices` of what `source` builds. */
+export async function buildSubset(
+  source: DatasetSource,
+  indices: ArrayLike<number>,
+): Promise<Dataset<unknown>> {
+  return new Subset(await buildDataset(source), indices);
+}
+
+/** Datasets one after the other; worker threads serve them where they can all of them. */
 export class ConcatDataset<Sample> implements Dataset<Sample> {
   readonly length: number;
 
@@ -47,6 +75,12 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
     this.length = datasets.reduce((sum, { length }) => sum + length, 0);
   }
 
+  get source(): DatasetSource | undefined {
+    const sources = this.datasets.map(({ source }) => source);
+    if (sources.includes(undefined)) return undefined;
+    return { module: __filename, export: 'buildConcat', args: [sources] };
+  }
+
   get(index: number): Sample | Promise<Sample> {
     let left = index;
     for (const dataset of this.datasets) {
@@ -55,6 +89,11 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
     }
     throw refused('ConcatDataset.get', `an index below ${this.length}`, String(index));
   }
+}
+
+/** @internal In a worker thread: what `sources` build, one after the other. */
+export async function buildConcat(sources: readonly DatasetSource[]): Promise<Dataset<unknown>> {
+  return new ConcatDataset(await Promise.all(sources.map(buildDataset)));
 }
 
 /** Options of randomSplit(). */

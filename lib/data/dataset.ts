@@ -1,21 +1,31 @@
 // What a loader serves: samples by number, and how a worker thread makes the same samples.
+import { isAbsolute } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { types } from 'node:util';
 import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import type { Batched } from './collate.js';
 
 /** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
 export interface Dataset<Sample> {
   readonly length: number;
   get(index: number): Sample | Promise<Sample>;
+  /**
+   * A whole batch at once, on `device`, where the loader has no collate function and no workers: as if the samples were
+   * stacked, whose tensors the caller owns. Without it they are.
+   */
+  batch?(indices: Uint32Array, device: Device): Batched<Sample>;
   /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
-  readonly source?: DatasetSource;
+  readonly source?: DatasetSource | undefined;
 }
 
 /** Functions do not cross threads: a worker imports `module` and calls its export instead. */
 export interface DatasetSource {
-  /** Absolute path of a CommonJS or ES module. */
+  /** Absolute path or file: URL of a CommonJS or ES module. */
   module: string;
   /** The function that returns the dataset, or a promise of it. */
   export: string;
@@ -25,8 +35,11 @@ export interface DatasetSource {
 
 /** A dataset named instead of passed, so that worker threads can build it. */
 export interface WorkerDatasetOptions {
-  /** Absolute path of a module, such as require.resolve('./my-dataset.js'). */
-  module: string;
+  /**
+   * The module: `new URL('./my-dataset.mjs', import.meta.url)` or its text from an ES module, an absolute path such as
+   * require.resolve('./my-dataset.js') from a CommonJS one.
+   */
+  module: string | URL;
   /** The exported function that returns the dataset. Default "default". */
   export?: string;
   /** Its arguments, copied to every worker. Default none. */
@@ -40,12 +53,13 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
 };
 
 /**
- * A dataset that every worker thread builds for itself, and the calling thread where it needs one.
- * Throws DS_ARGUMENT for unknown or wrong options, and when the module, its export or what that returns is none.
+ * A dataset that every worker thread builds for itself, and the calling thread where it needs one. Where that cannot
+ * require the module (an ES module, or one with a top-level await), it imports it: samples are then promises, and `length`
+ * has to be given. Throws DS_ARGUMENT for unknown or wrong options, and when the module, its export or what that returns is none.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const options = readOptions('workerDataset', given, OPTIONS);
-  requireType('workerDataset module', options.module, 'string');
+  const module = moduleOf(options.module);
   if (options.export !== undefined) {
     requireType('workerDataset export', options.export, 'string');
   }
@@ -54,42 +68,85 @@ export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Da
     const [op, expected] = ['workerDataset args', 'a list of arguments'];
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(options.args) });
   }
-  return new ModuleDataset<Sample>(options);
+  const source = { module, export: options.export ?? 'default', args: options.args ?? [] };
+  return new ModuleDataset<Sample>(source, options.length);
+}
+
+/** As a path where it is the URL of a file. */
+function moduleOf(given: unknown): string {
+  const text = given instanceof URL ? given.href : given;
+  const isUrl = typeof text === 'string' && text.startsWith('file:');
+  if (isUrl || (typeof text === 'string' && isAbsolute(text))) {
+    return isUrl ? fileURLToPath(text) : text;
+  }
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'workerDataset module',
+    expected: 'the absolute path or file: URL of a module',
+    got: phrase(given instanceof URL ? given.href : given),
+    hint: "Write new URL('./my-dataset.mjs', import.meta.url), or require.resolve('./my-dataset.js').",
+  });
 }
 
 class ModuleDataset<Sample> implements Dataset<Sample> {
-  readonly source: DatasetSource;
-  private built: Dataset<Sample> | null = null;
+  private built: Dataset<Sample> | Promise<Dataset<Sample>> | null = null;
 
-  constructor(private readonly options: WorkerDatasetOptions) {
-    this.source = {
-      module: options.module,
-      export: options.export ?? 'default',
-      args: options.args ?? [],
-    };
-  }
+  constructor(
+    readonly source: DatasetSource,
+    private readonly given: number | undefined,
+  ) {}
 
   get length(): number {
-    return this.options.length ?? this.here().length;
+    if (this.given !== undefined) return this.given;
+    const built = this.here();
+    if (!types.isPromise(built)) return built.length;
+    built.catch(() => {});
+    throw badSource(this.source, 'a module that can be required, or `length` with it', 'neither');
   }
 
   get(index: number): Sample | Promise<Sample> {
-    return this.here().get(index);
+    const built = this.here();
+    return types.isPromise(built) ? built.then((set) => set.get(index)) : built.get(index);
   }
 
-  private here(): Dataset<Sample> {
-    const { source } = this;
-    this.built ??= requireDataset(callExport(this.load(), source), source) as Dataset<Sample>;
+  private here(): Dataset<Sample> | Promise<Dataset<Sample>> {
+    this.built ??= this.build();
     return this.built;
   }
 
-  private load(): unknown {
+  private build(): Dataset<Sample> | Promise<Dataset<Sample>> {
+    const { source } = this;
+    const found = (module: unknown) => {
+      const built = callExport(module, source);
+      const isLater = types.isPromise(built);
+      return isLater
+        ? built.then((set) => requireDataset(set, source))
+        : requireDataset(built, source);
+    };
     try {
-      return require(this.source.module);
+      const module = required(source);
+      return (types.isPromise(module) ? module.then(found) : found(module)) as Dataset<Sample>;
     } catch (cause) {
-      throw badSource(this.source, 'a module that can be required', cause);
+      if (cause instanceof DsError) throw cause;
+      throw badSource(source, 'a module that can be loaded', cause);
     }
   }
+}
+
+/** The module of `source`, or a promise of one that cannot be required. Throws what its code throws. */
+export function required({ module }: DatasetSource): unknown {
+  try {
+    return require(module);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'ERR_REQUIRE_ESM' && code !== 'ERR_REQUIRE_ASYNC_MODULE') throw error;
+    return import(pathToFileURL(module).href);
+  }
+}
+
+/** The dataset of `source`, in whatever thread. Throws DS_ARGUMENT where that gives none, and what its code throws. */
+export async function buildDataset(source: DatasetSource): Promise<Dataset<unknown>> {
+  return requireDataset(await callExport(await required(source), source), source);
 }
 
 /** Calls the export that `source` names. Throws DS_ARGUMENT when there is none. */

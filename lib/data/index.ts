@@ -15,7 +15,10 @@ export {
   RandomSampler,
   Sampler,
   SequentialSampler,
+  WeightedRandomSampler,
+  type WeightedSamplerOptions,
 } from './sampler.js';
+export { TensorDataset } from './tensor-dataset.js';
 export { TokenDataset } from './token-dataset.js';
 export {
   type IndexedTokenOptions,

@@ -20,3 +20,72 @@ export function naturalOrder(length: number): Uint32Array {
   for (let i = 0; i < length; ++i) order[i] = i;
   return order;
 }
+
+/** How ranks share an order; `dropLast` leaves out what does not fill every rank. */
+export interface Deal {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly dropLast: boolean;
+}
+
+/** A rank's part of so many samples. */
+export function shareOf(samples: number, { worldSize, dropLast }: Deal): number {
+  return dropLast ? Math.floor(samples / worldSize) : Math.ceil(samples / worldSize);
+}
+
+/**
+ * What is left of `whole` for a rank when all have served `served` of it: elements in turn, where they do not come out
+ * even repeated from the beginning.
+ */
+export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Array {
+  const mine = new Uint32Array(shareOf(Math.max(0, whole.length - served), deal));
+  for (let i = 0; i < mine.length; ++i) {
+    const place = served + deal.rank + i * deal.worldSize;
+    mine[i] = whole[place % whole.length] as number;
+  }
+  return mine;
+}
+
+/**
+ * `count` numbers below weights.length, each as likely as its weight: by the inverse of the summed weights, from Philox
+ * stream (seed, epoch).
+ */
+export function drawnOrder(
+  weights: Float64Array,
+  count: number,
+  seed: number,
+  epoch: number,
+): Uint32Array {
+  const sums = new Float64Array(weights.length);
+  let total = 0;
+  for (let i = 0; i < weights.length; ++i) sums[i] = total += weights[i] as number;
+  const random = new PhiloxStream(seed, epoch);
+  return Uint32Array.from({ length: count }, () => firstAbove(sums, random.unit() * total));
+}
+
+/** The first place in `sums`, which never fall, whose sum is above `value`. */
+function firstAbove(sums: Float64Array, value: number): number {
+  let [low, high] = [0, sums.length - 1];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((sums[middle] as number) > value) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/**
+ * `count` different numbers below weights.length in the order in which draws without replacement give them.
+ * Source: Efraimidis & Spirakis 2006: the largest of log(u) / weight first.
+ */
+export function drawnOnce(
+  weights: Float64Array,
+  count: number,
+  seed: number,
+  epoch: number,
+): Uint32Array {
+  const random = new PhiloxStream(seed, epoch);
+  const keys = weights.map((weight) => Math.log(1 - random.unit()) / weight);
+  const order = naturalOrder(weights.length).filter((i) => (weights[i] as number) > 0);
+  return order.sort((a, b) => (keys[b] as number) - (keys[a] as number)).slice(0, count);
+}

@@ -51,6 +51,12 @@ export class PhiloxStream {
     return this.block[place] as number;
   }
 
+  /** A number in [0, 1), a multiple of 2^-53. */
+  unit(): number {
+    const high = this.next() >>> 5;
+    return (high * 2 ** 26 + (this.next() >>> 6)) / 2 ** 53;
+  }
+
   /** An integer in [0, n), every one equally likely; 1 <= n <= 2^32. */
   below(n: number): number {
     const limit = 2 ** 32 - (2 ** 32 % n);

@@ -2,8 +2,10 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { naturalOrder, shuffledOrder } from './order.js';
+import { requireType } from '../runtime/require-type.js';
+import { dealt, drawnOnce, drawnOrder, naturalOrder, shareOf, shuffledOrder } from './order.js';
 
 /** Positions count the samples that all ranks have served, so that they hold at any world size. */
 export abstract class Sampler implements Iterable<number> {
@@ -116,8 +118,8 @@ const NAMES: OptionNames<DistributedSamplerOptions> = {
 export class DistributedSampler extends Sampler {
   readonly rank: number;
   override readonly worldSize: number;
+  readonly dropLast: boolean;
   private readonly samples: number;
-  private readonly dropLast: boolean;
   /** Null for the natural order. */
   private seed: number | null;
 
@@ -131,34 +133,17 @@ export class DistributedSampler extends Sampler {
     this.rank = requireInteger('DistributedSampler rank', rank, 0);
     this.seed = shuffle ? requireInteger('DistributedSampler seed', seed, 0) : null;
     this.dropLast = dropLast;
-    if (rank < worldSize) return;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'DistributedSampler rank',
-      expected: `a rank below the world size ${worldSize}`,
-      got: String(rank),
-    });
+    requireRank('DistributedSampler', rank, worldSize);
   }
 
   get length(): number {
-    return this.share(this.samples);
+    return shareOf(this.samples, this);
   }
 
   order(served: number): Uint32Array {
-    const { samples, seed, rank, worldSize } = this;
+    const { samples, seed } = this;
     const whole = seed === null ? naturalOrder(samples) : shuffledOrder(samples, seed, this.epoch);
-    const count = this.share(Math.max(0, samples - served));
-    const mine = new Uint32Array(count);
-    for (let i = 0; i < count; ++i) {
-      mine[i] = whole[(served + rank + i * worldSize) % samples] as number;
-    }
-    return mine;
-  }
-
-  /** This rank's part of so many samples. */
-  private share(samples: number): number {
-    const each = samples / this.worldSize;
-    return this.dropLast ? Math.floor(each) : Math.ceil(each);
+    return dealt(whole, served, this);
   }
 
   override stateDict(): JsonObject {
@@ -170,6 +155,109 @@ export class DistributedSampler extends Sampler {
     if (this.seed !== null) this.seed = requireInteger('DistributedSampler seed', state.seed, 0);
     super.loadStateDict(state);
   }
+}
+
+function requireRank(op: string, rank: number, worldSize: number): void {
+  if (rank < worldSize) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${op} rank`,
+    expected: `a rank below the world size ${worldSize}`,
+    got: String(rank),
+  });
+}
+
+/** How a WeightedRandomSampler draws, and this rank's place among those that share the draws. */
+export interface WeightedSamplerOptions {
+  /** Draws per epoch, of all ranks together. Default: as many as there are weights. */
+  samples?: number;
+  /** A sample may come again. Default true. */
+  replacement?: boolean;
+  /** Default 0; the same on every rank. */
+  seed?: number;
+  /** Default 0. */
+  rank?: number;
+  /** Default 1. */
+  worldSize?: number;
+}
+
+const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
+  ...{ samples: true, replacement: true, seed: true, rank: true, worldSize: true },
+};
+
+/**
+ * Draws sample i with a probability in proportion to weights[i], anew in every epoch: a function of (seed, epoch), which
+ * the ranks share in turn as DistributedSampler's. Source: torch.utils.data.WeightedRandomSampler; Efraimidis & Spirakis
+ * 2006 for draws without replacement.
+ */
+export class WeightedRandomSampler extends Sampler {
+  readonly rank: number;
+  override readonly worldSize: number;
+  readonly dropLast = false;
+  private readonly weights: Float64Array;
+  private readonly samples: number;
+  private readonly replacement: boolean;
+  private seed: number;
+
+  /**
+   * Weights are finite and not negative, and one of them is above 0. Throws DS_ARGUMENT, also for more draws without
+   * replacement than there are weights above 0.
+   */
+  constructor(weights: ArrayLike<number>, given: WeightedSamplerOptions = {}) {
+    super();
+    const op = 'WeightedRandomSampler';
+    const options = readOptions(op, given, WEIGHTED);
+    this.weights = requireWeights(op, weights);
+    const { samples = weights.length, replacement = true } = options;
+    const { seed = 0, rank = 0, worldSize = 1 } = options;
+    this.samples = requireLength(`${op} samples`, samples);
+    this.replacement = requireType(`${op} replacement`, replacement, 'boolean');
+    this.seed = requireInteger(`${op} seed`, seed, 0);
+    this.worldSize = requireInteger(`${op} worldSize`, worldSize, 1);
+    this.rank = requireInteger(`${op} rank`, rank, 0);
+    requireRank(op, rank, worldSize);
+    const possible = this.weights.filter((weight) => weight > 0).length;
+    if (replacement || samples <= possible) return;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `${op} samples`,
+      expected: `at most ${possible} without replacement, as many as weights are above 0`,
+      got: String(samples),
+    });
+  }
+
+  get length(): number {
+    return shareOf(this.samples, this);
+  }
+
+  order(served: number): Uint32Array {
+    const { weights, samples, seed, epoch } = this;
+    const draw = this.replacement ? drawnOrder : drawnOnce;
+    return dealt(draw(weights, samples, seed, epoch), served, this);
+  }
+
+  override stateDict(): JsonObject {
+    return { ...super.stateDict(), seed: this.seed };
+  }
+
+  override loadStateDict(state: JsonObject): void {
+    requireSameKind(this.seed, state.seed);
+    this.seed = requireInteger('WeightedRandomSampler seed', state.seed, 0);
+    super.loadStateDict(state);
+  }
+}
+
+function requireWeights(op: string, weights: unknown): Float64Array {
+  const list = Array.isArray(weights) || ArrayBuffer.isView(weights) ? weights : null;
+  const values = Float64Array.from((list ?? []) as ArrayLike<number>);
+  const bad = values.findIndex((weight) => !(weight >= 0 && weight < Number.POSITIVE_INFINITY));
+  if (bad < 0 && values.some((weight) => weight > 0)) return values;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${op} weights`,
+    expected: 'a list of finite numbers that are not negative, one of them above 0',
+    got: bad < 0 ? phrase(weights) : `${values[bad]} at ${bad}`,
+  });
 }
 
 /** Orders are lists of 32-bit numbers. */

@@ -1,9 +1,8 @@
 // The entry of a worker thread: builds the dataset, then turns lists of indices into batches.
-import { pathToFileURL } from 'node:url';
 import { types } from 'node:util';
 import { workerData } from 'node:worker_threads';
 
-import { callExport, type Dataset, type DatasetSource, requireDataset } from './dataset.js';
+import { buildDataset, type Dataset } from './dataset.js';
 import { type HostBatch, stackSamples } from './host-array.js';
 import {
   failureOf,
@@ -16,16 +15,6 @@ import {
 
 const { worker, source, signal: words, port } = workerData as WorkerSetup;
 const signal = Signal.of(words);
-
-async function load({ module }: DatasetSource): Promise<unknown> {
-  try {
-    return require(module);
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code !== 'ERR_REQUIRE_ESM' && code !== 'ERR_REQUIRE_ASYNC_MODULE') throw error;
-    return import(pathToFileURL(module).href);
-  }
-}
 
 function say(reply: Reply, transfer: ArrayBuffer[] = []): void {
   port.postMessage(reply, transfer);
@@ -85,8 +74,7 @@ async function serve(dataset: Dataset<unknown>, { id, indices, raw }: Job): Prom
 }
 
 async function run(): Promise<void> {
-  const building = load(source).then((module) => callExport(module, source));
-  const dataset = building.then((built) => requireDataset(built, source));
+  const dataset = buildDataset(source);
   dataset.then(
     () => signal.mark(worker, Phase.idle),
     () => {},

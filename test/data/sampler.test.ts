@@ -1,6 +1,11 @@
 // Samplers: orders that seed, epoch and rank alone decide, dealt to ranks as PyTorch deals them.
 import { shuffledOrder } from '../../lib/data/order.js';
-import { DistributedSampler, RandomSampler, SequentialSampler } from '../../lib/data/sampler.js';
+import {
+  DistributedSampler,
+  RandomSampler,
+  SequentialSampler,
+  WeightedRandomSampler,
+} from '../../lib/data/sampler.js';
 
 const ranksOf = (samples: number, worldSize: number, more: object = {}): DistributedSampler[] =>
   Array.from(
@@ -122,5 +127,61 @@ test('bad arguments and states of another kind are refused', () => {
   );
   expect(() => new SequentialSampler(5).loadStateDict({ epoch: 0, seed: 3 })).toThrow(
     expect.objectContaining({ code: 'DS_CHECKPOINT' }),
+  );
+});
+
+test('WeightedRandomSampler draws by weight, anew in every epoch, the same for a seed', () => {
+  const weights = [1, 0, 3, 6];
+  const sampler = new WeightedRandomSampler(weights, { samples: 20_000, seed: 4 });
+  const counts = [0, 0, 0, 0];
+  for (const index of sampler) counts[index]!++;
+  weights.forEach((weight, i) => {
+    expect(Math.abs(counts[i]! / 20_000 - weight / 10)).toBeLessThan(0.015);
+  });
+  const again = new WeightedRandomSampler(Float32Array.from(weights), { samples: 20_000, seed: 4 });
+  expect([...again]).toEqual([...sampler]);
+  again.setEpoch(1);
+  expect([...again]).not.toEqual([...sampler]);
+});
+
+test('WeightedRandomSampler without replacement visits none twice and prefers the heavy', () => {
+  const weights = Array.from({ length: 10 }, (_, i) => i);
+  let first = 0;
+  for (let seed = 0; seed < 2000; ++seed) {
+    const drawn = [...new WeightedRandomSampler(weights, { samples: 9, replacement: false, seed })];
+    expect(new Set(drawn).size).toBe(9);
+    expect(drawn).not.toContain(0);
+    if (drawn[0] === 9) first++;
+  }
+  expect(Math.abs(first / 2000 - 9 / 45)).toBeLessThan(0.04);
+});
+
+test('ranks share the draws of a WeightedRandomSampler, and go on at another world size', () => {
+  const weights = [5, 1, 1, 2, 2, 9, 1];
+  const make = (rank: number, worldSize: number) =>
+    new WeightedRandomSampler(weights, { samples: 12, seed: 8, rank, worldSize });
+  const whole = [...make(0, 1)];
+  const dealt = [0, 1, 2].map((rank) => [...make(rank, 3)]);
+  expect(dealt.map((mine) => mine.length)).toEqual([4, 4, 4]);
+  expect(whole.map((_, i) => dealt[i % 3]![Math.floor(i / 3)])).toEqual(whole);
+  const rest = [0, 1].map((rank) => [...make(rank, 2).order(6)]);
+  expect(whole.slice(6).map((_, i) => rest[i % 2]![Math.floor(i / 2)])).toEqual(whole.slice(6));
+  const resumed = make(0, 1);
+  resumed.loadStateDict({ ...make(0, 3).stateDict(), epoch: 2 });
+  expect(resumed.epoch).toBe(2);
+});
+
+test.each([
+  [[], {}],
+  [[0, 0], {}],
+  [[1, -1], {}],
+  [[1, Number.NaN], {}],
+  ['abc', {}],
+  [[1, 0], { samples: 2, replacement: false }],
+  [[1], { rank: 1 }],
+  [[1], { seeds: 1 }],
+])('a WeightedRandomSampler of %j with %j is refused', (weights, options) => {
+  expect(() => new WeightedRandomSampler(weights as number[], options as object)).toThrow(
+    /WeightedRandom/,
   );
 });

@@ -20,7 +20,7 @@ require.extensions['.ts'] = (module, filename) => {
     filename,
     swcrc: false,
     jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
-    module: { type: 'commonjs' },
+    module: { type: 'commonjs', ignoreDynamic: true },
   });
   module._compile(code, filename);
 };

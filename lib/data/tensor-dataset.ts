@@ -1,0 +1,62 @@
+// TensorDataset: rows of tensors as samples. Source: torch.utils.data.TensorDataset.
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { describe } from '../runtime/view.js';
+import { noGrad, scope, Tensor } from '../tensor/index.js';
+import type { Dataset } from './dataset.js';
+
+/**
+ * Sample i is row i of each tensor, [x[i], y[i], ...]; a batch has the rows of its samples stacked, [B, ...] each, chosen
+ * on the tensors' own device by one op per tensor. The tensors stay the caller's. On the calling thread: tensors do not
+ * cross threads.
+ */
+export class TensorDataset implements Dataset<Tensor[]> {
+  readonly tensors: readonly Tensor[];
+  readonly length: number;
+
+  /** Throws DS_ARGUMENT without tensors, DS_SHAPE where their first dims differ. */
+  constructor(...tensors: Tensor[]) {
+    const [first] = tensors;
+    const other = tensors.find((tensor) => !(tensor instanceof Tensor));
+    if (!first || other !== undefined) {
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'TensorDataset',
+        expected: 'tensors',
+        got: first ? phrase(other) : 'none',
+        hint: 'Pass them one by one: new TensorDataset(x, y).',
+      });
+    }
+    this.tensors = tensors;
+    this.length = first.shape[0] ?? 0;
+    for (const tensor of tensors) {
+      if (tensor.ndim > 0 && tensor.shape[0] === this.length) continue;
+      throw new DsError({
+        code: 'DS_SHAPE',
+        op: 'TensorDataset',
+        expected: `tensors with as many rows as the first, ${describe(first)}`,
+        got: describe(tensor),
+      });
+    }
+  }
+
+  /** Views of row `index`, which the caller owns. Throws DS_ARGUMENT, DS_INDEX. */
+  get(index: number): Tensor[] {
+    requireInteger('TensorDataset.get', index, 0);
+    return noGrad(() => this.tensors.map((tensor) => tensor.select(0, index)));
+  }
+
+  /** Rows `indices` of each tensor on `device`; the caller owns them. */
+  batch(indices: Uint32Array, device: Device): Tensor[] {
+    return noGrad(() =>
+      this.tensors.map((tensor) =>
+        scope(() => {
+          const index = Tensor.from(Int32Array.from(indices), { device: tensor.device });
+          return tensor.indexSelect(0, index).to(device);
+        }),
+      ),
+    );
+  }
+}
