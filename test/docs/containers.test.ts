@@ -1,0 +1,87 @@
+// The Dockerfile, the dev container and the workflow do what scripts/setup and the package's scripts say.
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+
+const root = packageRoot();
+const read = (file: string): string => readFileSync(join(root, file), 'utf8');
+
+/** Continued lines as one. */
+const joined = (text: string): string => text.replace(/\\\n\s*/g, ' ');
+
+const setup = joined(read('scripts/setup'));
+const dockerfile = joined(read('Dockerfile'));
+const workflow = read('.github/workflows/ci.yml');
+
+const found = (text: string, pattern: RegExp): string => {
+  const [, group] = pattern.exec(text) ?? [];
+  if (group === undefined) throw new Error(`expected ${pattern}`);
+  return group;
+};
+
+test('the image has the system packages of scripts/setup', () => {
+  const packages = found(setup, /DEBIAN_PACKAGES="([^"]+)"/).split(/\s+/);
+  const installed = found(dockerfile, /--no-install-recommends\s+(ca-certificates[^&]+)&&/);
+  const [, , , ...rest] = installed.trim().split(/\s+/); // What fetches Node, and git.
+  expect(rest).toEqual(packages);
+  expect(found(dockerfile, /apt-get install (.*?) --no-install-recommends/)).toBe(
+    found(setup, /apt-get install (.*?) --no-install-recommends/),
+  );
+});
+
+test('the image installs npm packages and builds as scripts/setup and quickstart do', () => {
+  expect(found(dockerfile, /^RUN (npm ci .*)$/m)).toBe(found(setup, /^\s+(npm ci .*)$/m));
+  const build = found(read('scripts/quickstart'), /^(npm run .*)$/m);
+  expect(dockerfile).toContain(`RUN ${build}\n`);
+  expect(found(dockerfile, /^CMD \["node", "([^"]+)"\]/m)).toBe(
+    found(read('scripts/quickstart'), /exec node (\S+)/),
+  );
+});
+
+test('the image has a Node.js that the package takes', () => {
+  const { engines } = JSON.parse(read('package.json'));
+  const least = Number(found(engines.node, /^>=(\d+)$/));
+  expect(Number(found(dockerfile, /^ARG NODE=(\d+)$/m))).toBeGreaterThanOrEqual(least);
+  for (const [, version] of workflow.matchAll(/node-version: (\d+)/g)) {
+    expect(Number(version)).toBeGreaterThanOrEqual(least);
+  }
+});
+
+test('the dev container is that image, brought up to date by scripts/setup', () => {
+  const text = read('.devcontainer/devcontainer.json').replace(/^\/\/.*$/gm, '');
+  const { build, postCreateCommand } = JSON.parse(text);
+  expect(existsSync(join(root, '.devcontainer', build.dockerfile))).toBe(true);
+  expect(postCreateCommand).toBe("bash -c 'source scripts/setup && npm run --silent build'");
+});
+
+describe('the workflow', () => {
+  const commands = Array.from(
+    workflow.matchAll(/^\s+(?:- )?run: (.*)$/gm),
+    ([, line = '']) => line,
+  );
+
+  test('builds prebuilt binaries, runs what needs no GPU, and the GPU suite on a GPU', () => {
+    expect(commands).toEqual(
+      expect.arrayContaining(['./scripts/test', 'npm run prebuilds', 'source scripts/setup']),
+    );
+    expect(workflow).toMatch(/gpu:\n(.*\n)+? {4}runs-on: \[self-hosted, .*gpu\]/);
+    expect(commands.at(-1)).toContain('bundle/run build/js/test/gpu.js');
+  });
+
+  test.each(commands)('%s names what there is', (command) => {
+    const { scripts } = JSON.parse(read('package.json'));
+    for (const [, script = ''] of command.matchAll(/npm run (?:--silent )?([\w:]+)/g)) {
+      expect(scripts).toHaveProperty([script]);
+    }
+    for (const [path] of command.matchAll(/scripts\/[\w-]+/g)) {
+      expect(existsSync(join(root, path))).toBe(true);
+    }
+  });
+});
+
+test('generated files are marked as such', () => {
+  const marked = read('.gitattributes');
+  for (const file of ['ds_config.schema.json', 'docs/configuration.md', '*.generated.*']) {
+    expect(marked).toContain(`${file} linguist-generated`);
+  }
+});

@@ -1,0 +1,205 @@
+// The recipes of CONTRIBUTING.md: followed in a copy of the tree, and held against all that was made by them.
+import { spawnSync } from 'node:child_process';
+import {
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+
+const root = packageRoot();
+const read = (file: string): string => readFileSync(join(root, file), 'utf8');
+
+/** A row of a recipe's table. */
+interface Step {
+  file: string;
+  what: string;
+}
+
+function recipe(title: string): Step[] {
+  const [, section = ''] = read('CONTRIBUTING.md').split(`### ${title}\n`);
+  const [own = ''] = section.split('\n### ');
+  const rows = own.matchAll(/^\| `([^`]+)` \| (.*) \|$/gm);
+  return Array.from(rows, ([, file = '', what = '']) => ({ file, what }));
+}
+
+/** Names for the placeholders of a recipe: "<op>" and the like. */
+type Names = Readonly<Record<string, string>>;
+
+const filled = (text: string, names: Names): string =>
+  text.replace(/<(\w+)>/g, (all, name: string) => names[name] ?? all);
+
+/** The files that a row stands for; a "*" is any name. */
+function filesOf(file: string, names: Names): string[] {
+  const path = filled(file, names);
+  if (!path.includes('*')) return existsSync(join(root, path)) ? [path] : [];
+  const [folder = '', ending = ''] = path.split('*');
+  const inside = readdirSync(join(root, folder)).filter((name) => name.endsWith(ending));
+  return inside.map((name) => folder + name);
+}
+
+/** What is missing where `steps` should have been followed for `names`: a file, or in it what the row names in code. */
+function omissions(steps: readonly Step[], names: Names): string[] {
+  return steps.flatMap(({ file, what }) => {
+    const texts = filesOf(file, names).map(read);
+    if (texts.length === 0) return [`${filled(file, names)} is missing`];
+    const words = Array.from(what.matchAll(/`([^`]*<\w+>[^`]*)`/g), ([, word = '']) => word);
+    const wanted = words.map((word) => filled(word, names));
+    return wanted
+      .filter((word) => !texts.some((text) => text.includes(word)))
+      .map((word) => `${filled(file, names)}: no ${word}`);
+  });
+}
+
+const opHeaders = readdirSync(join(root, 'csrc/ops'))
+  .filter((name) => name.endsWith('.h') && !/generated|_rule\.h$/.test(name))
+  .filter((name) => read(`csrc/ops/${name}`).includes('inline void check(const '));
+
+const ops = opHeaders.flatMap((header) => {
+  const checked = read(`csrc/ops/${header}`).matchAll(/inline void check\(const (\w+)&/g);
+  return Array.from(checked, ([, op = '']) => ({ op, family: header.replace('.h', '') }));
+});
+
+const optimizers = readdirSync(join(root, 'lib/optim')).flatMap((file) => {
+  const [, name] =
+    /^export class (\w+)\s+extends StandaloneOptimizer/m.exec(read(`lib/optim/${file}`)) ?? [];
+  const types = Array.from(read('lib/config/schema.json').matchAll(/"const": "(\w+)"/g));
+  const type = types.find(([, one = '']) => one.toLowerCase() === name?.toLowerCase())?.[1];
+  return name ? [{ optimizer: file.replace('.ts', ''), Optimizer: name, Type: type ?? name }] : [];
+});
+
+const models = readdirSync(join(root, 'lib/models'), { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .map(({ name }) => ({ model: name }));
+
+describe('what there is was made by the recipes', () => {
+  test('they are read', () => {
+    expect(ops.length).toBeGreaterThan(40);
+    expect(optimizers.map(({ Type }) => Type)).toEqual(expect.arrayContaining(['AdamW', 'SGD']));
+    expect(models.map(({ model }) => model)).toContain('gpt2');
+    const sizes = ['An op', 'An optimizer', 'A config key', 'A model'].map(
+      (title) => recipe(title).length,
+    );
+    expect(sizes).toEqual([4, 7, 1, 6]);
+  });
+
+  test.each(ops)('op $op', ({ op, family }) => {
+    expect(omissions(recipe('An op'), { Op: op, family })).toEqual([]);
+  });
+
+  test.each(optimizers)('optimizer $Type', (names) => {
+    expect(omissions(recipe('An optimizer'), names)).toEqual([]);
+  });
+
+  test.each(models)('model $model', (names) => {
+    expect(omissions(recipe('A model'), names)).toEqual([]);
+  });
+
+  test('what was left out is found', () => {
+    const lion = { optimizer: 'lion', Optimizer: 'Lion', Type: 'Tiger' };
+    expect(omissions(recipe('An optimizer'), lion)).toContain(
+      'lib/engine/setup/optimizer.ts: no Tiger:',
+    );
+    expect(omissions(recipe('An op'), { Op: 'X', family: 'x' })).toContain(
+      'csrc/ops/x_cpu.cc is missing',
+    );
+  });
+});
+
+describe('followed in a copy of the tree', () => {
+  let copy: string;
+  beforeEach(() => {
+    copy = mkdtempSync(join(tmpdir(), 'ds-recipe-'));
+  });
+  afterEach(() => rmSync(copy, { recursive: true, force: true }));
+
+  const take = (...paths: string[]): void => {
+    for (const path of paths) cpSync(join(root, path), join(copy, path), { recursive: true });
+  };
+  const run = (command: string, ...args: string[]): string => {
+    const { status, stdout, stderr } = spawnSync(command, args, { cwd: copy, encoding: 'utf8' });
+    expect(`${status} ${stderr}`).toBe('0 ');
+    return stdout;
+  };
+  const written = (file: string): string => readFileSync(join(copy, file), 'utf8');
+
+  test('an op', () => {
+    take('csrc', 'scripts/gen-ops.mjs', 'scripts/generated-files.mjs', 'lib/runtime');
+    const [header, oracle] = recipe('An op').map(({ file }) => filled(file, { family: 'shift' }));
+    writeFileSync(
+      join(copy, header as string),
+      `// Adds a constant.
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// out = in + by.
+struct Shift {
+  View in;   // [n] f32 contiguous
+  View out;  // [n] f32 contiguous
+  double by;
+};
+
+inline void check(const Shift& op) { require_contiguous("shift", op.out, "out"); }
+
+}  // namespace ds
+`,
+    );
+    writeFileSync(
+      join(copy, oracle as string),
+      `// Shift on the CPU.
+#include "shift.h"
+
+#include "../cpu/map.h"
+
+namespace ds::cpu {
+
+void run(const Shift& op, CpuContext&) {
+  for (int64_t i = 0; i < op.out.numel(); ++i)
+    op.out.as<float>()[i] = op.in.as<const float>()[i] + static_cast<float>(op.by);
+}
+
+}  // namespace ds::cpu
+`,
+    );
+    expect(spawnSync('node', ['scripts/gen-ops.mjs', '--check'], { cwd: copy }).status).toBe(1);
+    run('node', 'scripts/gen-ops.mjs');
+    run('node', 'scripts/gen-ops.mjs', '--check');
+    const kernels = written('lib/runtime/kernels.generated.ts');
+    expect(kernels).toMatch(/export function shift\(/);
+    expect(kernels).toMatch(/export function shiftOnHost\(/);
+    run('g++', '-std=c++20', '-mavx2', '-mfma', '-mf16c', '-fsyntax-only', oracle as string);
+  });
+
+  test('a config key', () => {
+    take('lib/config/schema.json', 'scripts', 'types', 'docs', 'ds_config.schema.json');
+    const [{ file } = { file: '' }] = recipe('A config key');
+    const schema = JSON.parse(written(file));
+    schema.properties.eager_rounding = {
+      type: 'boolean',
+      default: false,
+      description: 'Rounds at once.',
+      dsNoEffect: 'everything is rounded at once',
+    };
+    writeFileSync(join(copy, file), `${JSON.stringify(schema, null, 2)}\n`);
+    expect(spawnSync('node', ['scripts/gen-config.mjs', '--check'], { cwd: copy }).status).toBe(1);
+    run('node', 'scripts/gen-config.mjs');
+    run('node', 'scripts/gen-config.mjs', '--check');
+    for (const made of [
+      'types/config.generated.d.ts',
+      'ds_config.schema.json',
+      'docs/configuration.md',
+    ]) {
+      expect(written(made)).toContain('eager_rounding');
+      expect(read('CONTRIBUTING.md')).toContain(`\`${made}\``);
+    }
+  });
+});
