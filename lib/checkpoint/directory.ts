@@ -1,9 +1,9 @@
 // Names inside a checkpoint folder: DeepSpeed's layout with safetensors payloads.
 //
 //   <dir>/latest                                                     text: the tag to resume from
-//   <dir>/<tag>/mp_rank_00_model_states.safetensors                  stages 0-2: weights and buffers
-//   <dir>/<tag>/zero_pp_rank_D_mp_rank_00_model_states.safetensors   stage 3: those of rank D
-//   <dir>/<tag>/zero_pp_rank_D_mp_rank_00_optim_states.safetensors   master weights, moments of rank D
+//   <dir>/<tag>/mp_rank_MM_model_states.safetensors                  stages 0-2: weights and buffers
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_model_states.safetensors   stage 3: those of data rank D
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_optim_states.safetensors   master weights, moments of data rank D
 //   <dir>/<tag>/manifest.json                                        sizes, checksums, places, state
 //   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...      a save under way: claim.ts, commit.ts
 import type { Stats } from 'node:fs';
@@ -19,19 +19,27 @@ export const LATEST = 'latest';
 /** Of a file that names a tag. */
 const MAX_LATEST_BYTES = 4096;
 
-/** The weights of all ranks, written by rank 0. */
-export const MODEL_FILE = 'mp_rank_00_model_states.safetensors';
+/** Who saves a part: a data rank, and which share of the model it has; MM is 00 where nothing splits the model. */
+export interface PartNumber {
+  data: number;
+  model: number;
+}
 
-/** The weights that rank `rank` holds. */
-export const modelShardFile = (rank: number): string =>
-  `zero_pp_rank_${rank}_mp_rank_00_model_states.safetensors`;
+const shareOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
-export const optimizerFile = (rank: number): string =>
-  `zero_pp_rank_${rank}_mp_rank_00_optim_states.safetensors`;
+/** The weights of all data ranks of a share, written by the first of them. */
+export const modelFile = (model: number): string => `${shareOf(model)}_model_states.safetensors`;
+
+/** The weights of one data rank. */
+export const modelShardFile = ({ data, model }: PartNumber): string =>
+  `zero_pp_rank_${data}_${shareOf(model)}_model_states.safetensors`;
+
+export const optimizerFile = ({ data, model }: PartNumber): string =>
+  `zero_pp_rank_${data}_${shareOf(model)}_optim_states.safetensors`;
 
 /** Whether a manifest may name it. */
 export function isCheckpointFile(name: string): boolean {
-  return /^(zero_pp_rank_\d{1,7}_)?mp_rank_00_(model|optim)_states\.safetensors$/.test(name);
+  return /^(zero_pp_rank_\d{1,7}_)?mp_rank_\d{2,7}_(model|optim)_states\.safetensors$/.test(name);
 }
 
 /** Bytes of UTF-8: with what is added to it while it is saved, a tag is still a file name. */

@@ -10,9 +10,10 @@ import { type Catalog, digestOf, mergedCatalog } from './catalog.js';
 import { begin, type Draft, finish, publish, requireRoom } from './commit.js';
 import {
   isCheckpointFile,
-  MODEL_FILE,
+  modelFile,
   modelShardFile,
   optimizerFile,
+  type PartNumber,
   requireTag,
 } from './directory.js';
 import { openInside, requirePath } from './folder.js';
@@ -51,11 +52,11 @@ export interface SaveTarget {
 
 /** What one rank saves. */
 export interface CheckpointContent {
-  /** Which of the parts of a checkpoint it is, in the names of its files; null where another rank saves the same. */
-  part: number | null;
+  /** Which of the parts of a checkpoint it is; null where another rank saves the same. */
+  part: PartNumber | null;
   /** Weights and buffers, or this rank's parts of them. */
   model: readonly Shard[];
-  /** Whether ranks have parts of the weights, each in a file of its own; else all are rank 0's. */
+  /** Whether every part has its own of the weights; else the first data rank of each share of the model has them. */
   modelIsSharded: boolean;
   optimizer: readonly Shard[];
   /** Every tensor of which this rank has a part, as a whole, by name: that of one or of many ranks. */
@@ -128,7 +129,8 @@ export class Save {
       const written = await inUnison(world, 'writing shards', async () => {
         const files = (await this.writeShards(content)) as unknown as JsonObject[];
         const tensors = digestOf(content.catalog);
-        return { part: content.part, files, rankState: content.rankState, tensors };
+        const { part, rankState } = content;
+        return { part: part && { ...part }, files, rankState, tensors };
       });
       const digests = written.map(({ tensors }) => tensors as string);
       const catalog = await mergedCatalog(world, content.catalog, digests);
@@ -156,7 +158,7 @@ export class Save {
   ): Promise<void> {
     const { saveLatest, keepLast } = this.target;
     const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
-    const parts = written.filter(({ part }) => part !== null);
+    const parts = written.filter(({ part }) => (part as JsonObject | null)?.model === 0);
     const ranks = parts.map(({ rankState }) => rankState as JsonObject);
     await writeManifest(this.folder, await this.describe(content, files, ranks));
     await publish(draft, saveLatest);
@@ -168,7 +170,7 @@ export class Save {
     if (part === null) return [];
     const payloads: [string, readonly Shard[]][] = [[optimizerFile(part), optimizer]];
     if (modelIsSharded) payloads.push([modelShardFile(part), model]);
-    else if (part === 0) payloads.push([MODEL_FILE, model]);
+    else if (part.data === 0) payloads.push([modelFile(part.model), model]);
     const files: FileRecord[] = [];
     for (const [name, shards] of payloads) {
       requireNames(shards);

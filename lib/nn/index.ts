@@ -1,4 +1,6 @@
 // The nn room's door.
+
+export type { Box, Region } from '../runtime/box.js';
 export { CausalSelfAttention, KeyValueCache } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';

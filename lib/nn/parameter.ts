@@ -1,5 +1,6 @@
 // Parameter: a leaf that wants a gradient and has no memory until somebody needs its values.
 import { DsError } from '../errors.js';
+import { intersectBoxes, isInside, type Region, wholeRegion } from '../runtime/box.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -22,6 +23,8 @@ export class Parameter extends Tensor {
   isOpen = false;
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
+  /** See partOf(). */
+  private cut: Region | null = null;
 
   /** Throws DS_SHAPE, DS_ARGUMENT. */
   constructor(
@@ -81,6 +84,40 @@ export class Parameter extends Tensor {
       return;
     }
     noGrad(() => scope(() => kernels.copy({ in: to(cast(this, 'f32'), out.device), out })));
+  }
+
+  /** Which elements of which tensor these are: all of one, unless partOf() has said otherwise. */
+  get region(): Region {
+    return this.cut ?? wholeRegion(this.shape);
+  }
+
+  /**
+   * Declares that other ranks have the rest of the tensor, as with a layer that is cut along its outputs, its inputs or
+   * its heads. The memory, in row-major order, is `boxes` of it one after another: of a packed projection, this rank's
+   * rows of q, of k and of v. Checkpoints then hold the whole tensor, whoever has which part. Before initialize().
+   * Throws DS_SHAPE for boxes outside the tensor, that overlap, or of other sizes than the parameter.
+   */
+  partOf(region: Region): this {
+    const { whole, boxes } = region;
+    const volume = boxes.reduce((sum, { shape }) => sum + numel(shape), 0);
+    const isApart = boxes.every((box, i) =>
+      boxes.every((one, j) => j <= i || !intersectBoxes(box, one)),
+    );
+    const sizes = [whole, ...boxes.flatMap(({ offset, shape }) => [offset, shape])];
+    for (const one of sizes) requireSizes('Parameter.partOf', one);
+    if (volume === this.numel && isApart && boxes.every((box) => isInside(box, whole))) {
+      this.cut = region;
+      return this;
+    }
+    const text = boxes.map(
+      ({ offset, shape }) => `[${shape.join(', ')}] at [${offset.join(', ')}]`,
+    );
+    throw new DsError({
+      code: 'DS_SHAPE',
+      op: 'Parameter.partOf',
+      expected: `boxes of [${whole.join(', ')}] apart from each other, ${this.numel} elements in all`,
+      got: text.join(', ') || 'none',
+    });
   }
 
   /**

@@ -14,6 +14,18 @@ export interface BoxRange {
   readonly numel: number;
 }
 
+/** What a rank holds of a tensor of shape `whole`: boxes of it, which follow each other in memory. */
+export interface Region {
+  readonly whole: readonly number[];
+  readonly boxes: readonly Box[];
+}
+
+/** A tensor that no other rank has a part of. */
+export const wholeRegion = (shape: readonly number[]): Region => ({
+  whole: shape,
+  boxes: [wholeBox(shape)],
+});
+
 /** All of a tensor. */
 export function wholeBox(shape: readonly number[]): Box {
   return { offset: shape.map(() => 0), shape };

@@ -1,5 +1,6 @@
 // Who owns which flat range: pure arithmetic from parameter shapes to offsets, with no device in sight.
 import type { ParameterPlace } from '../optim/optimizer.js';
+import { type Region, wholeRegion } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
 
 /** Every parameter starts on a multiple of this many elements, so that 16-byte accesses stay aligned. */
@@ -10,12 +11,15 @@ export interface ParameterShape {
   shape: readonly number[];
   /** Index of its optimizer group. */
   group: number;
+  /** What it is of a tensor of which other ranks have the rest. Default: all of its own. */
+  region?: Region;
 }
 
 /** Where one parameter lies in its unit's flat buffers. Offsets and sizes in elements. */
 export interface Slot extends ParameterShape {
   offset: number;
   numel: number;
+  region: Region;
 }
 
 /** A half-open range [offset, offset + numel) of elements. */
@@ -56,7 +60,8 @@ export function layoutUnit(parameters: readonly ParameterShape[], shards = 1): U
   for (const parameter of ordered) {
     const size = numel(parameter.shape);
     const padded = alignUp(size);
-    slots.push({ ...parameter, offset: end, numel: size });
+    const region = parameter.region ?? wholeRegion(parameter.shape);
+    slots.push({ ...parameter, offset: end, numel: size, region });
     if (padded > size) gaps.push({ offset: end + size, numel: padded - size });
     let last = groups.at(-1);
     if (last?.group !== parameter.group) {

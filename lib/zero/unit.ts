@@ -57,6 +57,7 @@ export class Unit {
       name: parameterName,
       shape: parameter.shape,
       group,
+      region: parameter.region,
     }));
     this.layout = layoutUnit(shapes, shards);
     const ordered = this.layout.slots.map((slot) => this.parameterOf(slot));

@@ -76,7 +76,7 @@ function shardOf({ name, shape, dtype, first }: Cut, range: BoxRange): Shard {
 
 function contentOf(model: readonly Shard[], rank: number): CheckpointContent {
   return {
-    ...{ part: rank, model, modelIsSharded: true, optimizer: [] },
+    ...{ part: { data: rank, model: 0 }, model, modelIsSharded: true, optimizer: [] },
     catalog: { model: infos(model), optimizer: new Map() },
     ...{ state: {}, rankState: { rank }, description: null },
   };

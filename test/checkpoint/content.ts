@@ -24,7 +24,12 @@ export function contentOf(
   state: JsonObject = {},
 ): CheckpointContent {
   const catalog = { model: infos(model), optimizer: infos(optimizer) };
-  const rest = { part: 0, modelIsSharded: false, rankState: {}, description: null };
+  const rest = {
+    part: { data: 0, model: 0 },
+    modelIsSharded: false,
+    rankState: {},
+    description: null,
+  };
   return { model, optimizer, catalog, state, ...rest };
 }
 

@@ -26,7 +26,7 @@ function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointCon
     return { name, shape: info.shape, from: rank * share, tensor };
   };
   return {
-    part: rank,
+    part: { data: rank, model: 0 },
     model: [part('a')],
     modelIsSharded: true,
     optimizer: [part('a.fp32'), part('a.exp_avg')],

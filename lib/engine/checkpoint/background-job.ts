@@ -2,6 +2,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent, SaveTarget, Shard } from '../../checkpoint/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
+import type { Box } from '../../runtime/box.js';
 import { Buffer } from '../../runtime/buffer.js';
 import { cpu } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -12,6 +13,7 @@ import type { Seat } from './store-world.js';
 interface OfferedShard {
   name: string;
   shape: readonly number[];
+  box?: Box;
   from?: number;
   memory: number;
   dtype: DType;

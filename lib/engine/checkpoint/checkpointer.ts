@@ -121,7 +121,7 @@ export class Checkpointer {
     const { engine, world } = this;
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
-    const untrained = world.rank === 0 ? untrainedShards(engine) : [];
+    const untrained = engine.parts.ranks.data.rank === 0 ? untrainedShards(engine) : [];
     const shards = [...weightShards(engine), ...untrained];
     try {
       return await writeTogether({ dir, file }, catalogOf(engine).model, shards, world);

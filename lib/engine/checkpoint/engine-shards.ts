@@ -1,6 +1,10 @@
 // What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
 import type { Shard, TensorInfo } from '../../checkpoint/index.js';
+import { type Box, isSameBox, type Region, rangesOf, wholeBox } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
+import { numel } from '../../runtime/view.js';
+import type { Tensor } from '../../tensor/index.js';
+import { sliceFlat } from '../../zero/flat.js';
 import { slicePiece } from '../../zero/home/range-state.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
@@ -24,11 +28,11 @@ export function* heldPieces(engine: Engine): Generator<{ partition: Partition; p
 
 /**
  * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank saves
- * its share; copies of them save nothing.
+ * its share; copies of them save what is cut between them.
  */
 export function* savedPieces(engine: Engine): Generator<{ partition: Partition; piece: Piece }> {
-  if (engine.parts.ranks.isCopy) return;
   for (const { partition, piece } of heldPieces(engine)) {
+    if (!saves(engine, piece.slot.region)) continue;
     const saved = clipPiece(piece, partition.counted);
     if (saved) yield { partition, piece: saved };
   }
@@ -46,6 +50,40 @@ function clipPiece(piece: Piece, window: Range): Piece | null {
   };
 }
 
+/** Whether other ranks have parts of the tensor. */
+const isCut = ({ whole, boxes: [first] }: Region): boolean =>
+  !first || !isSameBox(first, wholeBox(whole));
+
+const saves = ({ parts }: Engine, region: Region): boolean => !parts.ranks.isCopy || isCut(region);
+
+/** Whether a lower rank has all that this one has, and saves it. */
+export function isCopy({ parts, module }: Engine): boolean {
+  return parts.ranks.isCopy && !module.parameters().some(({ region }) => isCut(region));
+}
+
+/** Elements of a tensor's box from number `from` on, as a tensor that the caller releases. */
+export interface BoxedPart {
+  box: Box;
+  from: number;
+  tensor: Tensor;
+}
+
+/** `tensor`, elements from number `from` of what this rank holds, by the boxes in which they lie. Takes it over. */
+export function boxedParts({ whole, boxes }: Region, from: number, tensor: Tensor): BoxedPart[] {
+  if (numel(whole) === 0) return [{ box: wholeBox(whole), from: 0, tensor }];
+  const parts = rangesOf(boxes, from, tensor.numel).map(({ offset, numel: count, ...range }) => {
+    const isAll = count === tensor.numel;
+    const part = isAll ? tensor.retain() : sliceFlat(tensor, { offset, numel: count });
+    return { box: range.box, from: range.from, tensor: part };
+  });
+  tensor.release();
+  return parts;
+}
+
+function shardsOf(name: string, region: Region, from: number, tensor: Tensor): Shard[] {
+  return boxedParts(region, from, tensor).map((part) => ({ name, shape: region.whole, ...part }));
+}
+
 /** Master weights and state; the caller releases the tensors. */
 export function optimizerShards(engine: Engine): Shard[] {
   const shards: Shard[] = [];
@@ -54,12 +92,7 @@ export function optimizerShards(engine: Engine): Shard[] {
     for (const state of stateNames(engine, slot)) {
       const lent = engine.parts.state.lend(partition, piece, state);
       lent.wait();
-      shards.push({
-        name: stateKey(slot.name, state),
-        shape: slot.shape,
-        from,
-        tensor: lent.tensor,
-      });
+      shards.push(...shardsOf(stateKey(slot.name, state), slot.region, from, lent.tensor));
     }
   }
   return shards;
@@ -69,24 +102,34 @@ export function optimizerShards(engine: Engine): Shard[] {
 export function weightShards(engine: Engine): Shard[] {
   return Array.from(savedPieces(engine), ({ partition, piece }) => {
     const { slot, from } = piece;
-    const tensor = slicePiece(partition.weights, piece);
-    return { name: slot.name, shape: slot.shape, from, tensor };
-  });
+    return shardsOf(slot.name, slot.region, from, slicePiece(partition.weights, piece));
+  }).flat();
 }
 
 /** Frozen parameters and buffers, which every rank has; the tensors themselves, held once more. */
 export function untrainedShards(engine: Engine): Shard[] {
   const trained = new Set(slotsOf(engine).map(({ name }) => name));
-  const all = [...engine.module.namedParameters(), ...engine.module.namedBuffers()];
-  return all
-    .filter(([name]) => !trained.has(name))
-    .map(([name, tensor]) => ({ name, shape: tensor.shape, tensor: tensor.retain() }));
+  return wholeShards(engine, (name) => !trained.has(name));
 }
 
 /** Every weight and buffer as a whole. */
 export function wholeModel(engine: Engine): Shard[] {
-  const all = [...engine.module.namedParameters(), ...engine.module.namedBuffers()];
-  return all.map(([name, tensor]) => ({ name, shape: tensor.shape, tensor: tensor.retain() }));
+  return wholeShards(engine, () => true);
+}
+
+/** What this rank saves of the parameters and buffers that are `wanted`. */
+function wholeShards(engine: Engine, wanted: (name: string) => boolean): Shard[] {
+  const { module, parts } = engine;
+  const parameters = [...module.namedParameters()].filter(
+    ([name, { region }]) => wanted(name) && saves(engine, region),
+  );
+  const buffers = parts.ranks.isCopy ? [] : [...module.namedBuffers()];
+  return [
+    ...parameters.flatMap(([name, one]) => shardsOf(name, one.region, 0, one.retain())),
+    ...buffers
+      .filter(([name]) => wanted(name))
+      .map(([name, one]) => ({ name, shape: one.shape, tensor: one.retain() })),
+  ];
 }
 
 /** Every trained parameter. */
@@ -94,7 +137,7 @@ export function slotsOf(engine: Engine): Slot[] {
   return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.slots);
 }
 
-/** Every tensor of all ranks by name. */
+/** Every tensor of which this rank has a part, as a whole, by name. */
 export function catalogOf(engine: Engine): {
   model: Map<string, TensorInfo>;
   optimizer: Map<string, TensorInfo>;
@@ -105,13 +148,13 @@ export function catalogOf(engine: Engine): {
     for (const slot of unit.layout.slots) {
       dtypes.set(slot.name, unit.dtype);
       for (const state of stateNames(engine, slot)) {
-        optimizer.set(stateKey(slot.name, state), { dtype: 'f32', shape: slot.shape });
+        optimizer.set(stateKey(slot.name, state), { dtype: 'f32', shape: slot.region.whole });
       }
     }
   }
   const model = new Map<string, TensorInfo>();
-  for (const [name, { dtype, shape }] of engine.module.namedParameters()) {
-    model.set(name, { dtype: dtypes.get(name) ?? dtype, shape });
+  for (const [name, { dtype, region }] of engine.module.namedParameters()) {
+    model.set(name, { dtype: dtypes.get(name) ?? dtype, shape: region.whole });
   }
   for (const [name, { dtype, shape }] of engine.module.namedBuffers()) {
     model.set(name, { dtype, shape, buffer: true });

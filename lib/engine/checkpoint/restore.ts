@@ -6,17 +6,31 @@ import {
   inUnison,
   type Section,
 } from '../../checkpoint/index.js';
-import { DsError } from '../../errors.js';
-import { isFloating } from '../../runtime/dtype.js';
+import { wholeRegion } from '../../runtime/box.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { describe } from '../../runtime/view.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Piece } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
-import { heldPieces, slotsOf, stateKey, stateNames } from './engine-shards.js';
+import {
+  type BoxedPart,
+  boxedParts,
+  heldPieces,
+  slotsOf,
+  stateKey,
+  stateNames,
+} from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
-import { readSavedState, type SavedState } from './saved-state.js';
+import {
+  isPresent,
+  requireKnown,
+  requireSameGroups,
+  requireSameModel,
+  requireSameOptimizer,
+  requireSameShapes,
+  unknownNames,
+} from './same-model.js';
+import { readSavedState } from './saved-state.js';
 
 /** What engine.loadCheckpoint() takes from a checkpoint, the same on every rank. */
 export interface LoadOptions {
@@ -107,9 +121,13 @@ async function follow(
   const host = new HostState(engine);
   let clientState: JsonObject = {};
   try {
-    await inUnison(world, 'comparing with the model', async () => {
-      const saved = readSavedState(checkpoint);
+    const unknown = await inUnison(world, 'comparing with the model', async () => {
       requireSameModel(engine, checkpoint, strict);
+      return strict ? unknownNames(engine, checkpoint) : [];
+    });
+    requireKnown(checkpoint, unknown);
+    await inUnison(world, 'comparing with the optimizer', async () => {
+      const saved = readSavedState(checkpoint);
       requireSameShapes(engine, checkpoint);
       if (wanted.optimizer) {
         requireSameOptimizer(engine, checkpoint, strict);
@@ -150,13 +168,23 @@ async function readPiece(
   checkpoint: Checkpoint,
   [section, key]: [Section, string],
 ): Promise<void> {
+  const { slot, from } = piece;
   const lent = parts.state.lend(partition, piece, state);
-  const into = lent.tensor;
+  const into = boxedParts(slot.region, from, lent.tensor);
+  await readParts(checkpoint, [section, key], into, lent.arrived());
+}
+
+async function readParts(
+  checkpoint: Checkpoint,
+  [section, name]: [Section, string],
+  parts: readonly BoxedPart[],
+  ready?: Promise<void>,
+): Promise<void> {
   try {
-    await lent.arrived();
-    await readConverted(checkpoint, section, { name: key, from: piece.from }, into);
+    await ready;
+    for (const part of parts) await readConverted(checkpoint, section, { name, ...part });
   } finally {
-    into.release();
+    for (const { tensor } of parts) tensor.release();
   }
 }
 
@@ -168,120 +196,32 @@ async function readUntrained(engine: Engine, checkpoint: Checkpoint): Promise<vo
     const master = stateKey(name, 'master');
     const sameDtype = checkpoint.tensors('model').get(name)?.dtype === parameter.dtype;
     const exact = !sameDtype && checkpoint.tensors('optimizer').has(master);
-    if (exact) await readConverted(checkpoint, 'optimizer', { name: master, from: 0 }, parameter);
-    else await readConverted(checkpoint, 'model', { name, from: 0 }, parameter);
+    const from: [Section, string] = exact ? ['optimizer', master] : ['model', name];
+    await readParts(checkpoint, from, boxedParts(parameter.region, 0, parameter.retain()));
   }
   for (const [name, buffer] of engine.module.namedBuffers()) {
     if (!isPresent(checkpoint, name)) continue;
-    await readConverted(checkpoint, 'model', { name, from: 0 }, buffer);
+    const parts = boxedParts(wholeRegion(buffer.shape), 0, buffer.retain());
+    await readParts(checkpoint, ['model', name], parts);
   }
 }
 
-/** Reads a range whatever its precision. */
+/** Reads a part of a tensor whatever its precision. */
 async function readConverted(
   checkpoint: Checkpoint,
   section: Section,
-  { name, from }: { name: string; from: number },
-  into: Tensor,
+  { name, tensor: into, ...part }: BoxedPart & { name: string },
 ): Promise<void> {
   const dtype = checkpoint.tensors(section).get(name)?.dtype ?? into.dtype;
-  if (dtype === into.dtype) return checkpoint.read(section, name, { from }, into);
+  if (dtype === into.dtype) return checkpoint.read(section, name, part, into);
   const { device } = into;
   const values = held(() => Tensor.empty(into.shape, dtype, device));
   try {
-    await checkpoint.read(section, name, { from }, values);
+    await checkpoint.read(section, name, part, values);
     if (into.buffer.pinned) kernels.copyOnHost({ in: values, out: into }, device.compute);
     else kernels.copy({ in: values, out: into });
     device.compute.synchronize();
   } finally {
     values.release();
   }
-}
-
-const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
-  checkpoint.tensors('model').has(name);
-
-function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict: boolean): void {
-  const saved = checkpoint.tensors('model');
-  const own = [...engine.module.namedParameters(), ...engine.module.namedBuffers()];
-  const missing = own.filter(([name]) => !saved.has(name));
-  const [absent] = missing;
-  if (strict && absent) {
-    const got = `a checkpoint without ${missing.length} of this model's tensors`;
-    throw otherModel(`${checkpoint.path}: ${absent[0]}`, describe(absent[1]), got);
-  }
-  for (const [name, tensor] of own) {
-    const info = saved.get(name);
-    if (!info) continue;
-    const isSameKind = isFloating(tensor.dtype)
-      ? isFloating(info.dtype)
-      : info.dtype === tensor.dtype;
-    if (isSameKind && info.shape.join() === tensor.shape.join()) continue;
-    throw otherModel(`${checkpoint.path}: ${name}`, describe(tensor), describe(info));
-  }
-  const known = new Set(own.map(([name]) => name));
-  const unexpected = [...saved.keys()].filter((name) => !known.has(name));
-  if (!strict || unexpected.length === 0) return;
-  const got = `${unexpected.length} more, "${unexpected[0]}" among them`;
-  throw otherModel(checkpoint.path, 'the tensors of this model alone', got);
-}
-
-/** Master weights and states are of the parameter's shape, in floating point. */
-function requireSameShapes(engine: Engine, checkpoint: Checkpoint): void {
-  const states = new Map(slotsOf(engine).map((slot) => [slot.name, stateNames(engine, slot)]));
-  for (const [name, { shape }] of engine.module.namedParameters()) {
-    for (const state of states.get(name) ?? ['master']) {
-      const key = stateKey(name, state);
-      const info = checkpoint.tensors('optimizer').get(key);
-      if (!info) continue;
-      if (isFloating(info.dtype) && info.shape.join() === shape.join()) continue;
-      const wanted = describe({ dtype: 'f32', shape });
-      throw otherModel(`${checkpoint.path}: ${key}`, wanted, describe(info));
-    }
-  }
-}
-
-function requireSameGroups({ parts }: Engine, { place, shared }: SavedState): void {
-  const { groups } = parts.optimizer;
-  if (shared.groups.length === groups.length) return;
-  throw new DsError({
-    code: 'DS_CHECKPOINT',
-    op: `${place}: state.groups`,
-    expected: `${groups.length} parameter groups`,
-    got: `${shared.groups.length}`,
-    hint: 'Use the groups that it was saved with; { loadOptimizerStates: false } starts the optimizer afresh.',
-  });
-}
-
-function requireSameOptimizer(engine: Engine, checkpoint: Checkpoint, strict: boolean): void {
-  const saved = new Map<string, string[]>();
-  for (const key of checkpoint.tensors('optimizer').keys()) {
-    const dot = key.lastIndexOf('.');
-    const states = saved.get(key.slice(0, dot)) ?? [];
-    saved.set(key.slice(0, dot), states);
-    states.push(key.slice(dot + 1));
-  }
-  for (const slot of slotsOf(engine)) {
-    if (!strict && !isPresent(checkpoint, slot.name)) continue;
-    const own = stateNames(engine, slot).map((state) => (state === 'master' ? 'fp32' : state));
-    const found = saved.get(slot.name) ?? [];
-    if ([...own].sort().join() === [...found].sort().join()) continue;
-    throw new DsError({
-      code: 'DS_CHECKPOINT',
-      op: `${checkpoint.path}: ${slot.name}`,
-      expected: `${own.join(', ')}, which ${engine.optimizer.name} keeps`,
-      got: found.length > 0 ? found.join(', ') : 'no optimizer state',
-      hint: 'It was saved with another optimizer: { loadOptimizerStates: false } starts this one afresh.',
-    });
-  }
-}
-
-function otherModel(op: string, expected: string, got: string): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op,
-    expected,
-    got,
-    hint: 'It was saved from another model: { loadModuleStrict: false } loads what fits by name.',
-  });
 }

@@ -4,9 +4,11 @@ import type { CheckpointContent } from '../../checkpoint/index.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { getRandomState } from '../../tensor/index.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
+import { COPIES } from '../ranks.js';
 import { requireClientState } from './client-state.js';
 import {
   catalogOf,
+  isCopy,
   optimizerShards,
   untrainedShards,
   weightShards,
@@ -17,11 +19,11 @@ import {
 export function contentOf(engine: Engine, clientState: JsonObject): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;
-  const isFirst = ranks.world.rank === 0;
+  const isFirst = ranks.data.rank === 0;
   const parts = sharded ? weightShards(engine) : [];
   const whole = sharded ? untrainedShards : wholeModel;
   return {
-    part: ranks.isCopy ? null : ranks.data.rank,
+    part: isCopy(engine) ? null : { data: ranks.data.rank, model: ranks.mesh.place(...COPIES) },
     model: isFirst ? [...parts, ...whole(engine)] : parts,
     modelIsSharded: sharded,
     optimizer: optimizerShards(engine),

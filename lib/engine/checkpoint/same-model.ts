@@ -1,0 +1,126 @@
+// Whether a checkpoint is of an engine's model, optimizer and groups: names, shapes, and what is kept of each parameter.
+import type { Checkpoint } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
+import { describe } from '../../runtime/view.js';
+import type { Tensor } from '../../tensor/index.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
+import { slotsOf, stateKey, stateNames } from './engine-shards.js';
+import type { SavedState } from './saved-state.js';
+
+type Outline = Pick<Tensor, 'dtype' | 'shape'>;
+
+/** Whether the checkpoint has a weight or buffer of this name. */
+export const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
+  checkpoint.tensors('model').has(name);
+
+/** This rank's tensors as a whole. */
+function* wholeTensors({ module }: Engine): Generator<[name: string, Outline]> {
+  for (const [name, one] of module.namedParameters()) {
+    yield [name, { dtype: one.dtype, shape: one.region.whole }];
+  }
+  yield* module.namedBuffers();
+}
+
+/** What the checkpoint has and this rank has not. */
+export function unknownNames(engine: Engine, checkpoint: Checkpoint): string[] {
+  const known = new Set(Array.from(wholeTensors(engine), ([name]) => name));
+  return [...checkpoint.tensors('model').keys()].filter((name) => !known.has(name));
+}
+
+/** Throws DS_CHECKPOINT where no rank has a tensor of the checkpoint. `unknown`: what each rank has not. */
+export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][]): void {
+  const [first = [], ...others] = unknown;
+  const left = others.reduce((names, other) => {
+    const also = new Set(other);
+    return names.filter((name) => also.has(name));
+  }, first);
+  if (left.length === 0) return;
+  const got = `${left.length} more, "${left[0]}" among them`;
+  throw otherModel(checkpoint.path, 'the tensors of this model alone', got);
+}
+
+export function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict: boolean): void {
+  const saved = checkpoint.tensors('model');
+  const own = [...wholeTensors(engine)];
+  const missing = own.filter(([name]) => !saved.has(name));
+  const [absent] = missing;
+  if (strict && absent) {
+    const got = `a checkpoint without ${missing.length} of this model's tensors`;
+    throw otherModel(`${checkpoint.path}: ${absent[0]}`, describe(absent[1]), got);
+  }
+  for (const [name, tensor] of own) {
+    const info = saved.get(name);
+    if (!info) continue;
+    const isSameKind = isFloating(tensor.dtype)
+      ? isFloating(info.dtype)
+      : info.dtype === tensor.dtype;
+    if (isSameKind && info.shape.join() === tensor.shape.join()) continue;
+    throw otherModel(`${checkpoint.path}: ${name}`, describe(tensor), describe(info));
+  }
+}
+
+/** Master weights and states are of the parameter's shape, in floating point. */
+export function requireSameShapes(engine: Engine, checkpoint: Checkpoint): void {
+  const states = new Map(slotsOf(engine).map((slot) => [slot.name, stateNames(engine, slot)]));
+  for (const [name, { region }] of engine.module.namedParameters()) {
+    const shape = region.whole;
+    for (const state of states.get(name) ?? ['master']) {
+      const key = stateKey(name, state);
+      const info = checkpoint.tensors('optimizer').get(key);
+      if (!info) continue;
+      if (isFloating(info.dtype) && info.shape.join() === shape.join()) continue;
+      const wanted = describe({ dtype: 'f32', shape });
+      throw otherModel(`${checkpoint.path}: ${key}`, wanted, describe(info));
+    }
+  }
+}
+
+export function requireSameGroups({ parts }: Engine, { place, shared }: SavedState): void {
+  const { groups } = parts.optimizer;
+  if (shared.groups.length === groups.length) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: `${place}: state.groups`,
+    expected: `${groups.length} parameter groups`,
+    got: `${shared.groups.length}`,
+    hint: 'Use the groups that it was saved with; { loadOptimizerStates: false } starts the optimizer afresh.',
+  });
+}
+
+export function requireSameOptimizer(
+  engine: Engine,
+  checkpoint: Checkpoint,
+  strict: boolean,
+): void {
+  const saved = new Map<string, string[]>();
+  for (const key of checkpoint.tensors('optimizer').keys()) {
+    const dot = key.lastIndexOf('.');
+    const states = saved.get(key.slice(0, dot)) ?? [];
+    saved.set(key.slice(0, dot), states);
+    states.push(key.slice(dot + 1));
+  }
+  for (const slot of slotsOf(engine)) {
+    if (!strict && !isPresent(checkpoint, slot.name)) continue;
+    const own = stateNames(engine, slot).map((state) => (state === 'master' ? 'fp32' : state));
+    const found = saved.get(slot.name) ?? [];
+    if ([...own].sort().join() === [...found].sort().join()) continue;
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: `${checkpoint.path}: ${slot.name}`,
+      expected: `${own.join(', ')}, which ${engine.optimizer.name} keeps`,
+      got: found.length > 0 ? found.join(', ') : 'no optimizer state',
+      hint: 'It was saved with another optimizer: { loadOptimizerStates: false } starts this one afresh.',
+    });
+  }
+}
+
+function otherModel(op: string, expected: string, got: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected,
+    got,
+    hint: 'It was saved from another model: { loadModuleStrict: false } loads what fits by name.',
+  });
+}

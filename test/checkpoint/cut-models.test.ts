@@ -1,0 +1,316 @@
+// Engines whose model is cut between them: each rank's parts come from a checkpoint of the whole, and make up one again.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import {
+  type CheckpointWorld,
+  saveCheckpoint,
+  WeightFiles,
+  writeTogether,
+} from '../../lib/checkpoint/index.js';
+import {
+  boxedParts,
+  catalogOf,
+  releaseShards,
+  weightShards,
+} from '../../lib/engine/checkpoint/engine-shards.js';
+import { restoreEngine } from '../../lib/engine/checkpoint/restore.js';
+import { contentOf } from '../../lib/engine/checkpoint/snapshot.js';
+import { type DsConfig, type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
+import type { Box, Region } from '../../lib/runtime/box.js';
+import { numel } from '../../lib/runtime/view.js';
+import { valuesOf } from './content.js';
+import { onRanks } from './joined-worlds.js';
+import { partitioned } from './partitioned-engine.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-cut-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+/** Which of how many ranks a model is cut for. */
+interface Share {
+  rank: number;
+  ranks: number;
+}
+
+const WIDTH = 12;
+const WHOLE: Share = { rank: 0, ranks: 1 };
+
+const rows = (from: number, count: number, inner: readonly number[]): Box => ({
+  offset: [from, ...inner.map(() => 0)],
+  shape: [count, ...inner],
+});
+
+/** This rank's rows of q, of k and of v. */
+function thirds({ rank, ranks }: Share, inner: readonly number[]): Region {
+  const size = WIDTH / ranks;
+  const boxes = [0, 1, 2].map((third) => rows(third * WIDTH + rank * size, size, inner));
+  return { whole: [3 * WIDTH, ...inner], boxes };
+}
+
+function columns({ rank, ranks }: Share, height: number): Region {
+  const size = WIDTH / ranks;
+  const box = { offset: [0, rank * size], shape: [height, size] };
+  return { whole: [height, WIDTH], boxes: [box] };
+}
+
+function cutParameter(region: Region, shape: readonly number[]): nn.Parameter {
+  return new nn.Parameter(shape, nn.init.normal(0.5)).partOf(region);
+}
+
+/** What the first share alone has: a layer, and a buffer. */
+class First extends nn.Module {
+  readonly norm = new nn.LayerNorm(5);
+  readonly seen = Tensor.from(new Int32Array([3, 1, 4]));
+
+  override forward(): never {
+    throw new Error('its parts are used one by one');
+  }
+}
+
+class CutModel extends nn.Module {
+  readonly qkv: nn.Parameter;
+  readonly bias: nn.Parameter;
+  readonly out: nn.Parameter;
+  readonly frozen: nn.Parameter;
+  /** Every share has all of it. */
+  readonly common = new nn.LayerNorm(3);
+  readonly first?: First;
+
+  constructor(share: Share) {
+    super();
+    const size = WIDTH / share.ranks;
+    this.qkv = cutParameter(thirds(share, [7]), [3 * size, 7]);
+    this.bias = cutParameter(thirds(share, []), [3 * size]);
+    this.out = cutParameter(columns(share, 9), [9, size]);
+    this.frozen = cutParameter(columns(share, 4), [4, size]).requireGrad(false);
+    if (share.rank === 0) this.first = new First();
+  }
+
+  override forward(target: Tensor): Tensor {
+    const trained = this.parameters().filter((one) => one.requiresGrad);
+    const losses = trained.map((one) => one.sub(target).square().mean().to('f32'));
+    return losses.reduce((sum, one) => sum.add(one));
+  }
+}
+
+const CONFIG: DsConfig = {
+  train_micro_batch_size_per_gpu: 1,
+  optimizer: { type: 'AdamW', params: { lr: 1e-2, weight_decay: 0.1 } },
+  bf16: { enabled: true },
+};
+
+async function engineOf(share: Share, from: number, steps = 0): Promise<Engine> {
+  seed(from);
+  const model = new CutModel(share);
+  const { engine } = await initialize({ model, config: CONFIG, device: 'cpu' });
+  train(engine, steps);
+  return engine;
+}
+
+function train(engine: Engine, steps: number): number[] {
+  const losses = Array.from({ length: steps }, (_, i) => {
+    const target = Tensor.from([[0.1 * i]], { dtype: 'bf16' });
+    const loss = engine.forward<Tensor>(target);
+    engine.backward(loss);
+    engine.step();
+    target.dispose();
+    return loss.item();
+  });
+  engine.synchronize();
+  return losses;
+}
+
+/** A rank of a mesh: a share of the model, and inside it a ZeRO rank. */
+interface Place extends Share {
+  zero: number;
+  zeros: number;
+  stage: number;
+}
+
+function placesOf(ranks: number, zeros: number, stage: number): Place[] {
+  return Array.from({ length: ranks * zeros }, (_, i) => ({
+    ...{ ranks, zeros, stage },
+    ...{ rank: Math.floor(i / zeros), zero: i % zeros },
+  }));
+}
+
+/** An engine of one rank as that of a rank of the mesh: what is not cut, shares after the first have as copies. */
+function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
+  const view = zeros === 1 ? engine : partitioned(engine, { stage, rank: zero, size: zeros });
+  const mesh = { place: () => rank };
+  const ranks = { ...view.parts.ranks, mesh, isCopy: rank > 0 };
+  return Object.create(view, { parts: { value: { ...view.parts, ranks } } }) as Engine;
+}
+
+const asShare = (engine: Engine, share: Share): Engine =>
+  seen(engine, { ...share, zero: 0, zeros: 1, stage: 0 });
+
+async function save(engines: readonly Engine[], tag: string): Promise<void> {
+  await onEach(engines, async (engine, world) => {
+    const content = contentOf(engine, { note: tag });
+    try {
+      await saveCheckpoint({ dir, tag, saveLatest: true }, content, world);
+    } finally {
+      releaseShards([...content.model, ...content.optimizer]);
+    }
+  });
+}
+
+async function load(engines: readonly Engine[], tag: string): Promise<void> {
+  await onEach(engines, async (engine, world) => {
+    const { clientState } = await restoreEngine(engine, dir, { tag }, world);
+    expect(clientState).toEqual({ note: tag });
+  });
+}
+
+async function onEach(
+  engines: readonly Engine[],
+  body: (engine: Engine, world: CheckpointWorld) => Promise<void>,
+): Promise<void> {
+  const results = await onRanks(engines.length, (world) =>
+    body(engines[world.rank] as Engine, world),
+  );
+  for (const one of results) if (one.status === 'rejected') throw one.reason;
+}
+
+/** Every element of what the rank holds of its weights, by tensor and place; the values that a checkpoint has there. */
+function requireValues(engine: Engine, values: Record<string, number[]>): void {
+  for (const [name, parameter] of engine.module.namedParameters()) {
+    const { whole } = parameter.region;
+    for (const { box, tensor } of boxedParts(parameter.region, 0, parameter.detach().retain())) {
+      const expected: number[] = [];
+      const inner = numel(whole.slice(1));
+      for (let i = 0; i < numel(box.shape); ++i) {
+        const width = numel(box.shape.slice(1));
+        const [row, column] = [Math.floor(i / width), i % width];
+        const first = box.offset[1] ?? 0;
+        const at = ((box.offset[0] as number) + row) * inner + first + column;
+        expected.push(values[name]?.[at] as number);
+      }
+      expect([name, tensor.toArray().flat()]).toEqual([name, expected]);
+      tensor.release();
+    }
+  }
+}
+
+test.each([
+  [1, 2, 3],
+  [2, 1, 0],
+  [2, 2, 0],
+  [2, 2, 3],
+  [3, 2, 3],
+  [4, 3, 3],
+])(
+  'a checkpoint of the whole, loaded by %d shares x %d ranks at stage %d, saved by them, and whole again',
+  async (ranks, zeros, stage) => {
+    const whole = await engineOf(WHOLE, 1, 3);
+    await save([whole], 'whole');
+    const values = await valuesOf(dir, 'whole');
+    const places = placesOf(ranks, zeros, stage);
+    const engines: Engine[] = [];
+    for (const place of places) engines.push(await engineOf(place, 50 + place.rank, 1));
+    const views = places.map((place, i) => seen(engines[i] as Engine, place));
+    await load(views, 'whole');
+    if (zeros === 1) for (const engine of engines) requireValues(engine, values);
+    await save(views, 'cut');
+    expect(await valuesOf(dir, 'cut')).toEqual(values);
+
+    const again = await engineOf(WHOLE, 9, 2);
+    await load([again], 'cut');
+    expect(train(again, 3)).toEqual(train(whole, 3));
+    for (const engine of [whole, again, ...engines]) engine.destroy();
+  },
+);
+
+test('from two shares to three, in the order of the packed projection', async () => {
+  const whole = await engineOf(WHOLE, 1, 2);
+  await save([whole], 'whole');
+  const values = await valuesOf(dir, 'whole');
+  const engines: Engine[] = [whole];
+  for (const ranks of [2, 3]) {
+    const shares: Engine[] = [];
+    for (let rank = 0; rank < ranks; ++rank) {
+      shares.push(asShare(await engineOf({ rank, ranks }, 70, 1), { rank, ranks }));
+    }
+    await load(shares, ranks === 2 ? 'whole' : 'by2');
+    for (const engine of shares) requireValues(engine, values);
+    await save(shares, `by${ranks}`);
+    expect(await valuesOf(dir, `by${ranks}`)).toEqual(values);
+    engines.push(...shares);
+  }
+  for (const engine of engines) engine.destroy();
+});
+
+test('one file of the weights that two shares write together', async () => {
+  const whole = await engineOf(WHOLE, 1, 2);
+  await save([whole], 'whole');
+  const engines: Engine[] = [];
+  for (const rank of [0, 1]) {
+    const share = { rank, ranks: 2 };
+    engines.push(asShare(await engineOf(share, 5 + rank), share));
+  }
+  await load(engines, 'whole');
+  const all = engines.flatMap((engine) => [...catalogOf(engine).model]);
+  const catalog = new Map(all.filter(([name]) => /qkv|out|common/.test(name)));
+  await onEach(engines, async (engine, world) => {
+    const shards = weightShards(engine);
+    const wanted = shards.filter(({ name }) => catalog.has(name));
+    await writeTogether({ dir, file: 'w.safetensors' }, catalog, wanted, world);
+    releaseShards(shards);
+  });
+  const files = await WeightFiles.open(join(dir, 'w.safetensors'));
+  const values = await valuesOf(dir, 'whole');
+  for (const name of catalog.keys()) {
+    const read = await files.read(name);
+    expect(read.toArray().flat()).toEqual(values[name]);
+    read.release();
+  }
+  await files.close();
+  for (const engine of [whole, ...engines]) engine.destroy();
+});
+
+test('a tensor of the checkpoint that no rank has is refused on all of them', async () => {
+  const whole = await engineOf(WHOLE, 1, 1);
+  await save([whole], 'whole');
+  const engines: Engine[] = [];
+  for (const from of [0, 1]) engines.push(await engineOf({ rank: 1, ranks: 2 }, from));
+  await expect(load(engines, 'whole')).rejects.toThrow(/3 more, "first\.norm\.weight" among them/);
+  const results = await onRanks(2, (world) =>
+    restoreEngine(engines[world.rank] as Engine, dir, { tag: 'whole' }, world),
+  );
+  for (const one of results) {
+    expect(one).toMatchObject({ status: 'rejected', reason: { code: 'DS_CHECKPOINT' } });
+  }
+  for (const engine of [whole, ...engines]) engine.destroy();
+});
+
+test.each<[string, Region, RegExp]>([
+  [
+    'outside',
+    { whole: [4, 4], boxes: [{ offset: [2, 0], shape: [3, 2] }] },
+    /\[3, 2\] at \[2, 0\]/,
+  ],
+  ['too small', { whole: [4, 4], boxes: [{ offset: [0, 0], shape: [2, 2] }] }, /6 elements in all/],
+  [
+    'overlapping',
+    {
+      whole: [9, 2],
+      boxes: [
+        { offset: [0, 0], shape: [2, 2] },
+        { offset: [1, 1], shape: [2, 1] },
+      ],
+    },
+    /apart from each other/,
+  ],
+  ['none', { whole: [4, 4], boxes: [] }, /got none/],
+  ['negative', { whole: [4, 4], boxes: [{ offset: [0, -1], shape: [3, 2] }] }, /partOf/],
+])('boxes of a parameter that are %s: DS_SHAPE', (_name, region, message) => {
+  const parameter = new nn.Parameter([3, 2], nn.init.zeros);
+  expect(() => parameter.partOf(region)).toThrow(
+    expect.objectContaining({ code: 'DS_SHAPE', message: expect.stringMatching(message) }),
+  );
+});
