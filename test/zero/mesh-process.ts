@@ -29,6 +29,8 @@ export interface Misfit {
   seed?: number;
   layers?: number;
   lr?: number;
+  /** Of the one step that is then trained; the others have that of their data rank. */
+  batch?: number;
 }
 
 export interface MeshJob {
@@ -88,6 +90,19 @@ function hashOf(engine: Engine): string {
   return hash.digest('hex');
 }
 
+/** One step on batch `index`; gives the loss, and waits for the verdict. */
+function step(engine: Engine, index: number): number {
+  const { tokens, targets } = tinyBatch(index, engine.device);
+  const loss = engine.forward<Tensor>(tokens, targets);
+  engine.backward(loss);
+  engine.step();
+  const value = loss.item();
+  tokens.dispose();
+  targets.dispose();
+  engine.synchronize();
+  return value;
+}
+
 async function train({ stage, steps, dir, from, culprit }: MeshLeg): Promise<LegReport> {
   const { engine, samples } = await build(stage, null);
   if (from) await engine.loadCheckpoint(from);
@@ -96,14 +111,8 @@ async function train({ stage, steps, dir, from, culprit }: MeshLeg): Promise<Leg
   void engine.stopRequested;
   while (engine.globalSteps < steps && !engine.stopRequested) {
     const index = engine.globalSteps * engine.dpWorldSize + engine.dpRank;
-    const { tokens, targets } = tinyBatch(index, engine.device);
-    const loss = engine.forward<Tensor>(tokens, targets);
-    engine.backward(loss);
-    engine.step();
-    losses.push(loss.item());
+    losses.push(step(engine, index));
     norms.push(engine.getGlobalGradNorm());
-    tokens.dispose();
-    targets.dispose();
     if (engine.globalSteps !== SAVED) continue;
     await engine.saveCheckpoint(dir, { asynchronous: stage > 1 });
     if (engine.globalRank === culprit) engine.requestStop();
@@ -142,7 +151,13 @@ async function gather(job: Distributed, axes: readonly Axis[]): Promise<number[]
 
 async function refusal(misfit: Misfit, rank: number): Promise<string | null> {
   try {
-    (await build(1, misfit.rank === rank ? misfit : null)).engine.destroy();
+    const own = misfit.rank === rank ? misfit : null;
+    const { engine } = await build(1, own);
+    try {
+      if (misfit.batch !== undefined) step(engine, own?.batch ?? engine.dpRank);
+    } finally {
+      engine.destroy();
+    }
     return null;
   } catch (error) {
     if (!(error instanceof DsError)) throw error;

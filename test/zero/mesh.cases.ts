@@ -72,6 +72,13 @@ const misfits = (culprit: number, copyOf: number): [Misfit, RegExp][] => [
     { rank: culprit, lr: 1e-3 },
     new RegExp(`^DS_CONFIG optimizer\\.params\\.lr: .* as on rank 0, got .* on rank ${culprit}\\.`),
   ],
+  [
+    { rank: culprit, batch: 2 },
+    new RegExp(
+      `^DS_ARGUMENT engine\\.step: .*the same batches on ranks that differ on pp, sp, tp alone, ` +
+        `got other losses or gradients on rank ${culprit} than on rank ${copyOf}\\. Deal samples`,
+    ),
+  ],
 ];
 
 interface Comparison {

@@ -7,6 +7,7 @@ import { held, Tensor, zeros } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Ranks } from '../ranks.js';
+import { copiesApart, LOSS_TOLERANCE, SQUARES_TOLERANCE } from './copies-apart.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -19,6 +20,8 @@ export interface Verdict {
   loss: number | null;
   /** Some rank of the job wished to stop when it handed over its gradients. */
   stop: boolean;
+  /** Two ranks of the job that should do the same, and have not in the engine's first step. */
+  apart: [first: number, other: number] | null;
 }
 
 export interface ControlOptions {
@@ -57,11 +60,13 @@ export class StepControl {
   private microBatches = 0;
   private isStopTold = false;
   private pending = false;
+  /** Later on, copies may be apart by what rounding has made of them. */
+  private isFirst = true;
 
   constructor(
     device: Device,
     private readonly partitions: readonly Partition[],
-    private readonly ranks: Pick<Ranks, 'world' | 'data'>,
+    private readonly ranks: Pick<Ranks, 'world' | 'data' | 'mesh'>,
     private readonly options: ControlOptions,
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
@@ -129,10 +134,13 @@ export class StepControl {
     const host = new Float32Array(4 + this.rows.numel);
     this.onHost.read(0, host, this.reading);
     const [, applied, norm, finite] = host as unknown as [number, number, number, number];
-    const { losses, stop } = this.told(host.subarray(4));
+    const rows = host.subarray(4);
+    const { losses, stop } = this.told(rows);
+    const apart = this.isFirst ? this.copiesApart(rows) : null;
+    this.isFirst = false;
     const loss = this.microBatches > 0 ? losses / (this.microBatches * this.ranks.data.size) : null;
     this.microBatches = 0;
-    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop };
+    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart };
   }
 
   /** Lets the other ranks know, from this step on, that this one wishes to stop. */
@@ -150,6 +158,20 @@ export class StepControl {
     const losses = data.ranks.reduce((sum, rank) => sum + of(rank, LOSS), 0);
     const stop = world.ranks.some((rank) => of(rank, STOP) !== 0);
     return { losses, stop };
+  }
+
+  /** By losses, which are a rank's own, then by squares of gradients, to which all its data ranks add. */
+  private copiesApart(rows: Float32Array): Verdict['apart'] {
+    const { shape } = this.ranks.mesh;
+    const { width } = this;
+    const { length } = this.partitions;
+    const lossOf = (rank: number): Float32Array =>
+      rows.subarray(rank * width + length + LOSS, rank * width + length + LOSS + 1);
+    const squaresOf = (rank: number): Float32Array =>
+      rows.subarray(rank * width, rank * width + length);
+    return (
+      copiesApart(shape, lossOf, LOSS_TOLERANCE) ?? copiesApart(shape, squaresOf, SQUARES_TOLERANCE)
+    );
   }
 
   /** Elements of a row. */

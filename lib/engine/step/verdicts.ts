@@ -3,6 +3,7 @@ import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
 import { nonfinite } from '../engine-errors.js';
 import type { StepWatch } from '../watch/step-watch.js';
+import { apart } from './copies-apart.js';
 import type { Progress } from './progress.js';
 import type { StepControl, Verdict } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
@@ -35,7 +36,7 @@ export class Verdicts {
 
   /**
    * Takes the last step's verdict into account, once. Waits for its backward. Throws DS_NONFINITE when the loss was not
-   * finite and no smaller loss scale can help.
+   * finite and no smaller loss scale can help, DS_ARGUMENT when copies were given other batches.
    */
   take(): void {
     if (!this.due) return;
@@ -52,6 +53,7 @@ export class Verdicts {
     } finally {
       this.report(verdict);
     }
+    if (verdict.apart) throw apart(verdict.apart);
     const { loss } = verdict;
     if (loss !== null && !Number.isFinite(loss) && !scaler.dynamic) {
       throw nonfinite(progress.globalSteps, verdict);

@@ -1,0 +1,34 @@
+// When copies are found apart: other numbers, not other rounding, and only between copies.
+import { MeshShape } from '../../lib/comm/mesh-shape.js';
+import { copiesApart } from '../../lib/engine/step/copies-apart.js';
+
+/** Ranks 0 and 1, 2 and 3 are copies. */
+const shape = MeshShape.over(4, { tp: 2 });
+
+test.each<[numbers: number[], apart: [number, number] | null]>([
+  [[1, 1, 2, 2], null],
+  [
+    [1, 1, 2, 2.5],
+    [2, 3],
+  ],
+  [
+    [1, -1, 2, 2.5],
+    [0, 1],
+  ],
+  [[1, 1.0009, 2, 1.999], null],
+  [[0, 0, 2, 2], null],
+  [
+    [0, 1e-30, 2, 2],
+    [0, 1],
+  ],
+  [[Number.NaN, Number.NaN, 3, 3], null],
+  [[Number.POSITIVE_INFINITY, 1, 3, 3], null],
+])('%j: %j', (numbers, apart) => {
+  const found = copiesApart(shape, (rank) => Float32Array.of(5, numbers[rank] as number), 1e-3);
+  expect(found).toEqual(apart);
+});
+
+test('ranks with other data are no copies', () => {
+  const data = MeshShape.over(4);
+  expect(copiesApart(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
+});
