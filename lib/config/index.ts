@@ -25,7 +25,7 @@ export { type Origin, type Origins, originLine } from './origins.js';
 
 /** What a configuration is resolved for: its ranks, and who fills "auto". */
 export interface ConfigEnvironment {
-  /** Ranks that train together; 1 for one process. */
+  /** Ranks that share a batch out: all of the job, or on a mesh those along dp; 1 for one process. */
   worldSize: number;
   /** Unknown keys are errors. Default false: they are notices. */
   strict?: boolean;

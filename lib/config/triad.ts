@@ -16,7 +16,7 @@ export const triadKeys = [
 ] as const;
 
 /**
- * Completes what is given by DeepSpeed's rules, with its floor divisions: a pair that does not
+ * Completes what is given, for so many data ranks, by DeepSpeed's rules, with its floor divisions: a pair that does not
  * divide ends in the error. Throws DS_CONFIG with the three values, which of them was derived, and
  * what would fit.
  */

@@ -6,6 +6,7 @@ import {
   type configuration,
   consolidate,
   type DsConfig,
+  initDistributed,
   initialize,
   nn,
   Tensor,
@@ -98,6 +99,10 @@ const mistakes: Mistake[] = [
   ],
   ['This value is not supported yet', () => build({ ...plain, zero_optimization: NVME })],
   ['expected an optimizer, got none', () => build({ train_batch_size: 1 })],
+  [
+    'sizes whose product divides the number of ranks',
+    () => initDistributed({ worldSize: 1, device: 'cpu', mesh: { tp: 2 } }),
+  ],
   [
     'which is unknown. Did you mean',
     () => build({ ...plain, optimzer: {} } as DsConfig, new Square(), true),
