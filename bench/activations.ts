@@ -2,8 +2,8 @@
 import * as models from '../lib/models/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import type { DType } from '../lib/runtime/dtype.js';
-import * as checkpointing from '../lib/tensor/checkpointing/index.js';
 import { scope, seed, Tensor } from '../lib/tensor/index.js';
+import * as checkpointing from '../lib/tensor/recompute/index.js';
 import type { Options } from './main.js';
 
 type Mode = models.ActivationMode;

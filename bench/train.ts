@@ -2,8 +2,8 @@
 import { joinLaunched } from '../lib/comm/index.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
-import * as checkpointing from '../lib/tensor/checkpointing/index.js';
 import { Tensor } from '../lib/tensor/index.js';
+import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/comm-timer.js';
 import type { Options } from './main.js';
 import { median, quantile } from './report.js';

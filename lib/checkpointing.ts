@@ -14,4 +14,4 @@ export {
   type SegmentRun,
   type SegmentTimes,
   times,
-} from './tensor/checkpointing/index.js';
+} from './tensor/recompute/index.js';

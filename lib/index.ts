@@ -34,11 +34,11 @@ export {
 } from './config/index.js';
 /** Datasets, samplers, loaders and token files. */
 export * as data from './data/index.js';
-export type { SaveOptions } from './engine/checkpoint/checkpointer.js';
-export type { LoadedCheckpoint, LoadOptions } from './engine/checkpoint/restore.js';
-export type { Stateful } from './engine/checkpoint/stateful.js';
 export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
+export type { SaveOptions } from './engine/saving/checkpointer.js';
+export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
+export type { Stateful } from './engine/saving/stateful.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { Progress } from './engine/step/progress.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';

@@ -1,7 +1,7 @@
 // CommsLogger: counts, sizes, times and bandwidths of collectives, as DeepSpeed's comms_logger.
 import { dtypeSize } from '../runtime/dtype.js';
+import type { Collective, CollectiveKind } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import type { Collective, CollectiveKind } from '../runtime/process-group.js';
 
 /** One collective that was logged. */
 export interface CommsRecord {

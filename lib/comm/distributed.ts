@@ -2,8 +2,8 @@
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
+import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { Job, SoloGroup, StoreServer } from '../runtime/process-group.js';
 import { localDevice } from './local-device.js';
 import { Mesh } from './mesh.js';
 import { type MeshOptions, MeshShape } from './mesh-shape.js';

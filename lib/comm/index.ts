@@ -1,6 +1,6 @@
 // Communication between the ranks of a job.
 
-export type { CollectiveKind } from '../runtime/process-group.js';
+export type { CollectiveKind } from '../runtime/job.js';
 export {
   bandwidth,
   CommsLogger,

@@ -1,21 +1,21 @@
 // ProcessGroup: collectives over tensors between the ranks of a group.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { poll } from '../runtime/poll.js';
 import {
   type Collective,
   type CollectiveKind,
   type ReduceOp,
   requireFlat,
   type Tickets,
-} from '../runtime/process-group.js';
+} from '../runtime/job.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { poll } from '../runtime/poll.js';
 import type { Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { callSite } from './call-site.js';
 import { CommsLogger } from './comms-logger.js';
 
-export type { ReduceOp } from '../runtime/process-group.js';
+export type { ReduceOp } from '../runtime/job.js';
 
 /** Options of a collective; all ranks give the same `op` and `purpose`. */
 export interface CollectiveOptions {

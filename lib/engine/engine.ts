@@ -18,13 +18,13 @@ import {
   tensorsIn,
   within,
 } from '../tensor/index.js';
-import { Checkpointer, type SaveOptions } from './checkpoint/checkpointer.js';
-import type { LoadedCheckpoint, LoadOptions } from './checkpoint/restore.js';
-import type { Stateful } from './checkpoint/stateful.js';
 import { misuse, requireLoss } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
 import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
+import { Checkpointer, type SaveOptions } from './saving/checkpointer.js';
+import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
+import type { Stateful } from './saving/stateful.js';
 import type { Progress } from './step/progress.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 

@@ -1,12 +1,11 @@
 // One rank: a Node process that runs the user's script, with its output read line by line.
 import { createWriteStream, mkdirSync, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
-
+import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
 import { readLines } from './line-reader.js';
 import type { Exit, Member } from './member.js';
 import type { LineSink } from './output.js';
-import { ProcessGroup } from './process-group.js';
 import type { Reaper } from './reaper.js';
 
 export interface RankCommand {
@@ -31,14 +30,14 @@ const LAST_LINES = 20;
 export class RankProcess implements Member {
   readonly exited: Promise<Exit>;
   readonly failing: Promise<Exit>;
-  private readonly group: ProcessGroup;
+  private readonly group: ChildGroup;
   private readonly lastLines: string[] = [];
 
   constructor(command: RankCommand, reaper: Reaper) {
     const { args, environment, directory, sink, who } = command;
     const [file, ...rest] = [...(command.binding?.prefix ?? []), process.execPath, ...args];
     const output = sink ? 'pipe' : 'inherit';
-    this.group = new ProcessGroup(
+    this.group = new ChildGroup(
       file as string,
       rest,
       { cwd: directory, env: environment, stdio: ['ignore', output, output] },

@@ -1,11 +1,12 @@
 // The ranks of another node: `ds launch-node` there, reached by ssh, which gets the job on its input.
+
+import { ChildGroup } from './child-group.js';
 import type { Job } from './job.js';
 import { readLines } from './line-reader.js';
 import type { Exit, Member } from './member.js';
 import { decodeEvent } from './node-events.js';
 import type { LineSink, WriteLine } from './output.js';
 import type { SshOptions } from './plan.js';
-import { ProcessGroup } from './process-group.js';
 import type { Reaper } from './reaper.js';
 import { quote } from './shell-words.js';
 
@@ -39,7 +40,7 @@ export function nodeCommand(directory: string, nodeRank: number): string {
 export class SshNode implements Member {
   readonly exited: Promise<Exit>;
   readonly failing: Promise<Exit>;
-  private readonly group: ProcessGroup;
+  private readonly group: ChildGroup;
   private readonly lastLines: string[] = [];
   private failed: Exit | null = null;
   private fail: (exit: Exit) => void = () => {};
@@ -53,7 +54,7 @@ export class SshNode implements Member {
   ) {
     const { job, nodeRank, ssh } = plan;
     const args = sshArguments(ssh, this.host, nodeCommand(job.directory, nodeRank));
-    this.group = new ProcessGroup('ssh', args, { stdio: 'pipe' }, reaper);
+    this.group = new ChildGroup('ssh', args, { stdio: 'pipe' }, reaper);
     const { stdin, stdout, stderr } = this.group.child;
     stdin?.on('error', () => {});
     stdin?.write(`${JSON.stringify(job)}\n`);

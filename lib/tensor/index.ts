@@ -16,7 +16,6 @@ export {
   setGradTarget,
   withGrad,
 } from './autograd.js';
-export { checkpoint, checkpointSequential } from './checkpointing/index.js';
 export * from './ops/index.js';
 export type { NestedNumbers } from './printed.js';
 export {
@@ -31,6 +30,7 @@ export {
   setRandomState,
   sharingSamples,
 } from './random.js';
+export { checkpoint, checkpointSequential } from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
 export {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 
 import { Checkpoint } from '../../lib/checkpoint/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { StoreServer } from '../../lib/runtime/process-group.js';
+import { StoreServer } from '../../lib/runtime/job.js';
 import { Tensor } from '../../lib/tensor/tensor.js';
 import { limit, times } from '../support/times.js';
 import { content, save, valuesOf } from './content.js';

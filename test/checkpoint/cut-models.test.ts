@@ -14,9 +14,9 @@ import {
   catalogOf,
   releaseShards,
   weightShards,
-} from '../../lib/engine/checkpoint/engine-shards.js';
-import { restoreEngine } from '../../lib/engine/checkpoint/restore.js';
-import { contentOf } from '../../lib/engine/checkpoint/snapshot.js';
+} from '../../lib/engine/saving/engine-shards.js';
+import { restoreEngine } from '../../lib/engine/saving/restore.js';
+import { contentOf } from '../../lib/engine/saving/snapshot.js';
 import { type DsConfig, type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import type { Box, Region } from '../../lib/runtime/box.js';
 import { numel } from '../../lib/runtime/view.js';

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { consolidate } from '../../lib/checkpoint/index.js';
-import { stateKey, stateNames } from '../../lib/engine/checkpoint/engine-shards.js';
+import { stateKey, stateNames } from '../../lib/engine/saving/engine-shards.js';
 import { type Engine, nn } from '../../lib/index.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';

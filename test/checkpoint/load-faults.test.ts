@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { consolidate } from '../../lib/checkpoint/index.js';
-import { contentOf } from '../../lib/engine/checkpoint/snapshot.js';
+import { contentOf } from '../../lib/engine/saving/snapshot.js';
 import { type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import {
   callbackCalls,

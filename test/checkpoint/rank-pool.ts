@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 
-import { StoreServer } from '../../lib/runtime/process-group.js';
+import { StoreServer } from '../../lib/runtime/job.js';
 import type { Answer, Command } from './rank-process.js';
 
 const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');

@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 
 import { saveCheckpoint } from '../../lib/checkpoint/index.js';
-import { Checkpointer } from '../../lib/engine/checkpoint/checkpointer.js';
-import { restoreEngine } from '../../lib/engine/checkpoint/restore.js';
-import { contentOf } from '../../lib/engine/checkpoint/snapshot.js';
-import { StoreWorld } from '../../lib/engine/checkpoint/store-world.js';
+import { Checkpointer } from '../../lib/engine/saving/checkpointer.js';
+import { restoreEngine } from '../../lib/engine/saving/restore.js';
+import { contentOf } from '../../lib/engine/saving/snapshot.js';
+import { StoreWorld } from '../../lib/engine/saving/store-world.js';
 import type { Engine } from '../../lib/index.js';
-import { Job, type StoreAddress } from '../../lib/runtime/process-group.js';
+import { Job, type StoreAddress } from '../../lib/runtime/job.js';
 import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
 import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
 

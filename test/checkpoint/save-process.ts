@@ -1,7 +1,7 @@
 // A rank that saves numbered checkpoints until it is killed: node save-process.ts JSON, see SaveJob.
 import { type CheckpointContent, type Shard, saveCheckpoint } from '../../lib/checkpoint/index.js';
-import { StoreWorld } from '../../lib/engine/checkpoint/store-world.js';
-import { Job, type StoreAddress } from '../../lib/runtime/process-group.js';
+import { StoreWorld } from '../../lib/engine/saving/store-world.js';
+import { Job, type StoreAddress } from '../../lib/runtime/job.js';
 import { Tensor } from '../../lib/tensor/tensor.js';
 
 export interface SaveJob {

@@ -3,7 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { type Distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { cpu, DsError, device as findDevice, scope, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
-import type { Job } from '../../lib/runtime/process-group.js';
+import type { Job } from '../../lib/runtime/job.js';
 import { Stream } from '../../lib/runtime/stream.js';
 
 export type Fault =

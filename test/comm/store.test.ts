@@ -6,7 +6,7 @@ import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { Job, type StoreAddress, StoreServer } from '../../lib/runtime/process-group.js';
+import { Job, type StoreAddress, StoreServer } from '../../lib/runtime/job.js';
 
 const ROOT = join(__dirname, '..', '..');
 const LIBRARY = join(ROOT, 'lib');

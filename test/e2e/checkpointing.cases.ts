@@ -1,8 +1,8 @@
 // Activation checkpointing changes no bit in any mode: the same gradients, losses and weights, dropout on.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
-import * as checkpointing from '../../lib/tensor/checkpointing/index.js';
 import { scope, seed } from '../../lib/tensor/index.js';
+import * as checkpointing from '../../lib/tensor/recompute/index.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,

@@ -1,5 +1,5 @@
 // Exchanges of a checkpoint's ranks end when the job fails, not when their time is up.
-import { StoreWorld, type TextStore } from '../../lib/engine/checkpoint/store-world.js';
+import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
 const died = new DsError({

@@ -2,13 +2,8 @@
 import { DsError } from '../../lib/errors.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { type Collective, type GroupHandle, Job, StoreServer } from '../../lib/runtime/job.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
-import {
-  type Collective,
-  type GroupHandle,
-  Job,
-  StoreServer,
-} from '../../lib/runtime/process-group.js';
 import type { View } from '../../lib/runtime/view.js';
 
 const HUGE = [2 ** 31, 2 ** 53, 2 ** 61, 2 ** 62, 2 ** 63, 1e300, Number.POSITIVE_INFINITY];

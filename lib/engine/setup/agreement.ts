@@ -7,9 +7,9 @@ import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
-import { StoreWorld } from '../checkpoint/store-world.js';
 import type { Decisions } from '../engine-parts.js';
 import { COPIES, DATA } from '../ranks.js';
+import { StoreWorld } from '../saving/store-world.js';
 
 /** What an engine is about to be built from. */
 export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;

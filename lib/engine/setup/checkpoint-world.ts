@@ -1,7 +1,7 @@
 // Which ranks save and load an engine's checkpoints together.
 import { type CheckpointWorld, soloWorld } from '../../checkpoint/index.js';
 import type { Distributed } from '../../comm/index.js';
-import { StoreWorld } from '../checkpoint/store-world.js';
+import { StoreWorld } from '../saving/store-world.js';
 
 /** Engines are built in the same order on every rank. */
 let built = 0;

@@ -2,7 +2,7 @@
 import {
   type CheckpointingOptions,
   configure as configureByOptions,
-} from '../../tensor/checkpointing/index.js';
+} from '../../tensor/recompute/index.js';
 
 /** The section "activation_checkpointing" of a ds_config.json. */
 export interface ActivationCheckpointingSection {

@@ -1,5 +1,5 @@
 // activation_checkpointing.profile: a line on the times of the checkpointed segments.
-import { type SegmentTimes, times as segmentTimes } from '../../tensor/checkpointing/index.js';
+import { type SegmentTimes, times as segmentTimes } from '../../tensor/recompute/index.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 
 /** Prints every N-th of the steps that it hears of: means over the runs so far, device milliseconds. */

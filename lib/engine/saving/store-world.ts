@@ -3,7 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { CheckpointWorld } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
-import type { Job } from '../../runtime/process-group.js';
+import type { Job } from '../../runtime/job.js';
 
 /** What is needed of a job's store. */
 export interface TextStore {

@@ -2,7 +2,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 
 import { Save, soloWorld } from '../../checkpoint/index.js';
-import { Job } from '../../runtime/process-group.js';
+import { Job } from '../../runtime/job.js';
 import {
   type BackgroundAnswer,
   type BackgroundJob,

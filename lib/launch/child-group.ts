@@ -13,7 +13,7 @@ export interface GroupExit {
 /** Milliseconds that output may take to end after its process, when somebody else still holds it open. */
 const OUTPUT_GRACE = 1000;
 
-export class ProcessGroup {
+export class ChildGroup {
   readonly child: ChildProcess;
   /** Settles as soon as the head is gone, or could not be started. */
   readonly headExited: Promise<GroupExit>;

@@ -4,7 +4,7 @@ import { EventEmitter } from 'node:events';
 import type { CheckpointContent, SaveTarget } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { Buffer } from '../../runtime/buffer.js';
-import { Job } from '../../runtime/process-group.js';
+import { Job } from '../../runtime/job.js';
 import { startThread } from '../../runtime/thread.js';
 import {
   type BackgroundAnswer,
