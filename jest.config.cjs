@@ -3,11 +3,13 @@ module.exports = {
   rootDir: __dirname,
   roots: ['<rootDir>/test', '<rootDir>/lib'],
   testMatch: ['<rootDir>/test/**/*.test.ts'],
-  // A process whose heap has grown is replaced between two files: tests that count what is alive collect all of it.
+  // A process whose heap has grown is replaced between two files: tests that count what is alive
+  // collect all of it.
   workerIdleMemoryLimit: '400MB',
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
   setupFiles: ['<rootDir>/test/support/threads.ts'],
-  // Several times what the slowest needs on busy cores: other work on the machine is no failure. A rank that hangs is named sooner.
+  // Several times what the slowest needs on busy cores: other work on the machine is no failure. A
+  // rank that hangs is named sooner.
   testTimeout: 600_000,
   transform: {
     '^.+\\.ts$': [

@@ -31,8 +31,9 @@ function modelFor(mode: Mode, { config, segments }: ActivationSetup): models.GPT
 }
 
 /**
- * Bytes that the blocks' activations add to weights and gradients, which a first step has made: held
- * after the forward and at most in the backward. The transformer alone: the head's logits would hide them.
+ * Bytes that the blocks' activations add to weights and gradients, which a first step has made:
+ * held after the forward and at most in the backward. The transformer alone: the head's logits
+ * would hide them.
  */
 export function measureActivations(
   mode: Mode,

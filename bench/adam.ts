@@ -1,4 +1,5 @@
-// An optimizer's update over a flat range, on the device and on host threads: bytes moved per second.
+// An optimizer's update over a flat range, on the device and on host threads: bytes moved per
+// second.
 import { DsError } from '../lib/errors.js';
 import { Buffer } from '../lib/runtime/buffer.js';
 import { type Device, device as findDevice, setThreads, threads } from '../lib/runtime/device.js';
@@ -113,8 +114,8 @@ function onHost(rule: Rule, device: Device, n: number, counts: readonly number[]
 }
 
 /**
- * --rule adamw (default), lion, adagrad, momentum or sgd; --n elements (default 2^24 on the CPU, 2^28 beside a GPU);
- * --threads 1,2,...
+ * --rule adamw (default), lion, adagrad, momentum or sgd; --n elements (default 2^24 on the CPU,
+ * 2^28 beside a GPU); --threads 1,2,...
  */
 export function adamBench(options: Options): object {
   const rule = ruleOf(options.rule ?? 'adamw');

@@ -1,4 +1,5 @@
-// Bytes per second of saving a checkpoint, of verifying it, and of reading it back: as it was saved, and cut otherwise.
+// Bytes per second of saving a checkpoint, of verifying it, and of reading it back: as it was
+// saved, and cut otherwise.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,7 +13,10 @@ import { median } from './report.js';
 const SIDE = 1024;
 const STATES = ['', '.fp32', '.exp_avg', '.exp_avg_sq'];
 
-/** --mb (of tensors, default 200), --rounds (default 5), --dir (default a temporary folder). One rank on the CPU, in f32. */
+/**
+ * --mb (of tensors, default 200), --rounds (default 5), --dir (default a temporary folder). One
+ * rank on the CPU, in f32.
+ */
 export async function checkpointBench(options: Options): Promise<object> {
   const rounds = Number(options.rounds ?? 5);
   const bytes = Number(options.mb ?? 200) * 1e6;

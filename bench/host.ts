@@ -1,4 +1,5 @@
-// Host cost of an eager op: JavaScript, tape, memory and boundary, over the bare launch below the boundary.
+// Host cost of an eager op: JavaScript, tape, memory and boundary, over the bare launch below the
+// boundary.
 import { addon } from '../lib/runtime/addon.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
@@ -25,7 +26,9 @@ function cost(op: () => unknown, drain: () => void): number {
   return median(samples.slice(rounds / 4));
 }
 
-/** What one launch of the op costs in a native loop; `prepare` leaves its arguments in the block. */
+/**
+ * What one launch of the op costs in a native loop; `prepare` leaves its arguments in the block.
+ */
 function launchCost(device: Device, op: string, prepare: () => void): number {
   const names: readonly string[] = kernels.opNames;
   const samples: number[] = [];
@@ -37,7 +40,10 @@ function launchCost(device: Device, op: string, prepare: () => void): number {
   return median(samples.slice(rounds / 4));
 }
 
-/** Prints the eager and the bare cost of add with a gradient and without, and of a small layer norm and matmul. */
+/**
+ * Prints the eager and the bare cost of add with a gradient and without, and of a small layer norm
+ * and matmul.
+ */
 export function hostBench(options: Options): object {
   const device = findDevice(options.device ?? 'auto');
   const drain = (): void => device.synchronize();

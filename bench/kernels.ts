@@ -1,4 +1,5 @@
-// Memory-bound kernels of a GPT-2 step, one at a time below the boundary: microseconds and bytes moved per second.
+// Memory-bound kernels of a GPT-2 step, one at a time below the boundary: microseconds and bytes
+// moved per second.
 import { DsError } from '../lib/errors.js';
 import { addon } from '../lib/runtime/addon.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
@@ -16,7 +17,9 @@ interface Shape {
   dtype: DType;
 }
 
-/** One launch of one op: its name in kernels.opNames and how many matrices of the shape it moves. */
+/**
+ * One launch of one op: its name in kernels.opNames and how many matrices of the shape it moves.
+ */
 interface Work {
   op: string;
   matrices: number;
@@ -26,7 +29,10 @@ interface Work {
 type Make = (shape: number[], dtype?: DType) => Tensor;
 type Kernel = (make: Make, shape: Shape) => Work;
 
-/** The widths of 1558M at B 8 and of 124M at B 16, T 1024: its stream, and for bias sums each layer's output. */
+/**
+ * The widths of 1558M at B 8 and of 124M at B 16, T 1024: its stream, and for bias sums each
+ * layer's output.
+ */
 const widths: readonly (readonly [number, number])[] = [
   [8192, 1600],
   [16_384, 768],
@@ -89,7 +95,10 @@ const groups: Readonly<Record<string, Readonly<Record<string, Kernel>>>> = {
   bias: { 'column sum': columnSum },
 };
 
-/** Microseconds of one launch: of many back to back, and of single ones that find nothing in the L2 cache. */
+/**
+ * Microseconds of one launch: of many back to back, and of single ones that find nothing in the L2
+ * cache.
+ */
 function measure(
   device: Device,
   work: Work,
@@ -165,7 +174,10 @@ function table(
   return rows;
 }
 
-/** --only norm,bias (default both); --dtypes bf16,f32 (default); --count 200 launches back to back; --device cuda. */
+/**
+ * --only norm,bias (default both); --dtypes bf16,f32 (default); --count 200 launches back to back;
+ * --device cuda.
+ */
 export function kernelsBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');
   const count = Number(options.count ?? 200);

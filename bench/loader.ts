@@ -1,4 +1,5 @@
-// Tokens per second that a DataLoader serves from a token file, beside what a GPT-2 124M step takes.
+// Tokens per second that a DataLoader serves from a token file, beside what a GPT-2 124M step
+// takes.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// Runs a benchmark by name and leaves its result in bench/results: node build/js/bench/main.js NAME [options].
+// Runs a benchmark by name and leaves its result in bench/results: node build/js/bench/main.js NAME
+// [options].
 
 import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';

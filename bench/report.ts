@@ -28,7 +28,10 @@ function host(): object {
   };
 }
 
-/** Prints the result and writes it to DIR/NAME[-LABEL].json (--out DIR, default bench/results; --label). */
+/**
+ * Prints the result and writes it to DIR/NAME[-LABEL].json (--out DIR, default bench/results;
+ * --label).
+ */
 export function writeResult(name: string, options: Options, result: object): void {
   const { out = join('bench', 'results'), label, ...rest } = options;
   const words = Object.entries(rest).flatMap(([k, v]) =>

@@ -55,13 +55,13 @@ function configOf(
 }
 
 /**
- * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap with the
- * next step counts, work left over does not.
+ * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
+ * with the next step counts, work left over does not.
  * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]]
- * [--precision bf16] [--steps 10] [--cap GiB]
- * [--checkpoint [selective | attention]] [--segments N] [--cpu-checkpointing]
- * [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times]
- * Under the launcher every rank trains; the first one reports.
+ * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
+ * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3]
+ * [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under the launcher
+ * every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});

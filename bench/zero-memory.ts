@@ -1,4 +1,5 @@
-// Bytes of weights, gradients and optimizer state that one rank holds at each ZeRO stage, beside the paper's formula.
+// Bytes of weights, gradients and optimizer state that one rank holds at each ZeRO stage, beside
+// the paper's formula.
 
 import { joinLaunched } from '../lib/comm/index.js';
 import { memoryUse } from '../lib/engine/watch/memory-breakdown.js';
@@ -29,7 +30,10 @@ export interface MeasuredStage {
   formula: StateBytes;
 }
 
-/** Rajbhandari et al. 2020, section 5, with 16-bit weights and gradients and K = 12: what each of N ranks holds. */
+/**
+ * Rajbhandari et al. 2020, section 5, with 16-bit weights and gradients and K = 12: what each of N
+ * ranks holds.
+ */
 export function paperBytes(params: number, stage: Stage, ranks: number): StateBytes {
   const part = (bytes: number, from: Stage): number =>
     (params * bytes) / (stage >= from ? ranks : 1);
@@ -56,8 +60,8 @@ function bytesBehind(tensors: readonly (Tensor | null)[]): number {
 }
 
 /**
- * Runs a backward, and adds up the buffers that hold the states before and after it. `allocated` is by how much the
- * device's counter grew, which also has the rounding of blocks.
+ * Runs a backward, and adds up the buffers that hold the states before and after it. `allocated` is
+ * by how much the device's counter grew, which also has the rounding of blocks.
  */
 export async function measureStage(
   stage: Stage,
@@ -101,8 +105,8 @@ export function tableRow({ stage, ranks, measured, formula }: MeasuredStage): st
 }
 
 /**
- * --model tiny [--device cpu]: stages 0 to 3 on as many ranks as the launcher has started. The first one prints the
- * table and reports.
+ * --model tiny [--device cpu]: stages 0 to 3 on as many ranks as the launcher has started. The
+ * first one prints the table and reports.
  */
 export async function zeroMemoryBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});

@@ -9,8 +9,8 @@ target_compile_options(ds_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr --extended-lambda
     -Xcompiler=-Wall,-ffp-contract=off>)
 
-# No contraction anywhere: a fused multiply-add happens only where the source writes one, so that the
-# CPU's and the GPU's optimizer steps agree bit for bit.
+# No contraction anywhere: a fused multiply-add happens only where the source writes one, so that
+# the CPU's and the GPU's optimizer steps agree bit for bit.
 set(DS_CPU_OP_FLAGS -O3 -fno-math-errno)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND DS_CPU_OP_FLAGS -mavx2 -mfma -mf16c)

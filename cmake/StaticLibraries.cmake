@@ -1,4 +1,5 @@
-# Targets DS::openblas and DS::liburing, linked statically so that the addon needs neither installed.
+# Targets DS::openblas and DS::liburing, linked statically so that the addon needs neither
+# installed.
 function(ds_static_library name archive header debian_package)
   string(TOUPPER ${name} upper)
   set(hints /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-pthread
@@ -20,8 +21,9 @@ endfunction()
 ds_static_library(openblas libopenblas.a cblas.h libopenblas-pthread-dev)
 ds_static_library(liburing liburing.a liburing.h liburing-dev)
 
-# OpenBLAS holds every kernel once for each family of processors. The addon needs AVX2 anyway, so the
-# families without it are taken for the oldest one that has it, and their kernels stay out: 28 MB become 9.
+# OpenBLAS holds every kernel once for each family of processors. The addon needs AVX2 anyway, so
+# the families without it are taken for the oldest one that has it, and their kernels stay out: 28
+# MB become 9.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   foreach(family PRESCOTT CORE2 PENRYN DUNNINGTON NEHALEM SANDYBRIDGE ATOM NANO OPTERON OPTERON_SSE3
       BARCELONA BOBCAT BULLDOZER PILEDRIVER STEAMROLLER EXCAVATOR)

@@ -1,5 +1,6 @@
-// Trains a GPT-2 on real text with ZeRO-Offload, saves it, and samples from it; stops at Ctrl-C and resumes, alone or on
-// several ranks: node examples/gpt2-offload.js --help, ds --num_procs 2 examples/gpt2-offload.js
+// Trains a GPT-2 on real text with ZeRO-Offload, saves it, and samples from it; stops at Ctrl-C and
+// resumes, alone or on several ranks: node examples/gpt2-offload.js --help, ds --num_procs 2
+// examples/gpt2-offload.js
 'use strict';
 const { writeFileSync } = require('node:fs');
 const { dirname, join } = require('node:path');
@@ -76,7 +77,10 @@ function dataset(seq) {
   return data.TokenDataset.fromText({ ...source, encode, seq });
 }
 
-/** A monitor that keeps the loss of each step, averaged over all ranks; it is told a step later, on rank 0 alone. */
+/**
+ * A monitor that keeps the loss of each step, averaged over all ranks; it is told a step later, on
+ * rank 0 alone.
+ */
 class Losses {
   values = [];
 
@@ -112,7 +116,8 @@ async function train(engine, loader, losses) {
     engine.step();
     tokens.dispose();
     targets.dispose();
-    if (engine.globalSteps === before) continue; // Gradients of more micro-batches belong to this step.
+    // Gradients of more micro-batches belong to this step.
+    if (engine.globalSteps === before) continue;
     run.phases.push(engine.phaseTimes());
     run.milliseconds.push(performance.now() - start);
     start = performance.now();

@@ -1,5 +1,6 @@
-// A model of one's own in plain JavaScript: an MLP tells on which of three rings a point lies. With a validation set, parameter
-// groups, the best model and resume: node examples/own-model.js [folder], or after ds --num_procs 2
+// A model of one's own in plain JavaScript: an MLP tells on which of three rings a point lies. With
+// a validation set, parameter groups, the best model and resume: node examples/own-model.js
+// [folder], or after ds --num_procs 2
 'use strict';
 const { join } = require('node:path');
 const ds = require('@ds/native');
@@ -8,7 +9,8 @@ const { data, nn, noGrad, scope, Tensor } = ds;
 const EPOCHS = 8;
 
 class Classifier extends nn.Module {
-  layers = [new nn.Linear(2, 32), new nn.Linear(32, 32)]; // Elements of a list are what ZeRO moves as one.
+  // Elements of a list are what ZeRO moves as one.
+  layers = [new nn.Linear(2, 32), new nn.Linear(32, 32)];
   head = new nn.Linear(32, 3);
   loss = new nn.CrossEntropyLoss();
 

@@ -1,5 +1,6 @@
-// A model of one's own: an encoder with padding mask and tied embeddings learns to fetch each sequence's first token. With
-// parameter groups, validation, the best model and resume: node build/js/examples/own-model.js [folder], or after ds --num_procs 2
+// A model of one's own: an encoder with padding mask and tied embeddings learns to fetch each
+// sequence's first token. With parameter groups, validation, the best model and resume: node
+// build/js/examples/own-model.js [folder], or after ds --num_procs 2
 import { join } from 'node:path';
 import * as ds from '@ds/native';
 
@@ -46,12 +47,15 @@ class Encoder extends nn.Module {
     const seen = tokens.ne(PAD).reshape([-1, 1, 1, LENGTH]);
     let x = this.tokens.call(tokens).add(this.positions);
     for (const block of this.blocks) x = block.call(x, seen);
-    const logits = ds.linear(this.norm.call(x), this.tokens.weight, null); // Tied: the table read the other way.
+    // The head is tied: the table read the other way.
+    const logits = ds.linear(this.norm.call(x), this.tokens.weight, null);
     return ds.crossEntropy(logits, targets);
   }
 }
 
-/** Sequences of different lengths, made on the spot: what is masked is the first token once more. */
+/**
+ * Sequences of different lengths, made on the spot: what is masked is the first token once more.
+ */
 const sequences = (length: number, first: number) => ({
   length,
   get(index: number): { tokens: Int32Array; targets: Int32Array } {
@@ -89,7 +93,10 @@ async function main(): Promise<void> {
     batchSize: 32,
     device: engine.device,
   });
-  /** The mean loss of what no rank trains on, the same on every rank. Nothing is recorded for a backward. */
+  /**
+   * The mean loss of what no rank trains on, the same on every rank. Nothing is recorded for a
+   * backward.
+   */
   const validate = async (): Promise<number> => {
     let sum = 0;
     engine.eval();

@@ -1,5 +1,5 @@
-// The classic two-layer MLP with MSE: a DataLoader, ten epochs and a checkpoint; Ctrl-C saves and ends, the same folder goes
-// on from there. Run: node build/js/examples/simple-model.js [folder]
+// The classic two-layer MLP with MSE: a DataLoader, ten epochs and a checkpoint; Ctrl-C saves and
+// ends, the same folder goes on from there. Run: node build/js/examples/simple-model.js [folder]
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

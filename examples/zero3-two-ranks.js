@@ -1,5 +1,6 @@
-// Trains a small GPT-2 whose weights, gradients and optimizer state are spread over the ranks of a job, saves it, and
-// resumes at stage 1: ds --num_procs 2 examples/zero3-two-ranks.js [folder] (or --num_gpus 2)
+// Trains a small GPT-2 whose weights, gradients and optimizer state are spread over the ranks of a
+// job, saves it, and resumes at stage 1: ds --num_procs 2 examples/zero3-two-ranks.js [folder] (or
+// --num_gpus 2)
 'use strict';
 const { initDistributed, initialize, nn, scope, seed, Tensor, zero } = require('@ds/native');
 

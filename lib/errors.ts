@@ -1,4 +1,5 @@
-// The one error type of the library: errors are data, with the place, what was expected and what to do.
+// The one error type of the library: errors are data, with the place, what was expected and what to
+// do.
 
 /** Stable machine-readable codes; the text may change, these do not. */
 export type DsErrorCode =
@@ -35,7 +36,10 @@ export interface DsErrorFields {
   cause?: unknown;
 }
 
-/** Frames of a native failure's stack: a model's modules lie between the addon and the program's own line. */
+/**
+ * Frames of a native failure's stack: a model's modules lie between the addon and the program's own
+ * line.
+ */
 const FRAMES = 60;
 
 /** Thrown by every part of the library. `message` is "op: expected X, got Y. hint". */
@@ -60,8 +64,8 @@ export class DsError extends Error {
   }
 
   /**
-   * Turns what the addon threw into a DsError whose stack is the JavaScript call site, down to the program's own
-   * line; anything else is returned unchanged.
+   * Turns what the addon threw into a DsError whose stack is the JavaScript call site, down to the
+   * program's own line; anything else is returned unchanged.
    */
   static fromNative(thrown: unknown): unknown {
     if (thrown instanceof DsError) return thrown;

@@ -1,6 +1,9 @@
 // The public surface of @ds/native.
 
-/** The types of the configuration's sections: as written (ZeroConfig, ...) and as read (ResolvedZero, ...). */
+/**
+ * The types of the configuration's sections: as written (ZeroConfig, ...) and as read
+ * (ResolvedZero, ...).
+ */
 export type * as configuration from '../types/config.generated.js';
 export type { DsConfig, ResolvedConfig } from '../types/config.js';
 export type { JsonObject, JsonValue } from '../types/json.js';
@@ -15,7 +18,10 @@ export {
 } from './checkpoint/index.js';
 /** Activation checkpointing. Source: deepspeed.checkpointing. */
 export * as checkpointing from './checkpointing.js';
-/** Process groups, collectives over tensors, and their log. Source: torch.distributed as DeepSpeed uses it. */
+/**
+ * Process groups, collectives over tensors, and their log. Source: torch.distributed as DeepSpeed
+ * uses it.
+ */
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';
 export {
@@ -76,6 +82,8 @@ export type { DType, NumericArray } from './runtime/dtype.js';
 export type { Event, Stream } from './runtime/stream.js';
 export type { View } from './runtime/view.js';
 export * from './tensor/index.js';
-/** Tokenizers, chat templates and datasets of text. Source: Hugging Face's tokenizers and datasets. */
+/**
+ * Tokenizers, chat templates and datasets of text. Source: Hugging Face's tokenizers and datasets.
+ */
 export * as text from './text/index.js';
 export { version } from './version.js';

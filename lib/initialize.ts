@@ -33,18 +33,23 @@ export interface ConfigurationOptions {
 
 /** What initialize() is given: a model, a configuration, and what the caller brings beside it. */
 export interface InitializeOptions<Sample, Batch> extends Clients, ConfigurationOptions {
-  /** What is trained. `hiddenSize`, where it has one, fills the "auto" sizes of the configuration. */
+  /**
+   * What is trained. `hiddenSize`, where it has one, fills the "auto" sizes of the configuration.
+   */
   model: Module & { readonly hiddenSize?: number };
   /**
-   * When given, `trainLoader` serves this rank's part of it in micro-batches, on the engine's device; the engine's
-   * checkpoints keep its position.
+   * When given, `trainLoader` serves this rank's part of it in micro-batches, on the engine's
+   * device; the engine's checkpoints keep its position.
    */
   trainingData?: Dataset<Sample>;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
   /** Threads that get the samples of `trainLoader`. Default 0: the calling thread does. */
   numWorkers?: number;
-  /** "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. A job's ranks have theirs. */
+  /**
+   * "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. A job's ranks
+   * have theirs.
+   */
   device?: string | Device;
 }
 
@@ -69,13 +74,14 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
 }
 
 /**
- * Builds the engine around a model: its parameters move into flat buffers on the device, their master weights and
- * optimizer state to where the configuration says. Joins the launcher's job where there is one. Warns (code DS_NOTICE)
- * of each key that has no effect, on rank 0. Several ranks compare configurations, models and optimizers first: every
- * rank throws (DS_CONFIG, DS_ARGUMENT) what differs. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
- * DS_OUT_OF_MEMORY, DS_IO, DS_COMM); files, memory and hooks of the attempt are then gone, and the model can be given to
- * another one (at stage 3 on several ranks: unless some of it was in shards by then). A job stays joined until its
- * destroy(), as it does after engine.destroy().
+ * Builds the engine around a model: its parameters move into flat buffers on the device, their
+ * master weights and optimizer state to where the configuration says. Joins the launcher's job
+ * where there is one. Warns (code DS_NOTICE) of each key that has no effect, on rank 0. Several
+ * ranks compare configurations, models and optimizers first: every rank throws (DS_CONFIG,
+ * DS_ARGUMENT) what differs. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
+ * DS_OUT_OF_MEMORY, DS_IO, DS_COMM); files, memory and hooks of the attempt are then gone, and the
+ * model can be given to another one (at stage 3 on several ranks: unless some of it was in shards
+ * by then). A job stays joined until its destroy(), as it does after engine.destroy().
  */
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },

@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // Builds the native addon with CMake into build/Release; also what binding.gyp and prebuildify run.
-// Usage: node scripts/build-native.mjs [--tree=NAME] [-DOPTION=VALUE ...]; NAME builds into build/NAME.
+// Usage: node scripts/build-native.mjs [--tree=NAME] [-DOPTION=VALUE ...]; NAME builds into
+// build/NAME.
 import { execFileSync, spawnSync } from 'node:child_process';
 import {
   copyFileSync,
@@ -44,7 +45,10 @@ function hasNinja() {
   }
 }
 
-/** Removes a build tree that CMake would refuse: the checkout was moved or copied, or Ninja came or went since. */
+/**
+ * Removes a build tree that CMake would refuse: the checkout was moved or copied, or Ninja came or
+ * went since.
+ */
 function dropForeignTree(tree, generator) {
   const cache = join(tree, 'CMakeCache.txt');
   if (!existsSync(cache)) return;
@@ -71,7 +75,8 @@ function publish(from, to) {
   console.log(`built ${built.join(', ')} in ${to}`);
 }
 
-// node-gyp and prebuildify pass words of their own (rebuild, --target=...); they change nothing here.
+// node-gyp and prebuildify pass words of their own (rebuild, --target=...); they change nothing
+// here.
 const name = process.argv.find((word) => word.startsWith('--tree='))?.slice(7) ?? 'Release';
 if (!/^[\w-]+$/.test(name)) {
   console.error(`--tree: expected a plain name for folders in .cmake and build, got "${name}"`);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Loads what `ds consolidate` wrote with transformers and compares its logits with ours.
 
-    node build/js/test/gpu/consolidated.js DIR 124M     writes DIR/whole, DIR/sharded and DIR/logits.safetensors
+    node build/js/test/gpu/consolidated.js DIR 124M
+        writes DIR/whole, DIR/sharded and DIR/logits.safetensors
     python3 scripts/check-consolidated.py DIR
 
-Needs torch, safetensors and transformers. Fails when a weight is missing, unexpected or newly initialised, or a logit
-differs by more than 1e-4 of the largest.
+Needs torch, safetensors and transformers. Fails when a weight is missing, unexpected or newly
+initialised, or a logit differs by more than 1e-4 of the largest.
 """
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Checks the house rules a machine can see: import and include arrows, circles, banned words, file openings, sizes.
-// Usage: check-rooms.mjs [ROOT]
+// Checks the house rules a machine can see: import and include arrows, circles, banned words, file
+// openings, sizes. Usage: check-rooms.mjs [ROOT]
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { dirname, extname, join, normalize, relative, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -26,7 +26,10 @@ const LIB_BESIDE = { launch: ['config', 'checkpoint', 'runtime'] };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
 
-/** test/: a room's tests are in the folder of its name; beside them lie what belongs to several, to csrc/ or to no code. */
+/**
+ * test/: a room's tests are in the folder of its name; beside them lie what belongs to several, to
+ * csrc/ or to no code.
+ */
 const TEST_FOLDERS = [
   ...[...LIB_ROWS.flat(), ...Object.keys(LIB_BESIDE)],
   ...['autograd', 'native', 'io', 'e2e', 'faults', 'gpu', 'tarball'],
@@ -42,7 +45,9 @@ const CSRC_INCLUDES = {
   cpu: ['core', 'ops'],
   cuda: ['core', 'ops', 'comm'],
 };
-/** An op's bodies also include their own back end; core knows the op table and nothing else of ops. */
+/**
+ * An op's bodies also include their own back end; core knows the op table and nothing else of ops.
+ */
 const CSRC_EXCEPTIONS = [
   { from: /^csrc\/ops\/.*_cpu\.(cc|h)$/, to: /^csrc\/cpu\// },
   { from: /^csrc\/ops\/.*\.cuh?$/, to: /^csrc\/cuda\// },
@@ -139,7 +144,10 @@ function checkCircles() {
   }
 }
 
-/** Checks one TypeScript file of lib/. Files directly in lib/ are the public surface: they import anything. */
+/**
+ * Checks one TypeScript file of lib/. Files directly in lib/ are the public surface: they import
+ * anything.
+ */
 function checkImports(file, lines) {
   const room = file.split('/').length > 2 ? file.split('/')[1] : null;
   lines.forEach((line, i) => {

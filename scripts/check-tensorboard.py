@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Reads event files with TensorBoard's own reader and compares them with the CSV files of the same run.
+"""Reads event files with TensorBoard's own reader and compares them with the CSV files of the same
+run.
 
 Train with "tensorboard" and "csv_monitor" both enabled, then:
     python3 scripts/check-tensorboard.py TENSORBOARD_FOLDER CSV_FOLDER
-where a folder is <output_path>/<job_name>. Needs the tensorboard package. Checks that both hold the same
-metrics with the same steps and values (as f32), and that a copy of the event file cut at every byte of its
-last record still gives everything before that record.
+where a folder is <output_path>/<job_name>. Needs the tensorboard package. Checks that both hold the
+same metrics with the same steps and values (as f32), and that a copy of the event file cut at every
+byte of its last record still gives everything before that record.
 """
 import csv
 import struct

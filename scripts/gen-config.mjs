@@ -1,4 +1,5 @@
-// Generates the types, the editors' schema and the reference of ds_config.json; --check fails on drift.
+// Generates the types, the editors' schema and the reference of ds_config.json; --check fails on
+// drift.
 import { generatePublished } from './gen-config/published.mjs';
 import { generateReference } from './gen-config/reference.mjs';
 import { generateTypes } from './gen-config/types.mjs';

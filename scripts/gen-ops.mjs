@@ -1,4 +1,5 @@
-// Generates the table of ops and their TypeScript functions from the headers in csrc/ops; --check fails on drift.
+// Generates the table of ops and their TypeScript functions from the headers in csrc/ops; --check
+// fails on drift.
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -9,7 +10,9 @@ import { writeGenerated } from './generated-files.mjs';
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const opsDir = join(root, 'csrc', 'ops');
 
-/** Headers of the core whose classes libds_cuda.so shares with the addon, beside the ops themselves. */
+/**
+ * Headers of the core whose classes libds_cuda.so shares with the addon, beside the ops themselves.
+ */
 const INTERFACE = [
   'core/buffer.h',
   'core/device.h',
@@ -97,7 +100,9 @@ function interfaceOf(name, struct, enums, structs) {
   return [...out, '}', ''];
 }
 
-/** A struct with a View is an op; others are fields of ops, or rules that a header keeps to itself. */
+/**
+ * A struct with a View is an op; others are fields of ops, or rules that a header keeps to itself.
+ */
 function opsOf(structs) {
   return [...structs].filter(([, { fields }]) => fields.some(isView));
 }

@@ -1,4 +1,5 @@
-// Writes generated files where they differ; with --check on the command line says which do, and fails.
+// Writes generated files where they differ; with --check on the command line says which do, and
+// fails.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Records what PyTorch computes for GPT-2, as the files that the parity tests compare with.
 
-    python3 scripts/record-golden.py OUTDIR                a tiny GPT-2: gpt2-tiny.safetensors, gpt2-tiny.json
-    python3 scripts/record-golden.py OUTDIR --model 124M   transformers' GPT2LMHeadModel with random weights
+    python3 scripts/record-golden.py OUTDIR
+        a tiny GPT-2: gpt2-tiny.safetensors, gpt2-tiny.json
+    python3 scripts/record-golden.py OUTDIR --model 124M
+        transformers' GPT2LMHeadModel with random weights
 
-Needs torch and safetensors (and transformers for --model). Weights carry the names of GPT2LMHeadModel;
-linear weights are stored [out, in], the transpose of transformers' Conv1D.
+Needs torch and safetensors (and transformers for --model). Weights carry the names of
+GPT2LMHeadModel; linear weights are stored [out, in], the transpose of transformers' Conv1D.
 """
 import argparse
 import json

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Computes optimizer steps from their published formulas in f64, as the numbers that a test compares with.
+"""Computes optimizer steps from their published formulas in f64, as the numbers that a test
+compares with.
 
     python3 scripts/record-optimizers.py OUTDIR       writes OUTDIR/optimizers.json
 
-Needs nothing but Python. Where PyTorch is installed, every rule that torch.optim has is run there too: the
-numbers must agree to 1e-12 in f64 and to 1e-6 in f32, and the file names the version that they were
-checked against. A case is one optimizer section of a configuration and the settings of two groups that
-override it. It holds the parameters after STEPS steps: "f32" with the gradients as they are, "bf16" with
-the gradients rounded to bfloat16. Parameters and gradients come from an integer hash that the test
-computes as well. Element UNTOUCHED of every parameter has no gradient in any step.
+Needs nothing but Python. Where PyTorch is installed, every rule that torch.optim has is run there
+too: the numbers must agree to 1e-12 in f64 and to 1e-6 in f32, and the file names the version that
+they were checked against. A case is one optimizer section of a configuration and the settings of
+two groups that override it. It holds the parameters after STEPS steps: "f32" with the gradients as
+they are, "bf16" with the gradients rounded to bfloat16. Parameters and gradients come from an
+integer hash that the test computes as well. Element UNTOUCHED of every parameter has no gradient in
+any step.
 """
 import argparse
 import json

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Computes learning-rate schedules from their published formulas, as the numbers that a test compares with.
+"""Computes learning-rate schedules from their published formulas, as the numbers that a test
+compares with.
 
     python3 scripts/record-schedules.py OUTDIR       writes OUTDIR/schedules.json
 
-Needs nothing but Python. Each case is one scheduler section of a configuration; keys that it leaves out
-take the defaults of the functions below, which stand here a second time on purpose. A series holds the
-value in effect after n = 0 .. STEPS - 1 applied updates: of every block of BLOCK steps the first value
-and the sum, so that no step is left out. Floats are written by repr, hence exactly.
+Needs nothing but Python. Each case is one scheduler section of a configuration; keys that it leaves
+out take the defaults of the functions below, which stand here a second time on purpose. A series
+holds the value in effect after n = 0 .. STEPS - 1 applied updates: of every block of BLOCK steps
+the first value and the sum, so that no step is left out. Floats are written by repr, hence exactly.
 
 Sources: DeepSpeed's documentation of its learning-rate schedulers (t is its last_batch_iteration,
 n - 1) and Smith 2018 for OneCycle, Smith 2017 for LRRangeTest; PyTorch's documentation of
@@ -87,7 +88,8 @@ def cycle_share(n, first, second, first_stairs, second_stairs):
 def one_cycle(
     lr, cycle_min_lr, cycle_max_lr, decay_lr_rate=0.0, cycle_first_step_size=2000,
     cycle_second_step_size=None, cycle_first_stair_count=0, cycle_second_stair_count=None,
-    decay_step_size=0, cycle_momentum=True, cycle_min_mom=0.8, cycle_max_mom=0.9, decay_mom_rate=0.0,
+    decay_step_size=0, cycle_momentum=True, cycle_min_mom=0.8, cycle_max_mom=0.9,
+    decay_mom_rate=0.0,
 ):
     """Yields (rate, momentum); the momentum is None when it is not scheduled."""
     first = cycle_first_step_size

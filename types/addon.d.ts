@@ -1,6 +1,10 @@
-// The native addon's typed contract, implemented by csrc/addon/module.cc and imported by lib/runtime only.
+// The native addon's typed contract, implemented by csrc/addon/module.cc and imported by
+// lib/runtime only.
 
-/** Handles are numbers; 0 means none. Sizes and offsets are in bytes. Every call may throw a native error. */
+/**
+ * Handles are numbers; 0 means none. Sizes and offsets are in bytes. Every call may throw a native
+ * error.
+ */
 export interface Addon {
   /** Gives the addon the block that op arguments are written into. The array must stay alive. */
   setArguments(block: Float64Array): void;
@@ -65,8 +69,9 @@ export interface Addon {
   notedSignal(): number;
 
   /**
-   * Writes `head` and then buffer ranges ([handle, offset, bytes, ...], host memory) from byte `offset`;
-   * 0 creates or empties the file. Resolves with `crc` (CRC-32C) extended by what was written.
+   * Writes `head` and then buffer ranges ([handle, offset, bytes, ...], host memory) from byte
+   * `offset`; 0 creates or empties the file. Resolves with `crc` (CRC-32C) extended by what was
+   * written.
    */
   writeFile(
     path: string,
@@ -75,7 +80,9 @@ export interface Addon {
     segments: Float64Array,
     crc: number,
   ): Promise<number>;
-  /** Reads `bytes` at `offset` of the open file `descriptor` into host memory; errors name `path`. */
+  /**
+   * Reads `bytes` at `offset` of the open file `descriptor` into host memory; errors name `path`.
+   */
   readFile(
     descriptor: number,
     path: string,
@@ -90,7 +97,9 @@ export interface Addon {
   syncPath(path: string): Promise<void>;
   /** Renames unless the new name is taken; resolves with false where it is. */
   renameExclusive(from: string, to: string): Promise<boolean>;
-  /** Resolves with whether the lock of the open file was free and now belongs to this descriptor. */
+  /**
+   * Resolves with whether the lock of the open file was free and now belongs to this descriptor.
+   */
   lockFile(descriptor: number): Promise<boolean>;
   /** "io_uring" or "threads". */
   fileEngineName(): string;

@@ -33,9 +33,9 @@ export interface ParsedArguments {
 }
 
 /**
- * Picks the options out of a plain argument list such as process.argv.slice(2). Takes `--name FILE`,
- * `--name=FILE`, and dashes for underscores; nothing after `--`. Throws DS_ARGUMENT for a missing
- * file.
+ * Picks the options out of a plain argument list such as process.argv.slice(2). Takes `--name
+ * FILE`, `--name=FILE`, and dashes for underscores; nothing after `--`. Throws DS_ARGUMENT for a
+ * missing file.
  */
 export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
   const args: { -readonly [Key in keyof ConfigArguments]: ConfigArguments[Key] } = {};

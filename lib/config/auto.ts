@@ -6,7 +6,9 @@ import { Draft } from './draft.js';
 import { dotted, type Path, readDocument } from './parse.js';
 import { lists, type Schema, type Section } from './schema.js';
 
-/** What a program knows of its model and of the training it plans; what is missing fills nothing. */
+/**
+ * What a program knows of its model and of the training it plans; what is missing fills nothing.
+ */
 export interface AutoSources {
   model?: {
     /** Width of the residual stream, from which bucket sizes follow. */
@@ -31,7 +33,10 @@ export interface AutoSources {
   };
 }
 
-/** Stands for what a key that must be given will be: an "auto" that is filled later is judged with it. */
+/**
+ * Stands for what a key that must be given will be: an "auto" that is filled later is judged with
+ * it.
+ */
 const STAND_INS: Partial<Record<string, number>> = {
   train_micro_batch_size_per_gpu: 1,
   'scheduler.params.total_num_steps': Number.MAX_SAFE_INTEGER,
@@ -81,7 +86,10 @@ const FILLERS: Partial<Record<string, Filler>> = {
 
 const BATCH = ['train_batch_size', 'train_micro_batch_size_per_gpu', 'gradient_accumulation_steps'];
 
-/** Where "auto" reads as "not given": sections of DeepSpeed, and steps_per_print, which accelerate overwrites. */
+/**
+ * Where "auto" reads as "not given": sections of DeepSpeed, and steps_per_print, which accelerate
+ * overwrites.
+ */
 const DROPS_AUTO = [
   'bf16',
   'comet',
@@ -101,8 +109,8 @@ const DROPS_AUTO = [
 
 /**
  * `config` with every "auto" that Hugging Face fills filled from `sources`; in the sections where
- * DeepSpeed reads "auto" as "not given", the others are left out. Throws one DS_CONFIG that names all that
- * remain, and the first of any other error.
+ * DeepSpeed reads "auto" as "not given", the others are left out. Throws one DS_CONFIG that names
+ * all that remain, and the first of any other error.
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   const draft = new Draft(readDocument(config));
@@ -126,8 +134,9 @@ export function fillAuto(draft: Draft, sources: AutoSources): void {
 }
 
 /**
- * Fills what `sources` know, and leaves the rest of what a Trainer fills to it: one notice each, and the default or a
- * stand-in in its place. Refuses what nothing fills. Returns the dotted paths that are left.
+ * Fills what `sources` know, and leaves the rest of what a Trainer fills to it: one notice each,
+ * and the default or a stand-in in its place. Refuses what nothing fills. Returns the dotted paths
+ * that are left.
  */
 export function fillKnownAuto(draft: Draft, sources: AutoSources): ReadonlySet<string> {
   const unfilled = fill(draft, sources, true);
@@ -158,7 +167,10 @@ function leaveOut({ value }: Draft, path: Path): void {
   else delete section[key];
 }
 
-/** Fills, or drops where that is what "auto" means and nobody fills it `later`; returns what it could not. */
+/**
+ * Fills, or drops where that is what "auto" means and nobody fills it `later`; returns what it
+ * could not.
+ */
 function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   const unfilled: Unfilled[] = [];
   fillBatch(draft, sources);

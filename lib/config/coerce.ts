@@ -23,7 +23,9 @@ export function canonicalOptimizer(draft: Draft): void {
   optimizer.type = inItsCase(optimizer.type, choices(schema, 'type'));
 }
 
-/** Gives the values of `draft` the types of the schema, with one notice for each that it changes. */
+/**
+ * Gives the values of `draft` the types of the schema, with one notice for each that it changes.
+ */
 export function coerceValues(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];

@@ -15,8 +15,9 @@ export class UnfitFile extends Error {
 }
 
 /**
- * The text of `file`, without a byte order mark. Opening never waits (for a writer of a pipe) and reading ends at
- * MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and what the file system says.
+ * The text of `file`, without a byte order mark. Opening never waits (for a writer of a pipe) and
+ * reading ends at MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and what the
+ * file system says.
  */
 export function readConfigText(file: string): string {
   const handle = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK);

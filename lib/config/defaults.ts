@@ -2,8 +2,8 @@
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
 /**
- * A copy of `value` in which every key of today that has a default is present. A section whose default is a
- * section is filled also where it is missing or null.
+ * A copy of `value` in which every key of today that has a default is present. A section whose
+ * default is a section is filled also where it is missing or null.
  */
 export function withDefaults(value: Section, schema: Schema = configSchema): Section {
   const out: Section = { ...value };
@@ -21,7 +21,10 @@ export function withDefaults(value: Section, schema: Schema = configSchema): Sec
   return out;
 }
 
-/** Communication overlaps with backward at stage 3, where the configuration does not say; as in DeepSpeed. */
+/**
+ * Communication overlaps with backward at stage 3, where the configuration does not say; as in
+ * DeepSpeed.
+ */
 export function deriveOverlap(value: Section): boolean {
   const zero = value.zero_optimization;
   if (!isSection(zero) || (zero.overlap_comm ?? null) !== null) return false;

@@ -25,13 +25,18 @@ export { type Origin, type Origins, originLine } from './origins.js';
 
 /** What a configuration is resolved for: its ranks, and who fills "auto". */
 export interface ConfigEnvironment {
-  /** Ranks that share a batch out: all of the job, or on a mesh those along dp; 1 for one process. */
+  /**
+   * Ranks that share a batch out: all of the job, or on a mesh those along dp; 1 for one process.
+   */
   worldSize: number;
   /** Unknown keys are errors. Default false: they are notices. */
   strict?: boolean;
   /** What fills "auto"; without it "auto" is an error where DeepSpeed gives it no meaning. */
   auto?: AutoSources;
-  /** What `auto` lacks is left to a Trainer: listed, and judged by its default. Default false: it is an error. */
+  /**
+   * What `auto` lacks is left to a Trainer: listed, and judged by its default. Default false: it is
+   * an error.
+   */
   autoLater?: boolean;
 }
 
@@ -40,7 +45,10 @@ export type ConfigReport = { readonly notices: readonly Notice[] } & (
   | {
       readonly config: ResolvedConfig;
       readonly origins: Origins;
-      /** Dotted paths of each "auto" that `autoLater` has left; `config` has a default or a stand-in there. */
+      /**
+       * Dotted paths of each "auto" that `autoLater` has left; `config` has a default or a stand-in
+       * there.
+       */
       readonly left: ReadonlySet<string>;
       readonly errors: readonly [];
     }

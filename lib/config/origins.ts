@@ -5,8 +5,9 @@ import { dotted, type Path } from './parse.js';
 import { isSection, type Section } from './schema.js';
 
 /**
- * `file`: read from a file (`at` is "file:line:column") or from an object; `name` is there when the user wrote
- * another name than today's. `default`: from the schema. `auto` and `derived`: made of `of`.
+ * `file`: read from a file (`at` is "file:line:column") or from an object; `name` is there when the
+ * user wrote another name than today's. `default`: from the schema. `auto` and `derived`: made of
+ * `of`.
  */
 export type Origin =
   | { readonly from: 'file'; readonly at: string | null; readonly name?: string }

@@ -33,8 +33,8 @@ export function dotted(path: Path): string {
 
 /**
  * `source` is a file, base64 of its contents (standard or URL-safe), or an object, which is copied.
- * Throws DS_CONFIG for an unreadable file, one that is no regular file or longer than MAX_BYTES, a syntax error,
- * keys given twice, or anything that is not an object.
+ * Throws DS_CONFIG for an unreadable file, one that is no regular file or longer than MAX_BYTES, a
+ * syntax error, keys given twice, or anything that is not an object.
  */
 export function readDocument(source: unknown): ConfigDocument {
   if (typeof source === 'string') {
@@ -205,8 +205,8 @@ class Copier {
   private count = 0;
 
   /**
-   * A deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in itself, and for parts
-   * that repeat without end.
+   * A deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in itself,
+   * and for parts that repeat without end.
    */
   copy(value: unknown, path: Path): unknown {
     if (path.length > MAX_DEPTH) {

@@ -48,7 +48,10 @@ const parameterDtypeAgrees: Rule = (config) => {
   };
 };
 
-/** Gradients are summed as backward writes them, or in fp32. Source: DeepSpeed's optimizers refuse the rest too. */
+/**
+ * Gradients are summed as backward writes them, or in fp32. Source: DeepSpeed's optimizers refuse
+ * the rest too.
+ */
 const gradientsSumInWeightsDtypeOrFp32: Rule = (config) => {
   const { grad_accum_dtype: asked } = config.data_types;
   const chosen = weightDtype(config);

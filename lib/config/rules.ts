@@ -18,7 +18,10 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
 
 const rules: readonly Rule[] = [...precisionRules, ...zeroRules, adamWIsDecoupled];
 
-/** A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and runs. */
+/**
+ * A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and
+ * runs.
+ */
 const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
   if (scheduler?.type !== 'WarmupDecayLR' && scheduler?.type !== 'WarmupCosineLR') return null;
   const { total_num_steps: total, warmup_num_steps: warmup } = scheduler.params;
@@ -47,8 +50,8 @@ export function violations(config: ResolvedValues): Violation[] {
 }
 
 /**
- * Refuses in `draft` what the rules find in `config`, its values with all defaults, and notes what is advised, but for
- * what follows from keys that are `left` to be filled.
+ * Refuses in `draft` what the rules find in `config`, its values with all defaults, and notes what
+ * is advised, but for what follows from keys that are `left` to be filled.
  */
 export function applyRules(draft: Draft, config: ResolvedValues, left: ReadonlySet<string>): void {
   for (const { path, text, because = '' } of adviceOn(config)) {

@@ -107,7 +107,9 @@ export function lists(schema: Schema, value: unknown): boolean {
   return alternatives.some((option) => lists(resolveSchema(option, undefined), value));
 }
 
-/** The values that `key` may have in a section whose alternatives it tells apart, or by its enum. */
+/**
+ * The values that `key` may have in a section whose alternatives it tells apart, or by its enum.
+ */
 export function choices(schema: Schema, key: string): readonly unknown[] {
   const named = (schema.oneOf ?? []).map((option) => resolveSchema(option, undefined));
   const constants = named.map((option) => option.properties?.[key]?.const);

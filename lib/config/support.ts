@@ -7,8 +7,8 @@ import type { Draft } from './draft.js';
 import { declared, isSection, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /**
- * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsNoEffectResident, dsStages,
- * dsUnsupported and dsUnsupportedValues.
+ * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsNoEffectResident,
+ * dsStages, dsUnsupported and dsUnsupportedValues.
  */
 export function judgeSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
@@ -51,7 +51,10 @@ function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
   return isSection(zero) ? (zero.stage ?? 0) : 0;
 }
 
-/** Whether what `key` places is in host memory: weights then come to the device when they are used, on one rank too. */
+/**
+ * Whether what `key` places is in host memory: weights then come to the device when they are used,
+ * on one rank too.
+ */
 function isOffloaded(
   { value: { zero_optimization: zero } }: Draft,
   key: 'offload_param' | 'offload_optimizer',
@@ -67,8 +70,8 @@ function mootAt(stage: unknown, { dsStages: stages }: Schema): string | undefine
 }
 
 /**
- * Off in every spelling: null, a section that says enabled: false or device: "none", and false where that is not to
- * switch off what is on by default.
+ * Off in every spelling: null, a section that says enabled: false or device: "none", and false
+ * where that is not to switch off what is on by default.
  */
 function isOff(value: unknown, schema: Schema): boolean {
   if (isSection(value)) return value.enabled === false || value.device === 'none';
@@ -76,8 +79,8 @@ function isOff(value: unknown, schema: Schema): boolean {
 }
 
 /**
- * Whether `value` says what would hold without it; of a section, all that the schema declares in it. A
- * section that is off by default and is not switched on says nothing.
+ * Whether `value` says what would hold without it; of a section, all that the schema declares in
+ * it. A section that is off by default and is not switched on says nothing.
  */
 function isDefault(value: unknown, schema: Schema): boolean {
   if (!isSection(value) || !schema.properties) {

@@ -16,9 +16,9 @@ export const triadKeys = [
 ] as const;
 
 /**
- * Completes what is given, for so many data ranks, by DeepSpeed's rules, with its floor divisions: a pair that does not
- * divide ends in the error. Throws DS_CONFIG with the three values, which of them was derived, and
- * what would fit.
+ * Completes what is given, for so many data ranks, by DeepSpeed's rules, with its floor divisions:
+ * a pair that does not divide ends in the error. Throws DS_CONFIG with the three values, which of
+ * them was derived, and what would fit.
  */
 export function resolveTriad(given: Partial<Triad>, worldSize: number): Triad {
   const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = given;

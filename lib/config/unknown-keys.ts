@@ -1,4 +1,5 @@
-// Keys that the schema does not have: left out with a notice and a guess, or refused under `strict`.
+// Keys that the schema does not have: left out with a notice and a guess, or refused under
+// `strict`.
 
 import { closest } from '../runtime/suggestion.js';
 import type { Draft } from './draft.js';
@@ -14,7 +15,9 @@ const KNOWN_MISTAKES = new Map([
   ['zero_optimization.offload_optimizer.buffer_size', 'DeepSpeed no longer has it.'],
 ]);
 
-/** Unknown keys of a file for which a known one is looked for; the others are named all the same. */
+/**
+ * Unknown keys of a file for which a known one is looked for; the others are named all the same.
+ */
 const MAX_GUESSES = 100;
 
 /** Takes the unknown keys out of every section of `draft`. */

@@ -19,7 +19,10 @@ const MAX_LISTED = 100;
 
 let compiled: ValidateFunction | null = null;
 
-/** Loads ajv and compiles the schema on first use: a program that reads no configuration pays nothing. */
+/**
+ * Loads ajv and compiles the schema on first use: a program that reads no configuration pays
+ * nothing.
+ */
 function validator(): ValidateFunction {
   if (compiled) return compiled;
   const { Ajv2020 } = require('ajv/dist/2020.js') as typeof import('ajv/dist/2020.js');

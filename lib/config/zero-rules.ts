@@ -23,7 +23,9 @@ const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: off
       }
     : null;
 
-/** Offloaded weights are written where they live: an update on the device would write host memory. */
+/**
+ * Offloaded weights are written where they live: an update on the device would write host memory.
+ */
 const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
   zero.stage === 3 &&
   zero.offload_param.device === 'cpu' &&
@@ -59,7 +61,10 @@ const gatherBucketIsEven: Rule = ({ zero_optimization: { allgather_bucket_size: 
       }
     : null;
 
-/** A reduce-scatter of stage 2 scales gradients once. Source: DeepSpeed, which asserts it there and not at stage 3. */
+/**
+ * A reduce-scatter of stage 2 scales gradients once. Source: DeepSpeed, which asserts it there and
+ * not at stage 3.
+ */
 const scatterScalesAfterwards: Rule = (config) => {
   const { stage, reduce_scatter } = config.zero_optimization;
   const { prescale_gradients: before, gradient_predivide_factor: factor } = config;
@@ -92,7 +97,10 @@ const stage3Averages: Rule = ({ gradient_allreduce_op: op, zero_optimization: { 
       }
     : null;
 
-/** Gradients that are reduced while backward runs must know which backward is the last; only stage 2 does without. */
+/**
+ * Gradients that are reduced while backward runs must know which backward is the last; only stage 2
+ * does without.
+ */
 const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimization: zero }) =>
   !managed_gradient_accumulation && zero.overlap_comm && (zero.stage === 1 || zero.stage === 3)
     ? {

@@ -15,8 +15,9 @@ export async function isThisMachine(host: string): Promise<boolean> {
 }
 
 /**
- * The address of `host` as other nodes reach it. Throws DS_ARGUMENT where it cannot be found out, since a
- * name of ssh's configuration, or one that means the loopback interface, is of no use to them.
+ * The address of `host` as other nodes reach it. Throws DS_ARGUMENT where it cannot be found out,
+ * since a name of ssh's configuration, or one that means the loopback interface, is of no use to
+ * them.
  */
 export async function reachableAddress(host: string): Promise<string> {
   const address = await addressOf(host.replace(/^.*@/, ''));
@@ -46,7 +47,10 @@ function ownAddresses(): string[] {
 /** First and last port to try: below those that systems give to outgoing connections. */
 const PORTS = { first: 20_000, count: 12_000 };
 
-/** A port of `host` that nobody listens on now, from a random place on, so that two jobs rarely choose alike. */
+/**
+ * A port of `host` that nobody listens on now, from a random place on, so that two jobs rarely
+ * choose alike.
+ */
 export async function freePort(host: string): Promise<number> {
   const start = Math.floor(Math.random() * PORTS.count);
   for (let i = 0; i < PORTS.count; i++) {

@@ -1,4 +1,5 @@
-// `ds validate --auto lr=1e-5,...`: the values that fill "auto", by their names in initialize() or in a Trainer.
+// `ds validate --auto lr=1e-5,...`: the values that fill "auto", by their names in initialize() or
+// in a Trainer.
 import type { AutoSources } from '../config/index.js';
 import { refuse } from './argument-error.js';
 
@@ -24,8 +25,9 @@ const TRAINER_NAMES: Partial<Record<string, string>> = {
 };
 
 /**
- * "lr=1e-5,fp16=true" to sources; dashes and underscores are as good as capitals. Throws DS_ARGUMENT for an unknown name,
- * and for a value that is no number (of `fp16` and `bf16`: neither true nor false).
+ * "lr=1e-5,fp16=true" to sources; dashes and underscores are as good as capitals. Throws
+ * DS_ARGUMENT for an unknown name, and for a value that is no number (of `fp16` and `bf16`: neither
+ * true nor false).
  */
 export function parseAuto(text: string): AutoSources {
   const values: Record<string, number | boolean> = {};

@@ -10,7 +10,10 @@ export interface GroupExit {
   error: string | null;
 }
 
-/** Milliseconds that output may take to end after its process, when somebody else still holds it open. */
+/**
+ * Milliseconds that output may take to end after its process, when somebody else still holds it
+ * open.
+ */
 const OUTPUT_GRACE = 1000;
 
 export class ChildGroup {

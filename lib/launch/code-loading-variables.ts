@@ -1,4 +1,5 @@
-// Which variables make a process load code, so that a file of somebody else's folder may not set them.
+// Which variables make a process load code, so that a file of somebody else's folder may not set
+// them.
 
 /** They name code, or files that are run, whatever their value. */
 const ALWAYS = [
@@ -6,14 +7,21 @@ const ALWAYS = [
   ...['LD_PRELOAD', 'LD_AUDIT', 'BASH_ENV', 'ENV', 'SHELLOPTS', 'BASHOPTS', 'GCONV_PATH'],
   ...['PYTHONSTARTUP', 'PYTHONPATH', 'PERL5OPT', 'PERL5LIB', 'DYLD_INSERT_LIBRARIES'],
 ];
-/** Lists of folders to load from. A folder with an absolute name was there before the file; one beside the file was not. */
+/**
+ * Lists of folders to load from. A folder with an absolute name was there before the file; one
+ * beside the file was not.
+ */
 const FOLDERS = ['LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'PATH'];
-/** What moves collectives opens a library of this name: a plain one is looked up, one with a slash is a file. */
+/**
+ * What moves collectives opens a library of this name: a plain one is looked up, one with a slash
+ * is a file.
+ */
 const PLUGIN = /^NCCL_\w*PLUGIN$/;
 
 /**
- * Why `name` with this value lets the file that sets it run code of its choice; null where it does not. NCCL_*, UCX_* and
- * absolute library paths, which DeepSpeed's users keep in .deepspeed_env, are fine.
+ * Why `name` with this value lets the file that sets it run code of its choice; null where it does
+ * not. NCCL_*, UCX_* and absolute library paths, which DeepSpeed's users keep in .deepspeed_env,
+ * are fine.
  */
 export function loadsCode(name: string, value: string): string | null {
   if (ALWAYS.includes(name)) return 'a variable that loads no code';

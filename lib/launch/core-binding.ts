@@ -23,9 +23,9 @@ export interface BindingRequest {
 }
 
 /**
- * One Binding for each of this node's ranks, whose GPUs are `gpus` (null: on the CPU); null where ranks are
- * left unbound, which `notice` explains once unless it was asked for. Throws DS_ARGUMENT for a list of CPUs
- * that this process may not use.
+ * One Binding for each of this node's ranks, whose GPUs are `gpus` (null: on the CPU); null where
+ * ranks are left unbound, which `notice` explains once unless it was asked for. Throws DS_ARGUMENT
+ * for a list of CPUs that this process may not use.
  */
 export function bindRanks(
   request: BindingRequest,

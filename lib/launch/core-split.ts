@@ -2,10 +2,10 @@
 import type { Core } from './topology.js';
 
 /**
- * Shares the cores between ranks, of which rank i would be near NUMA node `nodes[i]` (null: no matter where).
- * Where every rank's node is known and has cores, ranks of one node share that node's cores; otherwise all
- * ranks share all cores. Shares are contiguous, disjoint and differ by at most one core; null where there
- * are fewer cores than ranks to share them.
+ * Shares the cores between ranks, of which rank i would be near NUMA node `nodes[i]` (null: no
+ * matter where). Where every rank's node is known and has cores, ranks of one node share that
+ * node's cores; otherwise all ranks share all cores. Shares are contiguous, disjoint and differ by
+ * at most one core; null where there are fewer cores than ranks to share them.
  */
 export function splitCores(
   cores: readonly Core[],

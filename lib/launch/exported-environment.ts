@@ -1,4 +1,5 @@
-// The variables that travel to every node: those of some prefixes, and those of .deepspeed_env files.
+// The variables that travel to every node: those of some prefixes, and those of .deepspeed_env
+// files.
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
@@ -29,9 +30,10 @@ export function forwardedVariables(env: Variables): Record<string, string> {
 export type Taken = (file: string, names: readonly string[]) => void;
 
 /**
- * KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which wins. DS_ENV_FILE is
- * another name, or the path of the only file read. What loads code is refused in the current folder, which may be
- * somebody else's: see loadsCode(). Throws DS_ARGUMENT with file and line.
+ * KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which wins.
+ * DS_ENV_FILE is another name, or the path of the only file read. What loads code is refused in the
+ * current folder, which may be somebody else's: see loadsCode(). Throws DS_ARGUMENT with file and
+ * line.
  */
 export function fileVariables(
   env: Variables,
@@ -58,8 +60,8 @@ export function fileVariables(
 }
 
 /**
- * Everything after the first "=" is the value, quotes included; "#" starts a line of comment. `isForeign`: the file need
- * not be the user's own.
+ * Everything after the first "=" is the value, quotes included; "#" starts a line of comment.
+ * `isForeign`: the file need not be the user's own.
  */
 export function parseVariables(
   text: string,

@@ -6,8 +6,8 @@ import type { Node } from './hostfile.js';
 type Selection = Map<string, string[] | null>;
 
 /**
- * Parses "host", "host:0,1" and several of these joined by "@". A colon inside brackets belongs to the host
- * ("[fe80::1]:0"). Throws DS_ARGUMENT.
+ * Parses "host", "host:0,1" and several of these joined by "@". A colon inside brackets belongs to
+ * the host ("[fe80::1]:0"). Throws DS_ARGUMENT.
  */
 export function parseFilter(option: string, text: string): Selection {
   const selection: Selection = new Map();
@@ -25,7 +25,10 @@ export function parseFilter(option: string, text: string): Selection {
   return selection;
 }
 
-/** Only what `text` names, hosts in the order of `nodes`, slots in that of `text`. Throws DS_ARGUMENT. */
+/**
+ * Only what `text` names, hosts in the order of `nodes`, slots in that of `text`. Throws
+ * DS_ARGUMENT.
+ */
 export function includeSlots(nodes: readonly Node[], text: string): Node[] {
   const selection = parseFilter('--include', text);
   requireKnown('--include', nodes, selection);

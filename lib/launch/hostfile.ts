@@ -6,7 +6,10 @@ import { refuse } from './argument-error.js';
 /** Where DeepSpeed looks when no hostfile is named. */
 export const DEFAULT_HOSTFILE = '/job/hostfile';
 
-/** A host, or "this machine", and the slots on it that ranks may take: GPU numbers, or places on the CPU. */
+/**
+ * A host, or "this machine", and the slots on it that ranks may take: GPU numbers, or places on the
+ * CPU.
+ */
 export interface Node {
   host: string;
   slots: readonly string[];
@@ -18,8 +21,8 @@ const MAX_SLOTS = 4096;
 
 /**
  * The nodes of hostfile `named`; null when none is named and the default one does not exist. Throws
- * DS_ARGUMENT with the line: a named file that is missing, no hosts, a line that is not "host slots=N", a
- * host that comes twice.
+ * DS_ARGUMENT with the line: a named file that is missing, no hosts, a line that is not "host
+ * slots=N", a host that comes twice.
  */
 export function readHostfile(named: string | undefined): Node[] | null {
   const file = named ?? DEFAULT_HOSTFILE;
@@ -34,7 +37,10 @@ export function readHostfile(named: string | undefined): Node[] | null {
   return parseHostfile(text, file);
 }
 
-/** Lines of `text`; "#" starts a comment. `file` is for messages. Throws DS_ARGUMENT as readHostfile. */
+/**
+ * Lines of `text`; "#" starts a comment. `file` is for messages. Throws DS_ARGUMENT as
+ * readHostfile.
+ */
 export function parseHostfile(text: string, file: string): Node[] {
   const seen = new Map<string, number>();
   const nodes: Node[] = [];

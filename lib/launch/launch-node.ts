@@ -8,8 +8,8 @@ import { startRanks } from './start-ranks.js';
 import { Supervisor } from './supervisor.js';
 
 /**
- * The first line of input is the job; further ones are signals for the ranks. The input's end means that
- * whoever started this is gone, which ends the ranks. Output: events. Returns the exit code.
+ * The first line of input is the job; further ones are signals for the ranks. The input's end means
+ * that whoever started this is gone, which ends the ranks. Output: events. Returns the exit code.
  */
 export async function launchNode(nodeRank: number): Promise<number> {
   const orders = new Orders();

@@ -1,4 +1,5 @@
-// `ds [options] script.js`: starts the ranks of a job, passes their output on, and ends them all together.
+// `ds [options] script.js`: starts the ranks of a job, passes their output on, and ends them all
+// together.
 import { rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,8 +17,9 @@ import { startRanks } from './start-ranks.js';
 import { Supervisor } from './supervisor.js';
 
 /**
- * Runs the job and returns the launcher's exit code: that of the rank that failed first, 128 + the number of
- * a signal (the rank's, or this process's own), or 0. Throws DS_ARGUMENT for what it refuses to start.
+ * Runs the job and returns the launcher's exit code: that of the rank that failed first, 128 + the
+ * number of a signal (the rank's, or this process's own), or 0. Throws DS_ARGUMENT for what it
+ * refuses to start.
  */
 export async function launch(
   options: LaunchOptions,
@@ -55,7 +57,9 @@ export async function launch(
   }
 }
 
-/** Ranks here, and the launchers of other nodes. A lone rank writes to this process's own output. */
+/**
+ * Ranks here, and the launchers of other nodes. A lone rank writes to this process's own output.
+ */
 function startMembers(
   plan: Plan,
   sink: MergedOutput,

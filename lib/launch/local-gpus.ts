@@ -1,11 +1,12 @@
-// The GPUs of this machine that a job may take, by the names that CUDA_VISIBLE_DEVICES has for them.
+// The GPUs of this machine that a job may take, by the names that CUDA_VISIBLE_DEVICES has for
+// them.
 import type { GpuProbe } from '../../types/addon.js';
 import type { Variables } from '../runtime/job-environment.js';
 import { refuse } from './argument-error.js';
 
 /**
- * All that can be used; where CUDA_VISIBLE_DEVICES is set, those that it names (numbers or "GPU-<uuid>"), in
- * its order. Throws DS_ARGUMENT where some of these cannot be used.
+ * All that can be used; where CUDA_VISIBLE_DEVICES is set, those that it names (numbers or
+ * "GPU-<uuid>"), in its order. Throws DS_ARGUMENT where some of these cannot be used.
  */
 export function visibleGpus(env: Variables, probe: GpuProbe): string[] {
   const { CUDA_VISIBLE_DEVICES } = env;

@@ -1,4 +1,5 @@
-// The output of all ranks as one: a line that every rank prints appears once, another carries its ranks.
+// The output of all ranks as one: a line that every rank prints appears once, another carries its
+// ranks.
 import { formatRanges } from './number-ranges.js';
 import type { LineSink, StreamName, WriteLine } from './output.js';
 
@@ -20,9 +21,9 @@ export interface MergeOptions {
 }
 
 /**
- * Lines leave in the order in which they first came, so those of one rank keep theirs. A line waits until
- * every rank has printed it, or for `window`; then it leaves as "[0-2,5] text", or without ranks when all
- * printed it.
+ * Lines leave in the order in which they first came, so those of one rank keep theirs. A line waits
+ * until every rank has printed it, or for `window`; then it leaves as "[0-2,5] text", or without
+ * ranks when all printed it.
  */
 export class MergedOutput implements LineSink {
   private readonly pending: Pending[] = [];

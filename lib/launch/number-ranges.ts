@@ -3,7 +3,10 @@ import { refuse } from './argument-error.js';
 
 const MAX_CPU = 65_535;
 
-/** Ascending and without repetition; an empty text is an empty list. Throws DS_ARGUMENT, naming `place`. */
+/**
+ * Ascending and without repetition; an empty text is an empty list. Throws DS_ARGUMENT, naming
+ * `place`.
+ */
 export function parseCpuList(text: string, place: string): number[] {
   const cpus = new Set<number>();
   for (const range of text.trim() === '' ? [] : text.trim().split(',')) {

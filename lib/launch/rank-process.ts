@@ -95,7 +95,9 @@ function openLog(file: string, sink: LineSink | null, rank: number): WriteStream
   return log;
 }
 
-/** Makes `directory` and names the rank's file in it: DIRECTORY/20260131-235959_rank0.log, in UTC. */
+/**
+ * Makes `directory` and names the rank's file in it: DIRECTORY/20260131-235959_rank0.log, in UTC.
+ */
 export function logFile(directory: string, rank: number, started: Date): string {
   mkdirSync(directory, { recursive: true });
   const stamp = started.toISOString().slice(0, 19).replace(/[-:]/g, '').replace('T', '-');

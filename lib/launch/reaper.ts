@@ -1,10 +1,12 @@
-// The reaper: a shell that outlives a killed launcher for as long as it takes to end what it left behind.
+// The reaper: a shell that outlives a killed launcher for as long as it takes to end what it left
+// behind.
 import { type ChildProcess, spawn } from 'node:child_process';
 
 /**
- * Reads "+ GROUP" and "- GROUP", process groups to guard and to forget. When its input ends, with the
- * launcher, it asks the guarded ones to end and kills them $1 seconds later. It is a process of its own,
- * so that neither a rank that is stuck nor a signal to the launcher's group keeps it from that.
+ * Reads "+ GROUP" and "- GROUP", process groups to guard and to forget. When its input ends, with
+ * the launcher, it asks the guarded ones to end and kills them $1 seconds later. It is a process of
+ * its own, so that neither a rank that is stuck nor a signal to the launcher's group keeps it from
+ * that.
  */
 const SCRIPT = `
 trap '' HUP INT TERM
@@ -32,7 +34,10 @@ export class Reaper {
   private readonly shell: ChildProcess;
   private readonly gone: Promise<void>;
 
-  /** `grace` in seconds. `failed` is called if there is no reaper: then a killed launcher leaves ranks. */
+  /**
+   * `grace` in seconds. `failed` is called if there is no reaper: then a killed launcher leaves
+   * ranks.
+   */
   constructor(grace: number, failed: (reason: string) => void) {
     const args = ['-c', SCRIPT, 'ds-reaper', String(Math.ceil(grace))];
     this.shell = spawn('/bin/sh', args, { detached: true, stdio: ['pipe', 'ignore', 'ignore'] });

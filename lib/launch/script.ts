@@ -17,7 +17,10 @@ export interface Script {
 }
 
 const TYPESCRIPT = ['.ts', '.mts', '.cts'];
-/** Loaders of TypeScript that projects install: where --import finds each, given how to find a package. */
+/**
+ * Loaders of TypeScript that projects install: where --import finds each, given how to find a
+ * package.
+ */
 const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
   (find) => find('tsx'),
   // The package exports its loader to imports alone, which cannot be looked up from here.
@@ -25,8 +28,8 @@ const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
 ];
 
 /**
- * Arguments of `node` up to the script's own. Throws DS_ARGUMENT for a script that does not exist, and for
- * TypeScript that neither this Node nor a loader of the script's project understands.
+ * Arguments of `node` up to the script's own. Throws DS_ARGUMENT for a script that does not exist,
+ * and for TypeScript that neither this Node nor a loader of the script's project understands.
  */
 export function nodeArguments(script: Script): string[] {
   const file = script.module ? modulePath(script.name) : scriptPath(script.name);

@@ -6,7 +6,10 @@ export function quote(word: string): string {
   return /^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
 
-/** The words of `line`, with quotes and backslashes as in a shell and nothing expanded. Throws DS_ARGUMENT. */
+/**
+ * The words of `line`, with quotes and backslashes as in a shell and nothing expanded. Throws
+ * DS_ARGUMENT.
+ */
 export function splitWords(option: string, line: string): string[] {
   const words: string[] = [];
   const pattern = /\s+|((?:[^\s'"\\]|'[^']*'|"(?:[^"\\]|\\.)*"|\\.)+)/gsy;

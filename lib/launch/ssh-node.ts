@@ -1,4 +1,5 @@
-// The ranks of another node: `ds launch-node` there, reached by ssh, which gets the job on its input.
+// The ranks of another node: `ds launch-node` there, reached by ssh, which gets the job on its
+// input.
 
 import { ChildGroup } from './child-group.js';
 import type { Job } from './job.js';
@@ -14,8 +15,8 @@ import { quote } from './shell-words.js';
 const LAST_LINES = 5;
 
 /**
- * ssh's own words after its name; of an option that comes twice, ssh takes the first. No password is ever asked for, no terminal is made, and a link that is lost
- * is noticed within a minute.
+ * ssh's own words after its name; of an option that comes twice, ssh takes the first. No password
+ * is ever asked for, no terminal is made, and a link that is lost is noticed within a minute.
  */
 export function sshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
   const options = ['BatchMode=yes', 'ConnectTimeout=30', 'ServerAliveInterval=15'];
@@ -30,7 +31,10 @@ export function sshArguments({ port, args }: SshOptions, host: string, command: 
   ];
 }
 
-/** The command for a POSIX shell there; the same Node and the same package must lie at the same paths. */
+/**
+ * The command for a POSIX shell there; the same Node and the same package must lie at the same
+ * paths.
+ */
 export function nodeCommand(directory: string, nodeRank: number): string {
   const cli = process.argv[1] as string;
   const words = [process.execPath, ...process.execArgv, cli, 'launch-node', String(nodeRank)];

@@ -17,7 +17,10 @@ export interface RankSurroundings {
   notice: (text: string) => void;
 }
 
-/** Throws DS_ARGUMENT, before any rank runs, for a script or a list of CPUs that this node does not have. */
+/**
+ * Throws DS_ARGUMENT, before any rank runs, for a script or a list of CPUs that this node does not
+ * have.
+ */
 export function startRanks(job: Job, nodeRank: number, around: RankSurroundings): RankProcess[] {
   const { env, sink, reaper, notice } = around;
   const { script, directory, logDirectory } = job;

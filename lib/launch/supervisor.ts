@@ -10,7 +10,10 @@ export interface Outcome {
   interrupted: NodeJS.Signals | null;
 }
 
-/** Milliseconds within which signals are one request: a terminal reaches the whole group, and npm passes its own on. */
+/**
+ * Milliseconds within which signals are one request: a terminal reaches the whole group, and npm
+ * passes its own on.
+ */
 const SAME_PRESS = 500;
 /** Milliseconds that the last lines of a failure have to arrive. */
 const LAST_WORDS = 1000;
@@ -27,8 +30,8 @@ export class Supervisor {
   private readonly exits: Exit[] = [];
 
   /**
-   * `grace`: seconds between asking a member to end and killing it. `report` hears of the first failure
-   * while the rest of the tree ends.
+   * `grace`: seconds between asking a member to end and killing it. `report` hears of the first
+   * failure while the rest of the tree ends.
    */
   constructor(
     private readonly members: readonly Member[],
@@ -77,8 +80,8 @@ export class Supervisor {
   }
 
   /**
-   * The rank because of which `exit` came about, where that says so and the rank has a reason of its own: one that runs
-   * out of memory may take longer to end than the others take to hear of it.
+   * The rank because of which `exit` came about, where that says so and the rank has a reason of
+   * its own: one that runs out of memory may take longer to end than the others take to hear of it.
    */
   private async culpritOf(exit: Exit): Promise<Exit | null> {
     const ranks = blamedRanks(exit);

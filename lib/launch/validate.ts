@@ -29,7 +29,10 @@ export interface Validation {
   messages: readonly string[];
 }
 
-/** Resolves `file` and lists every error, or every notice and the result, in which "auto" that is left stays. */
+/**
+ * Resolves `file` and lists every error, or every notice and the result, in which "auto" that is
+ * left stays.
+ */
 export function validate(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
   const report = checkConfig(file, { worldSize, auto, strict, autoLater: true });

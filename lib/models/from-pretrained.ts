@@ -1,4 +1,5 @@
-// The models that folders of Hugging Face's can be made into, by the model_type of their config.json.
+// The models that folders of Hugging Face's can be made into, by the model_type of their
+// config.json.
 import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
 import { readPretrained } from './model-folder.js';
@@ -6,17 +7,21 @@ import { readPretrained } from './model-folder.js';
 /** A new model is a line here. */
 const families = [GPT2.family];
 
-/** Options of this library that every or some model has; one that the model has not got is DS_ARGUMENT. */
+/**
+ * Options of this library that every or some model has; one that the model has not got is
+ * DS_ARGUMENT.
+ */
 export type PretrainedOptions = GPT2Options;
 
 /** A model that fromPretrained() makes. */
 export type PretrainedModel = GPT2;
 
 /**
- * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or several), in f32 on
- * the CPU, of the class that its model_type names: "gpt2" is GPT2. What `ds consolidate` writes is such a folder. Nothing
- * is downloaded. Rejects with DS_CHECKPOINT when it is damaged, of another type or computes something else, DS_IO when
- * it cannot be read. Source: transformers' AutoModelForCausalLM.from_pretrained.
+ * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
+ * several), in f32 on the CPU, of the class that its model_type names: "gpt2" is GPT2. What `ds
+ * consolidate` writes is such a folder. Nothing is downloaded. Rejects with DS_CHECKPOINT when it
+ * is damaged, of another type or computes something else, DS_IO when it cannot be read. Source:
+ * transformers' AutoModelForCausalLM.from_pretrained.
  */
 export function fromPretrained(
   dir: string,

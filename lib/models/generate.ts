@@ -10,17 +10,25 @@ import { noGrad, scope, Tensor } from '../tensor/index.js';
 
 /** What a model must be to continue a text. */
 export interface CausalModel extends Module {
-  /** Logits [B, T, V] of tokens [B, T], i32: those at t are of the token after it, whatever follows. */
+  /**
+   * Logits [B, T, V] of tokens [B, T], i32: those at t are of the token after it, whatever follows.
+   */
   forward(tokens: Tensor): Tensor;
   /** The longest sequence; absent where there is no limit. */
   readonly maxSeq?: number;
-  /** A reader that keeps what it needs of up to `capacity` tokens; without it, forward() reads all of them each time. */
+  /**
+   * A reader that keeps what it needs of up to `capacity` tokens; without it, forward() reads all
+   * of them each time.
+   */
   decoder?(capacity: number): Decoder;
 }
 
 /** Reads one text piece by piece; owned by the scope it was made in. */
 export interface Decoder {
-  /** Logits [1, T, V], or those of the last token alone, of tokens [1, T], which follow those it has read. */
+  /**
+   * Logits [1, T, V], or those of the last token alone, of tokens [1, T], which follow those it has
+   * read.
+   */
   next(tokens: Tensor): Tensor;
 }
 
@@ -40,10 +48,10 @@ const NAMES: OptionNames<GenerateOptions> = {
 };
 
 /**
- * The prompt's tokens followed by `maxNewTokens` sampled ones, of any model whose forward() gives logits. In evaluation
- * mode, without a graph; memory does not grow with the number of tokens beyond what the model's decoder keeps. Throws
- * DS_ARGUMENT when they do not fit the model's longest sequence, or for options that cannot be, DS_SHAPE for a model
- * that gives something else.
+ * The prompt's tokens followed by `maxNewTokens` sampled ones, of any model whose forward() gives
+ * logits. In evaluation mode, without a graph; memory does not grow with the number of tokens
+ * beyond what the model's decoder keeps. Throws DS_ARGUMENT when they do not fit the model's
+ * longest sequence, or for options that cannot be, DS_SHAPE for a model that gives something else.
  */
 export function generate(
   model: CausalModel,

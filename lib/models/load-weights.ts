@@ -1,4 +1,5 @@
-// loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the values of a module.
+// loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the
+// values of a module.
 import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -14,8 +15,9 @@ export interface LoadWeightsOptions {
   /** Whether missing and unexpected names are refused. Default true. */
   strict?: boolean;
   /**
-   * Whose layout the files have; it matters to a module whose describe() names transposed parameters. Default: "hf"
-   * where a config.json of the model_type that describe() gives lies beside them, else "native".
+   * Whose layout the files have; it matters to a module whose describe() names transposed
+   * parameters. Default: "hf" where a config.json of the model_type that describe() gives lies
+   * beside them, else "native".
    */
   format?: ExportFormat;
 }
@@ -60,17 +62,19 @@ const OPTIONS: OptionNames<LoadWeightsOptions> = { strict: true, format: true };
 const SHOWN = 40;
 
 /**
- * Fills the parameters and buffers of `module` by name from a safetensors file, or a folder with one called
- * model.safetensors or with several and their index: what engine.save16bitModel() and `ds consolidate` write, or
- * another program under the same names. Before initialize(), on every rank: an engine keeps master weights of its own.
- * Floating values are converted to the dtype of their target, and stay on its device; a parameter that nobody has used
- * yet becomes f32 on the CPU, and initialize() starts from its values. Other numbers must have the target's dtype. A
- * tied parameter may be there under one of its names or under several with equal values. Host memory beyond the
- * module's: twice the largest tensor. Throws DS_CHECKPOINT that lists the names that are missing, unexpected or do not
- * fit (40 of a kind), before anything is changed; without `strict` only the last, and resolves with the others.
- * Throws DS_CHECKPOINT too for damaged files and tied names with different values, DS_NONFINITE for what f16 cannot
- * hold, DS_ARGUMENT for a module that an engine trains; DS_IO, which may leave some of it filled: load again. Source:
- * PyTorch's load_state_dict and safetensors' load_model.
+ * Fills the parameters and buffers of `module` by name from a safetensors file, or a folder with
+ * one called model.safetensors or with several and their index: what engine.save16bitModel() and
+ * `ds consolidate` write, or another program under the same names. Before initialize(), on every
+ * rank: an engine keeps master weights of its own. Floating values are converted to the dtype of
+ * their target, and stay on its device; a parameter that nobody has used yet becomes f32 on the
+ * CPU, and initialize() starts from its values. Other numbers must have the target's dtype. A tied
+ * parameter may be there under one of its names or under several with equal values. Host memory
+ * beyond the module's: twice the largest tensor. Throws DS_CHECKPOINT that lists the names that are
+ * missing, unexpected or do not fit (40 of a kind), before anything is changed; without `strict`
+ * only the last, and resolves with the others. Throws DS_CHECKPOINT too for damaged files and tied
+ * names with different values, DS_NONFINITE for what f16 cannot hold, DS_ARGUMENT for a module that
+ * an engine trains; DS_IO, which may leave some of it filled: load again. Source: PyTorch's
+ * load_state_dict and safetensors' load_model.
  */
 export async function loadWeights(
   module: Module,
@@ -89,7 +93,10 @@ export async function loadWeights(
   }
 }
 
-/** Fills all of `module`, and leaves nothing of the files but what their layout calls no weight. Throws as loadWeights. */
+/**
+ * Fills all of `module`, and leaves nothing of the files but what their layout calls no weight.
+ * Throws as loadWeights.
+ */
 export async function loadWhole(module: Module, files: WeightFiles, source: Source): Promise<void> {
   await load(module, files, { ...source, strict: true });
 }

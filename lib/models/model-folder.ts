@@ -1,4 +1,5 @@
-// A model's folder as Hugging Face's transformers writes it (config.json beside safetensors), made into a model.
+// A model's folder as Hugging Face's transformers writes it (config.json beside safetensors), made
+// into a model.
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject, JsonValue } from '../../types/json.js';
@@ -39,7 +40,10 @@ export class ModelConfig {
     return this.values[key] ?? fallback;
   }
 
-  /** A positive whole number. Throws DS_CHECKPOINT where it is anything else; absent without a fallback included. */
+  /**
+   * A positive whole number. Throws DS_CHECKPOINT where it is anything else; absent without a
+   * fallback included.
+   */
   size(key: string, fallback: number | null = null): number {
     const value = this.get(key, fallback);
     if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
@@ -53,7 +57,10 @@ export class ModelConfig {
     throw this.refusal(key, 'a positive number', value);
   }
 
-  /** Throws DS_CHECKPOINT unless the value of `key` is one of `values`; an absent one counts as the first. */
+  /**
+   * Throws DS_CHECKPOINT unless the value of `key` is one of `values`; an absent one counts as the
+   * first.
+   */
   requireOneOf(key: string, values: readonly unknown[]): void {
     const value = this.get(key);
     if (value === null || values.includes(value)) return;
@@ -69,8 +76,9 @@ export class ModelConfig {
 }
 
 /**
- * The model in the folder `dir`, of the family that its model_type names, in f32 on the CPU. Rejects with DS_CHECKPOINT
- * when it is of none of them, damaged, or has other tensors than the model; DS_IO when it cannot be read.
+ * The model in the folder `dir`, of the family that its model_type names, in f32 on the CPU.
+ * Rejects with DS_CHECKPOINT when it is of none of them, damaged, or has other tensors than the
+ * model; DS_IO when it cannot be read.
  */
 export async function readPretrained<Model extends Module, Options>(
   dir: string,

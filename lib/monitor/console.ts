@@ -48,8 +48,8 @@ export class ConsoleMonitor {
   }
 
   /**
-   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0". The rate is that of the
-   * wall clock since the line before, or since the first step heard of.
+   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0". The rate is
+   * that of the wall clock since the line before, or since the first step heard of.
    */
   progress({ step, samples, skipped, lr, momentum, loss }: ProgressReport): void {
     const time = this.now();

@@ -25,7 +25,8 @@ export function logFolder(op: string, given: LogFolder): string {
 
 /**
  * "Train/Samples/lr" goes to Train_Samples_lr.csv: the header "step,lr", then a row per event. A
- * later run of the same job appends; the header is written into an empty file only. Throws DS_ARGUMENT, DS_IO.
+ * later run of the same job appends; the header is written into an empty file only. Throws
+ * DS_ARGUMENT, DS_IO.
  */
 export class CsvMonitor implements Monitor {
   readonly folder: string;

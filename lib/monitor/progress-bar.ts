@@ -1,4 +1,5 @@
-// Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere else.
+// Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere
+// else.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
@@ -37,9 +38,9 @@ const LONGEST_BAR = 24;
 const SHORTEST_BAR = 8;
 
 /**
- * "[=====-----]  60/120  loss 5.321  9,812 tokens/s  MFU 41.2%  412 MiB  1:23 left" in fewer than `columns` columns. The bar
- * takes what is free; where that is too little, the rate, then memory, utilization and speed are left out.
- * `secondsLeft` null: not known yet.
+ * "[=====-----]  60/120  loss 5.321  9,812 tokens/s  MFU 41.2%  412 MiB  1:23 left"
+ * in fewer than `columns` columns. The bar takes what is free; where that is too little, the rate,
+ * then memory, utilization and speed are left out. `secondsLeft` null: not known yet.
  */
 export function progressLine(
   total: number,
@@ -89,8 +90,9 @@ function clockTime(seconds: number): string {
 }
 
 /**
- * Made and updated by one rank. Without a terminal the first, the last and about `lines` steps in between get a line
- * each. The time left is that of the steps to come at the mean speed since the first update.
+ * Made and updated by one rank. Without a terminal the first, the last and about `lines` steps in
+ * between get a line each. The time left is that of the steps to come at the mean speed since the
+ * first update.
  */
 export class ProgressBar {
   private readonly total: number;

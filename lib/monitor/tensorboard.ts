@@ -12,7 +12,8 @@ let opened = 0;
 
 /**
  * Writes `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`. Each
- * write() is one append, so a crash costs at most the record that it cuts. Throws DS_ARGUMENT, DS_IO.
+ * write() is one append, so a crash costs at most the record that it cuts. Throws DS_ARGUMENT,
+ * DS_IO.
  */
 export class TensorBoardMonitor implements Monitor {
   private readonly file: AppendFile;

@@ -1,4 +1,5 @@
-// Attention with masks, composed of products and a softmax: what the fused kernel, which knows only the causal mask, leaves out.
+// Attention with masks, composed of products and a softmax: what the fused kernel, which knows only
+// the causal mask, leaves out.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import { isFloating } from '../runtime/dtype.js';
@@ -7,9 +8,15 @@ import { arange, dropout, gt, matmul, softmax, type Tensor, where } from '../ten
 
 /** What a query may not see, as PyTorch's attention modules take it. */
 export interface AttentionMasks {
-  /** True (or minus infinity) hides, other numbers are added to the scores: [T, S], [B H, T, S] or [B, 1 or H, T, S]. */
+  /**
+   * True (or minus infinity) hides, other numbers are added to the scores: [T, S], [B H, T, S] or
+   * [B, 1 or H, T, S].
+   */
   attnMask?: Tensor | null;
-  /** True hides a key from all queries; numbers are added: [B, S], or [S] where the inputs have no batch. */
+  /**
+   * True hides a key from all queries; numbers are added: [B, S], or [S] where the inputs have no
+   * batch.
+   */
   keyPaddingMask?: Tensor | null;
   /** Query t sees keys s <= t + (S - T); no attnMask is needed for it. Default false. */
   isCausal?: boolean;
@@ -46,7 +53,9 @@ function paddingMask(op: string, mask: Tensor, [B, , , S]: ScoreShape): Tensor {
   throw refused(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
 }
 
-/** What is hidden, bool, and what is added to the scores; each null where there is nothing of it. */
+/**
+ * What is hidden, bool, and what is added to the scores; each null where there is nothing of it.
+ */
 interface Split {
   hidden: Tensor | null;
   added: Tensor | null;
@@ -79,8 +88,9 @@ function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
 }
 
 /**
- * Attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A query that may see no key has weights
- * of 0 and passes no gradient on, where PyTorch has NaN. Throws DS_SHAPE, DS_DTYPE.
+ * Attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A query that may
+ * see no key has weights of 0 and passes no gradient on, where PyTorch has NaN. Throws DS_SHAPE,
+ * DS_DTYPE.
  */
 export function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
   const [B, H, T, D] = q.shape as [number, number, number, number];
@@ -98,7 +108,10 @@ export function maskedWeights(op: string, q: Tensor, k: Tensor, masks: Attention
   return where(hidden, 0, weights);
 }
 
-/** maskedWeights() times v [B, H, S, D], and the weights themselves; `p` of them are dropped for the product. */
+/**
+ * maskedWeights() times v [B, H, S, D], and the weights themselves; `p` of them are dropped for the
+ * product.
+ */
 export function maskedAttention(
   op: string,
   [q, k, v]: readonly [Tensor, Tensor, Tensor],

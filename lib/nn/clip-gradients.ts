@@ -1,4 +1,5 @@
-// Clipping of gradients in a training loop without an engine. Source: torch.nn.utils.clip_grad_norm_, clip_grad_value_.
+// Clipping of gradients in a training loop without an engine. Source:
+// torch.nn.utils.clip_grad_norm_, clip_grad_value_.
 import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -17,11 +18,12 @@ export interface ClipGradNormOptions {
 const OPTIONS: OptionNames<ClipGradNormOptions> = { errorIfNonfinite: true };
 
 /**
- * Scales the gradients of `parameters` in place so that their joint L2 norm is at most `maxNorm`: by
- * min(1, maxNorm / (norm + 1e-6)). Returns the norm before that, a scalar f32 on their device; nothing waits for it.
- * Call it between backward() and step(); an engine clips by itself ("gradient_clipping"). Parameters without a gradient
- * do not count. Throws DS_ARGUMENT for parameters that an engine has and for what is no list of parameters, DS_DEVICE
- * where gradients are on several devices.
+ * Scales the gradients of `parameters` in place so that their joint L2 norm is at most `maxNorm`:
+ * by min(1, maxNorm / (norm + 1e-6)). Returns the norm before that, a scalar f32 on their device;
+ * nothing waits for it. Call it between backward() and step(); an engine clips by itself
+ * ("gradient_clipping"). Parameters without a gradient do not count. Throws DS_ARGUMENT for
+ * parameters that an engine has and for what is no list of parameters, DS_DEVICE where gradients
+ * are on several devices.
  */
 export function clipGradNorm(
   parameters: Iterable<Tensor>,
@@ -48,8 +50,8 @@ export function clipGradNorm(
 }
 
 /**
- * Limits every element of the gradients to [-clipValue, clipValue], in place; NaN stays. Throws DS_ARGUMENT as
- * clipGradNorm().
+ * Limits every element of the gradients to [-clipValue, clipValue], in place; NaN stays. Throws
+ * DS_ARGUMENT as clipGradNorm().
  */
 export function clipGradValue(parameters: Iterable<Tensor>, clipValue: number): void {
   const op = 'clipGradValue';
@@ -60,7 +62,10 @@ export function clipGradValue(parameters: Iterable<Tensor>, clipValue: number): 
   });
 }
 
-/** [4] f32: the factor, 1, the norm and whether it is finite. Of a norm of 0 allowed, the factor is 0. */
+/**
+ * [4] f32: the factor, 1, the norm and whether it is finite. Of a norm of 0 allowed, the factor is
+ * 0.
+ */
 function controlOf(grads: readonly Tensor[], maxNorm: number): Tensor {
   const { device } = grads[0] as Tensor;
   const partials = zeros([grads.length], { device });

@@ -25,7 +25,9 @@ export class Flatten extends Module {
   }
 }
 
-/** Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward of its own. */
+/**
+ * Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward of its own.
+ */
 export class ModuleDict extends Module {
   private readonly modulesByName: Map<string, Module>;
 

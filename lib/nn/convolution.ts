@@ -1,4 +1,5 @@
-// Convolutions as matrix products over sliding windows, with PyTorch's parameters; enough for patch embeddings and stems.
+// Convolutions as matrix products over sliding windows, with PyTorch's parameters; enough for patch
+// embeddings and stems.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
@@ -91,7 +92,10 @@ abstract class Convolution extends Module {
   }
 }
 
-/** Windows over images: x [N, in, H, W] gives [N, out, H', W'], [in, H, W] gives [out, H', W']. Weight [out, in, kh, kw]. */
+/**
+ * Windows over images: x [N, in, H, W] gives [N, out, H', W'], [in, H, W] gives [out, H', W'].
+ * Weight [out, in, kh, kw].
+ */
 export class Conv2d extends Convolution {
   private readonly kernel: readonly [number, number];
 
@@ -111,7 +115,10 @@ export class Conv2d extends Convolution {
   }
 }
 
-/** Windows over sequences: x [N, in, T] gives [N, out, T'], [in, T] gives [out, T']. Weight [out, in, k]. */
+/**
+ * Windows over sequences: x [N, in, T] gives [N, out, T'], [in, T] gives [out, T']. Weight [out,
+ * in, k].
+ */
 export class Conv1d extends Convolution {
   private readonly kernelSize: number;
 

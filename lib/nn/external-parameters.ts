@@ -8,9 +8,9 @@ import type { Parameter } from './parameter.js';
 const external = new WeakMap<Module, Set<Parameter>>();
 
 /**
- * Says that forward of `module` reads `parameter`, which is none of the module's own or of those below it: at ZeRO
- * stage 3 its values then come before that forward, too. Call it before initialize(). Throws DS_ARGUMENT. Source:
- * deepspeed.zero.register_external_parameter.
+ * Says that forward of `module` reads `parameter`, which is none of the module's own or of those
+ * below it: at ZeRO stage 3 its values then come before that forward, too. Call it before
+ * initialize(). Throws DS_ARGUMENT. Source: deepspeed.zero.register_external_parameter.
  */
 export function registerExternalParameter(module: Module, parameter: Parameter): void {
   requireUnowned(parameter, 'registerExternalParameter');

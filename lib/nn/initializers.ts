@@ -20,7 +20,10 @@ export function normal(stddev: number, mean = 0): Initializer {
   return (out) => kernels.randomNormal({ out, mean, stddev, seed, offset });
 }
 
-/** U[-bound, bound), or U[low, high) of two numbers, from the generator's state of now. Throws DS_ARGUMENT. */
+/**
+ * U[-bound, bound), or U[low, high) of two numbers, from the generator's state of now. Throws
+ * DS_ARGUMENT.
+ */
 export function uniform(boundOrLow: number, high?: number): Initializer {
   const low = requireFinite('init.uniform', high === undefined ? -boundOrLow : boundOrLow);
   const end = requireFinite('init.uniform high', high ?? boundOrLow, low);
@@ -39,7 +42,10 @@ export const zeros: Initializer = (out) => kernels.fill({ out, value: 0 });
 /** Everywhere 1. */
 export const ones: Initializer = (out) => kernels.fill({ out, value: 1 });
 
-/** Inputs and outputs of one element: those of a weight [out, in, ..] times what follows. Throws DS_SHAPE. */
+/**
+ * Inputs and outputs of one element: those of a weight [out, in, ..] times what follows. Throws
+ * DS_SHAPE.
+ */
 function fansOf(op: string, out: Tensor): { fanIn: number; fanOut: number } {
   const [rows = 0, columns = 0, ...field] = out.shape;
   if (out.ndim >= 2) return { fanIn: columns * numel(field), fanOut: rows * numel(field) };
@@ -71,7 +77,10 @@ function xavier(draw: 'uniform' | 'normal', gain: number): Initializer {
   });
 }
 
-/** U[-b, b) with b = gain sqrt(6 / (inputs + outputs)); for weights [out, in, ..]. Source: Glorot & Bengio 2010. */
+/**
+ * U[-b, b) with b = gain sqrt(6 / (inputs + outputs)); for weights [out, in, ..]. Source: Glorot &
+ * Bengio 2010.
+ */
 export function xavierUniform(gain = 1): Initializer {
   return xavier('uniform', gain);
 }
@@ -84,7 +93,10 @@ export function xavierNormal(gain = 1): Initializer {
 /** What follows a layer, for the factor that keeps variances. */
 export type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' | 'selu';
 
-/** The factor by which weights before `nonlinearity` are scaled; `slope` is leaky ReLU's below 0. Throws DS_ARGUMENT. */
+/**
+ * The factor by which weights before `nonlinearity` are scaled; `slope` is leaky ReLU's below 0.
+ * Throws DS_ARGUMENT.
+ */
 export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number {
   const gains: Record<Nonlinearity, number> = {
     linear: 1,
@@ -150,7 +162,9 @@ const TRUNCATED: OptionNames<TruncNormalOptions> = {
   ...{ mean: true, stddev: true, low: true, high: true },
 };
 
-/** N(mean, stddev^2) between two values. Throws DS_ARGUMENT. Source: torch.nn.init.trunc_normal_. */
+/**
+ * N(mean, stddev^2) between two values. Throws DS_ARGUMENT. Source: torch.nn.init.trunc_normal_.
+ */
 export function truncNormal(given: TruncNormalOptions = {}): Initializer {
   const options = readOptions('init.truncNormal', given, TRUNCATED);
   const mean = requireFinite('init.truncNormal mean', options.mean ?? 0);
@@ -162,9 +176,9 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
 }
 
 /**
- * Rows, or columns where they are fewer, of length `gain` at right angles to each other; dims behind the first count as
- * one. Computed on one thread of the host in f64: some seconds for 1000 x 1000, with the cube of the size. Throws DS_ARGUMENT.
- * Source: Saxe et al. 2014.
+ * Rows, or columns where they are fewer, of length `gain` at right angles to each other; dims
+ * behind the first count as one. Computed on one thread of the host in f64: some seconds for 1000 x
+ * 1000, with the cube of the size. Throws DS_ARGUMENT. Source: Saxe et al. 2014.
  */
 export function orthogonal(gain = 1): Initializer {
   requireFinite('init.orthogonal gain', gain);

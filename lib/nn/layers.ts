@@ -74,7 +74,10 @@ export class LinearGelu extends Linear {
 export interface EmbeddingOptions {
   /** Default N(0, 1). */
   init?: Initializer;
-  /** The index of padding: its row starts as zeros and gets no gradient. Negative ones count from the end. */
+  /**
+   * The index of padding: its row starts as zeros and gets no gradient. Negative ones count from
+   * the end.
+   */
   paddingIdx?: number;
 }
 
@@ -177,7 +180,10 @@ export interface GroupNormOptions {
 
 const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
 
-/** Normalises each sample's channels in `groups`, with all that follows them, then weight and bias [C]. x [N, C, ..]. Source: Wu & He 2018. */
+/**
+ * Normalises each sample's channels in `groups`, with all that follows them, then weight and bias
+ * [C]. x [N, C, ..]. Source: Wu & He 2018.
+ */
 export class GroupNorm extends Module {
   readonly weight: Parameter | null;
   readonly bias: Parameter | null;
@@ -297,7 +303,10 @@ export interface SwiGluOptions {
   bias?: boolean;
 }
 
-/** down_proj(silu(gate_proj x) * up_proj x): a gated feed-forward block with Llama's names. Source: Shazeer 2020. */
+/**
+ * down_proj(silu(gate_proj x) * up_proj x): a gated feed-forward block with Llama's names. Source:
+ * Shazeer 2020.
+ */
 export class SwiGLU extends Module {
   readonly gate_proj: Linear;
   readonly up_proj: Linear;
@@ -345,7 +354,10 @@ export class Sigmoid extends Module {
   }
 }
 
-/** Gaussian error linear unit, exact ("none", as in PyTorch) or GPT-2's approximation ("tanh"); see gelu. */
+/**
+ * Gaussian error linear unit, exact ("none", as in PyTorch) or GPT-2's approximation ("tanh"); see
+ * gelu.
+ */
 export class GELU extends Module {
   constructor(readonly approximate: 'tanh' | 'none' = 'none') {
     super();

@@ -1,4 +1,5 @@
-// Losses as modules, with the options of the functions that they call; each gives a scalar unless told otherwise.
+// Losses as modules, with the options of the functions that they call; each gives a scalar unless
+// told otherwise.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import {
   type BceWithLogitsOptions,
@@ -143,7 +144,10 @@ export class CrossEntropyLoss extends Module {
   readonly weight: Tensor | null;
   private readonly options: CrossEntropyOptions;
 
-  /** Options, or the ignored target alone. The class weights stay the caller's: keep() them where a scope made them. */
+  /**
+   * Options, or the ignored target alone. The class weights stay the caller's: keep() them where a
+   * scope made them.
+   */
   constructor(given: CrossEntropyOptions | number = {}) {
     super();
     const options = typeof given === 'number' ? { ignoreIndex: given } : given;

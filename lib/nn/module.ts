@@ -29,9 +29,9 @@ export interface NamedModule {
 export type Field = Parameter | Tensor | Module;
 
 /**
- * Fields that are a Parameter, a Tensor (a buffer) or a Module belong to the module, under their field names; so do
- * Modules and Parameters in arrays, Sets, plain objects and Maps at any depth, as "field.key". Call it with call(),
- * which runs the hooks around forward().
+ * Fields that are a Parameter, a Tensor (a buffer) or a Module belong to the module, under their
+ * field names; so do Modules and Parameters in arrays, Sets, plain objects and Maps at any depth,
+ * as "field.key". Call it with call(), which runs the hooks around forward().
  */
 export abstract class Module {
   training = true;
@@ -62,13 +62,19 @@ export abstract class Module {
     return () => this.hooks.delete(hook);
   }
 
-  /** Runs before stateDict() of this module or one above it, once each. Returns a function that removes the hook. */
+  /**
+   * Runs before stateDict() of this module or one above it, once each. Returns a function that
+   * removes the hook.
+   */
   registerStateDictPreHook(hook: StateDictPreHook): () => void {
     this.stateDictPreHooks.add(hook);
     return () => this.stateDictPreHooks.delete(hook);
   }
 
-  /** @internal Own fields in order of assignment; modules and parameters in collections as "field.key". */
+  /**
+   * @internal Own fields in order of assignment; modules and parameters in collections as
+   * "field.key".
+   */
   protected *fields(): Generator<[string, Field]> {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];
@@ -83,8 +89,8 @@ export abstract class Module {
   }
 
   /**
-   * Every parameter, buffer and module below, by path; a tied one as often as it has names. Throws DS_ARGUMENT for a
-   * module inside itself; `above` are those that hold this one.
+   * Every parameter, buffer and module below, by path; a tied one as often as it has names. Throws
+   * DS_ARGUMENT for a module inside itself; `above` are those that hold this one.
    */
   private *walk(prefix: string, above: readonly Module[] = []): Generator<[string, Field]> {
     const chain = [...above, this];
@@ -164,7 +170,10 @@ export abstract class Module {
     return Array.from(this.namedModules(), ([, module]) => module);
   }
 
-  /** Calls `body` with every module, children before their parents, as PyTorch does; for example to initialise them. */
+  /**
+   * Calls `body` with every module, children before their parents, as PyTorch does; for example to
+   * initialise them.
+   */
   apply(body: (module: Module) => void): this {
     const seen = new Set<Module>();
     const visit = (module: Module): void => {
@@ -179,8 +188,8 @@ export abstract class Module {
   }
 
   /**
-   * The elements of all parameters, or of those alone that want a gradient (`trainable` true) or want none (false). Tied
-   * parameters count once.
+   * The elements of all parameters, or of those alone that want a gradient (`trainable` true) or
+   * want none (false). Tied parameters count once.
    */
   numParameters(given: { trainable?: boolean } = {}): number {
     const { trainable } = readOptions('numParameters', given, { trainable: true });
@@ -189,7 +198,10 @@ export abstract class Module {
       .reduce((sum, { numel }) => sum + numel, 0);
   }
 
-  /** Drops the gradients of all parameters. Throws DS_ARGUMENT where an engine has them: it drops them itself. */
+  /**
+   * Drops the gradients of all parameters. Throws DS_ARGUMENT where an engine has them: it drops
+   * them itself.
+   */
   zeroGrad(): void {
     for (const parameter of this.parameters()) {
       parameter.requireWritable('Module.zeroGrad');
@@ -198,7 +210,10 @@ export abstract class Module {
     }
   }
 
-  /** Whether all parameters want gradients: false freezes them. Before initialize(). Throws DS_ARGUMENT after it. */
+  /**
+   * Whether all parameters want gradients: false freezes them. Before initialize(). Throws
+   * DS_ARGUMENT after it.
+   */
   requiresGrad_(on = true): this {
     for (const parameter of this.parameters()) {
       parameter.requireWritable('Module.requiresGrad_');
@@ -226,13 +241,17 @@ export abstract class Module {
   }
 
   /**
-   * How other libraries know this model, for exports (see PretrainedDescription); null, the default, when they do not.
+   * How other libraries know this model, for exports (see PretrainedDescription); null, the
+   * default, when they do not.
    */
   describe(): PretrainedDescription | null {
     return null;
   }
 
-  /** The tree of modules with shapes and numbers of parameters, as console.log() shows it. Reads no values. */
+  /**
+   * The tree of modules with shapes and numbers of parameters, as console.log() shows it. Reads no
+   * values.
+   */
   toString(): string {
     return outline<Module>(this, (module) => module.fields());
   }
@@ -286,7 +305,10 @@ export abstract class Module {
     for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
   }
 
-  /** Replaces every buffer by one on `home`, floating ones by one of `dtype` if given; initialize() does it. */
+  /**
+   * Replaces every buffer by one on `home`, floating ones by one of `dtype` if given; initialize()
+   * does it.
+   */
   moveBuffers(home: Device, dtype?: DType): void {
     for (const [, module] of this.namedModules()) {
       for (const [name, field] of module.fields()) {
@@ -302,8 +324,9 @@ export abstract class Module {
   }
 
   /**
-   * Moves parameters to a device and, or, a floating dtype, and buffers to the device. Call it before initialize().
-   * Throws DS_DTYPE for a dtype of whole numbers, DS_DEVICE for what is neither, DS_ARGUMENT once an engine has the model.
+   * Moves parameters to a device and, or, a floating dtype, and buffers to the device. Call it
+   * before initialize(). Throws DS_DTYPE for a dtype of whole numbers, DS_DEVICE for what is
+   * neither, DS_ARGUMENT once an engine has the model.
    */
   to(...targets: (DType | Device | string)[]): this {
     const parameters = this.parameters();

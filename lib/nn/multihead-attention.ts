@@ -26,7 +26,10 @@ const ATTENTION: OptionNames<MultiheadAttentionOptions> = {
 
 /** What one call of MultiheadAttention takes beside its inputs. */
 export interface AttentionCall extends AttentionMasks {
-  /** Return the attention weights too, which the fused kernel never stores. Default false; PyTorch's is true. */
+  /**
+   * Return the attention weights too, which the fused kernel never stores. Default false; PyTorch's
+   * is true.
+   */
   needWeights?: boolean;
   /** Average these weights over the heads: [B, T, S] instead of [B, H, T, S]. Default true. */
   averageAttnWeights?: boolean;
@@ -38,9 +41,10 @@ const CALL: OptionNames<AttentionCall> = {
 };
 
 /**
- * Attention of `heads` heads over packed projections: in_proj_weight [3E, E] for queries, keys and values, and out_proj.
- * Without masks (or with isCausal alone), weights and dropout it is the fused kernel, else products and a softmax. A query
- * whose keys are all hidden gets the bias of out_proj: its attention is 0, where PyTorch's is NaN. Source: Vaswani et al. 2017.
+ * Attention of `heads` heads over packed projections: in_proj_weight [3E, E] for queries, keys and
+ * values, and out_proj. Without masks (or with isCausal alone), weights and dropout it is the fused
+ * kernel, else products and a softmax. A query whose keys are all hidden gets the bias of out_proj:
+ * its attention is 0, where PyTorch's is NaN. Source: Vaswani et al. 2017.
  */
 export class MultiheadAttention extends Module {
   readonly in_proj_weight: Parameter;
@@ -77,8 +81,9 @@ export class MultiheadAttention extends Module {
   }
 
   /**
-   * query [T, B, E], key and value [S, B, E], or the batch first, or without a batch [T, E] and [S, E]. Returns the output,
-   * like the query, and the attention weights or null. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+   * query [T, B, E], key and value [S, B, E], or the batch first, or without a batch [T, E] and [S,
+   * E]. Returns the output, like the query, and the attention weights or null. Throws DS_SHAPE,
+   * DS_DTYPE, DS_ARGUMENT.
    */
   override forward(
     query: Tensor,

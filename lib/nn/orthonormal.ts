@@ -4,10 +4,14 @@ import { cpu } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type RandomState, scope, Tensor } from '../tensor/index.js';
 
-/** Takes the parts along the vectors before it out of vector `at` of length `size`, and scales it to length 1. */
+/**
+ * Takes the parts along the vectors before it out of vector `at` of length `size`, and scales it to
+ * length 1.
+ */
 function orthogonalise(vectors: Float64Array, size: number, at: number): void {
   const own = vectors.subarray(at * size, (at + 1) * size);
-  // Once leaves a rounding error of the size of what was taken out; twice is enough (Giraud et al. 2005).
+  // Once leaves a rounding error of the size of what was taken out; twice is enough (Giraud et al.
+  // 2005).
   for (let pass = 0; pass < 2; ++pass) {
     for (let k = 0; k < at; ++k) {
       const other = vectors.subarray(k * size, (k + 1) * size);
@@ -23,8 +27,9 @@ function orthogonalise(vectors: Float64Array, size: number, at: number): void {
 }
 
 /**
- * A matrix [rows, columns], row-major, whose rows, or columns where they are fewer, are orthonormal; uniformly
- * distributed, a function of `random`. It is the Q of a QR decomposition whose R has a positive diagonal.
+ * A matrix [rows, columns], row-major, whose rows, or columns where they are fewer, are
+ * orthonormal; uniformly distributed, a function of `random`. It is the Q of a QR decomposition
+ * whose R has a positive diagonal.
  */
 export function orthonormalRows(rows: number, columns: number, random: RandomState): Float64Array {
   const isTall = rows > columns;

@@ -20,8 +20,9 @@ interface Entry {
 }
 
 /**
- * The tree below `module`: "Mlp: 58 parameters", then a line per module. Runs of numbered modules that look alike are one
- * line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts where it comes first.
+ * The tree below `module`: "Mlp: 58 parameters", then a line per module. Runs of numbered modules
+ * that look alike are one line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts where
+ * it comes first.
  */
 export function outline<M extends Outlined>(module: M, fields: Fields<M>): string {
   const seen = new Map<Parameter, string>();

@@ -52,7 +52,10 @@ export class Parameter extends Tensor {
     return this.vacant ? `its values are in shards, those of ${this.vacant.home}` : super.missing;
   }
 
-  /** An engine keeps master weights of its own: what is written past it would be lost at the next step. */
+  /**
+   * An engine keeps master weights of its own: what is written past it would be lost at the next
+   * step.
+   */
   override requireWritable(op: string): void {
     if (this.isOpen || !trainerOf(this)) return;
     throw new DsError({
@@ -75,7 +78,8 @@ export class Parameter extends Tensor {
 
   /**
    * Writes the current values, or the initial ones if nobody has asked for any yet, into an f32
-   * tensor. Throws DS_RELEASED where values existed and went with the engine that had them in shards.
+   * tensor. Throws DS_RELEASED where values existed and went with the engine that had them in
+   * shards.
    */
   writeInitial(out: Tensor): void {
     if (this.vacant) throw gone(this.vacant.home);
@@ -92,10 +96,11 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Declares that other ranks have the rest of the tensor, as with a layer that is cut along its outputs, its inputs or
-   * its heads. The memory, in row-major order, is `boxes` of it one after another: of a packed projection, this rank's
-   * rows of q, of k and of v. Checkpoints then hold the whole tensor, whoever has which part. Before initialize().
-   * Throws DS_SHAPE for boxes outside the tensor, that overlap, or of other sizes than the parameter.
+   * Declares that other ranks have the rest of the tensor, as with a layer that is cut along its
+   * outputs, its inputs or its heads. The memory, in row-major order, is `boxes` of it one after
+   * another: of a packed projection, this rank's rows of q, of k and of v. Checkpoints then hold
+   * the whole tensor, whoever has which part. Before initialize(). Throws DS_SHAPE for boxes
+   * outside the tensor, that overlap, or of other sizes than the parameter.
    */
   partOf(region: Region): this {
     const { whole, boxes } = region;
@@ -133,9 +138,10 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Starts anew from other values, as nn.init.xavier_uniform_(parameter) does in PyTorch. Nothing is computed while
-   * nobody has asked for values: at ZeRO stage 3 each rank then writes them where they go. Before initialize(). Throws
-   * DS_ARGUMENT for what is no initializer and for a parameter that an engine trains, DS_RELEASED for one in shards.
+   * Starts anew from other values, as nn.init.xavier_uniform_(parameter) does in PyTorch. Nothing
+   * is computed while nobody has asked for values: at ZeRO stage 3 each rank then writes them where
+   * they go. Before initialize(). Throws DS_ARGUMENT for what is no initializer and for a parameter
+   * that an engine trains, DS_RELEASED for one in shards.
    */
   initialize(init: Initializer): this {
     if (typeof init !== 'function') throw noInitializer(init);
@@ -154,7 +160,9 @@ export class Parameter extends Tensor {
     return this;
   }
 
-  /** Gives the memory up: the values are elsewhere until place(); `home` names where they belong. */
+  /**
+   * Gives the memory up: the values are elsewhere until place(); `home` names where they belong.
+   */
   vacate(home: string): void {
     const { device } = this;
     this.rehome(Buffer.released);

@@ -1,4 +1,5 @@
-// How a model looks to Hugging Face's transformers: data that checkpoints carry along, so that exports need no model.
+// How a model looks to Hugging Face's transformers: data that checkpoints carry along, so that
+// exports need no model.
 import type { JsonObject } from '../../types/json.js';
 
 /** What Module.describe() says of a model that `transformers` knows, too. */

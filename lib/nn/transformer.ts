@@ -1,4 +1,5 @@
-// Transformer encoder and decoder layers, and stacks of them, with PyTorch's parameters, masks and defaults.
+// Transformer encoder and decoder layers, and stacks of them, with PyTorch's parameters, masks and
+// defaults.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
@@ -41,7 +42,10 @@ const ENCODER: OptionNames<EncoderMasks> = {
   ...{ srcMask: true, srcKeyPaddingMask: true, isCausal: true },
 };
 
-/** Masks of a decoder layer's self-attention (tgt) and of what it sees of the encoder (memory); see AttentionMasks. */
+/**
+ * Masks of a decoder layer's self-attention (tgt) and of what it sees of the encoder (memory); see
+ * AttentionMasks.
+ */
 export interface DecoderMasks {
   tgtMask?: Tensor | null;
   memoryMask?: Tensor | null;
@@ -108,7 +112,10 @@ abstract class TransformerLayer extends Module {
   }
 }
 
-/** Self-attention and feed-forward, each with a sum and a LayerNorm. Source: Vaswani et al. 2017; normFirst: Xiong et al. 2020. */
+/**
+ * Self-attention and feed-forward, each with a sum and a LayerNorm. Source: Vaswani et al. 2017;
+ * normFirst: Xiong et al. 2020.
+ */
 export class TransformerEncoderLayer extends TransformerLayer {
   readonly norm1: LayerNorm;
   readonly norm2: LayerNorm;
@@ -130,7 +137,10 @@ export class TransformerEncoderLayer extends TransformerLayer {
   }
 }
 
-/** Self-attention, attention to an encoder's output and feed-forward, each with a sum and a LayerNorm. */
+/**
+ * Self-attention, attention to an encoder's output and feed-forward, each with a sum and a
+ * LayerNorm.
+ */
 export class TransformerDecoderLayer extends TransformerLayer {
   readonly multihead_attn: MultiheadAttention;
   readonly norm1: LayerNorm;
@@ -195,7 +205,10 @@ export class TransformerEncoder extends Module {
   readonly layers: readonly TransformerEncoderLayer[];
   readonly norm: Module | null;
 
-  /** `make` is called once for each of `count` layers: unlike PyTorch's copies they start with values of their own. Throws DS_ARGUMENT. */
+  /**
+   * `make` is called once for each of `count` layers: unlike PyTorch's copies they start with
+   * values of their own. Throws DS_ARGUMENT.
+   */
   constructor(
     make: () => TransformerEncoderLayer,
     count: number,

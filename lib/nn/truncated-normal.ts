@@ -1,4 +1,5 @@
-// Normal numbers between two bounds: uniform ones through the inverse of the normal distribution, on any device.
+// Normal numbers between two bounds: uniform ones through the inverse of the normal distribution,
+// on any device.
 import * as kernels from '../runtime/kernels.generated.js';
 import { noGrad, type RandomState, type Tensor, where } from '../tensor/index.js';
 
@@ -34,7 +35,10 @@ function inverseErf(x: Tensor): Tensor {
   return where(isCentral, centre, tail).mul(x);
 }
 
-/** The error function in f64: its series near 0, a continued fraction of what is left to 1 elsewhere. */
+/**
+ * The error function in f64: its series near 0, a continued fraction of what is left to 1
+ * elsewhere.
+ */
 export function erf(x: number): number {
   const size = Math.abs(x);
   if (size > 6) return Math.sign(x);
@@ -52,7 +56,9 @@ export function erf(x: number): number {
   return Math.sign(x) * (1 - Math.exp(-size * size) / fraction / Math.sqrt(Math.PI));
 }
 
-/** Writes numbers of the truncated distribution into `out`, contiguous f32; a function of `random`. */
+/**
+ * Writes numbers of the truncated distribution into `out`, contiguous f32; a function of `random`.
+ */
 export function truncatedNormal(out: Tensor, at: Truncation, random: RandomState): void {
   const { mean, stddev, low, high } = at;
   const share = (value: number): number => erf((value - mean) / (stddev * Math.SQRT2));

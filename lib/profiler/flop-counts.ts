@@ -2,7 +2,10 @@
 import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
 import { numel, type View } from '../runtime/view.js';
 
-/** Multiply-accumulates of matrix products, and all floating-point operations: 2 per MAC and the rest. */
+/**
+ * Multiply-accumulates of matrix products, and all floating-point operations: 2 per MAC and the
+ * rest.
+ */
 export interface Work {
   macs: number;
   flops: number;
@@ -27,8 +30,8 @@ function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
 }
 
 /**
- * The two products of B H queries with their keys: 4 B H T S D, of which a causal mask halves the T x T
- * part. The softmax is not counted.
+ * The two products of B H queries with their keys: 4 B H T S D, of which a causal mask halves the T
+ * x T part. The softmax is not counted.
  */
 function attentionProducts({
   q,
@@ -45,10 +48,10 @@ const residual = (view: View | null): number => (view ? size(view) : 0);
 
 /**
  * The counts. Elementwise functions are 1 per element whatever their cost, their backwards 2, the
- * normalisations' and the softmax's those of DeepSpeed (5, 4 without mean and bias, 1), backwards twice
- * that. Attention's backward is the four products of its gradients; scores that a kernel computes again
- * are left out, as in model FLOPs utilisation. Updates are no part of the model. Source: DeepSpeed
- * profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix B.
+ * normalisations' and the softmax's those of DeepSpeed (5, 4 without mean and bias, 1), backwards
+ * twice that. Attention's backward is the four products of its gradients; scores that a kernel
+ * computes again are left out, as in model FLOPs utilisation. Updates are no part of the model.
+ * Source: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix B.
  */
 const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]: Count<OpArgs[Name]> } = {
   Fill: nothing,

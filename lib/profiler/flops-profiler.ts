@@ -24,9 +24,9 @@ export interface PrintOptions extends ReportOptions {
 const PRINT_OPTIONS: OptionNames<PrintOptions> = { ...REPORT_OPTIONS, outputFile: true };
 
 /**
- * Counts from startProfile() to stopProfile() what the model runs; free of cost outside. The totals are
- * those of the forward passes, as in DeepSpeed; profile() has the backward and recomputation too.
- * Reading a result waits for the device; profiling does not.
+ * Counts from startProfile() to stopProfile() what the model runs; free of cost outside. The totals
+ * are those of the forward passes, as in DeepSpeed; profile() has the backward and recomputation
+ * too. Reading a result waits for the device; profiling does not.
  */
 export class FlopsProfiler {
   readonly module: Module;
@@ -93,7 +93,10 @@ export class FlopsProfiler {
     return this.module.numParameters();
   }
 
-  /** Everything counted so far; `engine` adds what an engine knows. Throws DS_ARGUMENT before startProfile(). */
+  /**
+   * Everything counted so far; `engine` adds what an engine knows. Throws DS_ARGUMENT before
+   * startProfile().
+   */
   profile(engine: StepFacts | null = null): ModelProfile {
     const { recorder } = this;
     if (!recorder) {
@@ -114,7 +117,10 @@ export class FlopsProfiler {
   }
 }
 
-/** Prints a profile, or writes it to `outputFile`. Throws DS_ARGUMENT for unknown or wrong options, DS_IO. */
+/**
+ * Prints a profile, or writes it to `outputFile`. Throws DS_ARGUMENT for unknown or wrong options,
+ * DS_IO.
+ */
 export function printProfile(profile: ModelProfile, options: PrintOptions = {}): void {
   const { outputFile, ...report } = readOptions('printProfile', options, PRINT_OPTIONS);
   if (outputFile) requireType('printProfile outputFile', outputFile, 'string');

@@ -34,7 +34,9 @@ export interface StepFacts {
   /** In the step, on this device. */
   samples: number;
   microBatches: number;
-  /** Device milliseconds: each phase, all micro-batches together, and from the first to the last. */
+  /**
+   * Device milliseconds: each phase, all micro-batches together, and from the first to the last.
+   */
   latencyMs: { forward: number; backward: number; step: number; total: number };
 }
 

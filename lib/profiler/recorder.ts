@@ -1,4 +1,5 @@
-// Watches a model run: which module each op belongs to, and how long every module call took on the device.
+// Watches a model run: which module each op belongs to, and how long every module call took on the
+// device.
 import type { Module } from '../nn/index.js';
 import { observeKernels } from '../runtime/call.js';
 import type { Device } from '../runtime/device.js';
@@ -23,8 +24,9 @@ interface Mark {
 }
 
 /**
- * An op belongs to the innermost module that runs; in a backward, to the module that recorded the tape
- * node. What runs outside every module belongs to the root. Hooks and events exist between attach() and detach() only.
+ * An op belongs to the innermost module that runs; in a backward, to the module that recorded the
+ * tape node. What runs outside every module belongs to the root. Hooks and events exist between
+ * attach() and detach() only.
  */
 export class Recorder {
   readonly tree: ModuleTree;
@@ -103,7 +105,10 @@ export class Recorder {
     return () => addWork(own[pass], work);
   }
 
-  /** The module that recorded tape node `node`, by bisection; the root for one older than the profile. */
+  /**
+   * The module that recorded tape node `node`, by bisection; the root for one older than the
+   * profile.
+   */
   private recorderOf(node: number): ModuleNode {
     let [low, high] = [0, this.marks.length];
     while (low < high) {

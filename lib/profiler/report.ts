@@ -14,7 +14,10 @@ export interface ReportOptions {
   topModules?: number;
   /** Whether to print the module tree. Default true. */
   detailed?: boolean;
-  /** For the line that compares with DeepSpeed's estimate, (2 + factor) times the forward. Default 0. */
+  /**
+   * For the line that compares with DeepSpeed's estimate, (2 + factor) times the forward. Default
+   * 0.
+   */
   recomputeFwdFactor?: number;
 }
 

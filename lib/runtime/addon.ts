@@ -56,8 +56,8 @@ export function jobEnvironment(): JobEnvironment {
 }
 
 /**
- * NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it is off unless the
- * environment says otherwise.
+ * NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it is
+ * off unless the environment says otherwise.
  */
 process.env.NCCL_NVLS_ENABLE ??= '0';
 

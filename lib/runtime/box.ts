@@ -1,4 +1,5 @@
-// Boxes: what a rank holds of a tensor, as a rectangular part of it and a flat range inside that; arithmetic alone.
+// Boxes: what a rank holds of a tensor, as a rectangular part of it and a flat range inside that;
+// arithmetic alone.
 import { contiguousStrides, numel } from './view.js';
 
 /** `shape` elements from `offset` on, in every dim of a tensor. */
@@ -14,7 +15,9 @@ export interface BoxRange {
   readonly numel: number;
 }
 
-/** What a rank holds of a tensor of shape `whole`: boxes of it, which follow each other in memory. */
+/**
+ * What a rank holds of a tensor of shape `whole`: boxes of it, which follow each other in memory.
+ */
 export interface Region {
   readonly whole: readonly number[];
   readonly boxes: readonly Box[];
@@ -61,8 +64,9 @@ export function intersectBoxes(a: Box, b: Box): Box | null {
 }
 
 /**
- * What two ranges have in common, null where that is nothing: a range of the box that their boxes have in common. For
- * those elements of a range that lie inside a smaller box follow each other there.
+ * What two ranges have in common, null where that is nothing: a range of the box that their boxes
+ * have in common. For those elements of a range that lie inside a smaller box follow each other
+ * there.
  */
 export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
   const box = intersectBoxes(a.box, b.box);
@@ -112,8 +116,8 @@ export function placeIn({ offset, shape }: Box, position: number): number[] {
 }
 
 /**
- * The one way to write a range of a tensor of `shape`: where its box is contiguous in the tensor, which a cut along the
- * first dim is, it is a range of the whole.
+ * The one way to write a range of a tensor of `shape`: where its box is contiguous in the tensor,
+ * which a cut along the first dim is, it is a range of the whole.
  */
 export function canonical(shape: readonly number[], range: BoxRange): BoxRange {
   const whole = wholeBox(shape);
@@ -158,7 +162,10 @@ export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
   return boxes;
 }
 
-/** Elements [from, from + count) of boxes that follow each other in memory: the part of each, and how far from `from` it lies. */
+/**
+ * Elements [from, from + count) of boxes that follow each other in memory: the part of each, and
+ * how far from `from` it lies.
+ */
 export function rangesOf(
   boxes: readonly Box[],
   from: number,
@@ -174,7 +181,10 @@ export function rangesOf(
   });
 }
 
-/** The shape of the largest parts of `box` whose elements follow each other in each of these boxes around it. */
+/**
+ * The shape of the largest parts of `box` whose elements follow each other in each of these boxes
+ * around it.
+ */
 export function runShape(box: Box, around: readonly Box[]): number[] {
   const run = box.shape.map(() => 1);
   for (let d = run.length - 1; d >= 0; --d) {

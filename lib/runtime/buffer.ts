@@ -10,7 +10,9 @@ import type { Event, Stream } from './stream.js';
  * that every use is DS_RELEASED.
  */
 export class Buffer {
-  /** @internal Native handle for an op's argument, which may wait (postponed.ts); 0 once released. */
+  /**
+   * @internal Native handle for an op's argument, which may wait (postponed.ts); 0 once released.
+   */
   id: number;
   /** Released before anybody wrote it, since nobody was to read it. */
   isAbandoned = false;
@@ -29,7 +31,9 @@ export class Buffer {
     this.id = handle;
   }
 
-  /** Native handle for use at once, after everything that ops still have to write; 0 once released. */
+  /**
+   * Native handle for use at once, after everything that ops still have to write; 0 once released.
+   */
   get handle(): number {
     runPostponed();
     return this.id;

@@ -11,7 +11,9 @@ import { describe, type View } from './view.js';
 export const block = new Float64Array(512);
 addon.setArguments(block);
 
-/** Writes a view at word `at` and returns the next free word; null is an absent optional operand. */
+/**
+ * Writes a view at word `at` and returns the next free word; null is an absent optional operand.
+ */
 export function putView(view: View | null, at: number): number {
   if (view === null) {
     block[at] = 0;
@@ -46,14 +48,16 @@ function released(view: View): DsError {
 }
 
 /**
- * Told of an op, by its number and arguments, when it is called; what it returns is called when the op is enqueued on a
- * device stream, which may be later (postponed.ts) or never.
+ * Told of an op, by its number and arguments, when it is called; what it returns is called when the
+ * op is enqueued on a device stream, which may be later (postponed.ts) or never.
  */
 export type KernelObserver = (op: number, args: object) => (() => void) | null;
 
 let observer: KernelObserver | null = null;
 
-/** Lets `next` see every op from now on; null ends it. Throws DS_ARGUMENT while another one watches. */
+/**
+ * Lets `next` see every op from now on; null ends it. Throws DS_ARGUMENT while another one watches.
+ */
 export function observeKernels(next: KernelObserver | null): void {
   if (next && observer) {
     throw new DsError({

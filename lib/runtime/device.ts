@@ -47,7 +47,9 @@ export class Device {
     native(() => addon.resetPeaks(this.number));
   }
 
-  /** Limits reserved memory, so that fitting a smaller device can be proven; 0 removes the limit. */
+  /**
+   * Limits reserved memory, so that fitting a smaller device can be proven; 0 removes the limit.
+   */
   setMemoryCap(bytes: number): void {
     native(() => addon.setCap(this.number, bytes));
   }
@@ -95,8 +97,8 @@ export function cpu(): Device {
 }
 
 /**
- * The device called `name`: "cpu", "cuda" or "cuda:N"; "auto" is the first GPU when one can be used, else
- * the CPU. Throws DS_DEVICE.
+ * The device called `name`: "cpu", "cuda" or "cuda:N"; "auto" is the first GPU when one can be
+ * used, else the CPU. Throws DS_DEVICE.
  */
 export function device(name: string | Device = 'auto'): Device {
   const found = findDevice(name);
@@ -110,7 +112,10 @@ export function device(name: string | Device = 'auto'): Device {
   });
 }
 
-/** The device called `name`, which may have been meant as a dtype, for `op` that takes both. Throws DS_DEVICE. */
+/**
+ * The device called `name`, which may have been meant as a dtype, for `op` that takes both. Throws
+ * DS_DEVICE.
+ */
 export function placeFor(op: string, name: unknown): Device {
   const found = findDevice(name);
   if (found) return found;

@@ -20,7 +20,10 @@ const sizes: Record<DType, number> = {
   f64: 8,
 };
 
-/** Typed arrays that hold a tensor's elements on the host; f16 and bf16 are raw bits in a Uint16Array. */
+/**
+ * Typed arrays that hold a tensor's elements on the host; f16 and bf16 are raw bits in a
+ * Uint16Array.
+ */
 export type NumericArray =
   | Float32Array
   | Float64Array
@@ -60,7 +63,10 @@ export function statisticOf(dtype: DType): DType {
   return dtype === 'f64' ? 'f64' : 'f32';
 }
 
-/** A typed array of `length` elements that holds the raw bits of `dtype` (f16 and bf16 as Uint16Array). */
+/**
+ * A typed array of `length` elements that holds the raw bits of `dtype` (f16 and bf16 as
+ * Uint16Array).
+ */
 export function rawArray(dtype: DType, length: number): NumericArray {
   switch (dtype) {
     case 'f32':

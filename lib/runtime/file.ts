@@ -1,4 +1,5 @@
-// Writing host buffers to disk, off the JavaScript thread and through the file engine; reading is input-file.ts.
+// Writing host buffers to disk, off the JavaScript thread and through the file engine; reading is
+// input-file.ts.
 import { addon } from './addon.js';
 import type { Buffer } from './buffer.js';
 import { native, settled } from './native.js';
@@ -37,17 +38,18 @@ export function syncPath(path: string): Promise<void> {
 }
 
 /**
- * Renames unless there is something called `to`, atomically; resolves with false where there is. A file system that
- * cannot do so (NFS) may replace an empty folder that appears at that very moment, nothing else. Rejects with DS_IO.
+ * Renames unless there is something called `to`, atomically; resolves with false where there is. A
+ * file system that cannot do so (NFS) may replace an empty folder that appears at that very moment,
+ * nothing else. Rejects with DS_IO.
  */
 export function renameExclusive(from: string, to: string): Promise<boolean> {
   return settled(() => addon.renameExclusive(from, to));
 }
 
 /**
- * Takes the lock (flock) of an open file without waiting; resolves with false where another open file has it. The
- * kernel drops it when the descriptor is closed, however the process ends. Rejects with DS_IO where the file system
- * has no locks.
+ * Takes the lock (flock) of an open file without waiting; resolves with false where another open
+ * file has it. The kernel drops it when the descriptor is closed, however the process ends. Rejects
+ * with DS_IO where the file system has no locks.
  */
 export function lockFile(descriptor: number): Promise<boolean> {
   return settled(() => addon.lockFile(descriptor));

@@ -1,4 +1,5 @@
-// A file open for reading: what was verified and what is read later are the same bytes, whatever becomes of its name.
+// A file open for reading: what was verified and what is read later are the same bytes, whatever
+// becomes of its name.
 import { type BigIntStats, close, closeSync, constants, fstat, open, read } from 'node:fs';
 
 import { DsError } from '../errors.js';
@@ -20,8 +21,8 @@ export class InputFile {
   }
 
   /**
-   * Throws DS_IO, whose cause says why: no such file, no permission, something that is no regular file (a pipe would
-   * hang), or, unless `followLinks`, a symbolic link.
+   * Throws DS_IO, whose cause says why: no such file, no permission, something that is no regular
+   * file (a pipe would hang), or, unless `followLinks`, a symbolic link.
    */
   static async open(path: string, { followLinks = true } = {}): Promise<InputFile> {
     const { O_RDONLY, O_NONBLOCK, O_NOFOLLOW } = constants;
@@ -37,7 +38,10 @@ export class InputFile {
     }
   }
 
-  /** Reads the range's bytes from `offset` of the file, through the file engine. Throws DS_IO, DS_BOUNDS. */
+  /**
+   * Reads the range's bytes from `offset` of the file, through the file engine. Throws DS_IO,
+   * DS_BOUNDS.
+   */
   read(offset: number, { buffer, bytes, offset: to }: HostRange): Promise<void> {
     return settled(async () => {
       await addon.readFile(this.open(), this.path, offset, bytes, buffer.handle, to);
@@ -70,7 +74,10 @@ export class InputFile {
     return new TextDecoder().decode(await this.slice(0, this.bytes));
   }
 
-  /** Throws DS_IO when it was written to since it was opened. That its name is another file's by now does not matter. */
+  /**
+   * Throws DS_IO when it was written to since it was opened. That its name is another file's by now
+   * does not matter.
+   */
   async requireUnchanged(): Promise<void> {
     const { size, mtimeNs } = await statusOf(this.open(), this.path);
     if (Number(size) === this.bytes && mtimeNs === this.written) return;

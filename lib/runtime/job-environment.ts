@@ -20,10 +20,10 @@ export type Variables = Readonly<Record<string, string | undefined>>;
 type Place = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAddr'>;
 
 /**
- * The rank's place: RANK and WORLD_SIZE where a launcher set them, else Open MPI's variables (mpirun may run
- * inside a Slurm job), else those of a Slurm step (srun; the batch script itself is no step). MASTER_ADDR
- * and LOCAL_RANK are obeyed always. Throws DS_ARGUMENT where ranks on several nodes are not told MASTER_ADDR
- * and it cannot be known.
+ * The rank's place: RANK and WORLD_SIZE where a launcher set them, else Open MPI's variables
+ * (mpirun may run inside a Slurm job), else those of a Slurm step (srun; the batch script itself is
+ * no step). MASTER_ADDR and LOCAL_RANK are obeyed always. Throws DS_ARGUMENT where ranks on several
+ * nodes are not told MASTER_ADDR and it cannot be known.
  */
 export function rankFromEnvironment(env: Variables): JobEnvironment {
   const place = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};

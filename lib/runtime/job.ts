@@ -33,7 +33,10 @@ const kinds: readonly CollectiveKind[] = [
   'barrier',
 ];
 
-/** How a collective combines the ranks' contributions, element by element; avg is the sum divided by the ranks. */
+/**
+ * How a collective combines the ranks' contributions, element by element; avg is the sum divided by
+ * the ranks.
+ */
 export type ReduceOp = 'sum' | 'avg' | 'min' | 'max' | 'prod';
 
 /** Order is that of ds::comm::ReduceOp. */
@@ -72,7 +75,10 @@ export interface JobOptions {
   timeout: number;
 }
 
-/** One rank's membership in a job. Its first failure (DS_COMM) is thrown by every later call that looks. */
+/**
+ * One rank's membership in a job. Its first failure (DS_COMM) is thrown by every later call that
+ * looks.
+ */
 export class Job {
   private constructor(private readonly handle: number) {}
 
@@ -85,7 +91,9 @@ export class Job {
     );
   }
 
-  /** Ends this rank's collectives, waits until every rank has come so far, and closes everything. */
+  /**
+   * Ends this rank's collectives, waits until every rank has come so far, and closes everything.
+   */
   async leave(): Promise<void> {
     await settled(() => addon.leaveJob(this.handle));
     this.close();
@@ -101,7 +109,9 @@ export class Job {
     native(() => addon.checkJob(this.handle));
   }
 
-  /** The number by which another thread take()s this job, once; leave() waits for that thread's end. */
+  /**
+   * The number by which another thread take()s this job, once; leave() waits for that thread's end.
+   */
   offer(): number {
     return native(() => addon.offerJob(this.handle));
   }
@@ -131,7 +141,9 @@ export class Job {
     return settled(() => addon.storeAdd(this.handle, key, step));
   }
 
-  /** Sets the key to `desired` where it is `expected` (absent: ''); resolves with what it is then. */
+  /**
+   * Sets the key to `desired` where it is `expected` (absent: ''); resolves with what it is then.
+   */
   compareSet(key: string, expected: string, desired: string): Promise<string> {
     return settled(() => addon.storeCompareSet(this.handle, key, expected, desired));
   }
@@ -151,8 +163,8 @@ export class Job {
   }
 
   /**
-   * Opens a group of two or more ranks; every member must call it with the same name and ranks. Rejects
-   * with DS_COMM, or DS_LIBRARY where the device's collectives are not installed.
+   * Opens a group of two or more ranks; every member must call it with the same name and ranks.
+   * Rejects with DS_COMM, or DS_LIBRARY where the device's collectives are not installed.
    */
   async openGroup(
     name: string,

@@ -1,4 +1,5 @@
-// Calls into the addon but those of ops (call.ts): its failures become DsErrors, with the call's own stack.
+// Calls into the addon but those of ops (call.ts): its failures become DsErrors, with the call's
+// own stack.
 import { DsError } from '../errors.js';
 import { withOwners } from './shortage.js';
 

@@ -21,9 +21,10 @@ const elsewhere: Readonly<Record<string, readonly string[]>> = {
 };
 
 /**
- * `options` by their own names: DeepSpeed's and PyTorch's snake_case of a known name is taken for it, and what is
- * undefined counts as left out. Throws DS_ARGUMENT unless it is an object all of whose names are `known`. Python refuses
- * unknown keyword arguments; without this, JavaScript would ignore "client_sate" in silence.
+ * `options` by their own names: DeepSpeed's and PyTorch's snake_case of a known name is taken for
+ * it, and what is undefined counts as left out. Throws DS_ARGUMENT unless it is an object all of
+ * whose names are `known`. Python refuses unknown keyword arguments; without this, JavaScript would
+ * ignore "client_sate" in silence.
  */
 export function readOptions<Options extends object>(
   op: string,

@@ -2,7 +2,10 @@
 const LENGTH = 60;
 const ITEMS = 8;
 
-/** '"f32"', '1.5', 'an array [1, 2]', 'a tensor [2, 3] f32', 'the function Linear', 'an object { lr, dim }'. */
+/**
+ * '"f32"', '1.5', 'an array [1, 2]', 'a tensor [2, 3] f32', 'the function Linear', 'an object { lr,
+ * dim }'.
+ */
 export function phrase(value: unknown): string {
   if (typeof value === 'string') return cut(JSON.stringify(value));
   if (typeof value === 'function') return `the function ${value.name || '() => ...'}`;

@@ -1,6 +1,9 @@
 // Waiting for device work without blocking the event loop.
 
-/** Resolves once `done` is true, asked at once and then every few milliseconds. Rejects when it throws. */
+/**
+ * Resolves once `done` is true, asked at once and then every few milliseconds. Rejects when it
+ * throws.
+ */
 export async function poll(done: () => boolean): Promise<void> {
   for (let wait = 0; !done(); wait = Math.min(wait + 1, 5)) {
     await new Promise<void>((resolve) =>

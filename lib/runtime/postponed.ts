@@ -1,4 +1,5 @@
-// Calls that wait until something needs what they write, so that the end of a replay, which nothing needs, never runs.
+// Calls that wait until something needs what they write, so that the end of a replay, which nothing
+// needs, never runs.
 
 /** Memory that calls read and write: a Buffer (buffer.ts), whose uses end the waiting. */
 export interface Operand {
@@ -19,8 +20,9 @@ interface Waiting {
 const LIMIT = 64;
 
 /**
- * One row of calls. An op given memory that nobody has written yet writes that memory, and nothing else: such a call can
- * wait. Every other call changes what others may see; it runs at once, after all before it.
+ * One row of calls. An op given memory that nobody has written yet writes that memory, and nothing
+ * else: such a call can wait. Every other call changes what others may see; it runs at once, after
+ * all before it.
  */
 class Row {
   private waiting: Waiting[] = [];
@@ -92,9 +94,10 @@ export function openRow(): Row | null {
 }
 
 /**
- * Runs `body`, whose calls wait: until needed() names what one of them writes, until another way to use memory or
- * order streams is taken (a copy, a read by the host, a collective, an event), or until a call cannot wait. Those that
- * wait when `body` ends never run, and reading what they would have written is DS_RELEASED.
+ * Runs `body`, whose calls wait: until needed() names what one of them writes, until another way to
+ * use memory or order streams is taken (a copy, a read by the host, a collective, an event), or
+ * until a call cannot wait. Those that wait when `body` ends never run, and reading what they would
+ * have written is DS_RELEASED.
  */
 export function postponing<T>(body: () => T): T {
   const outer = row;

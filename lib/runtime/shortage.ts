@@ -19,14 +19,20 @@ interface Owner {
 
 const owners = new Set<Owner>();
 
-/** Asks `explain` when an allocation fails, where it may have been on `device`. Returns a function that ends it. */
+/**
+ * Asks `explain` when an allocation fails, where it may have been on `device`. Returns a function
+ * that ends it.
+ */
 export function explainShortages(device: Kind, explain: () => Explanation): () => void {
   const owner = { device, explain };
   owners.add(owner);
   return () => owners.delete(owner);
 }
 
-/** `error`, with what its owners say where it is DS_OUT_OF_MEMORY; itself where nobody says anything. */
+/**
+ * `error`, with what its owners say where it is DS_OUT_OF_MEMORY; itself where nobody says
+ * anything.
+ */
 export function withOwners(error: unknown): unknown {
   if (!(error instanceof DsError) || error.code !== 'DS_OUT_OF_MEMORY') return error;
   const onHost = error.expected.includes('host memory');

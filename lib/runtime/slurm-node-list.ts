@@ -5,8 +5,8 @@ import { DsError } from '../errors.js';
 const MAX_NODES = 65_536;
 
 /**
- * The host names of `list` in order; numbers keep their leading zeros, and several brackets in a name
- * multiply ("r[1-2]n[1-2]"). Throws DS_ARGUMENT for a list that Slurm does not write.
+ * The host names of `list` in order; numbers keep their leading zeros, and several brackets in a
+ * name multiply ("r[1-2]n[1-2]"). Throws DS_ARGUMENT for a list that Slurm does not write.
  */
 export function expandNodeList(list: string): string[] {
   const names = splitOutsideBrackets(list).flatMap((item) => expandItem(item, list));

@@ -10,14 +10,16 @@ import { native } from './native.js';
 const watches = new Map<number, number>();
 
 /**
- * A listener keeps Node's own handler in place, whatever other listeners come and go: the native one stands before it
- * and passes signals on, so that those still hear them when the event loop has a turn.
+ * A listener keeps Node's own handler in place, whatever other listeners come and go: the native
+ * one stands before it and passes signals on, so that those still hear them when the event loop has
+ * a turn.
  */
 const listener = (): void => {};
 
 /**
- * Notes the first of `signals` from now until dispose(); another one half a second later or more has its default effect
- * at once. In a worker thread, where Node has no signals, it notes those that the main thread watches.
+ * Notes the first of `signals` from now until dispose(); another one half a second later or more
+ * has its default effect at once. In a worker thread, where Node has no signals, it notes those
+ * that the main thread watches.
  */
 export class StopSignals {
   private readonly numbers: number[] = [];
@@ -69,7 +71,10 @@ function unwatch(number: number): void {
   process.off(nameOf(number), listener);
 }
 
-/** Throws DS_ARGUMENT unless `signals` is a list of names that this system has and a program can handle. */
+/**
+ * Throws DS_ARGUMENT unless `signals` is a list of names that this system has and a program can
+ * handle.
+ */
 export function requireSignals(signals: unknown): void {
   const isGood = (name: unknown): boolean =>
     typeof name === 'string' &&

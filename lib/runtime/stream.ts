@@ -13,7 +13,9 @@ export interface StreamHome {
   readonly compute: Stream;
 }
 
-/** An ordered queue of work on one device. The CPU's streams run everything before the call returns. */
+/**
+ * An ordered queue of work on one device. The CPU's streams run everything before the call returns.
+ */
 export class Stream {
   constructor(
     readonly device: StreamHome,
@@ -56,7 +58,10 @@ export class Event {
     this.handle = native(() => addon.createEvent(device.number, timed));
   }
 
-  /** Marks the work of `stream` so far. What ops put off (postponed.ts) is part of it, unless the event only measures. */
+  /**
+   * Marks the work of `stream` so far. What ops put off (postponed.ts) is part of it, unless the
+   * event only measures.
+   */
   record(stream: Stream): this {
     if (!this.timed) runPostponed();
     native(() => addon.record(this.handle, stream.handle));

@@ -1,4 +1,5 @@
-// The libraries behind this room, typed by what is used of them: their own types are written for ES modules.
+// The libraries behind this room, typed by what is used of them: their own types are written for ES
+// modules.
 import { TextDecoder } from 'node:util';
 
 export interface AddedToken {
@@ -29,7 +30,10 @@ export interface BackendTemplate {
   render(variables: Record<string, unknown>): string;
 }
 
-/** Made from the contents of tokenizer.json and tokenizer_config.json. Throws what the library throws. */
+/**
+ * Made from the contents of tokenizer.json and tokenizer_config.json. Throws what the library
+ * throws.
+ */
 export function backendTokenizer(tokenizer: object, config: object): BackendTokenizer {
   const { Tokenizer } = require('@huggingface/tokenizers') as {
     Tokenizer: new (tokenizer: object, config: object) => BackendTokenizer;

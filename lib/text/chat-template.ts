@@ -11,13 +11,18 @@ export interface ChatMessage {
   [key: string]: unknown;
 }
 
-/** A rendered conversation; `spoken` are the parts of `text` from the assistant, null where the template does not mark them. */
+/**
+ * A rendered conversation; `spoken` are the parts of `text` from the assistant, null where the
+ * template does not mark them.
+ */
 export interface RenderedChat {
   text: string;
   spoken: { start: number; end: number }[] | null;
 }
 
-/** Private characters that stand for the borders of what the assistant says, while it is rendered. */
+/**
+ * Private characters that stand for the borders of what the assistant says, while it is rendered.
+ */
 const OPEN = '\uF8F0';
 const CLOSE = '\uF8F1';
 const GENERATION = /\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}/g;
@@ -39,8 +44,8 @@ export class ChatTemplate {
   }
 
   /**
-   * Throws DS_DATA when the template cannot be read, refuses the messages (its words are in the error) or cannot be marked;
-   * DS_ARGUMENT for what are no messages.
+   * Throws DS_DATA when the template cannot be read, refuses the messages (its words are in the
+   * error) or cannot be marked; DS_ARGUMENT for what are no messages.
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.place);

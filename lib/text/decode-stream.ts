@@ -7,9 +7,9 @@ const MOST_CUT = 3;
 const PATIENCE = 64;
 
 /**
- * Text as tokens are generated: push() returns what has become certain, end() the rest. All that was returned, joined, is the
- * decoding of all tokens. Bytes that are no UTF-8 become U+FFFD, three of them late. Source: the sliding window of
- * text-generation-inference.
+ * Text as tokens are generated: push() returns what has become certain, end() the rest. All that
+ * was returned, joined, is the decoding of all tokens. Bytes that are no UTF-8 become U+FFFD, three
+ * of them late. Source: the sliding window of text-generation-inference.
  */
 export class DecodeStream {
   /** Tokens that the next text is decoded with. */
@@ -28,7 +28,8 @@ export class DecodeStream {
     const end = isStuck ? text.length : text.length - cutAtEnd(text);
     const fresh = text.slice(this.returned, Math.max(end, this.returned));
     this.returned = Math.max(end, this.returned);
-    // Tokens that gave text are the context of the next ones: a decoder may treat a text's beginning otherwise.
+    // Tokens that gave text are the context of the next ones: a decoder may treat a text's
+    // beginning otherwise.
     if (end === text.length && fresh !== '') {
       this.window = more;
       this.returned = this.decode(more).length;

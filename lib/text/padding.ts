@@ -24,7 +24,10 @@ export interface PaddedBatch {
   positions: Tensor;
 }
 
-/** Throws DS_ARGUMENT where a row is longer than `padTo`, and where rows differ and there is no `pad` token. */
+/**
+ * Throws DS_ARGUMENT where a row is longer than `padTo`, and where rows differ and there is no
+ * `pad` token.
+ */
 export function padRows(
   op: string,
   rows: readonly Int32Array[],

@@ -1,10 +1,14 @@
-// Where in a text its tokens lie, found by spelling them out: the backend gives ids without offsets.
+// Where in a text its tokens lie, found by spelling them out: the backend gives ids without
+// offsets.
 import type { AddedToken, BackendTokenizer } from './backend.js';
 import { stepsOf } from './tokenizer-folder.js';
 
 type Step = Record<string, unknown>;
 
-/** How tokens spell text: "bytes" through GPT-2's alphabet, "pieces" with ▁ for a space and <0xNN> for a byte. */
+/**
+ * How tokens spell text: "bytes" through GPT-2's alphabet, "pieces" with ▁ for a space and <0xNN>
+ * for a byte.
+ */
 type Spelling = 'bytes' | 'pieces' | null;
 
 const FORMS = ['NFC', 'NFD', 'NFKC', 'NFKD'];
@@ -66,8 +70,8 @@ export class TokenSpans {
   }
 
   /**
-   * The first byte of each token and, last, the end, in the UTF-8 of normalize(text). Null when the tokens do not spell the text:
-   * unknown tokens, or a normalizer that changes it otherwise.
+   * The first byte of each token and, last, the end, in the UTF-8 of normalize(text). Null when the
+   * tokens do not spell the text: unknown tokens, or a normalizer that changes it otherwise.
    */
   find(ids: ArrayLike<number>, normalized: string): Uint32Array | null {
     if (this.spelling === null) return null;

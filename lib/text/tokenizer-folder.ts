@@ -1,4 +1,5 @@
-// What a folder says of its tokenizer: tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat templates.
+// What a folder says of its tokenizer: tokenizer.json, tokenizer_config.json,
+// special_tokens_map.json, chat templates.
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -29,7 +30,10 @@ export interface TokenizerFolder {
   templates: Record<string, string>;
 }
 
-/** Throws DS_DATA, naming the file, for what is missing, unreadable or means what this library does not compute. */
+/**
+ * Throws DS_DATA, naming the file, for what is missing, unreadable or means what this library does
+ * not compute.
+ */
 export function readTokenizerFolder(folder: string): TokenizerFolder {
   const path = join(folder, 'tokenizer.json');
   if (!existsSync(path)) throw noTokenizer(folder);

@@ -1,4 +1,5 @@
-// Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's folder.
+// Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
+// folder.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -47,7 +48,10 @@ export interface ChatOptions {
   tools?: readonly object[];
   /** Texts to answer from, for templates that read them. */
   documents?: readonly object[];
-  /** Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with tools where there is one, else "default". */
+  /**
+   * Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with
+   * tools where there is one, else "default".
+   */
   template?: string;
   /** Other variables that the template reads, such as enable_thinking. */
   variables?: Record<string, unknown>;
@@ -59,7 +63,10 @@ export interface ChatOptions {
 export interface EncodedChat {
   text: string;
   ids: Int32Array;
-  /** 1 for tokens that the assistant says; null where the template does not mark them with {% generation %}. */
+  /**
+   * 1 for tokens that the assistant says; null where the template does not mark them with {%
+   * generation %}.
+   */
   assistant: Uint8Array | null;
 }
 
@@ -117,16 +124,18 @@ export class Tokenizer {
       ]),
     );
     this.spans = new TokenSpans(backend, tokenizer);
-    // Made for WordPiece: of others it would take spaces away that belong to the text. transformers 5 does the same.
+    // Made for WordPiece: of others it would take spaces away that belong to the text. transformers
+    // 5 does the same.
     const isWordPiece = (tokenizer.model as { type?: unknown }).type === 'WordPiece';
     this.cleansUp = isWordPiece && config.clean_up_tokenization_spaces === true;
     this.bounds = this.findBounds();
   }
 
   /**
-   * The tokenizer of a folder with tokenizer.json, as models have it beside config.json; tokenizer_config.json,
-   * special_tokens_map.json and chat templates are read where they are. Nothing is downloaded. Throws DS_DATA, naming the
-   * file, for what is missing, damaged or not supported; DS_ARGUMENT for what is no path.
+   * The tokenizer of a folder with tokenizer.json, as models have it beside config.json;
+   * tokenizer_config.json, special_tokens_map.json and chat templates are read where they are.
+   * Nothing is downloaded. Throws DS_DATA, naming the file, for what is missing, damaged or not
+   * supported; DS_ARGUMENT for what is no path.
    */
   static fromPretrained(folder: string): Tokenizer {
     requireType('Tokenizer.fromPretrained', folder, 'string');
@@ -163,9 +172,9 @@ export class Tokenizer {
   }
 
   /**
-   * Texts as one tensor: ids [B, T], mask [B, T] (1 for tokens, 0 for padding) and positions [B, T] (counted from each row's
-   * first token), all i32; the caller owns them. Throws DS_ARGUMENT for wrong options and where rows differ and no padding
-   * token is known.
+   * Texts as one tensor: ids [B, T], mask [B, T] (1 for tokens, 0 for padding) and positions [B, T]
+   * (counted from each row's first token), all i32; the caller owns them. Throws DS_ARGUMENT for
+   * wrong options and where rows differ and no padding token is known.
    */
   encodeBatch(texts: readonly string[], given: BatchOptions = {}): PaddedBatch {
     const op = 'Tokenizer.encodeBatch';
@@ -194,14 +203,18 @@ export class Tokenizer {
     return [...this.templates.keys()];
   }
 
-  /** A conversation as the template writes it. Throws DS_DATA with the template's own words when it refuses; DS_ARGUMENT. */
+  /**
+   * A conversation as the template writes it. Throws DS_DATA with the template's own words when it
+   * refuses; DS_ARGUMENT.
+   */
   chatText(messages: readonly ChatMessage[], given: ChatOptions = {}): string {
     return this.render('Tokenizer.chatText', messages, given).text;
   }
 
   /**
-   * A conversation as tokens. The template writes all special tokens itself, so none are added. Throws as chatText does, and
-   * DS_DATA where tokens do not show which parts of the text they are, which assistant masks need.
+   * A conversation as tokens. The template writes all special tokens itself, so none are added.
+   * Throws as chatText does, and DS_DATA where tokens do not show which parts of the text they are,
+   * which assistant masks need.
    */
   applyChatTemplate(messages: readonly ChatMessage[], given: ChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';
@@ -308,7 +321,9 @@ export class Tokenizer {
   }
 }
 
-/** 1 for tokens that touch an odd piece; pieces are cut at the borders of what the assistant says. */
+/**
+ * 1 for tokens that touch an odd piece; pieces are cut at the borders of what the assistant says.
+ */
 function maskOf(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
   const mask = new Uint8Array(starts.length - 1);
   let at = 0;

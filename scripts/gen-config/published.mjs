@@ -1,7 +1,9 @@
 // The schema for editors: plain JSON Schema that completes and accepts whatever the reader accepts.
 import { remarks, schema, valuesOf } from './schema.mjs';
 
-/** `node` without this project's keywords, which become alternatives and part of the description. */
+/**
+ * `node` without this project's keywords, which become alternatives and part of the description.
+ */
 function plain(node) {
   const out = {};
   for (const [key, value] of Object.entries(node)) {

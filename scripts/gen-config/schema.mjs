@@ -1,4 +1,5 @@
-// What the generators of types, editor schema and reference share: the schema and how its parts read.
+// What the generators of types, editor schema and reference share: the schema and how its parts
+// read.
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

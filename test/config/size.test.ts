@@ -26,7 +26,10 @@ function file(text: string): string {
 const many = (count: number, item: (i: number) => string) =>
   Array.from({ length: count }, (_, i) => item(i));
 
-/** Characters in all the pieces that `run` cuts out of strings or searches backwards: what a quadratic reader has without end. */
+/**
+ * Characters in all the pieces that `run` cuts out of strings or searches backwards: what a
+ * quadratic reader has without end.
+ */
 function charactersCut(run: () => void): number {
   const { lastIndexOf, slice, split } = String.prototype;
   const { exec } = RegExp.prototype;

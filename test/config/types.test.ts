@@ -8,7 +8,9 @@ function check(config: DsConfig) {
   return checkConfig({ ...MICRO, ...config }, { worldSize: 1 });
 }
 
-/** In each line the compiler must find exactly one mistake: scripts/check fails where it does not. */
+/**
+ * In each line the compiler must find exactly one mistake: scripts/check fails where it does not.
+ */
 const wrong: readonly DsConfig[] = [
   // @ts-expect-error a mistyped key at the top
   { gradient_cliping: 1 },

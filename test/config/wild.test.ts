@@ -1,4 +1,5 @@
-// Every key and value that public ds_config files hold: taken, or a feature announced as missing, or refused by DeepSpeed too.
+// Every key and value that public ds_config files hold: taken, or a feature announced as missing,
+// or refused by DeepSpeed too.
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
 import wild from '../golden/configurations-in-the-wild.json';
 
@@ -25,7 +26,10 @@ const MISSING = [
   ...['zero_optimization.zero_quantized_weights', 'zero_optimization.offload_param.device'],
 ];
 
-/** DeepSpeed 0.19.6 refuses these: a whole number is wanted, gradient_clipping is where clipping is set. */
+/**
+ * DeepSpeed 0.19.6 refuses these: a whole number is wanted, gradient_clipping is where clipping is
+ * set.
+ */
 const REFUSED_THERE = [
   'fp16.min_loss_scale',
   'optimizer.params.max_grad_norm',
@@ -38,7 +42,10 @@ const COMPANIONS: Record<string, Section> = {
   activation_checkpointing: { partition_activations: true, number_checkpoints: 1 },
 };
 
-/** A small configuration in which `path` has `value`; a section's type is in its name: "optimizer<AdamW>.params.lr". */
+/**
+ * A small configuration in which `path` has `value`; a section's type is in its name:
+ * "optimizer<AdamW>.params.lr".
+ */
 function configuration(path: string, value: unknown): DsConfig {
   const config: Section = path.startsWith('train_') ? {} : { train_micro_batch_size_per_gpu: 1 };
   if (path.startsWith('zero_optimization.')) config.zero_optimization = { stage: 3 };

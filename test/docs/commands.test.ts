@@ -1,4 +1,5 @@
-// Every script, example and benchmark that a page names is run by scripts/test-commands, or by scripts/test itself.
+// Every script, example and benchmark that a page names is run by scripts/test-commands, or by
+// scripts/test itself.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';

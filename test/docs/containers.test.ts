@@ -1,4 +1,5 @@
-// The Dockerfile, the dev container and the workflow do what scripts/setup and the package's scripts say.
+// The Dockerfile, the dev container and the workflow do what scripts/setup and the package's
+// scripts say.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';

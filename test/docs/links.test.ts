@@ -1,4 +1,5 @@
-// Links between the pages of the documentation, and into the sources, lead somewhere, also from the package.
+// Links between the pages of the documentation, and into the sources, lead somewhere, also from the
+// package.
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';

@@ -1,4 +1,5 @@
-// The public surface as the API reference shows it: every name that a door exports and its members, with their texts.
+// The public surface as the API reference shows it: every name that a door exports and its members,
+// with their texts.
 import { join } from 'node:path';
 import ts from 'typescript';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -19,7 +20,10 @@ export interface Entry {
 const root = packageRoot();
 const HIDDEN = ts.ModifierFlags.Private | ts.ModifierFlags.Protected;
 
-/** All exports of the module `file`, those of its namespaces, and the members of classes and interfaces. */
+/**
+ * All exports of the module `file`, those of its namespaces, and the members of classes and
+ * interfaces.
+ */
 export function surfaceOf(file: string): Entry[] {
   const path = join(root, file);
   const program = ts.createProgram([path], compilerOptions());

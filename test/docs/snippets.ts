@@ -4,7 +4,10 @@ import { join } from 'node:path';
 import ts from 'typescript';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
-/** A fenced block. What it uses without saying so stands before it: `<!-- given ... -->`, which readers do not see. */
+/**
+ * A fenced block. What it uses without saying so stands before it: `<!-- given ... -->`, which
+ * readers do not see.
+ */
 export interface Snippet {
   page: string;
   /** Of the block's first line, from 1. */

@@ -13,7 +13,9 @@ const CLI = join(ROOT, 'lib', 'launch', COMPILED ? 'cli.js' : 'cli.ts');
 /** Arguments of Node that make it `ds`. */
 export const DS = COMPILED ? [CLI] : ['-r', HOOK, CLI];
 
-/** The text of a script that runs `program`, a file without extension; so do threads that it starts. */
+/**
+ * The text of a script that runs `program`, a file without extension; so do threads that it starts.
+ */
 export function scriptOf(program: string): string {
   if (COMPILED) return `require(${JSON.stringify(`${program}.js`)});`;
   const [hook, threads] = [HOOK, THREADS].map((path) => JSON.stringify(path));

@@ -1,4 +1,5 @@
-// The launcher's parsers and rules, as tables: hostfiles, filters, words, variables, CPU lists, shares.
+// The launcher's parsers and rules, as tables: hostfiles, filters, words, variables, CPU lists,
+// shares.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';

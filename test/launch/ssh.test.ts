@@ -33,8 +33,8 @@ afterEach(async () => {
 });
 
 /**
- * Notes its words, then hands the command to a shell with an environment and a session of its own, as sshd
- * does: that outlives ssh, whose death only ends its input.
+ * Notes its words, then hands the command to a shell with an environment and a session of its own,
+ * as sshd does: that outlives ssh, whose death only ends its input.
  */
 const SSH = `#!/bin/sh
 printf '%s\\n' "$@" > "$SSH_LOG/ssh-$$"

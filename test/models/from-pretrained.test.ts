@@ -1,4 +1,5 @@
-// fromPretrained: the folder says which model it holds; what is unknown is answered with what there is.
+// fromPretrained: the folder says which model it holds; what is unknown is answered with what there
+// is.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// An independent reader of TensorBoard event files: TFRecord frames, checksums bit by bit, a generic
-// protobuf decoder.
+// An independent reader of TensorBoard event files: TFRecord frames, checksums bit by bit, a
+// generic protobuf decoder.
 
 export interface ReadEvent {
   wallTime: number;
@@ -27,7 +27,9 @@ export function readEvents(file: Buffer): ReadEvent[] {
   return events;
 }
 
-/** Division of the message by the Castagnoli polynomial, one bit at a time, then TFRecord's mask. */
+/**
+ * Division of the message by the Castagnoli polynomial, one bit at a time, then TFRecord's mask.
+ */
 function verify(data: Buffer, masked: number): void {
   let crc = 0xffffffffn;
   for (const byte of data) {

@@ -1,4 +1,5 @@
-// Console progress: one redrawn line on a terminal, a few plain lines elsewhere, never wider than 80 columns.
+// Console progress: one redrawn line on a terminal, a few plain lines elsewhere, never wider than
+// 80 columns.
 import { ProgressBar, progressLine } from '../../lib/monitor/index.js';
 
 const report = {

@@ -24,9 +24,9 @@ export function gpt2Macs({ channels: C, layers: L, vocabulary: V, batch: B, seq:
 }
 
 /**
- * Model FLOPs of one token, forward and backward: 6 N + 6 L C T, all N parameters counted as matrices
- * and a causal mask as half the scores. Source: Chowdhery et al. 2022 (PaLM), appendix B, whose 12 L C T
- * is without a mask.
+ * Model FLOPs of one token, forward and backward: 6 N + 6 L C T, all N parameters counted as
+ * matrices and a causal mask as half the scores. Source: Chowdhery et al. 2022 (PaLM), appendix B,
+ * whose 12 L C T is without a mask.
  */
 export function modelFlopsPerToken(
   parameters: number,

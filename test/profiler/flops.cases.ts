@@ -1,4 +1,5 @@
-// The FLOPs profiler: exact counts, the module they belong to, and no trace of it outside a profile.
+// The FLOPs profiler: exact counts, the module they belong to, and no trace of it outside a
+// profile.
 import assert from 'node:assert/strict';
 import { FlopsProfiler, getModelProfile, nn, type profiler, Tensor } from '../../lib/index.js';
 import { type Device, device as findDevice } from '../../lib/runtime/device.js';
@@ -52,7 +53,10 @@ class Mixture extends nn.Module {
   }
 }
 
-/** Every number by hand: a GEMM of 11 rows, GELU, a second one, and a normalisation left in the parent. */
+/**
+ * Every number by hand: a GEMM of 11 rows, GELU, a second one, and a normalisation left in the
+ * parent.
+ */
 function byHand(device: Device): void {
   const model = new Mixture().to(device);
   const profile = profiled(model, () => model.call(constant([11, 5], device)).mean());
@@ -139,7 +143,10 @@ function gpt2(device: Device): void {
   assert.equal(profile.model.own.forward.macs, headWide, 'the fused head');
 }
 
-/** The same forward and the same gradients, and each block a second time, in its own module, without its last product. */
+/**
+ * The same forward and the same gradients, and each block a second time, in its own module, without
+ * its last product.
+ */
 function recomputation(device: Device): void {
   const plain = tinyProfile(device, false).work;
   const profile = tinyProfile(device, true);
@@ -177,7 +184,10 @@ function selective(device: Device): void {
   assert.equal(work.recompute.flops, 2 * gelu + 4 * norm);
 }
 
-/** Modules inside a segment that has no module around its additions, and a checkpoint in a checkpoint. */
+/**
+ * Modules inside a segment that has no module around its additions, and a checkpoint in a
+ * checkpoint.
+ */
 function nestedSegments(device: Device): void {
   const model = new Mixture().to(device);
   const inner = (x: Tensor): Tensor => checkpoint((y) => model.first.call(y).mul(2), x);

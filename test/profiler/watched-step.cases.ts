@@ -1,4 +1,5 @@
-// The profiled step of an engine: the configuration's section, GPT-2 124M's FLOPs, and times that add up.
+// The profiled step of an engine: the configuration's section, GPT-2 124M's FLOPs, and times that
+// add up.
 import assert from 'node:assert/strict';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -101,7 +102,9 @@ async function quiet(device: Device): Promise<void> {
   assert.ok(!text.includes('h.1'), text);
 }
 
-/** A folder that cannot be made is a warning, and training goes on as if nothing had been asked for. */
+/**
+ * A folder that cannot be made is a warning, and training goes on as if nothing had been asked for.
+ */
 async function unwritable(device: Device): Promise<void> {
   const warnings: string[] = [];
   const { emitWarning } = process;

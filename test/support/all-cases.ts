@@ -1,4 +1,5 @@
-// Every device-independent case, for the GPU runner: those of all files called *.cases.ts, so that none is forgotten.
+// Every device-independent case, for the GPU runner: those of all files called *.cases.ts, so that
+// none is forgotten.
 import { existsSync, readdirSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import type { Case } from './case.js';
@@ -7,7 +8,10 @@ import type { Case } from './case.js';
 const tests = join(__dirname, '..');
 const sources = join(tests, '..', '..', '..', 'test');
 
-/** Paths below test/, without the extension, in alphabetical order. What was compiled from a file that is gone is none. */
+/**
+ * Paths below test/, without the extension, in alphabetical order. What was compiled from a file
+ * that is gone is none.
+ */
 export function caseFiles(): string[] {
   const ending = `.cases${extname(__filename)}`;
   const isStale = (path: string): boolean =>

@@ -1,4 +1,5 @@
-// A test as data: one body that runs on every device, in jest on the CPU and in plain Node on a GPU.
+// A test as data: one body that runs on every device, in jest on the CPU and in plain Node on a
+// GPU.
 import type { Device } from '../../lib/runtime/device.js';
 
 /** Fails by throwing. `run` leaves no tensors behind. */

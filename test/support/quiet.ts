@@ -1,4 +1,5 @@
-// A quiet point: what nobody holds has been collected, so that counters of the whole process move by what a test does.
+// A quiet point: what nobody holds has been collected, so that counters of the whole process move
+// by what a test does.
 import { setImmediate } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -16,10 +17,11 @@ const STILL = 3;
 const PATIENCE_MS = 60_000;
 
 /**
- * Resolves when the finalizers of what earlier tests left have run, and `count` stands still. Await it before reading a
- * counter of the whole process: live tensors, memory, handles. Each round waits until an object that was garbage at the
- * collection has been finalized: on a busy machine that takes many turns of the event loop, and finalizers that have
- * not run are tensors that are still counted.
+ * Resolves when the finalizers of what earlier tests left have run, and `count` stands still. Await
+ * it before reading a counter of the whole process: live tensors, memory, handles. Each round waits
+ * until an object that was garbage at the collection has been finalized: on a busy machine that
+ * takes many turns of the event loop, and finalizers that have not run are tensors that are still
+ * counted.
  */
 export async function quiet(count: () => number = liveTensors): Promise<void> {
   const deadline = Date.now() + PATIENCE_MS;

@@ -1,4 +1,5 @@
-// Consumer of the installed package, as one of two ranks: sums over Gloo, which must come from the package.
+// Consumer of the installed package, as one of two ranks: sums over Gloo, which must come from the
+// package.
 const assert = require('node:assert/strict');
 const { readFileSync } = require('node:fs');
 const { cpu, initDistributed, Tensor } = require('@ds/native');

@@ -1,4 +1,5 @@
-// Consumer of the installed package: CommonJS, the editors' schema, and that both module systems share one set of classes.
+// Consumer of the installed package: CommonJS, the editors' schema, and that both module systems
+// share one set of classes.
 const assert = require('node:assert/strict');
 const required = require('@ds/native');
 

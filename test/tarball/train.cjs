@@ -1,4 +1,5 @@
-// Consumer of the installed package: five steps of a tiny GPT-2 with its optimizer offloaded to the CPU.
+// Consumer of the installed package: five steps of a tiny GPT-2 with its optimizer offloaded to the
+// CPU.
 const assert = require('node:assert/strict');
 const { cpu, initialize, nn, seed, Tensor } = require('@ds/native');
 

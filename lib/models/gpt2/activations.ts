@@ -14,7 +14,10 @@ export interface ActivationBytes {
   peak: number;
 }
 
-/** Elements per token and channel that a block saves: s1, x, qkv (3), attention, s2, y, z (4), gelu (4). */
+/**
+ * Elements per token and channel that a block saves: s1, x, qkv (3), attention, s2, y, z (4), gelu
+ * (4).
+ */
 const BLOCK = 16;
 /** Without x, y and gelu. */
 const SELECTIVE_BLOCK = 10;
@@ -22,8 +25,8 @@ const SELECTIVE_BLOCK = 10;
 const BACKWARD = 6;
 
 /**
- * Bytes of the activations of the blocks for N = batch * seq tokens of C channels, e bytes each, with
- * H heads and L blocks in S segments of K = ceil(L / S):
+ * Bytes of the activations of the blocks for N = batch * seq tokens of C channels, e bytes each,
+ * with H heads and L blocks in S segments of K = ceil(L / S):
  *   block b = N (16 C e + 4 H + 16): 16 above, the log-sum-exp of each head and two means and
  *             deviations in f32;  selective  b' = N (10 C e + 4 H + 16);  c = N C e
  *               held            peak

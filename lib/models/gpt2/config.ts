@@ -18,7 +18,10 @@ export interface GPT2Config {
    * all but the outputs of norms and GELUs, which are computed again. Default false.
    */
   activationCheckpointing?: boolean | 'selective';
-  /** Segments of blocks when activationCheckpointing is true; default number_checkpoints, else `layers`. */
+  /**
+   * Segments of blocks when activationCheckpointing is true; default number_checkpoints, else
+   * `layers`.
+   */
   numberCheckpoints?: number;
   /**
    * GELU inside the GEMM before it, from its unrounded result: faster, and in 16 bits another last
@@ -55,7 +58,10 @@ const configs: Record<string, GPT2Config> = {
   '10B': { ...published, layers: 50, heads: 32, channels: 4096 },
 };
 
-/** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). Throws DS_ARGUMENT. */
+/**
+ * The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). Throws
+ * DS_ARGUMENT.
+ */
 export function publishedGpt2(name: string): GPT2Config {
   const found = configs[name.replace(/^gpt2-/, '')];
   if (found) return { ...found };
@@ -67,7 +73,9 @@ export function publishedGpt2(name: string): GPT2Config {
   });
 }
 
-/** `given` by its own names. Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+/**
+ * `given` by its own names. Throws DS_ARGUMENT for an unknown option and for sizes that are none.
+ */
 export function readGpt2Config(given: GPT2Config): GPT2Config {
   const config = readOptions('GPT2', given, CONFIG);
   for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);

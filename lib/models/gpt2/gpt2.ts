@@ -224,9 +224,10 @@ export class GPT2 extends Module {
   }
 
   /**
-   * The model in a folder of Hugging Face's (config.json, safetensors in one file or several), in f32 on the CPU; what
-   * `ds consolidate` writes is one. `options` are those of this library: dropout is 0 unless they say so, whatever the
-   * folder does. Rejects with DS_CHECKPOINT when it is damaged or another model, DS_IO when it cannot be read.
+   * The model in a folder of Hugging Face's (config.json, safetensors in one file or several), in
+   * f32 on the CPU; what `ds consolidate` writes is one. `options` are those of this library:
+   * dropout is 0 unless they say so, whatever the folder does. Rejects with DS_CHECKPOINT when it
+   * is damaged or another model, DS_IO when it cannot be read.
    */
   static fromPretrained(dir: string, options: GPT2Options = {}): Promise<GPT2> {
     return readPretrained(dir, [GPT2.family], options);
