@@ -82,6 +82,19 @@ def adagrad(p, g, state, t, shape, lr, lr_decay=0, weight_decay=0, initial_accum
         p[i] -= lr / (1 + (t - 1) * lr_decay) * d / (math.sqrt(total[i]) + eps)
 
 
+def rmsprop(p, g, state, t, shape, lr, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0,
+            centered=False):
+    """torch.optim.RMSprop."""
+    square, mean, buffer = (state.setdefault(k, [0.0] * len(p)) for k in ("s", "m", "b"))
+    for i in range(len(p)):
+        d = g[i] + weight_decay * p[i]
+        square[i] = alpha * square[i] + (1 - alpha) * d * d
+        mean[i] += (1 - alpha) * (d - mean[i])
+        d /= math.sqrt(square[i] - mean[i] ** 2 if centered else square[i]) + eps
+        buffer[i] = momentum * buffer[i] + d
+        p[i] -= lr * (buffer[i] if momentum else d)
+
+
 def moments(state, g, t, betas, bias_correction=True):
     """The corrected first and second moment of Adam."""
     m = state.setdefault("m", [0.0] * len(g))
@@ -168,6 +181,7 @@ def muon(p, g, state, t, shape, lr, muon_lr=None, momentum=0.95, weight_decay=0,
 RULES = {
     "SGD": sgd,
     "Adagrad": adagrad,
+    "RMSprop": rmsprop,
     "Adam": adam,
     "AdamW": adam,
     "Lion": lion,
@@ -184,6 +198,10 @@ CASES = [
     ("SGD", {"momentum": 0.8, "dampening": 0.3}),
     ("Adagrad", {}),
     ("Adagrad", {"lr_decay": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3}),
+    ("RMSprop", {}),
+    ("RMSprop", {"alpha": 0.9, "eps": 1e-3, "momentum": 0.8}),
+    ("RMSprop", {"alpha": 0.95, "centered": True}),
+    ("RMSprop", {"alpha": 0.9, "centered": True, "momentum": 0.5}),
     ("AdamW", {}),
     ("AdamW", {"betas": [0.8, 0.95], "eps": 1e-3}),
     ("AdamW", {"bias_correction": False}),
@@ -217,7 +235,7 @@ def torch_optimizer(kind, params):
     decoupled = params.pop("adam_w_mode", True)
     if kind in ("Adam", "AdamW"):
         kind = "AdamW" if decoupled else "Adam"
-    known = kind in ("SGD", "Adagrad", "Adam", "AdamW") and "bias_correction" not in params
+    known = kind in ("SGD", "Adagrad", "RMSprop", "Adam", "AdamW") and "bias_correction" not in params
     return (getattr(torch.optim, kind), params) if known else None
 
 

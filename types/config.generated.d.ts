@@ -316,6 +316,17 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
+      /** Rates that fall with a running mean of squared gradients. */
+      type: AnyCase<'RMSprop'>;
+      /** Hyperparameters of RMSprop, as PyTorch has them. */
+      params?: RMSpropParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
+    }
+  | {
       /** The sign of a moment as the direction. */
       type: AnyCase<'Lion'>;
       /** Hyperparameters of Lion. */
@@ -415,6 +426,25 @@ export interface AdagradParams {
   initial_accumulator_value?: number;
   /** Added to the root of the sum of squared gradients. Default 1e-10. */
   eps?: number | 'auto';
+}
+
+/** Hyperparameters of RMSprop, as PyTorch has them. */
+export interface RMSpropParams {
+  /** Learning rate. Default 0.01. */
+  lr?: number | 'auto';
+  /** Share of the running mean of squared gradients that is kept. Default 0.99. */
+  alpha?: number;
+  /** Added to the root of that mean. Default 1e-8. */
+  eps?: number | 'auto';
+  /** weight_decay * p is added to the gradient. Default 0. */
+  weight_decay?: number | 'auto';
+  /** Share of the last direction that is kept; 0 keeps no state. Default 0. */
+  momentum?: number;
+  /**
+   * Divides by the estimated deviation of the gradients instead of the root of their mean square.
+   * Default false.
+   */
+  centered?: boolean;
 }
 
 /** Hyperparameters of Lion. */
@@ -1911,6 +1941,14 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
+      /** Rates that fall with a running mean of squared gradients. */
+      readonly type: 'RMSprop';
+      /** Hyperparameters of RMSprop, as PyTorch has them. */
+      readonly params: ResolvedRMSpropParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
+    }
+  | {
       /** The sign of a moment as the direction. */
       readonly type: 'Lion';
       /** Hyperparameters of Lion. */
@@ -1995,6 +2033,24 @@ export interface ResolvedAdagradParams {
   readonly initial_accumulator_value: number;
   /** Added to the root of the sum of squared gradients. */
   readonly eps: number;
+}
+
+/** Hyperparameters of RMSprop, as PyTorch has them. */
+export interface ResolvedRMSpropParams {
+  /** Learning rate. */
+  readonly lr: number;
+  /** Share of the running mean of squared gradients that is kept. */
+  readonly alpha: number;
+  /** Added to the root of that mean. */
+  readonly eps: number;
+  /** weight_decay * p is added to the gradient. */
+  readonly weight_decay: number;
+  /** Share of the last direction that is kept; 0 keeps no state. */
+  readonly momentum: number;
+  /**
+   * Divides by the estimated deviation of the gradients instead of the root of their mean square.
+   */
+  readonly centered: boolean;
 }
 
 /** Hyperparameters of Lion. */

@@ -21,6 +21,7 @@
 #include "norm.h"
 #include "random.h"
 #include "reduce.h"
+#include "rmsprop.h"
 #include "rope.h"
 #include "sgd.h"
 #include "softmax.h"

@@ -42,6 +42,7 @@
   ROW(RandomNormal) \
   ROW(Reduce) \
   ROW(ArgMax) \
+  ROW(Rmsprop) \
   ROW(Rope) \
   ROW(Sgd) \
   ROW(Softmax) \
@@ -89,10 +90,11 @@
   NAMES(RandomNormal, "out") \
   NAMES(Reduce, "in", "out") \
   NAMES(ArgMax, "in", "out") \
+  NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out") \
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Softmax, "in", "out") \
   NAMES(SoftmaxBackward, "out", "dout", "dx")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1706001447
+#define DS_INTERFACE_HASH 1196143054

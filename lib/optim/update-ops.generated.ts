@@ -15,6 +15,7 @@ export type {
   MuonApplyArgs,
   MuonDirectionArgs,
   MuonMomentumArgs,
+  RmspropArgs,
   SgdArgs,
 } from '../runtime/kernels.generated.js';
 
@@ -30,6 +31,7 @@ export interface UpdateOps {
   muonMomentum(args: kernels.MuonMomentumArgs): void;
   muonDirection(args: kernels.MuonDirectionArgs): void;
   muonApply(args: kernels.MuonApplyArgs): void;
+  rmsprop(args: kernels.RmspropArgs): void;
   sgd(args: kernels.SgdArgs): void;
 }
 
@@ -45,6 +47,7 @@ export const deviceOps: UpdateOps = {
   muonMomentum: (args) => kernels.muonMomentum(args),
   muonDirection: (args) => kernels.muonDirection(args),
   muonApply: (args) => kernels.muonApply(args),
+  rmsprop: (args) => kernels.rmsprop(args),
   sgd: (args) => kernels.sgd(args),
 };
 
@@ -60,5 +63,6 @@ export const hostOps = (stream: Stream): UpdateOps => ({
   muonMomentum: (args) => kernels.muonMomentumOnHost(args, stream),
   muonDirection: (args) => kernels.muonDirectionOnHost(args, stream),
   muonApply: (args) => kernels.muonApplyOnHost(args, stream),
+  rmsprop: (args) => kernels.rmspropOnHost(args, stream),
   sgd: (args) => kernels.sgdOnHost(args, stream),
 });

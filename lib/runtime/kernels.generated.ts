@@ -1790,6 +1790,66 @@ export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
 }
 
 /**
+ * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ *   square_avg = alpha * square_avg + (1 - alpha) g^2;
+ *   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2), else v = square_avg;
+ *   d = g / (sqrt(v) + eps);
+ *   with momentum: momentum_buffer = momentum * momentum_buffer + d, and d is the buffer;
+ * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+ */
+export interface RmspropArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  squareAvg: View;
+  /** [n] f32, updated; absent: not centered */
+  gradAvg: View | null;
+  /** [n] f32, updated; absent: no momentum */
+  momentumBuffer: View | null;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  alpha: number;
+  eps: number;
+  weightDecay: number;
+  /** read with momentum_buffer */
+  momentum: number;
+}
+
+function putRmsprop(args: RmspropArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.squareAvg, at);
+  at = putView(args.gradAvg, at);
+  at = putView(args.momentumBuffer, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.alpha;
+  block[at++] = args.eps;
+  block[at++] = args.weightDecay;
+  block[at] = args.momentum;
+}
+
+export function rmsprop(
+  args: RmspropArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putRmsprop(args);
+  call(40, stream, args);
+}
+
+export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
+  putRmsprop(args);
+  callOnHost(40, stream);
+}
+
+/**
  * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse` negates sin,
  * which is the gradient.
  */
@@ -1819,12 +1879,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -1877,12 +1937,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(41, stream, args);
+  call(42, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(41, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -1908,12 +1968,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(42, stream, args);
+  call(43, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(42, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -1944,12 +2004,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(43, stream, args);
+  call(44, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(43, stream);
+  callOnHost(44, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -1994,6 +2054,7 @@ export interface OpArgs {
   RandomNormal: RandomNormalArgs;
   Reduce: ReduceArgs;
   ArgMax: ArgMaxArgs;
+  Rmsprop: RmspropArgs;
   Rope: RopeArgs;
   Sgd: SgdArgs;
   Softmax: SoftmaxArgs;
@@ -2042,6 +2103,7 @@ export const opNames = [
   'RandomNormal',
   'Reduce',
   'ArgMax',
+  'Rmsprop',
   'Rope',
   'Sgd',
   'Softmax',
@@ -2060,4 +2122,5 @@ export type UpdateOp =
   | 'MuonMomentum'
   | 'MuonDirection'
   | 'MuonApply'
+  | 'Rmsprop'
   | 'Sgd';

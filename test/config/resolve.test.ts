@@ -23,7 +23,7 @@ function file(text: string): string {
 }
 
 const OPTIMIZERS =
-  '"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam", "SGD", "Adagrad", "Lion", "Lamb", ' +
+  '"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam", "SGD", "Adagrad", "RMSprop", "Lion", "Lamb", ' +
   '"FusedLamb", "Muon"';
 
 /** The error of an object that is wrong on purpose. */

@@ -15,7 +15,7 @@ import type { StandaloneOptimizer } from '../../lib/optim/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 
-const { AdamW, Lamb, Lion, Muon, Sgd, Adagrad } = optim;
+const { Adagrad, AdamW, Lamb, Lion, Muon, RMSprop, Sgd } = optim;
 
 class Net extends nn.Module {
   readonly first = new nn.Linear(5, 13);
@@ -39,6 +39,7 @@ const makers: [string, Make][] = [
   ['SGD', (m) => new Sgd(halves(m), { lr: 1e-2 })],
   ['SGD nesterov', (m) => new Sgd(halves(m), { lr: 1e-2, momentum: 0.9, nesterov: true })],
   ['Adagrad', (m) => new Adagrad(halves(m), { lrDecay: 0.1, initialAccumulatorValue: 0.1 })],
+  ['RMSprop', (m) => new RMSprop(halves(m), { momentum: 0.5, centered: true })],
   ['Lion', (m) => new Lion(halves(m), { lr: 1e-2 })],
   ['Lamb', (m) => new Lamb(halves(m), { lr: 1e-2 })],
   ['Muon', (m) => new Muon(optim.makeMuonGroups(m.namedParameters()), { weightDecay: 0.1 })],

@@ -1,4 +1,4 @@
-// SGD, Adagrad and Lion: every variant of the rule, every dtype of gradient and weight, skipped steps and denormals.
+// SGD, Adagrad, RMSprop and Lion: every variant of the rule, every dtype of gradient and weight, skipped steps and denormals.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
@@ -13,20 +13,25 @@ import {
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Random } from './numbers.js';
 
-const { abs, sign, sqrt } = Math;
+const { abs, max, sign, sqrt } = Math;
 
 const narrow = ['f32', 'f16', 'bf16'] as const;
 
 const flush = (x: number): number => (abs(x) < 2 ** -126 ? 0 : x);
 
-/** A rule with its settings: one parameter and its state (null without one) after an update by g, in f64. */
+/**
+ * The operands that hold states, and what their old values are; null where one is absent. "mean" is well below the roots
+ * of "square", as means of one series are: their difference is not what rounding leaves.
+ */
+type States = Record<string, 'signed' | 'positive' | 'square' | 'mean' | 'poison' | null>;
+
+/** A rule with its settings: one parameter and its states after an update by g, in f64. */
 interface Rule {
   op: OpName;
   title: string;
-  /** The operand that holds the state, and whether its old values are positive or do not count. */
-  state: { name: string; values: 'signed' | 'positive' | 'poison' } | null;
+  states: States;
   args: Record<string, unknown>;
-  step(g: number, p: number, state: number): { p: number; state: number };
+  step(g: number, p: number, ...states: number[]): { p: number; states: number[] };
 }
 
 const lr = 1e-2;
@@ -42,12 +47,12 @@ function sgd(variant: {
   return {
     op: 'Sgd',
     title: JSON.stringify(variant),
-    state: { name: 'momentumBuffer', values: first ? 'poison' : 'signed' },
+    states: { momentumBuffer: first ? 'poison' : 'signed' },
     args: { lr, weightDecay, momentum, dampening, nesterov, first },
-    step(grad, p, buffer) {
+    step(grad, p, buffer = 0) {
       const g = grad + weightDecay * p;
       const state = first ? g : flush(momentum * buffer + (1 - dampening) * g);
-      return { p: p - lr * (nesterov ? g + momentum * state : state), state };
+      return { p: p - lr * (nesterov ? g + momentum * state : state), states: [state] };
     },
   };
 }
@@ -56,21 +61,21 @@ function sgd(variant: {
 const plainSgd: Rule = {
   op: 'Sgd',
   title: 'without momentum',
-  state: null,
+  states: { momentumBuffer: null },
   args: { lr, weightDecay, momentum: 9, dampening: 9, nesterov: true, first: false },
-  step: (g, p) => ({ p: p - lr * (g + weightDecay * p), state: 0 }),
+  step: (g, p) => ({ p: p - lr * (g + weightDecay * p), states: [] }),
 };
 
 function adagrad(eps: number): Rule {
   return {
     op: 'Adagrad',
     title: `eps ${eps}`,
-    state: { name: 'sum', values: 'positive' },
+    states: { sum: 'positive' },
     args: { lr, eps, weightDecay },
-    step(grad, p, sum) {
+    step(grad, p, sum = 0) {
       const g = grad + weightDecay * p;
       const state = sum + g * g;
-      return { p: p - (lr * g) / (sqrt(state) + eps), state };
+      return { p: p - (lr * g) / (sqrt(state) + eps), states: [state] };
     },
   };
 }
@@ -79,12 +84,37 @@ function lion(beta1: number, beta2: number): Rule {
   return {
     op: 'Lion',
     title: `betas ${beta1} ${beta2}`,
-    state: { name: 'm', values: 'signed' },
+    states: { m: 'signed' },
     args: { lr, beta1, beta2, weightDecay },
-    step(g, p, m) {
+    step(g, p, m = 0) {
       const direction = sign(flush(beta1 * m + flush((1 - beta1) * g)));
       const state = flush(beta2 * m + flush((1 - beta2) * g));
-      return { p: p - lr * weightDecay * p - lr * direction, state };
+      return { p: p - lr * weightDecay * p - lr * direction, states: [state] };
+    },
+  };
+}
+
+function rmsprop(alpha: number, momentum: number, centered: boolean): Rule {
+  const eps = 1e-3;
+  return {
+    op: 'Rmsprop',
+    title: `${alpha} ${momentum}${centered ? ' centered' : ''}`,
+    states: {
+      squareAvg: 'square',
+      gradAvg: centered ? 'mean' : null,
+      momentumBuffer: momentum > 0 ? 'signed' : null,
+    },
+    // Without a buffer the momentum does not count.
+    args: { lr, alpha, eps, weightDecay, momentum: momentum || 9 },
+    step(grad, p, square = 0, ...others) {
+      const g = grad + weightDecay * p;
+      const s = flush(alpha * square + (1 - alpha) * g * g);
+      const [mean = 0, buffer = 0] = centered ? others : [0, ...others];
+      const m = flush(mean + (1 - alpha) * (g - mean));
+      const d = g / (sqrt(max(0, centered ? s - m * m : s)) + eps);
+      const b = momentum * buffer + d;
+      const states = [s, ...(centered ? [m] : []), ...(momentum > 0 ? [b] : [])];
+      return { p: p - lr * (momentum > 0 ? b : d), states };
     },
   };
 }
@@ -106,11 +136,20 @@ function title({ rule, n, weight, apply, size, inPlace }: Update): string {
   return [rule.title, `[${n}] weight ${weight}`, ...flags.filter(Boolean)].join(' ');
 }
 
-function stateValues({ rule, n, size }: Update, random: Random): ArrayLike<number> | null {
-  if (!rule.state || rule.state.values === 'poison') return null;
-  if (rule.state.values === 'positive') return random.uniform(n, 0, 0.1).map((x) => x * size);
+function stateValues(
+  { n, size }: Update,
+  kind: States[string],
+  random: Random,
+): ArrayLike<number> | null {
+  if (kind === 'poison') return null;
+  if (kind === 'square') return random.uniform(n, 0.05, 0.1).map((x) => x * size);
+  if (kind === 'mean') return random.normal(n).map((x) => x * 0.01 * size);
+  if (kind === 'positive') return random.uniform(n, 0, 0.1).map((x) => x * size);
   return random.normal(n).map((x) => x * 0.1 * size);
 }
+
+/** The names of the states that are there, in the order of the rule. */
+const present = ({ states }: Rule): string[] => Object.keys(states).filter((key) => states[key]);
 
 function update(u: Update): MatrixCase {
   const { rule } = u;
@@ -124,16 +163,16 @@ function update(u: Update): MatrixCase {
       const weightCheck = u.weight && u.apply ? closeSameBits(u.weight, 1, 'tensor') : exact;
       const gradients = random.normal(u.n).map((x, i) => (i % 7 === 3 ? 0 : x * u.size));
       const grad = input(u.grad, [u.n], gradients, layout);
-      const old = stateValues(u, random);
-      const state = rule.state && {
-        [rule.state.name]: updated({ ...input('f32', [u.n], [], layout), values: old }, check),
-      };
+      const states = Object.entries(rule.states).map(([name, kind]) => {
+        const values = stateValues(u, kind, random);
+        return [name, kind && updated({ ...input('f32', [u.n], [], layout), values }, check)];
+      });
       const weight =
         u.weight && updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
       return {
         operands: {
           master: updated(input('f32', [u.n], random.normal(u.n), layout), check),
-          ...(state ?? { momentumBuffer: null }),
+          ...Object.fromEntries(states),
           grad: u.inPlace ? updated(grad, weightCheck) : grad,
           weight: u.inPlace ? sameAs(grad, 'grad') : weight,
           control: input('f32', [4], [0.5, u.apply ? 1 : 0, 1, 1]),
@@ -149,17 +188,22 @@ function referenceOf(
   { rule, n, apply }: Update,
   all: Record<string, Float64Array>,
 ): Record<string, Float64Array> {
-  const name = rule.state?.name ?? 'none';
   const { master, grad } = all as { master: Float64Array; grad: Float64Array };
-  const old = all[name] ?? new Float64Array(n);
-  if (!apply) return { master, [name]: old, weight: master, grad: master };
-  const [p, state] = [new Float64Array(n), new Float64Array(n)];
+  const names = present(rule);
+  const old = Object.fromEntries(names.map((name) => [name, all[name] ?? new Float64Array(n)]));
+  if (!apply) return { ...old, master, weight: master, grad: master };
+  const p = new Float64Array(n);
+  const states = names.map(() => new Float64Array(n));
   for (let i = 0; i < n; ++i) {
     const g = flush(flush(grad[i]!) * 0.5);
-    const next = rule.step(g, master[i]!, flush(old[i]!));
-    [p[i], state[i]] = [next.p, next.state];
+    const next = rule.step(g, master[i]!, ...names.map((name) => flush(old[name]![i]!)));
+    p[i] = next.p;
+    next.states.forEach((value, k) => {
+      states[k]![i] = value;
+    });
   }
-  return { master: p, [name]: state, weight: p, grad: p };
+  const updated = Object.fromEntries(names.map((name, k) => [name, states[k]!]));
+  return { ...updated, master: p, weight: p, grad: p };
 }
 
 function updates(rule: Rule): Update[] {
@@ -184,7 +228,7 @@ function skips(rule: Rule): Update[] {
   ]);
 }
 
-const rules = [plainSgd, sgd({}), adagrad(1e-10), lion(0.9, 0.99)];
+const rules = [plainSgd, sgd({}), adagrad(1e-10), rmsprop(0.9, 0.8, true), lion(0.9, 0.99)];
 const variants = [
   sgd({ first: true }),
   sgd({ nesterov: true }),
@@ -192,6 +236,9 @@ const variants = [
   sgd({ dampening: 0.5, momentum: 0.7 }),
   sgd({ dampening: 0.5, first: true }),
   adagrad(1e-3),
+  rmsprop(0.99, 0, false),
+  rmsprop(0.95, 0, true),
+  rmsprop(0.9, 0.8, false),
   lion(0.95, 0.98),
 ];
 

@@ -1,0 +1,87 @@
+// RMSprop: rates that fall with a running mean of squared gradients.
+// Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+/** A parameter group of RMSprop; lr, alpha, eps and weightDecay may be changed between steps. */
+export interface RMSpropGroup extends ParamGroup {
+  alpha: number;
+  eps: number;
+  momentum: number;
+  centered: boolean;
+}
+
+/** Defaults of RMSprop's groups. */
+export interface RMSpropOptions {
+  /** Default 1e-2. */
+  lr?: number;
+  /** Share of the running means that is kept. Default 0.99. */
+  alpha?: number;
+  /** Default 1e-8. */
+  eps?: number;
+  /** Added to the gradient, times the parameter. Default 0. */
+  weightDecay?: number;
+  /** Default 0: no momentum, and no state for it. */
+  momentum?: number;
+  /** Divides by the estimated deviation instead: keeps a mean of gradients as well. Default false. */
+  centered?: boolean;
+}
+
+const NAMES: OptionNames<RMSpropOptions> = {
+  ...{ lr: true, alpha: true, eps: true, weightDecay: true, momentum: true, centered: true },
+};
+
+/**
+ * g += wd p; s = a s + (1 - a) g^2; d = g / (sqrt(s) + eps), or centered g / (sqrt(max(0, s - m^2)) + eps) with
+ * m += (1 - a) (g - m); with momentum b = momentum b + d, and d is b; p -= lr d. Where rounding makes s - m^2 negative
+ * PyTorch has NaN. The exact sequence of operations stands in csrc/ops/rmsprop.h.
+ */
+export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
+  readonly name = 'RMSprop';
+  readonly groups: RMSpropGroup[];
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<RMSpropGroup>, given: RMSpropOptions = {}) {
+    super();
+    const options = readOptions('RMSprop', given, NAMES);
+    const { lr = 1e-2, alpha = 0.99, eps = 1e-8, weightDecay = 0 } = options;
+    const { momentum = 0, centered = false } = options;
+    const defaults = { lr, alpha, eps, weightDecay, momentum, centered };
+    this.groups = makeGroups<RMSpropGroup>('RMSprop', params, defaults);
+  }
+
+  initialState(group: number): Record<string, number> {
+    const { centered, momentum } = this.groups[group] as RMSpropGroup;
+    return {
+      square_avg: 0,
+      ...(centered ? { grad_avg: 0 } : {}),
+      ...(momentum > 0 ? { momentum_buffer: 0 } : {}),
+    };
+  }
+
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<RMSpropGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, master, grad, weight, state, control } = tensors;
+    const { lr, alpha, eps, weightDecay, momentum } = settings.groups[group] as RMSpropGroup;
+    kernels.rmsprop({
+      master,
+      squareAvg: state.square_avg!,
+      gradAvg: state.grad_avg ?? null,
+      momentumBuffer: state.momentum_buffer ?? null,
+      grad,
+      weight,
+      control,
+      lr,
+      alpha,
+      eps,
+      weightDecay,
+      momentum,
+    });
+  }
+}
