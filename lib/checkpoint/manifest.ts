@@ -210,17 +210,22 @@ function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part
     throw reader.refusal(place, `parts [file, from, numel]${boxes}`, shown(items));
   }
   const box = hasBox ? boxOf(reader, items, place) : of.whole;
-  const shape = `[${of.shape.join(', ')}]`;
   const part = { file, from, numel: count, box };
   if (!isInside(box, of.shape) || from + count > numel(box.shape)) {
-    throw reader.refusal(place, `a part inside ${shape}`, shown(items));
+    throw reader.refusal(place, `a part inside [${of.shape.join(', ')}]`, shown(items));
   }
-  const isOwnForm = !isSameBox(box, of.whole) && isSameBox(canonical(of.shape, part).box, box);
-  if (hasBox && (count === 0 || !isOwnForm || box.shape.length > MAX_BOX_DIMS)) {
-    const expected = `a box of at most ${MAX_BOX_DIMS} dims that is not contiguous in ${shape}, or none`;
-    throw reader.refusal(place, expected, shown(items));
+  if (hasBox && !isOfBox(part, of)) {
+    const expected = `a box of at most ${MAX_BOX_DIMS} dims that is not contiguous in`;
+    throw reader.refusal(place, `${expected} [${of.shape.join(', ')}], or none`, shown(items));
   }
   return part;
+}
+
+/** Whether only a box says which elements these are. */
+function isOfBox(part: Part, { shape, whole }: PartOf): boolean {
+  const { box, numel: count } = part;
+  const isOwnForm = !isSameBox(box, whole) && isSameBox(canonical(shape, part).box, box);
+  return count > 0 && isOwnForm && shape.length <= MAX_BOX_DIMS;
 }
 
 /** Numbers and lists of numbers; what lies deeper is left out. */

@@ -33,12 +33,17 @@ export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]):
 
 function byBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
   const groups = new Map<string, BoxRange[]>();
+  let last: BoxRange[] | undefined;
   for (const range of ranges) {
     if (range.numel === 0) continue;
+    if (last?.[0]?.box === range.box) {
+      last.push(range);
+      continue;
+    }
     const key = `${range.box.offset};${range.box.shape}`;
-    const others = groups.get(key);
-    if (others) others.push(range);
-    else groups.set(key, [range]);
+    last = groups.get(key) ?? [];
+    last.push(range);
+    groups.set(key, last);
   }
   return groups.values();
 }

@@ -69,6 +69,11 @@ export function intersectBoxes(a: Box, b: Box): Box | null {
  * there.
  */
 export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
+  if (isSameBox(a.box, b.box)) {
+    const from = Math.max(a.from, b.from);
+    const count = Math.min(a.from + a.numel, b.from + b.numel) - from;
+    return count > 0 ? { box: a.box, from, numel: count } : null;
+  }
   const box = intersectBoxes(a.box, b.box);
   if (!box) return null;
   const from = Math.max(countBefore(a.box, a.from, box), countBefore(b.box, b.from, box));

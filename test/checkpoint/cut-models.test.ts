@@ -5,16 +5,19 @@ import { join } from 'node:path';
 
 import {
   type CheckpointWorld,
+  type Shard,
   saveCheckpoint,
   WeightFiles,
   writeTogether,
 } from '../../lib/checkpoint/index.js';
+import { describeJob, takeContent } from '../../lib/engine/saving/background-job.js';
 import {
   boxedParts,
   catalogOf,
   releaseShards,
   weightShards,
 } from '../../lib/engine/saving/engine-shards.js';
+import { HostCopy } from '../../lib/engine/saving/host-copy.js';
 import { restoreEngine } from '../../lib/engine/saving/restore.js';
 import { contentOf } from '../../lib/engine/saving/snapshot.js';
 import { type DsConfig, type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
@@ -271,6 +274,29 @@ test('one file of the weights that two shares write together', async () => {
   }
   await files.close();
   for (const engine of [whole, ...engines]) engine.destroy();
+});
+
+test('the thread of an asynchronous save is told of boxes, too', async () => {
+  const share = { rank: 1, ranks: 2 };
+  const engine = await engineOf(share, 3, 1);
+  const content = contentOf(asShare(engine, share), {});
+  const copy = new HostCopy(engine.device);
+  const [model, optimizer] = [copy.take(content.model), []];
+  copy.wait();
+  const target = { dir, tag: 't', saveLatest: true };
+  const job = structuredClone(describeJob(target, { ...content, model, optimizer }, null));
+  const taken = takeContent(job);
+  const outline = ({ name, shape, box, from, tensor }: Shard) => {
+    return { name, shape, box, from, values: tensor.toArray().flat() };
+  };
+  expect(taken.part).toEqual({ data: 0, model: 1 });
+  expect(taken.model.map(outline)).toEqual(content.model.map(outline));
+  expect(taken.model.find(({ name }) => name === 'out')?.box?.offset).toEqual([0, 6]);
+  for (const shards of [taken.model, model, content.model, content.optimizer]) {
+    releaseShards(shards);
+  }
+  copy.dispose();
+  engine.destroy();
 });
 
 test('a tensor of the checkpoint that no rank has is refused on all of them', async () => {

@@ -4,6 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { Checkpoint } from '../../lib/checkpoint/index.js';
 import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
 import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
 import { STAGING_BYTES } from '../../lib/checkpoint/staging.js';
@@ -13,6 +14,7 @@ import { Tensor } from '../../lib/tensor/index.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
 import { checksumFile } from '../support/checksum.js';
+import { contentOf, save } from './content.js';
 
 async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-device-'));
@@ -61,6 +63,34 @@ async function throughStaging(device: Device): Promise<void> {
   });
 }
 
+/** Columns and blocks of saved rows, into the middle of memory that holds something else. */
+async function boxesOfRows(device: Device): Promise<void> {
+  await inFolder(async (dir) => {
+    for (const dtype of ['f32', 'bf16', 'i64'] as const) {
+      const shape = [70, 3, 50];
+      const numbers = Float64Array.from({ length: 70 * 3 * 50 }, (_, i) => i % 251);
+      const whole = Tensor.from(numbers, { shape, dtype, device }).keep();
+      const content = contentOf([{ name: 'w', shape, tensor: whole }], []);
+      await save(dir, 't', content);
+      const checkpoint = await Checkpoint.open(dir);
+      const box = { offset: [1, 1, 7], shape: [68, 2, 31] };
+      const around = Tensor.from(new Float64Array(5000), { dtype, device }).keep();
+      const into = around.alias([2 * 68 * 31 - 30], undefined, 100);
+      await checkpoint.read('model', 'w', { box, from: 20 }, into);
+      const expected = new Array<number>(5000).fill(0);
+      for (let i = 0; i < into.numel; ++i) {
+        const [plane, rest] = [Math.floor((i + 20) / 62), (i + 20) % 62];
+        const [row, column] = [Math.floor(rest / 31), rest % 31];
+        const at = ((plane + 1) * 3 + row + 1) * 50 + column + 7;
+        expected[100 + i] = numbers[at] as number;
+      }
+      assert.deepEqual(around.toArray(), expected, dtype);
+      await checkpoint.close();
+      for (const tensor of [into, around, whole]) tensor.dispose();
+    }
+  });
+}
+
 /** The tensor files of a checkpoint. */
 function shardsOf(path: string): string[] {
   const names = readdirSync(path).filter((name) => name.endsWith('.safetensors'));
@@ -101,6 +131,7 @@ const besideCase = (name: string, options: TinyOptions): Case => ({
 
 export const cases: Case[] = [
   { name: 'safetensors of device memory, around the borders of staging', run: throughStaging },
+  { name: 'boxes of saved rows into device memory', run: boxesOfRows },
   besideCase('fp32', { precision: 'fp32', offload: false }),
   besideCase('bf16', { precision: 'bf16', offload: false }),
   besideCase('bf16, offload', { precision: 'bf16', offload: true }),
