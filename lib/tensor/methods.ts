@@ -5,133 +5,12 @@ import type { DType } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
 import { backward } from './autograd.js';
 import * as ops from './ops/index.js';
-import type { ClampOptions } from './ops/logic.js';
-import type { Operand } from './ops/operands.js';
-import type { Reduction } from './ops/reduce.js';
-import type { Sizes } from './ops/shapes.js';
-import type { Spread } from './ops/statistics.js';
 import { Tensor } from './tensor.js';
 
-declare module './tensor.js' {
-  interface Tensor {
-    add(other: Operand): Tensor;
-    sub(other: Operand): Tensor;
-    mul(other: Operand): Tensor;
-    div(other: Operand): Tensor;
-    pow(exponent: Operand): Tensor;
-    maximum(other: Operand): Tensor;
-    minimum(other: Operand): Tensor;
-    clamp(min: Operand | null, max?: Operand | null): Tensor;
-    clamp(limits: ClampOptions): Tensor;
-    maskedFill(mask: Tensor, value: Operand): Tensor;
-    eq(other: Operand): Tensor;
-    ne(other: Operand): Tensor;
-    lt(other: Operand): Tensor;
-    le(other: Operand): Tensor;
-    gt(other: Operand): Tensor;
-    ge(other: Operand): Tensor;
-    logicalAnd(other: Tensor): Tensor;
-    logicalOr(other: Tensor): Tensor;
-    logicalXor(other: Tensor): Tensor;
-    logicalNot(): Tensor;
-    isnan(): Tensor;
-    isinf(): Tensor;
-    isfinite(): Tensor;
-
-    neg(): Tensor;
-    abs(): Tensor;
-    exp(): Tensor;
-    log(): Tensor;
-    sqrt(): Tensor;
-    rsqrt(): Tensor;
-    reciprocal(): Tensor;
-    square(): Tensor;
-    sign(): Tensor;
-    sin(): Tensor;
-    cos(): Tensor;
-    tanh(): Tensor;
-    sigmoid(): Tensor;
-    relu(): Tensor;
-    silu(): Tensor;
-    gelu(approximate?: 'tanh' | 'none'): Tensor;
-
-    sum(options?: Reduction): Tensor;
-    mean(options?: Reduction): Tensor;
-    max(options?: Reduction): Tensor;
-    min(options?: Reduction): Tensor;
-    any(options?: Reduction): Tensor;
-    all(options?: Reduction): Tensor;
-    countNonzero(options?: Reduction): Tensor;
-    var(options?: Spread): Tensor;
-    std(options?: Spread): Tensor;
-    norm(p?: number | 'fro', options?: Reduction): Tensor;
-    logsumexp(options?: Reduction): Tensor;
-    argmax(dim?: number): Tensor;
-    argmin(dim?: number): Tensor;
-    softmax(dim?: number): Tensor;
-    logSoftmax(dim?: number): Tensor;
-    matmul(other: Tensor): Tensor;
-    bmm(other: Tensor): Tensor;
-    dot(other: Tensor): Tensor;
-    outer(other: Tensor): Tensor;
-    gather(dim: number, index: Tensor): Tensor;
-    indexSelect(dim: number, index: Tensor): Tensor;
-
-    clone(): Tensor;
-    repeat(...repeats: Sizes): Tensor;
-    repeatInterleave(count: number, dim?: number): Tensor;
-    flip(dims?: number | readonly number[]): Tensor;
-    roll(shifts: number | readonly number[], dims?: number | readonly number[]): Tensor;
-    tril(diagonal?: number): Tensor;
-    triu(diagonal?: number): Tensor;
-    pad(padding: readonly number[], value?: number): Tensor;
-    diagonal(offset?: number, first?: number, second?: number): Tensor;
-    movedim(source: number | readonly number[], destination: number | readonly number[]): Tensor;
-    unflatten(dim: number, sizes: readonly number[]): Tensor;
-    chunk(count: number, dim?: number): Tensor[];
-    unbind(dim?: number): Tensor[];
-
-    /** These change the tensor itself and return it; see docs/tensors.md. */
-    add_(other: Operand): Tensor;
-    sub_(other: Operand): Tensor;
-    mul_(other: Operand): Tensor;
-    div_(other: Operand): Tensor;
-    neg_(): Tensor;
-    exp_(): Tensor;
-    sqrt_(): Tensor;
-    relu_(): Tensor;
-    clamp_(min: Operand | null, max?: Operand | null): Tensor;
-    clamp_(limits: ClampOptions): Tensor;
-    fill_(value: number): Tensor;
-    zero_(): Tensor;
-    copy_(source: Tensor): Tensor;
-    maskedFill_(mask: Tensor, value: number): Tensor;
-    normal_(mean?: number, stddev?: number): Tensor;
-    uniform_(low?: number, high?: number): Tensor;
-
-    reshape(...shape: Sizes): Tensor;
-    view(...shape: Sizes): Tensor;
-    flatten(from?: number, to?: number): Tensor;
-    transpose(first?: number, second?: number): Tensor;
-    permute(...order: Sizes): Tensor;
-    expand(...shape: Sizes): Tensor;
-    squeeze(dim?: number): Tensor;
-    unsqueeze(dim: number): Tensor;
-    slice(dim: number, start?: number, end?: number, step?: number): Tensor;
-    narrow(dim: number, start: number, length: number): Tensor;
-    select(dim: number, index: number): Tensor;
-    split(sizes: number | readonly number[], dim?: number): Tensor[];
-    contiguous(): Tensor;
-    to(...targets: (DType | Device | string)[]): Tensor;
-
-    /**
-     * Adds the gradient of this tensor to every leaf below it; `seed` defaults to 1 for a scalar.
-     */
-    backward(seed?: Tensor | null): void;
-  }
-}
-
-/** Those whose arguments after the tensor are the method's arguments, and the most that each takes. */
+/**
+ * Functions of a tensor that are its methods too, and the most arguments that each takes beside it. Their types and texts
+ * are those of the functions.
+ */
 const methods = {
   ...{ add: 1, sub: 1, mul: 1, div: 1, pow: 1, maximum: 1, minimum: 1 },
   ...{ clamp: 2, maskedFill: 2, logicalAnd: 1, logicalOr: 1, logicalXor: 1, logicalNot: 0 },
@@ -152,6 +31,28 @@ const methods = {
 } as const;
 
 type Name = keyof typeof methods;
+
+/** All parameters but the first. */
+type Rest<Parameters> = Parameters extends readonly [unknown, ...infer Others] ? Others : never;
+
+type Functions = Pick<typeof ops, Name>;
+type Methods = {
+  [Name in keyof Functions]: (
+    ...rest: Rest<Parameters<Functions[Name]>>
+  ) => ReturnType<Functions[Name]>;
+};
+
+declare module './tensor.js' {
+  interface Tensor extends Methods {
+    to(...targets: (DType | Device | string)[]): Tensor;
+
+    /**
+     * Adds the gradient of this tensor to every leaf below it; `seed` defaults to 1 for a scalar.
+     */
+    backward(seed?: Tensor | null): void;
+  }
+}
+
 type Op = (x: Tensor, ...rest: unknown[]) => unknown;
 const table = ops as unknown as Record<Name, Op>;
 
