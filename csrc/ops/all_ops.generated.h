@@ -23,5 +23,6 @@
 #include "reduce.h"
 #include "rmsprop.h"
 #include "rope.h"
+#include "scan.h"
 #include "sgd.h"
 #include "softmax.h"

@@ -44,6 +44,7 @@
   ROW(ArgMax) \
   ROW(Rmsprop) \
   ROW(Rope) \
+  ROW(Scan) \
   ROW(Sgd) \
   ROW(Softmax) \
   ROW(SoftmaxBackward)
@@ -92,9 +93,10 @@
   NAMES(ArgMax, "in", "out") \
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out") \
+  NAMES(Scan, "in", "out") \
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Softmax, "in", "out") \
   NAMES(SoftmaxBackward, "out", "dout", "dx")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1196143054
+#define DS_INTERFACE_HASH 2006974029

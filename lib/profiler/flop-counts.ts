@@ -74,6 +74,7 @@ const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]: Count<OpArgs
   EmbeddingBackward: ({ dout }) => plain(size(dout)),
   Gather: nothing,
   GatherBackward: ({ dout }) => plain(size(dout)),
+  Scan: ({ out }) => plain(size(out)),
   LayerNorm: ({ out, residual: r }) => plain(5 * size(out) + residual(r)),
   LayerNormBackward: ({ dout, dsum }) => plain(10 * size(dout) + residual(dsum)),
   RmsNorm: ({ out, residual: r }) => plain(4 * size(out) + residual(r)),

@@ -1888,6 +1888,42 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
+ * out[.., i, ..] = the sum of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
+ * inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
+ */
+export interface ScanArgs {
+  /** f32, f16, bf16, f64 or i64; any strides */
+  in: View;
+  /** same shape and dtype */
+  out: View;
+  dim: number;
+  reverse: boolean;
+  accumulate: boolean;
+}
+
+function putScan(args: ScanArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.out, at);
+  block[at++] = args.dim;
+  block[at++] = args.reverse ? 1 : 0;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function scan(
+  args: ScanArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putScan(args);
+  call(42, stream, args);
+}
+
+export function scanOnHost(args: ScanArgs, stream: Stream): void {
+  putScan(args);
+  callOnHost(42, stream);
+}
+
+/**
  * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
  *   without momentum: d = g; otherwise
  *   buffer = g at the first update, then momentum * buffer + (1 - dampening) * g;
@@ -1937,12 +1973,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(42, stream, args);
+  call(43, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(42, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -1968,12 +2004,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(43, stream, args);
+  call(44, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(43, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2004,12 +2040,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(44, stream, args);
+  call(45, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(44, stream);
+  callOnHost(45, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -2056,6 +2092,7 @@ export interface OpArgs {
   ArgMax: ArgMaxArgs;
   Rmsprop: RmspropArgs;
   Rope: RopeArgs;
+  Scan: ScanArgs;
   Sgd: SgdArgs;
   Softmax: SoftmaxArgs;
   SoftmaxBackward: SoftmaxBackwardArgs;
@@ -2105,6 +2142,7 @@ export const opNames = [
   'ArgMax',
   'Rmsprop',
   'Rope',
+  'Scan',
   'Sgd',
   'Softmax',
   'SoftmaxBackward',

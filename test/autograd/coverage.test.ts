@@ -4,6 +4,7 @@ import { checks as composed } from './composed.cases.js';
 import { checks as elementwise } from './elementwise.cases.js';
 import { checks as layers } from './layers.cases.js';
 import { checks as losses } from './losses.cases.js';
+import { checks as order } from './order.cases.js';
 import { checks as views } from './views.cases.js';
 
 const notDifferentiable = new Set([
@@ -35,7 +36,7 @@ const notDifferentiable = new Set([
 ]);
 
 const covered = new Set(
-  [...composed, ...elementwise, ...layers, ...losses, ...views].map(({ op }) => op),
+  [...composed, ...elementwise, ...layers, ...losses, ...order, ...views].map(({ op }) => op),
 );
 
 test.each(Object.keys(ops).filter((name) => !notDifferentiable.has(name)))('%s', (name) => {

@@ -46,6 +46,7 @@ export {
   softmax,
   sum,
 } from './reduce.js';
+export * from './scan.js';
 export type { Sizes } from './shapes.js';
 export * from './statistics.js';
 export * from './unary.js';

@@ -18,6 +18,7 @@ import { cases as muon } from './muon.js';
 import { cases as norm } from './norm.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as reduce } from './reduce.js';
+import { cases as scan } from './scan.js';
 import { cases as softmax } from './softmax.js';
 
 /** One op, one layout, one dtype each. */
@@ -30,6 +31,7 @@ export const opCases: readonly MatrixCase[] = [
   ...softmax,
   ...matmul,
   ...lookup,
+  ...scan,
   ...norm,
   ...attention,
   ...adamw,

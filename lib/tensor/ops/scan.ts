@@ -1,0 +1,32 @@
+// Running sums along one dim.
+import { isFloating } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import { normalizeDim, requireTensor } from './shapes.js';
+
+/** Along `dim`, unrecorded; integers and bool as i64. */
+function running(x: Tensor, dim: number): Tensor {
+  const from = isFloating(x.dtype) ? x : cast(x, 'i64');
+  const out = Tensor.emptyLike(from);
+  kernels.scan({ in: from, out, dim, reverse: false, accumulate: false });
+  if (from !== x) from.dispose();
+  return out;
+}
+
+/**
+ * The sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's dtype; i64 for integers and bool,
+ * as torch.cumsum. Throws DS_SHAPE.
+ */
+export function cumsum(x: Tensor, dim: number): Tensor {
+  requireTensor('cumsum', x);
+  const at = normalizeDim('cumsum', dim, x.ndim);
+  const out = running(x, at);
+  record('cumsum', [x], [out], [], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) =>
+      kernels.scan({ in: grad as Tensor, out: dx, dim: at, reverse: true, accumulate }),
+    );
+  });
+  return out;
+}
