@@ -75,6 +75,13 @@ C wrapping_add(C a, C b) {
   else return a + b;
 }
 
+template <class C>
+C wrapping_multiply(C a, C b) {
+  if constexpr (std::is_integral_v<C>)
+    return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  else return a * b;
+}
+
 /// out = f(in...), or out + f(in...) with `accumulate`, where f takes and returns compute values,
 /// all inputs have element type In and out's shape, and out may be one of the inputs.
 template <class Out, class In, class F, class... Inputs>

@@ -15,6 +15,10 @@ __device__ __forceinline__ T settle(bool accumulate, T old, C value) {
   return narrow<T>(accumulate ? widen(old) + value : value);
 }
 
+/// Elements that a thread takes at once; few of what is long and seldom used, to keep the library small.
+template <class T, UnaryOp kOp>
+constexpr int kWidth = kOp > UnaryOp::gelu_erf ? 2 : kPacket<T>;
+
 template <class T, UnaryOp kOp>
 struct UnaryValue {
   static constexpr bool accumulate = false;
@@ -66,15 +70,22 @@ struct Arithmetic {
   }
 };
 
+/// pow and atan2, which floating dtypes alone have.
 template <class T>
-struct Power {
-  bool accumulate;
+struct Transcendental {
+  bool accumulate, power;
+
+  template <int N, class F>
+  __device__ void each(Vector<T, N>& out, const Vector<T, N>& a, const Vector<T, N>& b, F f) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      out.v[i] = settle(accumulate, out.v[i], f(to_float(a.v[i]), to_float(b.v[i])));
+  }
   template <int N>
   __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& a,
                              const Vector<T, N>& b) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      out.v[i] = settle(accumulate, out.v[i], powf(to_float(a.v[i]), to_float(b.v[i])));
+    if (power) each(out, a, b, [](float x, float y) { return powf(x, y); });
+    else each(out, a, b, [](float x, float y) { return atan2f(x, y); });
   }
 };
 
@@ -134,8 +145,8 @@ void run(const Unary& op, CudaContext& ctx) {
   for_floating("unary", op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary", op.op, [&](auto kind) {
-      map<kPacket<T>, T, T>("unary", ctx.stream, UnaryValue<T, decltype(kind)::value>{}, op.out,
-                            op.in);
+      constexpr UnaryOp kOp = decltype(kind)::value;
+      map<kWidth<T, kOp>, T, T>("unary", ctx.stream, UnaryValue<T, kOp>{}, op.out, op.in);
     });
   });
 }
@@ -144,17 +155,19 @@ void run(const UnaryBackward& op, CudaContext& ctx) {
   for_floating("unary_backward", op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary_backward", op.op, [&](auto kind) {
-      const UnaryGradient<T, decltype(kind)::value> f{op.accumulate};
-      map<kPacket<T>, T, T, T>("unary_backward", ctx.stream, f, op.dx, op.in, op.dout);
+      constexpr UnaryOp kOp = decltype(kind)::value;
+      const UnaryGradient<T, kOp> f{op.accumulate};
+      map<kWidth<T, kOp>, T, T, T>("unary_backward", ctx.stream, f, op.dx, op.in, op.dout);
     });
   });
 }
 
 void run(const Binary& op, CudaContext& ctx) {
-  if (op.op == BinaryOp::pow)
+  if (op.op == BinaryOp::pow || op.op == BinaryOp::atan2)
     return for_floating("binary", op.out.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      map<kPacket<T>, T, T, T>("binary", ctx.stream, Power<T>{op.accumulate}, op.out, op.a, op.b);
+      const Transcendental<T> f{op.accumulate, op.op == BinaryOp::pow};
+      map<kPacket<T>, T, T, T>("binary", ctx.stream, f, op.out, op.a, op.b);
     });
   for_all("binary", op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -7,11 +7,12 @@ namespace ds {
 
 enum class UnaryOp : int32_t {
   neg, abs, exp, log, sqrt, rsqrt, reciprocal, square, sin, cos,
-  tanh, sigmoid, relu, silu, gelu_tanh, gelu_erf
+  tanh, sigmoid, relu, silu, gelu_tanh, gelu_erf,
+  floor, ceil, round, trunc, erf, log1p, expm1, tan
 };
 
 /// out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)));
-/// gelu_erf: 0.5 x (1 + erf(x / sqrt(2))).
+/// gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the even one.
 struct Unary {
   View in;   // floating, any strides
   View out;  // same shape and dtype
@@ -38,9 +39,10 @@ inline void check(const UnaryBackward& op) {
   require_floating("unary_backward", op.in);
 }
 
-enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow };
+enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow, atan2 };
 
-/// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow is floating only.
+/// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2 are
+/// floating only.
 struct Binary {
   View a;    // same shape as out
   View b;    // same shape as out
@@ -53,7 +55,7 @@ inline void check(const Binary& op) {
   require_like("binary", op.a, op.out);
   require_like("binary", op.b, op.out);
   if (op.out.dtype == DType::boolean) unsupported("binary", op.out.dtype, "any dtype but bool");
-  if (op.op == BinaryOp::pow) require_floating("binary", op.out);
+  if (op.op == BinaryOp::pow || op.op == BinaryOp::atan2) require_floating("binary", op.out);
 }
 
 enum class CompareOp : int32_t { eq, ne, lt, le, gt, ge };

@@ -29,13 +29,6 @@ C subtract(C a, C b) {
   else return a - b;
 }
 
-template <class C>
-C multiply(C a, C b) {
-  if constexpr (std::is_integral_v<C>)
-    return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  else return a * b;
-}
-
 template <class T>
 void arithmetic(const Binary& op, CpuContext& ctx) {
   using C = compute_t<T>;
@@ -43,17 +36,16 @@ void arithmetic(const Binary& op, CpuContext& ctx) {
   switch (op.op) {
     case BinaryOp::add: return with([](C a, C b) { return wrapping_add(a, b); });
     case BinaryOp::sub: return with([](C a, C b) { return subtract(a, b); });
-    case BinaryOp::mul: return with([](C a, C b) { return multiply(a, b); });
+    case BinaryOp::mul: return with([](C a, C b) { return wrapping_multiply(a, b); });
     case BinaryOp::div: return with([](C a, C b) { return divide(a, b); });
     // A NaN on either side is the result.
     case BinaryOp::maximum: return with([](C a, C b) { return (a > b) | (a != a) ? a : b; });
     case BinaryOp::minimum: return with([](C a, C b) { return (a < b) | (a != a) ? a : b; });
-    case BinaryOp::pow: break;
+    default: break;
   }
   if constexpr (std::is_floating_point_v<C>) {
     if (op.op == BinaryOp::pow) return with([](C a, C b) { return std::pow(a, b); });
-  } else if (op.op == BinaryOp::pow) {
-    unsupported("binary", op.out.dtype, "f32, f16, bf16 or f64 for pow");
+    if (op.op == BinaryOp::atan2) return with([](C a, C b) { return std::atan2(a, b); });
   }
   unknown("binary", "a binary op", static_cast<int32_t>(op.op));
 }

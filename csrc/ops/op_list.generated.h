@@ -99,4 +99,4 @@
   NAMES(SoftmaxBackward, "out", "dout", "dx")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 2006974029
+#define DS_INTERFACE_HASH 228529466

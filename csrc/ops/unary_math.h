@@ -36,10 +36,24 @@ DS_HOST_DEVICE T unary_value(T x) {
   else if constexpr (op == UnaryOp::silu) return quotient(x, T(1) + exp_of(-x));
   else if constexpr (op == UnaryOp::gelu_tanh) {
     return quotient(x, T(1) + exp_of(-gelu_twice_inner(x)));
-  } else {
-    static_assert(op == UnaryOp::gelu_erf, "every UnaryOp has a value");
+  } else if constexpr (op == UnaryOp::gelu_erf) {
     return T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752)));
+  } else if constexpr (op == UnaryOp::floor) return std::floor(x);
+  else if constexpr (op == UnaryOp::ceil) return std::ceil(x);
+  else if constexpr (op == UnaryOp::round) return std::rint(x);
+  else if constexpr (op == UnaryOp::trunc) return std::trunc(x);
+  else if constexpr (op == UnaryOp::erf) return std::erf(x);
+  else if constexpr (op == UnaryOp::log1p) return std::log1p(x);
+  else if constexpr (op == UnaryOp::expm1) return std::expm1(x);
+  else {
+    static_assert(op == UnaryOp::tan, "every UnaryOp has a value");
+    return std::tan(x);
   }
+}
+
+/// Whether op is a staircase, whose derivative is 0.
+constexpr bool is_staircase(UnaryOp op) {
+  return op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round || op == UnaryOp::trunc;
 }
 
 /// d op(x) / dx. abs and relu have derivative 0 at 0.
@@ -70,11 +84,18 @@ DS_HOST_DEVICE T unary_derivative(T x) {
     const T s = sigmoid_of(gelu_twice_inner(x));
     const T inner_slope = kTwiceRoot * (T(1) + T(3 * 0.044715) * x * x);
     return s + x * (s * (T(1) - s)) * inner_slope;
-  } else {
-    static_assert(op == UnaryOp::gelu_erf, "every UnaryOp has a derivative");
+  } else if constexpr (op == UnaryOp::gelu_erf) {
     constexpr T kInverseRoot = T(0.39894228040143268);  // 1 / sqrt(2 pi)
     const T cdf = T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752)));
     return cdf + x * (kInverseRoot * exp_of(T(-0.5) * x * x));
+  } else if constexpr (is_staircase(op)) return T(0);
+  else if constexpr (op == UnaryOp::erf) return T(1.1283791670955126) * exp_of(-x * x);  // 2 / sqrt(pi)
+  else if constexpr (op == UnaryOp::log1p) return T(1) / (T(1) + x);
+  else if constexpr (op == UnaryOp::expm1) return exp_of(x);
+  else {
+    static_assert(op == UnaryOp::tan, "every UnaryOp has a derivative");
+    const T t = std::tan(x);
+    return T(1) + t * t;
   }
 }
 
@@ -100,6 +121,14 @@ void dispatch_unary(const char* name, UnaryOp op, F&& f) {
     DS_CASE(silu);
     DS_CASE(gelu_tanh);
     DS_CASE(gelu_erf);
+    DS_CASE(floor);
+    DS_CASE(ceil);
+    DS_CASE(round);
+    DS_CASE(trunc);
+    DS_CASE(erf);
+    DS_CASE(log1p);
+    DS_CASE(expm1);
+    DS_CASE(tan);
   }
 #undef DS_CASE
   throw Error("DS_ARGUMENT", name, "a unary op", text("op ", static_cast<int32_t>(op)));

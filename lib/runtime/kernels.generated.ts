@@ -21,7 +21,15 @@ export type UnaryOp =
   | 'relu'
   | 'silu'
   | 'gelu_tanh'
-  | 'gelu_erf';
+  | 'gelu_erf'
+  | 'floor'
+  | 'ceil'
+  | 'round'
+  | 'trunc'
+  | 'erf'
+  | 'log1p'
+  | 'expm1'
+  | 'tan';
 
 const unaryOpCodes: Record<UnaryOp, number> = {
   neg: 0,
@@ -40,6 +48,14 @@ const unaryOpCodes: Record<UnaryOp, number> = {
   silu: 13,
   gelu_tanh: 14,
   gelu_erf: 15,
+  floor: 16,
+  ceil: 17,
+  round: 18,
+  trunc: 19,
+  erf: 20,
+  log1p: 21,
+  expm1: 22,
+  tan: 23,
 };
 
 /** The choices of ds::BinaryOp. */
@@ -50,7 +66,8 @@ export type BinaryOp =
   | 'div'
   | 'maximum'
   | 'minimum'
-  | 'pow';
+  | 'pow'
+  | 'atan2';
 
 const binaryOpCodes: Record<BinaryOp, number> = {
   add: 0,
@@ -60,6 +77,7 @@ const binaryOpCodes: Record<BinaryOp, number> = {
   maximum: 4,
   minimum: 5,
   pow: 6,
+  atan2: 7,
 };
 
 /** The choices of ds::CompareOp. */
@@ -606,7 +624,7 @@ export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
 
 /**
  * out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)));
- * gelu_erf: 0.5 x (1 + erf(x / sqrt(2))).
+ * gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the even one.
  */
 export interface UnaryArgs {
   /** floating, any strides */
@@ -673,7 +691,8 @@ export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): vo
 }
 
 /**
- * out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow is floating only.
+ * out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2 are
+ * floating only.
  */
 export interface BinaryArgs {
   /** same shape as out */

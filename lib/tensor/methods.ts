@@ -14,7 +14,8 @@ import { Tensor } from './tensor.js';
 const methods = {
   ...{ add: 1, sub: 1, mul: 1, div: 1, pow: 1, maximum: 1, minimum: 1 },
   ...{ clamp: 2, maskedFill: 2, logicalAnd: 1, logicalOr: 1, logicalXor: 1, logicalNot: 0 },
-  ...{ isnan: 0, isinf: 0, isfinite: 0, sign: 0, reciprocal: 0 },
+  ...{ isnan: 0, isinf: 0, isfinite: 0, sign: 0, reciprocal: 0, atan2: 1 },
+  ...{ floor: 0, ceil: 0, round: 0, trunc: 0, erf: 0, log1p: 0, expm1: 0, tan: 0 },
   ...{ eq: 1, ne: 1, lt: 1, le: 1, gt: 1, ge: 1 },
   ...{ neg: 0, abs: 0, exp: 0, log: 0, sqrt: 0, rsqrt: 0, square: 0, sin: 0, cos: 0, tanh: 0 },
   ...{ sigmoid: 0, relu: 0, silu: 0, gelu: 1 },

@@ -3,6 +3,8 @@ import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input } from './check.js';
 
 const positive = { low: 0.3, high: 2 };
+/** Between two steps of a staircase. */
+const inside = { low: 0.1, high: 0.4 };
 
 const unaryDomains: Record<string, Partial<Input>> = {
   neg: {},
@@ -20,6 +22,11 @@ const unaryDomains: Record<string, Partial<Input>> = {
   relu: { low: 0.1 },
   silu: {},
   gelu: {},
+  erf: {},
+  log1p: { low: -0.5 },
+  expm1: {},
+  tan: {},
+  ...{ floor: inside, ceil: inside, round: inside, trunc: inside },
 };
 
 const unaries: GradientCheck[] = Object.entries(unaryDomains).flatMap(([op, domain]) => {
@@ -49,6 +56,7 @@ const binaryDomains: Record<string, [Partial<Input>, Partial<Input>]> = {
   pow: [positive, {}],
   maximum: [{}, {}],
   minimum: [{}, {}],
+  atan2: [{}, positive],
 };
 
 const binaries: GradientCheck[] = Object.entries(binaryDomains).flatMap(([op, [left, right]]) => {
@@ -117,31 +125,33 @@ const numbers: GradientCheck[] = [
 
 type Reduction = (x: ops.Tensor, options?: ops.ReduceOptions) => ops.Tensor;
 
-const reductions: GradientCheck[] = (['sum', 'mean', 'max', 'min'] as const).flatMap((op) => {
-  const run: Reduction = ops[op];
-  return [
-    { op, inputs: [{ shape: [3, 5] }], run: (x) => run(x) },
-    { op, title: 'last dim', inputs: [{ shape: [2, 3, 5] }], run: (x) => run(x, { dims: -1 }) },
-    {
-      op,
-      title: 'first and last, kept',
-      inputs: [{ shape: [2, 3, 5] }],
-      run: (x) => run(x, { dims: [0, 2], keepDim: true }),
-    },
-    {
-      op,
-      title: 'strided',
-      inputs: [{ shape: [4, 3], strided: true }],
-      run: (x) => run(x, { dims: 1 }),
-    },
-    {
-      op,
-      title: 'then used',
-      inputs: [{ shape: [4, 3] }],
-      run: (x) => run(x, { dims: 0 }).square(),
-    },
-  ] satisfies GradientCheck[];
-});
+const reductions: GradientCheck[] = (['sum', 'mean', 'max', 'min'] as const).flatMap(
+  (op) => {
+    const run: Reduction = ops[op];
+    return [
+      { op, inputs: [{ shape: [3, 5] }], run: (x) => run(x) },
+      { op, title: 'last dim', inputs: [{ shape: [2, 3, 5] }], run: (x) => run(x, { dims: -1 }) },
+      {
+        op,
+        title: 'first and last, kept',
+        inputs: [{ shape: [2, 3, 5] }],
+        run: (x) => run(x, { dims: [0, 2], keepDim: true }),
+      },
+      {
+        op,
+        title: 'strided',
+        inputs: [{ shape: [4, 3], strided: true }],
+        run: (x) => run(x, { dims: 1 }),
+      },
+      {
+        op,
+        title: 'then used',
+        inputs: [{ shape: [4, 3] }],
+        run: (x) => run(x, { dims: 0 }).square(),
+      },
+    ] satisfies GradientCheck[];
+  },
+);
 
 const softmaxes: GradientCheck[] = (['softmax', 'logSoftmax'] as const).flatMap(
   (op) =>

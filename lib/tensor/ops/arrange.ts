@@ -11,6 +11,7 @@ import { arange } from './creation.js';
 import { embedding, requireIndex } from './indexing.js';
 import {
   addInto,
+  copied,
   listOf,
   normalizeDim,
   normalizeDims,
@@ -31,12 +32,6 @@ import {
   squeeze,
   unsqueeze,
 } from './views.js';
-
-function copied(x: Tensor): Tensor {
-  const out = Tensor.emptyLike(x);
-  kernels.copy({ in: x, out });
-  return out;
-}
 
 /** A copy in memory of its own, row-major. Differentiable. */
 export function clone(x: Tensor): Tensor {

@@ -6,6 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
+import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { cast, full } from './creation.js';
 import { amongIntegers, type Operand, withOperands } from './operands.js';
@@ -230,6 +231,41 @@ export function pow(a: Operand, b: Operand): Tensor {
       if (sink.needs(1)) {
         giveProduct(sink, 1, right.shape, g, slopeOfExponent(base, exponent, out));
       }
+    });
+    return out;
+  });
+}
+
+/** left / (left left + right right), negated if asked, in g's dtype; f32 inside, since squares overflow f16. */
+function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor {
+  const dtype = g.dtype === 'f64' ? 'f64' : 'f32';
+  const wide = (): Tensor => Tensor.empty(g.shape, dtype, g.device);
+  const [a, b, squares] = [wide(), wide(), wide()];
+  kernels.copy({ in: left, out: a });
+  kernels.copy({ in: right, out: b });
+  kernels.binary({ a, b: a, out: squares, op: 'mul', accumulate: false });
+  kernels.binary({ a: b, b, out: squares, op: 'mul', accumulate: true });
+  kernels.binary({ a, b: squares, out: a, op: 'div', accumulate: false });
+  const slope = Tensor.emptyLike(g);
+  kernels.scale({ in: a, out: a, scale: sign, shift: 0, accumulate: false });
+  kernels.copy({ in: a, out: slope });
+  for (const each of [a, b, squares]) each.dispose();
+  return slope;
+}
+
+/**
+ * The angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32. The gradient at the origin is
+ * NaN, as in PyTorch. See add.
+ */
+export function atan2(y: Operand, x: Operand): Tensor {
+  return withOperands('atan2', y, x, (up, right) => {
+    if (!isFloating(up.dtype)) return scope(() => atan2(cast(up, 'f32'), cast(right, 'f32')));
+    const out = combine('atan2', up, right);
+    record('atan2', [up, right], [out], [up, right], ([grad], sink) => {
+      const g = grad as Tensor;
+      const [a, b] = [expanded(up, g.shape), expanded(right, g.shape)];
+      if (sink.needs(0)) giveProduct(sink, 0, up.shape, g, slopeOfAngle(b, a, 1, g));
+      if (sink.needs(1)) giveProduct(sink, 1, right.shape, g, slopeOfAngle(a, b, -1, g));
     });
     return out;
   });

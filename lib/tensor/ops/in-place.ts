@@ -13,6 +13,7 @@ import { cast } from './creation.js';
 import { type ClampOptions, clamp } from './logic.js';
 import { type Operand, withOperands } from './operands.js';
 import {
+  copied,
   expanded,
   packed,
   requireSameDevice,
@@ -59,13 +60,7 @@ function operandFor(op: string, x: Tensor, other: Tensor): View {
   if (!fits) throw shapeError(op, `an operand that broadcasts to ${describe(x)}`, describe(other));
   const isSame = sameShape(other.shape, x.shape) && sameShape(other.strides, x.strides);
   const overlaps = other.buffer === x.buffer && !(isSame && other.offset === x.offset);
-  return expanded(overlaps ? separate(other) : other, x.shape);
-}
-
-function separate(x: Tensor): Tensor {
-  const out = Tensor.emptyLike(x);
-  kernels.copy({ in: x, out });
-  return out;
+  return expanded(overlaps ? copied(other) : other, x.shape);
 }
 
 /** x's shape with the sizes of `other` that are not 1. */

@@ -6,7 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { noGrad, record } from '../autograd.js';
+import { noGrad } from '../autograd.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { arange, cast, to } from './creation.js';
@@ -18,6 +18,7 @@ import {
   constant,
   expanded,
   normalizeDims,
+  recordFlat,
   requireSameDevice,
   requireTensor,
   shapeError,
@@ -120,11 +121,7 @@ export function sign(x: Tensor): Tensor {
     const side = (op: CompareOp): Tensor => cast(compare(op, x, 0), x.dtype);
     return x.dtype === 'bool' ? compare('ne', x, 0) : sub(side('gt'), side('lt'));
   });
-  record('sign', [x], [out], [], (_, sink) => {
-    sink.write(0, (dx, accumulate) => {
-      if (!accumulate) kernels.fill({ out: dx, value: 0 });
-    });
-  });
+  recordFlat('sign', x, out);
   return out;
 }
 

@@ -5,7 +5,7 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
-import type { GradSink } from '../autograd.js';
+import { type GradSink, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 
 export function shapeError(
@@ -178,14 +178,16 @@ export function expanded(of: View, shape: readonly number[]): View {
   return sameShape(of.shape, shape) ? of : viewOf(of, shape, expandedStrides(of, shape));
 }
 
-/**
- * The tensor itself, or a copy with row-major strides that the current scope owns. Not recorded.
- */
-export function packed(x: Tensor): Tensor {
-  if (isContiguous(x)) return x;
+/** A copy with row-major strides that the current scope owns. Not recorded. */
+export function copied(x: Tensor): Tensor {
   const out = Tensor.emptyLike(x);
   kernels.copy({ in: x, out });
   return out;
+}
+
+/** The tensor itself where its strides are row-major, else a copy. Not recorded. */
+export function packed(x: Tensor): Tensor {
+  return isContiguous(x) ? x : copied(x);
 }
 
 /** A contiguous tensor as a matrix of its last dim: [..., C] to [N, C]. */
@@ -276,6 +278,15 @@ export function writeTogether(
     }
   };
   open(0);
+}
+
+/** Records that `out` is a function of x with gradient 0. */
+export function recordFlat(op: string, x: Tensor, out: Tensor): void {
+  record(op, [x], [out], [], (_, sink) => {
+    sink.write(0, (dx, accumulate) => {
+      if (!accumulate) kernels.fill({ out: dx, value: 0 });
+    });
+  });
 }
 
 /** Runs `body` on `out`, or, when it must add but cannot, on a temporary that is then added. */

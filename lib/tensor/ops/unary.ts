@@ -1,12 +1,13 @@
 // Element-wise functions of one tensor: powers, exponentials and activations.
 
 import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
 import type { UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
-import { requireTensor } from './shapes.js';
+import { copied, recordFlat, requireTensor } from './shapes.js';
 
 /** op(x) for every element; floating dtypes, any strides. The backward reads x. */
 export function unary(op: UnaryOp, x: Tensor): Tensor {
@@ -21,6 +22,16 @@ export function unary(op: UnaryOp, x: Tensor): Tensor {
   return out;
 }
 
+/** A function with integer values; integers are what they are. */
+function staircase(op: UnaryOp, x: Tensor): Tensor {
+  requireTensor(op, x);
+  if (!isFloating(x.dtype)) return copied(x);
+  const out = Tensor.emptyLike(x);
+  kernels.unary({ in: x, out, op });
+  recordFlat(op, x, out);
+  return out;
+}
+
 /** -x, element by element; see unary. */
 export const neg = (x: Tensor): Tensor => unary('neg', x);
 /** |x|, element by element, with gradient 0 at 0; see unary. */
@@ -29,6 +40,10 @@ export const abs = (x: Tensor): Tensor => unary('abs', x);
 export const exp = (x: Tensor): Tensor => unary('exp', x);
 /** The natural logarithm, element by element; see unary. */
 export const log = (x: Tensor): Tensor => unary('log', x);
+/** log(1 + x), exact for small x, element by element; see unary. */
+export const log1p = (x: Tensor): Tensor => unary('log1p', x);
+/** exp(x) - 1, exact for small x, element by element; see unary. */
+export const expm1 = (x: Tensor): Tensor => unary('expm1', x);
 /** The square root, element by element; see unary. */
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
 /** 1 / sqrt(x), element by element; see unary. */
@@ -41,6 +56,8 @@ export const square = (x: Tensor): Tensor => unary('square', x);
 export const sin = (x: Tensor): Tensor => unary('sin', x);
 /** The cosine of radians, element by element; see unary. */
 export const cos = (x: Tensor): Tensor => unary('cos', x);
+/** The tangent of radians, element by element; see unary. */
+export const tan = (x: Tensor): Tensor => unary('tan', x);
 /** The hyperbolic tangent, element by element; see unary. */
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
 /** 1 / (1 + exp(-x)), element by element; see unary. */
@@ -49,6 +66,17 @@ export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
 export const relu = (x: Tensor): Tensor => unary('relu', x);
 /** x sigmoid(x), element by element; see unary. */
 export const silu = (x: Tensor): Tensor => unary('silu', x);
+
+/** The error function, 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x, element by element; see unary. */
+export const erf = (x: Tensor): Tensor => unary('erf', x);
+/** The largest integer up to x, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+export const floor = (x: Tensor): Tensor => staircase('floor', x);
+/** The smallest integer from x on, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
+/** The nearest integer, of two the even one, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+export const round = (x: Tensor): Tensor => staircase('round', x);
+/** The integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+export const trunc = (x: Tensor): Tensor => staircase('trunc', x);
 
 /** Gaussian error linear unit; "tanh" is GPT-2's approximation, "none" the exact form with erf. */
 export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {

@@ -2,7 +2,7 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import type { BinaryOp, CompareOp } from '../../../lib/runtime/kernels.generated.js';
 import { numel } from '../../../lib/runtime/view.js';
-import { unary, unaryOps } from './functions.js';
+import { roundEven, unary, unaryOps } from './functions.js';
 import {
   type Check,
   close,
@@ -162,6 +162,7 @@ function unaryCorners(): MatrixCase[] {
     -1e-6,
     0.624,
     0.626,
+    ...[0.5, -0.5, 1.5, 2.5, -2.5, -3.5, 1023.5, 1e9],
   ];
   const limits: Record<string, (x: number) => number> = {
     tanh: Math.tanh,
@@ -171,6 +172,13 @@ function unaryCorners(): MatrixCase[] {
     abs: Math.abs,
     sqrt: Math.sqrt,
     log: Math.log,
+    floor: Math.floor,
+    ceil: Math.ceil,
+    round: roundEven,
+    trunc: Math.trunc,
+    erf: unary.erf.value,
+    log1p: Math.log1p,
+    expm1: Math.expm1,
   };
   return floating.flatMap((dtype) =>
     Object.entries(limits).map(([op, value]) =>
@@ -203,6 +211,7 @@ const binary: Record<BinaryOp, (a: number, b: number) => number> = {
   maximum: Math.max,
   minimum: Math.min,
   pow: (a, b) => a ** b,
+  atan2: Math.atan2,
 };
 
 /** Inputs that every op of a dtype can take: positive bases, divisors away from 0. */
@@ -214,6 +223,7 @@ function operandsOf(
 ): [Float64Array, Float64Array] {
   if (floating.includes(dtype)) {
     if (op === 'pow') return [random.uniform(n, 0.2, 3), random.uniform(n, -2, 2)];
+    if (op === 'atan2') return [random.normal(n), random.normal(n)];
     return [random.uniform(n, -4, 4), random.uniform(n, 0.3, 3)];
   }
   const low = dtype === 'u8' ? (op === 'sub' ? 8 : 0) : -99;
@@ -225,12 +235,13 @@ function binaries(): MatrixCase[] {
   for (const dtype of numeric) {
     const isFloat = floating.includes(dtype);
     for (const op of Object.keys(binary) as BinaryOp[]) {
-      if (!isFloat && op === 'pow') continue;
+      const isLong = op === 'pow' || op === 'atan2';
+      if (!isFloat && isLong) continue;
       for (const setting of op === 'add' ? settings : few) {
         for (const accumulate of [false, true]) {
           const n = numel(setting.shape);
-          const single = isFloat && (op === 'pow' || accumulate);
-          const check: Check = single ? close(dtype, op === 'pow' ? 2 : 1, 'tensor') : exact;
+          const single = isFloat && (isLong || accumulate);
+          const check: Check = single ? close(dtype, isLong ? 2 : 1, 'tensor') : exact;
           cases.push(
             opCase({
               op: 'Binary',

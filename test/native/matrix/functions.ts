@@ -42,6 +42,15 @@ interface Unary {
 
 const gauss = (x: number): number => exp((-x * x) / 2) / sqrt(2 * Math.PI);
 
+/** The nearest integer, of two the even one. */
+export function roundEven(x: number): number {
+  const down = Math.floor(x);
+  if (x - down !== 0.5) return Math.round(x);
+  return down % 2 === 0 ? down : down + 1;
+}
+
+const flat = (): number => 0;
+
 export const unary: Record<UnaryOp, Unary> = {
   neg: { value: (x) => -x, slope: () => -1, low: -3, high: 3 },
   abs: { value: Math.abs, slope: (x) => (x > 0 ? 1 : x < 0 ? -1 : 0), low: -3, high: 3 },
@@ -69,6 +78,14 @@ export const unary: Record<UnaryOp, Unary> = {
     low: -5,
     high: 5,
   },
+  floor: { value: Math.floor, slope: flat, low: -9, high: 9 },
+  ceil: { value: Math.ceil, slope: flat, low: -9, high: 9 },
+  round: { value: roundEven, slope: flat, low: -9, high: 9 },
+  trunc: { value: Math.trunc, slope: flat, low: -9, high: 9 },
+  erf: { value: erf, slope: (x) => 2 * Math.SQRT2 * gauss(Math.SQRT2 * x), low: -4, high: 4 },
+  log1p: { value: Math.log1p, slope: (x) => 1 / (1 + x), low: -0.9, high: 50 },
+  expm1: { value: Math.expm1, slope: Math.exp, low: -8, high: 8 },
+  tan: { value: Math.tan, slope: (x) => 1 + Math.tan(x) ** 2, low: -1.3, high: 1.3 },
 };
 
 export const unaryOps = Object.keys(unary) as UnaryOp[];
