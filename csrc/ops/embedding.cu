@@ -3,9 +3,9 @@
 #include "embedding.h"
 
 #include <algorithm>
-#include <cub/device/device_radix_sort.cuh>
 #include <type_traits>
 
+#include "../cuda/sort_pairs.h"
 #include "../cuda/vector.cuh"
 
 namespace ds::cuda {
@@ -167,27 +167,16 @@ __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) 
 /// The sorted keys and positions, in scratch.
 template <class T>
 void sort_positions(const char* op, const View& index, Segments<T>& s, CudaContext& ctx) {
-  uint32_t* buffer = ctx.scratch_of<uint32_t>(size_t{4} * s.n);
-  uint32_t *keys = buffer, *sorted_keys = buffer + s.n;
-  uint32_t *positions = buffer + size_t{2} * s.n, *sorted_positions = buffer + size_t{3} * s.n;
+  SortedPairs pairs(op, s.n, ctx);
   dispatch_index(op, index.dtype, [&](auto tag) {
     using I = typename decltype(tag)::type;
-    sort_keys_kernel<I>
-        <<<(s.n + 255) / 256, 256, 0, ctx.stream>>>(index.as<I>(), s.n, s.rows, keys, positions);
+    sort_keys_kernel<I><<<(s.n + 255) / 256, 256, 0, ctx.stream>>>(index.as<I>(), s.n, s.rows,
+                                                                   pairs.keys, pairs.positions);
     DS_CUDA_LAUNCHED(op);
   });
-  int bits = 1;
-  while (bits < 32 && s.rows >> bits) ++bits;
-  size_t bytes = 0;
-  const auto sort = [&](void* temporary) {
-    return cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, sorted_keys, positions,
-                                           sorted_positions, static_cast<int>(s.n), 0, bits,
-                                           ctx.stream);
-  };
-  DS_CUDA(sort(nullptr), op);
-  DS_CUDA(sort(ctx.scratch(bytes)), op);
-  s.keys = sorted_keys;
-  s.positions = sorted_positions;
+  pairs.sort(s.n, bits_for(s.rows));
+  s.keys = pairs.keys;
+  s.positions = pairs.positions;
 }
 
 /// Threads of a block for rows of `items` vectors: whole warps, at most kMaxThreads.

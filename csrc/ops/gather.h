@@ -1,4 +1,4 @@
-// Gather along one dim with an index tensor, and its gradient.
+// Gather along one dim with an index tensor.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -13,31 +13,19 @@ struct Gather {
   int64_t dim;
 };
 
-inline void check_gather(const char* name, const View& in, const View& index, const View& out,
+/// `index` chooses, for each element of `part`, the place along `dim` of `whole` that it belongs to.
+inline void check_places(const char* name, const View& whole, const View& index, const View& part,
                          int64_t dim) {
-  require_same_shape(name, out, index);
-  require_same_dtype(name, in, out);
+  require_same_shape(name, part, index);
+  require_same_dtype(name, whole, part);
   require_index(name, index);
-  DS_CHECK_SHAPE(in.ndim == out.ndim && dim >= 0 && dim < in.ndim, name,
-                 text("dim ", dim, " of ", in.describe()), out.describe());
-  for (int d = 0; d < in.ndim; ++d)
-    DS_CHECK_SHAPE(d == dim || in.shape[d] == out.shape[d], name, in.describe(), out.describe());
+  DS_CHECK_SHAPE(whole.ndim == part.ndim && dim >= 0 && dim < whole.ndim, name,
+                 text("dim ", dim, " of ", whole.describe()), part.describe());
+  for (int d = 0; d < whole.ndim; ++d)
+    DS_CHECK_SHAPE(d == dim || whole.shape[d] == part.shape[d], name, whole.describe(),
+                   part.describe());
 }
 
-inline void check(const Gather& op) { check_gather("gather", op.in, op.index, op.out, op.dim); }
-
-/// dx[.., index[.., j, ..], ..] += dout[.., j, ..] in ascending j; without `accumulate` dx starts from 0.
-struct GatherBackward {
-  View dout;   // floating
-  View index;  // dout's shape
-  View dx;     // dout's dtype
-  int64_t dim;
-  bool accumulate;
-};
-
-inline void check(const GatherBackward& op) {
-  check_gather("gather_backward", op.dx, op.index, op.dout, op.dim);
-  require_floating("gather_backward", op.dx);
-}
+inline void check(const Gather& op) { check_places("gather", op.in, op.index, op.out, op.dim); }
 
 }  // namespace ds

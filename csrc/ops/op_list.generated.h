@@ -23,7 +23,6 @@
   ROW(Fill) \
   ROW(Arange) \
   ROW(Gather) \
-  ROW(GatherBackward) \
   ROW(SumOfSquares) \
   ROW(GradientControl) \
   ROW(LambMoments) \
@@ -31,6 +30,7 @@
   ROW(LambApply) \
   ROW(Lion) \
   ROW(Matmul) \
+  ROW(Multinomial) \
   ROW(MuonMomentum) \
   ROW(MuonDirection) \
   ROW(MuonApply) \
@@ -45,9 +45,13 @@
   ROW(Rmsprop) \
   ROW(Rope) \
   ROW(Scan) \
+  ROW(CumprodBackward) \
+  ROW(Scatter) \
+  ROW(ScatterAdd) \
   ROW(Sgd) \
   ROW(Softmax) \
-  ROW(SoftmaxBackward)
+  ROW(SoftmaxBackward) \
+  ROW(Sort)
 
 /// The operands of each op, in the order of its fields.
 #define DS_OPERAND_NAMES(NAMES) \
@@ -72,7 +76,6 @@
   NAMES(Fill, "out") \
   NAMES(Arange, "out") \
   NAMES(Gather, "in", "index", "out") \
-  NAMES(GatherBackward, "dout", "index", "dx") \
   NAMES(SumOfSquares, "x", "out") \
   NAMES(GradientControl, "partials", "control") \
   NAMES(LambMoments, "master", "m", "v", "grad", "starts", "sums", "control") \
@@ -80,6 +83,7 @@
   NAMES(LambApply, "master", "m", "v", "weight", "starts", "coefficients", "control") \
   NAMES(Lion, "master", "m", "grad", "weight", "control") \
   NAMES(Matmul, "a", "b", "bias", "aux", "out") \
+  NAMES(Multinomial, "in", "index") \
   NAMES(MuonMomentum, "momentum", "grad", "starts", "sums", "control") \
   NAMES(MuonDirection, "momentum", "grad", "squares", "direction", "control") \
   NAMES(MuonApply, "master", "direction", "weight", "control") \
@@ -94,9 +98,13 @@
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out") \
   NAMES(Scan, "in", "out") \
+  NAMES(CumprodBackward, "in", "dout", "dx") \
+  NAMES(Scatter, "src", "index", "out") \
+  NAMES(ScatterAdd, "src", "index", "out") \
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Softmax, "in", "out") \
-  NAMES(SoftmaxBackward, "out", "dout", "dx")
+  NAMES(SoftmaxBackward, "out", "dout", "dx") \
+  NAMES(Sort, "in", "values", "index")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 228529466
+#define DS_INTERFACE_HASH 1258729393

@@ -12,6 +12,13 @@
 namespace ds::cuda {
 namespace {
 
+struct Multiply {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a * b;
+  }
+};
+
 /// The iteration space, split into what out keeps and what is reduced.
 struct Plan {
   Steps<2> kept;     // operands: in, out
@@ -29,6 +36,7 @@ struct Result {
 template <class A, class Combine>
 __device__ __forceinline__ A identity() {
   if constexpr (std::is_same_v<Combine, Add>) return 0;
+  else if constexpr (std::is_same_v<Combine, Multiply>) return 1;
   else if constexpr (is_integer<A>) return std::is_same_v<Combine, Max> ? INT64_MIN : INT64_MAX;
   else return std::is_same_v<Combine, Max> ? -INFINITY : INFINITY;
 }
@@ -283,6 +291,7 @@ void run(const Reduce& op, CudaContext& ctx) {
       const Result<T> result = {op.out.as<T>(), nullptr, op.op == ReduceOp::mean, op.accumulate};
       if (op.op == ReduceOp::max) reduce_kernels<Max>(op, dims, result, ctx);
       else if (op.op == ReduceOp::min) reduce_kernels<Min>(op, dims, result, ctx);
+      else if (op.op == ReduceOp::prod) reduce_kernels<Multiply>(op, dims, result, ctx);
       else reduce_kernels<Add>(op, dims, result, ctx);
     }
   });

@@ -5,11 +5,11 @@
 
 namespace ds {
 
-enum class ReduceOp : int32_t { sum, mean, max, min };
+enum class ReduceOp : int32_t { sum, mean, max, min, prod };
 
 /// out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
-/// f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty mean is
-/// NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
+/// f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product 1,
+/// an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
 /// hot case on the GPU.
 struct Reduce {
   View in;   // any strides; not bool

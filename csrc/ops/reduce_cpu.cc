@@ -18,6 +18,14 @@ struct Sum {
   Total operator()(Total a, Total b) const { return wrapping_add(a, b); }
 };
 
+/// The same for products.
+template <class C>
+struct Product {
+  using Total = std::conditional_t<std::is_same_v<C, float>, double, C>;
+  static constexpr Total identity = 1;
+  Total operator()(Total a, Total b) const { return wrapping_multiply(a, b); }
+};
+
 /// A NaN on either side is the result.
 template <class C>
 struct Max {
@@ -209,6 +217,7 @@ void run(const Reduce& op, CpuContext& ctx) {
     if constexpr (!std::is_same_v<T, bool>) {
       if (op.op == ReduceOp::max) reduce<T, Max<C>>(op, ctx);
       else if (op.op == ReduceOp::min) reduce<T, Min<C>>(op, ctx);
+      else if (op.op == ReduceOp::prod) reduce<T, Product<C>>(op, ctx);
       else reduce<T, Sum<C>>(op, ctx);
     }
   });

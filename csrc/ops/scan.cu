@@ -1,6 +1,6 @@
-// Running sums on the GPU: lines are cut into parts whose totals are scanned first, so that
-// few long lines fill the machine too. A warp takes a part of a line that is dense in memory, a thread
-// one of a line that lies across. The borders of parts depend on the shapes alone.
+// Running sums and products on the GPU: lines are cut into parts whose totals are scanned first, so
+// that few long lines fill the machine too. A warp takes a part of a line that is dense in memory, a
+// thread one of a line that lies across. The borders of parts depend on the shapes alone.
 #include "scan.h"
 
 #include <algorithm>
@@ -30,13 +30,37 @@ struct Sum {
   __device__ static State combine(State left, State right) { return left + right; }
 };
 
+template <class T>
+struct Product {
+  using State = compute_t<T>;
+  __device__ static State combine(State left, State right) { return left * right; }
+};
+
+/// The map s -> a s + b.
+struct Affine {
+  float a, b;
+};
+
+struct Recurrence {
+  using State = Affine;
+  __device__ static State combine(State left, State right) {
+    return {right.a * left.a, right.a * left.b + right.b};
+  }
+};
+
 template <class State>
 __device__ __forceinline__ State from_lane_below(State x, int distance) {
   return __shfl_up_sync(0xffffffffu, x, distance);
 }
+__device__ __forceinline__ Affine from_lane_below(Affine x, int distance) {
+  return {from_lane_below(x.a, distance), from_lane_below(x.b, distance)};
+}
 template <class State>
 __device__ __forceinline__ State from_lane(State x, int lane) {
   return __shfl_sync(0xffffffffu, x, lane);
+}
+__device__ __forceinline__ Affine from_lane(Affine x, int lane) {
+  return {from_lane(x.a, lane), from_lane(x.b, lane)};
 }
 
 /// A dim of an operand, walked from its end with `reverse`.
@@ -61,6 +85,55 @@ struct Running : Rule {
   __device__ void store(const int32_t (&at)[2], uint32_t, int64_t j, State x) const {
     T* const place = out + at[0] + out_dim.at(j);
     *place = narrow<T>(accumulate ? widen(*place) + x : x);
+  }
+};
+
+/// Where the products before each element of a line are kept.
+struct Before {
+  float* data;
+  int64_t line_stride, stride;
+  __device__ __forceinline__ float& at(uint32_t line, int64_t i) const {
+    return data[line * line_stride + i * stride];
+  }
+};
+
+/// before[i] = in[0] .. in[i - 1]. Operands: dx, in, dout.
+template <class T>
+struct ProductsBefore : Product<T> {
+  static constexpr int operands = 3;
+  const T* in;
+  Dim in_dim;
+  Before before;
+  int64_t n;
+
+  __device__ float load(const int32_t (&at)[3], uint32_t, int64_t j) const {
+    return to_float(in[at[1] + in_dim.at(j)]);
+  }
+  __device__ void store(const int32_t (&)[3], uint32_t line, int64_t j, float x) const {
+    if (j == 0) before.at(line, 0) = 1.0f;
+    if (j + 1 < n) before.at(line, j + 1) = x;
+  }
+};
+
+/// dx[i] = before[i] S[i] with S[i] = dout[i] + in[i + 1] S[i + 1]; j counts from the end.
+template <class T>
+struct Gradient : Recurrence {
+  static constexpr int operands = 3;
+  T* dx;
+  const T *in, *dout;
+  Dim dx_dim, in_dim, dout_dim;
+  Before before;
+  int64_t n;
+  bool accumulate;
+
+  __device__ Affine load(const int32_t (&at)[3], uint32_t, int64_t j) const {
+    const float next = j == 0 ? 0.0f : to_float(in[at[1] + in_dim.at(j - 1)]);
+    return {next, to_float(dout[at[2] + dout_dim.at(j)])};
+  }
+  __device__ void store(const int32_t (&at)[3], uint32_t line, int64_t j, Affine s) const {
+    T* const place = dx + at[0] + dx_dim.at(j);
+    const float x = before.at(line, n - 1 - j) * s.b;
+    *place = from_float<T>(accumulate ? to_float(*place) + x : x);
   }
 };
 
@@ -189,7 +262,8 @@ constexpr int64_t kMostParts = 1024;
 
 /// Operand `lead` decides whether lines are dense.
 template <int kOperands>
-Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], int64_t dim, int lead) {
+Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], int64_t dim,
+                           int lead) {
   View first[kOperands];
   const View* views[kOperands];
   for (int o = 0; o < kOperands; ++o) {
@@ -215,7 +289,8 @@ Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], 
   const int64_t count = std::clamp<int64_t>(wanted, 1, kMostParts);
   const int64_t unit = plan.dense ? kTile : 1;
   const int64_t length = ((n + count - 1) / count + unit - 1) / unit * unit;
-  plan.parts = {n, length, static_cast<uint32_t>(lines), static_cast<uint32_t>((n + length - 1) / length)};
+  plan.parts = {n, length, static_cast<uint32_t>(lines),
+                static_cast<uint32_t>((n + length - 1) / length)};
   return plan;
 }
 
@@ -245,7 +320,8 @@ void scan(const char* name, const F& f, const Plan<kOperands>& plan, CudaContext
   if (parts.count > 1) {
     totals = ctx.scratch_of<State>(size_t{parts.lines} * parts.count);
     launch<true>(name, f, plan, totals, ctx);
-    scan_totals_kernel<F><<<blocks_for(parts.lines, kWarps), kThreads, 0, ctx.stream>>>(parts, totals);
+    const unsigned blocks = blocks_for(parts.lines, kWarps);
+    scan_totals_kernel<F><<<blocks, kThreads, 0, ctx.stream>>>(parts, totals);
     DS_CUDA_LAUNCHED(name);
   }
   launch<false>(name, f, plan, totals, ctx);
@@ -256,16 +332,48 @@ Dim dim_of(const View& v, int64_t dim, bool reverse) {
   return reverse ? Dim{(v.shape[dim] - 1) * stride, -stride} : Dim{0, stride};
 }
 
-template <class T>
-void running(const Scan& op, CudaContext& ctx) {
-  const Plan<2> plan = plan_lines<2>("scan", {op.out, op.in}, op.dim, 1);
-  Running<T, Sum<T>> f;
+template <class T, template <class> class Rule>
+void running(const Scan& op, const Plan<2>& plan, CudaContext& ctx) {
+  Running<T, Rule<T>> f;
   f.out = op.out.as<T>();
   f.in = op.in.as<T>();
   f.out_dim = dim_of(op.out, op.dim, op.reverse);
   f.in_dim = dim_of(op.in, op.dim, op.reverse);
   f.accumulate = op.accumulate;
   scan("scan", f, plan, ctx);
+}
+
+template <class T>
+void running(const Scan& op, CudaContext& ctx) {
+  const Plan<2> plan = plan_lines<2>("scan", {op.out, op.in}, op.dim, 1);
+  if (op.op == ScanOp::sum) running<T, Sum>(op, plan, ctx);
+  else running<T, Product>(op, plan, ctx);
+}
+
+template <class T>
+void gradient(const CumprodBackward& op, CudaContext& ctx) {
+  constexpr const char* kOp = "cumprod_backward";
+  const Plan<3> plan = plan_lines<3>(kOp, {op.dx, op.in, op.dout}, op.dim, 1);
+  const int64_t n = plan.parts.n, lines = plan.parts.lines;
+  Before before = {ctx.scratch_of<float>(static_cast<size_t>(op.in.numel())), n, 1};
+  if (!plan.dense) before = {before.data, 1, lines};
+  ProductsBefore<T> products;
+  products.in = op.in.as<T>();
+  products.in_dim = dim_of(op.in, op.dim, false);
+  products.before = before;
+  products.n = n;
+  scan(kOp, products, plan, ctx);
+  Gradient<T> f;
+  f.dx = op.dx.as<T>();
+  f.in = op.in.as<T>();
+  f.dout = op.dout.as<T>();
+  f.dx_dim = dim_of(op.dx, op.dim, true);
+  f.in_dim = dim_of(op.in, op.dim, true);
+  f.dout_dim = dim_of(op.dout, op.dim, true);
+  f.before = before;
+  f.n = n;
+  f.accumulate = op.accumulate;
+  scan(kOp, f, plan, ctx);
 }
 
 }  // namespace
@@ -275,6 +383,12 @@ void run(const Scan& op, CudaContext& ctx) {
   if (op.in.dtype == DType::i64) return running<int64_t>(op, ctx);
   for_floating("scan", op.in.dtype,
                [&](auto tag) { running<typename decltype(tag)::type>(op, ctx); });
+}
+
+void run(const CumprodBackward& op, CudaContext& ctx) {
+  if (op.in.numel() == 0) return;
+  for_floating("cumprod_backward", op.in.dtype,
+               [&](auto tag) { gradient<typename decltype(tag)::type>(op, ctx); });
 }
 
 }  // namespace ds::cuda

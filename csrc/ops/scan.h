@@ -1,9 +1,11 @@
-// Running sums along one dim.
+// Running sums and products along one dim, and the gradient of a running product.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
+
+enum class ScanOp : int32_t { sum, prod };
 
 inline void check_scan(const char* name, const View& in, const View& out, int64_t dim) {
   require_like(name, in, out);
@@ -13,16 +15,34 @@ inline void check_scan(const char* name, const View& in, const View& out, int64_
   }
 }
 
-/// out[.., i, ..] = the sum of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
+/// out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
 /// inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
 struct Scan {
   View in;   // f32, f16, bf16, f64 or i64; any strides
   View out;  // same shape and dtype
   int64_t dim;
+  ScanOp op;
   bool reverse;
   bool accumulate;
 };
 
 inline void check(const Scan& op) { check_scan("scan", op.in, op.out, op.dim); }
+
+/// dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`: exact where
+/// elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of in[0 .. i - 1] and
+/// S[i] = dout[i] + in[i + 1] S[i + 1].
+struct CumprodBackward {
+  View in;    // floating, any strides
+  View dout;  // same shape and dtype
+  View dx;    // same shape and dtype
+  int64_t dim;
+  bool accumulate;
+};
+
+inline void check(const CumprodBackward& op) {
+  require_floating("cumprod_backward", op.in);
+  require_like("cumprod_backward", op.in, op.dout);
+  check_scan("cumprod_backward", op.in, op.dx, op.dim);
+}
 
 }  // namespace ds

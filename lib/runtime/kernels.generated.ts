@@ -115,13 +115,25 @@ export type ReduceOp =
   | 'sum'
   | 'mean'
   | 'max'
-  | 'min';
+  | 'min'
+  | 'prod';
 
 const reduceOpCodes: Record<ReduceOp, number> = {
   sum: 0,
   mean: 1,
   max: 2,
   min: 3,
+  prod: 4,
+};
+
+/** The choices of ds::ScanOp. */
+export type ScanOp =
+  | 'sum'
+  | 'prod';
+
+const scanOpCodes: Record<ScanOp, number> = {
+  sum: 0,
+  prod: 1,
 };
 
 /**
@@ -993,42 +1005,6 @@ export function gatherOnHost(args: GatherArgs, stream: Stream): void {
 }
 
 /**
- * dx[.., index[.., j, ..], ..] += dout[.., j, ..] in ascending j; without `accumulate` dx starts from 0.
- */
-export interface GatherBackwardArgs {
-  /** floating */
-  dout: View;
-  /** dout's shape */
-  index: View;
-  /** dout's dtype */
-  dx: View;
-  dim: number;
-  accumulate: boolean;
-}
-
-function putGatherBackward(args: GatherBackwardArgs): void {
-  let at = 0;
-  at = putView(args.dout, at);
-  at = putView(args.index, at);
-  at = putView(args.dx, at);
-  block[at++] = args.dim;
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function gatherBackward(
-  args: GatherBackwardArgs,
-  stream: Stream = args.dout.buffer.device.compute,
-): void {
-  putGatherBackward(args);
-  call(21, stream, args);
-}
-
-export function gatherBackwardOnHost(args: GatherBackwardArgs, stream: Stream): void {
-  putGatherBackward(args);
-  callOnHost(21, stream);
-}
-
-/**
  * out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN propagate.
  */
 export interface SumOfSquaresArgs {
@@ -1049,12 +1025,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(22, stream, args);
+  call(21, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(22, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1088,12 +1064,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(23, stream, args);
+  call(22, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(23, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1150,12 +1126,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(24, stream, args);
+  call(23, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(24, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1187,12 +1163,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(25, stream, args);
+  call(24, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(25, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1241,12 +1217,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(26, stream, args);
+  call(25, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(26, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1290,12 +1266,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(27, stream, args);
+  call(26, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(27, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1339,11 +1315,53 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(28, stream, args);
+  call(27, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
+  callOnHost(27, stream);
+}
+
+/**
+ * K categories of each row of `in`, drawn with probabilities in proportion to the row's values in f32. A
+ * row with a value that is negative, infinite or NaN, without any above 0, or (without replacement) with
+ * fewer than K above 0, is DS_ARGUMENT on the CPU; on the GPU what cannot be drawn is -1.
+ * With replacement: values become integers in proportion to them, 2^38 for the largest and at least 1
+ * for any above 0, and draw k of row r takes the category in whose part of their running sum falls
+ * words 0 and 1 of block r K + k, scaled to the sum. Without: the categories with the largest
+ * value / e, where e is exponential from word i % 4 of block i / 4 for element i.
+ * Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+ */
+export interface MultinomialArgs {
+  /** [N, C] contiguous, floating; C < 2^24 */
+  in: View;
+  /** [N, K] i64, contiguous; K <= C without replacement */
+  index: View;
+  replacement: boolean;
+  seed: number;
+  offset: number;
+}
+
+function putMultinomial(args: MultinomialArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.index, at);
+  block[at++] = args.replacement ? 1 : 0;
+  block[at++] = args.seed;
+  block[at] = args.offset;
+}
+
+export function multinomial(
+  args: MultinomialArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putMultinomial(args);
+  call(28, stream, args);
+}
+
+export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
+  putMultinomial(args);
   callOnHost(28, stream);
 }
 
@@ -1745,8 +1763,8 @@ export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void
 
 /**
  * out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
- * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty mean is
- * NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
+ * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product 1,
+ * an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
  * hot case on the GPU.
  */
 export interface ReduceArgs {
@@ -1907,7 +1925,7 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
- * out[.., i, ..] = the sum of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
+ * out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
  * inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
  */
 export interface ScanArgs {
@@ -1916,6 +1934,7 @@ export interface ScanArgs {
   /** same shape and dtype */
   out: View;
   dim: number;
+  op: ScanOp;
   reverse: boolean;
   accumulate: boolean;
 }
@@ -1925,6 +1944,7 @@ function putScan(args: ScanArgs): void {
   at = putView(args.in, at);
   at = putView(args.out, at);
   block[at++] = args.dim;
+  block[at++] = scanOpCodes[args.op];
   block[at++] = args.reverse ? 1 : 0;
   block[at] = args.accumulate ? 1 : 0;
 }
@@ -1940,6 +1960,118 @@ export function scan(
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
   callOnHost(42, stream);
+}
+
+/**
+ * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`: exact where
+ * elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of in[0 .. i - 1] and
+ * S[i] = dout[i] + in[i + 1] S[i + 1].
+ */
+export interface CumprodBackwardArgs {
+  /** floating, any strides */
+  in: View;
+  /** same shape and dtype */
+  dout: View;
+  /** same shape and dtype */
+  dx: View;
+  dim: number;
+  accumulate: boolean;
+}
+
+function putCumprodBackward(args: CumprodBackwardArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.dout, at);
+  at = putView(args.dx, at);
+  block[at++] = args.dim;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function cumprodBackward(
+  args: CumprodBackwardArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putCumprodBackward(args);
+  call(43, stream, args);
+}
+
+export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
+  putCumprodBackward(args);
+  callOnHost(43, stream);
+}
+
+/**
+ * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter); what no index names stays
+ * as it is. Of several with one place the last j wins. Bad indices are DS_INDEX on the CPU; on the GPU
+ * they write nothing.
+ */
+export interface ScatterArgs {
+  /** any dtype, any strides */
+  src: View;
+  /** src's shape, i32 or i64; every dim but `dim` equals out's */
+  index: View;
+  /** src's dtype, any strides without overlap; read and written */
+  out: View;
+  dim: number;
+}
+
+function putScatter(args: ScatterArgs): void {
+  let at = 0;
+  at = putView(args.src, at);
+  at = putView(args.index, at);
+  at = putView(args.out, at);
+  block[at] = args.dim;
+}
+
+export function scatter(
+  args: ScatterArgs,
+  stream: Stream = args.src.buffer.device.compute,
+): void {
+  putScatter(args);
+  call(44, stream, args);
+}
+
+export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
+  putScatter(args);
+  callOnHost(44, stream);
+}
+
+/**
+ * out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather. The
+ * order of the sum depends on the shapes alone, f32 inside, one rounding. Without `accumulate` out
+ * starts from 0. Bad indices as in Scatter.
+ */
+export interface ScatterAddArgs {
+  /** any dtype but bool */
+  src: View;
+  /** src's shape, i32 or i64; every dim but `dim` equals out's */
+  index: View;
+  /** src's dtype */
+  out: View;
+  dim: number;
+  accumulate: boolean;
+}
+
+function putScatterAdd(args: ScatterAddArgs): void {
+  let at = 0;
+  at = putView(args.src, at);
+  at = putView(args.index, at);
+  at = putView(args.out, at);
+  block[at++] = args.dim;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function scatterAdd(
+  args: ScatterAddArgs,
+  stream: Stream = args.src.buffer.device.compute,
+): void {
+  putScatterAdd(args);
+  call(45, stream, args);
+}
+
+export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
+  putScatterAdd(args);
+  callOnHost(45, stream);
 }
 
 /**
@@ -1992,12 +2124,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(43, stream, args);
+  call(46, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(43, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2023,12 +2155,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(44, stream, args);
+  call(47, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(44, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2059,12 +2191,47 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(45, stream, args);
+  call(48, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(45, stream);
+  callOnHost(48, stream);
+}
+
+/**
+ * Row by row, the first K elements of the row in ascending (or descending) order and their positions.
+ * Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
+ */
+export interface SortArgs {
+  /** [.., C], any dtype, any strides */
+  in: View;
+  /** [.., K] contiguous with K <= C, in's dtype */
+  values: View | null;
+  /** [.., K] i64, contiguous */
+  index: View;
+  descending: boolean;
+}
+
+function putSort(args: SortArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.values, at);
+  at = putView(args.index, at);
+  block[at] = args.descending ? 1 : 0;
+}
+
+export function sort(
+  args: SortArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putSort(args);
+  call(49, stream, args);
+}
+
+export function sortOnHost(args: SortArgs, stream: Stream): void {
+  putSort(args);
+  callOnHost(49, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -2090,7 +2257,6 @@ export interface OpArgs {
   Fill: FillArgs;
   Arange: ArangeArgs;
   Gather: GatherArgs;
-  GatherBackward: GatherBackwardArgs;
   SumOfSquares: SumOfSquaresArgs;
   GradientControl: GradientControlArgs;
   LambMoments: LambMomentsArgs;
@@ -2098,6 +2264,7 @@ export interface OpArgs {
   LambApply: LambApplyArgs;
   Lion: LionArgs;
   Matmul: MatmulArgs;
+  Multinomial: MultinomialArgs;
   MuonMomentum: MuonMomentumArgs;
   MuonDirection: MuonDirectionArgs;
   MuonApply: MuonApplyArgs;
@@ -2112,9 +2279,13 @@ export interface OpArgs {
   Rmsprop: RmspropArgs;
   Rope: RopeArgs;
   Scan: ScanArgs;
+  CumprodBackward: CumprodBackwardArgs;
+  Scatter: ScatterArgs;
+  ScatterAdd: ScatterAddArgs;
   Sgd: SgdArgs;
   Softmax: SoftmaxArgs;
   SoftmaxBackward: SoftmaxBackwardArgs;
+  Sort: SortArgs;
 }
 
 /** Op names in table order; the index is the native op id. */
@@ -2140,7 +2311,6 @@ export const opNames = [
   'Fill',
   'Arange',
   'Gather',
-  'GatherBackward',
   'SumOfSquares',
   'GradientControl',
   'LambMoments',
@@ -2148,6 +2318,7 @@ export const opNames = [
   'LambApply',
   'Lion',
   'Matmul',
+  'Multinomial',
   'MuonMomentum',
   'MuonDirection',
   'MuonApply',
@@ -2162,9 +2333,13 @@ export const opNames = [
   'Rmsprop',
   'Rope',
   'Scan',
+  'CumprodBackward',
+  'Scatter',
+  'ScatterAdd',
   'Sgd',
   'Softmax',
   'SoftmaxBackward',
+  'Sort',
 ] as const;
 
 /** Ops that update a flat range of parameters. */

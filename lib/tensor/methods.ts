@@ -19,7 +19,9 @@ const methods = {
   ...{ eq: 1, ne: 1, lt: 1, le: 1, gt: 1, ge: 1 },
   ...{ neg: 0, abs: 0, exp: 0, log: 0, sqrt: 0, rsqrt: 0, square: 0, sin: 0, cos: 0, tanh: 0 },
   ...{ sigmoid: 0, relu: 0, silu: 0, gelu: 1 },
-  ...{ cumsum: 1, sum: 1, mean: 1, max: 1, min: 1, argmax: 1, softmax: 1, logSoftmax: 1 },
+  ...{ cumsum: 1, cumprod: 1, sort: 1, argsort: 1, topk: 2, multinomial: 2 },
+  ...{ scatter: 3, scatterAdd: 3 },
+  ...{ sum: 1, mean: 1, prod: 1, max: 1, min: 1, argmax: 1, softmax: 1, logSoftmax: 1 },
   ...{ any: 1, all: 1, countNonzero: 1, var: 1, std: 1, norm: 2, logsumexp: 1, argmin: 1 },
   ...{ matmul: 1, bmm: 1, dot: 1, outer: 1, gather: 2, indexSelect: 2 },
   ...{ clone: 0, repeat: Infinity, repeatInterleave: 2, flip: 1, roll: 2, tril: 1, triu: 1 },
@@ -58,7 +60,17 @@ type Op = (x: Tensor, ...rest: unknown[]) => unknown;
 const table = ops as unknown as Record<Name, Op>;
 
 /** Those whose last argument is options or dims. */
-const REDUCTIONS: readonly string[] = ['sum', 'mean', 'max', 'min', 'any', 'all', 'var', 'std'];
+const REDUCTIONS: readonly string[] = [
+  'sum',
+  'mean',
+  'max',
+  'min',
+  'prod',
+  'any',
+  'all',
+  'var',
+  'std',
+];
 
 /** JavaScript drops arguments that nobody reads: sum(1, true) would be sum(1). */
 function surplus(name: Name, most: number, given: readonly unknown[]): DsError {

@@ -30,7 +30,7 @@ const notDifferentiable = new Set([
   'countEmptyMeans',
   ...['logicalAnd', 'logicalOr', 'logicalXor', 'logicalNot', 'any', 'all', 'countNonzero'],
   ...['isnan', 'isinf', 'isfinite', 'argmin', 'oneHot'],
-  ...['fullLike', 'linspace', 'eye', 'randint', 'randperm'],
+  ...['fullLike', 'linspace', 'eye', 'randint', 'randperm', 'multinomial', 'argsort'],
   ...['add_', 'sub_', 'mul_', 'div_', 'neg_', 'exp_', 'sqrt_', 'relu_', 'clamp_', 'fill_', 'zero_'],
   ...['copy_', 'maskedFill_', 'normal_', 'uniform_'],
 ]);

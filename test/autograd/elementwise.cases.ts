@@ -125,7 +125,7 @@ const numbers: GradientCheck[] = [
 
 type Reduction = (x: ops.Tensor, options?: ops.ReduceOptions) => ops.Tensor;
 
-const reductions: GradientCheck[] = (['sum', 'mean', 'max', 'min'] as const).flatMap(
+const reductions: GradientCheck[] = (['sum', 'mean', 'max', 'min', 'prod'] as const).flatMap(
   (op) => {
     const run: Reduction = ops[op];
     return [

@@ -212,13 +212,51 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   return out;
 }
 
+/** What pad() continues x with: mirrored at its border elements, these repeated, or the other end of it. */
+export type PadMode = 'reflect' | 'replicate' | 'circular';
+
+/** The element of `size` that stands at place i of the continued line. */
+const continued: Record<PadMode, (i: number, size: number) => number> = {
+  reflect: (i, size) => (i < 0 ? -i : i < size ? i : 2 * (size - 1) - i),
+  replicate: (i, size) => Math.min(Math.max(i, 0), size - 1),
+  circular: (i, size) => (i + size) % size,
+};
+
+/** How far a mode continues a line of `size`. */
+const reach: Record<PadMode, (size: number) => number> = {
+  reflect: (size) => Math.max(0, size - 1),
+  replicate: (size) => (size > 0 ? Number.POSITIVE_INFINITY : 0),
+  circular: (size) => size,
+};
+
+function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tensor {
+  let out = x;
+  for (const [d, [before, after]] of sides.entries()) {
+    if (before === 0 && after === 0) continue;
+    const size = x.shape[d] as number;
+    const most = reach[mode](size);
+    if (Math.max(before, after) > most) {
+      const expected = `at most ${most} beside dim ${d} of ${describe(x)} with "${mode}"`;
+      throw shapeError('pad', expected, `[${before}, ${after}]`);
+    }
+    const length = before + size + after;
+    const places = Array.from({ length }, (_, i) => continued[mode](i - before, size));
+    const index = Tensor.from(places, { shape: [length], dtype: 'i64', device: x.device });
+    out = indexSelect(out, d, index);
+    index.dispose();
+  }
+  return out === x ? clone(x) : out;
+}
+
 /**
- * `value` around x: padding [before, after] for the last dim, then for the one before it, and so on, as
- * torch.nn.functional.pad; a negative number cuts off. Throws DS_SHAPE, DS_ARGUMENT.
+ * x with more around it: padding [before, after] for the last dim, then for the one before it, and so on, as
+ * torch.nn.functional.pad; a negative number cuts off. `fill` is what comes around it, a number or how x goes on:
+ * "reflect" (at most size - 1), "replicate" or "circular" (at most size). Throws DS_SHAPE, DS_ARGUMENT.
  */
-export function pad(x: Tensor, padding: readonly number[], value = 0): Tensor {
+export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);
-  requireNumber('pad value', value);
+  const mode = typeof fill === 'string' ? requireMode(fill) : null;
+  if (mode === null) requireNumber('pad fill', fill);
   if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
     const expected = `[before, after] for the last dims of ${describe(x)}`;
     throw new DsError({ code: 'DS_ARGUMENT', op: 'pad', expected, got: phrase(padding) });
@@ -230,12 +268,26 @@ export function pad(x: Tensor, padding: readonly number[], value = 0): Tensor {
   });
   const shape = x.shape.map((size, d) => size + (sides[d] as Side)[0] + (sides[d] as Side)[1]);
   requireSizes('pad', shape);
+  if (mode !== null) return continuedAround(x, sides, mode);
   let inner = x;
   for (const [d, [before, after]] of sides.entries()) {
     const size = (x.shape[d] as number) + Math.min(0, before) + Math.min(0, after);
     if (size !== x.shape[d]) inner = narrow(inner, d, Math.max(0, -before), Math.max(0, size));
   }
-  return surrounded(inner, shape, sides, value);
+  return surrounded(inner, shape, sides, fill as number);
+}
+
+function requireMode(mode: string): PadMode {
+  if (Object.hasOwn(continued, mode)) return mode as PadMode;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'pad',
+    expected: `a number, or ${Object.keys(continued)
+      .map((name) => `"${name}"`)
+      .join(', ')}`,
+    got: phrase(mode),
+    hint: mode === 'constant' ? 'Give the number itself: pad(x, [1, 1], 0).' : '',
+  });
 }
 
 type Side = readonly [before: number, after: number];

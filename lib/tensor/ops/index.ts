@@ -18,6 +18,7 @@ export {
   type RowOptions,
 } from './loss.js';
 export { matmul } from './matmul.js';
+export * from './multinomial.js';
 export * from './norm.js';
 export type { Operand } from './operands.js';
 export {
@@ -41,13 +42,16 @@ export {
   max,
   mean,
   min,
+  prod,
   type ReduceOptions,
   type Reduction,
   softmax,
   sum,
 } from './reduce.js';
 export * from './scan.js';
+export * from './scatter.js';
 export type { Sizes } from './shapes.js';
+export * from './sort.js';
 export * from './statistics.js';
 export * from './unary.js';
 export { type Pair, unfold, type WindowOptions } from './unfold.js';

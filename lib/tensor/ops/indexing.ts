@@ -1,7 +1,7 @@
 // Lookups by index tensors: embedding rows, and gather along a dim.
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { describe, isContiguous, numel } from '../../runtime/view.js';
+import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import {
@@ -10,6 +10,7 @@ import {
   packed,
   requireSameDevice,
   requireTensor,
+  sameShape,
   shapeError,
   viewOf,
 } from './shapes.js';
@@ -60,27 +61,37 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
   return out;
 }
 
+/** The part of `whole` in which `index` names places: as large as the index apart from `dim`. Throws DS_SHAPE. */
+export function partFor(op: string, whole: View, dim: number, index: View): View {
+  const fits = (n: number, d: number) => d === dim || n <= (whole.shape[d] as number);
+  if (index.shape.length !== whole.shape.length || !index.shape.every(fits)) {
+    const expected = `an index of at most the size of ${describe(whole)} apart from dim ${dim}`;
+    throw shapeError(op, expected, describe(index));
+  }
+  return viewOf(whole, index.shape.with(dim, whole.shape[dim] as number), whole.strides);
+}
+
+/** dx (+)= the sum of `grad` at the places that `index` named in the forward. */
+function addAtPlaces(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
+  const part = partFor('gather', dx, dim, index);
+  const isWhole = sameShape(part.shape, dx.shape);
+  if (!isWhole && !accumulate) kernels.fill({ out: dx, value: 0 });
+  const adds = accumulate || !isWhole;
+  kernels.scatterAdd({ src: grad, index, out: part, dim, accumulate: adds });
+}
+
 /**
- * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather; `index` has x's sizes
- * apart from `dim`. Throws DS_SHAPE, DS_INDEX (CPU).
+ * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather: `index` (i32 or i64) has x's sizes or less
+ * apart from `dim`, and out has index's. Throws DS_SHAPE, DS_INDEX (CPU).
  */
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('gather', x, index);
   const at = normalizeDim('gather', dim, x.ndim);
-  if (index.ndim !== x.ndim || index.shape.some((n, d) => d !== at && n !== x.shape[d])) {
-    throw shapeError(
-      'gather',
-      `an index like ${describe(x)} apart from dim ${at}`,
-      describe(index),
-    );
-  }
+  const part = partFor('gather', x, at, index);
   const out = Tensor.empty(index.shape, x.dtype, x.device);
-  kernels.gather({ in: x, index, out, dim: at });
+  kernels.gather({ in: part, index, out, dim: at });
   record('gather', [x], [out], [index], ([grad], sink) => {
-    const dout = packed(grad as Tensor);
-    sink.write(0, (dx, accumulate) =>
-      kernels.gatherBackward({ dout, index, dx, dim: at, accumulate }),
-    );
+    sink.write(0, (dx, accumulate) => addAtPlaces(dx, at, index, grad as Tensor, accumulate));
   });
   return out;
 }

@@ -5,11 +5,12 @@ import { isFloating } from '../../runtime/dtype.js';
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { describe, numel } from '../../runtime/view.js';
+import { describe, numel, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import {
+  addInto,
   expanded,
   expandedStrides,
   normalizeDim,
@@ -74,7 +75,7 @@ function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[
 /** The sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as in PyTorch. */
 export function sum(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('sum', x);
-  if (!isFloating(x.dtype)) return wholeSum(x, options);
+  if (!isFloating(x.dtype)) return wholeNumber('sum', x, options);
   const { out, kept } = reduce('sum', x, options);
   const { shape } = x;
   record('sum', [x], [out], [], ([grad], sink) => {
@@ -83,9 +84,10 @@ export function sum(x: Tensor, options: Reduction = {}): Tensor {
   return out;
 }
 
-function wholeSum(x: Tensor, options: Reduction): Tensor {
+/** A sum or product of integers, i64. */
+function wholeNumber(op: 'sum' | 'prod', x: Tensor, options: Reduction): Tensor {
   const wide = cast(x, 'i64');
-  const { out } = reduce('sum', wide, options);
+  const { out } = reduce(op, wide, options);
   if (wide !== x) wide.dispose();
   return out;
 }
@@ -116,6 +118,53 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
     sink.give(0, repeated(share, kept, shape));
   });
   return out;
+}
+
+/**
+ * The product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool; 1 where there is nothing. The
+ * gradient is exact where elements are 0.
+ */
+export function prod(x: Tensor, options: Reduction = {}): Tensor {
+  requireTensor('prod', x);
+  if (!isFloating(x.dtype)) return wholeNumber('prod', x, options);
+  const { out, kept } = reduce('prod', x, options);
+  const over = x.shape.map((_, d) => d).filter((d) => kept[d] !== x.shape[d]);
+  record('prod', [x], [out], [x], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => addProductSlope(x, grad as Tensor, over, dx, accumulate));
+  });
+  return out;
+}
+
+/** `of` with the dims `over` behind the others. */
+function withLast(of: View, over: readonly number[]): View {
+  const order = of.shape
+    .map((_, d) => d)
+    .sort((a, b) => +over.includes(a) - +over.includes(b) || a - b);
+  const pick = (list: readonly number[]): number[] => order.map((d) => list[d] as number);
+  return viewOf(of, pick(of.shape), pick(of.strides));
+}
+
+/** A product is the last of the running products, whose gradient divides by nothing. */
+function addProductSlope(
+  x: Tensor,
+  grad: Tensor,
+  over: readonly number[],
+  dx: Tensor,
+  accumulate: boolean,
+): void {
+  const rows = grad.numel;
+  if (x.numel === 0) return;
+  const columns = x.numel / rows;
+  const [values, slopes, last] = [0, 1, 2].map(() =>
+    Tensor.empty([rows, columns], x.dtype, x.device),
+  ) as [Tensor, Tensor, Tensor];
+  const turned = withLast(x, over);
+  kernels.copy({ in: turned, out: viewOf(values, turned.shape) });
+  kernels.fill({ out: last, value: 0 });
+  const column = viewOf(last, [rows], [columns], last.offset + columns - 1);
+  kernels.copy({ in: viewOf(packed(grad), [rows]), out: column });
+  kernels.cumprodBackward({ in: values, dout: last, dx: slopes, dim: 1, accumulate: false });
+  addInto(withLast(dx, over), viewOf(slopes, turned.shape), accumulate);
 }
 
 /** The gradient is shared equally among elements that attain the extremum, as in torch.amax. */

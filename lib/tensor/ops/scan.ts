@@ -1,5 +1,6 @@
-// Running sums along one dim.
+// Running sums and products along one dim.
 import { isFloating } from '../../runtime/dtype.js';
+import type { ScanOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
@@ -7,10 +8,10 @@ import { cast } from './creation.js';
 import { normalizeDim, requireTensor } from './shapes.js';
 
 /** Along `dim`, unrecorded; integers and bool as i64. */
-function running(x: Tensor, dim: number): Tensor {
+function running(x: Tensor, dim: number, op: ScanOp): Tensor {
   const from = isFloating(x.dtype) ? x : cast(x, 'i64');
   const out = Tensor.emptyLike(from);
-  kernels.scan({ in: from, out, dim, reverse: false, accumulate: false });
+  kernels.scan({ in: from, out, dim, op, reverse: false, accumulate: false });
   if (from !== x) from.dispose();
   return out;
 }
@@ -22,10 +23,26 @@ function running(x: Tensor, dim: number): Tensor {
 export function cumsum(x: Tensor, dim: number): Tensor {
   requireTensor('cumsum', x);
   const at = normalizeDim('cumsum', dim, x.ndim);
-  const out = running(x, at);
+  const out = running(x, at, 'sum');
   record('cumsum', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.scan({ in: grad as Tensor, out: dx, dim: at, reverse: true, accumulate }),
+      kernels.scan({ in: grad as Tensor, out: dx, dim: at, op: 'sum', reverse: true, accumulate }),
+    );
+  });
+  return out;
+}
+
+/**
+ * The products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient is exact where elements are
+ * 0. Throws DS_SHAPE.
+ */
+export function cumprod(x: Tensor, dim: number): Tensor {
+  requireTensor('cumprod', x);
+  const at = normalizeDim('cumprod', dim, x.ndim);
+  const out = running(x, at, 'prod');
+  record('cumprod', [x], [out], [x], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) =>
+      kernels.cumprodBackward({ in: x, dout: grad as Tensor, dx, dim: at, accumulate }),
     );
   });
   return out;

@@ -315,6 +315,70 @@ const matmul =
     return { out: { view: out, tolerance }, ...(aux ? { aux: { view: aux, tolerance } } : {}) };
   };
 
+const rows = (n: number, c: number, dtype: DType, places: number, descending: boolean): Body => {
+  return (arena) => {
+    const x = arena.normal([n, c], dtype);
+    const [values, index] = [arena.empty([n, places], dtype), arena.empty([n, places], 'i64')];
+    kernels.sort({ in: x, values, index, descending });
+    return { values: { view: values }, index: { view: index } };
+  };
+};
+
+/** Sums of positive numbers, and products that neither vanish nor overflow. */
+const scans =
+  (shape: readonly [number, number], dim: number): Body =>
+  (arena) => {
+    const x = arena.normal(shape, 'f32', { mean: 1, stddev: 1e-3 });
+    const dout = arena.normal(shape, 'f32', { mean: 1 });
+    const [sums, products, dx] = [0, 1, 2].map(() => arena.empty(shape, 'f32')) as [
+      View,
+      View,
+      View,
+    ];
+    const common = { in: x, dim, reverse: false, accumulate: false };
+    kernels.scan({ ...common, out: sums, op: 'sum' });
+    kernels.scan({ ...common, out: products, op: 'prod' });
+    kernels.cumprodBackward({ in: x, dout, dx, dim, accumulate: false });
+    return {
+      sums: { view: sums, tolerance: 1e-5 },
+      products: { view: products, tolerance: 1e-3 },
+      dx: { view: dx, tolerance: 1e-3 },
+    };
+  };
+
+/** `places` destinations of many sources: few of them take very many. */
+const scatterAdd =
+  (n: number, places: number, dtype: DType): Body =>
+  (arena) => {
+    const src = arena.normal([3, n], dtype, { mean: 1 });
+    const index = Int32Array.from({ length: 3 * n }, (_, i) =>
+      i % 5 === 0 ? 0 : (i * 7919) % places,
+    );
+    const out = arena.empty([3, places], dtype);
+    const at = arena.from([3, n], 'i32', index);
+    kernels.scatterAdd({ src, index: at, out, dim: 1, accumulate: false });
+    const last = arena.normal([3, places], dtype);
+    kernels.scatter({ src, index: at, out: last, dim: 1 });
+    return { out: { view: out, tolerance: dtype === 'f32' ? 1e-5 : 1e-2 }, last: { view: last } };
+  };
+
+/** Draws by f32 and by bf16, with and without replacement. */
+const draws: Body = (arena) => {
+  const x = arena.empty([8, 150_001], 'f32');
+  kernels.randomUniform({ out: x, low: 0, high: 1, seed: 3, offset: 1 });
+  kernels.binary({ a: x, b: x, out: x, op: 'mul', accumulate: false });
+  const narrow = arena.empty([8, 150_001], 'bf16');
+  kernels.copy({ in: x, out: narrow });
+  const index = [x, narrow].flatMap((p) =>
+    [true, false].map((replacement, i) => {
+      const out = arena.empty([8, 300], 'i64');
+      kernels.multinomial({ in: p, index: out, replacement, seed: 11, offset: i });
+      return out;
+    }),
+  );
+  return Object.fromEntries(index.map((view, i) => [`draws ${i}`, { view }]));
+};
+
 /** More than 2^31 elements: the ends and the middle must hold what was written. */
 const huge: Case = {
   name: 'big Fill, Copy and Unary of more than 2^31 elements',
@@ -368,5 +432,18 @@ export const cases: Case[] = [
       bigCase(`Matmul [512, 1600, 6400] ${dtype} ${epilogue}`, matmul(epilogue, dtype)),
     ),
   ),
+  ...(['f32', 'bf16', 'f16'] as const).flatMap((dtype) => [
+    bigCase(`topk 50 of [8, 150001] ${dtype}`, rows(8, 150_001, dtype, 50, true)),
+    bigCase(`sort [3, 150001] ${dtype}`, rows(3, 150_001, dtype, 150_001, false)),
+    bigCase(`sort [4099, 1000] ${dtype}, descending`, rows(4099, 1000, dtype, 1000, true)),
+  ]),
+  bigCase('Scan and CumprodBackward [3, 300001]', scans([3, 300_001], 1)),
+  bigCase('Scan and CumprodBackward [1000, 3001]', scans([1000, 3001], 1)),
+  bigCase('Scan and CumprodBackward [30001, 65] across', scans([30_001, 65], 0)),
+  ...(['f32', 'bf16'] as const).flatMap((dtype) => [
+    bigCase(`ScatterAdd [3, 400000] into 97 ${dtype}`, scatterAdd(400_000, 97, dtype)),
+    bigCase(`ScatterAdd [3, 400000] into 300000 ${dtype}`, scatterAdd(400_000, 300_000, dtype)),
+  ]),
+  bigCase('Multinomial [8, 150001]', draws),
   huge,
 ];

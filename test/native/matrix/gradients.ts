@@ -294,17 +294,17 @@ const lookupDerivatives: Derivative[] = [
     },
   },
   {
-    name: 'GatherBackward',
+    name: 'ScatterAdd as the gradient of Gather',
     inputs: (random) => ({ in: tensor(random, 1, 5) }),
     out: [1, 7],
     forward: (v, out, memory) =>
       kernels.gather({ in: v.in!, index: memory.view([1, 7], rows, 'i64'), out, dim: 1 }),
     backward(v, dout, memory) {
       const dx = memory.view(v.in!.shape);
-      kernels.gatherBackward({
-        dout,
+      kernels.scatterAdd({
+        src: dout,
         index: memory.view([1, 7], rows, 'i64'),
-        dx,
+        out: dx,
         dim: 1,
         accumulate: false,
       });
@@ -312,6 +312,37 @@ const lookupDerivatives: Derivative[] = [
     },
   },
 ];
+
+const scanDerivatives: Derivative[] = [false, true].map((reverse) => ({
+  name: `Scan sum${reverse ? ' reversed' : ''}`,
+  inputs: (random) => ({ in: tensor(random, 5, 33) }),
+  out: [5, 33],
+  forward: (v, out) =>
+    kernels.scan({ in: v.in!, out, dim: 1, op: 'sum', reverse, accumulate: false }),
+  backward(v, dout, memory) {
+    const dx = memory.view(v.in!.shape);
+    kernels.scan({ in: dout, out: dx, dim: 1, op: 'sum', reverse: !reverse, accumulate: false });
+    return { in: dx };
+  },
+}));
+
+/** With a zero in the first row and two in the second. */
+const cumprodDerivative: Derivative = {
+  name: 'CumprodBackward',
+  inputs: (random) => {
+    const values = random.normal(3 * 17);
+    for (const zero of [5, 17 + 2, 17 + 9]) values[zero] = 0;
+    return { in: { shape: [3, 17], values } };
+  },
+  out: [3, 17],
+  forward: (v, out) =>
+    kernels.scan({ in: v.in!, out, dim: 1, op: 'prod', reverse: false, accumulate: false }),
+  backward(v, dout, memory) {
+    const dx = memory.view(v.in!.shape);
+    kernels.cumprodBackward({ in: v.in!, dout, dx, dim: 1, accumulate: false });
+    return { in: dx };
+  },
+};
 
 const plain = {
   bias: null,
@@ -365,6 +396,8 @@ const derivatives: readonly Derivative[] = [
   attentionDerivative(true, [3, 9]),
   crossEntropyDerivative,
   ...lookupDerivatives,
+  ...scanDerivatives,
+  cumprodDerivative,
   matmulDerivative,
 ];
 

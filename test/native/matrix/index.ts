@@ -14,12 +14,15 @@ import type { MatrixCase } from './harness.js';
 import { cases as lamb } from './lamb.js';
 import { cases as lookup } from './lookup.js';
 import { cases as matmul } from './matmul.js';
+import { cases as multinomial } from './multinomial.js';
 import { cases as muon } from './muon.js';
 import { cases as norm } from './norm.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as reduce } from './reduce.js';
 import { cases as scan } from './scan.js';
+import { cases as scatter } from './scatter.js';
 import { cases as softmax } from './softmax.js';
+import { cases as sort } from './sort.js';
 
 /** One op, one layout, one dtype each. */
 export const opCases: readonly MatrixCase[] = [
@@ -32,6 +35,9 @@ export const opCases: readonly MatrixCase[] = [
   ...matmul,
   ...lookup,
   ...scan,
+  ...scatter,
+  ...sort,
+  ...multinomial,
   ...norm,
   ...attention,
   ...adamw,

@@ -48,18 +48,63 @@ export const layerMistakes: readonly Mistake[] = [
     run: (m) => kernels.gather({ in: m([2, 3]), index: m([3, 3], 'i32'), out: m([3, 3]), dim: 1 }),
   },
   {
-    op: 'gather_backward',
+    op: 'scatter_add',
     what: 'dim',
     code: 'DS_SHAPE',
     says: 'dim 2',
     run: (m) =>
-      kernels.gatherBackward({
-        dout: m([2, 3]),
+      kernels.scatterAdd({
+        src: m([2, 3]),
         index: m([2, 3], 'i32'),
-        dx: m([2, 3]),
+        out: m([2, 3]),
         dim: 2,
         accumulate: false,
       }),
+  },
+  {
+    op: 'scatter_add',
+    what: 'bool',
+    code: 'DS_DTYPE',
+    says: 'bool',
+    run: (m) =>
+      kernels.scatterAdd({
+        src: m([3], 'bool'),
+        index: m([3], 'i32'),
+        out: m([5], 'bool'),
+        dim: 0,
+        accumulate: true,
+      }),
+  },
+  {
+    op: 'scatter_add',
+    what: 'an index',
+    code: 'DS_INDEX',
+    says: '-1',
+    cpuOnly: 'indices are checked on the CPU only',
+    run: (m) =>
+      kernels.scatterAdd({
+        src: m([3]),
+        index: m([3], 'i64'),
+        out: m([5]),
+        dim: 0,
+        accumulate: false,
+      }),
+  },
+  {
+    op: 'scatter',
+    what: 'an index',
+    code: 'DS_INDEX',
+    says: '-1',
+    cpuOnly: 'indices are checked on the CPU only',
+    run: (m) => kernels.scatter({ src: m([3]), index: m([3], 'i64'), out: m([5]), dim: 0 }),
+  },
+  {
+    op: 'scatter',
+    what: 'sizes',
+    code: 'DS_SHAPE',
+    says: '[3, 4] f32',
+    run: (m) =>
+      kernels.scatter({ src: m([3, 4]), index: m([3, 4], 'i64'), out: m([2, 4]), dim: 1 }),
   },
   {
     op: 'layer_norm',

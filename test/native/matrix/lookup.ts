@@ -1,4 +1,4 @@
-// Embedding, Gather and their gradients.
+// Embedding with its gradient, and Gather.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
 import {
@@ -106,7 +106,7 @@ function embeddingBackwards(): MatrixCase[] {
   );
 }
 
-interface Gathering {
+export interface Gathering {
   from: readonly number[];
   to: readonly number[];
   dim: number;
@@ -114,7 +114,7 @@ interface Gathering {
   outLayout?: Layout;
 }
 
-const gatherings: readonly Gathering[] = [
+export const gatherings: readonly Gathering[] = [
   ...oddSizes.filter((n) => n > 0).map((n) => ({ from: [n], to: [33], dim: 0, layout: unaligned })),
   { from: [17, 33], to: [17, 5], dim: 1 },
   { from: [17, 33], to: [3, 33], dim: 0, layout: padded([17, 33]), outLayout: reversed([3, 33]) },
@@ -130,6 +130,13 @@ const gatherings: readonly Gathering[] = [
   { from: [3, 1029], to: [3, 257], dim: 1 },
 ];
 
+/** Where element i of the smaller tensor lies in the larger one. */
+export const placeOf = ({ from, to, dim }: Gathering, index: Float64Array, i: number): number =>
+  flatOf(
+    from,
+    indexOf(to, i).map((k, d) => (d === dim ? index[i]! : k)),
+  );
+
 function gathers(): MatrixCase[] {
   const cases: MatrixCase[] = [];
   const name = (g: Gathering, index: DType): string =>
@@ -137,11 +144,6 @@ function gathers(): MatrixCase[] {
   for (const dtype of everyDType) {
     for (const g of gatherings) {
       const index = numel(g.to) % 2 ? 'i32' : 'i64';
-      const source = (at: Float64Array, i: number): number =>
-        flatOf(
-          g.from,
-          indexOf(g.to, i).map((k, d) => (d === g.dim ? at[i]! : k)),
-        );
       cases.push(
         opCase({
           op: 'Gather',
@@ -159,40 +161,10 @@ function gathers(): MatrixCase[] {
               out: output(dtype, g.to, exact, g.outLayout),
             },
             args: { dim: g.dim },
-            reference: (v) => ({ out: v.index!.map((_, i) => v.in![source(v.index!, i)]!) }),
+            reference: (v) => ({ out: v.index!.map((_, i) => v.in![placeOf(g, v.index!, i)]!) }),
           }),
         }),
       );
-      if (!floating.includes(dtype)) continue;
-      for (const accumulate of [false, true]) {
-        cases.push(
-          opCase({
-            op: 'GatherBackward',
-            dtype,
-            title: `${name(g, index)}${accumulate ? ' accumulates' : ''}`,
-            build(random) {
-              const check = close(dtype, 1, 'tensor');
-              return {
-                operands: {
-                  dout: input(dtype, g.to, random.normal(numel(g.to)), g.outLayout),
-                  index: input(index, g.to, random.integers(numel(g.to), 0, g.from[g.dim]!)),
-                  dx: accumulate
-                    ? updated(input(dtype, g.from, random.normal(numel(g.from)), g.layout), check)
-                    : output(dtype, g.from, check, g.layout),
-                },
-                args: { dim: g.dim, accumulate },
-                reference(v) {
-                  const sum = accumulate ? v.dx!.slice() : new Float64Array(numel(g.from));
-                  v.dout!.forEach((x, i) => {
-                    sum[source(v.index!, i)]! += x;
-                  });
-                  return { dx: sum };
-                },
-              };
-            },
-          }),
-        );
-      }
     }
   }
   return cases;

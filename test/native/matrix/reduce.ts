@@ -25,15 +25,19 @@ import {
   reversed,
   unaligned,
 } from './layouts.js';
+import type { Random } from './numbers.js';
 
 const { max, sqrt } = Math;
 
-const start: Record<ReduceOp, number> = { sum: 0, mean: 0, max: -Infinity, min: Infinity };
+const start: Record<ReduceOp, number> = {
+  ...{ sum: 0, mean: 0, max: -Infinity, min: Infinity, prod: 1 },
+};
 const join: Record<ReduceOp, (a: number, b: number) => number> = {
   sum: (a, b) => a + b,
   mean: (a, b) => a + b,
   max: Math.max,
   min: Math.min,
+  prod: (a, b) => a * b,
 };
 
 function reduced(
@@ -52,6 +56,12 @@ function reduced(
   });
   return op === 'mean' ? out.map((sum) => sum / (numel(from) / numel(to))) : out;
 }
+
+/** Numbers around 1 of either sign, whose product stays in range; of integers a few are 2. */
+const factors = (random: Random, n: number, isFloat: boolean): Float64Array =>
+  isFloat
+    ? random.uniform(n, 0.97, 1.03).map((x) => (random.unit() < 0.2 ? -x : x))
+    : new Float64Array(n).map((_, i) => (i < 5 ? 2 : 1));
 
 interface Reduction {
   from: readonly number[];
@@ -105,9 +115,12 @@ function reduction(dtype: DType, op: ReduceOp, r: Reduction, accumulate: boolean
     dtype,
     title: `${op} [${r.from}] to [${r.to}] at ${r.layout?.lead ?? 16}${r.layout?.strides ? ` strides ${r.layout.strides}` : ''}${accumulate ? ' accumulates' : ''}`,
     build(random) {
-      const values = isFloat
-        ? random.normal(numel(r.from))
-        : random.integers(numel(r.from), 0, dtype === 'u8' ? 3 : 99);
+      const values =
+        op === 'prod'
+          ? factors(random, numel(r.from), isFloat)
+          : isFloat
+            ? random.normal(numel(r.from))
+            : random.integers(numel(r.from), 0, dtype === 'u8' ? 3 : 99);
       const old = isFloat ? random.normal(numel(r.to)) : random.integers(numel(r.to), 0, 20);
       const check =
         !isFloat || (selects && !accumulate)

@@ -1,0 +1,43 @@
+// Categories drawn by their probabilities.
+import { isFloating } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { describe } from '../../runtime/view.js';
+import { nextRandom } from '../random.js';
+import { Tensor } from '../tensor.js';
+import { packed, requireTensor, shapeError, viewOf } from './shapes.js';
+
+/** Options of multinomial(). */
+export interface MultinomialOptions {
+  /** A category may be drawn several times. Default false. */
+  replacement?: boolean;
+}
+
+const MULTINOMIAL: OptionNames<MultinomialOptions> = { replacement: true };
+
+/**
+ * `draws` categories of each row of `x`, [C] or [N, C], with probabilities in proportion to its values: i64 of shape
+ * [draws] or [N, draws], the same on every device for the same seed(). Values need not sum to 1; fewer than 2^24
+ * categories. Not differentiable. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT (on a GPU a row with a negative, infinite or NaN
+ * value, or with too few above 0, draws -1). As torch.multinomial.
+ */
+export function multinomial(x: Tensor, draws: number, options: MultinomialOptions = {}): Tensor {
+  requireTensor('multinomial', x);
+  requireInteger('multinomial draws', draws, 0);
+  const given = readOptions<MultinomialOptions>('multinomial', options, MULTINOMIAL);
+  if ((x.ndim !== 1 && x.ndim !== 2) || !isFloating(x.dtype)) {
+    throw shapeError('multinomial', '[C] or [N, C] of a floating dtype', describe(x));
+  }
+  const rows = x.ndim === 1 ? 1 : (x.shape[0] as number);
+  const out = Tensor.empty([...x.shape.slice(0, -1), draws], 'i64', x.device);
+  const source = packed(x);
+  kernels.multinomial({
+    in: viewOf(source, [rows, x.shape.at(-1) as number]),
+    index: viewOf(out, [rows, draws]),
+    replacement: given.replacement ?? false,
+    ...nextRandom(),
+  });
+  if (source !== x) source.dispose();
+  return out;
+}

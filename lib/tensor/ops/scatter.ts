@@ -1,0 +1,124 @@
+// Elements to places that an index names: stored there, or added.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { requireNumber } from '../../runtime/require-number.js';
+import { describe, type View } from '../../runtime/view.js';
+import { type GradSink, record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { arange } from './creation.js';
+import { partFor, requireIndex } from './indexing.js';
+import {
+  addInto,
+  constant,
+  copied,
+  expanded,
+  normalizeDim,
+  requireAlike,
+  sameShape,
+  shapeError,
+  viewOf,
+} from './shapes.js';
+
+/** The elements of `src` that `index` places: its first ones, as many as the index has. Throws DS_SHAPE. */
+function chosen(op: string, src: View, index: View): View {
+  const fits = (n: number, d: number) => n <= (src.shape[d] as number);
+  if (index.shape.length !== src.shape.length || !index.shape.every(fits)) {
+    const expected = `an index of at most the size of the source, ${describe(src)}`;
+    throw shapeError(op, expected, describe(index));
+  }
+  return viewOf(src, index.shape, src.strides);
+}
+
+/** Gives input 1, of shape `shape`, the gradient `part` of its elements that were placed, and 0 to the others. */
+function givePart(sink: GradSink, shape: readonly number[], part: Tensor): void {
+  if (sameShape(shape, part.shape)) {
+    sink.give(1, part);
+    return;
+  }
+  sink.write(1, (out, accumulate) => {
+    if (!accumulate) kernels.fill({ out, value: 0 });
+    addInto(viewOf(out, part.shape, out.strides), part, true);
+  });
+}
+
+/** What `index` names of `whole`, unrecorded. */
+function picked(whole: Tensor, dim: number, index: Tensor): Tensor {
+  const out = Tensor.empty(index.shape, whole.dtype, whole.device);
+  kernels.gather({ in: partFor('gather', whole, dim, index), index, out, dim });
+  return out;
+}
+
+/** `grad` at the places of those that won them, 0 for those that another one has overwritten. */
+function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
+  const { device, shape } = index;
+  const places = arange(shape[dim] as number, { dtype: 'i64', device });
+  const number = expanded(
+    viewOf(
+      places,
+      shape.map((n, d) => (d === dim ? n : 1)),
+    ),
+    shape,
+  );
+  const owners = Tensor.empty(grad.shape, 'i64', device);
+  kernels.scatter({ src: number, index, out: partFor('scatter', owners, dim, index), dim });
+  const owner = picked(owners, dim, index);
+  const won = Tensor.empty(shape, 'bool', device);
+  kernels.compare({ a: owner, b: number, out: won, op: 'eq' });
+  const out = picked(grad, dim, index);
+  const nothing = expanded(constant(0, grad.dtype, device), shape);
+  kernels.where({ condition: won, a: out, b: nothing, out });
+  return out;
+}
+
+/**
+ * x with `src`, a tensor of x's dtype or a number, at the places that `index` (i32 or i64) names:
+ * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. Of several with one place the last j wins,
+ * on every device. `index` has src's sizes or less, and x's or less apart from `dim`. Differentiable in x and src. Throws
+ * DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU; on a GPU a bad index writes nothing).
+ */
+export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | number): Tensor {
+  requireIndex('scatter', x, index);
+  if (src instanceof Tensor) requireAlike('scatter', x, src);
+  else requireNumber('scatter src', src);
+  const at = normalizeDim('scatter', dim, x.ndim);
+  const place = (into: Tensor, values: Tensor | number): void => {
+    const isTensor = values instanceof Tensor;
+    const from = isTensor ? values : expanded(constant(values, x.dtype, x.device), index.shape);
+    const out = partFor('scatter', into, at, index);
+    kernels.scatter({ src: chosen('scatter', from, index), index, out, dim: at });
+  };
+  const out = copied(x);
+  place(out, src);
+  const inputs = src instanceof Tensor ? [x, src] : [x];
+  record('scatter', inputs, [out], [index], ([grad], sink) => {
+    const g = grad as Tensor;
+    if (sink.needs(0)) {
+      const rest = copied(g);
+      place(rest, 0);
+      sink.give(0, rest);
+    }
+    if (src instanceof Tensor && sink.needs(1)) {
+      givePart(sink, src.shape, pickedByWinners(g, at, index));
+    }
+  });
+  return out;
+}
+
+/**
+ * x with `src` added at the places that `index` (i32 or i64) names: out[.., index[.., j, ..], ..] += src[.., j, ..] along
+ * `dim`, as torch.scatter_add; any number of them may share a place, and the result is the same in every run on a GPU too.
+ * Sizes and errors are those of scatter(); bool is refused. Differentiable in x and src.
+ */
+export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): Tensor {
+  requireIndex('scatterAdd', x, index);
+  requireAlike('scatterAdd', x, src);
+  const at = normalizeDim('scatterAdd', dim, x.ndim);
+  const out = copied(x);
+  const place = partFor('scatterAdd', out, at, index);
+  const from = chosen('scatterAdd', src, index);
+  kernels.scatterAdd({ src: from, index, out: place, dim: at, accumulate: true });
+  record('scatterAdd', [x, src], [out], [index], ([grad], sink) => {
+    sink.give(0, grad as Tensor);
+    if (sink.needs(1)) givePart(sink, src.shape, picked(grad as Tensor, at, index));
+  });
+  return out;
+}

@@ -1,0 +1,104 @@
+// Elements in order: sort, argsort and the largest k, stable and the same on every device.
+import { isFloating } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { describe } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { normalizeDim, requireTensor, shapeError } from './shapes.js';
+import { transpose } from './views.js';
+
+/** Options of sort() and argsort(). */
+export interface SortOptions {
+  /** The dim along which elements are ordered. Default -1. */
+  dim?: number;
+  /** The greatest first. Default false. */
+  descending?: boolean;
+  /** Equal elements stay in their order whatever this says; here for those who say so. */
+  stable?: boolean;
+}
+
+/** Options of topk(). */
+export interface TopkOptions {
+  /** The dim along which elements are chosen. Default -1. */
+  dim?: number;
+  /** The greatest instead of the smallest. Default true. */
+  largest?: boolean;
+  /** False permits any order; it is the sorted one all the same. Default true. */
+  sorted?: boolean;
+}
+
+/** What sort() and topk() return. */
+export interface Sorted {
+  values: Tensor;
+  /** Where the values were along the dim, i64. */
+  indices: Tensor;
+}
+
+const SORT: OptionNames<SortOptions> = { dim: true, descending: true, stable: true };
+const TOPK: OptionNames<TopkOptions> = { dim: true, largest: true, sorted: true };
+
+/** The first `places` of the last dim in order; differentiable. */
+function firstOfLast(x: Tensor, places: number, descending: boolean): Sorted {
+  const shape = x.shape.with(-1, places);
+  const values = Tensor.empty(shape, x.dtype, x.device);
+  const indices = Tensor.empty(shape, 'i64', x.device);
+  kernels.sort({ in: x, values, index: indices, descending });
+  if (!isFloating(x.dtype)) return { values, indices };
+  const dim = x.ndim - 1;
+  record('sort', [x], [values], [indices], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) =>
+      kernels.scatterAdd({ src: grad as Tensor, index: indices, out: dx, dim, accumulate }),
+    );
+  });
+  return { values, indices };
+}
+
+function first(x: Tensor, at: number, places: number, descending: boolean): Sorted {
+  if (at === x.ndim - 1) return firstOfLast(x, places, descending);
+  const { values, indices } = firstOfLast(transpose(x, at, -1), places, descending);
+  return { values: transpose(values, at, -1), indices: transpose(indices, at, -1) };
+}
+
+/**
+ * The elements of `dim` in ascending order, or `descending`, and where they were (i64): sort(x), sort(x, 0),
+ * sort(x, { dim: 0, descending: true }). Any dtype; equal elements stay in their order, and NaN is the greatest. The
+ * values are differentiable. Throws DS_SHAPE, DS_ARGUMENT.
+ */
+export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
+  requireTensor('sort', x);
+  const given = typeof options === 'number' ? { dim: options } : options;
+  const { dim = -1, descending = false } = readOptions<SortOptions>('sort', given, SORT);
+  const at = normalizeDim('sort', dim, x.ndim);
+  return first(x, at, x.shape[at] as number, descending);
+}
+
+/** Where the elements of `dim` in order are, i64; see sort(). */
+export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
+  requireTensor('argsort', x);
+  const given = typeof options === 'number' ? { dim: options } : options;
+  const { dim = -1, descending = false } = readOptions<SortOptions>('argsort', given, SORT);
+  const at = normalizeDim('argsort', dim, x.ndim);
+  const lines = at === x.ndim - 1 ? x : transpose(x, at, -1);
+  const index = Tensor.empty(lines.shape, 'i64', x.device);
+  kernels.sort({ in: lines, values: null, index, descending });
+  return lines === x ? index : transpose(index, at, -1);
+}
+
+/**
+ * The `k` greatest elements of `dim`, the greatest first, and where they were (i64); with `largest: false` the smallest,
+ * the smallest first. Of equal ones the first are taken; NaN is the greatest. The values are differentiable. Throws
+ * DS_SHAPE, DS_ARGUMENT. As torch.topk.
+ */
+export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): Sorted {
+  requireTensor('topk', x);
+  requireInteger('topk k', k, 0);
+  const given = typeof options === 'number' ? { dim: options } : options;
+  const { dim = -1, largest = true } = readOptions<TopkOptions>('topk', given, TOPK);
+  const at = normalizeDim('topk', dim, x.ndim);
+  if (k > (x.shape[at] as number)) {
+    throw shapeError('topk', `k of at most the size of dim ${at} of ${describe(x)}`, String(k));
+  }
+  return first(x, at, k, largest);
+}

@@ -1,0 +1,85 @@
+// Scatter and ScatterAdd: few and many indices to a line, all of one place, and layouts.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import { numel } from '../../../lib/runtime/view.js';
+import {
+  type Check,
+  close,
+  exact,
+  input,
+  type MatrixCase,
+  opCase,
+  output,
+  updated,
+} from './harness.js';
+import { everyDType, floating, permuted, reversed, sparse, unaligned } from './layouts.js';
+import { type Gathering, gatherings, placeOf } from './lookup.js';
+import type { Random } from './numbers.js';
+
+/** Lines of more indices than are compared with one another, and places of very many or no index. */
+const crowded: readonly Gathering[] = [
+  { from: [1], to: [4099], dim: 0 },
+  { from: [3], to: [4099], dim: 0, layout: unaligned },
+  { from: [70_001], to: [257], dim: 0 },
+  { from: [5, 33], to: [5, 301], dim: 1, layout: reversed([5, 33]), outLayout: sparse([5, 301]) },
+  { from: [33, 5], to: [301, 5], dim: 0, layout: sparse([33, 5]), outLayout: reversed([301, 5]) },
+  {
+    from: [2, 40, 3],
+    to: [2, 129, 3],
+    dim: 1,
+    layout: permuted([2, 40, 3], [1, 2, 0]),
+    outLayout: permuted([2, 129, 3], [1, 0, 2]),
+  },
+  { from: [0, 3], to: [0, 129], dim: 1 },
+];
+const all = [...gatherings, ...crowded];
+
+/** Values whose sums are exact in integers and stay in range. */
+function drawn(random: Random, dtype: DType, n: number): Float64Array {
+  if (floating.includes(dtype)) return random.normal(n);
+  return random.integers(n, 0, dtype === 'u8' || dtype === 'bool' ? 2 : 99);
+}
+
+function scatterings(
+  op: 'Scatter' | 'ScatterAdd',
+  dtype: DType,
+  g: Gathering,
+  accumulate: boolean,
+): MatrixCase {
+  const index = numel(g.to) % 2 ? 'i32' : 'i64';
+  const isSum = op === 'ScatterAdd';
+  const keeps = !isSum || accumulate;
+  return opCase({
+    op,
+    dtype,
+    title: `[${g.to}] to [${g.from}] dim ${g.dim} ${index}${isSum && accumulate ? ' accumulates' : ''}`,
+    build(random) {
+      const check: Check = isSum && floating.includes(dtype) ? close(dtype, 1, 'tensor') : exact;
+      const old = input(dtype, g.from, drawn(random, dtype, numel(g.from)), g.layout);
+      return {
+        operands: {
+          src: input(dtype, g.to, drawn(random, dtype, numel(g.to)), g.outLayout),
+          index: input(index, g.to, random.integers(numel(g.to), 0, g.from[g.dim]!)),
+          out: keeps ? updated(old, check) : output(dtype, g.from, check, g.layout),
+        },
+        args: isSum ? { dim: g.dim, accumulate } : { dim: g.dim },
+        reference(v) {
+          const out = keeps ? v.out!.slice() : new Float64Array(numel(g.from));
+          v.src!.forEach((x, i) => {
+            const place = placeOf(g, v.index!, i);
+            out[place] = isSum ? out[place]! + x : x;
+          });
+          return { out: dtype === 'u8' ? out.map((x) => x % 256) : out };
+        },
+      };
+    },
+  });
+}
+
+export const cases: MatrixCase[] = everyDType.flatMap((dtype) =>
+  all.flatMap((g) => [
+    scatterings('Scatter', dtype, g, false),
+    ...(dtype === 'bool'
+      ? []
+      : [false, true].map((accumulate) => scatterings('ScatterAdd', dtype, g, accumulate))),
+  ]),
+);
