@@ -1,4 +1,16 @@
 // Jest runs test/**/*.test.ts through swc; imports of './x.js' find the TypeScript source.
+const compiled = (syntax) => [
+  '@swc/jest',
+  {
+    jsc: { parser: { syntax }, target: 'es2022' },
+    module: { type: 'commonjs' },
+    sourceMaps: 'inline',
+  },
+];
+
+// Node imports ES modules from CommonJS; jest's own require does not, so it gets them compiled.
+const esModules = '(hyparquet|hyparquet-compressors|fzstd|hysnappy)';
+
 module.exports = {
   rootDir: __dirname,
   roots: ['<rootDir>/test', '<rootDir>/lib'],
@@ -12,15 +24,10 @@ module.exports = {
   // rank that hangs is named sooner.
   testTimeout: 600_000,
   transform: {
-    '^.+\\.ts$': [
-      '@swc/jest',
-      {
-        jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
-        module: { type: 'commonjs' },
-        sourceMaps: 'inline',
-      },
-    ],
+    '^.+\\.ts$': compiled('typescript'),
+    [`/node_modules/${esModules}/.+\\.js$`]: compiled('ecmascript'),
   },
+  transformIgnorePatterns: [`/node_modules/(?!${esModules}/)`],
   moduleNameMapper: {
     '^@ds/native$': '<rootDir>/lib/index.ts',
     '^(\\.{1,2}/.*)\\.js$': '$1',

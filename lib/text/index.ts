@@ -1,7 +1,22 @@
 // The door of the text room.
 export type { ChatMessage } from './chat-template.js';
 export { DecodeStream } from './decode-stream.js';
+export type { RowCounts } from './encoded-part.js';
+export type { TextReport } from './pack-rows.js';
+export type { Overlong } from './packing.js';
 export type { PaddedBatch, PaddingOptions } from './padding.js';
+export type { LossKind } from './row-encoder.js';
+export {
+  collateSamples,
+  cumulativeLengths,
+  documentLengths,
+  type TextBatch,
+  type TextSample,
+  targetsOf,
+} from './sample.js';
+export { TextDataset } from './text-dataset.js';
+export type { TextOptions } from './text-options.js';
+export { TextStream, type TextStreamOptions } from './text-stream.js';
 export {
   type BatchOptions,
   type ChatOptions,

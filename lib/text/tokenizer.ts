@@ -1,5 +1,7 @@
 // Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
 // folder.
+import { createHash } from 'node:crypto';
+
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -100,6 +102,7 @@ export class Tokenizer {
   private readonly templates: ReadonlyMap<string, ChatTemplate>;
   private readonly spans: TokenSpans;
   private readonly cleansUp: boolean;
+  private digest: string | null = null;
   private readonly bounds: { prefix: number[]; suffix: number[] };
 
   private constructor(
@@ -152,6 +155,13 @@ export class Tokenizer {
   /** The folder that it was read from. */
   get folder(): string {
     return this.parts.place;
+  }
+
+  /** Differs when anything that decides ids or chat texts does. */
+  get fingerprint(): string {
+    const { place: _, ...content } = this.parts;
+    this.digest ??= createHash('sha256').update(JSON.stringify(content)).digest('hex');
+    return this.digest;
   }
 
   /** The id of a token; null when there is none. */

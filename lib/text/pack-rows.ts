@@ -1,0 +1,58 @@
+// From encoded rows to samples, and the account of every row on the way.
+import { noCounts, type RowCounts } from './encoded-part.js';
+import { type Overlong, type Piece, packBestFit, piecesOf } from './packing.js';
+import { IGNORED } from './row-encoder.js';
+import type { TokenRun } from './sample.js';
+
+/** What became of rows. */
+export interface TextReport extends RowCounts {
+  /** Rows that were longer than a sample, and of which tokens were left out. */
+  cutRows: number;
+  cutTokens: number;
+  samples: number;
+  /** Tokens in samples, without padding. */
+  tokens: number;
+  /** Those of them that are learned. */
+  learned: number;
+}
+
+export const noReport = (): TextReport => ({
+  ...noCounts(),
+  ...{ cutRows: 0, cutTokens: 0, samples: 0, tokens: 0, learned: 0 },
+});
+
+/** Adds what `more` counts. */
+export function addCounts(report: TextReport, more: Partial<TextReport>): void {
+  for (const [key, count] of Object.entries(more)) report[key as keyof TextReport] += count;
+}
+
+/**
+ * The pieces of each sample; what has no token to learn is left out, and all is added to `report`.
+ */
+export function packRows(
+  run: TokenRun,
+  lengths: ArrayLike<number>,
+  how: { length: number; overlong: Overlong; packing: boolean },
+  report: TextReport,
+): Piece[][] {
+  const { pieces, cutRows, cutTokens } = piecesOf(lengths, how.length, how.overlong);
+  const learned = pieces.map((piece) => countLearned(run, piece));
+  const learning = pieces.filter((_, i) => (learned[i] as number) > 0);
+  const samples = how.packing
+    ? packBestFit(learning, how.length)
+    : learning.map((piece) => [piece]);
+  addCounts(report, {
+    ...{ cutRows, cutTokens, samples: samples.length },
+    unlearned: pieces.length - learning.length,
+    tokens: learning.reduce((sum, { length }) => sum + length, 0),
+    learned: learned.reduce((sum, count) => sum + count, 0),
+  });
+  return samples;
+}
+
+/** Labels that a piece's loss counts; its first token has nothing before it. */
+function countLearned({ labels }: TokenRun, { start, length }: Piece): number {
+  let count = 0;
+  for (let i = start + 1; i < start + length; ++i) if (labels[i] !== IGNORED) count++;
+  return count;
+}

@@ -1,0 +1,152 @@
+// From a row to tokens and labels: text, conversations, prompts with completions, and tokens as
+// they are.
+import { phrase } from '../runtime/phrase.js';
+import type { ChatMessage } from './chat-template.js';
+import type { Row } from './row-reader.js';
+import type { Tokenizer } from './tokenizer.js';
+import { dataError } from './tokenizer-folder.js';
+
+/** Labels that no loss counts. */
+export const IGNORED = -100;
+
+/**
+ * Which tokens are learned: "completion" those after a prompt, "assistant" those that the assistant
+ * says.
+ */
+export type LossKind = 'all' | 'completion' | 'assistant';
+
+/** What is decided before any row is read. */
+export interface RowSettings {
+  /** Key of the text of a row. */
+  textKey: string;
+  /** Null: "completion" for rows with a prompt, else "all". */
+  loss: LossKind | null;
+}
+
+/**
+ * A row as tokens, and for each token itself or IGNORED; the first token of a document is never
+ * learned.
+ */
+export interface EncodedRow {
+  ids: Int32Array;
+  labels: Int32Array;
+  /** The prompt's tokens are not the first ones of the whole: a token spans the border. */
+  isBlurred: boolean;
+}
+
+const KEYS = 'text, messages, prompt and completion, or input_ids';
+
+/**
+ * Throws DS_DATA, naming the row's place, for a row of no known kind, and for a loss that it cannot
+ * have.
+ */
+export class RowEncoder {
+  constructor(
+    private readonly tokenizer: Tokenizer,
+    private readonly settings: RowSettings,
+  ) {}
+
+  encode(row: Row, place: () => string): EncodedRow {
+    const encoded = this.encodeAny(row, place);
+    if (encoded.labels.length > 0) encoded.labels[0] = IGNORED;
+    return encoded;
+  }
+
+  private encodeAny(row: Row, place: () => string): EncodedRow {
+    const { loss, textKey } = this.settings;
+    const isAssistant = loss === 'assistant';
+    if (row.messages !== undefined && row.messages !== null) return this.chat(row, place);
+    if (row.prompt !== undefined && row.completion !== undefined)
+      return this.completion(row, place);
+    if (isAssistant) throw noLoss(place, 'messages', row);
+    if (row.input_ids !== undefined) return this.tokens(row, place);
+    if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
+    const text = row[textKey];
+    if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
+    const hint = 'Name the key of the text with `textKey`.';
+    throw dataError(place(), `a row with ${KEYS}`, phrase(row), hint);
+  }
+
+  private chat({ messages, tools }: Row, place: () => string): EncodedRow {
+    if (this.settings.loss === 'completion')
+      throw noLoss(place, 'prompt and completion', { messages });
+    const { ids, assistant } = this.conversation(messages, tools, place);
+    if (this.settings.loss !== 'assistant') return plain(ids);
+    if (assistant !== null) return masked(ids, (i) => assistant[i] === 1);
+    const expected = 'a chat template that marks with {% generation %} what the assistant says';
+    const hint = 'Mark it in chat_template.jinja, or give rows { prompt, completion }.';
+    throw dataError(this.tokenizer.folder, expected, 'one that does not', hint);
+  }
+
+  private conversation(messages: unknown, tools: unknown, place: () => string) {
+    try {
+      const given = Array.isArray(tools) ? { tools } : {};
+      return this.tokenizer.applyChatTemplate(messages as ChatMessage[], given);
+    } catch (cause) {
+      throw dataError(
+        place(),
+        'messages that the chat template takes',
+        (cause as Error).message,
+        '',
+      );
+    }
+  }
+
+  private completion({ prompt, completion, tools }: Row, place: () => string): EncodedRow {
+    let before: Int32Array;
+    let ids: Int32Array;
+    if (typeof prompt === 'string' && typeof completion === 'string') {
+      before = this.tokenizer.encode(prompt);
+      ids = this.withEnd(this.tokenizer.encode(prompt + completion));
+    } else if (Array.isArray(prompt) && Array.isArray(completion)) {
+      ids = this.conversation([...prompt, ...completion], tools, place).ids;
+      const given = { addGenerationPrompt: true, ...(Array.isArray(tools) ? { tools } : {}) };
+      before = this.tokenizer.applyChatTemplate(prompt, given).ids;
+    } else {
+      const expected = 'prompt and completion as two texts, or two lists of messages';
+      throw dataError(place(), expected, `${phrase(prompt)} and ${phrase(completion)}`, '');
+    }
+    if (this.settings.loss === 'all') return plain(ids);
+    if (this.settings.loss === 'assistant') throw noLoss(place, 'messages', { prompt, completion });
+    const isBlurred = before.some((id, i) => id !== ids[i]);
+    return { ...masked(ids, (i) => i >= before.length), isBlurred };
+  }
+
+  private tokens({ input_ids, labels }: Row, place: () => string): EncodedRow {
+    const ids = integers(input_ids, `${place()}, input_ids`, 0, this.tokenizer.vocabSize);
+    if (labels === undefined || labels === null) return plain(ids);
+    const given = integers(labels, `${place()}, labels`, IGNORED, this.tokenizer.vocabSize);
+    if (given.length === ids.length) return { ids, labels: given, isBlurred: false };
+    throw dataError(place(), `${ids.length} labels, one for each token`, `${given.length}`, '');
+  }
+
+  /** Documents end with the end token. */
+  private withEnd(ids: Int32Array): Int32Array {
+    const { eosId } = this.tokenizer;
+    if (eosId === null || ids.at(-1) === eosId) return ids;
+    return Int32Array.from([...ids, eosId]);
+  }
+}
+
+const plain = (ids: Int32Array): EncodedRow => ({ ids, labels: ids.slice(), isBlurred: false });
+
+function masked(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow {
+  const labels = ids.map((id, i) => (isLearned(i) ? id : IGNORED));
+  return { ids, labels, isBlurred: false };
+}
+
+/** Parquet's 64-bit integers are bigints. */
+function integers(list: unknown, place: string, least: number, below: number): Int32Array {
+  const isList = Array.isArray(list) || (ArrayBuffer.isView(list) && !(list instanceof DataView));
+  if (!isList) throw dataError(place, 'a list of tokens', phrase(list), '');
+  return Int32Array.from(list as ArrayLike<number | bigint>, (value) => {
+    const number = Number(value);
+    if (Number.isInteger(number) && number >= least && number < below) return number;
+    throw dataError(place, `integers of [${least}, ${below})`, String(value), '');
+  });
+}
+
+function noLoss(place: () => string, keys: string, row: Row): Error {
+  const hint = 'Leave `loss` out for rows that have none.';
+  return dataError(place(), `a row with ${keys}, as the loss asks for`, phrase(row), hint);
+}

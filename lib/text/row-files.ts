@@ -1,0 +1,146 @@
+// Which files a dataset is read from, and the pieces of them that threads take in turn.
+import { createHash } from 'node:crypto';
+import { createReadStream, readdirSync, statSync } from 'node:fs';
+import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
+
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import { parquetGroups } from './parquet-rows.js';
+import { dataError } from './tokenizer-folder.js';
+
+/** How a file holds rows. */
+export type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
+
+/**
+ * A part of a file: bytes of jsonl whose lines begin in it, rows of parquet; whole files otherwise.
+ */
+export interface FilePart {
+  path: string;
+  format: RowFormat;
+  start: number;
+  end: number;
+  /** SHA-256 of the file; empty where nobody asked for it. */
+  digest: string;
+}
+
+const FORMATS: Readonly<Record<string, RowFormat>> = {
+  ...{ '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json', '.parquet': 'parquet' },
+  ...{ '.txt': 'text', '.md': 'text' },
+};
+
+/** Bytes of a part of jsonl: large against a message between threads, small against a file. */
+const PART_BYTES = 4 << 20;
+
+/**
+ * The files that paths and patterns (with *, ?, ** and {a,b}) name, each once, those of a pattern
+ * in the order of their paths. Throws DS_DATA for a pattern that names none, and for a file of
+ * unknown format; DS_ARGUMENT.
+ */
+export function findFiles(op: string, given: unknown): string[] {
+  const patterns = Array.isArray(given) ? given : [given];
+  const odd = patterns.find((pattern) => typeof pattern !== 'string');
+  if (odd !== undefined || patterns.length === 0) {
+    const expected = 'a path, a pattern such as "data/*.jsonl", or a list of these';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(odd ?? given) });
+  }
+  const found = new Set((patterns as string[]).flatMap(filesOf));
+  for (const path of found) formatOf(path);
+  return [...found];
+}
+
+function filesOf(pattern: string): string[] {
+  const isPattern = /[*?{]/.test(pattern);
+  const files = isPattern ? matches(pattern) : wholeFolder(pattern);
+  if (files.length > 0) return files.sort();
+  const hint = `Known are ${Object.keys(FORMATS).join(', ')}; patterns are relative to ${process.cwd()}.`;
+  throw dataError(pattern, 'at least one file', 'none', hint);
+}
+
+/** A file, or all files of known formats in a folder. */
+function wholeFolder(path: string): string[] {
+  let isFolder: boolean;
+  try {
+    isFolder = statSync(path).isDirectory();
+  } catch (cause) {
+    throw dataError(path, 'a file or folder', (cause as Error).message, 'Check the path.');
+  }
+  return isFolder ? listed(path).filter((file) => extname(file).toLowerCase() in FORMATS) : [path];
+}
+
+function matches(pattern: string): string[] {
+  const normal = pattern.split(sep).join('/');
+  const fixed = normal.slice(0, normal.search(/[*?{]/));
+  const folder = dirname(`${fixed}x`);
+  const expression = new RegExp(`^${translate(isAbsolute(normal) ? normal : join('.', normal))}$`);
+  try {
+    return listed(folder).filter((file) => expression.test(file.split(sep).join('/')));
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw dataError(folder, 'a folder that can be read', (cause as Error).message, '');
+  }
+}
+
+function listed(folder: string): string[] {
+  const entries = readdirSync(folder, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => !entry.isDirectory());
+  return files.map((entry) => join(entry.parentPath ?? entry.path, entry.name));
+}
+
+/** A pattern as a regular expression: ** crosses folders, * and ? do not. */
+function translate(pattern: string): string {
+  return pattern.replace(/\*\*\/|\*\*|\*|\?|\{[^}]*\}|[.+^$()|[\]\\]/g, (found) => {
+    if (found === '**/') return '(?:.*/)?';
+    if (found === '**') return '.*';
+    if (found === '*') return '[^/]*';
+    if (found === '?') return '[^/]';
+    if (found.startsWith('{'))
+      return `(?:${found.slice(1, -1).split(',').map(translate).join('|')})`;
+    return `\\${found}`;
+  });
+}
+
+function formatOf(path: string): RowFormat {
+  const format = FORMATS[extname(path).toLowerCase()];
+  if (format) return format;
+  const expected = `a file that ends in ${Object.keys(FORMATS).join(', ')}`;
+  throw dataError(
+    path,
+    expected,
+    basename(path),
+    'Compressed and other files have to be converted.',
+  );
+}
+
+/** The parts of files, in order. Throws DS_DATA for what cannot be read. */
+export async function partsOf(paths: readonly string[], withDigest: boolean): Promise<FilePart[]> {
+  const parts: FilePart[] = [];
+  for (const path of paths) {
+    const format = formatOf(path);
+    const digest = withDigest ? await digestOf(path) : '';
+    const borders = await bordersOf(path, format);
+    for (let i = 1; i < borders.length; ++i) {
+      const [start, end] = [borders[i - 1] as number, borders[i] as number];
+      parts.push({ path, format, start, end, digest });
+    }
+  }
+  return parts;
+}
+
+async function bordersOf(path: string, format: RowFormat): Promise<number[]> {
+  if (format === 'parquet') return parquetGroups(path);
+  const { size } = statSync(path);
+  if (format !== 'jsonl') return [0, Math.max(size, 1)];
+  const count = Math.max(1, Math.ceil(size / PART_BYTES));
+  return Array.from({ length: count + 1 }, (_, i) => Math.floor((i * size) / count));
+}
+
+async function digestOf(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  try {
+    for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 }))
+      hash.update(chunk);
+  } catch (cause) {
+    throw dataError(path, 'a readable file', (cause as Error).message, '');
+  }
+  return hash.digest('hex');
+}

@@ -1,0 +1,136 @@
+// Samples of text: tokens, labels, positions and documents of one row of a batch.
+import type { Device } from '../runtime/device.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { concat, scope, Tensor } from '../tensor/index.js';
+import type { Piece } from './packing.js';
+import { IGNORED } from './row-encoder.js';
+
+/** A row of a batch; every list has one element for each token. */
+export interface TextSample {
+  ids: Int32Array;
+  /**
+   * The token itself where it is learned, else -100; a model predicts the label at i from the
+   * tokens before i.
+   */
+  labels: Int32Array;
+  /** Places in the token's own document, from 0. */
+  positions: Int32Array;
+  /** Numbers of the row's documents, from 0; padding is one more of its own. */
+  documents: Int32Array;
+}
+
+/** Tensors [B, T] i32 of samples. */
+export type TextBatch = { [Key in keyof TextSample]: Tensor };
+
+/** Tokens and labels that pieces are parts of. */
+export interface TokenRun {
+  ids: Int32Array;
+  labels: Int32Array;
+}
+
+/** Pieces one after the other, filled up to `length` with `pad`. */
+export function sampleOf(
+  run: TokenRun,
+  pieces: readonly Piece[],
+  length: number,
+  pad: number,
+): TextSample {
+  const sample: TextSample = {
+    ids: new Int32Array(length).fill(pad),
+    labels: new Int32Array(length).fill(IGNORED),
+    positions: new Int32Array(length),
+    documents: new Int32Array(length).fill(pieces.length),
+  };
+  let at = 0;
+  pieces.forEach((piece, number) => {
+    const { start, length: count } = piece;
+    sample.ids.set(run.ids.subarray(start, start + count), at);
+    sample.labels.set(run.labels.subarray(start, start + count), at);
+    // What was before a piece is not in the sample.
+    sample.labels[at] = IGNORED;
+    sample.documents.fill(number, at, at + count);
+    for (let i = 0; i < count; ++i) sample.positions[at + i] = i;
+    at += count;
+  });
+  for (let i = at; i < length; ++i) sample.positions[i] = i - at;
+  return sample;
+}
+
+/**
+ * Samples of any lengths as a batch, filled up to the longest, rounded up to a multiple; for
+ * DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT.
+ */
+export function collateSamples(
+  pad: number,
+  multiple = 1,
+): (samples: TextSample[], device: Device) => TextBatch {
+  requireInteger('text.collateSamples pad', pad, 0);
+  requireInteger('text.collateSamples multiple', multiple, 1);
+  return (samples, device) => {
+    const longest = Math.max(...samples.map(({ ids }) => ids.length));
+    const length = Math.ceil(longest / multiple) * multiple;
+    const shape = [samples.length, length];
+    const tensor = (fill: (row: Int32Array, sample: TextSample) => void): Tensor => {
+      const values = new Int32Array(samples.length * length);
+      samples.forEach((sample, r) => {
+        fill(values.subarray(r * length, (r + 1) * length), sample);
+      });
+      return Tensor.from(values, { shape, device });
+    };
+    return {
+      ids: tensor((row, { ids }) => row.fill(pad).set(ids)),
+      labels: tensor((row, { labels }) => row.fill(IGNORED).set(labels)),
+      positions: tensor((row, { positions }) => {
+        for (let i = positions.length; i < length; ++i) row[i] = i - positions.length;
+        row.set(positions);
+      }),
+      documents: tensor((row, { documents }) =>
+        row.fill((documents.at(-1) ?? -1) + 1).set(documents),
+      ),
+    };
+  };
+}
+
+/**
+ * What each position is to predict: labels [B, T] moved one to the left, -100 at the end. For
+ * models that take targets; those that take labels do it themselves. The caller owns the result.
+ */
+export function targetsOf(labels: Tensor): Tensor {
+  const [rows, length] = labels.shape as [number, number];
+  return scope(() => {
+    const { dtype, device } = labels;
+    const end = Tensor.from(new Int32Array(rows).fill(IGNORED), {
+      shape: [rows, 1],
+      dtype,
+      device,
+    });
+    return concat([labels.narrow(1, 1, length - 1), end], 1);
+  });
+}
+
+/**
+ * Tokens of each document of rows of `length`, one row after the other, as variable-length
+ * attention wants them.
+ */
+export function documentLengths(documents: ArrayLike<number>, length: number): Int32Array {
+  requireInteger('text.documentLengths length', length, 1);
+  const lengths: number[] = [];
+  for (let i = 0; i < documents.length; ++i) {
+    const isNew = i % length === 0 || documents[i] !== documents[i - 1];
+    if (isNew) lengths.push(0);
+    (lengths as [number])[(lengths.length - 1) as 0]++;
+  }
+  return Int32Array.from(lengths);
+}
+
+/**
+ * Where documents begin in the tokens of all rows and, last, their number: cu_seqlens elsewhere.
+ */
+export function cumulativeLengths(documents: ArrayLike<number>, length: number): Int32Array {
+  const lengths = documentLengths(documents, length);
+  const starts = new Int32Array(lengths.length + 1);
+  lengths.forEach((count, i) => {
+    starts[i + 1] = (starts[i] as number) + count;
+  });
+  return starts;
+}

@@ -1,0 +1,142 @@
+// TextDataset: rows of files as tokens in memory, packed into samples of one length.
+
+import type { Dataset, DatasetSource } from '../data/index.js';
+import { DsError } from '../errors.js';
+import { readOptions } from '../runtime/options.js';
+import { EncodePool } from './encode-pool.js';
+import type { EncodedPart } from './encoded-part.js';
+import { addCounts, noReport, packRows, type TextReport } from './pack-rows.js';
+import type { Piece } from './packing.js';
+import { partsOf } from './row-files.js';
+import { sampleOf, type TextSample, type TokenRun } from './sample.js';
+import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
+import { dataError } from './tokenizer-folder.js';
+
+/** The samples as plain numbers, which threads share. */
+interface SharedSamples extends TokenRun {
+  /** Where pieces start, and how long they are. */
+  starts: Float64Array;
+  lengths: Int32Array;
+  /** The first piece of each sample and, last, the number of pieces. */
+  firsts: Int32Array;
+  /** Tokens of a sample; 0 for those of its pieces. */
+  length: number;
+  pad: number;
+}
+
+/**
+ * Made by open(). Every thread reads the same memory, so it can be given to a DataLoader with
+ * workers.
+ */
+export class TextDataset implements Dataset<TextSample> {
+  readonly length: number;
+
+  private constructor(
+    private readonly shared: SharedSamples,
+    /** What became of the rows; of a dataset of a worker thread, null. */
+    readonly report: TextReport | null,
+  ) {
+    this.length = shared.firsts.length - 1;
+  }
+
+  /**
+   * Reads all files, on threads, and packs what they hold. Samples are the same for the same files
+   * and options, whatever the threads and the cache. Packed samples have `length` tokens each;
+   * others those of their document (collateSamples() makes batches of them). Throws DS_DATA, naming
+   * file and line, for rows that cannot be read, and when no row has a token to learn; DS_ARGUMENT.
+   */
+  static async open(given: TextOptions): Promise<TextDataset> {
+    const op = 'TextDataset.open';
+    const settings = textSettings(op, readOptions(op, given, TEXT_OPTIONS));
+    const pool = new EncodePool(settings.pool);
+    const parts: EncodedPart[] = [];
+    try {
+      const planned = await partsOf(settings.files, settings.pool.cache !== null);
+      for await (const part of pool.encode(planned)) parts.push(part);
+    } finally {
+      await pool.close();
+    }
+    return TextDataset.packed(parts, settings);
+  }
+
+  private static packed(parts: readonly EncodedPart[], settings: TextSettings): TextDataset {
+    const { length, overlong, packing, pad } = settings;
+    const lengths = parts.flatMap((part) => [...part.lengths]);
+    const run = {
+      ids: sharedRun(parts.map(({ ids }) => ids)),
+      labels: sharedRun(parts.map(({ labels }) => labels)),
+    };
+    const report = noReport();
+    for (const { counts } of parts) addCounts(report, counts);
+    const samples = packRows(run, lengths, { length, overlong, packing }, report);
+    if (samples.length === 0) throw nothingLeft(settings.files, report);
+    return new TextDataset(
+      { ...run, ...sharedPieces(samples), length: packing ? length : 0, pad },
+      report,
+    );
+  }
+
+  /** What a worker thread calls. */
+  static ofShared(shared: SharedSamples): TextDataset {
+    return new TextDataset(shared, null);
+  }
+
+  get source(): DatasetSource {
+    return { module: __filename, export: 'textDataset', args: [this.shared] };
+  }
+
+  /** Throws DS_INDEX. */
+  get(index: number): TextSample {
+    const { firsts, starts, lengths, length, pad } = this.shared;
+    if (!Number.isInteger(index) || index < 0 || index >= this.length) {
+      const expected = `a sample of [0, ${this.length})`;
+      throw new DsError({ code: 'DS_INDEX', op: 'TextDataset.get', expected, got: String(index) });
+    }
+    const pieces: Piece[] = [];
+    for (let p = firsts[index] as number; p < (firsts[index + 1] as number); ++p) {
+      pieces.push({ start: starts[p] as number, length: lengths[p] as number });
+    }
+    const whole = length || pieces.reduce((sum, piece) => sum + piece.length, 0);
+    return sampleOf(this.shared, pieces, whole, pad);
+  }
+}
+
+/** What a worker thread calls. */
+export function textDataset(shared: SharedSamples): TextDataset {
+  return TextDataset.ofShared(shared);
+}
+
+function sharedRun(lists: readonly Int32Array[]): Int32Array {
+  const total = lists.reduce((sum, list) => sum + list.length, 0);
+  const run = new Int32Array(new SharedArrayBuffer(4 * total));
+  let at = 0;
+  for (const list of lists) {
+    run.set(list, at);
+    at += list.length;
+  }
+  return run;
+}
+
+function sharedPieces(
+  samples: readonly Piece[][],
+): Pick<SharedSamples, 'starts' | 'lengths' | 'firsts'> {
+  const pieces = samples.flat();
+  const starts = new Float64Array(new SharedArrayBuffer(8 * pieces.length));
+  const lengths = new Int32Array(new SharedArrayBuffer(4 * pieces.length));
+  const firsts = new Int32Array(new SharedArrayBuffer(4 * (samples.length + 1)));
+  pieces.forEach((piece, p) => {
+    starts[p] = piece.start;
+    lengths[p] = piece.length;
+  });
+  samples.forEach((sample, s) => {
+    firsts[s + 1] = (firsts[s] as number) + sample.length;
+  });
+  return { starts, lengths, firsts };
+}
+
+function nothingLeft(files: readonly string[], report: TextReport): DsError {
+  const { rows, empty, unlearned, cutRows } = report;
+  const got = `${rows} rows: ${empty} empty, ${unlearned} without one, ${cutRows} cut or left out`;
+  const hint = 'A larger `length`, or another `loss`, keeps more of them.';
+  return dataError(files.slice(0, 3).join(', '), 'rows with a token to learn', got, hint);
+}

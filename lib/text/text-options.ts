@@ -1,0 +1,104 @@
+// What text datasets and streams are told: files, tokenizer, lengths, packing and loss.
+import { availableParallelism } from 'node:os';
+
+import { DsError } from '../errors.js';
+import type { OptionNames } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import type { PoolOptions } from './encode-pool.js';
+import type { Overlong } from './packing.js';
+import type { LossKind } from './row-encoder.js';
+import { findFiles } from './row-files.js';
+import { Tokenizer } from './tokenizer.js';
+
+/** Where rows come from, and what samples are made of them. */
+export interface TextOptions {
+  /**
+   * Paths, folders, and patterns such as "data/*.jsonl", relative to the working directory. Files
+   * of .jsonl (.ndjson), .json (an array), .parquet, and .txt or .md (a file is a row).
+   */
+  files: string | readonly string[];
+  /** A tokenizer, or the folder of one. */
+  tokenizer: Tokenizer | string;
+  /** Tokens of a sample. */
+  length: number;
+  /** Fills samples with several documents, best fit first. Default true. */
+  packing?: boolean;
+  /** What is done with documents longer than a sample. Default "cut". */
+  overlong?: Overlong;
+  /**
+   * Which tokens are learned. Default: what follows the prompt in rows { prompt, completion }, else
+   * all. "assistant": what the assistant says in rows { messages }.
+   */
+  loss?: LossKind;
+  /** Key of the text in rows { text }. Default "text". */
+  textKey?: string;
+  /**
+   * Threads that read and tokenize. Default: all cores but one, at most 8; 0 for the calling
+   * thread.
+   */
+  threads?: number;
+  /** Folder of tokens that were made before, by content; default none. */
+  cache?: string;
+  /**
+   * Milliseconds that a thread may take for 4 MiB of rows, or one row group of Parquet, before it
+   * counts as stalled. Default 600000.
+   */
+  timeoutMs?: number;
+}
+
+/** The names of TextOptions. */
+export const TEXT_OPTIONS: OptionNames<TextOptions> = {
+  ...{ files: true, tokenizer: true, length: true, packing: true, overlong: true, loss: true },
+  ...{ textKey: true, threads: true, cache: true, timeoutMs: true },
+};
+
+/** TextOptions, checked and complete. */
+export interface TextSettings {
+  files: string[];
+  length: number;
+  packing: boolean;
+  overlong: Overlong;
+  /** The token of padding. */
+  pad: number;
+  pool: PoolOptions;
+}
+
+/** Throws DS_ARGUMENT for wrong options, DS_DATA for files that are not there. */
+export function textSettings(op: string, options: TextOptions): TextSettings {
+  const { tokenizer: given, packing = true, overlong = 'cut', loss, textKey = 'text' } = options;
+  const tokenizer = typeof given === 'string' ? Tokenizer.fromPretrained(given) : given;
+  if (!(tokenizer instanceof Tokenizer)) {
+    throw refused(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
+  }
+  requireType(`${op} packing`, packing, 'boolean');
+  requireType(`${op} textKey`, textKey, 'string');
+  if (options.cache !== undefined) requireType(`${op} cache`, options.cache, 'string');
+  requireOne(`${op} overlong`, overlong, ['cut', 'split', 'drop']);
+  if (loss !== undefined) requireOne(`${op} loss`, loss, ['all', 'completion', 'assistant']);
+  const threads = options.threads ?? Math.min(8, Math.max(1, availableParallelism() - 1));
+  return {
+    files: findFiles(`${op} files`, options.files),
+    length: requireInteger(`${op} length`, options.length, 2),
+    packing,
+    overlong,
+    pad: tokenizer.padId ?? tokenizer.eosId ?? 0,
+    pool: {
+      tokenizer,
+      settings: { textKey, loss: loss ?? null },
+      threads: requireInteger(`${op} threads`, threads, 0),
+      cache: options.cache ?? null,
+      timeoutMs: requireInteger(`${op} timeoutMs`, options.timeoutMs ?? 600_000, 1),
+    },
+  };
+}
+
+function requireOne(op: string, value: unknown, known: readonly string[]): void {
+  if (known.includes(value as string)) return;
+  throw refused(op, known.map((one) => `"${one}"`).join(', '), value);
+}
+
+function refused(op: string, expected: string, value: unknown): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+}

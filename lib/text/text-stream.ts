@@ -1,0 +1,282 @@
+// TextStream: rows of files that need not fit memory, as batches in an order that a seed decides
+// and a checkpoint resumes.
+import type { JsonObject } from '../../types/json.js';
+import { shuffledOrder } from '../data/order.js';
+import { DsError } from '../errors.js';
+import { type Device, device as findDevice } from '../runtime/device.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { EncodePool } from './encode-pool.js';
+import type { EncodedPart } from './encoded-part.js';
+import { addCounts, noReport, packRows, type TextReport } from './pack-rows.js';
+import { type FilePart, partsOf } from './row-files.js';
+import {
+  collateSamples,
+  sampleOf,
+  type TextBatch,
+  type TextSample,
+  type TokenRun,
+} from './sample.js';
+import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
+import { dataError } from './tokenizer-folder.js';
+
+/** What is read, and which of it this rank is given. */
+export interface TextStreamOptions extends TextOptions {
+  /** Samples per batch of this rank. Default 1. */
+  batchSize?: number;
+  /** Where batches are put. Default "cpu". */
+  device?: Device | string;
+  /**
+   * Reads parts of files in a new order in every epoch, and mixes rows within the buffer. Default
+   * true.
+   */
+  shuffle?: boolean;
+  /** Rows that are held, mixed and packed together. Default 1000. */
+  shuffleBuffer?: number;
+  /** Decides the order; the same on every rank. Default 0. */
+  seed?: number;
+  /** Default 0. */
+  rank?: number;
+  /** Ranks that share the samples. Default 1. */
+  worldSize?: number;
+}
+
+const OPTIONS: OptionNames<TextStreamOptions> = {
+  ...{ ...TEXT_OPTIONS, batchSize: true, device: true, shuffle: true, shuffleBuffer: true },
+  ...{ seed: true, rank: true, worldSize: true },
+};
+
+/** Where a buffer begins: its number in the epoch, and the part and row of its first row. */
+interface BufferStart {
+  window: number;
+  part: number;
+  row: number;
+}
+
+/** Where a stream is: `skip` samples of the buffer have been served, to all ranks together. */
+interface Position extends BufferStart {
+  epoch: number;
+  skip: number;
+}
+
+/** A buffer's samples, and where the next one begins. */
+interface Window {
+  start: BufferStart;
+  next: BufferStart;
+  samples: TextSample[];
+}
+
+interface StreamSettings extends TextSettings {
+  batchSize: number;
+  device: Device;
+  shuffle: boolean;
+  shuffleBuffer: number;
+  seed: number;
+  rank: number;
+  worldSize: number;
+}
+
+/**
+ * Made by open(). Every iteration serves the rest of the current epoch and moves on to the next.
+ * All ranks see one order of samples, a function of seed and epoch, of which rank r takes every
+ * worldSize-th, so a position holds at any world size; each rank tokenizes all rows. What does not
+ * fill a batch of every rank at the end of an epoch is left out. The caller owns the tensors of a
+ * batch.
+ */
+export class TextStream {
+  private position: Position = { epoch: 0, window: 0, part: 0, row: 0, skip: 0 };
+  private readonly counts: TextReport = noReport();
+
+  private constructor(
+    private readonly settings: StreamSettings,
+    private readonly parts: readonly FilePart[],
+  ) {}
+
+  /**
+   * Finds the files; reads none of their rows. Throws DS_ARGUMENT for wrong options, DS_DATA for
+   * files that are not there.
+   */
+  static async open(given: TextStreamOptions): Promise<TextStream> {
+    const op = 'TextStream.open';
+    const options = readOptions(op, given, OPTIONS);
+    const { batchSize = 1, shuffleBuffer = 1000, seed = 0, rank = 0, worldSize = 1 } = options;
+    const { shuffle = true } = options;
+    requireType(`${op} shuffle`, shuffle, 'boolean');
+    const settings: StreamSettings = {
+      ...textSettings(op, options),
+      shuffle,
+      device: findDevice(options.device ?? 'cpu'),
+      batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
+      shuffleBuffer: requireInteger(`${op} shuffleBuffer`, shuffleBuffer, 1),
+      seed: requireInteger(`${op} seed`, seed, 0),
+      worldSize: requireInteger(`${op} worldSize`, worldSize, 1),
+      rank: requireInteger(`${op} rank`, rank, 0),
+    };
+    if (rank >= worldSize) {
+      const expected = `a rank below the world size ${worldSize}`;
+      throw new DsError({ code: 'DS_ARGUMENT', op: `${op} rank`, expected, got: String(rank) });
+    }
+    const withDigest = settings.pool.cache !== null;
+    return new TextStream(settings, await partsOf(settings.files, withDigest));
+  }
+
+  get epoch(): number {
+    return this.position.epoch;
+  }
+
+  /** What became of the rows that this object has read, those that were read again included. */
+  get report(): Readonly<TextReport> {
+    return this.counts;
+  }
+
+  /** Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT. */
+  setEpoch(epoch: number): void {
+    requireInteger('TextStream.setEpoch', epoch, 0);
+    if (epoch !== this.epoch) this.position = { epoch, window: 0, part: 0, row: 0, skip: 0 };
+  }
+
+  /** Throws DS_DATA, naming file and line; also when an epoch does not fill a single batch. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<TextBatch> {
+    const pool = new EncodePool(this.settings.pool);
+    const { batchSize, device, pad, rank, worldSize } = this.settings;
+    const collate = collateSamples(pad);
+    const started = this.position;
+    let served = 0;
+    try {
+      for await (const samples of this.rounds(pool, started)) {
+        served++;
+        const mine = samples.filter((_, i) => i % worldSize === rank);
+        yield collate(mine, device);
+      }
+    } finally {
+      await pool.close();
+    }
+    if (served === 0 && started.part === 0 && started.row === 0 && started.skip === 0) {
+      const got = 'fewer, or none with a token to learn';
+      const hint = 'Give more rows, a smaller batch, or fewer ranks.';
+      const expected = `${batchSize * worldSize} samples: a batch for each rank`;
+      throw dataError('TextStream', expected, got, hint);
+    }
+    this.setEpoch(started.epoch + 1);
+  }
+
+  /** Batches of all ranks; the position is that after the one that was given last. */
+  private async *rounds(pool: EncodePool, from: Position): AsyncGenerator<TextSample[]> {
+    const size = this.settings.batchSize * this.settings.worldSize;
+    const { epoch } = from;
+    let queue: { start: BufferStart; skip: number; sample: TextSample }[] = [];
+    let { skip: left } = from;
+    for await (const { start, next, samples } of this.windows(pool, from)) {
+      const placed = samples.map((sample, skip) => ({ start, skip, sample }));
+      queue = queue.concat(placed.slice(left));
+      left = 0;
+      while (queue.length >= size) {
+        const round = queue.splice(0, size);
+        const [first] = queue;
+        this.position = first
+          ? { epoch, ...first.start, skip: first.skip }
+          : { epoch, ...next, skip: 0 };
+        yield round.map(({ sample }) => sample);
+      }
+    }
+  }
+
+  /** The buffers of an epoch from a position on, each with its samples in their order. */
+  private async *windows(pool: EncodePool, from: Position): AsyncGenerator<Window> {
+    const { shuffleBuffer, seed, shuffle } = this.settings;
+    const { epoch } = from;
+    const order = shuffle ? shuffledOrder(this.parts.length, seed, epoch) : this.parts.keys();
+    const left = Array.from(order, (i) => this.parts[i] as FilePart).slice(from.part);
+    let start: BufferStart = { window: from.window, part: from.part, row: from.row };
+    let { part, row } = start;
+    let held: TokenRun[] = [];
+    for await (const encoded of pool.encode(left)) {
+      addCounts(this.counts, encoded.counts);
+      for (const one of rowsIn(encoded).slice(row)) {
+        held.push(one);
+        row++;
+        if (held.length < shuffleBuffer) continue;
+        const next = { window: start.window + 1, part, row };
+        yield { start, next, samples: this.samplesOf(held, epoch, start.window) };
+        [start, held] = [next, []];
+      }
+      [part, row] = [part + 1, 0];
+    }
+    const next = { window: start.window + 1, part, row };
+    if (held.length > 0) yield { start, next, samples: this.samplesOf(held, epoch, start.window) };
+  }
+
+  private samplesOf(rows: readonly TokenRun[], epoch: number, window: number): TextSample[] {
+    const { length, overlong, packing, pad, seed, shuffle } = this.settings;
+    // Streams of random numbers that no epoch's order of parts uses.
+    const stream = (epoch + 1) * 2 ** 32 + window;
+    const mixed = <T>(list: readonly T[]): T[] =>
+      Array.from(shuffledOrder(list.length, seed, stream), (i) => list[i] as T);
+    const run = joined(rows);
+    const lengths = rows.map(({ ids }) => ids.length);
+    const samples = packRows(run, lengths, { length, overlong, packing }, this.counts);
+    return (shuffle ? mixed(samples) : samples).map((inside) => {
+      const whole = packing ? length : (inside[0]?.length ?? 0);
+      return sampleOf(run, inside, whole, pad);
+    });
+  }
+
+  /** The position, for checkpoints; the same on every rank. */
+  stateDict(): JsonObject {
+    return { ...this.position, ...this.kind() };
+  }
+
+  /**
+   * Goes on where the state was taken, with the next iteration. Throws DS_CHECKPOINT when that was
+   * over other files, or in another order.
+   */
+  loadStateDict(state: JsonObject): void {
+    for (const [name, mine] of Object.entries(this.kind())) {
+      if (state[name] === mine) continue;
+      const hint = 'Resume with the same files and options, or without the state.';
+      const got = `one with ${name} ${JSON.stringify(state[name])}`;
+      const expected = `a position with ${name} ${mine}`;
+      throw new DsError({
+        code: 'DS_CHECKPOINT',
+        op: 'TextStream.loadStateDict',
+        expected,
+        got,
+        hint,
+      });
+    }
+    const { epoch, window, part, row, skip } = state as unknown as Position;
+    for (const [name, value] of Object.entries({ epoch, window, part, row, skip })) {
+      requireInteger(`TextStream.loadStateDict ${name}`, value, 0);
+    }
+    this.position = { epoch, window, part, row, skip };
+  }
+
+  /** What decides which samples there are, and their order. */
+  private kind(): JsonObject {
+    const { shuffleBuffer, length, overlong, packing, seed, shuffle } = this.settings;
+    const bytes = this.parts.reduce((sum, { start, end }) => sum + end - start, 0);
+    const content = { parts: this.parts.length, bytes };
+    return { ...content, shuffleBuffer, length, overlong, packing, seed, shuffle };
+  }
+}
+
+function rowsIn({ ids, labels, lengths }: EncodedPart): TokenRun[] {
+  let at = 0;
+  return Array.from(lengths, (length) => {
+    at += length;
+    return { ids: ids.subarray(at - length, at), labels: labels.subarray(at - length, at) };
+  });
+}
+
+function joined(rows: readonly TokenRun[]): TokenRun {
+  const total = rows.reduce((sum, { ids }) => sum + ids.length, 0);
+  const run = { ids: new Int32Array(total), labels: new Int32Array(total) };
+  let at = 0;
+  for (const { ids, labels } of rows) {
+    run.ids.set(ids, at);
+    run.labels.set(labels, at);
+    at += ids.length;
+  }
+  return run;
+}
