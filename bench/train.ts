@@ -4,7 +4,7 @@ import { type DsConfig, initialize } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
-import { EventCommTimer } from '../lib/zero/comm-timer.js';
+import { EventCommTimer } from '../lib/zero/exchange.js';
 import type { Options } from './main.js';
 import { median, quantile } from './report.js';
 

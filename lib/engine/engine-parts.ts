@@ -7,8 +7,8 @@ import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import type { OptimizerState } from '../zero/optimizer-state.js';
-import type { Stage } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
+import type { ZeroStages } from '../zero/zero-stage.js';
 import type { Ranks } from './ranks.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { Stateful } from './saving/stateful.js';
@@ -42,7 +42,7 @@ export interface Holdings {
   ranks: Ranks;
   /** In forward order. */
   units: readonly Unit[];
-  stage: Stage;
+  stage: ZeroStages;
   state: OptimizerState;
 }
 

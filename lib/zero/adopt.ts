@@ -5,13 +5,13 @@ import { sliceFlat } from './flat.js';
 import type { Slot } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition } from './partition.js';
-import type { Stage } from './stage.js';
+import type { ZeroStages } from './zero-stage.js';
 
 /**
  * Every rank of `alike` starts with the values of its first. Blocks until everything is in place.
  * Device memory beyond the result: one unit, and one parameter in f32.
  */
-export function adoptModel(stage: Stage, state: OptimizerState, alike: Collectives): void {
+export function adoptModel(stage: ZeroStages, state: OptimizerState, alike: Collectives): void {
   for (const partition of stage.partitions) {
     state.adopt(partition);
     stage.adopting(partition.unit);

@@ -1,8 +1,7 @@
-// An exchange: collectives of units, collected into buckets and overlapped with compute.
+// An exchange: collectives of units, collected into buckets, overlapped with compute, and timed.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Work } from './collectives.js';
-import type { CommTimer } from './comm-timer.js';
 
 export interface ExchangeOptions {
   /** A bucket is sent once it holds this many elements; a larger unit is a bucket of its own. */
@@ -68,10 +67,12 @@ export class Exchange {
   private send(): void {
     if (this.options.overlap) this.stream.wait(this.computed.record(this.device.compute));
     const { timer } = this.options;
-    const sent = this.bucket.map((transfer) => ({
-      transfer,
-      work: timer.collective(this.stream, () => transfer.start(this.stream)),
-    }));
+    const sent = this.bucket.map((transfer) => {
+      const end = timer.collective(this.stream);
+      const work = transfer.start(this.stream);
+      end();
+      return { transfer, work };
+    });
     this.bucket.length = 0;
     this.filled = 0;
     this.finish();
@@ -95,7 +96,9 @@ export class Exchange {
   /** Later compute work sees the results so far. */
   private awaitResults(): void {
     const { compute } = this.device;
-    this.options.timer.stall(compute, () => compute.wait(this.finished.record(this.stream)));
+    const end = this.options.timer.stall(compute);
+    compute.wait(this.finished.record(this.stream));
+    end();
   }
 
   dispose(): void {
@@ -104,5 +107,76 @@ export class Exchange {
     if (this.options.overlap) this.stream.dispose();
     this.computed.dispose();
     this.finished.dispose();
+  }
+}
+
+/** Times collectives on the device, and how long compute stands still for them. */
+export interface CommTimer {
+  /** A collective is about to be enqueued on `stream`; the function returned is called when it has been. */
+  collective(stream: Stream): () => void;
+  /** `compute` is about to wait for collectives, likewise. */
+  stall(compute: Stream): () => void;
+}
+
+const nothing = (): void => {};
+
+/** Times nothing. */
+export const untimedComm: CommTimer = { collective: () => nothing, stall: () => nothing };
+
+export interface CommTimes {
+  collectives: number;
+  /** Milliseconds that collectives took on their streams, waiting for other ranks included. */
+  total: number;
+  /** Milliseconds that compute stood still for them. */
+  exposed: number;
+}
+
+interface Span {
+  start: Event;
+  end: Event;
+}
+
+/** Owns two events for each collective and each wait since the last reset(). */
+export class EventCommTimer implements CommTimer {
+  private readonly collectives: Span[] = [];
+  private readonly stalls: Span[] = [];
+
+  constructor(private readonly device: Device) {}
+
+  collective(stream: Stream): () => void {
+    return this.open(this.collectives, stream);
+  }
+
+  stall(compute: Stream): () => void {
+    return this.open(this.stalls, compute);
+  }
+
+  /** Sums since the last reset(); waits for the device. */
+  times(): CommTimes {
+    const sum = (spans: readonly Span[]): number =>
+      spans.reduce((total, { start, end }) => {
+        end.synchronize();
+        return total + end.since(start);
+      }, 0);
+    const { length } = this.collectives;
+    return { collectives: length, total: sum(this.collectives), exposed: sum(this.stalls) };
+  }
+
+  reset(): void {
+    for (const { start, end } of [...this.collectives, ...this.stalls]) {
+      start.dispose();
+      end.dispose();
+    }
+    this.collectives.length = 0;
+    this.stalls.length = 0;
+  }
+
+  private open(spans: Span[], stream: Stream): () => void {
+    const span = { start: new Event(this.device, true), end: new Event(this.device, true) };
+    span.start.record(stream);
+    return () => {
+      span.end.record(stream);
+      spans.push(span);
+    };
   }
 }

@@ -3,12 +3,15 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { Collectives, Work } from './collectives.js';
-import type { CommTimer } from './comm-timer.js';
-import type { Partition } from './partition.js';
-import type { ShardHome } from './shard-home.js';
+import type { At, Collectives, Work } from './collectives.js';
+import type { CommTimer } from './exchange.js';
+import { copyFlat } from './flat.js';
+import { pinned } from './home/pinned.js';
+import { shardOf } from './layout.js';
+import { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
+import type { WeightFlow } from './weight-flow.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 export interface GatherOptions {
@@ -43,7 +46,8 @@ interface Gathered {
  * One all-gather per unit, from the shard straight into the unit's flat weights. No host wait: memory comes and goes in
  * the order of the compute stream, gathers are ordered by events.
  */
-export class GatheredWeights {
+export class GatheredWeights implements WeightFlow {
+  readonly isSharded = true;
   private readonly gathered = new Map<Unit, Gathered>();
   private readonly partitions = new Map<Unit, Partition>();
   private readonly persistent = new Set<Unit>();
@@ -63,8 +67,18 @@ export class GatheredWeights {
     this.computed = new Event(device);
   }
 
+  partitionOf(unit: Unit): Partition {
+    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
+    const weights = this.options.home.allocate(range.numel, unit.dtype, this.device);
+    return new Partition(unit, range, weights);
+  }
+
+  adopting(unit: Unit): void {
+    unit.allocate();
+  }
+
   /** Takes over a unit whose full weights are there: keeps the shard, lets the rest go. */
-  adopt(partition: Partition): void {
+  adopted(partition: Partition): void {
     const { unit, range, weights } = partition;
     this.partitions.set(unit, partition);
     const size = { to: weights.offset, from: unit.weights.offset + range.offset };
@@ -84,7 +98,11 @@ export class GatheredWeights {
     const weights = this.gathered.get(unit) ?? this.gather(unit);
     const { work } = weights;
     const { compute } = this.device;
-    if (work) this.options.timer.stall(compute, () => work.wait(compute));
+    if (work) {
+      const end = this.options.timer.stall(compute);
+      work.wait(compute);
+      end();
+    }
     weights.work = null;
     if (!weights.isPlaced) unit.materialize(weights.flat);
     weights.isPlaced = true;
@@ -100,16 +118,11 @@ export class GatheredWeights {
   }
 
   /** Later compute work comes after every gather so far: no shard is being read. */
-  settle(): void {
+  endBackward(): void {
     for (const weights of this.gathered.values()) {
       weights.work?.wait(this.device.compute);
       weights.work = null;
     }
-  }
-
-  /** Memory for a shard; the caller releases it. */
-  allocate(numel: number, dtype: DType): Tensor {
-    return this.options.home.allocate(numel, dtype, this.device);
   }
 
   /** The shard changes in the order of `stream`: gathered weights are stale. */
@@ -119,6 +132,9 @@ export class GatheredWeights {
     this.updated.set(unit, event.record(stream));
     this.drop(unit);
   }
+
+  /** Stale weights are gathered where they are used. */
+  dispatch(): void {}
 
   dispose(): void {
     for (const unit of [...this.gathered.keys()]) this.drop(unit);
@@ -144,9 +160,9 @@ export class GatheredWeights {
     const updated = this.updated.get(unit);
     if (updated) this.stream.wait(updated);
     const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
-    const work = this.options.timer.collective(this.stream, () =>
-      this.options.home.gather(this.group, flat, weights, at),
-    );
+    const end = this.options.timer.collective(this.stream);
+    const work = this.options.home.gather(this.group, flat, weights, at);
+    end();
     const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);
     this.live += numel;
@@ -176,3 +192,38 @@ export class GatheredWeights {
     else weights.flat.release();
   }
 }
+
+/** Where shards live, and how a unit's flat weights are gathered from there. */
+export interface ShardHome {
+  /** Memory for a shard, contents undefined; the caller releases it. */
+  allocate(numel: number, dtype: DType, device: Device): Tensor;
+  /** Fills `flat` [size * n] on the device from every rank's `shard` [n]. */
+  gather(group: Collectives, flat: Tensor, shard: Tensor, at: At): Work;
+}
+
+/** In device memory: one all-gather. */
+export const onDevice: ShardHome = {
+  allocate: (numel, dtype, device) => held(() => Tensor.empty([numel], dtype, device)),
+  gather: (group, flat, shard, at) => group.allGather(flat, shard, at),
+};
+
+/** In pinned host memory (offload_param): uploaded into its place, and gathered there. Source: ZeRO-Infinity. */
+export const onHost: ShardHome = {
+  allocate: (numel, dtype, device) => pinned(device, [numel], dtype),
+  gather: (group, flat, shard, at) => {
+    const { numel } = shard;
+    const place = { offset: group.rank * numel, numel };
+    copyFlat(flat, place, shard, { offset: 0, numel }, at.stream);
+    const uploaded = new Event(flat.device).record(at.stream);
+    const own = flat.alias([numel], undefined, flat.offset + place.offset);
+    const work = group.allGather(flat, own, at);
+    own.dispose();
+    return {
+      wait: (stream) => {
+        stream.wait(uploaded);
+        uploaded.dispose();
+        work.wait(stream);
+      },
+    };
+  },
+};

@@ -54,7 +54,7 @@ export class Partition {
   dropGrad(): void {
     this.grad?.release();
     this.grad = null;
-    this.unit.dropGrad();
+    this.unit.gradient.drop();
   }
 
   dispose(): void {

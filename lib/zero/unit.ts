@@ -26,20 +26,26 @@ export interface UnitOptions {
   shards?: number;
 }
 
+/** Who follows a unit's gradients. */
+export interface UnitListener {
+  /** Once per backward: every parameter's gradient is complete. */
+  completed(unit: Unit): void;
+  /** A gradient comes after finish(): whoever starts a backward now calls expect(). */
+  unexpected(): void;
+}
+
 /**
  * Owns the flat weights (weight dtype, on the device) while they are here. The flat gradient exists from the first gradient
- * written in an accumulation step until dropGrad() (unit-gradient.ts); parameters nobody used count as zero.
+ * written in an accumulation step until it is dropped (unit-gradient.ts).
  */
 export class Unit {
   readonly layout: UnitLayout;
   readonly dtype: DType;
   readonly device: Device;
   private flat: Tensor | null = null;
-  private readonly gradient: UnitGradient;
-  /** Called once per backward when every parameter's gradient is complete. */
-  onReady: ((unit: Unit) => void) | null = null;
-  /** Called when a gradient comes after finish(): whoever starts a backward now calls expect(). */
-  onUnexpected: (() => void) | null = null;
+  /** From the first gradient of an accumulation step until drop(); parameters nobody used count as zero. */
+  readonly gradient: UnitGradient;
+  private listener: UnitListener | null = null;
   private readonly waiting = new Set<Parameter>();
   private ready = false;
   private streaming = true;
@@ -67,7 +73,7 @@ export class Unit {
     );
   }
 
-  /** Of the gradients that takeGrad() gives. */
+  /** Of the sum of gradients. */
   get gradDtype(): DType {
     return this.gradient.dtype;
   }
@@ -140,6 +146,11 @@ export class Unit {
     this.ready = true;
   }
 
+  /** `listener` is told of every backward from now on. */
+  reportTo(listener: UnitListener): void {
+    this.listener = listener;
+  }
+
   /**
    * Starts a backward: every gradient is awaited again. Unless `streaming`, the unit is not complete before finish():
    * several backwards may follow each other.
@@ -163,21 +174,11 @@ export class Unit {
   forget(): void {
     this.waiting.clear();
     this.ready = true;
-    this.dropGrad();
-  }
-
-  /** [numel], the sum of the backwards since dropGrad() in gradDtype, held once more for the caller: zeros when there was none. */
-  takeGrad(): Tensor {
-    return this.gradient.take();
-  }
-
-  /** Frees the gradient; `parameter.grad` is null (zero) from here on. */
-  dropGrad(): void {
     this.gradient.drop();
   }
 
   dispose(): void {
-    this.dropGrad();
+    this.gradient.drop();
     for (const { parameter } of this.parameters) {
       setGradTarget(parameter, null);
       parameter.onGradReady = null;
@@ -199,7 +200,7 @@ export class Unit {
   }
 
   private gradPlace(slot: Slot): Tensor {
-    if (this.ready) this.onUnexpected?.();
+    if (this.ready) this.listener?.unexpected();
     if (this.ready) {
       throw new DsError({
         code: 'DS_AUTOGRAD',
@@ -213,7 +214,7 @@ export class Unit {
   }
 
   private arrived(parameter: Parameter): void {
-    if (this.ready) this.onUnexpected?.();
+    if (this.ready) this.listener?.unexpected();
     this.waiting.delete(parameter);
     if (this.streaming && this.waiting.size === 0 && !this.ready) this.complete();
   }
@@ -221,6 +222,6 @@ export class Unit {
   private complete(): void {
     this.gradient.close();
     this.ready = true;
-    this.onReady?.(this);
+    this.listener?.completed(this);
   }
 }

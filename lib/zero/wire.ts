@@ -1,5 +1,4 @@
-// How gradients travel between ranks: as they are, divided beforehand, or in another dtype.
-
+// How gradients travel between ranks: as they are, divided beforehand, or in another dtype, to all ranks or to owners.
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
@@ -104,3 +103,30 @@ export class CastWire implements Wire {
     };
   }
 }
+
+/** Sums `full` [size * n] over the ranks; this rank's part goes to `shard` [n], which may be its place in `full`. */
+export type ToOwner = (
+  parts: { wire: Wire; group: Collectives },
+  shard: Tensor,
+  full: Tensor,
+  at: At,
+) => Work;
+
+/** Each rank receives its shard alone (reduce_scatter, the default). */
+export const byReduceScatter: ToOwner = ({ wire }, shard, full, at) =>
+  wire.reduceScatter(shard, full, at);
+
+/** Every rank receives everything and keeps its shard (reduce_scatter: false). */
+export const byAllReduce: ToOwner = ({ wire, group }, shard, full, at) => {
+  const work = wire.allReduce(full, at);
+  return {
+    wait: (stream) => {
+      work.wait(stream);
+      const size = full.numel / group.size;
+      const own = full.alias([size], undefined, full.offset + group.rank * size);
+      const inPlace = shard.buffer === own.buffer && shard.offset === own.offset;
+      if (!inPlace) kernels.copy({ in: own, out: shard }, stream);
+      own.dispose();
+    },
+  };
+};

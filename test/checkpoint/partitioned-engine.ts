@@ -7,8 +7,8 @@ import type { LentState } from '../../lib/zero/home/home.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import { Partition } from '../../lib/zero/partition.js';
-import type { Stage } from '../../lib/zero/stage.js';
 import type { Unit } from '../../lib/zero/unit.js';
+import type { ZeroStages } from '../../lib/zero/zero-stage.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 
 export interface Place {
@@ -41,7 +41,7 @@ export function partitioned(engine: Engine, place: Place): Engine {
     partitions,
     acquire() {},
     publish() {},
-  } as unknown as Stage;
+  } as unknown as ZeroStages;
   const state = {
     lend(partition: Partition, piece, name: string): LentState {
       const offset = piece.offset + partition.range.offset;

@@ -1,11 +1,11 @@
 // Keys whose effect is hard to see from outside arrive at the part of the engine that obeys them.
 import { resolveConfig } from '../../lib/config/index.js';
-import { buildStage } from '../../lib/engine/setup/stage.js';
+import { buildStages } from '../../lib/engine/setup/stage.js';
 import { type DsConfig, initialize } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { getRandomState } from '../../lib/tensor/random.js';
 import type { Collectives } from '../../lib/zero/collectives.js';
-import { byAllReduce, byReduceScatter } from '../../lib/zero/to-owner.js';
+import { byAllReduce, byReduceScatter } from '../../lib/zero/wire.js';
 import { tinyConfig, tinyModel } from '../e2e/tiny-training.js';
 
 type Zero = Exclude<DsConfig['zero_optimization'], boolean>;
@@ -21,15 +21,23 @@ const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, 
 
 describe('over two ranks', () => {
   test.each<[config: DsConfig, path: string, value: unknown]>([
-    [zero({ stage: 0, reduce_bucket_size: 7 }), 'gradients.options.bucketElements', 7],
-    [zero({ stage: 1, reduce_bucket_size: 7 }), 'gradients.options.bucketElements', 7],
-    [zero({ stage: 2, overlap_comm: true }), 'gradients.options.overlap', true],
-    [zero({ stage: 2 }), 'gradients.options.overlap', false],
-    [zero({ stage: 3 }), 'gradients.options.overlap', true],
+    [
+      zero({ stage: 0, reduce_bucket_size: 7 }),
+      'gradients.parts.exchange.options.bucketElements',
+      7,
+    ],
+    [
+      zero({ stage: 1, reduce_bucket_size: 7 }),
+      'gradients.parts.exchange.options.bucketElements',
+      7,
+    ],
+    [zero({ stage: 2, overlap_comm: true }), 'gradients.parts.exchange.options.overlap', true],
+    [zero({ stage: 2 }), 'gradients.parts.exchange.options.overlap', false],
+    [zero({ stage: 3 }), 'gradients.parts.exchange.options.overlap', true],
     [zero({ stage: 1, overlap_comm: true }), 'weights.exchange.options.overlap', true],
     [zero({ stage: 2, allgather_bucket_size: 8 }), 'weights.exchange.options.bucketElements', 8],
-    [zero({ stage: 1, reduce_scatter: false }), 'toOwner', byAllReduce],
-    [zero({ stage: 1 }), 'toOwner', byReduceScatter],
+    [zero({ stage: 1, reduce_scatter: false }), 'gradients.parts.toOwner', byAllReduce],
+    [zero({ stage: 1 }), 'gradients.parts.toOwner', byReduceScatter],
     [zero({ stage: 3, overlap_comm: false }), 'weights.options.overlap', false],
     [zero({ stage: 3, prefetch_bucket_size: 7 }), 'weights.options.prefetch', 7],
     [zero({ stage: 3, max_live_parameters: 7 }), 'weights.options.maxLive', 7],
@@ -40,26 +48,30 @@ describe('over two ranks', () => {
       'weights.options.modelPersistenceThreshold',
       7,
     ],
-    [{ prescale_gradients: true }, 'wire.divisor', 2],
-    [{ gradient_predivide_factor: 3 }, 'wire.divisor', 3],
-    [{ gradient_allreduce_op: 'sum' }, 'wire.factor', 1],
-    [{ gradient_allreduce_op: 'mean' }, 'wire.factor', 2],
-    [{ communication_data_type: 'bf16' }, 'wire.dtype', 'bf16'],
-    [{ communication_data_type: 'fp16' }, 'wire.divisor', 2],
-    [fp16({}), 'wire.divisor', 2],
-    [fp16({}), 'wire.factor', 1],
-    [{ ...fp16({}), communication_data_type: 'bf16' }, 'wire.inner.dtype', 'bf16'],
-    [{ ...fp16({}), communication_data_type: 'fp32' }, 'wire.inner.divisor', 2],
-    [{ ...fp16({}), gradient_predivide_factor: 4 }, 'wire.divisor', 4],
-    [{ ...fp16({}), data_types: { grad_accum_dtype: 'fp32' as const } }, 'wire.factor', 2],
-    [{ prescale_gradients: true, ...zero({ stage: 3 }) }, 'wire.divisor', 2],
+    [{ prescale_gradients: true }, 'gradients.parts.wire.divisor', 2],
+    [{ gradient_predivide_factor: 3 }, 'gradients.parts.wire.divisor', 3],
+    [{ gradient_allreduce_op: 'sum' }, 'gradients.parts.wire.factor', 1],
+    [{ gradient_allreduce_op: 'mean' }, 'gradients.parts.wire.factor', 2],
+    [{ communication_data_type: 'bf16' }, 'gradients.parts.wire.dtype', 'bf16'],
+    [{ communication_data_type: 'fp16' }, 'gradients.parts.wire.divisor', 2],
+    [fp16({}), 'gradients.parts.wire.divisor', 2],
+    [fp16({}), 'gradients.parts.wire.factor', 1],
+    [{ ...fp16({}), communication_data_type: 'bf16' }, 'gradients.parts.wire.inner.dtype', 'bf16'],
+    [{ ...fp16({}), communication_data_type: 'fp32' }, 'gradients.parts.wire.inner.divisor', 2],
+    [{ ...fp16({}), gradient_predivide_factor: 4 }, 'gradients.parts.wire.divisor', 4],
+    [
+      { ...fp16({}), data_types: { grad_accum_dtype: 'fp32' as const } },
+      'gradients.parts.wire.factor',
+      2,
+    ],
+    [{ prescale_gradients: true, ...zero({ stage: 3 }) }, 'gradients.parts.wire.divisor', 2],
   ])('%j', (extra, path, value) => {
     const config = { train_micro_batch_size_per_gpu: 1, ...extra };
     const group = { rank: 0, size: 2 } as Collectives;
     const resolved = resolveConfig(config, { worldSize: 2 });
-    const stage = buildStage(resolved, [], cpu(), { group });
-    expect(at(stage, `parts.${path}`)).toEqual(value);
-    stage.dispose();
+    const stages = buildStages(resolved, [], cpu(), { group });
+    expect(at(stages, `stages.0.${path}`)).toEqual(value);
+    stages.dispose();
   });
 });
 
@@ -79,6 +91,12 @@ describe('on one rank', () => {
     [offloaded({ sub_group_size: 1 }), 'state.shares.0.home.options.tile', 64],
     [offloaded({ sub_group_size: 1000 }), 'state.shares.0.home.options.tile', 960],
     [offloaded({}), 'state.shares.0.home.options.tile', 1e9],
+    // Nothing is divided where nothing is reduced.
+    [
+      { gradient_predivide_factor: 4, ...zero({ stage: 3, offload_param: { device: 'cpu' } }) },
+      'stage.gradientFactor',
+      1,
+    ],
     [lamb({ max_coeff: 7 }), 'optimizer.groups.0.maxCoeff', 7],
     [lamb({ min_coeff: 0.5 }), 'optimizer.groups.0.minCoeff', 0.5],
     [lamb({ eps_inside_sqrt: true }), 'optimizer.epsInsideSqrt', true],

@@ -48,7 +48,7 @@ function values(engine: Engine, of: 'gradient' | 'master'): Float64Array {
   const all = stage.partitions.flatMap((partition) =>
     partition.pieces.flatMap((piece) => {
       const { unit } = partition;
-      const flat = of === 'gradient' ? unit.takeGrad() : null;
+      const flat = of === 'gradient' ? unit.gradient.take() : null;
       const part = flat ? slicePiece(flat, piece) : state.lend(partition, piece, 'master').tensor;
       const numbers = scope(() => [part.to('f32').reshape([piece.numel]).toArray() as number[]]);
       part.release();

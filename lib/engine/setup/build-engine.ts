@@ -34,7 +34,7 @@ import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { buildScaler } from './loss-scaler.js';
 import { furnish } from './optimizer-state.js';
-import { buildStage } from './stage.js';
+import { buildStages } from './stage.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
 import { requireWholeParameters } from './whole-parameters.js';
@@ -167,7 +167,7 @@ function hold(
   for (const unit of units) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
-  const stage = owned.own(buildStage(config, units, device, { group, timer }));
+  const stage = owned.own(buildStages(config, units, device, { group, timer }));
   shareUntrained(module, alike);
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
@@ -196,6 +196,7 @@ function assemble(
   const { stage, ranks } = holdings;
   const control = owned.own(
     new StepControl(device, stage.partitions, ranks, {
+      state: holdings.state,
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
       wishesToStop: () => stop.isWished,

@@ -9,7 +9,7 @@ import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
 import { StandaloneOptimizer } from '../../optim/standalone.js';
-import type { CommTimer } from '../../zero/comm-timer.js';
+import type { CommTimer } from '../../zero/exchange.js';
 import { buildOptimizer } from './optimizer.js';
 import { buildSchedules } from './schedule.js';
 

@@ -83,11 +83,11 @@ function afterVerdict(
   const { stage } = config.zero_optimization;
   const units = partitions.map(({ unit }) => unit);
   const cut = cutParameter(optimizer, units, { stage, shards: group.size });
-  if (cut === null) return new Deferred(home, partitions);
+  if (cut === null) return new Deferred(home, optimizer, partitions);
   const parts = { home, partitions, group };
   if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);
   if (canSum(optimizer)) return new SummedUpdates(optimizer, parts);
-  return new Deferred(home, partitions);
+  return new Deferred(home, optimizer, partitions);
 }
 
 function cannotSpeculate(optimizer: Optimizer): DsError {

@@ -1,22 +1,27 @@
-// From the configuration to the ZeRO stage: the only place that knows their numbers.
+// From the configuration to the stages of ZeRO: the only place that knows their numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
-import { type CommTimer, untimedComm } from '../../zero/comm-timer.js';
-import { Exchange } from '../../zero/exchange.js';
-import { GatheredWeights } from '../../zero/gathered-weights.js';
-import type { GradientParts } from '../../zero/group-stage.js';
-import { onDevice, onHost } from '../../zero/shard-home.js';
-import { SingleRank } from '../../zero/single-rank.js';
-import type { Stage } from '../../zero/stage.js';
-import { Stage0 } from '../../zero/stage0.js';
-import { Stage1 } from '../../zero/stage1.js';
-import { Stage2 } from '../../zero/stage2.js';
-import { Stage3 } from '../../zero/stage3.js';
-import { byAllReduce, byReduceScatter } from '../../zero/to-owner.js';
+import { type CommTimer, Exchange, untimedComm } from '../../zero/exchange.js';
+import { GatheredWeights, onDevice, onHost } from '../../zero/gathered-weights.js';
+import {
+  type GradientFlow,
+  LocalGradients,
+  OwnedGradients,
+  ShardedGradients,
+  SummedGradients,
+} from '../../zero/gradient-flow.js';
 import type { Unit } from '../../zero/unit.js';
-import { WeightsExchange } from '../../zero/weights-exchange.js';
-import { CastWire, DividedWire, PlainWire, type Wire } from '../../zero/wire.js';
+import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
+import {
+  byAllReduce,
+  byReduceScatter,
+  CastWire,
+  DividedWire,
+  PlainWire,
+  type Wire,
+} from '../../zero/wire.js';
+import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
 
 export interface StageOptions {
@@ -26,25 +31,50 @@ export interface StageOptions {
   timer?: CommTimer;
 }
 
-/** The stage of `units` over the ranks of a group; one rank moves nothing, unless its weights are offloaded. */
-export function buildStage(
+/** What flows between the ranks of a group. */
+interface Between {
+  group: Collectives;
+  device: Device;
+  timer: CommTimer;
+  /** Collectives run beside compute. */
+  overlap: boolean;
+}
+
+/** How the gradients and weights of `units` flow between the ranks of a group: of one, they stay where they are. */
+export function buildStages(
   config: ResolvedConfig,
   units: readonly Unit[],
   device: Device,
   { group, timer = untimedComm }: StageOptions,
-): Stage {
+): ZeroStages {
+  const { stage, overlap_comm } = config.zero_optimization;
+  const between = { group, device, timer, overlap: overlap_comm ?? stage === 3 };
+  const gradients = gradientFlow(config, between);
+  return new ZeroStages(units, [new ZeroStage(units, gradients, weightFlow(config, between))]);
+}
+
+function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
+  const { group, device, timer, overlap } = between;
   const { zero_optimization: zero } = config;
-  if (group.size === 1 && !offloadsWeights(config)) return new SingleRank(units);
-  const overlap = zero.overlap_comm ?? zero.stage === 3;
-  const gradients: GradientParts = {
+  if (group.size === 1) return new LocalGradients();
+  const parts = {
     group,
     wire: buildWire(config, group),
     toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
-    gradients: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
+    exchange: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
   };
-  if (zero.stage === 0) return new Stage0(units, gradients);
+  if (zero.stage === 0) return new SummedGradients(parts);
+  return zero.stage === 1 ? new OwnedGradients(parts) : new ShardedGradients(parts);
+}
+
+/** One rank has nothing to share out, but may gather from host memory. */
+function weightFlow(config: ResolvedConfig, between: Between): WeightFlow {
+  const { group, device, timer, overlap } = between;
+  const { zero_optimization: zero } = config;
+  const isWhole = zero.stage === 0 || (group.size === 1 && !offloadsWeights(config));
+  if (isWhole) return new WholeWeights(group);
   if (zero.stage === 3) {
-    const weights = new GatheredWeights(device, group, {
+    return new GatheredWeights(device, group, {
       prefetch: zero.stage3_prefetch_bucket_size,
       maxLive: zero.stage3_max_live_parameters,
       maxReuseDistance: zero.stage3_max_reuse_distance,
@@ -54,15 +84,9 @@ export function buildStage(
       overlap,
       timer,
     });
-    return new Stage3(units, { ...gradients, weights });
   }
-  const weights = new WeightsExchange(device, group, {
-    bucketElements: zero.allgather_bucket_size,
-    overlap,
-    timer,
-  });
-  const parts = { ...gradients, weights };
-  return zero.stage === 1 ? new Stage1(units, parts) : new Stage2(units, parts);
+  const bucketElements = zero.allgather_bucket_size;
+  return new PublishedWeights(device, group, { bucketElements, overlap, timer });
 }
 
 /** Whether weights live in host memory and come to the device unit by unit. */

@@ -1,7 +1,7 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
 import type { OptimizerState } from '../../zero/optimizer-state.js';
-import type { Stage } from '../../zero/stage.js';
-import type { Unit } from '../../zero/unit.js';
+import type { Unit, UnitListener } from '../../zero/unit.js';
+import type { ZeroStages } from '../../zero/zero-stage.js';
 import { misuse, mixedScales, stepMissing, unfinished, unscaled } from '../engine-errors.js';
 import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
@@ -17,7 +17,7 @@ type Pass = 'engine' | 'direct';
 export interface CollectorParts {
   ranks: Pick<Ranks, 'data'>;
   units: readonly Unit[];
-  stage: Stage;
+  stage: ZeroStages;
   control: StepControl;
   state: OptimizerState;
   batch: BatchSizes;
@@ -27,7 +27,7 @@ export interface CollectorParts {
   watch: StepWatch;
 }
 
-export class GradientCollector {
+export class GradientCollector implements UnitListener {
   /** Backwards since the last step, those inside noSync() aside. */
   private microSteps = 0;
   private pass: Pass | null = null;
@@ -40,15 +40,7 @@ export class GradientCollector {
   private decided = false;
 
   constructor(private readonly parts: CollectorParts) {
-    for (const unit of parts.units) {
-      unit.onReady = () => this.unitReady(unit);
-      unit.onUnexpected = () => this.pass ?? this.beginDirect();
-    }
-    const { stage, control, state } = parts;
-    stage.onReduced = (partition, stream) => {
-      control.add(partition, stream);
-      state.gradReady(partition);
-    };
+    for (const unit of parts.units) unit.reportTo(this);
   }
 
   get inBackward(): boolean {
@@ -110,7 +102,7 @@ export class GradientCollector {
     if (this.decided) return true;
     const { units, stage, control, state, planner } = this.parts;
     state.prepare(planner.plan(this.gradientScale));
-    for (const unit of [...units].reverse()) stage.settle(unit);
+    for (const unit of [...units].reverse()) stage.conclude(unit, control);
     stage.flush();
     control.decide(this.gradientScale);
     return true;
@@ -216,15 +208,19 @@ export class GradientCollector {
     progress.globalSamples += batch.micros;
   }
 
-  private unitReady(unit: Unit): void {
-    const { stage } = this.parts;
+  /** A gradient has come that no backward of this engine has announced. */
+  unexpected(): void {
+    if (!this.pass) this.beginDirect();
+  }
+
+  /** All gradients of a unit are complete. */
+  completed(unit: Unit): void {
+    const { stage, control } = this.parts;
     // A weight that wants no gradient is used until backward has ended.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
     if (this.inNoSync) return;
-    this.reduction(() => {
-      stage.reduce(unit);
-      if (this.boundary) stage.settle(unit);
-    });
+    const receiver = this.boundary ? control : null;
+    this.reduction(() => stage.reduce(unit, receiver));
   }
 
   /** Times what reduces over the data ranks. Outside engine.backward() there is no backward that it could be a part of. */

@@ -5,6 +5,8 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
+import type { GradientReceiver } from '../../zero/gradient-flow.js';
+import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Ranks } from '../ranks.js';
 import { copiesApart, LOSS_TOLERANCE, SQUARES_TOLERANCE } from './copies-apart.js';
@@ -25,6 +27,8 @@ export interface Verdict {
 }
 
 export interface ControlOptions {
+  /** Takes each gradient over once it is counted. */
+  state: Pick<OptimizerState, 'gradReady'>;
   /** 0 disables clipping. */
   maxNorm: number;
   /** A non-finite gradient skips the update. */
@@ -42,7 +46,7 @@ const TOLD = 2;
  * Owns a row per rank of the job (a sum of squares per partition, the sum of the micro-batches' losses, the wish to stop), the [4]
  * control of the update kernels and the copy of both on the host.
  */
-export class StepControl {
+export class StepControl implements GradientReceiver {
   /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
   /** [ranks, partitions + 2] f32, every rank's row once they are shared */
@@ -83,6 +87,12 @@ export class StepControl {
     partitions.forEach((partition, i) => {
       this.slots.set(partition, slot(i));
     });
+  }
+
+  /** Counts a step's gradient in the norm, and hands it to who updates with it. */
+  reduced(partition: Partition, stream: Stream): void {
+    this.add(partition, stream);
+    this.options.state.gradReady(partition);
   }
 
   /** Adds a partition's complete gradient to the norm, in the order of `stream`. */

@@ -4,12 +4,12 @@ import type { Module } from '../../nn/module.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Stage } from '../../zero/stage.js';
 import type { Unit } from '../../zero/unit.js';
+import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface Attached {
-  stage: Stage;
+  stage: ZeroStages;
   state: OptimizerState;
   gradients: GradientCollector;
 }

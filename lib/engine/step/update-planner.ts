@@ -14,16 +14,11 @@ export class UpdatePlanner {
 
   /** The coming update of gradients that carry the factor `gradientScale`; sets the groups' hyperparameters. */
   plan(gradientScale: number): UpdatePlan {
-    const { optimizer } = this;
-    const { groups } = optimizer;
+    const { groups } = this.optimizer;
     this.schedules.apply(groups, this.scheduleTime);
     const step = this.progress.appliedSteps + 1;
     const settings = { step, groups: groups.map((group) => ({ ...group })) };
-    return {
-      settings,
-      gradientScale,
-      apply: (range, run) => optimizer.update(range, settings, run),
-    };
+    return { settings, gradientScale };
   }
 
   /** The learning rate of each group at the coming update. */

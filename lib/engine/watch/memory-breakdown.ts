@@ -2,14 +2,14 @@
 
 import type { Device } from '../../runtime/device.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
-import type { Stage } from '../../zero/stage.js';
+import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
 /** Whose memory is reported. */
 export interface MemoryOwners {
   device: Device;
-  stage: Stage;
+  stage: ZeroStages;
   state: OptimizerState;
 }
 

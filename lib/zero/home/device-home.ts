@@ -76,6 +76,10 @@ export class DeviceHome implements Home {
     };
   }
 
+  release({ master, grad, weight }: TileTensors): void {
+    for (const slice of [master, grad, weight]) slice?.release();
+  }
+
   deliver(): void {}
 
   finish(partition: Partition): Stream {

@@ -31,8 +31,10 @@ export interface Home {
   takeControl(control: Tensor): Tensor;
   /** The parts of a partition that are updated one after the other. */
   tilesOf(partition: Partition): readonly RangeState[];
-  /** Kernels enqueued from now on see the gradient and the state of one of its tiles; the caller releases the tensors. */
+  /** Kernels enqueued from now on see the gradient and the state of one of its tiles, until release(). */
   acquire(partition: Partition, tile: RangeState): TileTensors;
+  /** All kernels of this pass over a tile have been enqueued. */
+  release(tile: TileTensors): void;
   /** The new weights of a tile have been enqueued: they leave for where they are wanted. */
   deliver(partition: Partition, tile: RangeState): void;
   /** All tiles were delivered, nothing reads the gradient any more. Returns in whose order the weights change. */
@@ -84,9 +86,4 @@ export class LentState {
       event.dispose();
     }
   }
-}
-
-/** Frees what acquire() gave; the home keeps its own. */
-export function releaseTile({ master, grad, weight }: TileTensors): void {
-  for (const slice of [master, grad, weight]) slice?.release();
 }

@@ -147,6 +147,10 @@ export class HostHome implements Home {
     };
   }
 
+  release({ master, grad, weight }: TileTensors): void {
+    for (const slice of [master, grad, weight]) slice?.release();
+  }
+
   deliver(partition: Partition, tile: Tile): void {
     tile.updated.record(this.host);
     this.upload(partition, tile);

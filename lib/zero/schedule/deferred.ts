@@ -1,6 +1,7 @@
 // Updates that begin when the verdict on the step is known to their stream: every clipping factor is exact.
+import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
-import { type Home, releaseTile } from '../home/home.js';
+import type { Home } from '../home/home.js';
 import type { Partition } from '../partition.js';
 import type { Publisher, Schedule, UpdatePlan } from './schedule.js';
 
@@ -43,19 +44,20 @@ export abstract class AfterVerdict implements Schedule {
 export class Deferred extends AfterVerdict {
   constructor(
     home: Home,
+    private readonly optimizer: Optimizer,
     private readonly partitions: readonly Partition[],
   ) {
     super(home);
   }
 
-  update(given: Tensor, plan: UpdatePlan, publisher: Publisher): void {
-    const { home } = this;
+  update(given: Tensor, { settings }: UpdatePlan, publisher: Publisher): void {
+    const { home, optimizer } = this;
     const control = home.takeControl(given);
     for (const partition of this.partitions) {
       for (const tile of home.tilesOf(partition)) {
         const tensors = home.acquire(partition, tile);
-        plan.apply({ ...tensors, control }, home.kernels);
-        releaseTile(tensors);
+        optimizer.update({ ...tensors, control }, settings, home.kernels);
+        home.release(tensors);
         home.deliver(partition, tile);
       }
       publisher.publish(partition, home.finish(partition));

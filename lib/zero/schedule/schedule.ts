@@ -1,6 +1,5 @@
 // When optimizer state is updated: the interface of a schedule, whatever home keeps the state.
-import type { UpdateSettings, UpdateTensors } from '../../optim/optimizer.js';
-import type { UpdateKernels } from '../../optim/update-kernels.js';
+import type { UpdateSettings } from '../../optim/optimizer.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Partition } from '../partition.js';
@@ -10,8 +9,6 @@ export interface UpdatePlan {
   readonly settings: UpdateSettings;
   /** The factor that the gradients carry: the loss scale, and more where accumulation was not divided out. */
   readonly gradientScale: number;
-  /** Applies the optimizer's rule to one range with the given kernels. */
-  apply(range: UpdateTensors, kernels: UpdateKernels): void;
 }
 
 /** Who brings updated weights to the other ranks. */

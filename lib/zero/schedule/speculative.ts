@@ -12,7 +12,6 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
-import { releaseTile } from '../home/home.js';
 import type { HostHome } from '../home/host-home.js';
 import type { Tile } from '../home/tiles.js';
 import type { Range } from '../layout.js';
@@ -167,12 +166,12 @@ export class Speculative implements Schedule {
   }
 
   /** Updates a partition at once, from the gradient that has landed. */
-  private updateNow(partition: Partition, plan: UpdatePlan): void {
-    const { home, decided: control } = this;
+  private updateNow(partition: Partition, { settings }: UpdatePlan): void {
+    const { home, optimizer, decided: control } = this;
     for (const tile of home.tilesOf(partition)) {
       const tensors = home.acquire(partition, tile);
-      plan.apply({ ...tensors, control }, home.kernels);
-      releaseTile(tensors);
+      optimizer.update({ ...tensors, control }, settings, home.kernels);
+      home.release(tensors);
       tile.updated.record(home.host);
     }
     this.upload(partition);

@@ -3,7 +3,7 @@ import type { MeasuringOptimizer, UpdateSettings, UpdateTensors } from '../../op
 import { held, Tensor } from '../../tensor/index.js';
 import type { Collectives } from '../collectives.js';
 import { sliceFlat } from '../flat.js';
-import { type Home, releaseTile } from '../home/home.js';
+import type { Home } from '../home/home.js';
 import type { GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { Publisher } from './schedule.js';
@@ -91,7 +91,7 @@ export class TensorSums {
       const sums = span ? sliceFlat(row, span) : null;
       body({ ...tensors, control, sums }, range);
       sums?.release();
-      releaseTile(tensors);
+      home.release(tensors);
     }
   }
 

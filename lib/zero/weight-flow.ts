@@ -1,0 +1,134 @@
+// How weights flow: what of a unit a rank keeps, and how updated weights reach the ranks that compute with them.
+import type { Device } from '../runtime/device.js';
+import { Event, type Stream } from '../runtime/stream.js';
+import type { Collectives } from './collectives.js';
+import { Exchange, type ExchangeOptions } from './exchange.js';
+import { sliceFlat } from './flat.js';
+import { shardOf } from './layout.js';
+import { Partition } from './partition.js';
+import type { Unit } from './unit.js';
+
+/** Verbs that a flow has no use for do nothing. */
+export interface WeightFlow {
+  /** Whether weights come with acquire() and go with release(). */
+  readonly isSharded: boolean;
+  /** What this rank updates of a unit, in memory for its weights; belongs to the caller. */
+  partitionOf(unit: Unit): Partition;
+  /** The unit's initial weights are about to be written. */
+  adopting(unit: Unit): void;
+  /** They have been written, on the compute stream. */
+  adopted(partition: Partition): void;
+  /** Compute work enqueued from now on may read the unit's weights. */
+  acquire(unit: Unit): void;
+  /** It no longer does, until the next acquire(). */
+  release(unit: Unit): void;
+  /** Every unit's gradient of this backward is under way. */
+  endBackward(): void;
+  /** The partition's weights change in the order of `stream`. */
+  publish(partition: Partition, stream: Stream): void;
+  /** Every partition of an update was published: their collectives are under way, on all ranks at the same place. */
+  dispatch(): void;
+  dispose(): void;
+}
+
+/** What most flows leave undone. */
+abstract class HeldWeights implements WeightFlow {
+  readonly isSharded = false;
+
+  abstract partitionOf(unit: Unit): Partition;
+
+  adopting(_unit: Unit): void {}
+
+  adopted(_partition: Partition): void {}
+
+  acquire(_unit: Unit): void {}
+
+  release(_unit: Unit): void {}
+
+  endBackward(): void {}
+
+  publish(_partition: Partition, _stream: Stream): void {}
+
+  dispatch(): void {}
+
+  dispose(): void {}
+}
+
+/** Stage 0, and one rank: every rank updates the whole unit. */
+export class WholeWeights extends HeldWeights {
+  constructor(private readonly group: Pick<Collectives, 'rank' | 'size'>) {
+    super();
+  }
+
+  override partitionOf(unit: Unit): Partition {
+    const { numel } = unit.layout;
+    // The norm is summed shard by shard, as in the other stages: the same bits.
+    const counted = shardOf(numel, this.group.rank, this.group.size);
+    return new Partition(unit, { offset: 0, numel }, unit.allocate().retain(), counted);
+  }
+}
+
+/**
+ * Stages 1 and 2: every rank holds whole units and updates a shard of each, which an all-gather brings to the others, in
+ * place and in the order of updates; whoever reads a unit waits for it alone.
+ */
+export class PublishedWeights extends HeldWeights {
+  private readonly exchange: Exchange;
+  /** Units whose gathered weights the compute stream has not been told to wait for; null until they are sent. */
+  private readonly awaited = new Map<Unit, Event | null>();
+  private readonly events: Event[] = [];
+
+  constructor(
+    private readonly device: Device,
+    private readonly group: Collectives,
+    private readonly options: ExchangeOptions,
+  ) {
+    super();
+    this.exchange = new Exchange(device, options);
+  }
+
+  override partitionOf(unit: Unit): Partition {
+    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
+    return new Partition(unit, range, sliceFlat(unit.allocate(), range));
+  }
+
+  override publish({ unit, weights }: Partition, stream: Stream): void {
+    const changed = this.event().record(stream);
+    this.awaited.set(unit, null);
+    this.exchange.add({
+      numel: unit.layout.numel,
+      start: (on) => {
+        on.wait(changed);
+        this.events.push(changed);
+        const at = { stream: on, purpose: `weights of ${unit.name}` };
+        return this.group.allGather(unit.weights, weights, at);
+      },
+      done: (on) => this.awaited.set(unit, this.event().record(on)),
+    });
+  }
+
+  override dispatch(): void {
+    this.exchange.dispatch();
+  }
+
+  override acquire(unit: Unit): void {
+    if (!this.awaited.has(unit)) return;
+    if (this.awaited.get(unit) === null) this.exchange.flush();
+    const gathered = this.awaited.get(unit) as Event;
+    const { compute } = this.device;
+    const end = this.options.timer.stall(compute);
+    compute.wait(gathered);
+    end();
+    this.awaited.delete(unit);
+    this.events.push(gathered);
+  }
+
+  override dispose(): void {
+    this.exchange.dispose();
+    for (const event of [...this.events, ...this.awaited.values()]) event?.dispose();
+  }
+
+  private event(): Event {
+    return this.events.pop() ?? new Event(this.device);
+  }
+}

@@ -1,0 +1,142 @@
+// ZeRO by composition: a stage is how the gradients and the weights of some units flow between the ranks of a group.
+import { DsError } from '../errors.js';
+import type { Stream } from '../runtime/stream.js';
+import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
+import type { Partition } from './partition.js';
+import type { Unit } from './unit.js';
+import type { WeightFlow } from './weight-flow.js';
+
+/** Units whose ranks are one group. Owns the flows, and the partitions that the weight flow makes. */
+export class ZeroStage {
+  /** One per unit, in their order. */
+  readonly partitions: readonly Partition[];
+
+  constructor(
+    readonly units: readonly Unit[],
+    readonly gradients: GradientFlow,
+    readonly weights: WeightFlow,
+  ) {
+    this.partitions = units.map((unit) => weights.partitionOf(unit));
+  }
+
+  dispose(): void {
+    this.weights.dispose();
+    this.gradients.dispose();
+    for (const partition of this.partitions) partition.dispose();
+  }
+}
+
+interface Route {
+  partition: Partition;
+  gradients: GradientFlow;
+  weights: WeightFlow;
+}
+
+/**
+ * The stages of a model, which send each unit to the group that is its own. One configuration makes all of them: they
+ * agree in whether weights are sharded, and in the factor that reduced gradients carry. Owns the stages.
+ */
+export class ZeroStages {
+  /** What reduced gradients are multiplied with, compared to what the update is to see: their mean, or sum. */
+  readonly gradientFactor: number;
+  /** Whether weights come with acquire() and go with release(). */
+  readonly shardsWeights: boolean;
+  /** One per unit, in forward order. */
+  readonly partitions: readonly Partition[];
+  private readonly routes = new Map<Unit, Route>();
+
+  /** `units` are those of all stages, in forward order. Throws DS_ARGUMENT where stages disagree. */
+  constructor(
+    units: readonly Unit[],
+    private readonly stages: readonly ZeroStage[],
+  ) {
+    for (const { units: own, partitions, gradients, weights } of stages) {
+      own.forEach((unit, i) => {
+        this.routes.set(unit, { partition: partitions[i] as Partition, gradients, weights });
+      });
+    }
+    this.partitions = units.map((unit) => this.of(unit).partition);
+    this.gradientFactor = common(stages, 'gradient factor', ({ gradients }) => gradients.factor, 1);
+    this.shardsWeights = common(stages, 'sharding', ({ weights }) => weights.isSharded, false);
+  }
+
+  /** The unit's initial weights are about to be written. */
+  adopting(unit: Unit): void {
+    this.of(unit).weights.adopting(unit);
+  }
+
+  /** They have been written, on the compute stream. */
+  adopted(unit: Unit): void {
+    const { partition, weights } = this.of(unit);
+    weights.adopted(partition);
+  }
+
+  /** Compute work enqueued from now on may read the unit's weights. */
+  acquire(unit: Unit): void {
+    this.of(unit).weights.acquire(unit);
+  }
+
+  /** It no longer does, until the next acquire(). */
+  release(unit: Unit): void {
+    this.of(unit).weights.release(unit);
+  }
+
+  /**
+   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the step's last,
+   * `receiver` is told of the partition's gradient when that is reduced, now or in flush(); else it is null.
+   */
+  reduce(unit: Unit, receiver: GradientReceiver | null): void {
+    const { partition, gradients } = this.of(unit);
+    gradients.reduce(partition, receiver);
+  }
+
+  /** No micro-batch follows those given to reduce() after all: `receiver` is told, now or in flush(). */
+  conclude(unit: Unit, receiver: GradientReceiver): void {
+    const { partition, gradients } = this.of(unit);
+    gradients.conclude(partition, receiver);
+  }
+
+  /** Every unit of this backward was given to reduce(): nothing stays behind, and compute work sees it. */
+  flush(): void {
+    for (const { gradients, weights } of this.stages) {
+      weights.endBackward();
+      gradients.flush();
+    }
+  }
+
+  /** The partition's weights change in the order of `stream`: all ranks get them, where they hold the whole unit. */
+  publish(partition: Partition, stream: Stream): void {
+    this.of(partition.unit).weights.publish(partition, stream);
+  }
+
+  /** Every partition of the update was published: waiting for weights needs no call of another rank from here on. */
+  dispatch(): void {
+    for (const { weights } of this.stages) weights.dispatch();
+  }
+
+  dispose(): void {
+    for (const stage of this.stages) stage.dispose();
+  }
+
+  private of(unit: Unit): Route {
+    return this.routes.get(unit) as Route;
+  }
+}
+
+/** What `of` is for every stage; `none` where there is no stage. Throws DS_ARGUMENT. */
+function common<T>(
+  stages: readonly ZeroStage[],
+  what: string,
+  of: (stage: ZeroStage) => T,
+  none: T,
+): T {
+  const values = [...new Set(stages.map(of))];
+  if (values.length <= 1) return values[0] ?? none;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'ZeroStages',
+    expected: `one ${what} for all stages of a model`,
+    got: values.join(' and '),
+    hint: 'Make the flows of every group from one configuration.',
+  });
+}

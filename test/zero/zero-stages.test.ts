@@ -1,0 +1,86 @@
+// Units of several groups: each one's gradients and weights flow between the ranks of its own.
+import type { GradientFlow } from '../../lib/zero/gradient-flow.js';
+import type { Partition } from '../../lib/zero/partition.js';
+import type { Unit } from '../../lib/zero/unit.js';
+import type { WeightFlow } from '../../lib/zero/weight-flow.js';
+import { ZeroStage, ZeroStages } from '../../lib/zero/zero-stage.js';
+
+/** Flows that write down what they are told of. */
+function flows(name: string, said: string[], { factor = 1, isSharded = false } = {}) {
+  const say =
+    (verb: string) =>
+    (what?: { name?: string }): void => {
+      said.push([name, verb, what?.name].filter(Boolean).join(' '));
+    };
+  const gradients = { factor, ...verbs(['reduce', 'conclude', 'flush', 'dispose'], say) };
+  const weights = {
+    isSharded,
+    partitionOf: (unit: Unit) => ({ name: `part of ${unit.name}`, unit, dispose() {} }),
+    ...verbs(['adopting', 'adopted', 'acquire', 'release', 'endBackward'], say),
+    ...verbs(['publish', 'dispatch', 'dispose'], say),
+  };
+  return [gradients, weights] as unknown as [GradientFlow, WeightFlow];
+}
+
+const verbs = <T>(names: readonly string[], of: (name: string) => T): Record<string, T> =>
+  Object.fromEntries(names.map((name) => [name, of(name)]));
+
+const unit = (name: string): Unit => ({ name }) as Unit;
+
+const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
+const receiver = { reduced() {} };
+
+function built(said: string[]): ZeroStages {
+  return new ZeroStages(
+    [attention, expert, head],
+    [
+      new ZeroStage([attention, head], ...flows('all', said)),
+      new ZeroStage([expert], ...flows('few', said)),
+    ],
+  );
+}
+
+test('partitions come in forward order, whatever stage they are of', () => {
+  const names = built([]).partitions.map(({ unit: { name } }) => name);
+  expect(names).toEqual(['attention', 'expert', 'head']);
+});
+
+test('each verb about a unit goes to the flows of its stage alone', () => {
+  const said: string[] = [];
+  const stages = built(said);
+  for (const one of [expert, head]) {
+    stages.adopting(one);
+    stages.adopted(one);
+    stages.acquire(one);
+    stages.release(one);
+    stages.reduce(one, null);
+    stages.conclude(one, receiver);
+  }
+  stages.publish(stages.partitions[1] as Partition, null as never);
+  expect(said).toEqual([
+    ...['few adopting expert', 'few adopted part of expert', 'few acquire expert'],
+    ...['few release expert', 'few reduce part of expert', 'few conclude part of expert'],
+    ...['all adopting head', 'all adopted part of head', 'all acquire head', 'all release head'],
+    ...['all reduce part of head', 'all conclude part of head', 'few publish part of expert'],
+  ]);
+});
+
+test('what is about a step goes to all of them, weights before gradients at the end of backward', () => {
+  const said: string[] = [];
+  const stages = built(said);
+  stages.flush();
+  stages.dispatch();
+  expect(said).toEqual([
+    ...['all endBackward', 'all flush', 'few endBackward', 'few flush'],
+    ...['all dispatch', 'few dispatch'],
+  ]);
+});
+
+test.each([
+  [{ factor: 2 }, 'one gradient factor for all stages of a model, got 1 and 2'],
+  [{ isSharded: true }, 'one sharding for all stages of a model, got false and true'],
+])('stages that disagree are refused: %j', (other, message) => {
+  const one = new ZeroStage([head], ...flows('all', []));
+  const two = new ZeroStage([expert], ...flows('few', [], other));
+  expect(() => new ZeroStages([expert, head], [one, two])).toThrow(message);
+});
