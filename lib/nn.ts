@@ -6,4 +6,5 @@ export {
   type LoadWeightsOptions,
   loadWeights,
 } from './models/load-weights.js';
+export { type SaveWeightsOptions, saveWeights } from './models/save-weights.js';
 export * from './nn/index.js';

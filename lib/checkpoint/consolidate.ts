@@ -1,23 +1,17 @@
 // Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or for our own.
-import { lstat, readdir, writeFile } from 'node:fs/promises';
-import { dirname, join, resolve } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
-import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
-import { renameExclusive, syncPath } from '../runtime/file.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { numel } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
-import { begin, clearFolder, finish } from './commit.js';
 import { converted } from './convert.js';
-import { orDsError } from './file-error.js';
+import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-folder.js';
 import { requirePath } from './folder.js';
 import type { TensorRecord } from './manifest.js';
 import { Checkpoint, type Section } from './open.js';
-import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
-import { CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
+import type { TensorSource } from './safetensors-writer.js';
 
 /** Floating dtypes of exported weights, as configurations call them. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
@@ -54,12 +48,11 @@ export interface Consolidated {
   bytes: number;
 }
 
-/** What an export's draft is called: it lies in `out` where that exists, else beside it. */
-const DRAFT = 'export';
-
-const DTYPES: Record<ExportDType, DType> = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
+/** Dtypes of exports as tensors have them. */
+export const DTYPES: Record<ExportDType, DType> = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
 const FORMATS: Record<ExportFormat, true> = { hf: true, native: true };
-const TORCH_DTYPES: Record<ExportDType, string> = {
+/** Dtypes of exports as config.json has them. */
+export const TORCH_DTYPES: Record<ExportDType, string> = {
   fp32: 'float32',
   fp16: 'float16',
   bf16: 'bfloat16',
@@ -88,11 +81,10 @@ export async function consolidate(
   requirePath('consolidate out', out);
   requireChoice('dtype', options.dtype, DTYPES);
   requireChoice('format', options.format, FORMATS);
-  const path = resolve(out);
-  const isThere = await requireFree(path);
+  const home = await requireFree(out);
   const checkpoint = await Checkpoint.open(dir, options.tag);
   try {
-    return await write(checkpoint, { path, isThere }, { ...options, dtype, maxShardBytes });
+    return await write(checkpoint, home, { ...options, dtype, maxShardBytes });
   } finally {
     await checkpoint.close();
   }
@@ -100,7 +92,7 @@ export async function consolidate(
 
 async function write(
   checkpoint: Checkpoint,
-  { path, isThere }: { path: string; isThere: boolean },
+  home: FreeFolder,
   options: ConsolidateOptions & Required<Pick<ConsolidateOptions, 'dtype' | 'maxShardBytes'>>,
 ): Promise<Consolidated> {
   const { dtype, maxShardBytes } = options;
@@ -110,45 +102,10 @@ async function write(
   const sources = Array.from(checkpoint.tensors('model'), ([name, record]) =>
     sourceOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout }),
   );
-  const shards = split(sources, maxShardBytes);
-  const draft = await begin(isThere ? path : dirname(path), DRAFT);
-  try {
-    const files = await writeShards(draft.folder, shards);
-    if (layout.config) {
-      files.unshift(CONFIG_FILE);
-      const config = { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
-      await writeJson(draft.folder, CONFIG_FILE, config);
-    }
-    await syncPath(draft.folder);
-    await checkpoint.requireUnchanged();
-    await appear(draft.folder, path, isThere ? files : null);
-    return { path, format, files, bytes: bytesOf(sources) };
-  } finally {
-    await finish(draft);
-  }
-}
-
-/**
- * The folder `from` becomes `path`; where `path` is an empty folder of the user's, `files` move into it one by one, in
- * an order in which the last one makes them a whole. Throws DS_ARGUMENT where something has come there meanwhile.
- */
-async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
-  if (!files) {
-    if (!(await renameExclusive(from, path))) throw taken(path, 'something that has just appeared');
-    return syncPath(dirname(path));
-  }
-  const made: string[] = [];
-  try {
-    for (const file of files) {
-      const place = join(path, file);
-      if (!(await renameExclusive(join(from, file), place))) throw taken(path, file);
-      made.push(file);
-    }
-  } catch (error) {
-    for (const file of made) await renameExclusive(join(path, file), join(from, file));
-    throw error;
-  }
-  await syncPath(path);
+  const config = layout.config && { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
+  const content = { sources, config, maxShardBytes };
+  const files = await writeFolder(home, content, () => checkpoint.requireUnchanged());
+  return { path: home.path, format, files, bytes: bytesOf(sources) };
 }
 
 function requireChoice(option: string, value: string | undefined, choices: object): void {
@@ -199,84 +156,5 @@ function describedLayout({ description, path }: Checkpoint): Layout {
     expected: 'a model that has said how transformers knows it',
     got: description ? 'a description that is damaged' : 'one that has not',
     hint: 'Give your Module a describe() before saving, or export the native format.',
-  });
-}
-
-/** Files of at most `limit` bytes of tensors, in order. */
-function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
-  if (!(limit > 0)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'consolidate maxShardBytes',
-      expected: 'a positive number of bytes',
-      got: String(limit),
-    });
-  }
-  const shards: TensorSource[][] = [[]];
-  for (const source of sources) {
-    const last = shards.at(-1) as TensorSource[];
-    if (last.length > 0 && bytesOf([...last, source]) > limit) shards.push([source]);
-    else last.push(source);
-  }
-  return shards;
-}
-
-function bytesOf(sources: readonly TensorSource[]): number {
-  return sources.reduce((sum, { shape, dtype }) => sum + numel(shape) * dtypeSize(dtype), 0);
-}
-
-async function writeShards(
-  folder: string,
-  shards: readonly (readonly TensorSource[])[],
-): Promise<string[]> {
-  if (shards.length === 1) {
-    await writeSafetensors(join(folder, WEIGHTS_FILE), shards[0] as TensorSource[]);
-    return [WEIGHTS_FILE];
-  }
-  const number = (n: number): string => String(n).padStart(5, '0');
-  const files: string[] = [];
-  const places: [string, string][] = [];
-  for (const [i, shard] of shards.entries()) {
-    const file = `model-${number(i + 1)}-of-${number(shards.length)}.safetensors`;
-    await writeSafetensors(join(folder, file), shard);
-    files.push(file);
-    for (const { name } of shard) places.push([name, file]);
-  }
-  await writeJson(folder, INDEX_FILE, {
-    metadata: { total_size: bytesOf(shards.flat()) },
-    weight_map: Object.fromEntries(places),
-  });
-  return [...files, INDEX_FILE];
-}
-
-async function writeJson(folder: string, name: string, value: JsonObject): Promise<void> {
-  const path = join(folder, name);
-  await orDsError(folder, () => writeFile(path, `${JSON.stringify(value, null, 2)}\n`));
-  await syncPath(path);
-}
-
-/** Whether the empty folder `path` exists. Throws DS_ARGUMENT where there is anything else; dead exports do not count. */
-async function requireFree(path: string): Promise<boolean> {
-  const status = await orDsError(path, () =>
-    lstat(path).catch((error: NodeJS.ErrnoException) => {
-      if (error.code === 'ENOENT') return null;
-      throw error;
-    }),
-  );
-  if (!status) return false;
-  if (!status.isDirectory()) throw taken(path, status.isFile() ? 'a file' : 'something else');
-  await orDsError(path, () => clearFolder(path));
-  const [found] = await orDsError(path, () => readdir(path));
-  if (found !== undefined) throw taken(path, `one with ${found} in it`);
-  return true;
-}
-
-function taken(op: string, got: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: 'a folder that does not exist yet, or an empty one',
-    got,
-    hint: 'Choose another name, or move it away first.',
   });
 }

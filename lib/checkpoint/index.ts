@@ -3,15 +3,19 @@ export {
   type Consolidated,
   type ConsolidateOptions,
   consolidate,
+  DTYPES as EXPORT_DTYPES,
   type ExportDType,
   type ExportFormat,
+  TORCH_DTYPES,
 } from './consolidate.js';
 export { converted } from './convert.js';
 export { findLatest, listTags } from './directory.js';
+export { requireFree, writeFolder } from './export-folder.js';
 export { Fields } from './fields.js';
 export { ifThere } from './file-error.js';
 export { MANIFEST, type TensorRecord } from './manifest.js';
 export { Checkpoint, type Section } from './open.js';
+export type { TensorSource } from './safetensors-writer.js';
 export {
   type CheckpointContent,
   Save,
@@ -20,6 +24,6 @@ export {
   type TagValidation,
 } from './save.js';
 export type { Shard, TensorInfo } from './shard.js';
-export { writeTogether } from './shared-file.js';
+export { writeAlone, writeTogether } from './shared-file.js';
 export { WeightFiles } from './weight-files.js';
 export { type CheckpointWorld, inUnison, soloWorld } from './world.js';

@@ -1,6 +1,6 @@
 // One safetensors file of whole tensors that several ranks write together, each its parts, without gathering anything.
 import { lstat, rename } from 'node:fs/promises';
-import { basename, join, resolve } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { boxesOf, isSameBox, partsOf, positionIn, runShape, wholeBox } from '../runtime/box.js';
@@ -13,7 +13,7 @@ import { begin, type Draft, finish } from './commit.js';
 import { isPlainName, requirePath } from './folder.js';
 import { encodeHeader } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
-import { writeAt } from './safetensors-writer.js';
+import { type TensorSource, writeAt, writeSafetensors } from './safetensors-writer.js';
 import { rangeOf, type Shard, type TensorInfo } from './shard.js';
 import { isHost } from './staging.js';
 import { WEIGHTS_FILE } from './weight-files.js';
@@ -60,10 +60,7 @@ export async function writeTogether(
     if (total !== whole) throw incomplete(file, `${whole} elements of all ranks`, `${total}`);
     await inUnison(world, 'completing the file', async () => {
       if (world.rank !== 0) return null;
-      const replaces = await requireWeights(join(dir, file));
-      if (replaces) await rename(path, join(dir, file));
-      else if (!(await renameExclusive(path, join(dir, file)))) throw inTheWay(join(dir, file));
-      await syncPath(dir);
+      await putInPlace(path, join(dir, file));
       return null;
     });
     return join(dir, file);
@@ -97,6 +94,29 @@ async function writePart(path: string, start: number, shard: Shard): Promise<voi
   } finally {
     values.release();
   }
+}
+
+/**
+ * Writes one safetensors file, which appears when it is complete in the place of one that may be there. Throws DS_IO,
+ * DS_CHECKPOINT where there is anything else.
+ */
+export async function writeAlone(path: string, sources: readonly TensorSource[]): Promise<void> {
+  await requireWeights(path);
+  const draft = await begin(dirname(resolve(path)), 'export');
+  try {
+    const made = join(draft.folder, WEIGHTS_FILE);
+    await writeSafetensors(made, sources);
+    await putInPlace(made, path);
+  } finally {
+    await finish(draft);
+  }
+}
+
+async function putInPlace(made: string, path: string): Promise<void> {
+  const replaces = await requireWeights(path);
+  if (replaces) await rename(made, path);
+  else if (!(await renameExclusive(made, path))) throw inTheWay(path);
+  await syncPath(dirname(resolve(path)));
 }
 
 /** Whether there are weights at `path` to replace. Throws DS_CHECKPOINT where there is anything else. */

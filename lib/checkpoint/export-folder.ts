@@ -1,0 +1,164 @@
+// A folder of whole weights in safetensors, with the index and config.json that other libraries look for.
+import { lstat, readdir, writeFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
+
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { dtypeSize } from '../runtime/dtype.js';
+import { renameExclusive, syncPath } from '../runtime/file.js';
+import { numel } from '../runtime/view.js';
+import { begin, clearFolder, finish } from './commit.js';
+import { orDsError } from './file-error.js';
+import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
+import { CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
+
+/** What an export's draft is called: it lies in `out` where that exists, else beside it. */
+const DRAFT = 'export';
+
+/** Where an export goes: a folder to make, or an empty one. */
+export interface FreeFolder {
+  readonly path: string;
+  readonly isThere: boolean;
+}
+
+/** What an export consists of. */
+export interface FolderContent {
+  sources: readonly TensorSource[];
+  /** Null for none. */
+  config: JsonObject | null;
+  /** Of tensors in one file, unless one has more. */
+  maxShardBytes: number;
+}
+
+/**
+ * Writes the folder, which appears when it is complete and `settled` has not thrown; into one that is there, the file that
+ * makes the others readable comes last. Returns the names of the files. Throws DS_IO, DS_ARGUMENT.
+ */
+export async function writeFolder(
+  { path, isThere }: FreeFolder,
+  { sources, config, maxShardBytes }: FolderContent,
+  settled: () => Promise<void> = async () => {},
+): Promise<string[]> {
+  const shards = split(sources, maxShardBytes);
+  const draft = await begin(isThere ? path : dirname(path), DRAFT);
+  try {
+    const files = await writeShards(draft.folder, shards);
+    if (config) {
+      files.unshift(CONFIG_FILE);
+      await writeJson(draft.folder, CONFIG_FILE, config);
+    }
+    await syncPath(draft.folder);
+    await settled();
+    await appear(draft.folder, path, isThere ? files : null);
+    return files;
+  } finally {
+    await finish(draft);
+  }
+}
+
+/**
+ * The folder `from` becomes `path`; where `path` is an empty folder of the user's, `files` move into it one by one, in
+ * an order in which the last one makes them a whole. Throws DS_ARGUMENT where something has come there meanwhile.
+ */
+async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
+  if (!files) {
+    if (!(await renameExclusive(from, path))) throw taken(path, 'something that has just appeared');
+    return syncPath(dirname(path));
+  }
+  const made: string[] = [];
+  try {
+    for (const file of files) {
+      const place = join(path, file);
+      if (!(await renameExclusive(join(from, file), place))) throw taken(path, file);
+      made.push(file);
+    }
+  } catch (error) {
+    for (const file of made) await renameExclusive(join(path, file), join(from, file));
+    throw error;
+  }
+  await syncPath(path);
+}
+
+/** Files of at most `limit` bytes of tensors, in order. */
+function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
+  if (!(limit > 0)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'maxShardBytes',
+      expected: 'a positive number of bytes',
+      got: String(limit),
+    });
+  }
+  const shards: TensorSource[][] = [[]];
+  for (const source of sources) {
+    const last = shards.at(-1) as TensorSource[];
+    if (last.length > 0 && bytesOf([...last, source]) > limit) shards.push([source]);
+    else last.push(source);
+  }
+  return shards;
+}
+
+/** Of their tensors. */
+export function bytesOf(sources: readonly TensorSource[]): number {
+  return sources.reduce((sum, { shape, dtype }) => sum + numel(shape) * dtypeSize(dtype), 0);
+}
+
+async function writeShards(
+  folder: string,
+  shards: readonly (readonly TensorSource[])[],
+): Promise<string[]> {
+  if (shards.length === 1) {
+    await writeSafetensors(join(folder, WEIGHTS_FILE), shards[0] as TensorSource[]);
+    return [WEIGHTS_FILE];
+  }
+  const number = (n: number): string => String(n).padStart(5, '0');
+  const files: string[] = [];
+  const places: [string, string][] = [];
+  for (const [i, shard] of shards.entries()) {
+    const file = `model-${number(i + 1)}-of-${number(shards.length)}.safetensors`;
+    await writeSafetensors(join(folder, file), shard);
+    files.push(file);
+    for (const { name } of shard) places.push([name, file]);
+  }
+  await writeJson(folder, INDEX_FILE, {
+    metadata: { total_size: bytesOf(shards.flat()) },
+    weight_map: Object.fromEntries(places),
+  });
+  return [...files, INDEX_FILE];
+}
+
+async function writeJson(folder: string, name: string, value: JsonObject): Promise<void> {
+  const path = join(folder, name);
+  await orDsError(folder, () => writeFile(path, `${JSON.stringify(value, null, 2)}\n`));
+  await syncPath(path);
+}
+
+/**
+ * The folder `out`, which does not exist or is empty. Throws DS_ARGUMENT where there is anything else; dead exports do not
+ * count.
+ */
+export async function requireFree(out: string): Promise<FreeFolder> {
+  const path = resolve(out);
+  const status = await orDsError(path, () =>
+    lstat(path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT') return null;
+      throw error;
+    }),
+  );
+  if (!status) return { path, isThere: false };
+  if (!status.isDirectory()) throw taken(path, status.isFile() ? 'a file' : 'something else');
+  await orDsError(path, () => clearFolder(path));
+  const [found] = await orDsError(path, () => readdir(path));
+  if (found !== undefined) throw taken(path, `one with ${found} in it`);
+  return { path, isThere: true };
+}
+
+function taken(op: string, got: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a folder that does not exist yet, or an empty one',
+    got,
+    hint: 'Choose another name, or move it away first.',
+  });
+}

@@ -1,0 +1,124 @@
+// saveWeights: the values of a module as safetensors, for loadWeights and for other libraries.
+import {
+  converted,
+  EXPORT_DTYPES,
+  type ExportDType,
+  type ExportFormat,
+  requireFree,
+  type TensorSource,
+  TORCH_DTYPES,
+  writeAlone,
+  writeFolder,
+} from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import { cpu } from '../runtime/device.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
+import { held, noGrad, scope, type Tensor, to, trainerOf } from '../tensor/index.js';
+
+/** How saveWeights() writes the tensors. */
+export interface SaveWeightsOptions {
+  /** Of floating-point parameters. Default: as they are. */
+  dtype?: ExportDType;
+  /**
+   * Whose layout the files have; it matters to a module with describe(). Default: "hf", with a
+   * config.json, for a folder of such a module, else "native".
+   */
+  format?: ExportFormat;
+  /** Bytes of tensors in one file of a folder, unless one tensor has more. Default 5e9. */
+  maxShardBytes?: number;
+}
+
+const OPTIONS: OptionNames<SaveWeightsOptions> = { dtype: true, format: true, maxShardBytes: true };
+const DTYPE_NAMES = Object.entries(EXPORT_DTYPES);
+
+/**
+ * Writes the parameters and buffers of `module` by name: to one safetensors file where `path` ends
+ * in ".safetensors", else to a new or empty folder, with model.safetensors or, above maxShardBytes,
+ * several files and their index. Whatever happens, there is a whole file or folder or none: a file
+ * that is there is replaced at once. loadWeights() reads both back, bit for bit. Tied parameters
+ * are written once. On one process: of a model that an engine trains, use engine.save16bitModel()
+ * or `ds consolidate`. Host memory beyond buffers: twice the largest tensor. Resolves with the
+ * paths of the files in the folder, or with that of the file. Throws DS_ARGUMENT for a model that
+ * an engine trains, a folder with something in it and wrong options, DS_CHECKPOINT where `path` is
+ * something else than weights, DS_NONFINITE for what f16 cannot hold, DS_IO.
+ */
+export async function saveWeights(
+  module: Module,
+  path: string,
+  given: SaveWeightsOptions = {},
+): Promise<string[]> {
+  const options = readOptions('saveWeights', given, OPTIONS);
+  requireType('saveWeights path', path, 'string');
+  const isFile = path.endsWith('.safetensors');
+  requireChoice('dtype', options.dtype, Object.keys(EXPORT_DTYPES));
+  requireChoice('format', options.format, ['hf', 'native']);
+  const description = module.describe();
+  if (options.format === 'hf' && !description) {
+    throw misuse('saveWeights format', '"native" for a module without describe()', '"hf"');
+  }
+  const format = options.format ?? (description && !isFile ? 'hf' : 'native');
+  const layout = format === 'hf' ? description : null;
+  const transposed = new Set(layout?.transposed);
+  const sources = sourcesOf(module, options.dtype, transposed);
+  if (isFile) {
+    await writeAlone(path, sources);
+    return [path];
+  }
+  const home = await requireFree(path);
+  const config = layout && { ...layout.config, ...torchDType(sources) };
+  const content = { sources, config, maxShardBytes: options.maxShardBytes ?? 5e9 };
+  const files = await writeFolder(home, content);
+  return files.map((file) => `${path.replace(/\/$/, '')}/${file}`);
+}
+
+function sourcesOf(
+  module: Module,
+  dtype: ExportDType | undefined,
+  transposed: ReadonlySet<string>,
+): TensorSource[] {
+  const parameters = new Set<Tensor>(module.parameters());
+  return Object.entries(module.stateDict()).map(([name, tensor]) => {
+    if (trainerOf(tensor) !== null) throw trained(name);
+    const isConverted = dtype && parameters.has(tensor) && isFloating(tensor.dtype);
+    const wanted = isConverted ? EXPORT_DTYPES[dtype] : tensor.dtype;
+    const isTransposed = transposed.has(name);
+    const shape = isTransposed ? [...tensor.shape].reverse() : tensor.shape;
+    const values = async () => copyOf(name, tensor, { dtype: wanted, transposed: isTransposed });
+    return { name, dtype: wanted, shape, values };
+  });
+}
+
+/** On the host; the caller releases it. */
+function copyOf(
+  name: string,
+  tensor: Tensor,
+  wanted: { dtype: DType; transposed: boolean },
+): Tensor {
+  const copy = held(() => noGrad(() => scope(() => to(tensor, cpu()).clone())));
+  return held(() => converted(name, copy, wanted));
+}
+
+/** What config.json says of the parameters: the dtype of the first floating one. */
+function torchDType(sources: readonly TensorSource[]): { torch_dtype?: string } {
+  const floating = sources.find(({ dtype }) => isFloating(dtype));
+  const [name] = DTYPE_NAMES.find(([, dtype]) => dtype === floating?.dtype) ?? [];
+  return name ? { torch_dtype: TORCH_DTYPES[name as ExportDType] } : {};
+}
+
+function requireChoice(option: string, value: unknown, choices: readonly string[]): void {
+  if (value === undefined || choices.includes(value as string)) return;
+  throw misuse(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
+}
+
+function trained(name: string): DsError {
+  const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds consolidate`.';
+  const got = `one whose ${name} initialize() has taken over`;
+  return misuse('saveWeights', 'a module that no engine trains', got, hint);
+}
+
+function misuse(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}
