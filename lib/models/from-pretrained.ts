@@ -2,26 +2,28 @@
 // config.json.
 import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
-import { readPretrained } from './model-folder.js';
+import type { LlamaOptions } from './llama/config.js';
+import { Llama } from './llama/llama.js';
+import { type Family, readPretrained } from './model-folder.js';
 
 /** A new model is a line here. */
-const families = [GPT2.family];
+const families: readonly Family<PretrainedModel, PretrainedOptions>[] = [GPT2.family, Llama.family];
 
 /**
  * Options of this library that every or some model has; one that the model has not got is
  * DS_ARGUMENT.
  */
-export type PretrainedOptions = GPT2Options;
+export type PretrainedOptions = GPT2Options & LlamaOptions;
 
 /** A model that fromPretrained() makes. */
-export type PretrainedModel = GPT2;
+export type PretrainedModel = GPT2 | Llama;
 
 /**
  * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
- * several), in f32 on the CPU, of the class that its model_type names: "gpt2" is GPT2. What `ds
- * consolidate` writes is such a folder. Nothing is downloaded. Rejects with DS_CHECKPOINT when it
- * is damaged, of another type or computes something else, DS_IO when it cannot be read. Source:
- * transformers' AutoModelForCausalLM.from_pretrained.
+ * several), in f32 on the CPU, of the class that its model_type names: "gpt2" is GPT2, "llama" is
+ * Llama. What `ds consolidate` writes is such a folder. Nothing is downloaded. Rejects with
+ * DS_CHECKPOINT when it is damaged, of another type or computes something else, DS_IO when it
+ * cannot be read. Source: transformers' AutoModelForCausalLM.from_pretrained.
  */
 export function fromPretrained(
   dir: string,

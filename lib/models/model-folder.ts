@@ -51,10 +51,26 @@ export class ModelConfig {
   }
 
   /** A positive number. Throws DS_CHECKPOINT where it is anything else. */
-  positive(key: string, fallback: number): number {
+  positive(key: string, fallback: number | null = null): number {
     const value = this.get(key, fallback);
     if (Number.isFinite(value) && (value as number) > 0) return value as number;
     throw this.refusal(key, 'a positive number', value);
+  }
+
+  /** True or false. Throws DS_CHECKPOINT where it is anything else. */
+  flag(key: string, fallback: boolean): boolean {
+    const value = this.get(key, fallback);
+    if (typeof value === 'boolean') return value;
+    throw this.refusal(key, 'true or false', value);
+  }
+
+  /** The keys of an object; none where it is absent. Throws DS_CHECKPOINT for anything else. */
+  section(key: string): ModelConfig {
+    const value = this.get(key, {});
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+      return new ModelConfig(`${this.path}: ${key}`, value, this.hint);
+    }
+    throw this.refusal(key, 'an object', value);
   }
 
   /**

@@ -4,7 +4,6 @@ import { CausalSelfAttention, KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
-import type { Parameter } from '../../nn/parameter.js';
 import type { PretrainedDescription } from '../../nn/pretrained.js';
 import {
   addLayerNorm,
@@ -13,7 +12,6 @@ import {
   gelu,
   layerNorm,
   linearCrossEntropy,
-  linearPadded,
   recomputable,
   recomputed,
   scope,
@@ -21,6 +19,7 @@ import {
 } from '../../tensor/index.js';
 import { type Decoder, type GenerateOptions, generate } from '../generate.js';
 import { type Family, readPretrained } from '../model-folder.js';
+import { TiedHead } from '../tied-head.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
 
@@ -169,21 +168,6 @@ export class Transformer extends Module {
     });
     const stream = checkpointSequential(layers, this.config.numberCheckpoints ?? null, x);
     return this.ln_f.call(stream);
-  }
-}
-
-/** The head: the token embedding read the other way. */
-export class TiedHead extends Module {
-  readonly weight: Parameter;
-
-  constructor(embedding: Embedding) {
-    super();
-    this.weight = embedding.weight;
-  }
-
-  /** x [.., C] to logits [.., V]. */
-  override forward(x: Tensor): Tensor {
-    return linearPadded(x, this.weight);
   }
 }
 

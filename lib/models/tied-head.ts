@@ -1,0 +1,20 @@
+// The head of a language model that is its token embedding.
+import type { Embedding } from '../nn/layers.js';
+import { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { linearPadded, type Tensor } from '../tensor/index.js';
+
+/** The head: the token embedding read the other way. */
+export class TiedHead extends Module {
+  readonly weight: Parameter;
+
+  constructor(embedding: Embedding) {
+    super();
+    this.weight = embedding.weight;
+  }
+
+  /** x [.., C] to logits [.., V]. */
+  override forward(x: Tensor): Tensor {
+    return linearPadded(x, this.weight);
+  }
+}
