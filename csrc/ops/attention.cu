@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "attention_key_gradient.cuh"
 #include "attention_plain.cuh"
@@ -31,12 +32,35 @@ AttentionSizes checked_sizes(const char* op, const Op& x) {
   sizes.rows = static_cast<int>(T);
   sizes.keys = static_cast<int>(S);
   sizes.d = static_cast<int>(D);
+  sizes.offset = static_cast<int>(S - T);
   sizes.causal = x.causal;
   sizes.scale = static_cast<float>(x.scale);
   sizes.scale_log2 = static_cast<float>(x.scale * 1.4426950408889634);
   const int64_t pair_bytes = std::max<int64_t>(1, (S + T) * D * 2);
   sizes.heads_in_turn = heads_in_even_turns(B * H, std::max<int64_t>(1, kTurnBytes / pair_bytes));
   return sizes;
+}
+
+/// A mask [B, H, T, S], or one of keys [B, S], which repeats for heads and queries.
+MaskView mask_view(const View& mask, DType operand) {
+  if (!mask) return {};
+  const MaskKind kind = mask.dtype == DType::boolean ? MaskKind::flags
+                        : mask.dtype == operand      ? MaskKind::operand
+                                                     : MaskKind::f32;
+  if (mask.ndim == 2) return {mask.data, kind, mask.strides[0], 0, 0, mask.strides[1]};
+  return {mask.data, kind, mask.strides[0], mask.strides[1], mask.strides[2], mask.strides[3]};
+}
+
+/// The kernels with masks and dropout also serve causal queries before the first key.
+template <class Op>
+ScoreFilter filter_of(const Op& x, const AttentionSizes& sizes) {
+  const bool any = x.mask || x.key_mask || x.key_lengths || x.dropout.p > 0 ||
+                   (sizes.causal && sizes.offset < 0);
+  return {{mask_view(x.mask, x.q.dtype), mask_view(x.key_mask, x.q.dtype)},
+          x.key_lengths.template as<int>(),
+          x.dropout,
+          1.f / (1.f - static_cast<float>(x.dropout.p)),
+          any};
 }
 
 /// Launch grids are one-dimensional; 16 rows is the smallest tile of any kernel.
@@ -88,6 +112,21 @@ template <> struct Shapes<128> {
   using QueryGradient = QueryGradientShape<128, 128, 32, 4, 2, 32, false>;
 };
 
+/// The same for the kernels with masks and dropout, smaller where those take the last registers.
+template <int kD> struct FilteredShapes : Shapes<kD> {
+  using Forward = ForwardShape<kD, 128, 32, 4, 2, (kD <= 64)>;
+};
+template <> struct FilteredShapes<64> {
+  using Forward = ForwardShape<64, 128, 32, 4, 2, true>;
+  using KeyGradient = KeyGradientShape<64, 64, 64, 4, 2, 32, false, false>;
+  using QueryGradient = QueryGradientShape<64, 128, 64, 4, 2, 32, false>;
+};
+template <> struct FilteredShapes<128> {
+  using Forward = ForwardShape<128, 128, 32, 4, 2, false>;
+  using KeyGradient = KeyGradientShape<128, 64, 64, 4, 2, 32, false, false>;
+  using QueryGradient = QueryGradientShape<128, 64, 32, 4, 2, 32, false>;
+};
+
 /// At D = 128 and this many queries, 256 queries to a thread block are 8 % faster where they fit.
 using LongForward = ForwardShape<128, 256, 64, 8, 1, false>;
 constexpr int kLongRows = 2048;
@@ -100,41 +139,49 @@ bool fits_shared_memory(size_t bytes) {
   return bytes <= static_cast<size_t>(limit);
 }
 
-template <class F>
+template <bool kFiltered, class F>
 void with_shapes(int d, F&& f) {
-  if (d <= 32) return f(Shapes<32>{});
-  if (d <= 64) return f(Shapes<64>{});
-  if (d <= 96) return f(Shapes<96>{});
-  return f(Shapes<128>{});
+  const auto call = [&]<int kD>(std::integral_constant<int, kD>) {
+    f(std::conditional_t<kFiltered, FilteredShapes<kD>, Shapes<kD>>{});
+  };
+  if (d <= 32) return call(std::integral_constant<int, 32>{});
+  if (d <= 64) return call(std::integral_constant<int, 64>{});
+  if (d <= 96) return call(std::integral_constant<int, 96>{});
+  call(std::integral_constant<int, 128>{});
 }
 
-template <class T>
+template <class T, bool kFiltered>
 void run_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
-    if (tensor_cores_serve<T>(args.sizes) && args.sizes.d > 96 && args.sizes.rows >= kLongRows &&
-        fits_shared_memory(LongForward::shared_bytes))
-      return launch_attention_forward<T, LongForward>(args, stream);
+    if constexpr (!kFiltered) {
+      if (tensor_cores_serve<T>(args.sizes) && args.sizes.d > 96 && args.sizes.rows >= kLongRows &&
+          fits_shared_memory(LongForward::shared_bytes))
+        return launch_attention_forward<T, LongForward, false>(args, stream);
+    }
     if (tensor_cores_serve<T>(args.sizes))
-      return with_shapes(args.sizes.d, [&](auto shapes) {
-        launch_attention_forward<T, typename decltype(shapes)::Forward>(args, stream);
+      return with_shapes<kFiltered>(args.sizes.d, [&](auto shapes) {
+        using Shape = typename decltype(shapes)::Forward;
+        launch_attention_forward<T, Shape, kFiltered>(args, stream);
       });
   }
-  if (args.sizes.d <= 64) return launch_attention_plain<T, 32>(args, stream);
-  launch_attention_plain<T, 16>(args, stream);
+  if (args.sizes.d <= 64) return launch_attention_plain<T, 32, kFiltered>(args, stream);
+  launch_attention_plain<T, 16, kFiltered>(args, stream);
 }
 
-template <class T>
+template <class T, bool kFiltered>
 void run_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
   launch_attention_statistics(args, stream);
   if constexpr (sizeof(T) == 2) {
     if (tensor_cores_serve<T>(args.sizes))
-      return with_shapes(args.sizes.d, [&](auto shapes) {
-        launch_attention_key_gradient<T, typename decltype(shapes)::KeyGradient>(args, stream);
-        launch_attention_query_gradient<T, typename decltype(shapes)::QueryGradient>(args, stream);
+      return with_shapes<kFiltered>(args.sizes.d, [&](auto shapes) {
+        using Keys = typename decltype(shapes)::KeyGradient;
+        using Queries = typename decltype(shapes)::QueryGradient;
+        launch_attention_key_gradient<T, Keys, kFiltered>(args, stream);
+        launch_attention_query_gradient<T, Queries, kFiltered>(args, stream);
       });
   }
-  if (args.sizes.d <= 64) return launch_attention_plain_backward<T, 32>(args, stream);
-  launch_attention_plain_backward<T, 16>(args, stream);
+  if (args.sizes.d <= 64) return launch_attention_plain_backward<T, 32, kFiltered>(args, stream);
+  launch_attention_plain_backward<T, 16, kFiltered>(args, stream);
 }
 
 }  // namespace
@@ -147,9 +194,11 @@ void run(const Attention& x, CudaContext& ctx) {
   check_grid(op, sizes);
   for_floating(op, x.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run_forward<T>({heads_view<T>(x.q), heads_view<T>(x.k), heads_view<T>(x.v),
-                    heads_view<T>(x.out), x.lse.as<float>(), sizes},
-                   ctx.stream);
+    const ForwardArguments<T> args{heads_view<T>(x.q),   heads_view<T>(x.k), heads_view<T>(x.v),
+                                   heads_view<T>(x.out), x.lse.as<float>(),  sizes,
+                                   filter_of(x, sizes)};
+    if (args.filter.any) return run_forward<T, true>(args, ctx.stream);
+    run_forward<T, false>(args, ctx.stream);
   });
 }
 
@@ -163,11 +212,12 @@ void run(const AttentionBackward& x, CudaContext& ctx) {
       static_cast<size_t>(padded_rows(sizes.rows)) * sizes.heads * sizes.batches);
   for_floating(op, x.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run_backward<T>({heads_view<T>(x.q), heads_view<T>(x.k), heads_view<T>(x.v),
-                     heads_view<T>(x.out), heads_view<T>(x.dout), heads_view<T>(x.dq),
-                     heads_view<T>(x.dk), heads_view<T>(x.dv), x.lse.as<float>(), statistics,
-                     sizes},
-                    ctx.stream);
+    const BackwardArguments<T> args{
+        heads_view<T>(x.q),  heads_view<T>(x.k),  heads_view<T>(x.v),  heads_view<T>(x.out),
+        heads_view<T>(x.dout), heads_view<T>(x.dq), heads_view<T>(x.dk), heads_view<T>(x.dv),
+        x.lse.as<float>(),   statistics,          sizes,               filter_of(x, sizes)};
+    if (args.filter.any) return run_backward<T, true>(args, ctx.stream);
+    run_backward<T, false>(args, ctx.stream);
   });
 }
 

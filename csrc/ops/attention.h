@@ -3,20 +3,65 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "../core/preconditions.h"
+#include "dropout.h"
 
 namespace ds {
 
-/// out = softmax(scale q k^T + mask) v. Grouped heads: H is a multiple of Hk and query head h reads key head
-/// h / (H / Hk). `causal`: query t sees keys s <= t + (S - T), S >= T (S > T is a key cache).
-/// A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+/// A number of an attention mask below this hides its key as minus infinity does.
+constexpr double kHidingNumber = -1e30;
+
+/// Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, H, T, S]. Of the samples that
+/// `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout.
+struct AttentionDropout {
+  double p;  // [0, 1); 0 drops nothing
+  int64_t seed;
+  int64_t offset;
+  int64_t sample;  // rows of the batch that are a sample, at least 1
+  int64_t rank;    // [0, ranks)
+  int64_t ranks;
+};
+
+/// Which weights of one head are kept. Two queries by two keys share a block of Philox, whose word
+/// (query % 2) * 2 + key % 2 is that of a weight: kernels that go by queries and those that go by
+/// keys alike have two weights of a block in one thread.
+struct WeightDraw {
+  float p;
+  uint64_t seed, offset, first, row;  // first: the head's first block; row: blocks of two queries
+
+  DS_HOST_DEVICE Philox4 block(int64_t query, int64_t key) const {
+    const uint64_t place = static_cast<uint64_t>(query / 2) * row + static_cast<uint64_t>(key / 2);
+    return philox(seed, offset, first + place);
+  }
+  DS_HOST_DEVICE bool keeps(uint32_t word) const { return unit_float(word) >= p; }
+};
+
+/// The draw of head h of row b of a batch of attentions of `queries` to `keys`.
+DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b, int64_t h,
+                                      int64_t heads, int64_t queries, int64_t keys) {
+  const int64_t row = (keys + 1) / 2;
+  const int64_t head = dropout_place(b, dropout.sample, dropout.rank, dropout.ranks) * heads + h;
+  return {static_cast<float>(dropout.p), static_cast<uint64_t>(dropout.seed),
+          static_cast<uint64_t>(dropout.offset),
+          static_cast<uint64_t>(head * ((queries + 1) / 2) * row), static_cast<uint64_t>(row)};
+}
+
+/// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query head h reads key head
+/// h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key cache. A key is seen where
+/// everything given lets it be. In masks, true means seen; numbers are added to the scaled scores, and
+/// one below kHidingNumber hides. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
   View k;    // [B, Hk, S, D]
   View v;    // [B, Hk, S, D]
   View out;  // [B, H, T, D], last stride 1
   View lse;  // [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the backward
+  OptionalView mask;         // [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats
+  OptionalView key_mask;     // [B, S] of the same dtypes, any strides: for all heads and queries
+  OptionalView key_lengths;  // [B] i32 contiguous: keys from there on are hidden; what exceeds S is S
+  AttentionDropout dropout;  // kept weights are multiplied by 1 / (1 - p)
   double scale;
   bool causal;
 };
@@ -34,6 +79,20 @@ inline void check_heads_like(const char* name, const View& v, const char* what, 
   require_same_shape(name, like, v);
 }
 
+/// `mask` may be absent, else is [sizes] of bool, f32 or the dtype of `q`.
+inline void check_mask(const char* name, const View& mask, const char* what,
+                       std::initializer_list<int64_t> sizes, const View& q) {
+  if (!mask) return;
+  View expected = mask;
+  expected.ndim = static_cast<int32_t>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), expected.shape);
+  DS_CHECK_SHAPE(mask.same_shape(expected), name, text(what, " ", expected.describe()),
+                 mask.describe());
+  if (mask.dtype != DType::boolean && mask.dtype != DType::f32 && mask.dtype != q.dtype)
+    unsupported(name, mask.dtype,
+                text("bool, f32 or ", name_of(q.dtype), " as ", what).c_str());
+}
+
 /// What forward and backward require of the operands that they share.
 template <class Op>
 void check_attention(const char* name, const Op& op) {
@@ -49,8 +108,10 @@ void check_attention(const char* name, const Op& op) {
   DS_CHECK_SHAPE(q[1] == 0 || (k[1] > 0 && q[1] % k[1] == 0), name,
                  "query heads a multiple of key heads",
                  text(q[1], " query heads, ", k[1], " key heads"));
-  DS_CHECK_SHAPE(!op.causal || k[2] >= q[2], name, "at least as many keys as queries when causal",
-                 text(q[2], " queries, ", k[2], " keys"));
+  check_mask(name, op.mask, "mask", {q[0], q[1], q[2], k[2]}, op.q);
+  check_mask(name, op.key_mask, "key_mask", {q[0], k[2]}, op.q);
+  if (op.key_lengths) require_list(name, op.key_lengths, q[0], DType::i32, "key_lengths");
+  check_dropout(name, op.dropout);
   const View& lse = op.lse;
   DS_CHECK_SHAPE(lse.ndim == 3 && std::equal(q, q + 3, lse.shape), name,
                  text("lse [", q[0], ", ", q[1], ", ", q[2], "]"), lse.describe());
@@ -71,6 +132,10 @@ struct AttentionBackward {
   View dq;    // like q
   View dk;    // like k
   View dv;    // like v
+  OptionalView mask;         // as in the forward; they get no gradient
+  OptionalView key_mask;
+  OptionalView key_lengths;
+  AttentionDropout dropout;
   double scale;
   bool causal;
 };

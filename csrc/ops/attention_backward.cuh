@@ -11,12 +11,12 @@
 #pragma once
 
 #include "../cuda/vector.cuh"
-#include "attention_tile.cuh"
+#include "attention_filter.cuh"
 
 namespace ds::cuda {
 
-/// What a query row needs beside its elements. Rows after the last: {infinity, 0}, which makes the
-/// probabilities of padding exactly 0.
+/// What a query row needs beside its elements. Rows after the last, and rows that see no key:
+/// {infinity, 0}, which makes their probabilities exactly 0.
 struct RowStatistics {
   float lse_log2;  // lse log2(e)
   float delta;     // sum(out * dout)
@@ -34,6 +34,7 @@ struct BackwardArguments {
   const float* lse;
   RowStatistics* statistics;  // [B, H, padded_rows], scratch
   AttentionSizes sizes;
+  ScoreFilter filter;
 
   __device__ RowStatistics* statistics_of(int batch, int head) const {
     const int64_t which = static_cast<int64_t>(batch) * sizes.heads + head;
@@ -71,7 +72,8 @@ attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
 #pragma unroll
   for (int other = 4; other > 0; other /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, other, 8);
   if (lane != 0) return;
-  const float lse = valid ? args.lse[static_cast<int64_t>(which) * sizes.rows + row] : INFINITY;
+  float lse = valid ? args.lse[static_cast<int64_t>(which) * sizes.rows + row] : INFINITY;
+  if (lse == -INFINITY) lse = INFINITY;
   args.statistics_of(batch, head)[row] = {lse * 1.4426950408889634f, delta};
 }
 

@@ -10,6 +10,7 @@
 #include "../core/exponential.h"
 #include "../cpu/blas.h"
 #include "../cpu/rows.h"
+#include "attention_filter_cpu.h"
 
 namespace ds::cpu {
 namespace {
@@ -19,11 +20,6 @@ constexpr int64_t kQueries = 64, kKeys = 128;  // one block of scores: 32 KiB of
 /// The sizes of one call.
 struct Sizes {
   int64_t b, h, hk, t, s, d;
-
-  /// How many keys of a block that begins at `key` the query sees.
-  int64_t seen(bool causal, int64_t query, int64_t key, int64_t keys) const {
-    return causal ? std::clamp<int64_t>(query + s - t + 1 - key, 0, keys) : keys;
-  }
 };
 
 template <class Op>
@@ -88,25 +84,39 @@ void online_softmax(ForwardScratch<C>& x, int64_t i, int64_t seen, int64_t keys,
     for (int64_t j = 0; j < d; ++j) sum[j] *= correction;
 }
 
+/// Drops some of the weights of n keys from `key` on.
+template <class C, class Filter>
+void drop(const Filter& filter, C* weights, int64_t query, int64_t key, int64_t n) {
+  if (!filter.drops()) return;
+  C factors[kKeys];
+  filter.factors(factors, query, key, n);
+  for (int64_t j = 0; j < n; ++j) weights[j] *= factors[j];
+}
+
 template <class T>
 void forward_block(const Attention& op, const Sizes& s, int64_t b, int64_t h, int64_t first) {
   using C = compute_t<T>;
   const Head<T> q(op.q, b, h), out(op.out, b, h);
   const Head<T> k(op.k, b, h / (s.h / s.hk)), v(op.v, b, h / (s.h / s.hk));
+  const HeadFilter<C, Attention> filter(op, b, h);
   ForwardScratch<C> x(s.d);
   const int64_t rows = std::min(kQueries, s.t - first);
   const auto queries = q.block(first, rows, x.q.data());
   std::fill_n(x.largest, rows, -std::numeric_limits<C>::infinity());
   std::fill_n(x.total, rows, C(0));
-  for (int64_t key = 0; key < s.s; key += kKeys) {
-    const int64_t keys = std::min(kKeys, s.s - key);
-    if (s.seen(op.causal, first + rows - 1, key, keys) == 0) break;
+  for (int64_t key = 0; key < filter.keys(); key += kKeys) {
+    const int64_t keys = std::min(kKeys, filter.keys() - key);
+    if (filter.seen(first + rows - 1, key, keys) == 0) break;
     auto block = k.block(key, keys, x.k.data());
     block.transposed = true;
     gemm<C>(rows, keys, s.d, static_cast<C>(op.scale), queries, block, C(0), x.scores.data(),
             kKeys);
-    for (int64_t i = 0; i < rows; ++i)
-      online_softmax(x, i, s.seen(op.causal, first + i, key, keys), keys, s.d);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t seen = filter.seen(first + i, key, keys);
+      filter.mask(x.scores.data() + i * kKeys, first + i, key, seen);
+      online_softmax(x, i, seen, keys, s.d);
+      drop(filter, x.scores.data() + i * kKeys, first + i, key, seen);
+    }
     gemm<C>(rows, s.d, keys, C(1), {x.scores.data(), kKeys}, v.block(key, keys, x.v.data()), C(1),
             x.sum.data(), std::max<int64_t>(1, s.d));
   }
@@ -147,9 +157,12 @@ void row_products(const Head<T>& out, const Head<T>& dout, int64_t rows,
   }
 }
 
-/// From scores s and dp = dout v^T of one row: p = exp(s - lse), ds = p (dp - delta); 0 if unseen.
+/// From scores s and dp = dout v^T of one row: p = exp(s - lse), ds = p (dp - delta); 0 if unseen,
+/// and everywhere in a row that sees no key, whose lse is -infinity. Where weights are dropped, dp
+/// has been too, and p will be.
 template <class C>
 void score_gradient(C* scores, C* dscores, int64_t seen, int64_t keys, C lse, C delta) {
+  if (lse == -std::numeric_limits<C>::infinity()) seen = 0;
   for (int64_t j = 0; j < seen; ++j) {
     const C p = exp_of(scores[j] - lse);
     scores[j] = p;
@@ -166,12 +179,13 @@ void backward_head(const AttentionBackward& op, const Sizes& s, int64_t b, int64
   using C = compute_t<T>;
   const int64_t hk = h / (s.h / s.hk), ld = std::max<int64_t>(1, s.d);
   const Head<T> q(op.q, b, h), k(op.k, b, hk), v(op.v, b, hk), dout(op.dout, b, h);
+  const HeadFilter<C, AttentionBackward> filter(op, b, h);
   const C* const lse = op.lse.as<C>() + (b * s.h + h) * s.t;
   const C scale = static_cast<C>(op.scale);
   std::fill(x.dq.begin(), x.dq.end(), C(0));
   row_products(Head<T>(op.out, b, h), dout, s.t, x);
-  for (int64_t key = 0; key < s.s; key += kKeys) {
-    const int64_t keys = std::min(kKeys, s.s - key);
+  for (int64_t key = 0; key < filter.keys(); key += kKeys) {
+    const int64_t keys = std::min(kKeys, filter.keys() - key);
     const auto k_rows = k.block(key, keys, x.k.data()), v_rows = v.block(key, keys, x.v.data());
     const Matrix<C> k_columns{k_rows.data, k_rows.ld, true};
     const Matrix<C> v_columns{v_rows.data, v_rows.ld, true};
@@ -179,15 +193,20 @@ void backward_head(const AttentionBackward& op, const Sizes& s, int64_t b, int64
     C* const dv = x.dv.data() + key * s.d;
     for (int64_t first = 0; first < s.t; first += kQueries) {
       const int64_t rows = std::min(kQueries, s.t - first);
-      if (s.seen(op.causal, first + rows - 1, key, keys) == 0) continue;
+      if (filter.seen(first + rows - 1, key, keys) == 0) continue;
       const auto q_rows = q.block(first, rows, x.q.data());
       const auto dout_rows = dout.block(first, rows, x.dout.data());
       gemm<C>(rows, keys, s.d, scale, q_rows, k_columns, C(0), x.scores.data(), kKeys);
       gemm<C>(rows, keys, s.d, C(1), dout_rows, v_columns, C(0), x.dscores.data(), kKeys);
       for (int64_t i = 0; i < rows; ++i) {
-        score_gradient(x.scores.data() + i * kKeys, x.dscores.data() + i * kKeys,
-                       s.seen(op.causal, first + i, key, keys), keys, lse[first + i],
-                       x.delta[static_cast<size_t>(first + i)]);
+        const int64_t query = first + i, seen = filter.seen(query, key, keys);
+        C* const scores = x.scores.data() + i * kKeys;
+        C* const dscores = x.dscores.data() + i * kKeys;
+        filter.mask(scores, query, key, seen);
+        drop(filter, dscores, query, key, seen);
+        score_gradient(scores, dscores, seen, keys, lse[query],
+                       x.delta[static_cast<size_t>(query)]);
+        drop(filter, scores, query, key, seen);
       }
       const Matrix<C> ds{x.dscores.data(), kKeys};
       gemm<C>(keys, s.d, rows, C(1), {x.scores.data(), kKeys, true}, dout_rows, C(1), dv, ld);

@@ -7,7 +7,7 @@
 // shared memory bandwidth would be the limit. Source: Dao 2023 (FlashAttention-2), algorithm 1.
 #pragma once
 
-#include "attention_tile.cuh"
+#include "attention_filter.cuh"
 
 namespace ds::cuda {
 
@@ -16,6 +16,7 @@ struct ForwardArguments {
   HeadsView<T> q, k, v, out;
   float* lse;
   AttentionSizes sizes;
+  ScoreFilter filter;
 };
 
 /// Tile sizes of one kernel: queries a thread block, keys a stage, warps, thread blocks an SM is to
@@ -36,8 +37,9 @@ struct ForwardShape {
 /// result is the same up to rounding, and after the first key blocks hardly any rescaling is left.
 constexpr float kMaxLag = 8.f;
 
-/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile.
-template <int kTiles, int kD>
+/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile. Where a row
+/// may begin with hidden keys (kMayBeEmpty), its maximum stays -infinity until it has seen one.
+template <int kTiles, int kD, bool kMayBeEmpty>
 struct OnlineSoftmax {
   float out[kTiles][kD / 8][4] = {};
   float max[kTiles][2], sum[kTiles][2] = {};  // sum: of this thread's columns only
@@ -71,7 +73,8 @@ struct OnlineSoftmax {
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float factor = fast_exp2((max[m][half] - top[m][half]) * scale_log2);
+        const float lag = (max[m][half] - top[m][half]) * scale_log2;
+        const float factor = kMayBeEmpty && top[m][half] == -INFINITY ? 1.f : fast_exp2(lag);
         max[m][half] = top[m][half];
         sum[m][half] *= factor;
 #pragma unroll
@@ -90,7 +93,8 @@ struct OnlineSoftmax {
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float base = max[m][half] * scale_log2;
+        const bool empty = kMayBeEmpty && max[m][half] == -INFINITY;
+        const float base = empty ? 0.f : max[m][half] * scale_log2;
 #pragma unroll
         for (int n = 0; n < kColumns; ++n)
 #pragma unroll
@@ -103,8 +107,8 @@ struct OnlineSoftmax {
 };
 
 /// out and lse of one warp's rows; rows without any key give 0 and -infinity.
-template <class T, class Shape>
-__device__ __forceinline__ void finish_rows(OnlineSoftmax<Shape::tiles, Shape::head_dim>& state,
+template <class T, class Shape, class State>
+__device__ __forceinline__ void finish_rows(State& state,
                                             const ForwardArguments<T>& args, const Work& work,
                                             int row, T* staging) {
   const int lane = threadIdx.x % 32;
@@ -133,16 +137,18 @@ __device__ __forceinline__ void finish_rows(OnlineSoftmax<Shape::tiles, Shape::h
         args.sizes.rows - row, args.sizes.d);
 }
 
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kKeys = Shape::keys;
   extern __shared__ __align__(128) unsigned char attention_shared[];
   T* query_tile = reinterpret_cast<T*>(attention_shared);
 
-  const AttentionSizes& sizes = args.sizes;
-  const int query_blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
-  const Work work(blockIdx.x, query_blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
+  const int query_blocks = (args.sizes.rows + Shape::rows - 1) / Shape::rows;
+  const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches,
+                  args.sizes.heads_in_turn);
+  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const AttentionSizes& sizes = seen.sizes;
   const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
   const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * kTiles;
   const int row = block_row + warp_row;
@@ -157,7 +163,7 @@ attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
   cp_async_commit();
 
   RowFragments<T, kTiles, kD, Shape::query_in_registers> query;
-  OnlineSoftmax<kTiles, kD> state;
+  OnlineSoftmax<kTiles, kD, kFiltered> state;
   for (int block = 0; block < blocks; ++block) {
     cp_async_wait<0>();
     __syncthreads();
@@ -171,9 +177,11 @@ attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
 
     float scores[kTiles][kKeys / 8][4] = {};
     multiply_by_rows<T, kD>(scores, query, stream.keys(block));
-    if (first_key + kKeys - 1 > last_key(sizes, row)) mask_scores(scores, sizes, row, first_key);
+    seen.hide_by_query(scores, row, first_key);
     state.update_max(scores, sizes.scale_log2);
     state.exponentiate(scores, sizes.scale_log2);
+    seen.template drop<false, kTiles, kKeys / 8>(
+        row, first_key, [&](int m, int n, int e, float factor) { scores[m][n][e] *= factor; });
     uint32_t probabilities[kTiles][kKeys / 16][4];
     to_left_operand<T>(probabilities, scores);
     multiply_by_columns<T, kD>(state.out, probabilities, stream.values(block));
@@ -184,13 +192,13 @@ attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
 }
 
 /// Launches one shape. T is __nv_bfloat16 or __half; d <= Shape::head_dim.
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 void launch_attention_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
   const char* op = "attention";
   const AttentionSizes& sizes = args.sizes;
   const int64_t blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
   const auto grid = static_cast<unsigned>(blocks * sizes.heads * sizes.batches);
-  const auto kernel = attention_forward_kernel<T, Shape>;
+  const auto kernel = attention_forward_kernel<T, Shape, kFiltered>;
   allow_shared_memory(kernel, Shape::shared_bytes, op);
   kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);
   DS_CUDA_LAUNCHED(op);

@@ -36,6 +36,7 @@ struct QueryStream {
   __device__ int steps() const {
     return max(0, end_block - first_block) * args.sizes.group();
   }
+  __device__ int head_of(int step) const { return first_head + step / (end_block - first_block); }
   __device__ T* queries(int step) const { return stages + step % 2 * 2 * kRows * kD; }
   __device__ T* douts(int step) const { return queries(step) + kRows * kD; }
   __device__ RowStatistics* statistics_of(int step) const { return statistics + step % 2 * kRows; }
@@ -57,25 +58,6 @@ struct QueryStream {
     }
   }
 };
-
-/// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns queries; `key`
-/// and `query` are those of row 0 and column 0.
-template <int kTiles, int kColumns>
-__device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4],
-                                            const AttentionSizes& sizes, int key, int query) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int first = key + m * 16 + half * 8 + lane / 4 - sizes.offset();  // query that sees it
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (query + n * 8 + lane % 4 * 2 + e < first) scores[m][n][half * 2 + e] = -INFINITY;
-    }
-}
 
 /// Scores become probabilities P; dp, which holds v dout^T - delta, becomes dS = P (dp - delta).
 template <int kTiles, int kColumns>
@@ -111,7 +93,7 @@ __device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumn
 }
 
 /// One warp's keys and values, and the gradients it sums.
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 struct KeyGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
   RowFragments<T, kTiles, kD, Shape::keys_in_registers> keys;
@@ -120,15 +102,20 @@ struct KeyGradient {
 
   /// Adds kChunk queries, the first of which is `query`; the warp's first key is `key`.
   __device__ __forceinline__ void add(const T* queries, const T* douts,
-                                      const RowStatistics* statistics, const AttentionSizes& sizes,
-                                      int key, int query) {
+                                      const RowStatistics* statistics,
+                                      const Visibility<T, kFiltered>& seen, int key, int query) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
     start_at_minus_delta(dp, statistics);
     multiply_by_rows<T, kD>(scores, keys, queries);
     multiply_by_rows<T, kD>(dp, values, douts);
-    if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset())
-      mask_by_key(scores, sizes, key, query);
-    probabilities_by_key(scores, dp, statistics, sizes.scale_log2);
+    seen.hide_by_key(scores, key, query);
+    probabilities_by_key(scores, dp, statistics, seen.sizes.scale_log2);
+    seen.template drop<true, kTiles, kChunk / 8>(
+        key, query, [&](int m, int n, int e, float factor) {
+          const float delta = statistics[n * 8 + threadIdx.x % 4 * 2 + e % 2].delta;
+          dp[m][n][e] = fmaf(factor, dp[m][n][e], (factor - 1.f) * delta * scores[m][n][e]);
+          scores[m][n][e] *= factor;
+        });
     uint32_t left[kTiles][kChunk / 16][4];
     to_left_operand<T>(left, scores);
     multiply_by_columns<T, kD>(dv, left, douts);
@@ -149,7 +136,7 @@ struct KeyGradient {
 };
 
 /// dk and dv of one key block: every query of every head of the group that sees it, in order.
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kRows = Shape::rows;
@@ -158,25 +145,28 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
   T* value_tile = key_tile + Shape::keys * kD;
   T* stages = value_tile + Shape::keys * kD;
 
-  const AttentionSizes& sizes = args.sizes;
-  const int blocks = (sizes.keys + Shape::keys - 1) / Shape::keys;
-  const Work work(blockIdx.x, blocks, sizes.key_heads, sizes.batches, sizes.heads_in_turn);
+  const int blocks = (args.sizes.keys + Shape::keys - 1) / Shape::keys;
+  const Work work(blockIdx.x, blocks, args.sizes.key_heads, args.sizes.batches,
+                  args.sizes.heads_in_turn);
+  const int first_head = work.head * args.sizes.group();
+  Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, first_head);
+  const AttentionSizes& sizes = seen.sizes;
   const int block_key = work.block * Shape::keys, here = sizes.keys - block_key;
   const int warp_key = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
   const int key = block_key + warp_key;
   QueryStream<T, Shape> stream{
       args, stages, reinterpret_cast<RowStatistics*>(stages + 4 * kRows * kD), work.batch,
-      work.head * sizes.group(), sizes.causal ? max(0, block_key - sizes.offset()) / kRows : 0,
+      first_head, sizes.causal ? max(0, block_key - sizes.offset) / kRows : 0,
       (sizes.rows + kRows - 1) / kRows};
   load_tile<Shape::keys, kD, Shape::threads>(
       key_tile, args.k, args.k.at(work.batch, work.head, block_key), here, sizes.d);
   load_tile<Shape::keys, kD, Shape::threads>(
       value_tile, args.v, args.v.at(work.batch, work.head, block_key), here, sizes.d);
-  const int steps = stream.steps();
+  const int steps = seen.reaches(block_key) ? stream.steps() : 0;
   if (steps > 0) stream.load(0);
   cp_async_commit();
 
-  KeyGradient<T, Shape> gradient;
+  KeyGradient<T, Shape, kFiltered> gradient;
   int query = stream.first_block * kRows;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
@@ -189,11 +179,12 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
       stream.load(step + 1);
       cp_async_commit();
     }
+    seen.go_to(stream.head_of(step));
 #pragma unroll 1
     for (int row = 0; row < kRows; row += Shape::chunk) {
-      if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset()) continue;
+      if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset) continue;
       gradient.add(stream.queries(step) + row * kD, stream.douts(step) + row * kD,
-                   stream.statistics_of(step) + row, sizes, key, query + row);
+                   stream.statistics_of(step) + row, seen, key, query + row);
     }
     query += kRows;
     if (query >= sizes.rows) query = stream.first_block * kRows;
@@ -204,7 +195,7 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
 }
 
 /// Launches one shape. Its turns are of key heads, as many at a time as of query heads elsewhere.
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t stream) {
   const char* op = "attention_backward";
   AttentionSizes& sizes = args.sizes;
@@ -212,7 +203,7 @@ void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t strea
                                             sizes.heads_in_turn);
   const int64_t blocks = (sizes.keys + Shape::keys - 1) / Shape::keys;
   const auto grid = static_cast<unsigned>(blocks * sizes.key_heads * sizes.batches);
-  const auto kernel = attention_key_gradient_kernel<T, Shape>;
+  const auto kernel = attention_key_gradient_kernel<T, Shape, kFiltered>;
   allow_shared_memory(kernel, Shape::shared_bytes, op);
   if (grid == 0) return;
   kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);

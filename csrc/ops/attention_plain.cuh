@@ -60,13 +60,15 @@ struct PlainTiles {
 extern __shared__ __align__(128) float attention_plain_shared[];
 
 /// One thread block per (head, kTile queries); rows keep a running maximum and sum.
-template <class T, int kTile>
+template <class T, int kTile, bool kFiltered>
 __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
-  const AttentionSizes& sizes = args.sizes;
+  const int query_blocks = (args.sizes.rows + kTile - 1) / kTile;
+  const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches, 1);
+  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const AttentionSizes& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), row = threadIdx.x / 8, lane = threadIdx.x % 8;
   float *query = attention_plain_shared, *key = query + area, *out = key + area, *p = out + area;
-  const Work work(blockIdx.x, (sizes.rows + kTile - 1) / kTile, sizes.heads, sizes.batches, 1);
   const int key_head = work.head / sizes.group(), first_row = work.block * kTile;
   const int last = last_key(sizes, first_row + row);
   const int blocks = key_blocks<kTile>(sizes, min(first_row + kTile, sizes.rows));
@@ -81,18 +83,19 @@ __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<
     for (int j = 0; j < kTile / 8; ++j) {
       const int column = lane + j * 8;
       const float s = Tiles::dot(query + row * (d + 1), key + column * (d + 1), d);
-      scores[j] = first + column <= last ? s * sizes.scale_log2 : -INFINITY;
+      scores[j] = seen.score(s * sizes.scale_log2, first_row + row, first + column, last);
       top = fmaxf(top, scores[j]);
     }
     for (int other = 4; other > 0; other /= 2)
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, other, 8));
-    const float factor = exp2f(max - top);
+    const float base = top == -INFINITY ? 0.f : top, factor = exp2f(max - base);
     max = top;
     sum *= factor;
     for (int j = 0; j < kTile / 8; ++j) {
-      const float e = exp2f(scores[j] - top);
+      const float e = exp2f(scores[j] - base);
       sum += e;
-      p[row * Tiles::stride + lane + j * 8] = e;
+      p[row * Tiles::stride + lane + j * 8] =
+          e * seen.factor(first_row + row, first + lane + j * 8);
     }
     for (int i = lane; i < d; i += 8) out[row * (d + 1) + i] *= factor;
     __syncthreads();
@@ -109,32 +112,36 @@ __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<
 }
 
 /// P and dS of query tile x key tile into shared squares [query, key]; masked entries are 0.
-template <int kTile>
+template <int kTile, class Seen>
 __device__ void plain_score_gradient(float* p, float* ds, const float* const (&tiles)[4],
-                                     const AttentionSizes& sizes, RowStatistics of_row, int row,
+                                     const Seen& seen, RowStatistics of_row, int row,
                                      int first_key) {
+  const AttentionSizes& sizes = seen.sizes;
   const int d = sizes.d, r = threadIdx.x / 8, last = last_key(sizes, row);
   const auto& [query, dout, key, value] = tiles;
   for (int column = threadIdx.x % 8; column < kTile; column += 8) {
     const float s = PlainTiles<kTile>::dot(query + r * (d + 1), key + column * (d + 1), d);
     const float dp = PlainTiles<kTile>::dot(dout + r * (d + 1), value + column * (d + 1), d);
-    const bool seen = row < sizes.rows && first_key + column <= last;
-    const float e = seen ? exp2f(s * sizes.scale_log2 - of_row.lse_log2) : 0.f;
-    p[r * PlainTiles<kTile>::stride + column] = e;
-    ds[r * PlainTiles<kTile>::stride + column] = e * (dp - of_row.delta);
+    const float score = seen.score(s * sizes.scale_log2, row, first_key + column, last);
+    const float e = row < sizes.rows ? exp2f(score - of_row.lse_log2) : 0.f;
+    const float factor = seen.factor(row, first_key + column);
+    p[r * PlainTiles<kTile>::stride + column] = e * factor;
+    ds[r * PlainTiles<kTile>::stride + column] = e * (factor * dp - of_row.delta);
   }
   __syncthreads();
 }
 
-template <class T, int kTile>
+template <class T, int kTile, bool kFiltered>
 __global__ void attention_plain_query_gradient_kernel(
     const __grid_constant__ BackwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
-  const AttentionSizes& sizes = args.sizes;
+  const int query_blocks = (args.sizes.rows + kTile - 1) / kTile;
+  const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches, 1);
+  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const AttentionSizes& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), square = kTile * Tiles::stride;
   float *query = attention_plain_shared, *dout = query + area, *key = dout + area;
   float *value = key + area, *dq = value + area, *p = dq + area, *ds = p + square;
-  const Work work(blockIdx.x, (sizes.rows + kTile - 1) / kTile, sizes.heads, sizes.batches, 1);
   const int key_head = work.head / sizes.group(), first_row = work.block * kTile;
   const int row = first_row + threadIdx.x / 8, here = sizes.rows - first_row;
   const int blocks = key_blocks<kTile>(sizes, min(first_row + kTile, sizes.rows));
@@ -146,64 +153,69 @@ __global__ void attention_plain_query_gradient_kernel(
     const int first = block * kTile;
     Tiles::load(key, args.k, args.k.at(work.batch, key_head, first), sizes.keys - first, d);
     Tiles::load(value, args.v, args.v.at(work.batch, key_head, first), sizes.keys - first, d);
-    plain_score_gradient<kTile>(p, ds, {query, dout, key, value}, sizes, of_row, row, first);
+    plain_score_gradient<kTile>(p, ds, {query, dout, key, value}, seen, of_row, row, first);
     Tiles::template accumulate<false>(dq, ds, key, d);
     __syncthreads();
   }
   Tiles::store(args.dq, args.dq.at(work.batch, work.head, first_row), dq, sizes.scale, here, d);
 }
 
-template <class T, int kTile>
+template <class T, int kTile, bool kFiltered>
 __global__ void attention_plain_key_gradient_kernel(
     const __grid_constant__ BackwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
-  const AttentionSizes& sizes = args.sizes;
+  const int key_blocks = (args.sizes.keys + kTile - 1) / kTile;
+  const Work work(blockIdx.x, key_blocks, args.sizes.key_heads, args.sizes.batches, 1);
+  Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, 0);
+  const AttentionSizes& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), square = kTile * Tiles::stride;
   float *query = attention_plain_shared, *dout = query + area, *key = dout + area;
   float *value = key + area, *dk = value + area, *dv = dk + area, *p = dv + area, *ds = p + square;
-  const Work work(blockIdx.x, (sizes.keys + kTile - 1) / kTile, sizes.key_heads, sizes.batches, 1);
   const int first_key = work.block * kTile, here = sizes.keys - first_key;
-  const int first_row = sizes.causal ? max(0, first_key - sizes.offset()) / kTile * kTile : 0;
+  const int first_row = sizes.causal ? max(0, first_key - sizes.offset) / kTile * kTile : 0;
   Tiles::clear(dk, d);
   Tiles::clear(dv, d);
   Tiles::load(key, args.k, args.k.at(work.batch, work.head, first_key), here, d);
   Tiles::load(value, args.v, args.v.at(work.batch, work.head, first_key), here, d);
-  for (int head = work.head * sizes.group(); head < (work.head + 1) * sizes.group(); ++head)
+  for (int head = work.head * sizes.group(); head < (work.head + 1) * sizes.group(); ++head) {
+    seen.go_to(head);
     for (int start = first_row; start < sizes.rows; start += kTile) {
       const int row = start + threadIdx.x / 8;
       Tiles::load(query, args.q, args.q.at(work.batch, head, start), sizes.rows - start, d);
       Tiles::load(dout, args.dout, args.dout.at(work.batch, head, start), sizes.rows - start, d);
-      plain_score_gradient<kTile>(p, ds, {query, dout, key, value}, sizes,
+      plain_score_gradient<kTile>(p, ds, {query, dout, key, value}, seen,
                                   args.statistics_of(work.batch, head)[row], row, first_key);
       Tiles::template accumulate<true>(dv, p, dout, d);
       Tiles::template accumulate<true>(dk, ds, query, d);
       __syncthreads();
     }
-  Tiles::store(args.dk, args.dk.at(work.batch, work.head, first_key), dk, sizes.scale, here, d);
-  Tiles::store(args.dv, args.dv.at(work.batch, work.head, first_key), dv, 1.f, here, d);
+  }
+  const int rows = args.sizes.keys - first_key;
+  Tiles::store(args.dk, args.dk.at(work.batch, work.head, first_key), dk, sizes.scale, rows, d);
+  Tiles::store(args.dv, args.dv.at(work.batch, work.head, first_key), dv, 1.f, rows, d);
 }
 
-template <class T, int kTile>
+template <class T, int kTile, bool kFiltered>
 void launch_attention_plain(const ForwardArguments<T>& args, cudaStream_t stream) {
   using Tiles = PlainTiles<kTile>;
   const AttentionSizes& sizes = args.sizes;
   const auto blocks = static_cast<unsigned>((sizes.rows + kTile - 1) / kTile);
-  const auto kernel = attention_plain_kernel<T, kTile>;
+  const auto kernel = attention_plain_kernel<T, kTile, kFiltered>;
   const size_t bytes = Tiles::shared_bytes(3, 1, sizes.d);
   allow_shared_memory(kernel, bytes, "attention");
   kernel<<<blocks * sizes.heads * sizes.batches, Tiles::threads, bytes, stream>>>(args);
   DS_CUDA_LAUNCHED("attention");
 }
 
-template <class T, int kTile>
+template <class T, int kTile, bool kFiltered>
 void launch_attention_plain_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
   using Tiles = PlainTiles<kTile>;
   const char* op = "attention_backward";
   const AttentionSizes& sizes = args.sizes;
   const auto key_blocks = static_cast<unsigned>((sizes.keys + kTile - 1) / kTile);
   const auto query_blocks = static_cast<unsigned>((sizes.rows + kTile - 1) / kTile);
-  const auto for_keys = attention_plain_key_gradient_kernel<T, kTile>;
-  const auto for_queries = attention_plain_query_gradient_kernel<T, kTile>;
+  const auto for_keys = attention_plain_key_gradient_kernel<T, kTile, kFiltered>;
+  const auto for_queries = attention_plain_query_gradient_kernel<T, kTile, kFiltered>;
   const size_t key_bytes = Tiles::shared_bytes(6, 2, sizes.d);
   const size_t query_bytes = Tiles::shared_bytes(5, 2, sizes.d);
   if (key_blocks > 0) {

@@ -19,7 +19,7 @@ struct QueryGradientShape {
 };
 
 /// One warp's queries and douts, and the dq it sums (before the scale).
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 struct QueryGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
   RowFragments<T, kTiles, kD, Shape::in_registers> queries, douts;
@@ -40,8 +40,9 @@ struct QueryGradient {
   }
 
   /// Adds kChunk keys, the first of which is `first_key`; the warp's first query is `row`.
-  __device__ __forceinline__ void add(const T* keys, const T* values, const AttentionSizes& sizes,
-                                      int row, int first_key) {
+  __device__ __forceinline__ void add(const T* keys, const T* values,
+                                      const Visibility<T, kFiltered>& seen, int row,
+                                      int first_key) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
@@ -51,7 +52,11 @@ struct QueryGradient {
         for (int e = 0; e < 4; ++e) dp[m][n][e] = -delta[m][e / 2];
     multiply_by_rows<T, kD>(scores, queries, keys);
     multiply_by_rows<T, kD>(dp, douts, values);
-    if (first_key + kChunk - 1 > last_key(sizes, row)) mask_scores(scores, sizes, row, first_key);
+    seen.hide_by_query(scores, row, first_key);
+    seen.template drop<false, kTiles, kChunk / 8>(
+        row, first_key, [&](int m, int n, int e, float factor) {
+          dp[m][n][e] = fmaf(factor, dp[m][n][e], (factor - 1.f) * delta[m][e / 2]);
+        });
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -59,7 +64,7 @@ struct QueryGradient {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           dp[m][n][e] *=
-              fast_exp2(fmaf(scores[m][n][e], sizes.scale_log2, -lse_log2[m][e / 2]));
+              fast_exp2(fmaf(scores[m][n][e], seen.sizes.scale_log2, -lse_log2[m][e / 2]));
     uint32_t left[kTiles][kChunk / 16][4];
     to_left_operand<T>(left, dp);
     multiply_by_columns<T, kD>(dq, left, keys);
@@ -67,7 +72,7 @@ struct QueryGradient {
 };
 
 /// dq of one query block: every key it sees, in order.
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
@@ -75,9 +80,11 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
   T* query_tile = reinterpret_cast<T*>(attention_shared);
   T* dout_tile = query_tile + Shape::rows * kD;
 
-  const AttentionSizes& sizes = args.sizes;
-  const int query_blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
-  const Work work(blockIdx.x, query_blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
+  const int query_blocks = (args.sizes.rows + Shape::rows - 1) / Shape::rows;
+  const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches,
+                  args.sizes.heads_in_turn);
+  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const AttentionSizes& sizes = seen.sizes;
   const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
   const int here = sizes.rows - block_row;
   const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
@@ -93,7 +100,7 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
   if (blocks > 0) stream.load(0);
   cp_async_commit();
 
-  QueryGradient<T, Shape> gradient;
+  QueryGradient<T, Shape, kFiltered> gradient;
   gradient.read_statistics(args.statistics_of(work.batch, work.head), row, sizes.rows);
   for (int block = 0; block < blocks; ++block) {
     cp_async_wait<0>();
@@ -110,7 +117,7 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
     for (int first = 0; first < kKeys; first += Shape::chunk) {
       const int first_key = block * kKeys + first;
       if (first_key > last_key(sizes, row + 16 * Shape::tiles - 1)) break;
-      gradient.add(stream.keys(block) + first * kD, stream.values(block) + first * kD, sizes, row,
+      gradient.add(stream.keys(block) + first * kD, stream.values(block) + first * kD, seen, row,
                    first_key);
     }
   }
@@ -123,13 +130,13 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
 }
 
 /// Launches one shape.
-template <class T, class Shape>
+template <class T, class Shape, bool kFiltered>
 void launch_attention_query_gradient(const BackwardArguments<T>& args, cudaStream_t stream) {
   const char* op = "attention_backward";
   const AttentionSizes& sizes = args.sizes;
   const int64_t blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
   const auto grid = static_cast<unsigned>(blocks * sizes.heads * sizes.batches);
-  const auto kernel = attention_query_gradient_kernel<T, Shape>;
+  const auto kernel = attention_query_gradient_kernel<T, Shape, kFiltered>;
   allow_shared_memory(kernel, Shape::shared_bytes, op);
   if (grid == 0) return;
   kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);

@@ -19,16 +19,16 @@ struct HeadsView {
   }
 };
 
-/// The sizes and the mask of one attention. Query t sees keys s <= t + keys - rows when `causal`.
+/// The sizes of one attention. Query t sees keys s < keys, and s <= t + offset when `causal`.
 struct AttentionSizes {
   int batches, heads, key_heads;
   int rows, keys, d;
+  int offset;  // how many more keys than queries there are
   bool causal;
   float scale;        // positive
   float scale_log2;   // scale log2(e): scores become exponents of 2
   int heads_in_turn;  // see Work
 
-  __host__ __device__ int offset() const { return keys - rows; }
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
@@ -118,13 +118,13 @@ __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4]
 
 /// The last key that query `row` sees.
 __device__ __forceinline__ int last_key(const AttentionSizes& sizes, int row) {
-  return sizes.causal ? min(sizes.keys - 1, row + sizes.offset()) : sizes.keys - 1;
+  return sizes.causal ? min(sizes.keys - 1, row + sizes.offset) : sizes.keys - 1;
 }
 
 /// How many blocks of kKeys keys the queries before `end_row` need.
 template <int kKeys>
 __device__ __forceinline__ int key_blocks(const AttentionSizes& sizes, int end_row) {
-  const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset()) : sizes.keys;
+  const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset) : sizes.keys;
   return (keys + kKeys - 1) / kKeys;
 }
 
@@ -148,25 +148,6 @@ struct KeyStream {
     load_tile<kKeys, kD, kThreads>(values(block), v, v.at(batch, key_head, first), here, sizes.d);
   }
 };
-
-/// Sets scores of keys after a row's last visible key to -infinity. `row` is the warp's first
-/// query, `first_key` the key of column 0.
-template <int kTiles, int kColumns>
-__device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4],
-                                            const AttentionSizes& sizes, int row, int first_key) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int last = last_key(sizes, row + m * 16 + half * 8 + lane / 4);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (first_key + n * 8 + lane % 4 * 2 + e > last) scores[m][n][half * 2 + e] = -INFINITY;
-    }
-}
 
 /// Allows a kernel `bytes` of dynamic shared memory; above 48 KiB it has to be asked for.
 template <class Kernel>

@@ -21,17 +21,23 @@ struct Dropout {
   bool accumulate;
 };
 
+/// The numbers of a dropout: p, sample, rank and ranks.
+template <class Draw>
+void check_dropout(const char* name, const Draw& draw) {
+  if (!(draw.p >= 0 && draw.p < 1)) throw Error("DS_ARGUMENT", name, "p in [0, 1)", text(draw.p));
+  if (draw.sample < 1)
+    throw Error("DS_ARGUMENT", name, "samples of at least 1 element", text(draw.sample));
+  if (draw.rank < 0 || draw.rank >= draw.ranks)
+    throw Error("DS_ARGUMENT", name, text("a rank in [0, ", draw.ranks, ")"), text(draw.rank));
+}
+
 inline void check(const Dropout& op) {
   constexpr const char* kOp = "dropout";
   require_like(kOp, op.in, op.out);
   require_floating(kOp, op.in);
   require_contiguous(kOp, op.in, "in");
   require_contiguous(kOp, op.out, "out");
-  if (!(op.p >= 0 && op.p < 1)) throw Error("DS_ARGUMENT", kOp, "p in [0, 1)", text(op.p));
-  if (op.sample < 1)
-    throw Error("DS_ARGUMENT", kOp, "samples of at least 1 element", text(op.sample));
-  if (op.rank < 0 || op.rank >= op.ranks)
-    throw Error("DS_ARGUMENT", kOp, text("a rank in [0, ", op.ranks, ")"), text(op.rank));
+  check_dropout(kOp, op);
 }
 
 /// The place of element i among those of all ranks.

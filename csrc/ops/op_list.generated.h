@@ -59,8 +59,8 @@
   NAMES(Adagrad, "master", "sum", "grad", "weight", "control") \
   NAMES(AdamW, "master", "m", "v", "grad", "weight", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
-  NAMES(Attention, "q", "k", "v", "out", "lse") \
-  NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv") \
+  NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths") \
+  NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths") \
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
@@ -107,4 +107,4 @@
   NAMES(Sort, "in", "values", "index")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1258729393
+#define DS_INTERFACE_HASH 64867091

@@ -1,16 +1,26 @@
-// Attention with masks, composed of products and a softmax: what the fused kernel, which knows only
-// the causal mask, leaves out.
+// The masks of PyTorch's attention modules: for the fused kernel, and for attention composed of
+// products and a softmax, which also has the weights.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import { isFloating } from '../runtime/dtype.js';
 import { describe } from '../runtime/view.js';
-import { arange, dropout, gt, matmul, softmax, type Tensor, where } from '../tensor/index.js';
+import {
+  arange,
+  dropout,
+  gt,
+  isGradEnabled,
+  type KeyFilter,
+  matmul,
+  softmax,
+  type Tensor,
+  where,
+} from '../tensor/index.js';
 
 /** What a query may not see, as PyTorch's attention modules take it. */
 export interface AttentionMasks {
   /**
-   * True (or minus infinity) hides, other numbers are added to the scores: [T, S], [B H, T, S] or
-   * [B, 1 or H, T, S].
+   * True hides, as minus infinity and numbers below -1e30 do; others are added to the scores: [T,
+   * S], [B H, T, S] or [B, 1 or H, T, S].
    */
   attnMask?: Tensor | null;
   /**
@@ -25,9 +35,12 @@ export interface AttentionMasks {
 /** Batch, heads, queries and keys. */
 export type ScoreShape = readonly [number, number, number, number];
 
-/** Far below every score and finite: a row of nothing else has a softmax. */
+/**
+ * Far below every score and finite: a row of nothing else has a softmax. What is below it hides, as
+ * for the kernel.
+ */
 const LOWEST: Partial<Record<DType, number>> = { f16: -65504 };
-const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -3e38;
+const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -1e30;
 
 function refused(op: string, name: string, expected: string, mask: Tensor): DsError {
   return new DsError({ code: 'DS_SHAPE', op: `${op} ${name}`, expected, got: describe(mask) });
@@ -61,17 +74,44 @@ interface Split {
   added: Tensor | null;
 }
 
+/** Throws DS_DTYPE unless the mask is of bools or of numbers with fractions. */
+function requireMask(op: string, mask: Tensor): void {
+  if (mask.dtype === 'bool' || isFloating(mask.dtype)) return;
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op,
+    expected: 'a mask of dtype bool, or of numbers to add to the scores',
+    got: describe(mask),
+    hint: "Compare it: mask.eq(0) hides what a mask of ones and zeros, as Hugging Face's, leaves out.",
+  });
+}
+
+/** The mask as the kernel takes it, where true means seen. */
+function turned(op: string, mask: Tensor): Tensor {
+  requireMask(op, mask);
+  return mask.dtype === 'bool' ? mask.logicalNot() : mask;
+}
+
+/** The masks as options of attention(). Throws DS_SHAPE, DS_DTYPE. */
+export function keyFilter(op: string, masks: AttentionMasks, sizes: ScoreShape): KeyFilter {
+  const { attnMask, keyPaddingMask } = masks;
+  const [B, , , S] = sizes;
+  return {
+    mask: attnMask ? turned(op, attentionMask(op, attnMask, sizes)) : null,
+    keyMask: keyPaddingMask
+      ? turned(op, paddingMask(op, keyPaddingMask, sizes)).reshape([B, S])
+      : null,
+  };
+}
+
+/** Whether a mask wants a gradient, which the fused kernel gives to none. */
+export function wantsGradient({ attnMask, keyPaddingMask }: AttentionMasks): boolean {
+  return isGradEnabled() && [attnMask, keyPaddingMask].some((mask) => mask?.requiresGrad);
+}
+
 function splitMask(op: string, mask: Tensor, dtype: DType): Split {
+  requireMask(op, mask);
   if (mask.dtype === 'bool') return { hidden: mask, added: null };
-  if (!isFloating(mask.dtype)) {
-    throw new DsError({
-      code: 'DS_DTYPE',
-      op,
-      expected: 'a mask of dtype bool, or of numbers to add to the scores',
-      got: describe(mask),
-      hint: "Compare it: mask.eq(0) hides what a mask of ones and zeros, as Hugging Face's, leaves out.",
-    });
-  }
   const hidden = mask.lt(lowestOf(mask.dtype));
   const added = where(hidden, 0, mask).to(dtype);
   return { hidden, added };

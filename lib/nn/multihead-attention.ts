@@ -4,7 +4,12 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { attention, linear, scope, split, type Tensor } from '../tensor/index.js';
-import { type AttentionMasks, maskedAttention } from './attention-masks.js';
+import {
+  type AttentionMasks,
+  keyFilter,
+  maskedAttention,
+  wantsGradient,
+} from './attention-masks.js';
 import { xavierUniform, zeros } from './initializers.js';
 import { Linear } from './layers.js';
 import { Module } from './module.js';
@@ -42,9 +47,10 @@ const CALL: OptionNames<AttentionCall> = {
 
 /**
  * Attention of `heads` heads over packed projections: in_proj_weight [3E, E] for queries, keys and
- * values, and out_proj. Without masks (or with isCausal alone), weights and dropout it is the fused
- * kernel, else products and a softmax. A query whose keys are all hidden gets the bias of out_proj:
- * its attention is 0, where PyTorch's is NaN. Source: Vaswani et al. 2017.
+ * values, and out_proj. It is the fused kernel, with whatever masks and dropout; only where the
+ * weights are needed, or a mask wants a gradient, it is products and a softmax. A query whose keys
+ * are all hidden gets the bias of out_proj: its attention is 0, where PyTorch's is NaN. Source:
+ * Vaswani et al. 2017.
  */
 export class MultiheadAttention extends Module {
   readonly in_proj_weight: Parameter;
@@ -105,13 +111,16 @@ export class MultiheadAttention extends Module {
   }
 
   private attend(q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) {
-    const { attnMask, keyPaddingMask, isCausal = false, needWeights = false } = call;
+    const op = 'MultiheadAttention';
+    const { isCausal = false, needWeights = false } = call;
     const p = this.training ? this.dropout : 0;
-    const fitsKernel = !isCausal || k.size(2) >= q.size(2);
-    if (!attnMask && !keyPaddingMask && !needWeights && p === 0 && fitsKernel) {
-      return { out: attention(q, k, v, { causal: isCausal }), weights: null };
+    if (!needWeights && !wantsGradient(call)) {
+      const [B, H, T] = q.shape as [number, number, number];
+      const filter = keyFilter(op, call, [B, H, T, k.size(2)]);
+      const options = { ...filter, causal: isCausal, dropout: p };
+      return { out: attention(q, k, v, options), weights: null };
     }
-    const { out, weights } = maskedAttention('MultiheadAttention', [q, k, v], call, p);
+    const { out, weights } = maskedAttention(op, [q, k, v], call, p);
     return { out, weights: needWeights ? weights : null };
   }
 

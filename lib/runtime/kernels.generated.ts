@@ -153,6 +153,22 @@ export interface AdamWScalars {
 }
 
 /**
+ * Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, H, T, S]. Of the samples that
+ * `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout.
+ */
+export interface AttentionDropout {
+  /** [0, 1); 0 drops nothing */
+  p: number;
+  seed: number;
+  offset: number;
+  /** rows of the batch that are a sample, at least 1 */
+  sample: number;
+  /** [0, ranks) */
+  rank: number;
+  ranks: number;
+}
+
+/**
  * One group's hyperparameters at one step.
  */
 export interface LambScalars {
@@ -382,9 +398,10 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
 }
 
 /**
- * out = softmax(scale q k^T + mask) v. Grouped heads: H is a multiple of Hk and query head h reads key head
- * h / (H / Hk). `causal`: query t sees keys s <= t + (S - T), S >= T (S > T is a key cache).
- * A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+ * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query head h reads key head
+ * h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key cache. A key is seen where
+ * everything given lets it be. In masks, true means seen; numbers are added to the scaled scores, and
+ * one below kHidingNumber hides. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
  */
 export interface AttentionArgs {
   /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
@@ -397,6 +414,14 @@ export interface AttentionArgs {
   out: View;
   /** [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the backward */
   lse: View;
+  /** [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats */
+  mask: View | null;
+  /** [B, S] of the same dtypes, any strides: for all heads and queries */
+  keyMask: View | null;
+  /** [B] i32 contiguous: keys from there on are hidden; what exceeds S is S */
+  keyLengths: View | null;
+  /** kept weights are multiplied by 1 / (1 - p) */
+  dropout: AttentionDropout;
   scale: number;
   causal: boolean;
 }
@@ -408,6 +433,15 @@ function putAttention(args: AttentionArgs): void {
   at = putView(args.v, at);
   at = putView(args.out, at);
   at = putView(args.lse, at);
+  at = putView(args.mask, at);
+  at = putView(args.keyMask, at);
+  at = putView(args.keyLengths, at);
+  block[at++] = args.dropout.p;
+  block[at++] = args.dropout.seed;
+  block[at++] = args.dropout.offset;
+  block[at++] = args.dropout.sample;
+  block[at++] = args.dropout.rank;
+  block[at++] = args.dropout.ranks;
   block[at++] = args.scale;
   block[at] = args.causal ? 1 : 0;
 }
@@ -445,6 +479,11 @@ export interface AttentionBackwardArgs {
   dk: View;
   /** like v */
   dv: View;
+  /** as in the forward; they get no gradient */
+  mask: View | null;
+  keyMask: View | null;
+  keyLengths: View | null;
+  dropout: AttentionDropout;
   scale: number;
   causal: boolean;
 }
@@ -460,6 +499,15 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   at = putView(args.dq, at);
   at = putView(args.dk, at);
   at = putView(args.dv, at);
+  at = putView(args.mask, at);
+  at = putView(args.keyMask, at);
+  at = putView(args.keyLengths, at);
+  block[at++] = args.dropout.p;
+  block[at++] = args.dropout.seed;
+  block[at++] = args.dropout.offset;
+  block[at++] = args.dropout.sample;
+  block[at++] = args.dropout.rank;
+  block[at++] = args.dropout.ranks;
   block[at++] = args.scale;
   block[at] = args.causal ? 1 : 0;
 }

@@ -275,6 +275,46 @@ const attentions: GradientCheck[] = [
     run: (q, k, v) => ops.attention(q, k, v).transpose(1, 2).reshape([2, 3, 8]),
   },
   {
+    op: 'attention',
+    title: 'a mask of numbers by query and key, and one of keys',
+    inputs: [
+      ...shapes([2, 2, 5, 4], [2, 2, 7, 4], [2, 2, 7, 4]),
+      { shape: [5, 7], grad: false },
+      { shape: [2, 7], grad: false },
+    ],
+    run: (q, k, v, mask, keys) =>
+      ops.attention(q, k, v, { mask: mask as ops.Tensor, keyMask: (keys as ops.Tensor).gt(-0.5) }),
+  },
+  {
+    op: 'attention',
+    title: 'bools by head, a query that sees nothing, lengths and causality',
+    inputs: [
+      ...shapes([2, 4, 5, 4], [2, 2, 6, 4], [2, 2, 6, 4]),
+      { shape: [1, 4, 5, 6], grad: false },
+    ],
+    run: (q, k, v, mask) => {
+      const random = (mask as ops.Tensor).gt(-0.4);
+      const seeing = ops.arange(5, { device: q.device }).ne(3).reshape([5, 1]);
+      const options = { mask: random.logicalAnd(seeing), keyLengths: [5, 2], causal: true };
+      return ops.attention(q, k, v, options);
+    },
+  },
+  {
+    op: 'attention',
+    title: 'dropout and a mask',
+    inputs: [
+      ...shapes([2, 2, 5, 4], [2, 2, 7, 4], [2, 2, 7, 4]),
+      { shape: [2, 1, 5, 7], grad: false },
+    ],
+    run: (q, k, v, mask) => ops.attention(q, k, v, { mask: mask as ops.Tensor, dropout: 0.4 }),
+  },
+  {
+    op: 'attention',
+    title: 'causal queries before the first key',
+    inputs: shapes([1, 2, 7, 4], [1, 2, 3, 4], [1, 2, 3, 4]),
+    run: (q, k, v) => ops.attention(q, k, v, { causal: true }),
+  },
+  {
     op: 'causalSelfAttentionPacked',
     inputs: shapes([2, 5, 24]),
     run: (qkv) => ops.causalSelfAttentionPacked(qkv, 2),

@@ -6,7 +6,9 @@ import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { lasting } from '../keepsakes.js';
+import { nextRandom, placeAmongRanks } from '../random.js';
 import { Tensor } from '../tensor.js';
+import { filterOperands, type KeyFilter, unfiltered } from './attention-filter.js';
 import {
   overwriteOrAdd,
   packed,
@@ -19,25 +21,40 @@ import {
 } from './shapes.js';
 
 /** Options of attention(). */
-export interface AttentionOptions {
-  /** Query t sees keys s <= t + (S - T). Default false. */
+export interface AttentionOptions extends KeyFilter {
+  /** Query t sees keys s <= t + (S - T): the last query sees all. Default false. */
   causal?: boolean;
   /** Default 1 / sqrt(D). */
   scale?: number;
+  /** Share of the weights that is dropped, drawn as dropout() draws: in [0, 1). Default 0. */
+  dropout?: number;
 }
 
-const ATTENTION: OptionNames<AttentionOptions> = { causal: true, scale: true };
+const ATTENTION: OptionNames<AttentionOptions> = {
+  ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
+};
+
+type Drop = kernels.AttentionDropout;
+
+const keepAll: Drop = { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 };
+
+/** Which weights a call of `batch` rows drops: it takes a place in the random stream unless p is 0. Throws DS_ARGUMENT. */
+function drawDropout(p: number, batch: number): Drop {
+  requireFinite('attention dropout', p, 0, 1);
+  if (p === 0) return keepAll;
+  return { p, ...nextRandom(), ...placeAmongRanks({ shape: [batch], numel: batch }) };
+}
 
 /** The tensor itself when its last stride is 1, else a copy. */
 function lastPacked(x: Tensor): Tensor {
   return x.strides[x.ndim - 1] === 1 ? x : packed(x);
 }
 
-function checkAttention(q: Tensor, k: Tensor, v: Tensor, causal: boolean): void {
+function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
   requireAlike('attention', q, k);
   requireAlike('attention', q, v);
-  const [B, H, T, D] = q.shape;
-  const [kB, Hk, S, kD] = k.shape;
+  const [B, H, , D] = q.shape;
+  const [kB, Hk, , kD] = k.shape;
   const match = k.shape.every((n, d) => n === v.shape[d]) && kB === B && kD === D;
   const grouped = (H as number) % (Hk as number) === 0;
   if (q.ndim !== 4 || k.ndim !== 4 || v.ndim !== 4 || !match || !grouped) {
@@ -47,31 +64,32 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor, causal: boolean): void 
       `${describe(q)}, ${describe(k)} and ${describe(v)}`,
     );
   }
-  if (causal && (S as number) < (T as number)) {
-    throw shapeError('attention', `at least T = ${T} keys when causal`, `S = ${S}`);
-  }
 }
 
 /**
- * softmax(scale q k^T + mask) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h reads key head
- * h / (H / Hk). Returns [B, H, T, D], a view of [B, T, H, D] memory, so that transposing back to
- * [B, T, H * D] is free. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Dao 2023.
+ * dropout(softmax(scale q k^T + masks)) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h reads key head
+ * h / (H / Hk). The [T, S] scores are never stored; masks get no gradient, and a query that sees no key gives 0, where
+ * PyTorch gives NaN. Returns [B, H, T, D], a view of [B, T, H, D] memory, so that transposing back to [B, T, H * D] is free.
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
-  const { causal = false, scale: given } = readOptions('attention', options, ATTENTION);
-  checkAttention(q, k, v, causal);
+  const read = readOptions('attention', options, ATTENTION);
+  const { causal = false, scale: given, dropout = 0 } = read;
+  checkAttention(q, k, v);
+  const filter = filterOperands(q, k, read);
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
-  const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
+  const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v), ...filter.views };
+  const how = { dropout: drawDropout(dropout, B), scale, causal };
   const [out, lse] = lasting('attention', q, () => {
     const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
     const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
     memory.dispose();
     const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
-    kernels.attention({ ...views, out: fresh, lse: statistics, scale, causal });
+    kernels.attention({ ...views, out: fresh, lse: statistics, ...how });
     return [fresh, statistics];
   }) as [Tensor, Tensor];
-  const saved = [views.q, views.k, views.v, out, lse];
+  const saved = [views.q, views.k, views.v, out, lse, ...filter.saved];
   record('attention', [q, k, v], [out], saved, ([grad], sink) => {
     const dout = lastPacked(grad as Tensor);
     writeTogether(sink, [0, 1, 2], (outs, adding) => {
@@ -80,7 +98,7 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
         return into && !adding[i] ? into : Tensor.emptyLike(like);
       };
       const [dq, dk, dv] = [target(0, q), target(1, k), target(2, v)];
-      kernels.attentionBackward({ ...views, out, dout, lse, dq, dk, dv, scale, causal });
+      kernels.attentionBackward({ ...views, out, dout, lse, dq, dk, dv, ...how });
       [dq, dk, dv].forEach((fresh, i) => {
         const into = outs[i];
         if (!into || into === fresh) return;
@@ -121,7 +139,7 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
   }
   const source = lastPacked(qkv);
   const C = width / 3;
-  const scale = 1 / Math.sqrt(C / heads);
+  const how = { ...unfiltered, dropout: keepAll, scale: 1 / Math.sqrt(C / heads), causal: true };
   const q = headsOf(source, 0, heads);
   const k = headsOf(source, 1, heads);
   const v = headsOf(source, 2, heads);
@@ -129,7 +147,7 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
     const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
     const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
     const byHead = splitHeads(fresh, heads);
-    kernels.attention({ q, k, v, out: byHead, lse: statistics, scale, causal: true });
+    kernels.attention({ q, k, v, out: byHead, lse: statistics, ...how });
     return [fresh, statistics];
   }) as [Tensor, Tensor];
   record('attention', [qkv], [out], [source, out, lse], ([grad], sink) => {
@@ -138,19 +156,7 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
       overwriteOrAdd(into, accumulate, (d) => {
         const [dq, dk, dv] = [headsOf(d, 0, heads), headsOf(d, 1, heads), headsOf(d, 2, heads)];
         const result = splitHeads(out, heads);
-        kernels.attentionBackward({
-          q,
-          k,
-          v,
-          out: result,
-          dout,
-          lse,
-          dq,
-          dk,
-          dv,
-          scale,
-          causal: true,
-        });
+        kernels.attentionBackward({ q, k, v, out: result, dout, lse, dq, dk, dv, ...how });
       });
     });
   });

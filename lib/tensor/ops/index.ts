@@ -1,6 +1,7 @@
 // All functions of tensors.
 export * from './arrange.js';
 export * from './attention.js';
+export type { KeyFilter } from './attention-filter.js';
 export * from './creation.js';
 export * from './cross-entropy.js';
 export * from './custom-function.js';

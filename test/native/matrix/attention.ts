@@ -1,5 +1,6 @@
 // Attention and rotary embedding against the formulas, with grouped heads, caches and packed strides.
 import type { DType } from '../../../lib/runtime/dtype.js';
+import type { AttentionDropout } from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
 import {
   close,
@@ -13,7 +14,9 @@ import {
   updated,
   type Values,
 } from './harness.js';
-import { floating, padded, permuted } from './layouts.js';
+import { broadcast, floating, padded, permuted } from './layouts.js';
+import { type Random, rounded } from './numbers.js';
+import { philox } from './philox.js';
 
 const { exp, floor, log, max, sqrt } = Math;
 
@@ -25,7 +28,20 @@ interface Sizes {
   s: number;
   d: number;
   causal: boolean;
+  filter?: Filter;
 }
+
+/** What hides keys beside causality. `repeats` are the dims of [B, H, T, S] along which the mask is one. */
+interface Filter {
+  title: string;
+  mask?: { as: 'bool' | 'f32' | 'like q'; repeats: readonly number[]; transposed?: boolean };
+  keyMask?: 'bool' | 'f32' | 'like q';
+  lengths?: readonly number[];
+  dropout?: AttentionDropout;
+}
+
+/** What drops no weight. */
+export const keepAll: AttentionDropout = { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 };
 
 /** Rows of a contiguous [B, H, T, D] array. */
 function rowOf(
@@ -43,6 +59,38 @@ function rowOf(
 const dot = (a: Float64Array, b: Float64Array): number =>
   a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 
+/** What masks and lengths add to the score of query t and key s: minus infinity hides. */
+function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: number) => number {
+  const { mask, keyMask } = z.filter ?? {};
+  const term = (as: string | undefined, x: number | undefined): number => {
+    if (as === undefined) return 0;
+    if (as === 'bool') return x ? 0 : -Infinity;
+    return x! < -1e30 ? -Infinity : x!;
+  };
+  return (b, h, t, s) => {
+    const length = v.keyLengths?.[b] ?? z.s;
+    if (s >= length) return -Infinity;
+    const place = ((b * z.h + h) * z.t + t) * z.s + s;
+    return term(mask?.as, v.mask?.[place]) + term(keyMask, v.keyMask?.[b * z.s + s]);
+  };
+}
+
+/** What dropout makes of the weight of query t and key s: two queries by two keys share a block of Philox. */
+function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => number {
+  const { p, seed, offset, sample, rank, ranks } = z.filter?.dropout ?? keepAll;
+  if (p === 0) return () => 1;
+  const [rows, columns] = [floor((z.t + 1) / 2), floor((z.s + 1) / 2)];
+  const drawn = new Map<number, readonly number[]>();
+  return (b, h, t, s) => {
+    const row = b + (floor(b / sample) * (ranks - 1) + rank) * sample;
+    const block = ((row * z.h + h) * rows + floor(t / 2)) * columns + floor(s / 2);
+    const words = drawn.get(block) ?? philox(seed, offset, block);
+    drawn.set(block, words);
+    const word = words[(t % 2) * 2 + (s % 2)]!;
+    return (word >>> 8) * 2 ** -24 >= Math.fround(p) ? 1 / (1 - p) : 0;
+  };
+}
+
 /** Calls f for every query with its probabilities over the keys it sees. */
 function forEachQuery(
   z: Sizes,
@@ -52,23 +100,24 @@ function forEachQuery(
 ): void {
   const q = rowOf(v.q!, z.h, z.t, z.d);
   const k = rowOf(v.k!, z.hk, z.s, z.d);
+  const bias = biasOf(z, v);
   for (let b = 0; b < z.b; ++b) {
     for (let h = 0; h < z.h; ++h) {
       const kh = floor(h / (z.h / z.hk));
       for (let t = 0; t < z.t; ++t) {
-        const seen = z.causal ? t + (z.s - z.t) + 1 : z.s;
+        const seen = z.causal ? max(0, t + (z.s - z.t) + 1) : z.s;
         const scores = Float64Array.from(
           { length: seen },
-          (_, s) => scale * dot(q(b, h, t), k(b, kh, s)),
+          (_, s) => scale * dot(q(b, h, t), k(b, kh, s)) + bias(b, h, t, s),
         );
         const largest = scores.reduce((x, y) => max(x, y), -Infinity);
         const lse =
-          seen > 0
+          largest > -Infinity
             ? largest + log(scores.reduce((sum, x) => sum + exp(x - largest), 0))
             : -Infinity;
         f(
           { b, h, t, kh },
-          scores.map((x) => exp(x - lse)),
+          scores.map((x) => (x > -Infinity ? exp(x - lse) : 0)),
           lse,
         );
       }
@@ -81,11 +130,13 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
   const lse = new Float64Array(z.b * z.h * z.t);
   const row = rowOf(out, z.h, z.t, z.d);
   const value = rowOf(v.v!, z.hk, z.s, z.d);
+  const factor = factorOf(z);
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p, logSum) => {
     const to = row(b, h, t);
     p.forEach((weight, s) => {
+      const kept = weight * factor(b, h, t, s);
       value(b, kh, s).forEach((x, i) => {
-        to[i]! += weight * x;
+        to[i]! += kept * x;
       });
     });
     lse[(b * z.h + h) * z.t + t] = logSum;
@@ -105,12 +156,14 @@ function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Floa
     from.forEach((x, i) => {
       to[i]! += factor * x;
     });
+  const factor = factorOf(z);
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p) => {
     const dout = rows(v.dout!)(b, h, t);
     const delta = dot(dout, rows(v.out!)(b, h, t));
     p.forEach((weight, s) => {
-      const ds = weight * (dot(dout, keys(v.v!)(b, kh, s)) - delta) * scale;
-      add(keys(dv)(b, kh, s), dout, weight);
+      const kept = factor(b, h, t, s);
+      const ds = weight * (kept * dot(dout, keys(v.v!)(b, kh, s)) - delta) * scale;
+      add(keys(dv)(b, kh, s), dout, kept * weight);
       add(rows(dq)(b, h, t), keys(v.k!)(b, kh, s), ds);
       add(keys(dk)(b, kh, s), rows(v.q!)(b, h, t), ds);
     });
@@ -132,12 +185,62 @@ function layoutOf(kind: LayoutKind, shape: readonly number[]): Layout {
   return kind === 'heads last' ? permuted(shape, [0, 2, 1, 3]) : {};
 }
 
+/** Bools and numbers that hide about a third of the keys, some rows, and all of the second query. */
+function maskValues(
+  as: string,
+  shape: readonly number[],
+  repeats: readonly number[],
+  random: Random,
+): Float64Array {
+  const kept = shape.map((size, d) => (repeats.includes(d) ? 1 : size));
+  const drawn = random.normal(kept.reduce((x, y) => x * y, 1));
+  const strides = contiguousStrides(kept).map((stride, d) => (repeats.includes(d) ? 0 : stride));
+  return Float64Array.from({ length: shape.reduce((x, y) => x * y, 1) }, (_, i) => {
+    let [rest, place] = [i, 0];
+    const index = [...shape];
+    for (let d = shape.length - 1; d >= 0; --d) {
+      index[d] = rest % shape[d]!;
+      rest = floor(rest / shape[d]!);
+      place += index[d]! * strides[d]!;
+    }
+    const row = shape.length === 4 && !repeats.includes(2) ? index[2] : -1;
+    const hidden = row === 1 || drawn[place]! > 0.4;
+    if (as === 'bool') return hidden ? 0 : 1;
+    return hidden ? (place % 2 ? -Infinity : -3e38) : 2 * drawn[place]!;
+  });
+}
+
+/** The operands mask, keyMask and keyLengths; null where the filter has none. */
+function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, Operand | null> {
+  const { mask, keyMask, lengths } = z.filter ?? {};
+  const dtypeOf = (as: 'bool' | 'f32' | 'like q'): DType => (as === 'like q' ? dtype : as);
+  /** As the dtype holds them: the backward's lse is computed from these. */
+  const stored = (values: Float64Array, as: 'bool' | 'f32' | 'like q'): Float64Array =>
+    values.map((x) => rounded(x, dtypeOf(as)));
+  const shape = [z.b, z.h, z.t, z.s];
+  const operands: Record<string, Operand | null> = { mask: null, keyMask: null, keyLengths: null };
+  if (mask) {
+    const values = maskValues(mask.as, shape, mask.repeats, random);
+    const layout = mask.transposed
+      ? permuted(shape, [0, 1, 3, 2])
+      : broadcast(shape, mask.repeats, 5);
+    operands.mask = input(dtypeOf(mask.as), shape, stored(values, mask.as), layout);
+  }
+  if (keyMask) {
+    const values = maskValues(keyMask, [z.b, z.s], [], random);
+    const layout = padded([z.b, z.s]);
+    operands.keyMask = input(dtypeOf(keyMask), [z.b, z.s], stored(values, keyMask), layout);
+  }
+  if (lengths) operands.keyLengths = input('i32', [z.b], lengths);
+  return operands;
+}
+
 function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
   const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
   const shape = [z.b, z.h, z.t, z.d];
   const keyShape = [z.b, z.hk, z.s, z.d];
   const scale = 1 / sqrt(max(z.d, 1));
-  const title = `B${z.b} H${z.h}/${z.hk} T${z.t} S${z.s} D${z.d}${z.causal ? ' causal' : ''} ${kind}`;
+  const title = `B${z.b} H${z.h}/${z.hk} T${z.t} S${z.s} D${z.d}${z.causal ? ' causal' : ''} ${z.filter?.title ?? kind}`;
   const at = (size: readonly number[]): Layout => layoutOf(kind, size);
   const draw = (random: { normal(n: number): Float64Array }, size: readonly number[]): Operand =>
     input(dtype, size, random.normal(size.reduce((x, y) => x * y, 1)), at(size));
@@ -155,8 +258,9 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
           ...close(statistic, 2, 'tensor'),
           absolute: statistic === 'f64' ? 1e-13 : 1e-5,
         }),
+        ...filterOperands(dtype, z, random),
       },
-      args: { scale, causal: z.causal },
+      args: { scale, causal: z.causal, dropout: z.filter?.dropout ?? keepAll },
       reference: (v) => ({ ...attend(z, v, scale) }),
     }),
   });
@@ -166,8 +270,11 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
     title,
     build(random) {
       const [q, k, v] = [draw(random, shape), draw(random, keyShape), draw(random, keyShape)];
-      const [vq, vk, vv] = [q, k, v].map(({ values }) => Float64Array.from(values!));
-      const result = attend(z, { q: vq!, k: vk!, v: vv! }, scale);
+      const filter = filterOperands(dtype, z, random);
+      const plain = Object.entries({ q, k, v, ...filter }).flatMap(([name, operand]) =>
+        operand ? [[name, Float64Array.from(operand.values!)] as const] : [],
+      );
+      const result = attend(z, Object.fromEntries(plain), scale);
       const check = { ...close(dtype, 3, 'tensor'), absolute: dtype === 'f64' ? 1e-14 : 1e-5 };
       return {
         operands: {
@@ -180,8 +287,9 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
           dq: output(dtype, shape, check, at(shape)),
           dk: output(dtype, keyShape, check, at(keyShape)),
           dv: output(dtype, keyShape, check, at(keyShape)),
+          ...filter,
         },
-        args: { scale, causal: z.causal },
+        args: { scale, causal: z.causal, dropout: z.filter?.dropout ?? keepAll },
         reference: (values) => attendBackward(z, values, scale),
       };
     },
@@ -200,8 +308,7 @@ function everyAttention(): MatrixCase[] {
   ): void => {
     const [h, hk] = heads;
     const [t, s] = lengths;
-    for (const causal of s >= t ? [false, true] : [false])
-      list.push([{ b, h, hk, t, s, d, causal }, kind]);
+    for (const causal of [false, true]) list.push([{ b, h, hk, t, s, d, causal }, kind]);
   };
   for (const t of [1, 3, 17, 33, 65, 129]) add(2, [3, 3], [t, t], 8, 'packed');
   for (const d of [1, 3, 16, 17, 32, 40, 64, 80, 96, 128])
@@ -217,6 +324,60 @@ function everyAttention(): MatrixCase[] {
   add(2, [0, 0], [3, 3], 4, 'contiguous');
   add(1, [2, 2], [0, 5], 4, 'contiguous');
   return floating.flatMap((dtype) => list.flatMap(([z, kind]) => attentions(dtype, z, kind)));
+}
+
+/** Every form of mask, dim by dim, at sizes beside those of tiles. */
+function filteredAttentions(): MatrixCase[] {
+  const list: Sizes[] = [];
+  const add = (
+    [b, h, hk]: readonly [number, number, number],
+    [t, s, d]: readonly [number, number, number],
+    filter: Filter,
+  ): void => {
+    for (const causal of [false, true]) list.push({ b, h, hk, t, s, d, causal, filter });
+  };
+  const mask = (
+    as: 'bool' | 'f32' | 'like q',
+    dims: string,
+    more: Omit<Filter, 'title' | 'mask'> & { transposed?: boolean } = {},
+  ): Filter => {
+    const { transposed = false, ...rest } = more;
+    const repeats = [0, 1, 2, 3].filter((d) => !dims.includes('bhts'[d]!));
+    const also = Object.entries(rest).map(([name, what]) =>
+      name === 'dropout' ? ', dropout' : `, ${name} ${what}`,
+    );
+    const title = `mask ${as} ${dims}${transposed ? ' transposed' : ''}${also.join('')}`;
+    return { title, mask: { as, repeats, transposed }, ...rest };
+  };
+  const lengths = (...numbers: number[]): Filter => ({
+    title: `lengths ${numbers}`,
+    lengths: numbers,
+  });
+  add([2, 3, 3], [35, 67, 16], mask('bool', 'bhts'));
+  add([1, 1, 1], [65, 65, 64], mask('bool', 'ts'));
+  add([1, 4, 2], [33, 70, 32], mask('f32', 'ts'));
+  add([2, 2, 2], [17, 17, 8], mask('like q', 'hts'));
+  add([1, 2, 1], [20, 129, 80], mask('like q', 'bs'));
+  add([1, 2, 2], [19, 37, 128], mask('f32', 'bht'));
+  add([2, 2, 2], [1, 5, 3], mask('bool', ''));
+  add([1, 1, 1], [35, 20, 128], mask('f32', 'bhts', { transposed: true }));
+  add([1, 2, 2], [9, 20, 136], mask('like q', 'bhts'));
+  add([2, 1, 1], [129, 129, 16], { title: 'key mask bool', keyMask: 'bool' });
+  add([2, 1, 1], [20, 35, 24], { title: 'key mask like q', keyMask: 'like q' });
+  add([2, 1, 1], [65, 65, 48], mask('bool', 'ts', { keyMask: 'f32' }));
+  add([3, 1, 1], [35, 70, 128], lengths(0, 70, 33));
+  add([3, 2, 1], [17, 200, 40], lengths(64, 1, 129));
+  add([2, 2, 2], [5, 9, 4], lengths(-3, 500));
+  add([2, 2, 1], [19, 131, 96], mask('bool', 'hts', { keyMask: 'bool', lengths: [100, 131] }));
+  add([1, 2, 2], [70, 5, 64], lengths(4));
+  add([2, 2, 2], [3, 0, 4], lengths(0, 0));
+  const dropout = { ...keepAll, p: 0.3, seed: 2 ** 40 + 7, offset: 3 };
+  add([1, 2, 1], [67, 69, 64], { title: 'dropout', dropout });
+  add([1, 1, 1], [35, 131, 128], { title: 'dropout', dropout });
+  add([2, 2, 2], [17, 20, 7], mask('bool', 'ts', { lengths: [20, 11], dropout }));
+  const dealt = { ...dropout, sample: 2, rank: 1, ranks: 3 };
+  add([4, 2, 1], [5, 33, 32], { title: 'dropout of the second of 3 ranks', dropout: dealt });
+  return floating.flatMap((dtype) => list.flatMap((z) => attentions(dtype, z, 'packed')));
 }
 
 function ropes(): MatrixCase[] {
@@ -278,4 +439,4 @@ function ropes(): MatrixCase[] {
   );
 }
 
-export const cases: MatrixCase[] = [...everyAttention(), ...ropes()];
+export const cases: MatrixCase[] = [...everyAttention(), ...filteredAttentions(), ...ropes()];

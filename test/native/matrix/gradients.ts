@@ -5,6 +5,7 @@ import { cpu, type Device } from '../../../lib/runtime/device.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
+import { keepAll } from './attention.js';
 import { unary, unaryOps } from './functions.js';
 import { Random } from './numbers.js';
 
@@ -195,16 +196,34 @@ const normDerivatives: Derivative[] = [
   },
 ];
 
-function attentionDerivative(causal: boolean, lengths: readonly [number, number]): Derivative {
+function attentionDerivative(
+  causal: boolean,
+  lengths: readonly [number, number],
+  masked = false,
+): Derivative {
   const [t, s] = lengths;
   const shape = [2, 4, t, 8];
+  /** Numbers by query and key, and minus infinity: the third query sees nothing. */
+  const hows = (memory: Memory) => {
+    const values = Float64Array.from({ length: t * s }, (_, i) =>
+      i % 4 === 0 || Math.floor(i / s) === 2 ? -Infinity : Math.sin(i),
+    );
+    const mask = { ...memory.view([t, s], values), shape: [2, 4, t, s], strides: [0, 0, s, 1] };
+    const filter = {
+      mask: masked ? mask : null,
+      keyMask: null,
+      keyLengths: null,
+      dropout: keepAll,
+    };
+    return { ...filter, scale: 0.3, causal };
+  };
   const run = (v: Views, out: View, memory: Memory): View => {
     const lse = memory.view([2, 4, t]);
-    kernels.attention({ q: v.q!, k: v.k!, v: v.v!, out, lse, scale: 0.3, causal });
+    kernels.attention({ q: v.q!, k: v.k!, v: v.v!, out, lse, ...hows(memory) });
     return lse;
   };
   return {
-    name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}`,
+    name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}${masked ? ' masked' : ''}`,
     inputs: (random) => ({
       q: tensor(random, ...shape),
       k: tensor(random, 2, 2, s, 8),
@@ -230,8 +249,7 @@ function attentionDerivative(causal: boolean, lengths: readonly [number, number]
         dq,
         dk,
         dv,
-        scale: 0.3,
-        causal,
+        ...hows(memory),
       });
       return { q: dq, k: dk, v: dv };
     },
@@ -394,6 +412,8 @@ const derivatives: readonly Derivative[] = [
   attentionDerivative(false, [5, 7]),
   attentionDerivative(true, [5, 5]),
   attentionDerivative(true, [3, 9]),
+  attentionDerivative(false, [5, 7], true),
+  attentionDerivative(true, [9, 7], true),
   crossEntropyDerivative,
   ...lookupDerivatives,
   ...scanDerivatives,

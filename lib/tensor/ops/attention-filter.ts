@@ -1,0 +1,118 @@
+// What hides keys from queries in attention beside causality: masks and lengths, as the kernels take them.
+import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
+import { phrase } from '../../runtime/phrase.js';
+import { describe, type View } from '../../runtime/view.js';
+import { isGradEnabled } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
+
+/** Which keys a query sees: those that everything given lets it see. A query that sees none gives 0 and has a gradient of 0. */
+export interface KeyFilter {
+  /**
+   * Broadcasts to [B, H, T, S]. Of bools: true means that the query sees the key, as in PyTorch's
+   * scaled_dot_product_attention (its modules' masks, and nn.MultiheadAttention here, mean the opposite). Of numbers: added
+   * to the scaled scores; minus infinity, and what is below -1e30, hides. It is read as it lies: repeated dims cost nothing.
+   */
+  mask?: Tensor | null;
+  /** [B, S]: the same for the keys of each row of the batch, whatever head or query; beside `mask` where both are given. */
+  keyMask?: Tensor | null;
+  /** [B] i32 or i64, or a list: only the first so many keys of each row of the batch are seen, and the work for the rest is saved. A tensor's numbers above S count as S. */
+  keyLengths?: Tensor | readonly number[] | null;
+}
+
+/** The filter as operands of the kernels, and the tensors that have to outlive the backward. */
+export interface FilterOperands {
+  views: { mask: View | null; keyMask: View | null; keyLengths: View | null };
+  saved: Tensor[];
+}
+
+export const unfiltered: FilterOperands['views'] = { mask: null, keyMask: null, keyLengths: null };
+
+const MASK_HINT =
+  "Compare it: mask.ne(0) lets see what a mask of ones and zeros, as Hugging Face's, lets see.";
+
+/** `mask` in a dtype that the kernels read: bool, f32 or that of q. Throws DS_DTYPE, DS_DEVICE, DS_AUTOGRAD. */
+function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
+  requireSameDevice(op, mask, q);
+  if (mask.dtype !== 'bool' && !isFloating(mask.dtype)) {
+    const expected = 'a mask of dtype bool, or of numbers to add to the scores';
+    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(mask), hint: MASK_HINT });
+  }
+  if (isGradEnabled() && mask.requiresGrad) {
+    throw new DsError({
+      code: 'DS_AUTOGRAD',
+      op,
+      expected: 'a mask without requiresGrad: attention gives masks no gradient',
+      got: describe(mask),
+      hint: 'detach() it, or train it by composition: matmul(softmax(matmul(q, k.transpose()).mul(scale).add(mask)), v).',
+    });
+  }
+  if (mask.dtype === 'bool' || mask.dtype === 'f32' || mask.dtype === q.dtype) return mask;
+  return cast(mask, q.dtype === 'f64' ? 'f64' : 'f32');
+}
+
+/** `mask` seen as `shape`. Throws DS_SHAPE. */
+function broadcastMask(op: string, mask: Tensor, shape: readonly number[], hint: string): View {
+  const lead = shape.length - mask.ndim;
+  const fits = lead >= 0 && mask.shape.every((size, d) => size === 1 || size === shape[lead + d]);
+  if (fits) return viewOf(mask, shape, expandedStrides(mask, shape));
+  throw shapeError(op, `shapes that broadcast to [${shape.join(', ')}]`, describe(mask), hint);
+}
+
+function requireLength(op: string, length: unknown, keys: number): void {
+  if (Number.isInteger(length) && (length as number) >= 0 && (length as number) <= keys) return;
+  const expected = `lengths between 0 and the ${keys} keys`;
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(length) });
+}
+
+/** [B] i32 of a tensor or a list. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
+function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): Tensor {
+  const op = 'attention keyLengths';
+  const [B] = q.shape as [number];
+  const hint = 'One length for each row of the batch.';
+  if (!(given instanceof Tensor)) {
+    if (!Array.isArray(given)) {
+      const expected = `a tensor or list of ${B} integers`;
+      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+    }
+    if (given.length !== B) throw shapeError(op, `${B} lengths`, `${given.length}`, hint);
+    for (const length of given) requireLength(op, length, keys);
+    return Tensor.from(given as number[], { shape: [B], dtype: 'i32', device: q.device });
+  }
+  requireSameDevice(op, given, q);
+  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+    const expected = 'lengths of dtype i32 or i64';
+    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(given) });
+  }
+  if (given.ndim !== 1 || given.size(0) !== B)
+    throw shapeError(op, `[${B}]`, describe(given), hint);
+  return packed(cast(given, 'i32'));
+}
+
+/** What hides keys of k [B, Hk, S, D] from q [B, H, T, D]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_AUTOGRAD, DS_ARGUMENT. */
+export function filterOperands(q: Tensor, k: Tensor, given: KeyFilter): FilterOperands {
+  const [B, H, T] = q.shape as [number, number, number];
+  const S = k.size(2);
+  const views = { ...unfiltered };
+  const saved: Tensor[] = [];
+  if (given.mask) {
+    const mask = readableMask('attention mask', given.mask, q);
+    const hint = 'A mask of keys alone, [B, S], is keyMask.';
+    views.mask = broadcastMask('attention mask', mask, [B, H, T, S], hint);
+    saved.push(mask);
+  }
+  if (given.keyMask) {
+    const mask = readableMask('attention keyMask', given.keyMask, q);
+    const hint = 'A mask by head or query is mask.';
+    views.keyMask = broadcastMask('attention keyMask', mask, [B, S], hint);
+    saved.push(mask);
+  }
+  if (given.keyLengths) {
+    const lengths = lengthsOf(given.keyLengths, q, S);
+    views.keyLengths = lengths;
+    saved.push(lengths);
+  }
+  return { views, saved };
+}
