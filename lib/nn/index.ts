@@ -3,6 +3,7 @@
 export type { Box, Region } from '../runtime/box.js';
 export { CausalSelfAttention, KeyValueCache } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
+export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
 export * from './containers.js';
 export * from './convolution.js';
@@ -14,6 +15,8 @@ export * from './losses.js';
 export {
   type ForwardHook,
   type ForwardPreHook,
+  type FullBackwardHook,
+  type FullBackwardPreHook,
   Module,
   type NamedModule,
   type StateDictPreHook,

@@ -8,6 +8,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
 import type { PretrainedDescription } from './pretrained.js';
@@ -16,6 +17,14 @@ import type { PretrainedDescription } from './pretrained.js';
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
 /** Runs after forward, with its inputs and what it returned. */
 export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => void;
+/** Runs when backward reaches a module, before its forward's backward. */
+export type FullBackwardPreHook = (module: Module, gradOutput: Gradients) => InsteadOrNothing;
+/** Runs when the gradients of a module's inputs are complete. */
+export type FullBackwardHook = (
+  module: Module,
+  gradInput: Gradients,
+  gradOutput: Gradients,
+) => InsteadOrNothing;
 /** Runs before the values of a module are handed out. */
 export type StateDictPreHook = () => void;
 
@@ -38,6 +47,7 @@ export abstract class Module {
   private readonly preHooks = new Set<ForwardPreHook>();
   private readonly hooks = new Set<ForwardHook>();
   private readonly stateDictPreHooks = new Set<StateDictPreHook>();
+  private backwardHooks: BackwardHooks<Module> | null = null;
 
   // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
@@ -45,9 +55,10 @@ export abstract class Module {
   /** forward(...inputs) with the hooks around it. */
   call(...inputs: InputsOf<this>): ReturnType<this['forward']> {
     for (const hook of this.preHooks) hook(this, inputs);
-    const output = this.forward(...inputs);
+    const watched = this.backwardHooks?.start(this) ?? null;
+    const output = this.forward(...(watched ? watched.inputs(inputs) : inputs));
     for (const hook of this.hooks) hook(this, inputs, output);
-    return output;
+    return watched ? watched.output(output) : output;
   }
 
   /** Returns a function that removes the hook. */
@@ -60,6 +71,28 @@ export abstract class Module {
   registerForwardHook(hook: ForwardHook): () => void {
     this.hooks.add(hook);
     return () => this.hooks.delete(hook);
+  }
+
+  /**
+   * Calls `hook` in every backward through a call of this module, when the gradients of its inputs
+   * are complete: one for each input in order, null for what wants none, and the first place alone
+   * for a tensor passed twice. It may return gradients to pass on instead. Where no input wants a
+   * gradient it is called when those of the outputs have arrived. Not called for forwards under
+   * noGrad(), nor for a forward that is not called through call(). Returns a function that removes
+   * the hook, for calls after it.
+   */
+  registerFullBackwardHook(hook: FullBackwardHook): () => void {
+    this.backwardHooks ??= new BackwardHooks();
+    return this.backwardHooks.addFull(hook);
+  }
+
+  /**
+   * Calls `hook` before that, when the gradients of this module's outputs have arrived; it may
+   * return others to go on with.
+   */
+  registerFullBackwardPreHook(hook: FullBackwardPreHook): () => void {
+    this.backwardHooks ??= new BackwardHooks();
+    return this.backwardHooks.addPre(hook);
   }
 
   /**

@@ -1,0 +1,187 @@
+// Backward hooks of a module: what reaches its outputs and leaves its inputs passes through two
+// nodes of the tape.
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import { describe } from '../runtime/view.js';
+import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
+
+/**
+ * A gradient for each tensor, null where none has reached or none is wanted. Borrowed: clone() what
+ * outlives the hook.
+ */
+export type Gradients = readonly (Tensor | null)[];
+
+/** What a hook returns: gradients to go on with instead, or nothing. */
+// biome-ignore lint/suspicious/noConfusingVoidType: hooks without a return are the usual ones.
+export type InsteadOrNothing = Gradients | void;
+
+type PreHook<Owner> = (module: Owner, gradOutput: Gradients) => InsteadOrNothing;
+type FullHook<Owner> = (
+  module: Owner,
+  gradInput: Gradients,
+  gradOutput: Gradients,
+) => InsteadOrNothing;
+
+function refused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}
+
+/** `given` if it may stand for `grads`, which it replaces. Throws DS_ARGUMENT. */
+function checked(op: string, grads: Gradients, given: unknown): Gradients {
+  if (given === undefined) return grads;
+  const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
+  if (!list || list.length !== grads.length) {
+    const got = list ? `${list.length} of them` : phrase(given);
+    throw refused(op, `nothing, or a list of ${grads.length} gradients`, got);
+  }
+  for (const [i, grad] of grads.entries()) {
+    const next = list[i];
+    if (next === null || next === undefined) continue;
+    const isLike =
+      next instanceof Tensor &&
+      grad !== null &&
+      next.dtype === grad.dtype &&
+      next.device === grad.device &&
+      next.shape.join() === grad.shape.join();
+    if (isLike) continue;
+    const expected = grad ? `a gradient like ${describe(grad)}` : 'null where there is no gradient';
+    throw refused(`${op} [${i}]`, expected, next instanceof Tensor ? describe(next) : phrase(next));
+  }
+  return list.map((next) => (next ?? null) as Tensor | null);
+}
+
+/**
+ * The tensors as they are, as outputs of one node, whose backward passes on what `change` makes of
+ * their gradients.
+ */
+function passedThrough(
+  name: string,
+  tensors: readonly Tensor[],
+  saved: readonly Saved[],
+  change: (grads: Gradients) => Gradients,
+): Map<unknown, Tensor> {
+  const outputs = tensors.map((x) => x.alias(x.shape, x.strides));
+  record(name, tensors, outputs, saved, (grads, sink) => {
+    change(grads).forEach((grad, i) => {
+      if (grad) sink.give(i, grad);
+    });
+  });
+  return new Map(tensors.map((x, i) => [x, outputs[i] as Tensor]));
+}
+
+/** The tensors among `values` that want a gradient, each once. */
+function trained(values: readonly unknown[]): Tensor[] {
+  const found = values.filter((x): x is Tensor => x instanceof Tensor && x.requiresGrad);
+  return [...new Set(found)];
+}
+
+/**
+ * One call of a module with backward hooks. Its inputs' node holds the gradients that have reached
+ * its outputs.
+ */
+class HookedCall<Owner extends object> implements Saved {
+  private gradOutput: Gradients = [];
+  /** For each input, its number among those that want gradients, or -1. */
+  private places: readonly number[] = [];
+
+  constructor(
+    private readonly hooks: BackwardHooks<Owner>,
+    private readonly module: Owner,
+  ) {}
+
+  retain(): void {}
+
+  release(): void {
+    for (const grad of this.gradOutput) grad?.release();
+    this.gradOutput = [];
+  }
+
+  /**
+   * The inputs, those that want gradients through a node; one that is passed twice is the first of
+   * the two.
+   */
+  inputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {
+    const wanted = trained(given);
+    this.places = given.map((x, i) => (given.indexOf(x) < i ? -1 : wanted.indexOf(x as Tensor)));
+    if (wanted.length === 0) return given;
+    const name = `inputs of ${this.module.constructor.name}`;
+    const through = passedThrough(name, wanted, [this], (grads) => {
+      const gradInput = this.places.map((place) => grads[place] ?? null);
+      const next = this.hooks.after(this.module, gradInput, this.gradOutput);
+      return wanted.map((_, place) => next[this.places.indexOf(place)] ?? null);
+    });
+    return given.map((x) => through.get(x) ?? x) as readonly unknown[] as Inputs;
+  }
+
+  /** What forward returned, its tensors through a node. Throws DS_ARGUMENT. */
+  output<Output>(given: Output): Output {
+    const list: readonly unknown[] = Array.isArray(given) ? given : [given];
+    this.requireTensors(list);
+    const wanted = trained(list);
+    if (wanted.length === 0) return given;
+    const name = `outputs of ${this.module.constructor.name}`;
+    const through = passedThrough(name, wanted, [], (grads) => {
+      const arrived = list.map((x) => grads[wanted.indexOf(x as Tensor)] ?? null);
+      const next = this.hooks.before(this.module, arrived);
+      this.arrive(next);
+      return wanted.map((x) => next[list.indexOf(x)] ?? null);
+    });
+    const out = list.map((x) => through.get(x) ?? x);
+    return (Array.isArray(given) ? out : out[0]) as Output;
+  }
+
+  /** The hooks' turn comes when the inputs' gradients do, or here, where no input wants one. */
+  private arrive(gradOutput: Gradients): void {
+    if (this.places.some((place) => place >= 0)) {
+      for (const grad of gradOutput) grad?.retain();
+      this.gradOutput = gradOutput;
+    } else {
+      const none = this.places.map(() => null);
+      this.hooks.after(this.module, none, gradOutput);
+    }
+  }
+
+  private requireTensors(list: readonly unknown[]): void {
+    const other = list.find((x) => x !== null && x !== undefined && !(x instanceof Tensor));
+    if (other === undefined) return;
+    const op = `${this.module.constructor.name} with backward hooks`;
+    const expected = 'a forward that returns a tensor or a list of tensors';
+    throw refused(op, expected, phrase(other), 'Hook a module inside it that does.');
+  }
+}
+
+/** The backward hooks of one module. */
+export class BackwardHooks<Owner extends object> {
+  private readonly pre = new Set<PreHook<Owner>>();
+  private readonly full = new Set<FullHook<Owner>>();
+
+  addPre(hook: PreHook<Owner>): () => void {
+    this.pre.add(hook);
+    return () => this.pre.delete(hook);
+  }
+
+  addFull(hook: FullHook<Owner>): () => void {
+    this.full.add(hook);
+    return () => this.full.delete(hook);
+  }
+
+  /** Null where no gradient can come: there are no hooks, or nothing is recorded. */
+  start(module: Owner): HookedCall<Owner> | null {
+    if (this.pre.size + this.full.size === 0 || !isGradEnabled()) return null;
+    return new HookedCall(this, module);
+  }
+
+  before(module: Owner, gradOutput: Gradients): Gradients {
+    const op = `${module.constructor.name} backward pre-hook`;
+    let grads = gradOutput;
+    for (const hook of this.pre) grads = checked(op, grads, hook(module, grads));
+    return grads;
+  }
+
+  after(module: Owner, gradInput: Gradients, gradOutput: Gradients): Gradients {
+    const op = `${module.constructor.name} backward hook`;
+    let grads = gradInput;
+    for (const hook of this.full) grads = checked(op, grads, hook(module, grads, gradOutput));
+    return grads;
+  }
+}
