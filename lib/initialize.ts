@@ -47,8 +47,9 @@ export interface InitializeOptions<Sample, Batch> extends Clients, Configuration
   /** Threads that get the samples of `trainLoader`. Default 0: the calling thread does. */
   numWorkers?: number;
   /**
-   * "cpu", "cuda", "cuda:N" or "auto" (default): the first GPU when there is one. A job's ranks
-   * have theirs.
+   * "cpu", "cuda", "cuda:N" or "auto": the first GPU when there is one. Default: that of
+   * initDistributed(), else "auto". The ranks of a job of several have theirs, whatever is said
+   * here.
    */
   device?: string | Device;
 }

@@ -77,6 +77,9 @@ async function build(
   });
   const model = tinyModel({ dropout: 0.1, model: { layers: own?.layers ?? 2 } });
   const config = { ...base, seed: undefined, steps_per_print: 1 };
+  // Every rank starts with what the first one has here.
+  const [parameter] = model.parameters();
+  noGrad(() => parameter?.mul_(1 + Number(process.env.RANK)));
   const { engine, trainLoader } = await initialize({ model, config, trainingData: dataset });
   const [first] = trainLoader as Iterable<Tensor>;
   const samples = first.toArray() as number[];
