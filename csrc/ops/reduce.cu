@@ -318,27 +318,46 @@ __device__ __forceinline__ bool beats(const Best<A>& a, const Best<A>& b) {
   return a.index < b.index;
 }
 
-/// One warp per row.
-template <class T>
-__global__ void __launch_bounds__(256)
-    argmax_kernel(const T* in, int64_t* out, Steps<1> rows, int64_t columns, int64_t stride) {
-  using A = compute_t<T>;
-  const uint32_t row = blockIdx.x * (256 / kWarp) + threadIdx.x / kWarp;
-  if (row >= rows.count) return;
-  int32_t at[1];
-  rows.offsets(row, at);
-  Best<A> best = {A(0), -1};
-  for (int64_t c = threadIdx.x % kWarp; c < columns; c += kWarp) {
-    const Best<A> next = {widen(in[at[0] + c * stride]), c};
-    if (beats(next, best)) best = next;
-  }
+template <class A>
+__device__ __forceinline__ Best<A> best_of_warp(Best<A> best) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     const Best<A> other = {__shfl_xor_sync(0xffffffffu, best.value, offset),
                            __shfl_xor_sync(0xffffffffu, best.index, offset)};
     if (beats(other, best)) best = other;
   }
-  if (threadIdx.x % kWarp == 0) out[row] = best.index;
+  return best;
+}
+
+/// kPerRow threads per row: a warp, or a block of 1024 for the row of a vocabulary.
+template <int kPerRow, class T>
+__global__ void __launch_bounds__(kPerRow > 256 ? kPerRow : 256)
+    argmax_kernel(const T* in, int64_t* out, Steps<1> rows, int64_t columns, int64_t stride) {
+  using A = compute_t<T>;
+  const uint32_t thread = threadIdx.x % kPerRow;
+  const uint32_t row = blockIdx.x * (blockDim.x / kPerRow) + threadIdx.x / kPerRow;
+  if (row >= rows.count) return;
+  int32_t at[1];
+  rows.offsets(row, at);
+  Best<A> best = {A(0), -1};
+#pragma unroll 4
+  for (int64_t c = thread; c < columns; c += kPerRow) {
+    const Best<A> next = {widen(in[at[0] + c * stride]), c};
+    if (beats(next, best)) best = next;
+  }
+  best = best_of_warp(best);
+  if constexpr (kPerRow > kWarp) {
+    static_assert(kPerRow == kWarp * kWarp);
+    __shared__ A values[kWarp];
+    __shared__ int64_t indices[kWarp];
+    if (thread % kWarp == 0) {
+      values[thread / kWarp] = best.value;
+      indices[thread / kWarp] = best.index;
+    }
+    __syncthreads();
+    if (thread < kWarp) best = best_of_warp(Best<A>{values[thread], indices[thread]});
+  }
+  if (thread == 0) out[row] = best.index;
 }
 
 }  // namespace
@@ -354,9 +373,11 @@ void run(const ArgMax& op, CudaContext& ctx) {
   for_all(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (!std::is_same_v<T, bool>) {
-      argmax_kernel<<<(steps.count + 7) / 8, 256, 0, ctx.stream>>>(
-          op.in.as<T>(), op.out.as<int64_t>(), steps, op.in.size(-1),
-          op.in.strides[op.in.ndim - 1]);
+      const int64_t columns = op.in.size(-1);
+      const bool wide = columns > 4096;
+      const auto kernel = wide ? argmax_kernel<1024, T> : argmax_kernel<kWarp, T>;
+      kernel<<<wide ? steps.count : (steps.count + 7) / 8, wide ? 1024 : 256, 0, ctx.stream>>>(
+          op.in.as<T>(), op.out.as<int64_t>(), steps, columns, op.in.strides[op.in.ndim - 1]);
       DS_CUDA_LAUNCHED(kOp);
     }
   });
