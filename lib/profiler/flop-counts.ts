@@ -17,7 +17,6 @@ const products = (macs: number): Work => ({ macs, flops: 2 * macs });
 const plain = (flops: number): Work => ({ macs: 0, flops });
 const size = (view: View): number => numel(view.shape);
 
-/** Moves or chooses values, or draws them. */
 const nothing = (): Work => ({ macs: 0, flops: 0 });
 
 const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
@@ -50,48 +49,34 @@ const residual = (view: View | null): number => (view ? size(view) : 0);
  * The counts. Elementwise functions are 1 per element whatever their cost, their backwards 2, the
  * normalisations' and the softmax's those of DeepSpeed (5, 4 without mean and bias, 1), backwards
  * twice that. Attention's backward is the four products of its gradients; scores that a kernel
- * computes again are left out, as in model FLOPs utilisation. Updates are no part of the model.
- * Source: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix B.
+ * computes again are left out, as in model FLOPs utilisation. Ops that are not here move, choose or
+ * draw values, or belong to the update, which is no part of the model. Source: DeepSpeed
+ * profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix B.
  */
-const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]: Count<OpArgs[Name]> } = {
-  Fill: nothing,
-  Arange: nothing,
-  RandomUniform: nothing,
-  RandomNormal: nothing,
-  Copy: nothing,
+const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]?: Count<OpArgs[Name]> } = {
   Unary: ({ out }) => plain(size(out)),
   UnaryBackward: ({ dx }) => plain(2 * size(dx)),
   Binary: ({ out }) => plain(size(out)),
   Compare: ({ out }) => plain(size(out)),
   Scale: ({ out }) => plain(size(out)),
-  Where: nothing,
   Reduce: ({ in: x }) => plain(size(x)),
   ArgMax: ({ in: x }) => plain(size(x)),
   Softmax: ({ out }) => plain(size(out)),
   SoftmaxBackward: ({ dx }) => plain(2 * size(dx)),
   Matmul: matmul,
-  Embedding: nothing,
   EmbeddingBackward: ({ dout }) => plain(size(dout)),
-  Gather: nothing,
-  Scatter: nothing,
   ScatterAdd: ({ src }) => plain(size(src)),
   Scan: ({ out }) => plain(size(out)),
   CumprodBackward: ({ dx }) => plain(3 * size(dx)),
-  Sort: nothing,
-  Multinomial: nothing,
   LayerNorm: ({ out, residual: r }) => plain(5 * size(out) + residual(r)),
   LayerNormBackward: ({ dout, dsum }) => plain(10 * size(dout) + residual(dsum)),
   RmsNorm: ({ out, residual: r }) => plain(4 * size(out) + residual(r)),
   RmsNormBackward: ({ dout, dsum }) => plain(8 * size(dout) + residual(dsum)),
-  Dropout: nothing,
   Rope: ({ out }) => plain(3 * size(out)),
   Attention: (args) => products(attentionProducts(args)),
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
   CrossEntropy: ({ logits }) => plain(size(logits)),
   CrossEntropyBackward: ({ dlogits }) => plain(2 * size(dlogits)),
-  Accumulate: nothing,
-  SumOfSquares: nothing,
-  GradientControl: nothing,
 };
 
 /** The work of op number `op` with the arguments of its kernel function. */
