@@ -9,7 +9,7 @@ import type { Range, Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { AfterVerdict } from './deferred.js';
 import type { Publisher, UpdatePlan } from './schedule.js';
-import { deliver, type SharedUpdateParts, TensorSums } from './tensor-sums.js';
+import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
 /** A parameter that is transformed, and the rank that does it. */
 export interface Assignment {
