@@ -4,6 +4,9 @@ const { existsSync, readFileSync } = require('node:fs');
 const Module = require('node:module');
 const { transformSync } = require('@swc/core');
 
+/** A dynamic import of a source of ours; what a program names, such as a URL, is Node's to import. */
+const OWN_IMPORT = /\bimport\(\s*(['"]\.[^'"]*['"])\s*\)/g;
+
 const resolve = Module._resolveFilename;
 Module._resolveFilename = (request, parent, ...rest) => {
   if (request.startsWith('.') && request.endsWith('.js') && parent?.filename?.endsWith('.ts')) {
@@ -22,5 +25,5 @@ require.extensions['.ts'] = (module, filename) => {
     jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
     module: { type: 'commonjs', ignoreDynamic: true },
   });
-  module._compile(code, filename);
+  module._compile(code.replace(OWN_IMPORT, 'Promise.resolve().then(() => require($1))'), filename);
 };
