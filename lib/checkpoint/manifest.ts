@@ -211,7 +211,8 @@ function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part
   }
   const box = hasBox ? boxOf(reader, items, place) : of.whole;
   const part = { file, from, numel: count, box };
-  if (!isInside(box, of.shape) || from + count > numel(box.shape)) {
+  const isWithin = !hasBox || isInside(box, of.shape);
+  if (!isWithin || from + count > numel(box.shape)) {
     throw reader.refusal(place, `a part inside [${of.shape.join(', ')}]`, shown(items));
   }
   if (hasBox && !isOfBox(part, of)) {

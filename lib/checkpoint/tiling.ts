@@ -50,17 +50,21 @@ function byBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
 
 /** Ranges of one box, those that follow each other as one. */
 function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
+  const [first, ...others] = [...ranges].sort((a, b) => a.from - b.from);
+  if (!first) return [];
   const joined: BoxRange[] = [];
-  for (const range of [...ranges].sort((a, b) => a.from - b.from)) {
-    const last = joined.at(-1);
-    const next = last ? last.from + last.numel : -1;
-    if (range.from < next) return { kind: 'twice', place: placeIn(range.box, range.from) };
-    if (last && range.from === next) {
-      joined[joined.length - 1] = { ...last, numel: last.numel + range.numel };
-    } else {
-      joined.push(range);
+  const { box } = first;
+  let from = first.from;
+  let end = from + first.numel;
+  for (const range of others) {
+    if (range.from < end) return { kind: 'twice', place: placeIn(box, range.from) };
+    if (range.from > end) {
+      joined.push({ box, from, numel: end - from });
+      from = range.from;
     }
+    end = range.from + range.numel;
   }
+  joined.push({ box, from, numel: end - from });
   return joined;
 }
 

@@ -4,7 +4,9 @@ const { existsSync, readFileSync } = require('node:fs');
 const Module = require('node:module');
 const { transformSync } = require('@swc/core');
 
-/** A dynamic import of a source of ours; what a program names, such as a URL, is Node's to import. */
+/**
+ * A dynamic import of a source of ours; what a program names, such as a URL, is Node's to import.
+ */
 const OWN_IMPORT = /\bimport\(\s*(['"]\.[^'"]*['"])\s*\)/g;
 
 const resolve = Module._resolveFilename;
