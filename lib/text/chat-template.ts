@@ -11,13 +11,16 @@ export interface ChatMessage {
   [key: string]: unknown;
 }
 
-/**
- * A rendered conversation; `spoken` are the parts of `text` from the assistant, null where the
- * template does not mark them.
- */
+/** A part of a text that the assistant says, in UTF-16 units. */
+export interface Spoken {
+  start: number;
+  end: number;
+}
+
+/** A rendered conversation; `spoken` is null where nobody asked for it. */
 export interface RenderedChat {
   text: string;
-  spoken: { start: number; end: number }[] | null;
+  spoken: readonly Spoken[] | null;
 }
 
 /**
@@ -38,25 +41,31 @@ export class ChatTemplate {
     private readonly place: string,
   ) {}
 
-  /** Whether it says with {% generation %} what the assistant says. */
-  get isMarked(): boolean {
-    return this.text.search(GENERATION) >= 0;
-  }
-
   /**
-   * Throws DS_DATA when the template cannot be read, refuses the messages (its words are in the
-   * error) or cannot be marked; DS_ARGUMENT for what are no messages.
+   * Throws DS_DATA when the template cannot be read, or refuses the messages (its words are in the
+   * error); DS_ARGUMENT for what are no messages.
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.place);
     this.plain ??= this.compile(this.text);
-    const text = this.run(this.plain, { ...variables, messages });
-    if (!this.isMarked) return { text, spoken: null };
+    return { text: this.run(this.plain, { ...variables, messages }), spoken: null };
+  }
+
+  /**
+   * The same with what the assistant says. Throws DS_DATA also where the template does not mark it.
+   */
+  renderMarked(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
+    const { text } = this.render(messages, variables);
+    if (this.text.search(GENERATION) < 0) {
+      const expected = 'a chat template that marks with {% generation %} what the assistant says';
+      const hint = 'Mark it in chat_template.jinja; transformers reads the marks as well.';
+      throw dataError(this.place, expected, 'one that does not', hint);
+    }
     this.marked ??= this.compile(this.text.replace(GENERATION, markBlock));
     const withMarks = this.run(this.marked, { ...variables, messages });
     const spoken = spokenOf(withMarks);
-    if (spoken !== null && withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text)
-      return { text, spoken };
+    const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;
+    if (spoken !== null && isSame) return { text, spoken };
     const expected = 'marks of {% generation %} that leave the text as it is';
     const hint =
       'The template trims or tests what it has written, or messages hold U+F8F0 or U+F8F1.';
@@ -96,8 +105,8 @@ function markBlock(_: string, left: string, end: string | undefined, right: stri
 }
 
 /** Where the marks lie, counted in the text without them; null when they are no pairs. */
-function spokenOf(text: string): { start: number; end: number }[] | null {
-  const spoken: { start: number; end: number }[] = [];
+function spokenOf(text: string): Spoken[] | null {
+  const spoken: Spoken[] = [];
   let start = -1;
   let length = 0;
   for (const letter of text) {

@@ -21,6 +21,7 @@ export {
   type BatchOptions,
   type ChatOptions,
   type DecodeOptions,
+  type EncodeChatOptions,
   type EncodedChat,
   type EncodeOptions,
   Tokenizer,

@@ -34,6 +34,13 @@ export interface EncodedRow {
   isBlurred: boolean;
 }
 
+/** Options of a chat template, with the `tools` of a row, whatever they are. */
+interface Given {
+  tools: unknown;
+  addGenerationPrompt?: boolean;
+  assistantMask?: boolean;
+}
+
 const KEYS = 'text, messages, prompt and completion, or input_ids';
 
 /**
@@ -70,25 +77,18 @@ export class RowEncoder {
   private chat({ messages, tools }: Row, place: () => string): EncodedRow {
     if (this.settings.loss === 'completion')
       throw noLoss(place, 'prompt and completion', { messages });
-    const { ids, assistant } = this.conversation(messages, tools, place);
-    if (this.settings.loss !== 'assistant') return plain(ids);
-    if (assistant !== null) return masked(ids, (i) => assistant[i] === 1);
-    const expected = 'a chat template that marks with {% generation %} what the assistant says';
-    const hint = 'Mark it in chat_template.jinja, or give rows { prompt, completion }.';
-    throw dataError(this.tokenizer.folder, expected, 'one that does not', hint);
+    const assistantMask = this.settings.loss === 'assistant';
+    const { ids, assistant } = this.conversation(messages, { tools, assistantMask }, place);
+    return assistant === null ? plain(ids) : masked(ids, (i) => assistant[i] === 1);
   }
 
-  private conversation(messages: unknown, tools: unknown, place: () => string) {
+  private conversation(messages: unknown, { tools, ...options }: Given, place: () => string) {
     try {
-      const given = Array.isArray(tools) ? { tools } : {};
+      const given = Array.isArray(tools) ? { ...options, tools } : options;
       return this.tokenizer.applyChatTemplate(messages as ChatMessage[], given);
     } catch (cause) {
-      throw dataError(
-        place(),
-        'messages that the chat template takes',
-        (cause as Error).message,
-        '',
-      );
+      const { message } = cause as Error;
+      throw dataError(place(), 'messages that the chat template takes', message, '');
     }
   }
 
@@ -99,9 +99,8 @@ export class RowEncoder {
       before = this.tokenizer.encode(prompt);
       ids = this.withEnd(this.tokenizer.encode(prompt + completion));
     } else if (Array.isArray(prompt) && Array.isArray(completion)) {
-      ids = this.conversation([...prompt, ...completion], tools, place).ids;
-      const given = { addGenerationPrompt: true, ...(Array.isArray(tools) ? { tools } : {}) };
-      before = this.tokenizer.applyChatTemplate(prompt, given).ids;
+      ids = this.conversation([...prompt, ...completion], { tools }, place).ids;
+      before = this.conversation(prompt, { tools, addGenerationPrompt: true }, place).ids;
     } else {
       const expected = 'prompt and completion as two texts, or two lists of messages';
       throw dataError(place(), expected, `${phrase(prompt)} and ${phrase(completion)}`, '');

@@ -9,7 +9,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
-import { type ChatMessage, ChatTemplate } from './chat-template.js';
+import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
 import { DecodeStream } from './decode-stream.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans } from './token-spans.js';
@@ -61,14 +61,17 @@ export interface ChatOptions {
   continueFinalMessage?: boolean;
 }
 
+/** What a conversation as tokens is given beside the messages. */
+export interface EncodeChatOptions extends ChatOptions {
+  /** Says which tokens are the assistant's, by the template's {% generation %}. Default false. */
+  assistantMask?: boolean;
+}
+
 /** A conversation as tokens. */
 export interface EncodedChat {
   text: string;
   ids: Int32Array;
-  /**
-   * 1 for tokens that the assistant says; null where the template does not mark them with {%
-   * generation %}.
-   */
+  /** 1 for tokens that the assistant says; null unless `assistantMask` asked for it. */
   assistant: Uint8Array | null;
 }
 
@@ -83,6 +86,8 @@ const CHAT: OptionNames<ChatOptions> = {
   ...{ addGenerationPrompt: true, tools: true, documents: true, template: true },
   ...{ variables: true, continueFinalMessage: true },
 };
+
+const ENCODE_CHAT: OptionNames<EncodeChatOptions> = { ...CHAT, assistantMask: true };
 
 /** tokenizer_config.json says so when there is no limit. */
 const NO_LIMIT = 1e9;
@@ -218,43 +223,54 @@ export class Tokenizer {
    * refuses; DS_ARGUMENT.
    */
   chatText(messages: readonly ChatMessage[], given: ChatOptions = {}): string {
-    return this.render('Tokenizer.chatText', messages, given).text;
+    return this.render('Tokenizer.chatText', messages, given, false).text;
   }
 
   /**
    * A conversation as tokens. The template writes all special tokens itself, so none are added.
-   * Throws as chatText does, and DS_DATA where tokens do not show which parts of the text they are,
-   * which assistant masks need.
+   * Throws as chatText does, and DS_DATA for an assistant mask where the template does not mark
+   * what the assistant says, or tokens do not show which parts of the text they are.
    */
-  applyChatTemplate(messages: readonly ChatMessage[], given: ChatOptions = {}): EncodedChat {
+  applyChatTemplate(messages: readonly ChatMessage[], given: EncodeChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';
-    const { text, spoken } = this.render(op, messages, given);
+    const { assistantMask = false, ...options } = readOptions(op, given, ENCODE_CHAT);
+    requireType(`${op} assistantMask`, assistantMask, 'boolean');
+    const { text, spoken } = this.render(op, messages, options, assistantMask);
     const ids = this.encode(text, { addSpecialTokens: false });
-    if (spoken === null) return { text, ids, assistant: null };
+    return { text, ids, assistant: spoken && this.maskOf(ids, text, spoken) };
+  }
+
+  private maskOf(ids: Int32Array, text: string, spoken: readonly Spoken[]): Uint8Array {
     const marks = spoken.flatMap(({ start, end }) => [start, end]);
     const pieces = [0, ...marks].map((start, i) => text.slice(start, marks[i] ?? text.length));
     const normal = pieces.map((piece) => this.spans.normalize(piece));
     const starts = this.spans.find(ids, normal.join(''));
-    if (starts === null) {
-      const expected = 'tokens that spell the text, for a mask of what the assistant says';
-      const hint =
-        'The tokenizer changes text in a way that hides where tokens lie; render without a mask.';
-      throw dataError(`${op} of ${this.folder}`, expected, 'other text', hint);
-    }
-    return { text, ids, assistant: maskOf(starts, normal) };
+    if (starts !== null) return touchingOdd(starts, normal);
+    const expected = 'tokens that spell the text, for a mask of what the assistant says';
+    const hint = 'The tokenizer changes text in a way that hides where tokens lie.';
+    throw dataError(this.folder, expected, 'other text', hint);
   }
 
-  private render(op: string, messages: readonly ChatMessage[], given: ChatOptions) {
+  private render(
+    op: string,
+    messages: readonly ChatMessage[],
+    given: ChatOptions,
+    marked: boolean,
+  ): RenderedChat {
     const options = readOptions(op, given, CHAT);
     const { addGenerationPrompt = false, tools = null, documents = null } = options;
     if (addGenerationPrompt && options.continueFinalMessage) {
       throw refused(op, 'one of the two', 'addGenerationPrompt and continueFinalMessage', '');
     }
-    const rendered = this.templateOf(op, options).render(messages, {
+    const variables = {
       ...this.parts.roles,
       ...{ tools, documents, add_generation_prompt: addGenerationPrompt },
       ...options.variables,
-    });
+    };
+    const template = this.templateOf(op, options);
+    const rendered = marked
+      ? template.renderMarked(messages, variables)
+      : template.render(messages, variables);
     return options.continueFinalMessage ? openEnd(op, messages, rendered) : rendered;
   }
 
@@ -334,7 +350,7 @@ export class Tokenizer {
 /**
  * 1 for tokens that touch an odd piece; pieces are cut at the borders of what the assistant says.
  */
-function maskOf(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
+function touchingOdd(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
   const mask = new Uint8Array(starts.length - 1);
   let at = 0;
   let token = 0;
@@ -353,8 +369,8 @@ function maskOf(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
 function openEnd(
   op: string,
   messages: readonly ChatMessage[],
-  { text, spoken }: ReturnType<ChatTemplate['render']>,
-): ReturnType<ChatTemplate['render']> {
+  { text, spoken }: RenderedChat,
+): RenderedChat {
   const content = messages.at(-1)?.content;
   const said = typeof content === 'string' ? content.trim() : '';
   const at = said === '' ? -1 : text.lastIndexOf(said);

@@ -79,8 +79,9 @@ describe.each(KINDS)('%s', (kind) => {
     expect(chats.length).toBe(kind === 'gpt2' ? 0 : 28);
     for (const chat of chats) {
       const { messages, tools, addGenerationPrompt } = chat;
+      const assistantMask = chat.assistant !== undefined;
       const render = () =>
-        tokenizer(kind).applyChatTemplate(messages, { tools, addGenerationPrompt });
+        tokenizer(kind).applyChatTemplate(messages, { tools, addGenerationPrompt, assistantMask });
       if (chat.error !== undefined) {
         if (messages.length === 0) expectError(render, 'DS_ARGUMENT', /list of messages/);
         else expectError(render, 'DS_DATA', new RegExp(chat.error));
@@ -147,7 +148,10 @@ test('a conversation is left open at its end', () => {
     { role: 'user', content: 'Say' },
     { role: 'assistant', content: 'It is ' },
   ];
-  const open = tokenizer('qwen2').applyChatTemplate(messages, { continueFinalMessage: true });
+  const open = tokenizer('qwen2').applyChatTemplate(messages, {
+    continueFinalMessage: true,
+    assistantMask: true,
+  });
   expect(open.text.endsWith('<|im_start|>assistant\nIt is ')).toBe(true);
   expect(open.assistant?.at(-1)).toBe(1);
   expect(tokenizer('llama3').chatText(messages, { continueFinalMessage: true })).toMatch(/It is$/);
@@ -209,6 +213,12 @@ describe('what is wrong is named', () => {
       /padding/,
     ],
     ['no template', () => tokenizer('gpt2').chatText(messages), 'DS_ARGUMENT', /"default".*none/],
+    [
+      'no marks',
+      () => tokenizer('llama2').applyChatTemplate(messages, { assistantMask: true }),
+      'DS_DATA',
+      /marks with/,
+    ],
     [
       'no messages',
       () => tokenizer('llama3').chatText('Hi' as never),
