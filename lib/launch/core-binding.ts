@@ -1,11 +1,10 @@
-// Binding of ranks to cores: the command that sets a rank's affinity, and its number of threads.
+// Binding of ranks to cores: which are a rank's, the command that sets its affinity, and its number
+// of threads.
 import { accessSync, constants } from 'node:fs';
 import { delimiter, join } from 'node:path';
-
 import { gpuNumaNode } from '../runtime/gpu-location.js';
 import type { Variables } from '../runtime/job-environment.js';
 import { refuse } from './argument-error.js';
-import { splitCores } from './core-split.js';
 import { formatRanges, parseCpuList } from './number-ranges.js';
 import { allowedCpus, type Core, coresOf } from './topology.js';
 
@@ -88,4 +87,27 @@ function findProgram(name: string, env: Variables): string | null {
     }
   }
   return null;
+}
+
+/**
+ * Shares the cores between ranks, of which rank i would be near NUMA node `nodes[i]` (null: no
+ * matter where). Where every rank's node is known and has cores, ranks of one node share that
+ * node's cores; otherwise all ranks share all cores. Shares are contiguous, disjoint and differ by
+ * at most one core; null where there are fewer cores than ranks to share them.
+ */
+export function splitCores(
+  cores: readonly Core[],
+  nodes: readonly (number | null)[],
+): Core[][] | null {
+  const located = nodes.every((node) => cores.some((core) => core.numaNode === node));
+  const pools = located ? nodes : nodes.map(() => null);
+  const shares = pools.map((node, rank) => {
+    const pool = node === null ? cores : cores.filter((core) => core.numaNode === node);
+    const sharers = pools.filter((other) => other === node).length;
+    const index = pools.slice(0, rank).filter((other) => other === node).length;
+    const start = Math.floor((index * pool.length) / sharers);
+    const end = Math.floor(((index + 1) * pool.length) / sharers);
+    return pool.slice(start, end);
+  });
+  return shares.every((share) => share.length > 0) ? shares : null;
 }

@@ -1,6 +1,6 @@
 // `ds launch-node N`: node N of a job that came on standard input, started by a launcher elsewhere.
 import type { Job } from './job.js';
-import { readLines } from './line-reader.js';
+import { readLines } from './lines.js';
 import { type Exit, exitCode } from './member.js';
 import { EventSink, encodeEvent } from './node-events.js';
 import { Reaper } from './reaper.js';

@@ -6,9 +6,9 @@ import { join } from 'node:path';
 
 import { refuse } from './argument-error.js';
 import type { LaunchOptions } from './launch-options.js';
+import type { StreamName } from './lines.js';
 import { describeExit, type Exit, exitCode, type Member } from './member.js';
 import { MergedOutput } from './merged-output.js';
-import type { StreamName } from './output.js';
 import { makePlan, type Plan } from './plan.js';
 import { worldSizeOf } from './rank-environment.js';
 import { Reaper } from './reaper.js';

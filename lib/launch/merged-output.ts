@@ -1,7 +1,8 @@
 // The output of all ranks as one: a line that every rank prints appears once, another carries its
 // ranks.
+
+import type { LineSink, StreamName, WriteLine } from './lines.js';
 import { formatRanges } from './number-ranges.js';
-import type { LineSink, StreamName, WriteLine } from './output.js';
 
 interface Pending {
   stream: StreamName;

@@ -1,6 +1,7 @@
 // What the launcher of another node tells the one that started it: one JSON text a line.
+
+import type { LineSink, StreamName } from './lines.js';
 import type { Exit } from './member.js';
-import type { LineSink, StreamName } from './output.js';
 
 export type NodeEvent =
   | { line: [rank: number, stream: StreamName, text: string] }

@@ -3,9 +3,9 @@ import { createWriteStream, mkdirSync, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
-import { readLines } from './line-reader.js';
+import type { LineSink } from './lines.js';
+import { readLines } from './lines.js';
 import type { Exit, Member } from './member.js';
-import type { LineSink } from './output.js';
 import type { Reaper } from './reaper.js';
 
 export interface RankCommand {

@@ -2,7 +2,7 @@
 import type { Variables } from '../runtime/job-environment.js';
 import { bindRanks } from './core-binding.js';
 import type { Job } from './job.js';
-import type { LineSink } from './output.js';
+import type { LineSink } from './lines.js';
 import { rankEnvironment, ranksOf } from './rank-environment.js';
 import { logFile, RankProcess } from './rank-process.js';
 import type { Reaper } from './reaper.js';

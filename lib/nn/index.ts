@@ -12,6 +12,7 @@ export type { Initializer } from './initializers.js';
 export * as init from './initializers.js';
 export * from './layers.js';
 export * from './losses.js';
+export type { PretrainedDescription } from './module.js';
 export {
   type ForwardHook,
   type ForwardPreHook,
@@ -23,5 +24,4 @@ export {
 } from './module.js';
 export * from './multihead-attention.js';
 export { Parameter, type Place } from './parameter.js';
-export type { PretrainedDescription } from './pretrained.js';
 export * from './transformer.js';

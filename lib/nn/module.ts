@@ -1,4 +1,6 @@
 // Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
+
+import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, placeFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
@@ -11,7 +13,6 @@ import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
-import type { PretrainedDescription } from './pretrained.js';
 
 /** Runs before forward, with its inputs. */
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
@@ -458,4 +459,12 @@ function mismatch(expected: string, got: string): DsError {
     got,
     hint: 'Was it saved from another model? { strict: false } loads what fits by name.',
   });
+}
+
+/** What Module.describe() says of a model that `transformers` knows, too. */
+export interface PretrainedDescription extends JsonObject {
+  /** What config.json holds. */
+  config: JsonObject;
+  /** Parameters that are stored as the transpose of ours. Other names and layouts are the same. */
+  transposed: string[];
 }

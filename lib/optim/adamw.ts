@@ -1,5 +1,4 @@
-// Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
-
+// Adam with decoupled (AdamW) or L2 weight decay, under all of its names. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import type {
@@ -116,3 +115,25 @@ export class AdamW
     };
   }
 }
+
+/** Defaults of Adam's groups. */
+export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
+  /** True (default) decays weights directly, as AdamW; false adds weight_decay * p to the gradient. */
+  adamWMode?: boolean;
+}
+
+const ADAM_NAMES: OptionNames<AdamOptions> = {
+  ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, adamWMode: true },
+};
+
+/** AdamW unless adamWMode is false, as "Adam" is in DeepSpeed. */
+export class Adam extends AdamW {
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
+    const { adamWMode, ...options } = readOptions('Adam', given, ADAM_NAMES);
+    super(params, { ...options, decoupled: adamWMode ?? true });
+  }
+}
+
+/** Other names of Adam: every update is one pass over all state, and runs where the state is. */
+export { Adam as FusedAdam, Adam as DeepSpeedCPUAdam };

@@ -6,8 +6,15 @@ export type {
   ScaleArgs,
 } from '../runtime/kernels.generated.js';
 export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
-export { Adam, type AdamOptions, DeepSpeedCPUAdam, FusedAdam } from './adam.js';
-export { type AdamGroup, AdamW, type AdamWOptions } from './adamw.js';
+export {
+  Adam,
+  type AdamGroup,
+  type AdamOptions,
+  AdamW,
+  type AdamWOptions,
+  DeepSpeedCPUAdam,
+  FusedAdam,
+} from './adamw.js';
 export { ConstantLr, type ConstantOptions } from './constant.js';
 export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
 export { ExponentialLr, type ExponentialOptions } from './exponential.js';

@@ -1,9 +1,7 @@
 // A profile as text, in the three parts of DeepSpeed's: summary, aggregate by depth, module tree.
-
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { type Aggregate, aggregateByDepth } from './aggregate.js';
 import type { ModelProfile, ModuleProfile } from './profile.js';
 
 /** How much of a profile formatProfile() shows. */
@@ -188,4 +186,37 @@ function rest({ own, ownLatencyMs }: ModuleProfile): string {
   if (own.backward.flops > 0) facts.push(`bwd ${formatCount(own.backward.flops)}`);
   if (own.recompute.flops > 0) facts.push(`recomputed ${formatCount(own.recompute.flops)}`);
   return facts.join(', ');
+}
+
+export interface Aggregate {
+  /** Class name. */
+  type: string;
+  parameters: number;
+  /** Forward. */
+  macs: number;
+  /** Forward, device milliseconds. */
+  latencyMs: number;
+}
+
+/** One list per level, the model's first; `deepest` -1 goes to the leaves. */
+export function aggregateByDepth(model: ModuleProfile, deepest: number): Aggregate[][] {
+  const levels: Aggregate[][] = [];
+  const last = deepest < 0 ? Number.POSITIVE_INFINITY : deepest;
+  for (let level = [model]; level.length > 0 && levels.length <= last; ) {
+    levels.push(byType(level));
+    level = level.flatMap(({ children }) => children);
+  }
+  return levels;
+}
+
+function byType(modules: readonly ModuleProfile[]): Aggregate[] {
+  const sums = new Map<string, Aggregate>();
+  for (const { type, parameters, work, latencyMs } of modules) {
+    const sum = sums.get(type) ?? { type, parameters: 0, macs: 0, latencyMs: 0 };
+    sum.parameters += parameters;
+    sum.macs += work.forward.macs;
+    sum.latencyMs += latencyMs;
+    sums.set(type, sum);
+  }
+  return [...sums.values()];
 }

@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 
-import { splitCores } from '../../lib/launch/core-split.js';
+import { splitCores } from '../../lib/launch/core-binding.js';
 import {
   fileVariables,
   forwardedVariables,

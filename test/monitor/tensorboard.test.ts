@@ -3,7 +3,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { crc32c } from '../../lib/monitor/crc32c.js';
+import { crc32c } from '../../lib/monitor/event-record.js';
 import { TensorBoardMonitor } from '../../lib/monitor/index.js';
 import { readEvents } from './event-reader.js';
 

@@ -3,8 +3,7 @@ import { DsError } from '../../errors.js';
 import { CausalSelfAttention, KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
-import { Module } from '../../nn/module.js';
-import type { PretrainedDescription } from '../../nn/pretrained.js';
+import { Module, type PretrainedDescription } from '../../nn/module.js';
 import {
   addLayerNorm,
   checkpointSequential,

@@ -1,7 +1,6 @@
 // GPT-2 to and from Hugging Face: config.json, names and layouts of GPT2LMHeadModel.
 import type { JsonObject } from '../../../types/json.js';
-import type { Module } from '../../nn/module.js';
-import type { PretrainedDescription } from '../../nn/pretrained.js';
+import type { Module, PretrainedDescription } from '../../nn/module.js';
 import type { ModelFolder } from '../model-folder.js';
 import type { GPT2Config, GPT2Sizes } from './config.js';
 

@@ -1,7 +1,7 @@
 // Llama to and from Hugging Face: config.json in both of its generations, and the names of the
 // tensors.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
-import type { PretrainedDescription } from '../../nn/pretrained.js';
+import type { PretrainedDescription } from '../../nn/module.js';
 import type { ModelConfig, ModelFolder } from '../model-folder.js';
 import type { LlamaConfig, LlamaSizes } from './config.js';
 import type { RopeScaling } from './rotary.js';

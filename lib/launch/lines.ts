@@ -1,5 +1,17 @@
-// A stream of text as lines, whole ones as they come and the last one at the end.
+// The lines of ranks: how they are read from a stream, and who takes them.
 import type { Readable } from 'node:stream';
+
+export type StreamName = 'out' | 'err';
+
+/** Takes the lines of ranks. */
+export interface LineSink {
+  line(rank: number, stream: StreamName, text: string): void;
+  /** Nothing comes any more: passes on what it held back. */
+  end(): void;
+}
+
+/** Writes one line to a stream of this process. */
+export type WriteLine = (stream: StreamName, text: string) => void;
 
 /** A line without end is passed on in pieces of this many characters. */
 const MAX_LINE = 1 << 16;
