@@ -32,7 +32,6 @@ AttentionSizes checked_sizes(const char* op, const Op& x) {
   sizes.rows = static_cast<int>(T);
   sizes.keys = static_cast<int>(S);
   sizes.d = static_cast<int>(D);
-  sizes.offset = static_cast<int>(S - T);
   sizes.causal = x.causal;
   sizes.scale = static_cast<float>(x.scale);
   sizes.scale_log2 = static_cast<float>(x.scale * 1.4426950408889634);
@@ -55,7 +54,7 @@ MaskView mask_view(const View& mask, DType operand) {
 template <class Op>
 ScoreFilter filter_of(const Op& x, const AttentionSizes& sizes) {
   const bool any = x.mask || x.key_mask || x.key_lengths || x.dropout.p > 0 ||
-                   (sizes.causal && sizes.offset < 0);
+                   (sizes.causal && sizes.offset() < 0);
   return {{mask_view(x.mask, x.q.dtype), mask_view(x.key_mask, x.q.dtype)},
           x.key_lengths.template as<int>(),
           x.dropout,

@@ -45,9 +45,9 @@ __device__ __forceinline__ float mask_bias(__nv_bfloat16 number) {
 
 /// Sets scores of keys after a row's last visible key to -infinity. `row` is the warp's first
 /// query, `first_key` the key of column 0.
-template <int kTiles, int kColumns>
+template <class Sizes, int kTiles, int kColumns>
 __device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4],
-                                            const AttentionSizes& sizes, int row, int first_key) {
+                                            const Sizes& sizes, int row, int first_key) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
@@ -64,15 +64,15 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4]
 
 /// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns queries; `key`
 /// and `query` are those of row 0 and column 0.
-template <int kTiles, int kColumns>
+template <class Sizes, int kTiles, int kColumns>
 __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4],
-                                            const AttentionSizes& sizes, int key, int query) {
+                                            const Sizes& sizes, int key, int query) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int first = key + m * 16 + half * 8 + lane / 4 - sizes.offset;  // query that sees it
+      const int first = key + m * 16 + half * 8 + lane / 4 - sizes.offset();  // query that sees it
 #pragma unroll
       for (int n = 0; n < kColumns; ++n)
 #pragma unroll
@@ -107,7 +107,7 @@ struct Visibility<T, false> {
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query) const {
-    if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset)
+    if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset())
       mask_by_key(scores, sizes, key, query);
   }
   __device__ float score(float score_log2, int, int key, int last) const {
@@ -121,12 +121,12 @@ struct Visibility<T, false> {
 /// With masks, lengths and dropout. A query may see no key at all.
 template <class T>
 struct Visibility<T, true> {
-  AttentionSizes sizes;  // keys: those within the length of this row of the batch
+  LimitedSizes sizes;
   const ScoreFilter& filter;
-  int batch, head, all_keys;
+  int batch, head;
 
   __device__ Visibility(const AttentionSizes& all, const ScoreFilter& filter, int batch, int head)
-      : sizes(all), filter(filter), batch(batch), head(head), all_keys(all.keys) {
+      : sizes{all, all.keys}, filter(filter), batch(batch), head(head) {
     if (filter.key_lengths) sizes.keys = max(0, min(sizes.keys, filter.key_lengths[batch]));
   }
 
@@ -146,7 +146,7 @@ struct Visibility<T, true> {
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query) const {
     hide<true>(scores, key, query);
-    if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset)
+    if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset())
       mask_by_key(scores, sizes, key, query);
     if (key + 16 * kTiles > sizes.keys) hide_rows(scores, sizes.keys - key);
   }
@@ -189,7 +189,7 @@ struct Visibility<T, true> {
 
  private:
   __device__ WeightDraw draw() const {
-    return weight_draw(filter.dropout, batch, head, sizes.heads, sizes.rows, all_keys);
+    return weight_draw(filter.dropout, batch, head, sizes.heads, sizes.rows, sizes.all_keys);
   }
 
   /// Hides the warp's rows from `end` on.

@@ -150,13 +150,13 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
                   args.sizes.heads_in_turn);
   const int first_head = work.head * args.sizes.group();
   Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, first_head);
-  const AttentionSizes& sizes = seen.sizes;
+  const auto& sizes = seen.sizes;
   const int block_key = work.block * Shape::keys, here = sizes.keys - block_key;
   const int warp_key = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
   const int key = block_key + warp_key;
   QueryStream<T, Shape> stream{
       args, stages, reinterpret_cast<RowStatistics*>(stages + 4 * kRows * kD), work.batch,
-      first_head, sizes.causal ? max(0, block_key - sizes.offset) / kRows : 0,
+      first_head, sizes.causal ? max(0, block_key - sizes.offset()) / kRows : 0,
       (sizes.rows + kRows - 1) / kRows};
   load_tile<Shape::keys, kD, Shape::threads>(
       key_tile, args.k, args.k.at(work.batch, work.head, block_key), here, sizes.d);
@@ -182,7 +182,7 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
     seen.go_to(stream.head_of(step));
 #pragma unroll 1
     for (int row = 0; row < kRows; row += Shape::chunk) {
-      if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset) continue;
+      if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset()) continue;
       gradient.add(stream.queries(step) + row * kD, stream.douts(step) + row * kD,
                    stream.statistics_of(step) + row, seen, key, query + row);
     }

@@ -66,7 +66,7 @@ __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<
   const int query_blocks = (args.sizes.rows + kTile - 1) / kTile;
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches, 1);
   const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
-  const AttentionSizes& sizes = seen.sizes;
+  const auto& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), row = threadIdx.x / 8, lane = threadIdx.x % 8;
   float *query = attention_plain_shared, *key = query + area, *out = key + area, *p = out + area;
   const int key_head = work.head / sizes.group(), first_row = work.block * kTile;
@@ -116,7 +116,7 @@ template <int kTile, class Seen>
 __device__ void plain_score_gradient(float* p, float* ds, const float* const (&tiles)[4],
                                      const Seen& seen, RowStatistics of_row, int row,
                                      int first_key) {
-  const AttentionSizes& sizes = seen.sizes;
+  const auto& sizes = seen.sizes;
   const int d = sizes.d, r = threadIdx.x / 8, last = last_key(sizes, row);
   const auto& [query, dout, key, value] = tiles;
   for (int column = threadIdx.x % 8; column < kTile; column += 8) {
@@ -138,7 +138,7 @@ __global__ void attention_plain_query_gradient_kernel(
   const int query_blocks = (args.sizes.rows + kTile - 1) / kTile;
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches, 1);
   const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
-  const AttentionSizes& sizes = seen.sizes;
+  const auto& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), square = kTile * Tiles::stride;
   float *query = attention_plain_shared, *dout = query + area, *key = dout + area;
   float *value = key + area, *dq = value + area, *p = dq + area, *ds = p + square;
@@ -167,12 +167,12 @@ __global__ void attention_plain_key_gradient_kernel(
   const int key_blocks = (args.sizes.keys + kTile - 1) / kTile;
   const Work work(blockIdx.x, key_blocks, args.sizes.key_heads, args.sizes.batches, 1);
   Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, 0);
-  const AttentionSizes& sizes = seen.sizes;
+  const auto& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), square = kTile * Tiles::stride;
   float *query = attention_plain_shared, *dout = query + area, *key = dout + area;
   float *value = key + area, *dk = value + area, *dv = dk + area, *p = dv + area, *ds = p + square;
   const int first_key = work.block * kTile, here = sizes.keys - first_key;
-  const int first_row = sizes.causal ? max(0, first_key - sizes.offset) / kTile * kTile : 0;
+  const int first_row = sizes.causal ? max(0, first_key - sizes.offset()) / kTile * kTile : 0;
   Tiles::clear(dk, d);
   Tiles::clear(dv, d);
   Tiles::load(key, args.k, args.k.at(work.batch, work.head, first_key), here, d);

@@ -84,7 +84,7 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches,
                   args.sizes.heads_in_turn);
   const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
-  const AttentionSizes& sizes = seen.sizes;
+  const auto& sizes = seen.sizes;
   const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
   const int here = sizes.rows - block_row;
   const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;

@@ -19,17 +19,24 @@ struct HeadsView {
   }
 };
 
-/// The sizes of one attention. Query t sees keys s < keys, and s <= t + offset when `causal`.
+/// The sizes of one attention. Query t sees keys s < keys, and s <= t + offset() when `causal`.
 struct AttentionSizes {
   int batches, heads, key_heads;
   int rows, keys, d;
-  int offset;  // how many more keys than queries there are
   bool causal;
   float scale;        // positive
   float scale_log2;   // scale log2(e): scores become exponents of 2
   int heads_in_turn;  // see Work
 
+  __host__ __device__ int offset() const { return keys - rows; }
   __host__ __device__ int group() const { return heads / key_heads; }
+};
+
+/// The sizes of one row of a batch whose first `keys` keys alone are seen.
+struct LimitedSizes : AttentionSizes {
+  int all_keys;
+
+  __device__ int offset() const { return all_keys - rows; }
 };
 
 /// `heads` cut into as few turns as hold at most `fitting` each, all of one length: in a short last
@@ -117,14 +124,15 @@ __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4]
 }
 
 /// The last key that query `row` sees.
-__device__ __forceinline__ int last_key(const AttentionSizes& sizes, int row) {
-  return sizes.causal ? min(sizes.keys - 1, row + sizes.offset) : sizes.keys - 1;
+template <class Sizes>
+__device__ __forceinline__ int last_key(const Sizes& sizes, int row) {
+  return sizes.causal ? min(sizes.keys - 1, row + sizes.offset()) : sizes.keys - 1;
 }
 
 /// How many blocks of kKeys keys the queries before `end_row` need.
-template <int kKeys>
-__device__ __forceinline__ int key_blocks(const AttentionSizes& sizes, int end_row) {
-  const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset) : sizes.keys;
+template <int kKeys, class Sizes>
+__device__ __forceinline__ int key_blocks(const Sizes& sizes, int end_row) {
+  const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset()) : sizes.keys;
   return (keys + kKeys - 1) / kKeys;
 }
 
