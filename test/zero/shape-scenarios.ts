@@ -216,6 +216,22 @@ const orders: Scenario[] = [
     },
   },
   {
+    name: 'as many backwards a step as the program likes',
+    model: () => new Net(),
+    inPairs: true,
+    config: { managed_gradient_accumulation: false },
+    train: (engine) =>
+      repeat((index) => {
+        const losses = Array.from({ length: 1 + (index % 3) }, (_, micro) => {
+          const loss = forward(engine, 10 * index + micro);
+          engine.backward(loss);
+          return loss.item();
+        });
+        engine.step();
+        return losses.reduce((a, b) => a + b) + (engine.getGlobalGradNorm() as number);
+      }),
+  },
+  {
     name: 'zeroGrad',
     model: () => new Net(),
     config: { gradient_accumulation_steps: 2 },
