@@ -18,6 +18,7 @@ async function main(): Promise<void> {
   const only = new RegExp(option('only') ?? '');
   const repeat = Number(option('repeat') ?? 1);
   const chosen = allCases().filter(({ name }) => only.test(name));
+  if (chosen.length === 0) throw new Error(`No case has a name that matches ${only}`);
   const cases = Array.from({ length: repeat }, () => chosen).flat();
   const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
   const name = option('device') ?? 'cuda';
@@ -50,4 +51,7 @@ async function main(): Promise<void> {
   process.exitCode = tally.failed > 0 ? 1 : 0;
 }
 
-void main();
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});

@@ -6,7 +6,12 @@ import type { Case } from './case.js';
 
 /** test/, as this file is run: from the sources, or compiled under build/js. */
 const tests = join(__dirname, '..');
+/**
+ * Where the sources lie beside what was compiled from them; a bundle has golden files there, and no
+ * sources.
+ */
 const sources = join(tests, '..', '..', '..', 'test');
+const hasSources = existsSync(join(sources, 'gpu.ts'));
 
 /**
  * Paths below test/, without the extension, in alphabetical order. What was compiled from a file
@@ -15,7 +20,7 @@ const sources = join(tests, '..', '..', '..', 'test');
 export function caseFiles(): string[] {
   const ending = `.cases${extname(__filename)}`;
   const isStale = (path: string): boolean =>
-    ending.endsWith('.js') && existsSync(sources) && !existsSync(join(sources, `${path}.cases.ts`));
+    ending.endsWith('.js') && hasSources && !existsSync(join(sources, `${path}.cases.ts`));
   return (readdirSync(tests, { recursive: true }) as string[])
     .filter((name) => name.endsWith(ending))
     .map((name) => name.slice(0, -ending.length))
