@@ -405,6 +405,12 @@ describe('what is wrong is named', () => {
     ['no path', () => open(join(folder, 'none.jsonl')), 'DS_DATA', /a file or folder/],
     ['another format', () => open(__filename), 'DS_DATA', /\.jsonl.*dataset\.test\.ts/],
     [
+      'a thread that takes too long',
+      () => open(row('{"text":"b"}'), { threads: 1, timeoutMs: 1 }),
+      'DS_DATA',
+      /bad\.jsonl from 0: expected the tokens from its thread, got nothing for 1 ms/,
+    ],
+    [
       'no Parquet',
       () => {
         const path = join(folder, 'bad.parquet');
