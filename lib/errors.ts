@@ -26,13 +26,17 @@ export type DsErrorCode =
 
 /** What a DsError is made of. */
 export interface DsErrorFields {
+  /** Which kind of mistake or failure it is. */
   code: DsErrorCode;
   /** The operation or place ("matmul", "zero_optimization.stage", a file). */
   op: string;
+  /** What would have been right. */
   expected: string;
+  /** What was there instead. */
   got: string;
   /** What to do about it; may be empty. */
   hint?: string;
+  /** What led to it. */
   cause?: unknown;
 }
 
@@ -44,10 +48,15 @@ const FRAMES = 60;
 
 /** Thrown by every part of the library. `message` is "op: expected X, got Y. hint". */
 export class DsError extends Error {
+  /** Which kind of mistake or failure it is: what programs branch on. */
   readonly code: DsErrorCode;
+  /** The operation, the option or the key of the configuration that failed. */
   readonly op: string;
+  /** What would have been right. */
   readonly expected: string;
+  /** What was there instead. */
   readonly got: string;
+  /** What to do about it; "" where there is nothing to say. */
   readonly hint: string;
 
   constructor(fields: DsErrorFields) {

@@ -63,14 +63,19 @@ const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
 
 /** What initialize() gives: the engine, and what it has made for it. */
 export interface Initialized<Sample, Batch> {
+  /** What trains. */
   engine: Engine;
+  /** The caller's or the configuration's; the engine calls it. */
   optimizer: Optimizer;
+  /** Of trainingData; null without it. */
   trainLoader: DataLoader<Sample, Batch> | null;
+  /** The schedules of its groups; the engine advances them. */
   lrScheduler: ScheduleSet;
 }
 
 /** What initialize() gives with trainingData. */
 export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample, Batch> {
+  /** Serves this rank's part of trainingData in micro-batches. */
   trainLoader: DataLoader<Sample, Batch>;
 }
 

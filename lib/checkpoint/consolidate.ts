@@ -41,6 +41,7 @@ const OPTIONS: OptionNames<ConsolidateOptions> = {
 export interface Consolidated {
   /** The folder `out`. */
   path: string;
+  /** Whose names and layouts the files have. */
   format: ExportFormat;
   /** Names of the files with tensors, in that folder. */
   files: string[];

@@ -5,11 +5,15 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 
 /** One collective that was logged. */
 export interface CommsRecord {
+  /** Which collective it was. */
   kind: CollectiveKind;
   /** Of the tensor that DeepSpeed counts: the larger of input and output. */
   bytes: number;
+  /** Ranks of its group. */
   ranks: number;
+  /** From its start to its end. */
   milliseconds: number;
+  /** What it was for, or the line that called it. */
   label: string;
 }
 
@@ -27,13 +31,19 @@ const OPTIONS: OptionNames<CommsLoggerOptions> = { profAll: true, ops: true, ver
 
 /** Totals of one kind at one size. */
 export interface CommsTotal {
+  /** Which collective it is. */
   kind: CollectiveKind;
+  /** The size, as CommsRecord has it. */
   bytes: number;
+  /** Calls. */
   count: number;
+  /** Milliseconds of all calls. */
   totalMs: number;
+  /** Milliseconds of one call. */
   meanMs: number;
   /** Gbit/s, means over the calls. */
   algbw: number;
+  /** Gbit/s that each link carries; see CommsLogger. */
   busbw: number;
 }
 
@@ -81,6 +91,7 @@ export class CommsLogger {
     return { kind: call.kind, bytes, ranks, milliseconds, label };
   }
 
+  /** Notes one collective. */
   add(record: CommsRecord): void {
     const { profAll = true, ops = [], verbose } = this.options;
     if (!profAll && !ops.includes(record.kind)) return;
@@ -135,6 +146,7 @@ export class CommsLogger {
       .join('\n');
   }
 
+  /** Forgets what was noted. */
   reset(): void {
     this.records.length = 0;
   }

@@ -51,6 +51,7 @@ export class Distributed {
   constructor(
     /** All ranks. */
     readonly world: ProcessGroup,
+    /** This rank's number on its machine, from 0: also that of its GPU. */
     readonly localRank: number,
     shape: MeshShape,
     private readonly network: Network,
@@ -65,6 +66,7 @@ export class Distributed {
     return this.world.rank;
   }
 
+  /** Ranks of the job. */
   get worldSize(): number {
     return this.world.size;
   }

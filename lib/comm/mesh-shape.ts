@@ -30,7 +30,10 @@ export class MeshShape {
   /** How far apart the ranks of neighbouring coordinates are. */
   private readonly strides: PerAxis;
 
-  constructor(readonly sizes: PerAxis) {
+  constructor(
+    /** Ranks along each axis. */
+    readonly sizes: PerAxis,
+  ) {
     let stride = 1;
     const strides = { pp: 0, dp: 0, sp: 0, tp: 0 };
     for (const axis of AXES.toReversed()) {

@@ -14,6 +14,7 @@ export class Mesh {
 
   /** @internal Use Distributed.mesh. */
   constructor(
+    /** The axes and their sizes. */
     readonly shape: MeshShape,
     private readonly world: ProcessGroup,
     private readonly open: OpenGroup,

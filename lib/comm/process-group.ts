@@ -87,15 +87,18 @@ export class ProcessGroup {
 
   /** @internal Use Distributed.newGroup(). */
   constructor(
+    /** What it is called in errors and logs. */
     readonly name: string,
     /** Ranks of the job. */
     readonly ranks: readonly number[],
     /** This rank's place in `ranks`. */
     readonly rank: number,
+    /** Where its collectives' tensors lie. */
     readonly device: Device,
     private readonly tickets: Tickets,
   ) {}
 
+  /** Ranks in the group. */
   get size(): number {
     return this.ranks.length;
   }
@@ -155,6 +158,7 @@ export class ProcessGroup {
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
 
+  /** Receives what another rank sends, into a tensor of the same shape and dtype. Throws DS_COMM. */
   recv(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
     const count = numel(tensor.shape);
     return this.start('recv', { input: null, output: tensor, count, peer }, options);

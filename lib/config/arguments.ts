@@ -6,6 +6,7 @@ export type { ConfigArguments } from './source.js';
 
 /** What is used of a command-line parser; commander's Command is one. */
 export interface OptionRegistry {
+  /** Makes an option known. */
   option(flags: string, description: string): unknown;
 }
 

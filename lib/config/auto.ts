@@ -10,10 +10,12 @@ import { lists, type Schema, type Section } from './schema.js';
  * What a program knows of its model and of the training it plans; what is missing fills nothing.
  */
 export interface AutoSources {
+  /** Of the model. */
   model?: {
     /** Width of the residual stream, from which bucket sizes follow. */
     hiddenSize?: number;
   };
+  /** Of the training. */
   training?: {
     lr?: number;
     /** Rate at the start of the warm-up; default 0. */

@@ -5,8 +5,11 @@ import { DsError } from '../errors.js';
 
 /** The program's arguments, as addConfigArguments or parseConfigArguments leave them. */
 export interface ConfigArguments {
+  /** The program's own --deepspeed. */
   readonly deepspeed?: boolean;
+  /** Of --deepspeed_config: the path of the configuration. */
   readonly deepspeed_config?: string;
+  /** The same as parsers call it that turn names into camelCase. */
   readonly deepspeedConfig?: string;
   /** Old name of deepspeed_config. */
   readonly deepscale_config?: string;

@@ -66,8 +66,11 @@ interface Position {
  * batches. Threads end with the iteration.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
+  /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
   readonly batchSize: number;
+  /** Where batches are put. */
   readonly device: Device;
+  /** Decides which samples are visited, in which order. */
   readonly sampler: Sampler;
   private readonly dropLast: boolean;
   private readonly maker: BatchMaker<Batch>;
@@ -102,6 +105,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.batchesIn(this.sampler.length);
   }
 
+  /** The current epoch, from 0. */
   get epoch(): number {
     return this.sampler.epoch;
   }

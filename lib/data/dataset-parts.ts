@@ -15,7 +15,9 @@ function refused(op: string, expected: string, got: string): DsError {
 export class Subset<Sample> implements Dataset<Sample> {
   /** Throws DS_ARGUMENT for numbers that the dataset has not. */
   constructor(
+    /** What the samples are of. */
     readonly dataset: Dataset<Sample>,
+    /** The numbers of its samples in `dataset`. */
     readonly indices: ArrayLike<number>,
   ) {
     requireServable(dataset);
@@ -26,6 +28,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     }
   }
 
+  /** Samples, those named twice counted twice. */
   get length(): number {
     return this.indices.length;
   }
@@ -49,6 +52,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     );
   }
 
+  /** Sample number `indices[index]` of the dataset. */
   get(index: number): Sample | Promise<Sample> {
     return this.dataset.get(this.indices[index] as number);
   }
@@ -64,10 +68,14 @@ export async function buildSubset(
 
 /** Datasets one after the other; worker threads serve them where they can all of them. */
 export class ConcatDataset<Sample> implements Dataset<Sample> {
+  /** Samples of all of them. */
   readonly length: number;
 
   /** Throws DS_ARGUMENT for what is no list of datasets. */
-  constructor(readonly datasets: readonly Dataset<Sample>[]) {
+  constructor(
+    /** In their order. */
+    readonly datasets: readonly Dataset<Sample>[],
+  ) {
     if (!Array.isArray(datasets)) {
       throw refused('ConcatDataset', 'a list of datasets', phrase(datasets));
     }
@@ -81,6 +89,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
     return { module: __filename, export: 'buildConcat', args: [sources] };
   }
 
+  /** The sample of that dataset in which `index` falls. Throws DS_ARGUMENT beyond the last. */
   get(index: number): Sample | Promise<Sample> {
     let left = index;
     for (const dataset of this.datasets) {

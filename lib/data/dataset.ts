@@ -12,7 +12,9 @@ import type { Batched } from './collate.js';
 
 /** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
 export interface Dataset<Sample> {
+  /** Samples. */
   readonly length: number;
+  /** Sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects of these. */
   get(index: number): Sample | Promise<Sample>;
   /**
    * A whole batch at once, on `device`, where the loader has no collate function and no workers: as if the samples were

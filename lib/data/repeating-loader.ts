@@ -11,7 +11,10 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   private current: Iterator<Batch> | null = null;
   private currentAsync: AsyncIterator<Batch> | null = null;
 
-  constructor(readonly loader: Iterable<Batch> & AsyncIterable<Batch>) {}
+  constructor(
+    /** The loader that is begun again and again. */
+    readonly loader: Iterable<Batch> & AsyncIterable<Batch>,
+  ) {}
 
   /** Never done. Throws DS_DATA when the loader is empty, and what the loader throws. */
   next(): IteratorYieldResult<Batch> {

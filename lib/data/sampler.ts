@@ -19,6 +19,7 @@ export abstract class Sampler implements Iterable<number> {
   /** The indices left to this rank when all ranks together have served `served` of this epoch. */
   abstract order(served: number): Uint32Array;
 
+  /** The current epoch, from 0. */
   get epoch(): number {
     return this.current;
   }
@@ -33,6 +34,7 @@ export abstract class Sampler implements Iterable<number> {
     return this.order(0).values();
   }
 
+  /** The epoch and, where it has one, the seed: the same on every rank. */
   stateDict(): JsonObject {
     return { epoch: this.epoch };
   }
@@ -57,6 +59,7 @@ export class SequentialSampler extends Sampler {
     return naturalOrder(this.length).subarray(served);
   }
 
+  /** The epoch; its seed is null. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: null };
   }
@@ -83,6 +86,7 @@ export class RandomSampler extends Sampler {
     return shuffledOrder(this.length, this.seed, this.epoch).subarray(served);
   }
 
+  /** The epoch and the seed. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -96,7 +100,9 @@ export class RandomSampler extends Sampler {
 
 /** A rank's place among those that share the samples, and the order in which they do. */
 export interface DistributedSamplerOptions {
+  /** Which of the ranks this is, from 0. */
   rank: number;
+  /** Ranks that share the samples, at least 1. */
   worldSize: number;
   /** Default true. */
   shuffle?: boolean;
@@ -116,8 +122,10 @@ const NAMES: OptionNames<DistributedSamplerOptions> = {
  * has as many, as PyTorch's DistributedSampler does. The order is RandomSampler's.
  */
 export class DistributedSampler extends Sampler {
+  /** Which of the ranks this is, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
+  /** Whether samples that do not fill every rank are left out. */
   readonly dropLast: boolean;
   private readonly samples: number;
   /** Null for the natural order. */
@@ -146,6 +154,7 @@ export class DistributedSampler extends Sampler {
     return dealt(whole, served, this);
   }
 
+  /** The epoch and the seed, null for the natural order: the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -191,8 +200,10 @@ const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
  * 2006 for draws without replacement.
  */
 export class WeightedRandomSampler extends Sampler {
+  /** Which of the ranks this is, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
+  /** False: draws are repeated until every rank has as many. */
   readonly dropLast = false;
   private readonly weights: Float64Array;
   private readonly samples: number;
@@ -236,6 +247,7 @@ export class WeightedRandomSampler extends Sampler {
     return dealt(draw(weights, samples, seed, epoch), served, this);
   }
 
+  /** The epoch and the seed: the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }

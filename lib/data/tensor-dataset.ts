@@ -13,7 +13,9 @@ import type { Dataset } from './dataset.js';
  * cross threads.
  */
 export class TensorDataset implements Dataset<Tensor[]> {
+  /** As they were given. */
   readonly tensors: readonly Tensor[];
+  /** Rows of each tensor. */
   readonly length: number;
 
   /** Throws DS_ARGUMENT without tensors, DS_SHAPE where their first dims differ. */

@@ -18,6 +18,7 @@ import {
 
 /** See windowCount for what a window covers. */
 export class TokenDataset implements Dataset<TokenWindow> {
+  /** Windows. */
   readonly length: number;
   private shared: Int32Array | null = null;
 
@@ -26,7 +27,9 @@ export class TokenDataset implements Dataset<TokenWindow> {
    * full, DS_ARGUMENT unless `tokens` is an Int32Array.
    */
   constructor(
+    /** All tokens, one after the other. */
     readonly tokens: Int32Array,
+    /** Tokens of a window. */
     readonly seq: number,
     place = 'TokenDataset',
   ) {

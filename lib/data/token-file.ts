@@ -24,6 +24,7 @@ import {
 
 /** A file of raw tokens, and the windows that are read from it. */
 export interface TokenFileOptions {
+  /** Of the file. */
   path: string;
   /** Tokens per window. */
   seq: number;
@@ -44,11 +45,15 @@ const INDEXED: OptionNames<IndexedTokenOptions> = { path: true, seq: true };
 
 /** Where a file's tokens lie. */
 export interface TokenLayout {
+  /** Of the file. */
   path: string;
+  /** Of a token. */
   dtype: TokenDType;
   /** Bytes before the first token. */
   offset: number;
+  /** Tokens in the file. */
   tokens: number;
+  /** Tokens of a window. */
   seq: number;
 }
 
@@ -57,11 +62,15 @@ export interface TokenLayout {
  * be larger than memory; every thread opens it for itself.
  */
 export class TokenFileDataset implements Dataset<TokenWindow> {
+  /** Windows. */
   readonly length: number;
   private readonly file: PositionalFile;
 
   /** Throws DS_DATA when no window is full. */
-  constructor(readonly layout: TokenLayout) {
+  constructor(
+    /** Where the tokens lie in the file, and of which dtype they are. */
+    readonly layout: TokenLayout,
+  ) {
     const { path, tokens, seq } = layout;
     this.length = windowCount(tokens, seq, path);
     this.file = new PositionalFile(path);

@@ -18,6 +18,7 @@ export interface TextSource {
   path: string;
   /** In a folder: which files, by name. Default: all. */
   match?: RegExp;
+  /** From a text to its tokens. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;
@@ -31,6 +32,7 @@ export interface JsonlSource {
   path: string;
   /** The key of the text. Default "text". */
   key?: string;
+  /** From a text to its tokens. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;

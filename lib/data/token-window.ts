@@ -4,7 +4,9 @@ import { phrase } from '../runtime/phrase.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
+  /** [seq], what the model reads. */
   tokens: Int32Array;
+  /** [seq], the tokens one further: what it predicts. */
   targets: Int32Array;
 }
 

@@ -34,6 +34,7 @@ export interface Decoder {
 
 /** How generate() samples. */
 export interface GenerateOptions {
+  /** Tokens to sample at most. */
   maxNewTokens: number;
   /** Logits are divided by it; 0 takes the likeliest token. Default 1. */
   temperature?: number;

@@ -6,6 +6,7 @@ import { linearPadded, type Tensor } from '../tensor/index.js';
 
 /** The head: the token embedding read the other way. */
 export class TiedHead extends Module {
+  /** [vocabSize, channels], the token table's. */
   readonly weight: Parameter;
 
   constructor(embedding: Embedding) {

@@ -9,7 +9,9 @@ import type { Monitor, MonitorEvent } from './monitor.js';
 
 /** Where a monitor writes: `<outputPath>/<jobName>`, relative to the working directory. */
 export interface LogFolder {
+  /** Where the job's folder goes. */
   outputPath: string;
+  /** What the folder is called. */
   jobName: string;
 }
 
@@ -29,6 +31,7 @@ export function logFolder(op: string, given: LogFolder): string {
  * DS_ARGUMENT, DS_IO.
  */
 export class CsvMonitor implements Monitor {
+  /** The folder with one file for each name. */
   readonly folder: string;
   private readonly files = new Map<string, AppendFile>();
 
@@ -37,6 +40,7 @@ export class CsvMonitor implements Monitor {
     makeFolder(this.folder);
   }
 
+  /** Appends a line to the file of each name, at the latest with flush(). Throws DS_IO. */
   write(events: readonly MonitorEvent[]): void {
     for (const { name, value, step } of events) {
       this.file(name).append(Buffer.from(row(String(step), number(value))));

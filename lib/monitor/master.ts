@@ -14,6 +14,7 @@ export class MonitorMaster implements Monitor {
     return this.monitors.length > 0;
   }
 
+  /** Hands the events on to every monitor. */
   write(events: readonly MonitorEvent[]): void {
     for (const monitor of this.monitors) {
       try {

@@ -4,6 +4,7 @@
 export interface MonitorEvent {
   /** DeepSpeed's names are paths: "Train/Samples/lr". */
   name: string;
+  /** The number itself. */
   value: number;
   /** The x axis; DeepSpeed counts global samples. */
   step: number;
@@ -14,6 +15,7 @@ export interface MonitorEvent {
  * for long nor keep the array. Whatever it throws ends this monitor, not the run.
  */
 export interface Monitor {
+  /** Takes note of events; it may keep them until flush(). */
   write(events: readonly MonitorEvent[]): void;
   /** Resolves when everything written so far would survive a crash of the machine. */
   flush(): Promise<void>;

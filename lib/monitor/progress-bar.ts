@@ -9,10 +9,13 @@ export interface StepReport {
   step: number;
   /** Over all ranks: what monitors are told is. */
   loss?: number;
+  /** Learning rate of the step. */
   lr?: number;
+  /** Of all ranks. */
   tokensPerSecond?: number;
   /** Model FLOPs utilization: the share, 0 to 1, of what the device could do at best. */
   mfu?: number;
+  /** Bytes in use on this rank's device. */
   memoryBytes?: number;
 }
 
@@ -113,6 +116,7 @@ export class ProgressBar {
     this.now = now;
   }
 
+  /** Draws the bar anew with the numbers of a step. */
   update(report: StepReport): void {
     const { total, stream } = this;
     const { step } = report;

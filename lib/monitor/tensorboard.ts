@@ -37,6 +37,7 @@ export class TensorBoardMonitor implements Monitor {
     return this.file.path;
   }
 
+  /** Appends a scalar for each event, at the latest with flush(). Throws DS_IO. */
   write(events: readonly MonitorEvent[]): void {
     const now = seconds();
     this.file.append(Buffer.concat(events.map((event) => tfRecord(scalarEvent(event, now)))));

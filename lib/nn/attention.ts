@@ -13,8 +13,11 @@ import { Module } from './module.js';
  * in.
  */
 export class KeyValueCache {
+  /** [B, H, capacity, D], of which the first `length` tokens are there. */
   readonly keys: Tensor;
+  /** As `keys`. */
   readonly values: Tensor;
+  /** Tokens that it holds. */
   length = 0;
 
   constructor(shape: readonly [number, number, number, number], dtype: DType, device: Device) {
@@ -34,12 +37,15 @@ export class KeyValueCache {
 
 /** Parameters c_attn [3C, C] (q, k, v side by side) and c_proj [C, C], as in GPT-2. */
 export class CausalSelfAttention extends Module {
+  /** From channels to queries, keys and values: 3 times as many. */
   readonly c_attn: Linear;
+  /** From the heads' outputs to channels. */
   readonly c_proj: Linear;
 
   /** Throws DS_ARGUMENT, also where `channels` is no multiple of `heads`. */
   constructor(
     channels: number,
+    /** Heads, each of channels / heads. */
     readonly heads: number,
     attnOptions: LinearOptions = {},
     projOptions: LinearOptions = {},

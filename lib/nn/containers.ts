@@ -6,6 +6,7 @@ import { Module } from './module.js';
 
 /** What it is given, unchanged; stands where a layer is left out. */
 export class Identity extends Module {
+  /** The input itself. */
   override forward(x: Tensor): Tensor {
     return x;
   }
@@ -14,12 +15,15 @@ export class Identity extends Module {
 /** Dims `startDim` to `endDim` as one: by default all but the first. */
 export class Flatten extends Module {
   constructor(
+    /** First of the dims that become one. */
     readonly startDim = 1,
+    /** Last of them; negative counts from the end. */
     readonly endDim = -1,
   ) {
     super();
   }
 
+  /** The input with dims startDim to endDim as one. */
   override forward(x: Tensor): Tensor {
     return x.flatten(this.startDim, this.endDim);
   }
@@ -68,10 +72,12 @@ export class ModuleDict extends Module {
     return this;
   }
 
+  /** Whether there is a module of this name. */
   has(name: string): boolean {
     return this.modulesByName.has(name);
   }
 
+  /** Modules in it. */
   get size(): number {
     return this.modulesByName.size;
   }
@@ -81,6 +87,7 @@ export class ModuleDict extends Module {
     return this.modulesByName[Symbol.iterator]();
   }
 
+  /** Throws DS_ARGUMENT: it is its modules that are called. */
   override forward(): never {
     throw new DsError({
       code: 'DS_ARGUMENT',

@@ -107,6 +107,7 @@ export class Conv2d extends Convolution {
     this.kernel = kernel;
   }
 
+  /** [B, in, H, W] to [B, out, H', W'] by unfold and one product. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       if (x.ndim === 3) return this.convolve('Conv2d', x.unsqueeze(0), this.kernel).squeeze(0);
@@ -135,6 +136,7 @@ export class Conv1d extends Convolution {
     this.kernelSize = kernelSize;
   }
 
+  /** [B, in, L] to [B, out, L']. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       const batch = x.ndim === 2 ? x.unsqueeze(0) : x;

@@ -32,6 +32,7 @@ export interface LinearOptions {
   bias?: boolean;
   /** Default U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
   weightInit?: Initializer;
+  /** First values of the bias. */
   biasInit?: Initializer;
 }
 
@@ -39,7 +40,9 @@ const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasI
 
 /** x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
 export class Linear extends Module {
+  /** [outputs, inputs]. */
   readonly weight: Parameter;
+  /** [outputs]; null without one. */
   readonly bias: Parameter | null;
 
   /** Throws DS_ARGUMENT. */
@@ -58,6 +61,7 @@ export class Linear extends Module {
     this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
   }
 
+  /** [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return linear(x, this.weight, this.bias);
   }
@@ -65,6 +69,7 @@ export class Linear extends Module {
 
 /** Linear followed by gelu_tanh, in one GEMM. */
 export class LinearGelu extends Linear {
+  /** [..., inputs] to [..., outputs]: gelu of the linear layer, fused. */
   override forward(x: Tensor): Tensor {
     return linearGelu(x, this.weight, this.bias);
   }
@@ -85,6 +90,7 @@ const EMBEDDING: OptionNames<EmbeddingOptions> = { init: true, paddingIdx: true 
 
 /** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
 export class Embedding extends Module {
+  /** [count, channels]. */
   readonly weight: Parameter;
   /** Null where no index is padding. */
   readonly paddingIdx: number | null;
@@ -100,6 +106,9 @@ export class Embedding extends Module {
     this.weight = new Parameter([count, channels], this.startOf(init, channels));
   }
 
+  /**
+   * Whole numbers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for one outside.
+   */
   override forward(index: Tensor): Tensor {
     const { weight, paddingIdx } = this;
     if (paddingIdx === null) return embedding(weight, index);
@@ -132,11 +141,14 @@ function paddingRow(index: number, count: number): number {
 
 /** Normalises the last dim to mean 0 and variance 1, then weight and bias [C]. */
 export class LayerNorm extends Module {
+  /** [channels]. */
   readonly weight: Parameter;
+  /** [channels]. */
   readonly bias: Parameter;
 
   constructor(
     channels: number,
+    /** Added to the variance. */
     readonly eps = 1e-5,
   ) {
     super();
@@ -146,6 +158,9 @@ export class LayerNorm extends Module {
     this.bias = new Parameter([channels], zeros);
   }
 
+  /**
+   * [..., channels] to the same shape, each row with mean 0 and variance 1 before weight and bias.
+   */
   override forward(x: Tensor): Tensor {
     return layerNorm(x, this.weight, this.bias, this.eps);
   }
@@ -153,10 +168,12 @@ export class LayerNorm extends Module {
 
 /** Normalises the last dim to root mean square 1, then weight [C]. */
 export class RMSNorm extends Module {
+  /** [channels]. */
   readonly weight: Parameter;
 
   constructor(
     channels: number,
+    /** Added to the mean square. */
     readonly eps = 1e-5,
   ) {
     super();
@@ -165,6 +182,7 @@ export class RMSNorm extends Module {
     this.weight = new Parameter([channels], ones);
   }
 
+  /** [..., channels] to the same shape, each row divided by its root mean square. */
   override forward(x: Tensor): Tensor {
     return rmsNorm(x, this.weight, this.eps);
   }
@@ -185,13 +203,18 @@ const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
  * [C]. x [N, C, ..]. Source: Wu & He 2018.
  */
 export class GroupNorm extends Module {
+  /** [channels]; null without affine. */
   readonly weight: Parameter | null;
+  /** [channels]; null without affine. */
   readonly bias: Parameter | null;
+  /** Added to the variance. */
   readonly eps: number;
 
   /** Throws DS_ARGUMENT, also where groups do not divide the channels. */
   constructor(
+    /** Groups of channels that share a mean and a variance. */
     readonly groups: number,
+    /** Channels of the input. */
     readonly channels: number,
     given: GroupNormOptions = {},
   ) {
@@ -211,6 +234,7 @@ export class GroupNorm extends Module {
     });
   }
 
+  /** [B, channels, ...] to the same shape. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     const { groups, channels, weight, bias, eps } = this;
     if (x.ndim < 2 || x.shape[1] !== channels) {
@@ -235,11 +259,18 @@ export class GroupNorm extends Module {
 /** Zeroes elements with probability `p` while training. */
 export class Dropout extends Module {
   /** Throws DS_ARGUMENT. */
-  constructor(readonly p = 0.5) {
+  constructor(
+    /** Probability with which an element becomes 0, below 1. */
+    readonly p = 0.5,
+  ) {
     super();
     requireFinite('Dropout p', p, 0, 1);
   }
 
+  /**
+   * In training the input with elements dropped and the rest times 1 / (1 - p); else the input
+   * itself.
+   */
   override forward(x: Tensor): Tensor {
     return this.training ? dropout(x, this.p) : x;
   }
@@ -308,8 +339,11 @@ export interface SwiGluOptions {
  * Shazeer 2020.
  */
 export class SwiGLU extends Module {
+  /** From channels to hidden, through SiLU. */
   readonly gate_proj: Linear;
+  /** From channels to hidden, what the gate multiplies. */
   readonly up_proj: Linear;
+  /** From hidden back to channels. */
   readonly down_proj: Linear;
 
   /** From [.., channels] over [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
@@ -321,6 +355,7 @@ export class SwiGLU extends Module {
     this.down_proj = new Linear(hidden, channels, { bias });
   }
 
+  /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
     return this.down_proj.call(silu(this.gate_proj.call(x)).mul(this.up_proj.call(x)));
   }
@@ -328,6 +363,7 @@ export class SwiGLU extends Module {
 
 /** max(x, 0), element by element; see relu. */
 export class ReLU extends Module {
+  /** max(0, x), of any shape. */
   override forward(x: Tensor): Tensor {
     return relu(x);
   }
@@ -335,6 +371,7 @@ export class ReLU extends Module {
 
 /** x sigmoid(x), element by element; see silu. */
 export class SiLU extends Module {
+  /** x sigmoid(x), of any shape. */
   override forward(x: Tensor): Tensor {
     return silu(x);
   }
@@ -342,6 +379,7 @@ export class SiLU extends Module {
 
 /** The hyperbolic tangent, element by element. */
 export class Tanh extends Module {
+  /** tanh(x), of any shape. */
   override forward(x: Tensor): Tensor {
     return tanh(x);
   }
@@ -349,6 +387,7 @@ export class Tanh extends Module {
 
 /** 1 / (1 + exp(-x)), element by element. */
 export class Sigmoid extends Module {
+  /** 1 / (1 + e^-x), of any shape. */
   override forward(x: Tensor): Tensor {
     return sigmoid(x);
   }
@@ -359,10 +398,14 @@ export class Sigmoid extends Module {
  * gelu.
  */
 export class GELU extends Module {
-  constructor(readonly approximate: 'tanh' | 'none' = 'none') {
+  constructor(
+    /** "tanh" for the approximation by tanh, "none" for the exact form. */
+    readonly approximate: 'tanh' | 'none' = 'none',
+  ) {
     super();
   }
 
+  /** gelu(x), of any shape. */
   override forward(x: Tensor): Tensor {
     return gelu(x, this.approximate);
   }
@@ -401,6 +444,7 @@ export class Sequential extends Module {
     return this.layers[Symbol.iterator]();
   }
 
+  /** The input through every module, first to last. */
   override forward(x: Tensor): Tensor {
     let out = x;
     for (const layer of this.layers) out = layer.call(out) as Tensor;

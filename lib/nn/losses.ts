@@ -34,6 +34,7 @@ export class MSELoss extends Module {
     this.options = readOptions('MSELoss', options, LOSS);
   }
 
+  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return mse(x, target, this.options);
   }
@@ -48,6 +49,7 @@ export class L1Loss extends Module {
     this.options = readOptions('L1Loss', options, LOSS);
   }
 
+  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return l1Loss(x, target, this.options);
   }
@@ -62,6 +64,7 @@ export class HuberLoss extends Module {
     this.options = readOptions('HuberLoss', options, { ...LOSS, delta: true });
   }
 
+  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return huberLoss(x, target, this.options);
   }
@@ -76,6 +79,7 @@ export class SmoothL1Loss extends Module {
     this.options = readOptions('SmoothL1Loss', options, { ...LOSS, beta: true });
   }
 
+  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return smoothL1Loss(x, target, this.options);
   }
@@ -90,6 +94,10 @@ export class KLDivLoss extends Module {
     this.options = readOptions('KLDivLoss', options, { reduction: true, logTarget: true });
   }
 
+  /**
+   * Logarithms of probabilities and a target of their shape to a scalar, or with reduction "none"
+   * to that shape.
+   */
   override forward(x: Tensor, target: Tensor): Tensor {
     return klDiv(x, target, this.options);
   }
@@ -97,7 +105,9 @@ export class KLDivLoss extends Module {
 
 /** binaryCrossEntropyWithLogits(); its weights are buffers of the module. */
 export class BCEWithLogitsLoss extends Module {
+  /** Of each element, broadcast to the input; null for 1. */
   readonly weight: Tensor | null;
+  /** Of positive targets, broadcast to the input; null for 1. */
   readonly posWeight: Tensor | null;
   private readonly reduction: BceWithLogitsOptions['reduction'];
 
@@ -111,6 +121,9 @@ export class BCEWithLogitsLoss extends Module {
     this.reduction = options.reduction;
   }
 
+  /**
+   * Logits and targets in [0, 1] of one shape to a scalar, or with reduction "none" to that shape.
+   */
   override forward(x: Tensor, target: Tensor): Tensor {
     return binaryCrossEntropyWithLogits(x, target, {
       weight: this.weight ?? undefined,
@@ -122,6 +135,7 @@ export class BCEWithLogitsLoss extends Module {
 
 /** nllLoss() of log probabilities; the class weights are a buffer of the module. */
 export class NLLLoss extends Module {
+  /** Of each class, [classes]; null for 1. */
   readonly weight: Tensor | null;
   private readonly options: NllLossOptions;
 
@@ -141,6 +155,7 @@ export class NLLLoss extends Module {
 
 /** crossEntropy(); the class weights are a buffer of the module. */
 export class CrossEntropyLoss extends Module {
+  /** Of each class, [classes]; null for 1. */
   readonly weight: Tensor | null;
   private readonly options: CrossEntropyOptions;
 

@@ -31,7 +31,9 @@ export type StateDictPreHook = () => void;
 
 /** A module and its path below the root. */
 export interface NamedModule {
+  /** The path of fields that leads to it, joined by dots. */
   name: string;
+  /** The module itself. */
   module: Module;
 }
 
@@ -44,12 +46,14 @@ export type Field = Parameter | Tensor | Module;
  * as "field.key". Call it with call(), which runs the hooks around forward().
  */
 export abstract class Module {
+  /** Whether train() or eval() was called last: what dropout goes by. True at first. */
   training = true;
   private readonly preHooks = new Set<ForwardPreHook>();
   private readonly hooks = new Set<ForwardHook>();
   private readonly stateDictPreHooks = new Set<StateDictPreHook>();
   private backwardHooks: BackwardHooks<Module> | null = null;
 
+  /** What the module computes; call it by call(), which also runs hooks. */
   // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
 
@@ -177,10 +181,12 @@ export abstract class Module {
     }
   }
 
+  /** The parameters of this module and all below it, each once. */
   parameters(): Parameter[] {
     return Array.from(this.namedParameters(), ([, parameter]) => parameter);
   }
 
+  /** The tensors in its fields, and in those below it, that are no parameters. */
   buffers(): Tensor[] {
     return Array.from(this.namedBuffers(), ([, buffer]) => buffer);
   }
@@ -195,6 +201,7 @@ export abstract class Module {
     }
   }
 
+  /** The modules directly below this one. */
   children(): Module[] {
     return Array.from(this.namedChildren(), ([, module]) => module);
   }
@@ -294,11 +301,13 @@ export abstract class Module {
     return depth < 0 ? `[${this.constructor.name}]` : this.toString();
   }
 
+  /** Sets `training` of this module and all below it. */
   train(on = true): this {
     for (const [, module] of this.namedModules()) module.training = on;
     return this;
   }
 
+  /** train(false): for validation. */
   eval(): this {
     return this.train(false);
   }

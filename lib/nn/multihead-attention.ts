@@ -53,15 +53,22 @@ const CALL: OptionNames<AttentionCall> = {
  * Vaswani et al. 2017.
  */
 export class MultiheadAttention extends Module {
+  /** [3 channels, channels]: those of queries, keys and values. */
   readonly in_proj_weight: Parameter;
+  /** [3 channels]; null without biases. */
   readonly in_proj_bias: Parameter | null;
+  /** From the heads' outputs to channels. */
   readonly out_proj: Linear;
+  /** Probability with which an attention weight becomes 0 in training. */
   readonly dropout: number;
+  /** Whether inputs are [B, T, C]; else [T, B, C]. */
   readonly batchFirst: boolean;
 
   /** Throws DS_ARGUMENT, also where the heads do not divide the channels. */
   constructor(
+    /** Channels of inputs and outputs. */
     readonly channels: number,
+    /** Heads, each of channels / heads. */
     readonly heads: number,
     given: MultiheadAttentionOptions = {},
   ) {

@@ -72,6 +72,7 @@ export class Parameter extends Tensor {
     return this;
   }
 
+  /** Whether it has memory yet: somebody has asked for its values. */
   get isMaterialized(): boolean {
     return this.memory !== Buffer.released;
   }

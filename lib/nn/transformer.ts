@@ -33,8 +33,11 @@ const LAYER: OptionNames<TransformerLayerOptions> = {
 
 /** Masks of an encoder layer's self-attention; see AttentionMasks. */
 export interface EncoderMasks {
+  /** See AttentionMasks. */
   srcMask?: Tensor | null;
+  /** See AttentionMasks. */
   srcKeyPaddingMask?: Tensor | null;
+  /** See AttentionMasks. */
   isCausal?: boolean;
 }
 
@@ -47,11 +50,17 @@ const ENCODER: OptionNames<EncoderMasks> = {
  * AttentionMasks.
  */
 export interface DecoderMasks {
+  /** See AttentionMasks. */
   tgtMask?: Tensor | null;
+  /** See AttentionMasks. */
   memoryMask?: Tensor | null;
+  /** See AttentionMasks. */
   tgtKeyPaddingMask?: Tensor | null;
+  /** See AttentionMasks. */
   memoryKeyPaddingMask?: Tensor | null;
+  /** See AttentionMasks. */
   tgtIsCausal?: boolean;
+  /** See AttentionMasks. */
   memoryIsCausal?: boolean;
 }
 
@@ -117,7 +126,9 @@ abstract class TransformerLayer extends Module {
  * normFirst: Xiong et al. 2020.
  */
 export class TransformerEncoderLayer extends TransformerLayer {
+  /** The norm of the attention. */
   readonly norm1: LayerNorm;
+  /** The norm of the MLP. */
   readonly norm2: LayerNorm;
 
   /** Throws DS_ARGUMENT. */
@@ -142,9 +153,13 @@ export class TransformerEncoderLayer extends TransformerLayer {
  * LayerNorm.
  */
 export class TransformerDecoderLayer extends TransformerLayer {
+  /** Attention to what the encoder made. */
   readonly multihead_attn: MultiheadAttention;
+  /** The norm of the self-attention. */
   readonly norm1: LayerNorm;
+  /** The norm of the attention to the encoder. */
   readonly norm2: LayerNorm;
+  /** The norm of the MLP. */
   readonly norm3: LayerNorm;
 
   /** Throws DS_ARGUMENT. */
@@ -202,7 +217,9 @@ function layersOf<Layer extends Module>(op: string, make: unknown, count: number
 
 /** Encoder layers one after the other: "layers.0", ..., each a unit of ZeRO, and "norm". */
 export class TransformerEncoder extends Module {
+  /** First to last. */
   readonly layers: readonly TransformerEncoderLayer[];
+  /** Behind the last layer; null without one. */
   readonly norm: Module | null;
 
   /**
@@ -229,7 +246,9 @@ export class TransformerEncoder extends Module {
 
 /** Decoder layers one after the other: "layers.0", ..., each a unit of ZeRO, and "norm". */
 export class TransformerDecoder extends Module {
+  /** First to last. */
   readonly layers: readonly TransformerDecoderLayer[];
+  /** Behind the last layer; null without one. */
   readonly norm: Module | null;
 
   /** See TransformerEncoder. Throws DS_ARGUMENT. */

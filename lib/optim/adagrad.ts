@@ -7,7 +7,9 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of Adagrad; fields may be changed between steps. */
 export interface AdagradGroup extends ParamGroup {
+  /** See AdagradOptions. */
   lrDecay: number;
+  /** Added to the root of the sums. */
   eps: number;
   /** What the sums start with. */
   initialAccumulatorValue: number;

@@ -15,6 +15,7 @@ import type { UpdateKernels } from './update-kernels.js';
 /** A parameter group of Adam and AdamW; fields may be changed between steps. */
 export interface AdamGroup extends ParamGroup {
   betas: readonly [number, number];
+  /** Added to the root of the second moment. */
   eps: number;
 }
 

@@ -17,6 +17,7 @@ import type { UpdateKernels } from './update-kernels.js';
 /** A parameter group of LAMB; fields may be changed between steps. */
 export interface LambGroup extends ParamGroup {
   betas: readonly [number, number];
+  /** Added to the root of the second moment. */
   eps: number;
   /** Largest trust ratio of a parameter. */
   maxCoeff: number;

@@ -17,6 +17,7 @@ export interface LossScaler {
   update(overflow: boolean): void;
   /** For checkpoints. */
   state(): JsonObject;
+  /** Takes over what state() gave. */
   load(state: JsonObject): void;
 }
 

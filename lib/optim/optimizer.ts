@@ -8,9 +8,11 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** Where one parameter, or a part of one, lies in a range, in elements from the range's start. */
 export interface ParameterPlace {
+  /** Of the parameter in its model. */
   readonly name: string;
   /** Of the whole parameter. */
   readonly shape: readonly number[];
+  /** Its first element in the range. */
   readonly offset: number;
   /** Elements of it in the range: fewer than its shape has where ranks hold parts of it. */
   readonly numel: number;
@@ -45,21 +47,29 @@ export interface UpdateTensors {
 
 /** An update's number, from 1, and the hyperparameters of every group at it. */
 export interface UpdateSettings<Group extends ParamGroup = ParamGroup> {
+  /** From 1. */
   readonly step: number;
+  /** As the optimizer has them at this update. */
   readonly groups: readonly Readonly<Group>[];
 }
 
 /** A range's gradient, the verdict on it, and the settings of the step that it belongs to. */
 export interface StepGradient<Group extends ParamGroup = ParamGroup> {
+  /** In the weights' dtype, scaled as control[0] undoes. */
   grad: Tensor;
+  /** [4] f32, see UpdateTensors. */
   control: Tensor;
+  /** The number of the update, and its hyperparameters. */
   settings: UpdateSettings<Group>;
 }
 
 /** The tensors of one range for a pass over two steps. */
 export interface SpeculationTensors {
+  /** Index of the group. */
   group: number;
+  /** f32 weights. */
   master: Tensor;
+  /** f32 optimizer state by name. */
   state: Record<string, Tensor>;
   /** The step to commit: master and state change. */
   previous: StepGradient | null;
@@ -74,7 +84,9 @@ export interface SpeculationTensors {
  * Implement it for an optimizer of your own.
  */
 export interface Optimizer<Group extends ParamGroup = ParamGroup> {
+  /** What it is called in configurations, checkpoints and errors. */
   readonly name: string;
+  /** Its parameter groups; rates and other hyperparameters may be changed between steps. */
   readonly groups: Group[];
   /** f32 tensors kept per parameter of a group beside the master weights: names, and the value that each starts with. */
   initialState(group: number): Readonly<Record<string, number>>;

@@ -9,8 +9,11 @@ import { Tensor } from '../tensor/index.js';
 
 /** What every group has; each optimizer adds its own hyperparameters. */
 export interface ParamGroup {
+  /** What the group updates; every parameter is in one group. */
   readonly params: readonly Tensor[];
+  /** Learning rate, at least 0. */
   lr: number;
+  /** At least 0; whether it decays weights or is added to gradients is the rule's. */
   weightDecay: number;
   /** Decays of the moments, in groups whose rule has them: what OneCycle schedules beside the rate. */
   betas?: readonly [number, number];

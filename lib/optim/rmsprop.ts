@@ -8,9 +8,13 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of RMSprop; lr, alpha, eps and weightDecay may be changed between steps. */
 export interface RMSpropGroup extends ParamGroup {
+  /** Share of the running means that is kept. */
   alpha: number;
+  /** Added to the root. */
   eps: number;
+  /** Share of the last direction that is kept; 0 for none. */
   momentum: number;
+  /** Whether the mean of gradients is kept as well. */
   centered: boolean;
 }
 

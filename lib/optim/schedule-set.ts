@@ -11,10 +11,14 @@ import type { LrSchedule } from './schedule.js';
 export class ScheduleSet {
   private readonly distinct: readonly LrSchedule[];
 
-  constructor(readonly schedules: readonly LrSchedule[]) {
+  constructor(
+    /** The schedule of each group; an object may stand for several. */
+    readonly schedules: readonly LrSchedule[],
+  ) {
     this.distinct = [...new Set(schedules)];
   }
 
+  /** The names of its schedules, each once. */
   get name(): string {
     return this.distinct.map(({ name }) => name).join(', ');
   }
@@ -31,6 +35,7 @@ export class ScheduleSet {
     return groups.map((group, i) => this.schedules[i]?.lr(appliedSteps) ?? group.lr);
   }
 
+  /** The state of each distinct schedule, for a checkpoint. */
   stateDict(): JsonObject {
     return { schedules: this.distinct.map((schedule) => schedule.stateDict()) };
   }

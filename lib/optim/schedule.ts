@@ -15,6 +15,7 @@ export type ScheduledGroup = Pick<ParamGroup, 'lr' | 'betas'>;
  * `last_batch_iteration` is n - 1, PyTorch's `last_epoch` is n.
  */
 export interface LrSchedule {
+  /** What it is called in configurations, logs and errors. */
   readonly name: string;
   /** The learning rate in effect after `appliedSteps` updates. */
   lr(appliedSteps: number): number;
@@ -22,6 +23,7 @@ export interface LrSchedule {
   apply(group: ScheduledGroup, appliedSteps: number): void;
   /** What a checkpoint keeps; empty for a schedule that depends on the number of updates alone. */
   stateDict(): JsonObject;
+  /** Takes over what stateDict() gave. Throws DS_CHECKPOINT for the state of another kind. */
   loadStateDict(state: JsonObject): void;
 }
 

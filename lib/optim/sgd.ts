@@ -9,8 +9,11 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of SGD; fields may be changed between steps. */
 export interface SgdGroup extends ParamGroup {
+  /** Share of the last direction that is kept; 0 for none. */
   momentum: number;
+  /** Share of each gradient but the first that the buffer does not take. */
   dampening: number;
+  /** Whether steps are taken ahead of the buffer. */
   nesterov: boolean;
 }
 

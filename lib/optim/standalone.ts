@@ -19,7 +19,9 @@ import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   implements Optimizer<Group>
 {
+  /** What it is called in configurations, checkpoints and errors. */
   abstract readonly name: string;
+  /** Its parameter groups; rates and other hyperparameters may be changed between steps. */
   abstract readonly groups: Group[];
   private readonly kept = new Map<Tensor, OwnState>();
   private readonly kernels = deviceKernels();

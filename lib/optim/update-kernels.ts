@@ -8,8 +8,11 @@ import { deviceOps, hostOps, type UpdateOps } from './update-ops.generated.js';
 
 /** The fused rules, and what else an update is made of; the same arithmetic, bit for bit, in every implementation. */
 export interface UpdateKernels extends UpdateOps {
+  /** Copies, converting. */
   copy(args: kernels.CopyArgs): void;
+  /** A product of matrices. */
   matmul(args: kernels.MatmulArgs): void;
+  /** Scales and shifts. */
   scale(args: kernels.ScaleArgs): void;
   /**
    * A flat tensor of undefined contents in the memory of `like`. The caller releases it as soon as the ops that use it

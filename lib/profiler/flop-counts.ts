@@ -7,7 +7,9 @@ import { numel, type View } from '../runtime/view.js';
  * rest.
  */
 export interface Work {
+  /** Multiply-accumulates of matrix products. */
   macs: number;
+  /** All floating-point operations, 2 for each multiply-accumulate. */
   flops: number;
 }
 

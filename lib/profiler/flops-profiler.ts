@@ -29,7 +29,9 @@ const PRINT_OPTIONS: OptionNames<PrintOptions> = { ...REPORT_OPTIONS, outputFile
  * too. Reading a result waits for the device; profiling does not.
  */
 export class FlopsProfiler {
+  /** What is profiled. */
   readonly module: Module;
+  /** Where it runs. */
   readonly device: Device;
   private recorder: Recorder | null = null;
   private active = false;
@@ -158,11 +160,15 @@ const PROFILE_OPTIONS: OptionNames<ModelProfileOptions> = {
 
 /** A forward pass in numbers. */
 export interface ForwardProfile {
+  /** Floating-point operations of the pass. */
   flops: number;
+  /** Multiply-accumulates of the pass. */
   macs: number;
+  /** Elements of the model's parameters. */
   parameters: number;
   /** formatProfile()'s text. */
   table: string;
+  /** The same by module. */
   json: ModelProfile;
 }
 

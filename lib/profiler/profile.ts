@@ -24,6 +24,7 @@ export interface ModuleProfile {
   recomputeMs: number;
   /** Of the model's, 0 to 1. */
   share: { parameters: number; macs: number; latency: number };
+  /** Of the modules below it. */
   children: ModuleProfile[];
 }
 
@@ -33,6 +34,7 @@ export interface StepFacts {
   step: number;
   /** In the step, on this device. */
   samples: number;
+  /** Forward and backward passes of the step. */
   microBatches: number;
   /**
    * Device milliseconds: each phase, all micro-batches together, and from the first to the last.
@@ -42,12 +44,15 @@ export interface StepFacts {
 
 /** What a profiled run of a model did and took. */
 export interface ModelProfile {
+  /** Name of the device. */
   device: string;
+  /** Elements of the model's parameters. */
   parameters: number;
   /** Of everything that ran: a whole step under an engine, all micro-batches together. */
   work: PassWork;
   /** null when no engine ran the model. */
   engine: StepFacts | null;
+  /** By module, from the model down. */
   model: ModuleProfile;
 }
 

@@ -4,7 +4,9 @@ import { contiguousStrides, numel } from './view.js';
 
 /** `shape` elements from `offset` on, in every dim of a tensor. */
 export interface Box {
+  /** Its first element, in every dim. */
   readonly offset: readonly number[];
+  /** Its size in every dim. */
   readonly shape: readonly number[];
 }
 
@@ -19,7 +21,9 @@ export interface BoxRange {
  * What a rank holds of a tensor of shape `whole`: boxes of it, which follow each other in memory.
  */
 export interface Region {
+  /** Shape of the whole tensor. */
   readonly whole: readonly number[];
+  /** What is held of it, in the order of memory. */
   readonly boxes: readonly Box[];
 }
 

@@ -18,7 +18,9 @@ export class Device {
   readonly compute: Stream;
 
   constructor(
+    /** "cpu" or "cuda". */
     readonly kind: DeviceKind,
+    /** Number of the GPU; 0 for the CPU. */
     readonly index: number,
     /** Native number: 0 for the CPU, 1 + index for a GPU. */
     readonly number: number,
@@ -34,6 +36,7 @@ export class Device {
     return this.kind === 'cpu' ? 'cpu' : `cuda:${this.index}`;
   }
 
+  /** Its name, what the driver adds to it, and its bytes of memory. */
   get info(): DeviceInfo {
     return native(() => addon.deviceInfo(this.number));
   }
@@ -43,6 +46,7 @@ export class Device {
     return native(() => addon.memoryStats(this.number));
   }
 
+  /** The peaks of `memory` count from now on. */
   resetPeaks(): void {
     native(() => addon.resetPeaks(this.number));
   }
@@ -69,6 +73,7 @@ export class Device {
     native(() => addon.synchronizeDevice(this.number));
   }
 
+  /** "cpu" or "cuda:0". */
   toString(): string {
     return this.name;
   }

@@ -18,6 +18,7 @@ export interface StreamHome {
  */
 export class Stream {
   constructor(
+    /** Whose work it orders. */
     readonly device: StreamHome,
     /** Native handle; owned by this object unless it is the device's compute stream. */
     readonly handle: number,
@@ -41,6 +42,7 @@ export class Stream {
     native(() => addon.synchronizeStream(this.handle));
   }
 
+  /** Gives it back to the driver once its work is done. Idempotent. */
   dispose(): void {
     native(() => addon.releaseStream(this.handle));
   }
@@ -48,10 +50,12 @@ export class Stream {
 
 /** A point in a stream. Recording again moves it. */
 export class Event {
+  /** Native handle; owned by this object. */
   readonly handle: number;
 
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
+    /** Whose streams record it. */
     readonly device: StreamHome,
     private readonly timed = false,
   ) {
@@ -68,6 +72,7 @@ export class Event {
     return this;
   }
 
+  /** Whether the work before it is finished. Does not wait. */
   get done(): boolean {
     return native(() => addon.done(this.handle));
   }
@@ -87,6 +92,7 @@ export class Event {
     return native(() => addon.elapsedMs(start.handle, this.handle));
   }
 
+  /** Gives it back to the driver. Idempotent. */
   dispose(): void {
     native(() => addon.releaseEvent(this.handle));
   }

@@ -8,9 +8,11 @@ export { describe } from './phrase.js';
 export interface View {
   /** @internal */
   readonly buffer: Buffer;
+  /** Type of its elements. */
   readonly dtype: DType;
   /** In elements from the buffer's start. */
   readonly offset: number;
+  /** Size of each dim. */
   readonly shape: readonly number[];
   /** In elements; 0 where a dim is broadcast. */
   readonly strides: readonly number[];

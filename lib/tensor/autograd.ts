@@ -70,7 +70,9 @@ export function withGrad<T>(on: boolean, body: () => T): T {
 export interface Saved {
   /** As of Tensor; absent where nobody can change it. */
   readonly changedAt?: number;
+  /** Holds it for one node more. */
   retain(): unknown;
+  /** Gives up one hold. */
   release(): void;
 }
 
@@ -98,16 +100,19 @@ function edgeTo(input: Tensor): Edge {
 
 /** A recorded op. Holds what it saved until its backward has run or its scope ends. */
 export class GradFn {
+  /** Its number in the order of recording. */
   readonly sequence = ++sequence;
   /** Gradients of the outputs, filled while backward runs; owned. */
   readonly grads: (Tensor | null)[];
   /** @internal One for each input. */
   readonly edges: readonly Edge[];
+  /** Whether its backward has run, or its scope has ended. */
   isReleased = false;
   /** Runs just before the backward of this node. */
   before: (() => void) | null = null;
 
   constructor(
+    /** The op that recorded it. */
     readonly name: string,
     inputs: readonly Tensor[],
     outputs: number,

@@ -47,6 +47,7 @@ type Methods = {
 
 declare module './tensor.js' {
   interface Tensor extends Methods {
+    /** As the function of this name. */
     to(...targets: (DType | Device | string)[]): Tensor;
 
     /**

@@ -5,7 +5,9 @@ import { requireInteger } from '../runtime/require-number.js';
 
 /** Where a random op starts in the Philox stream. */
 export interface RandomState {
+  /** As seed() got it. */
   seed: number;
+  /** Advances with every random op. */
   offset: number;
 }
 
@@ -13,13 +15,17 @@ export interface RandomState {
 export interface SampleShare {
   /** Of this rank. */
   samples: number;
+  /** Which of the ranks this is, from 0. */
   rank: number;
+  /** Ranks that share the micro-batch. */
   ranks: number;
 }
 
 /** All that random ops depend on. */
 export interface RandomPoint {
+  /** Where the next random op starts. */
   state: RandomState;
+  /** This rank's part of a global batch; null for all of it. */
   share: SampleShare | null;
 }
 

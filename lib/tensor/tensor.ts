@@ -24,7 +24,9 @@ export type Nested = number | boolean | bigint | readonly Nested[] | readonly Nu
 
 /** What a new tensor is made of, and where. */
 export interface TensorOptions {
+  /** Of the elements. */
   dtype?: DType;
+  /** Where the memory is. */
   device?: Device | string;
 }
 
@@ -77,6 +79,7 @@ export class Tensor implements View {
   requiresGrad = false;
   /** The graph node that produced it, and which of the node's outputs it is. */
   gradFn: GraphNode | null = null;
+  /** Which of the outputs of `gradFn` it is. */
   gradIndex = 0;
   /** The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and goes when the leaf goes. */
   grad: Tensor | null = null;
@@ -90,7 +93,9 @@ export class Tensor implements View {
   /** @internal Use Tensor.from(), Tensor.empty() or the functions that make tensors. */
   constructor(
     buffer: Buffer,
+    /** Type of its elements. */
     readonly dtype: DType,
+    /** Size of each dim; [] for a scalar. */
     readonly shape: readonly number[],
     strides?: readonly number[],
     readonly offset = 0,
@@ -111,6 +116,7 @@ export class Tensor implements View {
     return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 
+  /** Uninitialised memory with the shape and device of `like`. */
   static emptyLike(like: Tensor, dtype: DType = like.dtype): Tensor {
     return Tensor.empty(like.shape, dtype, like.device);
   }
@@ -155,18 +161,22 @@ export class Tensor implements View {
     return this.liveBuffer().device;
   }
 
+  /** Dims, at most six. */
   get ndim(): number {
     return this.shape.length;
   }
 
+  /** Elements: the product of its sizes. */
   get numel(): number {
     return numel(this.shape);
   }
 
+  /** Bytes of its elements, whatever memory they share. */
   get bytes(): number {
     return this.numel * dtypeSize(this.dtype);
   }
 
+  /** Whether its elements lie row by row without gaps. */
   get isContiguous(): boolean {
     return isContiguous(this);
   }
@@ -231,6 +241,7 @@ export class Tensor implements View {
     this.dispose();
   }
 
+  /** Whether its memory has been given up. */
   get isDisposed(): boolean {
     return this.references === 0;
   }

@@ -6,7 +6,9 @@ import { dataError } from './tokenizer-folder.js';
 
 /** A message of a conversation; templates may read more of it than these. */
 export interface ChatMessage {
+  /** "system", "user", "assistant" or what else the template knows. */
   role: string;
+  /** What is said. */
   content?: unknown;
   [key: string]: unknown;
 }

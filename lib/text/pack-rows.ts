@@ -8,7 +8,9 @@ import type { TokenRun } from './sample.js';
 export interface TextReport extends RowCounts {
   /** Rows that were longer than a sample, and of which tokens were left out. */
   cutRows: number;
+  /** Tokens that were left out of those. */
   cutTokens: number;
+  /** Samples made. */
   samples: number;
   /** Tokens in samples, without padding. */
   tokens: number;

@@ -17,6 +17,7 @@ export interface PaddingOptions {
 
 /** Tensors [B, T] i32. */
 export interface PaddedBatch {
+  /** Tokens, and the pad token beside them. */
   ids: Tensor;
   /** 1 for tokens, 0 for padding. */
   mask: Tensor;

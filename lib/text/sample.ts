@@ -7,6 +7,7 @@ import { IGNORED } from './row-encoder.js';
 
 /** A row of a batch; every list has one element for each token. */
 export interface TextSample {
+  /** Tokens. */
   ids: Int32Array;
   /**
    * The token itself where it is learned, else -100; a model predicts the label at i from the

@@ -29,6 +29,7 @@ interface SharedSamples extends TokenRun {
  * workers.
  */
 export class TextDataset implements Dataset<TextSample> {
+  /** Samples. */
   readonly length: number;
 
   private constructor(

@@ -121,6 +121,7 @@ export class TextStream {
     return new TextStream(settings, await partsOf(settings.files, withDigest));
   }
 
+  /** The current epoch, from 0. */
   get epoch(): number {
     return this.position.epoch;
   }

@@ -69,7 +69,9 @@ export interface EncodeChatOptions extends ChatOptions {
 
 /** A conversation as tokens. */
 export interface EncodedChat {
+  /** The conversation as the template writes it. */
   text: string;
+  /** Its tokens. */
   ids: Int32Array;
   /** 1 for tokens that the assistant says; null unless `assistantMask` asked for it. */
   assistant: Uint8Array | null;
@@ -98,9 +100,13 @@ export class Tokenizer {
   readonly vocabSize: number;
   /** The model's context by tokenizer_config.json; null where it names none. */
   readonly modelMaxLength: number | null;
+  /** Of the token that begins a text; null without one. */
   readonly bosId: number | null;
+  /** Of the token that ends a text; null without one. */
   readonly eosId: number | null;
+  /** Of the token that fills rows up; null without one. */
   readonly padId: number | null;
+  /** Of the token for what has none; null without one. */
   readonly unkId: number | null;
   /** Ids that skipSpecialTokens leaves out. */
   readonly specialIds: ReadonlySet<number>;

@@ -58,6 +58,7 @@ export interface LoadOptions {
 export interface LoadedCheckpoint {
   /** The folder of the tag. */
   path: string;
+  /** The name of that folder. */
   tag: string;
   /** What saveCheckpoint() was given; {} where it was given nothing. */
   clientState: JsonObject;

@@ -6,11 +6,17 @@ import {
 
 /** The section "activation_checkpointing" of a ds_config.json. */
 export interface ActivationCheckpointingSection {
+  /** No effect yet: there is no tensor parallelism that would share activations out. */
   partition_activations?: boolean;
+  /** No effect: memory comes from pools that do not fragment by it. */
   contiguous_memory_optimization?: boolean;
+  /** How many checkpoints one forward makes; null where it is not given. */
   number_checkpoints?: number | null;
+  /** Keeps what segments start from in host memory. */
   cpu_checkpointing?: boolean;
+  /** Waits for the device at the borders of checkpoints. */
   synchronize_checkpoint_boundary?: boolean;
+  /** Measures segments. */
   profile?: boolean;
   /** Found in tutorials; DeepSpeed does not read it either. */
   enabled?: boolean;

@@ -17,6 +17,7 @@ import { buildSchedules } from './schedule.js';
 export interface Clients {
   /** Parameters to train, or groups of them. Default: every parameter of the model that wants a gradient. */
   modelParameters?: ParamsOf<ParamGroup>;
+  /** An optimizer, or a function that makes one of the parameters to train. Default: the configuration's. */
   optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
   /** One schedule for all groups, or a function that gives one, or one per group. */
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);

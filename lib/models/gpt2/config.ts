@@ -5,11 +5,15 @@ import { requireInteger } from '../../runtime/require-number.js';
 
 /** The sizes of a GPT-2, and how its activations are kept. */
 export interface GPT2Config {
+  /** Tokens that there are. */
   vocabSize: number;
   /** The longest sequence (n_positions). */
   maxSeq: number;
+  /** Blocks. */
   layers: number;
+  /** Heads of each attention; they divide the channels. */
   heads: number;
+  /** Width of the residual stream. */
   channels: number;
   /** After the embeddings and on both residual branches; default 0. */
   dropout?: number;

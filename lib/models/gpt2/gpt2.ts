@@ -34,7 +34,9 @@ const geluTanh = (x: Tensor): Tensor => gelu(x, 'tanh');
 
 /** GPT-2's feed-forward branch: c_fc [4C, C], GELU, c_proj [C, 4C]. x [.., C] gives [.., C]. */
 export class Mlp extends Module {
+  /** From channels to four times as many, with GELU. */
   readonly c_fc: Linear;
+  /** Back to channels. */
   readonly c_proj: Linear;
   /** What follows c_fc. */
   private readonly activation: (x: Tensor) => Tensor;
@@ -50,6 +52,7 @@ export class Mlp extends Module {
     this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(layers)));
   }
 
+  /** [..., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     return this.c_proj.call(this.activation(this.c_fc.call(x)));
   }
@@ -60,9 +63,13 @@ export class Mlp extends Module {
  * addition happens inside the next normalisation.
  */
 export class GPT2Block extends Module {
+  /** Before the attention. */
   readonly ln_1: LayerNorm;
+  /** Causal self-attention. */
   readonly attn: CausalSelfAttention;
+  /** Before the MLP. */
   readonly ln_2: LayerNorm;
+  /** The two linear layers behind the attention. */
   readonly mlp: Mlp;
   private readonly dropoutRate: number;
   private readonly normalize: typeof normalized;
@@ -121,9 +128,13 @@ function normalizedAgain(
 
 /** Embeddings, blocks and the last norm, under the names of Hugging Face's GPT2Model. */
 export class Transformer extends Module {
+  /** The table of tokens. */
   readonly wte: Embedding;
+  /** The table of positions. */
   readonly wpe: Embedding;
+  /** The blocks, first to last. */
   readonly h: GPT2Block[];
+  /** The norm behind the last block. */
   readonly ln_f: LayerNorm;
 
   constructor(private readonly config: GPT2Config) {
@@ -135,6 +146,7 @@ export class Transformer extends Module {
     this.ln_f = new LayerNorm(channels);
   }
 
+  /** Tokens [B, T] to hidden states [B, T, channels]. */
   override forward(tokens: Tensor, caches: readonly KeyValueCache[] | null = null): Tensor {
     const start = caches?.[0]?.length ?? 0;
     const embedded = scope(() => this.embed(tokens, start));
@@ -177,9 +189,12 @@ export class Transformer extends Module {
  * transformers' GPT2Model.
  */
 export class GPT2 extends Module {
+  /** Embeddings, blocks and the last norm. */
   readonly transformer: Transformer;
+  /** From channels to the logits of tokens; its weight is the token table's. */
   readonly lm_head: TiedHead;
 
+  /** The sizes it was made with. */
   readonly config: GPT2Config;
 
   /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
@@ -226,6 +241,10 @@ export class GPT2 extends Module {
     return describeGpt2(this, this.config);
   }
 
+  /**
+   * Tokens [B, T] to logits [B, T, vocabSize], or with targets [B, T] to the mean cross-entropy, a
+   * scalar f32.
+   */
   override forward(tokens: Tensor, targets: Tensor | null = null): Tensor {
     this.checkLength(tokens);
     const x = this.transformer.call(tokens);

@@ -7,9 +7,11 @@ import { type RopeScaling, requireScaling } from './rotary.js';
 
 /** The sizes of a Llama, and how its activations are kept. */
 export interface LlamaConfig {
+  /** Tokens that there are. */
   vocabSize: number;
   /** The longest sequence (max_position_embeddings). */
   maxSeq: number;
+  /** Blocks. */
   layers: number;
   /** Heads of queries. */
   heads: number;

@@ -24,9 +24,13 @@ const BIASLESS = { bias: false };
 
 /** Attention with rotary positions; several heads of queries share one of keys and values. */
 export class LlamaAttention extends Module {
+  /** From channels to heads * headDim. */
   readonly q_proj: Linear;
+  /** From channels to kvHeads * headDim. */
   readonly k_proj: Linear;
+  /** From channels to kvHeads * headDim. */
   readonly v_proj: Linear;
+  /** From heads * headDim back to channels. */
   readonly o_proj: Linear;
 
   constructor(private readonly sizes: LlamaSizes) {
@@ -57,9 +61,13 @@ export class LlamaAttention extends Module {
  * addition happens inside the next normalisation.
  */
 export class LlamaBlock extends Module {
+  /** Before the attention. */
   readonly input_layernorm: RMSNorm;
+  /** Causal attention with rotary positions. */
   readonly self_attn: LlamaAttention;
+  /** Before the MLP. */
   readonly post_attention_layernorm: RMSNorm;
+  /** The gated feed-forward block. */
   readonly mlp: SwiGLU;
 
   constructor(sizes: LlamaSizes) {
@@ -94,8 +102,11 @@ function normalized(branch: Tensor, residual: Tensor | null, norm: RMSNorm): [Te
 
 /** The embedding, blocks and the last norm, under the names of Hugging Face's LlamaModel. */
 export class LlamaModel extends Module {
+  /** The table of tokens. */
   readonly embed_tokens: Embedding;
+  /** The blocks, first to last. */
   readonly layers: LlamaBlock[];
+  /** The norm behind the last block. */
   readonly norm: RMSNorm;
   private readonly rotary: RotaryTable;
 
@@ -147,7 +158,9 @@ export class LlamaModel extends Module {
  * Grattafiori et al. 2024; initialisation as in transformers' LlamaPreTrainedModel.
  */
 export class Llama extends Module {
+  /** The token table, the blocks and the last norm. */
   readonly model: LlamaModel;
+  /** From channels to the logits of tokens. */
   readonly lm_head: Linear | TiedHead;
   /** What it was made with, complete. */
   readonly config: LlamaSizes;

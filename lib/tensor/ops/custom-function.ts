@@ -22,6 +22,7 @@ export class FunctionContext {
 
 /** A missing output gradient is null; a null result means that the input gets none. */
 export interface CustomFunction<Result extends Tensor | Tensor[]> {
+  /** What errors call it. */
   name?: string;
   /** Runs without recording. */
   forward(context: FunctionContext, ...inputs: Tensor[]): Result;

@@ -23,9 +23,11 @@ import { contiguous, transpose } from './views.js';
 
 /** Which dims to reduce: all by default; `keepDim` leaves them with size 1. */
 export interface ReduceOptions {
+  /** Negative ones count from the end. */
   dims?: number | readonly number[];
   /** PyTorch's name of `dims`. */
   dim?: number | readonly number[];
+  /** Default false. */
   keepDim?: boolean;
 }
 

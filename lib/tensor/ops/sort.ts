@@ -31,6 +31,7 @@ export interface TopkOptions {
 
 /** What sort() and topk() return. */
 export interface Sorted {
+  /** In their order. */
   values: Tensor;
   /** Where the values were along the dim, i64. */
   indices: Tensor;

@@ -21,7 +21,9 @@ export interface SegmentWatch {
 export interface SegmentTimes {
   /** In forward order, from 0. */
   segment: number;
+  /** Runs that the means are of. */
   runs: number;
+  /** Of the first forward. */
   forwardMs: number;
   /** Of the forward inside the backward; 0 where no backward came. */
   recomputeMs: number;
