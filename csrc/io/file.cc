@@ -32,8 +32,9 @@ const char* cure_for(int code) {
 
 constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers do not have
 
-/// For file systems without RENAME_NOREPLACE (NFS, some of FUSE): a file gets its new name by a link, which never
-/// replaces; a folder by rename(2), which replaces nothing but an empty folder. 0 or an errno.
+/// For file systems without RENAME_NOREPLACE (NFS, some of FUSE): a file gets its new name by a
+/// link, which never replaces; a folder by rename(2), which replaces nothing but an empty folder. 0
+/// or an errno.
 int rename_without_flag(const char* from, const char* to) {
   struct stat status;
   if (::lstat(to, &status) == 0) return EEXIST;

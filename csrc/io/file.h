@@ -12,13 +12,14 @@ namespace ds::io {
 /// cure for the common ones (disk full, no permission, no such folder, file too large).
 Error io_error(const char* operation, const std::string& path, std::string expected, int code);
 
-/// Renames `from` unless there is something called `to`, atomically; false where there is. A file system that cannot
-/// (NFS) may replace an empty folder that appears at that very moment, and nothing else. Throws DS_IO.
+/// Renames `from` unless there is something called `to`, atomically; false where there is. A file
+/// system that cannot (NFS) may replace an empty folder that appears at that very moment, and
+/// nothing else. Throws DS_IO.
 bool rename_exclusive(const std::string& from, const std::string& to);
 
-/// Takes the exclusive lock (flock) of an open file without waiting; false where another open file has it. The kernel
-/// drops it when the last copy of the descriptor is closed, however the process ends. Throws DS_IO where the file
-/// system has no locks.
+/// Takes the exclusive lock (flock) of an open file without waiting; false where another open file
+/// has it. The kernel drops it when the last copy of the descriptor is closed, however the process
+/// ends. Throws DS_IO where the file system has no locks.
 bool try_lock(int descriptor);
 
 /// Owns a file descriptor.
