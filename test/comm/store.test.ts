@@ -74,7 +74,7 @@ async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; rig
 
 test('a store that is frozen is given up after the timeout of the job', async () => {
   const program = `
-    const { StoreServer } = require(${JSON.stringify(`${LIBRARY}/runtime/process-group.${COMPILED ? 'js' : 'ts'}`)});
+    const { StoreServer } = require(${JSON.stringify(`${LIBRARY}/runtime/job.${COMPILED ? 'js' : 'ts'}`)});
     const server = new StoreServer({ host: '127.0.0.1', port: 0, secret: process.argv.at(-1) });
     console.log(server.port);
     setInterval(() => {}, 1000);`;
