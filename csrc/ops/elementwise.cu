@@ -15,10 +15,6 @@ __device__ __forceinline__ T settle(bool accumulate, T old, C value) {
   return narrow<T>(accumulate ? widen(old) + value : value);
 }
 
-/// Elements that a thread takes at once; few of what is long and seldom used, to keep the library small.
-template <class T, UnaryOp kOp>
-constexpr int kWidth = kOp > UnaryOp::gelu_erf ? 2 : kPacket<T>;
-
 template <class T, UnaryOp kOp>
 struct UnaryValue {
   static constexpr bool accumulate = false;
@@ -39,6 +35,50 @@ struct UnaryGradient {
     for (int i = 0; i < N; ++i)
       dx.v[i] =
           settle(accumulate, dx.v[i], widen(dout.v[i]) * unary_derivative<kOp>(widen(in.v[i])));
+  }
+};
+
+/// Functions that networks seldom use share a kernel, which keeps the library small.
+constexpr bool is_seldom(UnaryOp op) { return op > UnaryOp::gelu_erf; }
+constexpr int kSeldomWidth = 2;
+
+/// Calls f with the constant that `op` is.
+template <class F>
+__device__ __forceinline__ void choose_seldom(UnaryOp op, F f) {
+  const auto is = [&]<UnaryOp kOp>(std::integral_constant<UnaryOp, kOp> kind) {
+    static_assert(is_seldom(kOp));
+    if (op == kOp) f(kind);
+  };
+  is(std::integral_constant<UnaryOp, UnaryOp::floor>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::ceil>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::round>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::trunc>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::erf>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::log1p>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::expm1>{});
+  is(std::integral_constant<UnaryOp, UnaryOp::tan>{});
+}
+
+template <class T>
+struct SeldomValue {
+  static constexpr bool accumulate = false;
+  UnaryOp op;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& in) const {
+    choose_seldom(op, [&](auto kind) { UnaryValue<T, decltype(kind)::value>{}(out, in); });
+  }
+};
+
+template <class T>
+struct SeldomGradient {
+  bool accumulate;
+  UnaryOp op;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& dx, const Vector<T, N>& in,
+                             const Vector<T, N>& dout) const {
+    choose_seldom(op, [&](auto kind) {
+      UnaryGradient<T, decltype(kind)::value>{accumulate}(dx, in, dout);
+    });
   }
 };
 
@@ -146,7 +186,9 @@ void run(const Unary& op, CudaContext& ctx) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary", op.op, [&](auto kind) {
       constexpr UnaryOp kOp = decltype(kind)::value;
-      map<kWidth<T, kOp>, T, T>("unary", ctx.stream, UnaryValue<T, kOp>{}, op.out, op.in);
+      if constexpr (!is_seldom(kOp))
+        map<kPacket<T>, T, T>("unary", ctx.stream, UnaryValue<T, kOp>{}, op.out, op.in);
+      else map<kSeldomWidth, T, T>("unary", ctx.stream, SeldomValue<T>{kOp}, op.out, op.in);
     });
   });
 }
@@ -156,8 +198,14 @@ void run(const UnaryBackward& op, CudaContext& ctx) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary_backward", op.op, [&](auto kind) {
       constexpr UnaryOp kOp = decltype(kind)::value;
-      const UnaryGradient<T, kOp> f{op.accumulate};
-      map<kWidth<T, kOp>, T, T, T>("unary_backward", ctx.stream, f, op.dx, op.in, op.dout);
+      constexpr const char* kName = "unary_backward";
+      if constexpr (!is_seldom(kOp)) {
+        const UnaryGradient<T, kOp> f{op.accumulate};
+        map<kPacket<T>, T, T, T>(kName, ctx.stream, f, op.dx, op.in, op.dout);
+      } else {
+        const SeldomGradient<T> f{op.accumulate, kOp};
+        map<kSeldomWidth, T, T, T>(kName, ctx.stream, f, op.dx, op.in, op.dout);
+      }
     });
   });
 }
