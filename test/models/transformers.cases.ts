@@ -1,9 +1,9 @@
-// What transformers says of tiny models in its own folders: logits, loss and every gradient.
+// What transformers says of tiny models in its own folders: logits, losses, gradients, ten updates.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { WeightFiles } from '../../lib/checkpoint/index.js';
-import { nn } from '../../lib/index.js';
+import { initialize, nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
@@ -17,6 +17,18 @@ interface Golden {
   /** Not shifted: the label at t is the token at t. */
   labels: number[][];
   loss: number;
+  adamw: {
+    lr: number;
+    beta1: number;
+    beta2: number;
+    eps: number;
+    weightDecay: number;
+    clip: number;
+  };
+  /** Of ten steps: tokens, which are their own labels; the loss before and the norm of each. */
+  batches: number[][][];
+  losses: number[];
+  norms: number[];
 }
 
 const rowsOf = (values: number[][], device: Device): Tensor =>
@@ -32,9 +44,60 @@ function isClose(name: string, got: readonly number[], expected: readonly number
   assert.ok(worst <= bound * largest, `${name}: off by ${worst} of ${largest}`);
 }
 
+const shifted = (labels: number[][], device: Device): Tensor =>
+  rowsOf(
+    labels.map((row) => [...row.slice(1), IGNORED]),
+    device,
+  );
+
+const goldenOf = (name: string): Golden =>
+  JSON.parse(readFileSync(join(folder, name, 'golden.json'), 'utf8'));
+
+/** Ten updates of one group, clipped by the norm of all gradients. */
+async function trains(name: string, device: Device): Promise<void> {
+  const { adamw, batches, losses, norms } = goldenOf(name);
+  const { lr, beta1, beta2, eps, weightDecay, clip } = adamw;
+  const { engine } = await initialize({
+    model: await nn.models.fromPretrained(join(folder, name)),
+    config: {
+      train_batch_size: batches[0]?.length,
+      gradient_clipping: clip,
+      optimizer: {
+        type: 'AdamW',
+        params: { lr, betas: [beta1, beta2], eps, weight_decay: weightDecay },
+      },
+    },
+    device,
+  });
+  const found = batches.map((batch) => {
+    const [ids, targets] = [rowsOf(batch, device), shifted(batch, device)];
+    const loss = engine.forward(ids, targets);
+    const value = loss.item();
+    engine.backward(loss);
+    engine.step();
+    ids.dispose();
+    targets.dispose();
+    return [value, engine.getGlobalGradNorm() ?? 0] as const;
+  });
+  engine.destroy();
+  for (const parameter of engine.module.parameters()) parameter.dispose();
+  isClose(
+    'losses',
+    found.map(([loss]) => loss),
+    losses,
+    1e-4,
+  );
+  isClose(
+    'norms',
+    found.map(([, norm]) => norm),
+    norms,
+    1e-4,
+  );
+}
+
 async function agrees(name: string, device: Device): Promise<void> {
   const dir = join(folder, name);
-  const golden = JSON.parse(readFileSync(join(dir, 'golden.json'), 'utf8')) as Golden;
+  const golden = goldenOf(name);
   const files = await WeightFiles.open(join(dir, 'golden.safetensors'));
   const read = async (tensor: string): Promise<Tensor> => files.read(tensor);
   const model = (await nn.models.fromPretrained(dir)).to(device);
@@ -42,10 +105,7 @@ async function agrees(name: string, device: Device): Promise<void> {
   const logits = noGrad(() => model.call(ids));
   const expected = await read('logits');
   isClose('logits', logits.contiguous().toArray(), expected.toArray(), 1e-5);
-  const targets = rowsOf(
-    golden.labels.map((row) => [...row.slice(1), IGNORED]),
-    device,
-  );
+  const targets = shifted(golden.labels, device);
   const loss = model.call(ids, targets);
   isClose('loss', [loss.item()], [golden.loss], 1e-6);
   loss.backward();
@@ -63,7 +123,13 @@ async function agrees(name: string, device: Device): Promise<void> {
   await files.close();
 }
 
-export const cases: Case[] = ['gpt2', 'llama', 'llama-tied'].map((name) => ({
-  name: `transformers: ${name} gives its logits, loss and gradients`,
-  run: (device) => agrees(name, device),
-}));
+export const cases: Case[] = ['gpt2', 'llama', 'llama-tied'].flatMap((name) => [
+  {
+    name: `transformers: ${name} gives its logits, loss and gradients`,
+    run: (device: Device) => agrees(name, device),
+  },
+  {
+    name: `transformers: ${name} trains to its losses and norms`,
+    run: (device: Device) => trains(name, device),
+  },
+]);
