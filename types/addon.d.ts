@@ -6,6 +6,8 @@
  * error.
  */
 export interface Addon {
+  /** The number of the op headers that it was built from: lib/runtime/interface.generated.ts. */
+  opInterface(): number;
   /** Gives the addon the block that op arguments are written into. The array must stay alive. */
   setArguments(block: Float64Array): void;
   /** Runs op `op` with the block's arguments on `stream`. */

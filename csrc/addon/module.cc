@@ -7,6 +7,7 @@
 #include "../core/stop_signals.h"
 #include "../core/thread_pool.h"
 #include "../cpu/cpu_device.h"
+#include "../ops/op_list.generated.h"
 #include "addon.h"
 #include "convert.h"
 #include "devices.h"
@@ -29,6 +30,9 @@ void set_arguments(Addon& addon, napi_value block) {
   addon.arguments = static_cast<double*>(words.data);
   addon.argument_count = words.size / sizeof(double);
 }
+
+/// The number that lib/runtime/interface.generated.ts has, too, where it was made from the same headers.
+double op_interface(Addon&) { return DS_INTERFACE_HASH; }
 
 // --- devices and memory -----------------------------------------------------------------------
 
@@ -244,6 +248,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
+    {"opInterface", Trampoline<op_interface>::call},
     {"setArguments", Trampoline<set_arguments>::call},
     {"run", Trampoline<run_op>::call},
     {"runOnHost", Trampoline<run_op_on_host>::call},

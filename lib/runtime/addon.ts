@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os';
 
 import type { Addon } from '../../types/addon.js';
 import { DsError } from '../errors.js';
+import { opInterface } from './interface.generated.js';
 import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';
 import { packageRoot } from './package-root.js';
 
@@ -64,6 +65,19 @@ process.env.NCCL_NVLS_ENABLE ??= '0';
 const threads = threadCount();
 prepareBlas(threads);
 
+/** Ops are called by number: an addon built from other headers would run another one. */
+function requireSameOps(loaded: Addon): Addon {
+  const found = loaded.opInterface?.();
+  if (found === opInterface) return loaded;
+  throw new DsError({
+    code: 'DS_PLATFORM',
+    op: 'native addon',
+    expected: `one built for the ops of this package, ${opInterface}`,
+    got: `${addonPath()} for ${found ?? 'those of an earlier version'}`,
+    hint: 'Build it again: npm run build:native. Where DS_NATIVE_BINDING is set, it names the file.',
+  });
+}
+
 /** The loaded addon. Only lib/runtime imports it. */
-export const addon: Addon = load();
+export const addon: Addon = requireSameOps(load());
 addon.setThreads(threads);

@@ -51,6 +51,16 @@ describe('ds env', () => {
     expect(status).toBe(1);
     expect(stdout).toMatch(/^addon +does not load\. .*absent\.node/m);
   });
+
+  test('refuses an addon that was built for other ops', () => {
+    const other = join(dir, 'other.cjs');
+    writeFileSync(other, 'module.exports = { opInterface: () => 1 };');
+    const { status, stdout } = ds(['env'], { DS_NATIVE_BINDING: other });
+    expect(status).toBe(1);
+    expect(stdout).toMatch(
+      /built for the ops of this package, \d+, got .*other\.cjs for 1\. Build it again/,
+    );
+  });
 });
 
 test('ds --help lists the commands, each apart from what it does', () => {
