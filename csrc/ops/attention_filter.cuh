@@ -192,16 +192,17 @@ struct Visibility<T, true> {
     return weight_draw(filter.dropout, batch, head, sizes.heads, sizes.rows, sizes.all_keys);
   }
 
-  /// Hides the warp's rows from `end` on.
+  /// Hides the warp's rows from `end` on, which may be negative.
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_rows(float (&scores)[kTiles][kColumns][4], int end) const {
+    const int row = threadIdx.x % 32 / 4;  // Signed, as `end` is: all rows may lie after it.
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int n = 0; n < kColumns; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          if (m * 16 + e / 2 * 8 + threadIdx.x % 32 / 4 >= end) scores[m][n][e] = -INFINITY;
+          if (m * 16 + e / 2 * 8 + row >= end) scores[m][n][e] = -INFINITY;
   }
 
   template <bool kByKey, int kTiles, int kColumns>

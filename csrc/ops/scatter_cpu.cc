@@ -1,6 +1,7 @@
 // Scatter and its sum on the CPU, line by line in ascending order.
 #include "scatter.h"
 
+#include <type_traits>
 #include <vector>
 
 #include "../cpu/index_check.h"
@@ -26,9 +27,13 @@ void scatter(const Scatter& op, CpuContext& ctx) {
   });
 }
 
+/// Floating sums are in f64: thousands of elements may meet at one place.
+template <class T>
+using Sum = std::conditional_t<std::is_floating_point_v<compute_t<T>>, double, compute_t<T>>;
+
 template <class T, class I>
 void scatter_add(const ScatterAdd& op, CpuContext& ctx) {
-  using C = compute_t<T>;
+  using C = Sum<T>;
   const int64_t dim = op.dim, size = op.out.shape[dim], count = op.src.shape[dim];
   for_each_line<3>(ctx, {op.out, op.src, op.index}, dim, [&](LineAt at) {
     std::vector<C> sums(static_cast<size_t>(size), C(0));

@@ -53,7 +53,7 @@ const CALL: OptionNames<AttentionCall> = {
  * Vaswani et al. 2017.
  */
 export class MultiheadAttention extends Module {
-  /** [3 channels, channels]: those of queries, keys and values. */
+  /** Of queries, keys and values together: [3 channels, channels]. */
   readonly in_proj_weight: Parameter;
   /** [3 channels]; null without biases. */
   readonly in_proj_bias: Parameter | null;

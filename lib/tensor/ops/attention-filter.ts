@@ -16,7 +16,7 @@ export interface KeyFilter {
    * to the scaled scores; minus infinity, and what is below -1e30, hides. It is read as it lies: repeated dims cost nothing.
    */
   mask?: Tensor | null;
-  /** [B, S]: the same for the keys of each row of the batch, whatever head or query; beside `mask` where both are given. */
+  /** The same for the keys of each row of the batch, [B, S], whatever head or query; beside `mask` where both are given. */
   keyMask?: Tensor | null;
   /** [B] i32 or i64, or a list: only the first so many keys of each row of the batch are seen, and the work for the rest is saved. A tensor's numbers above S count as S. */
   keyLengths?: Tensor | readonly number[] | null;
