@@ -25,7 +25,7 @@ const MICROS = 2;
 const [ROWS, WIDTH] = [3, 5];
 
 /**
- * Every product and sum of two steps fits f32, so that no order of sums changes a bit: powers of two and small integers.
+ * Powers of two and small integers: of the first step nothing rounds, whatever the order of sums, of the second little.
  * A sample is 15 elements, which Philox blocks of 4 do not end with.
  */
 class ExactNet extends nn.Module {

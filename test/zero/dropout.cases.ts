@@ -33,7 +33,9 @@ async function ranksDrawAsOne(device: Device): Promise<void> {
         assert.deepEqual(mask, dealtBack(alone, run, forward), `${place}, forward ${forward}`);
         assert.ok(new Set(mask.map((row) => row.map(Math.sign).join())).size > 4, place);
       }
-      if (one.masks.length > 0) assert.deepEqual(several.weights, one.weights, place);
+      // NCCL picks the order in which it adds four ranks, and the second step's sums round.
+      const isOrdered = device.kind === 'cpu' || ranks === 2;
+      if (one.masks.length > 0 && isOrdered) assert.deepEqual(several.weights, one.weights, place);
       else assertClose(one, several, place);
     }
   }
