@@ -57,8 +57,8 @@ export function makeGroups<Group extends ParamGroup>(
       seen.add(parameter);
     }
     const group = { ...defaults, ...Object.fromEntries(set), params: members };
-    for (const [key, like] of Object.entries(defaults)) {
-      requireHyperparameter(`${op} ${key}`, group[key as keyof typeof group], like);
+    for (const key of Object.keys(defaults)) {
+      requireHyperparameter(`${op} ${key}`, group[key as keyof typeof group], KINDS[key] ?? 0);
     }
     return withExtras(group as unknown as Group, extras);
   });
@@ -134,6 +134,14 @@ function requireParameter(op: string, value: unknown): void {
   const hint = Array.isArray(value) ? 'Pass model.parameters(): they have no names.' : PARAMETERS;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'parameters', got: phrase(value), hint });
 }
+
+/** Like what a hyperparameter is that is no number. The defaults do not tell: a caller's are among them. */
+const KINDS: Readonly<Record<string, unknown>> = {
+  betas: [0, 0],
+  nesterov: false,
+  centered: false,
+  useMuon: false,
+};
 
 /** Of the type of `like`, in the ranges of PyTorch's optimizers. Throws DS_ARGUMENT. */
 export function requireHyperparameter(place: string, value: unknown, like: unknown): void {

@@ -152,7 +152,7 @@ const datasets: readonly Mistake[] = [
   ],
   [
     'workerDataset({ args: 3 })',
-    () => data.workerDataset({ module: './x.js', args: 3 }),
+    () => data.workerDataset({ module: '/x.js', args: 3 }),
     'workerDataset args: expected a list of arguments, got 3.',
   ],
 ];
