@@ -1,5 +1,6 @@
 // The models that folders of Hugging Face's can be made into, by the model_type of their
 // config.json.
+import type { CausalLM } from './causal-lm.js';
 import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
 import type { LlamaOptions } from './llama/config.js';
@@ -7,16 +8,13 @@ import { Llama } from './llama/llama.js';
 import { type Family, readPretrained } from './model-folder.js';
 
 /** A new model is a line here. */
-const families: readonly Family<PretrainedModel, PretrainedOptions>[] = [GPT2.family, Llama.family];
+const families: readonly Family<CausalLM, PretrainedOptions>[] = [GPT2.family, Llama.family];
 
 /**
  * Options of this library that every or some model has; one that the model has not got is
  * DS_ARGUMENT.
  */
 export type PretrainedOptions = GPT2Options & LlamaOptions;
-
-/** A model that fromPretrained() makes. */
-export type PretrainedModel = GPT2 | Llama;
 
 /**
  * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
@@ -25,9 +23,6 @@ export type PretrainedModel = GPT2 | Llama;
  * DS_CHECKPOINT when it is damaged, of another type or computes something else, DS_IO when it
  * cannot be read. Source: transformers' AutoModelForCausalLM.from_pretrained.
  */
-export function fromPretrained(
-  dir: string,
-  options: PretrainedOptions = {},
-): Promise<PretrainedModel> {
+export function fromPretrained(dir: string, options: PretrainedOptions = {}): Promise<CausalLM> {
   return readPretrained(dir, families, options);
 }

@@ -1,5 +1,12 @@
 // Complete models.
-export { fromPretrained, type PretrainedModel, type PretrainedOptions } from './from-pretrained.js';
+export {
+  type CausalConfig,
+  type CausalInputs,
+  CausalLM,
+  type CausalLossOptions,
+  type LanguageHead,
+} from './causal-lm.js';
+export { fromPretrained, type PretrainedOptions } from './from-pretrained.js';
 export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
 export {
   type ActivationBytes,

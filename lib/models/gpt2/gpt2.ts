@@ -1,6 +1,5 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
-import { DsError } from '../../errors.js';
-import { CausalSelfAttention, KeyValueCache } from '../../nn/attention.js';
+import { CausalSelfAttention, type KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module, type PretrainedDescription } from '../../nn/module.js';
@@ -10,13 +9,12 @@ import {
   dropout,
   gelu,
   layerNorm,
-  linearCrossEntropy,
   recomputable,
   recomputed,
   scope,
   type Tensor,
 } from '../../tensor/index.js';
-import { type Decoder, type GenerateOptions, generate } from '../generate.js';
+import { CausalLM } from '../causal-lm.js';
 import { type Family, readPretrained } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
@@ -183,12 +181,10 @@ export class Transformer extends Module {
 }
 
 /**
- * The language model; its head is the token embedding. forward(tokens [B, T] i32 or i64) gives
- * logits [B, T, V], whose rows are padded to a multiple of 64 elements; forward(tokens, targets)
- * gives the mean cross-entropy, f32. Source: Radford et al. 2019; initialisation as in
- * transformers' GPT2Model.
+ * The language model; its head is the token embedding. See CausalLM. Source: Radford et al. 2019;
+ * initialisation as in transformers' GPT2Model.
  */
-export class GPT2 extends Module {
+export class GPT2 extends CausalLM {
   /** Embeddings, blocks and the last norm. */
   readonly transformer: Transformer;
   /** From channels to the logits of tokens; its weight is the token table's. */
@@ -204,16 +200,6 @@ export class GPT2 extends Module {
     this.config = config;
     this.transformer = new Transformer(config);
     this.lm_head = new TiedHead(this.transformer.wte);
-  }
-
-  /** Width of the residual stream. */
-  get hiddenSize(): number {
-    return this.config.channels;
-  }
-
-  /** The longest sequence. */
-  get maxSeq(): number {
-    return this.config.maxSeq;
   }
 
   /** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). */
@@ -241,48 +227,7 @@ export class GPT2 extends Module {
     return describeGpt2(this, this.config);
   }
 
-  /**
-   * Tokens [B, T] to logits [B, T, vocabSize], or with targets [B, T] to the mean cross-entropy, a
-   * scalar f32.
-   */
-  override forward(tokens: Tensor, targets: Tensor | null = null): Tensor {
-    this.checkLength(tokens);
-    const x = this.transformer.call(tokens);
-    if (!targets) return this.lm_head.call(x);
-    return linearCrossEntropy(x, this.lm_head.weight, targets, {
-      ignoreIndex: this.config.ignoreIndex,
-      recompute: this.config.activationCheckpointing === true,
-    });
-  }
-
-  /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
-  next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
-    const x = this.transformer.call(tokens, caches);
-    return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
-  }
-
-  /** Reads a text step by step, with the keys and values of up to `capacity` tokens kept. */
-  decoder(capacity: number): Decoder {
-    const { heads, channels, layers } = this.config;
-    const { dtype, device } = this.transformer.wte.weight;
-    const shape = [1, heads, capacity, channels / heads] as const;
-    const caches = Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
-    return { next: (tokens) => this.next(tokens, caches) };
-  }
-
-  /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */
-  generate(prompt: readonly number[], options: GenerateOptions): number[] {
-    return generate(this, prompt, options);
-  }
-
-  private checkLength(tokens: Tensor): void {
-    const { maxSeq } = this.config;
-    if (tokens.ndim === 2 && (tokens.shape[1] as number) <= maxSeq) return;
-    throw new DsError({
-      code: 'DS_SHAPE',
-      op: 'GPT2',
-      expected: `tokens [B, T] with T <= ${maxSeq}`,
-      got: `[${tokens.shape.join(', ')}]`,
-    });
+  protected override hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
+    return this.transformer.call(tokens, caches);
   }
 }

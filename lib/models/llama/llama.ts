@@ -1,6 +1,5 @@
 // Llama 2 and 3 with the parameter names of Hugging Face's LlamaForCausalLM.
-import { DsError } from '../../errors.js';
-import { KeyValueCache } from '../../nn/attention.js';
+import type { KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, Linear, RMSNorm, SwiGLU } from '../../nn/layers.js';
 import { Module, type PretrainedDescription } from '../../nn/module.js';
@@ -8,12 +7,11 @@ import {
   addRmsNorm,
   attention,
   checkpointSequential,
-  linearCrossEntropy,
   rope,
   scope,
   type Tensor,
 } from '../../tensor/index.js';
-import { type Decoder, type GenerateOptions, generate } from '../generate.js';
+import { CausalLM } from '../causal-lm.js';
 import { type Family, readPretrained } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
 import { type LlamaConfig, type LlamaOptions, type LlamaSizes, readLlamaConfig } from './config.js';
@@ -152,12 +150,10 @@ export class LlamaModel extends Module {
 }
 
 /**
- * The language model. forward(tokens [B, T] i32 or i64) gives logits [B, T, V], whose rows are
- * padded to a multiple of 64 elements where the head is tied; forward(tokens, targets) gives the
- * mean cross-entropy, f32. Angles are f32 also where weights are not. Source: Touvron et al. 2023,
- * Grattafiori et al. 2024; initialisation as in transformers' LlamaPreTrainedModel.
+ * The language model; see CausalLM. Angles are f32 also where weights are not. Source: Touvron et
+ * al. 2023, Grattafiori et al. 2024; initialisation as in transformers' LlamaPreTrainedModel.
  */
-export class Llama extends Module {
+export class Llama extends CausalLM {
   /** The token table, the blocks and the last norm. */
   readonly model: LlamaModel;
   /** From channels to the logits of tokens. */
@@ -181,16 +177,6 @@ export class Llama extends Module {
     }
   }
 
-  /** Width of the residual stream. */
-  get hiddenSize(): number {
-    return this.config.channels;
-  }
-
-  /** The longest sequence. */
-  get maxSeq(): number {
-    return this.config.maxSeq;
-  }
-
   /** @internal How folders of Hugging Face's become Llamas. */
   static readonly family: Family<Llama, LlamaOptions> = {
     ...LLAMA_FOLDERS,
@@ -210,43 +196,7 @@ export class Llama extends Module {
     return describeLlama(this.config);
   }
 
-  override forward(tokens: Tensor, targets: Tensor | null = null): Tensor {
-    this.requireLength(tokens);
-    const x = this.model.call(tokens);
-    if (!targets) return this.lm_head.call(x);
-    return linearCrossEntropy(x, this.lm_head.weight, targets, {
-      ignoreIndex: this.config.ignoreIndex,
-      recompute: this.config.activationCheckpointing,
-    });
-  }
-
-  /** Reads a text step by step, with the keys and values of up to `capacity` tokens kept. */
-  decoder(capacity: number): Decoder {
-    const { kvHeads, headDim, layers } = this.config;
-    const { dtype, device } = this.model.embed_tokens.weight;
-    const shape = [1, kvHeads, capacity, headDim] as const;
-    const caches = Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
-    return {
-      next: (tokens) => {
-        const x = this.model.call(tokens, caches);
-        return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
-      },
-    };
-  }
-
-  /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */
-  generate(prompt: readonly number[], options: GenerateOptions): number[] {
-    return generate(this, prompt, options);
-  }
-
-  private requireLength(tokens: Tensor): void {
-    const { maxSeq } = this.config;
-    if (tokens.ndim === 2 && tokens.size(1) <= maxSeq) return;
-    throw new DsError({
-      code: 'DS_SHAPE',
-      op: 'Llama',
-      expected: `tokens [B, T] with T <= ${maxSeq}`,
-      got: `[${tokens.shape.join(', ')}]`,
-    });
+  protected override hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
+    return this.model.call(tokens, caches);
   }
 }

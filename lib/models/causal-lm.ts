@@ -1,0 +1,168 @@
+// CausalLM: what all language models here have alike, from tokens to logits, losses and sampled
+// text.
+import { DsError } from '../errors.js';
+import { KeyValueCache } from '../nn/attention.js';
+import { Module, type PretrainedDescription } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { linearCrossEntropy, type Tensor } from '../tensor/index.js';
+import { type Decoder, type GenerateOptions, generate } from './generate.js';
+
+/** What the configuration of every language model says. */
+export interface CausalConfig {
+  /** Tokens that there are. */
+  vocabSize: number;
+  /** The longest sequence. */
+  maxSeq: number;
+  /** Blocks. */
+  layers: number;
+  /** Heads of queries. */
+  heads: number;
+  /** Width of the residual stream. */
+  channels: number;
+  /** Heads of keys and values. Default `heads`. */
+  kvHeads?: number;
+  /** Width of a head. Default channels / heads. */
+  headDim?: number;
+  /** See GPT2Config and LlamaConfig: what is computed again in the backward. */
+  activationCheckpointing?: boolean | 'selective';
+  /** Targets that do not count; default -100. */
+  ignoreIndex?: number;
+}
+
+/** How the loss is made of the tokens' losses. */
+export interface CausalLossOptions {
+  /**
+   * The sum of the tokens' losses is divided by it. Default: by the number of targets that count,
+   * which gives their mean.
+   */
+  divisor?: number | Tensor;
+  /** Share of the target that goes to all tokens alike: in [0, 1). Default 0. */
+  labelSmoothing?: number;
+}
+
+/** What a forward may be told beside tokens and targets. */
+export interface CausalInputs {
+  /**
+   * The document of each token, [B, T] i32, non-decreasing along a row; a negative number is
+   * padding. Attention stays inside a document. Default: each row is one.
+   */
+  documents?: Tensor | null;
+  /**
+   * The position of each token, [B, T] i32. Default: 0, 1, .. along the row, restarting in each
+   * document when `documents` is given.
+   */
+  positions?: Tensor | null;
+  /** How the loss is made. Default: the mean over the targets that count. */
+  loss?: CausalLossOptions;
+}
+
+const INPUTS: OptionNames<CausalInputs> = { documents: true, positions: true, loss: true };
+const LOSS: OptionNames<CausalLossOptions> = { divisor: true, labelSmoothing: true };
+
+/** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
+export interface LanguageHead extends Module {
+  /** [vocabSize, channels]. */
+  readonly weight: Parameter;
+  /** Hidden states [.., channels] to logits [.., vocabSize]. */
+  forward(x: Tensor): Tensor;
+}
+
+/**
+ * A causal language model. forward(tokens [B, T] i32 or i64) gives logits [B, T, V]; with targets
+ * [B, T], already shifted (the token to be predicted at each place, ignoreIndex where there is
+ * none), a loss, f32. A subclass has its embeddings and blocks below `hiddenOf`, and a head.
+ */
+export abstract class CausalLM extends Module {
+  /** What it was made with. */
+  abstract readonly config: CausalConfig;
+  /** From channels to the logits of tokens. */
+  abstract readonly lm_head: LanguageHead;
+
+  /**
+   * Hidden states [B, T, channels] of tokens [B, T], ready for the head; with caches, the tokens
+   * follow those that these hold.
+   */
+  protected abstract hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor;
+
+  /** How transformers knows it. */
+  abstract override describe(): PretrainedDescription;
+
+  /** Tokens that there are. */
+  get vocabSize(): number {
+    return this.config.vocabSize;
+  }
+
+  /** Width of the residual stream. */
+  get hiddenSize(): number {
+    return this.config.channels;
+  }
+
+  /** The longest sequence. */
+  get maxSeq(): number {
+    return this.config.maxSeq;
+  }
+
+  /**
+   * Tokens [B, T] to logits [B, T, vocabSize], whose rows may be padded to a multiple of 64
+   * elements, or with targets [B, T] to the loss, a scalar f32. Throws DS_SHAPE, DS_ARGUMENT.
+   */
+  override forward(
+    tokens: Tensor,
+    targets: Tensor | null = null,
+    inputs: CausalInputs = {},
+  ): Tensor {
+    this.requireLength(tokens);
+    requireHonoured(this.constructor.name, inputs);
+    const x = this.hiddenOf(tokens, null);
+    if (!targets) return this.lm_head.call(x);
+    const { ignoreIndex, activationCheckpointing } = this.config;
+    const recompute = activationCheckpointing === true;
+    return linearCrossEntropy(x, this.lm_head.weight, targets, { ignoreIndex, recompute });
+  }
+
+  /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
+  next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
+    const x = this.hiddenOf(tokens, caches);
+    return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
+  }
+
+  /** Keys and values of no token yet, with room for `capacity` of each of `batch` rows. */
+  caches(batch: number, capacity: number): KeyValueCache[] {
+    const { heads, channels, layers, kvHeads = heads, headDim = channels / heads } = this.config;
+    const { dtype, device } = this.lm_head.weight;
+    const shape = [batch, kvHeads, capacity, headDim] as const;
+    return Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
+  }
+
+  /** Reads a text step by step, with the keys and values of up to `capacity` tokens kept. */
+  decoder(capacity: number): Decoder {
+    const caches = this.caches(1, capacity);
+    return { next: (tokens) => this.next(tokens, caches) };
+  }
+
+  /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */
+  generate(prompt: readonly number[], options: GenerateOptions): number[] {
+    return generate(this, prompt, options);
+  }
+
+  private requireLength(tokens: Tensor): void {
+    if (tokens.ndim === 2 && tokens.size(1) <= this.maxSeq) return;
+    throw new DsError({
+      code: 'DS_SHAPE',
+      op: this.constructor.name,
+      expected: `tokens [B, T] with T <= ${this.maxSeq}`,
+      got: `[${tokens.shape.join(', ')}]`,
+    });
+  }
+}
+
+/** Refuses what the kernels cannot do yet, rather than computing something else. */
+function requireHonoured(op: string, given: CausalInputs): void {
+  const { loss = {}, ...places } = readOptions(`${op} inputs`, given, INPUTS);
+  const asked = Object.entries({ ...places, ...readOptions(`${op} inputs.loss`, loss, LOSS) });
+  const [name] = asked.find(([, value]) => value !== null && value !== undefined) ?? [];
+  if (name === undefined) return;
+  const expected = 'tokens and targets alone';
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} inputs.${name}`, expected, got: name });
+}

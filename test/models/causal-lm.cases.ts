@@ -1,0 +1,58 @@
+// CausalLM: every model answers alike to the same calls, and refuses what it cannot honour.
+import assert from 'node:assert/strict';
+import { nn } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { noGrad, scope, seed, Tensor } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+const { CausalLM, GPT2, Llama } = nn.models;
+
+const sizes = { vocabSize: 37, maxSeq: 16, layers: 2, heads: 2, channels: 8 };
+
+const models: Record<string, () => nn.models.CausalLM> = {
+  GPT2: () => new GPT2(sizes),
+  Llama: () => new Llama({ ...sizes, hidden: 12, kvHeads: 1 }),
+};
+
+const rows = (values: readonly number[][], device: Device): Tensor =>
+  Tensor.from(Int32Array.from(values.flat()), {
+    shape: [values.length, values[0]?.length ?? 0],
+    device,
+  });
+
+function answers(make: () => nn.models.CausalLM, device: Device): void {
+  seed(5);
+  const model = make().to(device);
+  assert.ok(model instanceof CausalLM);
+  assert.deepEqual([model.vocabSize, model.hiddenSize, model.maxSeq], [37, 8, 16]);
+  const text = [
+    [3, 1, 30, 7],
+    [9, 2, 36, 0],
+  ];
+  const tokens = rows(text, device);
+  const whole = noGrad(() => model.call(tokens));
+  assert.deepEqual(whole.shape, [2, 4, 37]);
+  const caches = model.caches(2, 4);
+  noGrad(() => model.next(tokens.narrow(1, 0, 3), caches));
+  const last = noGrad(() => model.next(tokens.narrow(1, 3, 1), caches));
+  const expected = whole.narrow(1, 3, 1).contiguous().toArray();
+  last
+    .contiguous()
+    .toArray()
+    .forEach((value, i) => {
+      assert.ok(Math.abs(value - (expected[i] as number)) < 1e-5, `${value}, not ${expected[i]}`);
+    });
+  assert.equal(model.call(tokens, tokens).ndim, 0);
+  const long = rows([Array(17).fill(0)], device);
+  assert.throws(() => model.call(long), { code: 'DS_SHAPE', message: /T <= 16/ });
+  const unknown = { document: tokens } as object;
+  assert.throws(() => model.call(tokens, null, unknown), {
+    code: 'DS_ARGUMENT',
+    message: /documents/,
+  });
+}
+
+export const cases: Case[] = Object.entries(models).map(([name, make]) => ({
+  name: `CausalLM: ${name} gives logits, steps and losses`,
+  run: (device) => scope(() => answers(make, device)),
+}));
