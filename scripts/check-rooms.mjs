@@ -11,6 +11,7 @@ const MAX_LINES = 500;
 
 /** lib/: a room imports only rooms of later rows. */
 const LIB_ROWS = [
+  ['trainer'],
   ['config'],
   ['engine'],
   ['profiler'],

@@ -1,0 +1,392 @@
+// The options of a Trainer, checked and complete: what is wrong is refused before anything is
+// built.
+import { DsError } from '../errors.js';
+import { Module } from '../nn/index.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { Tokenizer } from '../text/index.js';
+import { EVENT_TYPES } from './events.js';
+import type {
+  BestOptions,
+  EarlyStopOptions,
+  EvalOptions,
+  Every,
+  LogOptions,
+  Precision,
+  Report,
+  Sampling,
+  SaveOptions,
+  TrainerCallbacks,
+  TrainerData,
+  TrainerDataOptions,
+  TrainerOptions,
+} from './options.js';
+import { readSchedule } from './own-schedule.js';
+
+const OPTIONS: OptionNames<TrainerOptions> = {
+  ...{ model: true, tokenizer: true, train: true, eval: true },
+  ...{ deepspeed: true, strict: true, precision: true },
+  ...{ epochs: true, maxSteps: true, batchSize: true, accumulation: true },
+  ...{ lr: true, schedule: true, warmup: true, weightDecay: true, betas: true, eps: true },
+  ...{ maxGradNorm: true, optimizer: true, lrScheduler: true },
+  ...{ loss: true, count: true, labelSmoothing: true },
+  ...{ data: true, log: true, save: true, earlyStop: true, report: true, progress: true },
+  ...{ runName: true, callbacks: true, seed: true },
+  ...{ device: true, distributed: true, stopSignals: true },
+};
+const DATA: OptionNames<TrainerDataOptions<unknown, unknown>> = {
+  ...{ sampling: true, dropLast: true, seed: true, workers: true, collate: true, lengths: true },
+};
+const LOG: OptionNames<LogOptions> = { every: true, first: true, nanFilter: true };
+const EVAL: OptionNames<EvalOptions<unknown, unknown>> = {
+  ...{ data: true, every: true, batchSize: true, maxBatches: true, atStart: true, delay: true },
+  metrics: true,
+};
+const SAVE: OptionNames<SaveOptions> = {
+  ...{ dir: true, every: true, keep: true, best: true, weights: true, weightsOnly: true },
+};
+const BEST: OptionNames<BestOptions> = { metric: true, greaterIsBetter: true, load: true };
+const EARLY: OptionNames<EarlyStopOptions> = { patience: true, threshold: true };
+
+const SAMPLINGS: Readonly<Record<Sampling, true>> = {
+  ...{ random: true, sequential: true, group_by_length: true },
+};
+const PRECISIONS: Readonly<Record<Precision, true>> = { fp32: true, fp16: true, bf16: true };
+
+/** TrainerOptions with its defaults; null stands for what is not wanted. */
+export interface TrainerSettings<Sample, Batch>
+  extends Pick<
+    TrainerOptions<Sample, Batch>,
+    'device' | 'distributed' | 'stopSignals' | 'optimizer' | 'lrScheduler' | 'loss' | 'count'
+  > {
+  model: Module & { readonly hiddenSize?: number };
+  tokenizer: Tokenizer | null;
+  train: TrainerData<Sample, Batch> | null;
+  eval: (Required<Omit<EvalOptions<Sample, Batch>, 'metrics'>> & EvalMetrics<Batch>) | null;
+  deepspeed: NonNullable<TrainerOptions['deepspeed']>;
+  strict: boolean;
+  precision: Precision | null;
+  epochs: number;
+  maxSteps: number | null;
+  batchSize: number;
+  accumulation: number;
+  lr: number;
+  schedule: ReturnType<typeof readSchedule>;
+  warmup: number;
+  weightDecay: number;
+  betas: readonly [number, number];
+  eps: number;
+  maxGradNorm: number;
+  labelSmoothing: number;
+  data: Required<Omit<TrainerDataOptions<Sample, Batch>, 'collate' | 'lengths'>> &
+    Pick<TrainerDataOptions<Sample, Batch>, 'collate' | 'lengths'>;
+  log: Required<LogOptions>;
+  save: SaveSettings | null;
+  earlyStop: Required<EarlyStopOptions> | null;
+  report: readonly Report[];
+  progress: boolean;
+  runName: string;
+  callbacks: readonly TrainerCallbacks[];
+  seed: number;
+}
+
+type EvalMetrics<Batch> = Pick<EvalOptions<unknown, Batch>, 'metrics'>;
+
+/** SaveOptions with its defaults; `keep` null keeps all. */
+export interface SaveSettings {
+  dir: string;
+  every: Every | 'best';
+  keep: number | null;
+  best: Required<BestOptions> | null;
+  weights: boolean;
+  weightsOnly: boolean;
+}
+
+/**
+ * `given` with its defaults. Throws DS_ARGUMENT, naming the option, for one that is unknown or
+ * wrong and for those that go together in no way; DS_DATA for a folder that is no tokenizer.
+ */
+export function readTrainerOptions<Sample, Batch>(
+  given: TrainerOptions<Sample, Batch>,
+): TrainerSettings<Sample, Batch> {
+  const options = readOptions('Trainer', given, OPTIONS);
+  const seed = requireInteger('Trainer seed', options.seed ?? 42, 0);
+  const save = readSave(options.save);
+  const settings: TrainerSettings<Sample, Batch> = {
+    model: requireModel(options.model),
+    tokenizer: readTokenizer(options.tokenizer),
+    train: requireData('Trainer train', options.train),
+    eval: readEval(options),
+    deepspeed: options.deepspeed ?? {},
+    strict: requireType('Trainer strict', options.strict ?? false, 'boolean'),
+    precision: options.precision ?? null,
+    ...readLengths(options),
+    ...readOptimization(options),
+    ...readCalls(options),
+    data: readData(options.data, seed),
+    log: readLog(options.log),
+    save,
+    earlyStop: readEarlyStop(options.earlyStop),
+    report: readReport(options.report, save),
+    progress: requireType('Trainer progress', options.progress ?? true, 'boolean'),
+    runName: requireType('Trainer runName', options.runName ?? 'trainer', 'string'),
+    callbacks: readCallbacks(options.callbacks),
+    seed,
+    ...{ device: options.device, distributed: options.distributed },
+    stopSignals: options.stopSignals,
+  };
+  if (settings.precision !== null) {
+    requireOneOf('Trainer precision', settings.precision, PRECISIONS);
+  }
+  requireTogether(settings);
+  return settings;
+}
+
+type Given = TrainerOptions<never, never>;
+
+function readLengths(options: object) {
+  const { epochs = 3, maxSteps = null, batchSize = 8, accumulation = 1 } = options as Given;
+  if (!(requireFinite('Trainer epochs', epochs, 0) > 0)) {
+    throw refused('Trainer epochs', 'a positive number', epochs);
+  }
+  if (maxSteps !== null) requireInteger('Trainer maxSteps', maxSteps, 1);
+  requireInteger('Trainer batchSize', batchSize, 1);
+  requireInteger('Trainer accumulation', accumulation, 1);
+  return { epochs, maxSteps, batchSize, accumulation };
+}
+
+function readOptimization(options: object) {
+  const { lr = 5e-5, schedule = 'linear', warmup = 0, weightDecay = 0 } = options as Given;
+  const {
+    betas = [0.9, 0.999],
+    eps = 1e-8,
+    maxGradNorm = 1,
+    labelSmoothing = 0,
+  } = options as Given;
+  requireFinite('Trainer lr', lr, 0);
+  requireSteps('Trainer warmup', warmup);
+  requireFinite('Trainer weightDecay', weightDecay, 0);
+  if (!Array.isArray(betas) || betas.length !== 2) {
+    throw refused('Trainer betas', 'two numbers, such as [0.9, 0.999]', betas);
+  }
+  for (const beta of betas) requireFinite('Trainer betas', beta, 0, 1);
+  requireFinite('Trainer eps', eps, 0);
+  requireFinite('Trainer maxGradNorm', maxGradNorm, 0);
+  requireFinite('Trainer labelSmoothing', labelSmoothing, 0, 1);
+  const numbers = { lr, warmup, weightDecay, betas, eps, maxGradNorm, labelSmoothing };
+  return { ...numbers, schedule: readSchedule(schedule) };
+}
+
+function readCalls<Sample, Batch>(options: TrainerOptions<Sample, Batch>) {
+  const { optimizer, lrScheduler, loss, count } = options;
+  for (const [name, value] of Object.entries({ optimizer, lrScheduler, loss, count })) {
+    if (value !== undefined) requireType(`Trainer ${name}`, value, 'function');
+  }
+  return { optimizer, lrScheduler, loss, count };
+}
+
+function readData<Sample, Batch>(
+  given: TrainerDataOptions<Sample, Batch> | undefined,
+  ofTrainer: number,
+): TrainerSettings<Sample, Batch>['data'] {
+  const options = readOptions('Trainer data', given, DATA);
+  const { sampling = 'random', dropLast = false, seed = ofTrainer, workers = 0 } = options;
+  requireOneOf('Trainer data.sampling', sampling, SAMPLINGS);
+  requireType('Trainer data.dropLast', dropLast, 'boolean');
+  requireInteger('Trainer data.seed', seed, 0);
+  requireInteger('Trainer data.workers', workers, 0);
+  const { collate, lengths } = options;
+  if (collate !== undefined) requireType('Trainer data.collate', collate, 'function');
+  return { sampling, dropLast, seed, workers, collate, lengths };
+}
+
+function readLog(given: LogOptions | undefined): Required<LogOptions> {
+  const { every = 10, first = false, nanFilter = false } = readOptions('Trainer log', given, LOG);
+  requireEvery('Trainer log.every', every);
+  requireType('Trainer log.first', first, 'boolean');
+  requireType('Trainer log.nanFilter', nanFilter, 'boolean');
+  return { every, first, nanFilter };
+}
+
+function readEval<Sample, Batch>(
+  trainer: TrainerOptions<Sample, Batch>,
+): TrainerSettings<Sample, Batch>['eval'] {
+  const { eval: given } = trainer;
+  if (given === undefined) return null;
+  const isData = isServable(given);
+  const options = isData
+    ? { data: given as TrainerData<Sample, Batch> }
+    : readOptions('Trainer eval', given as EvalOptions<Sample, Batch>, EVAL);
+  const data = requireData('Trainer eval.data', options.data ?? null);
+  if (!data) throw refused('Trainer eval.data', SERVABLE, undefined);
+  const {
+    every = 'epoch',
+    batchSize = trainer.batchSize ?? 8,
+    metrics,
+  } = options as EvalOptions<Sample, Batch>;
+  const {
+    maxBatches = Number.POSITIVE_INFINITY,
+    atStart = false,
+    delay = 0,
+  } = options as EvalOptions<Sample, Batch>;
+  requireEvery('Trainer eval.every', every);
+  requireInteger('Trainer eval.batchSize', batchSize, 1);
+  if (maxBatches !== Number.POSITIVE_INFINITY) {
+    requireInteger('Trainer eval.maxBatches', maxBatches, 1);
+  }
+  requireType('Trainer eval.atStart', atStart, 'boolean');
+  requireFinite('Trainer eval.delay', delay, 0);
+  if (metrics !== undefined) requireType('Trainer eval.metrics', metrics, 'function');
+  return { data, every, batchSize, maxBatches, atStart, delay, metrics };
+}
+
+function readSave(given: SaveOptions | string | undefined): SaveSettings | null {
+  if (given === undefined) return null;
+  const options = readOptions(
+    'Trainer save',
+    typeof given === 'string' ? { dir: given } : given,
+    SAVE,
+  );
+  const { dir, every = 500, keep = null, weights = true, weightsOnly = false } = options;
+  requireType('Trainer save.dir', dir, 'string');
+  if (every !== 'best') requireEvery('Trainer save.every', every, ', or "best"');
+  if (keep !== null) requireInteger('Trainer save.keep', keep, 1);
+  requireType('Trainer save.weights', weights, 'boolean');
+  requireType('Trainer save.weightsOnly', weightsOnly, 'boolean');
+  if (weightsOnly && !weights) {
+    throw refused('Trainer save.weights', 'true where save.weightsOnly is', false);
+  }
+  return { dir, every, keep, best: readBest(options.best), weights, weightsOnly };
+}
+
+function readBest(given: string | BestOptions | undefined): Required<BestOptions> | null {
+  if (given === undefined) return null;
+  const op = 'Trainer save.best';
+  const options = readOptions(op, typeof given === 'string' ? { metric: given } : given, BEST);
+  const metric = requireType(`${op}.metric`, options.metric, 'string').replace(/^eval_/, '');
+  const { greaterIsBetter = !metric.endsWith('loss'), load = true } = options;
+  requireType(`${op}.greaterIsBetter`, greaterIsBetter, 'boolean');
+  requireType(`${op}.load`, load, 'boolean');
+  return { metric, greaterIsBetter, load };
+}
+
+function readEarlyStop(given: EarlyStopOptions | undefined): Required<EarlyStopOptions> | null {
+  if (given === undefined) return null;
+  const { patience, threshold = 0 } = readOptions('Trainer earlyStop', given, EARLY);
+  requireInteger('Trainer earlyStop.patience', patience, 1);
+  requireFinite('Trainer earlyStop.threshold', threshold, 0);
+  return { patience, threshold };
+}
+
+function readReport(given: unknown, save: SaveSettings | null): readonly Report[] {
+  const op = 'Trainer report';
+  if (given === undefined) return [];
+  if (!Array.isArray(given)) throw refused(op, 'a list, such as ["tensorboard"]', given);
+  for (const one of given) {
+    const isMonitor = typeof (one as { write?: unknown } | null)?.write === 'function';
+    if (isMonitor) continue;
+    if (one === 'tensorboard' || one === 'csv') {
+      if (save) continue;
+      throw refused(op, 'monitors of your own where there is no save.dir for their files', one);
+    }
+    const hint =
+      one === 'wandb'
+        ? 'Nothing is sent to Weights & Biases: `wandb sync` takes the files of "tensorboard".'
+        : '';
+    throw refused(op, '"tensorboard", "csv" or a Monitor', one, hint);
+  }
+  return given;
+}
+
+function readCallbacks(given: unknown): readonly TrainerCallbacks[] {
+  if (given === undefined) return [];
+  const op = 'Trainer callbacks';
+  if (!Array.isArray(given)) throw refused(op, 'a list, such as [{ log(event) {} }]', given);
+  for (const callbacks of given) {
+    readOptions(op, callbacks, EVENT_TYPES);
+    for (const [type, callback] of Object.entries(callbacks)) {
+      if (callback !== undefined) requireType(`${op} ${type}`, callback, 'function');
+    }
+  }
+  return given;
+}
+
+function readTokenizer(given: Tokenizer | string | undefined): Tokenizer | null {
+  if (given === undefined || given instanceof Tokenizer) return given ?? null;
+  if (typeof given === 'string') return Tokenizer.fromPretrained(given);
+  throw refused('Trainer tokenizer', 'a text.Tokenizer, or its folder', given);
+}
+
+function requireModel(model: unknown): Module & { readonly hiddenSize?: number } {
+  if (model instanceof Module && typeof model.forward === 'function') return model;
+  throw refused('Trainer model', 'an object of a class that extends nn.Module', model);
+}
+
+const SERVABLE = 'a dataset (length and get()), an async iterable of batches, or a function';
+
+function isServable(value: unknown): boolean {
+  if (typeof value === 'function') return true;
+  if (typeof value !== 'object' || value === null) return false;
+  return 'get' in value || Symbol.asyncIterator in value;
+}
+
+function requireData<Data>(op: string, data: Data | null | undefined): Data | null {
+  if (data === undefined || data === null) return null;
+  if (isServable(data)) return data;
+  const isList = Array.isArray(data);
+  const hint = isList ? 'For an array: { length: list.length, get: (i) => list[i] }.' : '';
+  throw refused(op, SERVABLE, data, hint);
+}
+
+function requireEvery(op: string, value: unknown, further = ''): void {
+  if (value === 'epoch') return;
+  if (typeof value === 'number' && isSteps(value) && value > 0) return;
+  throw refused(op, `a number of updates, a share of all below 1, or "epoch"${further}`, value);
+}
+
+function requireSteps(op: string, value: unknown): void {
+  if (typeof value === 'number' && isSteps(value)) return;
+  throw refused(op, 'a number of updates, or a share of all below 1', value);
+}
+
+const isSteps = (value: number): boolean =>
+  value >= 0 && (value < 1 || Number.isSafeInteger(value));
+
+function requireOneOf(op: string, value: unknown, choices: Readonly<Record<string, true>>): void {
+  if (typeof value === 'string' && Object.hasOwn(choices, value)) return;
+  const names = Object.keys(choices).map((name) => JSON.stringify(name));
+  throw refused(op, names.join(', '), value);
+}
+
+/** What each option says alone is right; together they must make sense. */
+function requireTogether<Sample, Batch>({
+  eval: evaluation,
+  save,
+  earlyStop,
+  deepspeed,
+}: TrainerSettings<Sample, Batch>): void {
+  const best = save?.best ?? null;
+  if (best && !evaluation) {
+    throw refused('Trainer save.best', '`eval` data to find the best by', best.metric);
+  }
+  if (best && best.metric !== 'loss' && !evaluation?.metrics) {
+    const expected = '"loss", or a name that `eval.metrics` gives';
+    throw refused('Trainer save.best', expected, best.metric);
+  }
+  if (save?.every === 'best' && !best) {
+    throw refused('Trainer save.every', '`save.best` beside "best"', 'best');
+  }
+  if (earlyStop && !best) {
+    throw refused('Trainer earlyStop', '`save.best`: the metric that it goes by', earlyStop);
+  }
+  const isPath = typeof deepspeed === 'string';
+  if (!isPath && (typeof deepspeed !== 'object' || Array.isArray(deepspeed))) {
+    throw refused('Trainer deepspeed', 'the path of a ds_config.json, or its object', deepspeed);
+  }
+}
+
+function refused(op: string, expected: string, got: unknown, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(got), hint });
+}

@@ -1,0 +1,136 @@
+// A Trainer's options: what each wrong one is told, and the defaults.
+import { nn } from '../../lib/index.js';
+import { EVENT_TYPES } from '../../lib/trainer/events.js';
+import { OwnSchedule, stepsOf } from '../../lib/trainer/own-schedule.js';
+import { readTrainerOptions } from '../../lib/trainer/read-options.js';
+
+const model = new nn.Linear(2, 1);
+const train = { length: 4, get: () => Float32Array.of(1, 2) };
+
+type Bad = [options: object, message: string];
+
+const wrong: readonly Bad[] = [
+  [{ learningRte: 1 }, '"learningRte"'],
+  [{ num_train_epochs: 1 }, '"num_train_epochs"'],
+  [{ model: {} }, 'Trainer model: expected an object of a class that extends nn.Module'],
+  [{ train: [1, 2] }, 'For an array: { length: list.length, get: (i) => list[i] }.'],
+  [{ epochs: 0 }, 'Trainer epochs: expected a positive number, got 0'],
+  [{ maxSteps: 1.5 }, 'Trainer maxSteps: expected an integer of at least 1, got 1.5'],
+  [{ batchSize: 0 }, 'Trainer batchSize'],
+  [{ accumulation: '2' }, 'Trainer accumulation'],
+  [{ lr: -1 }, 'Trainer lr'],
+  [{ warmup: 1.5 }, 'Trainer warmup: expected a number of updates, or a share of all below 1'],
+  [{ betas: [0.9, 1] }, 'Trainer betas: expected a finite number of at least 0 and below 1'],
+  [{ betas: 0.9 }, 'Trainer betas: expected two numbers'],
+  [{ labelSmoothing: 1 }, 'Trainer labelSmoothing'],
+  [{ schedule: 'cosin' }, 'Trainer schedule: expected linear, cosine,'],
+  [{ schedule: 'reduce_lr_on_plateau' }, 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'],
+  [{ schedule: { type: 'linear', cycles: 2 } }, '"linear": expected minLr, got "cycles"'],
+  [{ schedule: { type: 'constant', minLr: 1 } }, 'expected no options, got "minLr"'],
+  [{ precision: 'tf32' }, 'Trainer precision: expected "fp32", "fp16", "bf16", got "tf32"'],
+  [{ loss: 1 }, 'Trainer loss: expected a function'],
+  [{ data: { sampling: 'grouped' } }, 'Trainer data.sampling: expected "random", "sequential"'],
+  [{ data: { shuffle: true } }, '"shuffle"'],
+  [{ log: { every: 0 } }, 'Trainer log.every: expected a number of updates, a share of all'],
+  [{ eval: {} }, 'Trainer eval.data'],
+  [{ eval: { data: train, every: 'best' } }, 'Trainer eval.every'],
+  [{ eval: { data: train, maxBatches: 0 } }, 'Trainer eval.maxBatches'],
+  [{ save: { dir: 1 } }, 'Trainer save.dir: expected a string'],
+  [{ save: { dir: 'd', every: 'never' } }, 'or "best", got "never"'],
+  [{ save: { dir: 'd', best: 'loss' } }, 'Trainer save.best: expected `eval` data'],
+  [{ save: { dir: 'd', every: 'best' } }, 'Trainer save.every: expected `save.best`'],
+  [{ eval: train, save: { dir: 'd', best: 'f1' } }, 'or a name that `eval.metrics` gives'],
+  [{ save: { dir: 'd', weights: false, weightsOnly: true } }, 'Trainer save.weights'],
+  [{ earlyStop: { patience: 1 } }, 'Trainer earlyStop: expected `save.best`'],
+  [{ earlyStop: { patience: 0 } }, 'Trainer earlyStop.patience'],
+  [{ report: 'tensorboard' }, 'Trainer report: expected a list'],
+  [{ report: ['tensorboard'] }, 'where there is no save.dir'],
+  [{ report: ['wandb'] }, '`wandb sync` takes the files of "tensorboard".'],
+  [{ callbacks: [{ onLog: () => {} }] }, '"onLog"'],
+  [{ callbacks: [{ log: 1 }] }, 'Trainer callbacks log: expected a function'],
+  [{ tokenizer: {} }, 'Trainer tokenizer: expected a text.Tokenizer'],
+  [{ deepspeed: [] }, 'Trainer deepspeed: expected the path of a ds_config.json'],
+  [{ seed: -1 }, 'Trainer seed'],
+];
+
+test.each(wrong)('%j is refused', (options, message) => {
+  expect(() => readTrainerOptions({ model, train, ...options } as never)).toThrow(message);
+  expect.assertions(2);
+  try {
+    readTrainerOptions({ model, train, ...options } as never);
+  } catch (error) {
+    expect(error).toHaveProperty('code', 'DS_ARGUMENT');
+  }
+});
+
+test('what is left out has the defaults of transformers, or better ones that the docs name', () => {
+  const settings = readTrainerOptions({ model, train, weight_decay: 0.1 } as never);
+  expect(settings).toMatchObject({
+    ...{ epochs: 3, maxSteps: null, batchSize: 8, accumulation: 1, lr: 5e-5, warmup: 0 },
+    ...{ weightDecay: 0.1, betas: [0.9, 0.999], eps: 1e-8, maxGradNorm: 1, seed: 42 },
+    data: { sampling: 'random', dropLast: false, seed: 42, workers: 0 },
+    log: { every: 10, first: false, nanFilter: false },
+    ...{ eval: null, save: null, earlyStop: null, report: [], progress: true },
+  });
+  expect(settings.schedule.type).toBe('linear');
+});
+
+test('data alone are an evaluation after each epoch, a folder alone checkpoints', () => {
+  const settings = readTrainerOptions({ model, eval: train, save: 'out', batchSize: 3 });
+  expect(settings.eval).toMatchObject({ data: train, every: 'epoch', batchSize: 3 });
+  expect(settings.save).toMatchObject({ dir: 'out', every: 500, keep: null, best: null });
+});
+
+test('the best is the least loss and the greatest of anything else', () => {
+  const metrics = () => ({});
+  const of = (best: string) =>
+    readTrainerOptions({ model, eval: { data: train, metrics }, save: { dir: 'd', best } }).save;
+  expect(of('eval_loss')?.best).toEqual({ metric: 'loss', greaterIsBetter: false, load: true });
+  expect(of('f1')?.best).toEqual({ metric: 'f1', greaterIsBetter: true, load: true });
+});
+
+test('every type of event can be heard', () => {
+  const types = ['begin', 'step', 'log', 'evaluate', 'save', 'epoch', 'alert', 'end', 'any'];
+  expect(Object.keys(EVENT_TYPES)).toEqual(types);
+});
+
+test('steps are a number, or a share of all', () => {
+  expect([stepsOf(0.03, 100), stepsOf(0.031, 100), stepsOf(7, 100), stepsOf(0, 100)]).toEqual([
+    ...[3, 4, 7, 0],
+  ]);
+});
+
+/** By the formulas of transformers' optimization.py, for 4 of 20 steps of warm-up. */
+const span = { lr: 1, warmupSteps: 4, totalSteps: 20 };
+const at = [0, 2, 4, 8, 12, 16, 19, 20];
+const half = (part: number): number => 0.5 * (1 + Math.cos(Math.PI * part));
+const curves: readonly [ConstructorParameters<typeof OwnSchedule>[0], number[]][] = [
+  ['linear', [0, 0.5, 1, 0.75, 0.5, 0.25, 0.0625, 0]],
+  ['cosine', [0, 0.5, 1, half(0.25), 0.5, half(0.75), half(15 / 16), 0]],
+  ['constant_with_warmup', [0, 0.5, 1, 1, 1, 1, 1, 1]],
+  ['polynomial', [0, 0.5, 1, 0.75, 0.5, 0.25, 0.0625, 1e-7]],
+  ['cosine_with_restarts', [0, 0.5, 1, half(0.25), 0.5, half(0.75), half(15 / 16), 0]],
+  [{ type: 'cosine_with_restarts', cycles: 2 }, [0, 0.5, 1, 0.5, 1, 0.5, half(7 / 8), 0]],
+  [
+    { type: 'cosine_with_min_lr', minLr: 0.2 },
+    [
+      0,
+      0.5,
+      1,
+      0.2 + 0.8 * half(0.25),
+      0.6,
+      0.2 + 0.8 * half(0.75),
+      0.2 + 0.8 * half(15 / 16),
+      0.2,
+    ],
+  ],
+  ['inverse_sqrt', [0, 0.5, 1, ...[8, 12, 16, 19, 20].map((n) => Math.sqrt(4 / n))]],
+  [{ type: 'warmup_stable_decay', decay: 8 }, [0, 0.5, 1, 1, 1, 0.5, half(7 / 8), 0]],
+];
+
+test.each(curves)('the rate of %j is that of transformers', (schedule, factors) => {
+  const own = new OwnSchedule(schedule, span);
+  at.forEach((step, i) => {
+    expect(own.lr(step)).toBeCloseTo(factors[i] as number, 6);
+  });
+});
