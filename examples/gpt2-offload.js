@@ -95,11 +95,22 @@ class Losses {
   close() {}
 }
 
+/** What the bar's MFU is counted by; nothing of a device whose peak is not known. */
+function utilization({ module, device, worldSize }) {
+  const { layers, channels } = nn.models.GPT2.config(options.model);
+  const positions = module.transformer.wpe.weight;
+  const parameters = module.numParameters() - positions.numel;
+  const size = { parameters, layers, width: channels, sequence: Number(options.seq) };
+  const peak = monitor.peakFlops(device, positions.dtype);
+  return { flopsPerToken: monitor.flopsPerToken(size), peakFlops: peak && peak * worldSize };
+}
+
 async function train(engine, loader, losses) {
   const run = { milliseconds: [], phases: [], stopped: false };
   const total = Number(options.steps);
   const tokensPerStep = engine.trainBatchSize() * Number(options.seq);
-  const bar = engine.globalRank === 0 ? new monitor.ProgressBar({ total }) : null;
+  const bar =
+    engine.globalRank === 0 ? new monitor.ProgressBar({ total, ...utilization(engine) }) : null;
   const saveEvery = options.save ? Number(options.save_every) : 0;
   const show = () =>
     bar?.update({

@@ -10,3 +10,4 @@ export {
   type StepReport,
 } from './progress-bar.js';
 export { TensorBoardMonitor } from './tensorboard.js';
+export { flopsPerToken, peakFlops, type TransformerSize } from './utilization.js';

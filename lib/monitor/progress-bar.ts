@@ -1,6 +1,8 @@
 // Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere
 // else.
+import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** What is known after a step; what is left out is not shown. */
@@ -13,7 +15,10 @@ export interface StepReport {
   lr?: number;
   /** Of all ranks. */
   tokensPerSecond?: number;
-  /** Model FLOPs utilization: the share, 0 to 1, of what the device could do at best. */
+  /**
+   * Model FLOPs utilization: the share, 0 to 1, of what the devices could do at best. Default: from
+   * tokensPerSecond, where the bar was told what a token costs.
+   */
   mfu?: number;
   /** Bytes in use on this rank's device. */
   memoryBytes?: number;
@@ -27,12 +32,20 @@ export interface ProgressBarOptions {
   stream?: NodeJS.WriteStream;
   /** Lines printed in all when the stream is no terminal. Default 20. */
   lines?: number;
+  /** FLOPs of a token, as flopsPerToken() counts them. */
+  flopsPerToken?: number;
+  /**
+   * FLOP/s of all devices at best: peakFlops() times their number. With flopsPerToken, the bar has
+   * an MFU; null where it is not known.
+   */
+  peakFlops?: number | null;
   /** Milliseconds of a clock; default performance.now. */
   now?: () => number;
 }
 
 const OPTIONS: OptionNames<ProgressBarOptions> = {
   ...{ total: true, stream: true, lines: true, now: true },
+  ...{ flopsPerToken: true, peakFlops: true },
 };
 
 /** Columns of a line where the terminal is wider, or is none. */
@@ -102,6 +115,8 @@ export class ProgressBar {
   private readonly stream: NodeJS.WriteStream;
   private readonly every: number;
   private readonly now: () => number;
+  /** Tokens per second of an MFU of 1; null where that is not known. */
+  private readonly bestSpeed: number | null;
   private first: { step: number; time: number } | null = null;
   private drawn = false;
 
@@ -114,11 +129,13 @@ export class ProgressBar {
     this.stream = stream;
     this.every = Math.max(1, Math.ceil(total / lines));
     this.now = now;
+    this.bestSpeed = bestSpeedOf(options);
   }
 
   /** Draws the bar anew with the numbers of a step. */
-  update(report: StepReport): void {
+  update(given: StepReport): void {
     const { total, stream } = this;
+    const report = { ...given, mfu: given.mfu ?? this.utilization(given.tokensPerSecond) };
     const { step } = report;
     const isFirst = this.first === null;
     this.first ??= { step, time: this.now() };
@@ -138,10 +155,31 @@ export class ProgressBar {
     this.drawn = false;
   }
 
+  private utilization(tokensPerSecond: number | undefined): number | undefined {
+    const { bestSpeed } = this;
+    return bestSpeed === null || tokensPerSecond === undefined
+      ? undefined
+      : tokensPerSecond / bestSpeed;
+  }
+
   private secondsLeft(step: number): number | null {
     const { first } = this;
     if (!first || step <= first.step) return null;
     const each = (this.now() - first.time) / (step - first.step);
     return (each * Math.max(0, this.total - step)) / 1000;
   }
+}
+
+function bestSpeedOf({ flopsPerToken, peakFlops }: ProgressBarOptions): number | null {
+  const cost = positive('flopsPerToken', flopsPerToken);
+  const peak = positive('peakFlops', peakFlops);
+  return cost === null || peak === null ? null : peak / cost;
+}
+
+/** Null for what was left out. Throws DS_ARGUMENT. */
+function positive(name: string, value: number | null | undefined): number | null {
+  if (value === undefined || value === null) return null;
+  if (value > 0 && value < Number.POSITIVE_INFINITY) return value;
+  const [op, expected] = [`ProgressBar ${name}`, 'a positive, finite number'];
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
 }
