@@ -41,6 +41,7 @@ export class EncodePool {
   private readonly all: EncodeThread[] = [];
   /** Those who wait for a thread to be free. */
   private readonly waiting: (() => void)[] = [];
+  private isClosed = false;
 
   constructor(private readonly options: PoolOptions) {}
 
@@ -61,9 +62,11 @@ export class EncodePool {
     for (const part of running) yield await part;
   }
 
+  /** What is still asked of it fails; no thread starts from now on. */
   async close(): Promise<void> {
+    this.isClosed = true;
+    for (const wake of this.waiting.splice(0)) wake();
     await Promise.all(this.all.splice(0).map((thread) => thread.end()));
-    this.idle.length = 0;
   }
 
   private async one(part: FilePart): Promise<EncodedPart> {
@@ -80,7 +83,7 @@ export class EncodePool {
   private async fresh(part: FilePart): Promise<EncodedPart> {
     const { settings, threads, tokenizer } = this.options;
     if (threads === 0) return encodePart(part, tokenizer, settings);
-    const thread = await this.freeThread();
+    const thread = await this.freeThread(part);
     try {
       return await thread.encode(part, this.options.timeoutMs);
     } finally {
@@ -89,10 +92,11 @@ export class EncodePool {
     }
   }
 
-  private async freeThread(): Promise<EncodeThread> {
-    while (this.idle.length === 0 && this.all.length >= this.options.threads) {
+  private async freeThread(part: FilePart): Promise<EncodeThread> {
+    while (!this.isClosed && this.idle.length === 0 && this.all.length >= this.options.threads) {
       await new Promise<void>((resolve) => this.waiting.push(resolve));
     }
+    if (this.isClosed) throw lost(part, 'a pool that was closed');
     const free = this.idle.pop();
     if (free) return free;
     const { settings, tokenizer } = this.options;

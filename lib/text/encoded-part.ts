@@ -1,7 +1,7 @@
 // All rows of a part of a file as flat arrays, with what was counted on the way; as bytes they are
 // the token cache.
 import { createHash, randomUUID } from 'node:crypto';
-import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { IGNORED, RowEncoder, type RowSettings } from './row-encoder.js';
@@ -90,11 +90,10 @@ export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSet
   return `${createHash('sha256').update(key).digest('hex').slice(0, 32)}.tokens`;
 }
 
-/** The part that a cache has; null where it has none, or one that is damaged. */
+/** The part that a cache has; null where it has none that can be read, or one that is damaged. */
 export function readCached(folder: string, name: string): EncodedPart | null {
-  const path = join(folder, name);
-  if (!existsSync(path)) return null;
-  const bytes = readFileSync(path);
+  const bytes = bytesOf(join(folder, name));
+  if (bytes === null) return null;
   const digest = bytes.subarray(0, 32);
   const content = bytes.subarray(32);
   if (!createHash('sha256').update(content).digest().equals(digest)) return null;
@@ -118,6 +117,15 @@ export function readCached(folder: string, name: string): EncodedPart | null {
   };
 }
 
+/** Null where no file can be read: what is written instead fails with the reason, if it must. */
+function bytesOf(path: string): Buffer | null {
+  try {
+    return readFileSync(path);
+  } catch {
+    return null;
+  }
+}
+
 /**
  * Writes beside and renames, so that others see all of it or none. Throws DS_DATA when it cannot be
  * written.
@@ -137,7 +145,17 @@ export function writeCached(folder: string, name: string, part: EncodedPart): vo
     writeFileSync(draft, Buffer.concat([digest, content]));
     renameSync(draft, join(folder, name));
   } catch (cause) {
+    discard(draft);
     const hint = 'Give `cache` a folder that can be written, or leave it out.';
     throw dataError(folder, 'a token cache that can be written', (cause as Error).message, hint);
+  }
+}
+
+/** Removes what could not be finished; that it cannot be removed says less than why it was not. */
+function discard(draft: string): void {
+  try {
+    rmSync(draft, { force: true });
+  } catch {
+    // Nothing of it was written.
   }
 }
