@@ -1452,7 +1452,7 @@ export interface PipelineConfig {
 /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
 export interface AmpConfig {
   /** Switches it on. Default false. */
-  enabled?: boolean;
+  enabled?: boolean | 'auto';
   [key: string]: unknown;
 }
 

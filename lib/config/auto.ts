@@ -1,39 +1,15 @@
 // "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
 import type { DsConfig } from '../../types/config.js';
+import { matchTraining } from './auto-match.js';
+import { type AutoRow, type AutoSources, rowOf } from './auto-table.js';
 import { canonicalOptimizer } from './coerce.js';
 import { renameKeys } from './deprecated.js';
 import { Draft } from './draft.js';
 import { dotted, type Path, readDocument } from './parse.js';
 import { lists, type Schema, type Section } from './schema.js';
+import { stageOf } from './support.js';
 
-/**
- * What a program knows of its model and of the training it plans; what is missing fills nothing.
- */
-export interface AutoSources {
-  /** Of the model. */
-  model?: {
-    /** Width of the residual stream, from which bucket sizes follow. */
-    hiddenSize?: number;
-  };
-  /** Of the training. */
-  training?: {
-    lr?: number;
-    /** Rate at the start of the warm-up; default 0. */
-    minLr?: number;
-    betas?: readonly [number, number];
-    eps?: number;
-    weightDecay?: number;
-    /** Updates. */
-    warmupSteps?: number;
-    /** Updates, warm-up included. */
-    totalSteps?: number;
-    maxGradNorm?: number;
-    perDeviceBatchSize?: number;
-    accumulationSteps?: number;
-    fp16?: boolean;
-    bf16?: boolean;
-  };
-}
+export type { AutoSources } from './auto-table.js';
 
 /**
  * Stands for what a key that must be given will be: an "auto" that is filled later is judged with
@@ -44,48 +20,6 @@ const STAND_INS: Partial<Record<string, number>> = {
   'scheduler.params.total_num_steps': Number.MAX_SAFE_INTEGER,
 };
 
-interface Filler {
-  /** The name of the source, for origins and errors. */
-  of: string;
-  value: (sources: AutoSources) => unknown;
-}
-
-type Training = NonNullable<AutoSources['training']>;
-
-const training = (name: keyof Training): Filler => {
-  return { of: `training.${name}`, value: (sources) => sources.training?.[name] };
-};
-
-const hidden = (of: string, size: (hiddenSize: number) => number): Filler => {
-  const value = ({ model }: AutoSources) =>
-    model?.hiddenSize === undefined ? undefined : Math.floor(size(model.hiddenSize));
-  return { of, value };
-};
-
-/** By canonical path without `stage3_`. Source: Transformers, integrations/deepspeed.py. */
-const FILLERS: Partial<Record<string, Filler>> = {
-  train_batch_size: { of: 'training.perDeviceBatchSize', value: () => undefined },
-  train_micro_batch_size_per_gpu: training('perDeviceBatchSize'),
-  gradient_accumulation_steps: training('accumulationSteps'),
-  gradient_clipping: training('maxGradNorm'),
-  'optimizer.params.lr': training('lr'),
-  'optimizer.params.betas': training('betas'),
-  'optimizer.params.eps': training('eps'),
-  'optimizer.params.weight_decay': training('weightDecay'),
-  'scheduler.params.warmup_min_lr': {
-    of: 'training.minLr',
-    value: ({ training: given }) => given && (given.minLr ?? 0),
-  },
-  'scheduler.params.warmup_max_lr': training('lr'),
-  'scheduler.params.warmup_num_steps': training('warmupSteps'),
-  'scheduler.params.total_num_steps': training('totalSteps'),
-  'fp16.enabled': training('fp16'),
-  'bf16.enabled': training('bf16'),
-  'zero_optimization.reduce_bucket_size': hidden('model.hiddenSize^2', (h) => h * h),
-  'zero_optimization.prefetch_bucket_size': hidden('0.9 model.hiddenSize^2', (h) => 0.9 * h * h),
-  'zero_optimization.param_persistence_threshold': hidden('10 model.hiddenSize', (h) => 10 * h),
-};
-
 const BATCH = ['train_batch_size', 'train_micro_batch_size_per_gpu', 'gradient_accumulation_steps'];
 
 /**
@@ -93,6 +27,7 @@ const BATCH = ['train_batch_size', 'train_micro_batch_size_per_gpu', 'gradient_a
  * overwrites.
  */
 const DROPS_AUTO = [
+  'amp',
   'bf16',
   'comet',
   'comms_logger',
@@ -127,12 +62,13 @@ export function resolveAuto(config: string | DsConfig, sources: AutoSources): Ds
 /** An "auto" that has a source, which was not given. */
 interface Unfilled {
   path: Path;
-  filler: Filler | undefined;
+  filler: AutoRow | undefined;
 }
 
-/** The step behind resolveAuto: refuses what remains. */
-export function fillAuto(draft: Draft, sources: AutoSources): void {
+/** The step behind resolveAuto: refuses what remains, and with `worldSize` what does not match. */
+export function fillAuto(draft: Draft, sources: AutoSources, worldSize?: number): void {
   refuseUnfilled(draft, fill(draft, sources, false));
+  matchTraining(draft, sources, worldSize);
 }
 
 /**
@@ -140,7 +76,11 @@ export function fillAuto(draft: Draft, sources: AutoSources): void {
  * and the default or a stand-in in its place. Refuses what nothing fills. Returns the dotted paths
  * that are left.
  */
-export function fillKnownAuto(draft: Draft, sources: AutoSources): ReadonlySet<string> {
+export function fillKnownAuto(
+  draft: Draft,
+  sources: AutoSources,
+  worldSize: number,
+): ReadonlySet<string> {
   const unfilled = fill(draft, sources, true);
   refuseUnfilled(
     draft,
@@ -153,6 +93,7 @@ export function fillKnownAuto(draft: Draft, sources: AutoSources): ReadonlySet<s
     leaveOut(draft, path);
     draft.note('auto', path, `is left to be filled from ${filler.of}.`);
   }
+  matchTraining(draft, sources, worldSize);
   const sizes = BATCH.slice(0, 2);
   const isOpen = BATCH.some((key) => left.has(key));
   if (isOpen && sizes.every((key) => draft.value[key] === undefined)) {
@@ -178,7 +119,7 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   fillBatch(draft, sources);
   draft.visit(({ section, key, path, schema }) => {
     if (section[key] !== 'auto' || hasOwnMeaning(schema)) return;
-    const filler = FILLERS[dotted(path).replace('.stage3_', '.')];
+    const filler = rowOf(dotted(path), stageOf(draft));
     const value = filler?.value(sources);
     if (filler && value !== undefined) {
       section[key] = structuredClone(value);

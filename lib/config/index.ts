@@ -31,7 +31,10 @@ export interface ConfigEnvironment {
   worldSize: number;
   /** Unknown keys are errors. Default false: they are notices. */
   strict?: boolean;
-  /** What fills "auto"; without it "auto" is an error where DeepSpeed gives it no meaning. */
+  /**
+   * What fills "auto", or with `mustMatch` is what the configuration must say; without it "auto" is
+   * an error where DeepSpeed gives it no meaning.
+   */
   auto?: AutoSources;
   /**
    * What `auto` lacks is left to a Trainer: listed, and judged by its default. Default false: it is
@@ -117,9 +120,9 @@ function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
 }
 
 /** Fills "auto"; returns the dotted paths that are left to a Trainer. */
-function fillIn(draft: Draft, { auto = {}, autoLater = false }: ConfigEnvironment) {
-  if (autoLater) return fillKnownAuto(draft, auto);
-  fillAuto(draft, auto);
+function fillIn(draft: Draft, { auto = {}, autoLater = false, worldSize }: ConfigEnvironment) {
+  if (autoLater) return fillKnownAuto(draft, auto, worldSize);
+  fillAuto(draft, auto, worldSize);
   return new Set<string>();
 }
 

@@ -47,7 +47,7 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
 }
 
 /** The stage that the configuration asks for, unchecked. */
-function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
+export function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
   return isSection(zero) ? (zero.stage ?? 0) : 0;
 }
 

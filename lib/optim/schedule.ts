@@ -67,10 +67,15 @@ export function readSchedule<Options extends object>(
 /** Throws DS_CONFIG unless `value` is an integer of at least 1. */
 export function requirePositiveInteger(place: string, value: unknown): void {
   if (Number.isInteger(value) && (value as number) > 0) return;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: place,
-    expected: 'a positive integer',
-    got: String(value),
-  });
+  refuseCount(place, 'a positive integer', value);
+}
+
+/** Throws DS_CONFIG unless `value` is an integer of at least 0: DeepSpeed takes fewer than 2 as 2. */
+export function requireWarmup(place: string, value: unknown): void {
+  if (Number.isInteger(value) && (value as number) >= 0) return;
+  refuseCount(place, 'an integer of at least 0', value);
+}
+
+function refuseCount(op: string, expected: string, value: unknown): never {
+  throw new DsError({ code: 'DS_CONFIG', op, expected, got: String(value) });
 }

@@ -1,7 +1,7 @@
 // WarmupCosineLR: a share of the optimizer's own rate that climbs, then follows half a cosine down.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupCosineLR.
 import type { OptionNames } from '../runtime/options.js';
-import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
+import { PureSchedule, readSchedule, requirePositiveInteger, requireWarmup } from './schedule.js';
 import { type WarmupType, warmupFraction } from './warmup.js';
 
 /** Options of WarmupCosineLr. */
@@ -42,7 +42,7 @@ export class WarmupCosineLr extends PureSchedule {
     super();
     const options = readSchedule('WarmupCosineLR', given, NAMES, ['baseLr']);
     const { warmupMinRatio = 0, warmupSteps = 1000, cosMinRatio = 1e-4 } = options;
-    requirePositiveInteger('scheduler.params.warmup_num_steps', warmupSteps);
+    requireWarmup('scheduler.params.warmup_num_steps', warmupSteps);
     requirePositiveInteger('scheduler.params.total_num_steps', options.totalSteps);
     this.options = {
       ...options,

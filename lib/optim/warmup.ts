@@ -1,7 +1,7 @@
 // WarmupLR: from a minimum to a maximum rate over the first updates, then constant.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupLR.
 import type { OptionNames } from '../runtime/options.js';
-import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
+import { PureSchedule, readSchedule, requireWarmup } from './schedule.js';
 
 /** How the rate climbs. DeepSpeed's default is "log". */
 export type WarmupType = 'log' | 'linear';
@@ -47,7 +47,7 @@ export class WarmupLr extends PureSchedule {
     super();
     const options = readSchedule('WarmupLR', given, WARMUP, ['maxLr']);
     const { minLr = 0, maxLr, warmupSteps = 1000, warmupType = 'log' } = options;
-    requirePositiveInteger('scheduler.params.warmup_num_steps', warmupSteps);
+    requireWarmup('scheduler.params.warmup_num_steps', warmupSteps);
     this.minLr = minLr;
     this.maxLr = maxLr;
     this.warmupSteps = Math.max(2, warmupSteps);

@@ -70,14 +70,16 @@ test('the logarithmic climb arrives one update before the linear one', () => {
   expect(linear.lr(11)).toBe(1);
 });
 
-test('one warm-up update counts as two', () => {
-  expect(new WarmupLr({ maxLr: 1, warmupSteps: 1, warmupType: 'linear' }).lr(2)).toBe(0.5);
+test.each([0, 1])('%i warm-up updates count as two', (warmupSteps) => {
+  expect(new WarmupLr({ maxLr: 1, warmupSteps, warmupType: 'linear' }).lr(2)).toBe(0.5);
+  const cosine = { baseLr: 1, totalSteps: 9, warmupType: 'linear' } as const;
+  expect(new WarmupCosineLr({ ...cosine, warmupSteps }).lr(2)).toBe(0.5);
 });
 
-test.each([0, -3, 2.5])('%p warm-up updates are refused', (warmupSteps) => {
-  expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(
-    /warmup_num_steps.*positive integer/,
-  );
+test.each([-3, 2.5])('%p warm-up updates are refused', (warmupSteps) => {
+  const message = /warmup_num_steps.*integer of at least 0/;
+  expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(message);
+  expect(() => new WarmupCosineLr({ baseLr: 1, totalSteps: 9, warmupSteps })).toThrow(message);
 });
 
 test('what is no finite number is refused', () => {

@@ -1,0 +1,81 @@
+// Hugging Face's must_match: what a configuration says and what the training's arguments say are
+// one, or refused together.
+import { type AutoSources, rowOf, SUPPLIED } from './auto-table.js';
+import { coerced } from './coerce.js';
+import { type Place, shown } from './config-error.js';
+import { byPlace, type Draft } from './draft.js';
+import { dotted, type Path } from './parse.js';
+import { isSection, type Section } from './schema.js';
+import { stageOf } from './support.js';
+
+/** A key whose value is not that of the argument behind it. */
+interface Mismatch {
+  path: Path;
+  place: Place | null;
+  /** "optimizer.params.lr at 12:5: expected 0.00005 (lr, --learning_rate), got 0.0002" */
+  line: string;
+}
+
+/**
+ * Where the sources say `mustMatch`: refuses every value that differs from the training's, in one
+ * error, and puts in what the configuration lacks. A global batch is compared where `worldSize` is
+ * known.
+ */
+export function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): void {
+  if (!sources.mustMatch) return;
+  const mismatches = findMismatches(draft, sources, worldSize);
+  const [first] = mismatches;
+  if (first) {
+    const lines = mismatches.map(({ line }) => line).join('; ');
+    draft.refuse(first.path, {
+      expected: 'the values of the training',
+      got: `${mismatches.length === 1 ? 'another' : `${mismatches.length} others`}: ${lines}`,
+      hint: 'Write "auto" for these keys, or give the training the same values.',
+    });
+  } else {
+    supply(draft, sources);
+  }
+}
+
+function findMismatches(
+  draft: Draft,
+  sources: AutoSources,
+  worldSize: number | undefined,
+): Mismatch[] {
+  const found: Mismatch[] = [];
+  draft.visit(({ section, key, path, schema }) => {
+    const row = rowOf(dotted(path), stageOf(draft));
+    if (!row?.argument || section[key] === 'auto') return;
+    const { training = {} } = sources;
+    const isTotal = row.total !== undefined && worldSize !== undefined;
+    const wanted = isTotal ? row.total?.(training, worldSize) : row.value(sources);
+    const got = coerced(section[key], schema);
+    if (wanted === undefined || JSON.stringify(got) === JSON.stringify(wanted)) return;
+    const { path: name, place } = draft.where(path);
+    const at = place ? ` at ${place.line}:${place.column}` : '';
+    const line = `${name}${at}: expected ${shown(wanted)} (${row.argument}), got ${shown(section[key])}`;
+    found.push({ path, place, line });
+  });
+  return found.toSorted(byPlace);
+}
+
+/** Puts in the training's batch sizes, clipping, and a precision that it switches on. */
+function supply(draft: Draft, sources: AutoSources): void {
+  for (const path of SUPPLIED) {
+    const [first, key = first] = path;
+    const section = path.length === 1 ? draft.value : sectionOf(draft, first);
+    const row = rowOf(dotted(path), stageOf(draft));
+    const value = row?.value(sources);
+    const isNothing = value === undefined || value === false;
+    if (!section || section[key] !== undefined || isNothing) continue;
+    section[key] = value;
+    if (path.length === 2) draft.value[first] = section;
+    draft.made.set(dotted(path), { from: 'auto', of: row?.of ?? '' });
+  }
+}
+
+/** The section of that name, a new one where there is none, and null where it is something else. */
+function sectionOf({ value }: Draft, name: string): Section | null {
+  const section = value[name] ?? {};
+  return isSection(section) ? section : null;
+}

@@ -1,0 +1,132 @@
+// Where "auto" gets its value: the table by which Hugging Face's Trainer fills a configuration.
+
+/**
+ * What a program knows of its model and of the training it plans; what is missing fills nothing.
+ */
+export interface AutoSources {
+  /** Of the model. */
+  model?: {
+    /** Width of the residual stream, from which bucket sizes follow. */
+    hiddenSize?: number;
+  };
+  /** Of the training. */
+  training?: {
+    lr?: number;
+    /** Rate at the start of the warm-up; default 0. */
+    minLr?: number;
+    betas?: readonly [number, number];
+    eps?: number;
+    weightDecay?: number;
+    /** Updates. */
+    warmupSteps?: number;
+    /** Updates, warm-up included. */
+    totalSteps?: number;
+    maxGradNorm?: number;
+    perDeviceBatchSize?: number;
+    accumulationSteps?: number;
+    fp16?: boolean;
+    bf16?: boolean;
+  };
+  /**
+   * Whether `training` is what the configuration must say, as Hugging Face's Trainer has it: values
+   * that differ are refused together, and batch sizes, precision and clipping that are not there
+   * are put in. Default false: it fills "auto".
+   */
+  mustMatch?: boolean;
+}
+
+export type Training = NonNullable<AutoSources['training']>;
+
+/** What one key is filled from. */
+export interface AutoRow {
+  /** The source as origins and errors name it. */
+  readonly of: string;
+  /**
+   * As a Trainer's options and Hugging Face's arguments call it; null where a value in the file may
+   * differ from the source.
+   */
+  readonly argument: string | null;
+  /** The ZeRO stage at which it is filled, where that is not any. */
+  readonly stage?: number;
+  /** Undefined when the sources do not know it, or it follows from other keys. */
+  readonly value: (sources: AutoSources) => unknown;
+  /** What the key must be where it follows from others. */
+  readonly total?: (training: Training, worldSize: number) => number | undefined;
+}
+
+function training(name: keyof Training, argument: string): AutoRow {
+  return { of: `training.${name}`, argument, value: (sources) => sources.training?.[name] };
+}
+
+function hidden(of: string, size: (hiddenSize: number) => number, stage?: number): AutoRow {
+  const value = ({ model }: AutoSources) =>
+    model?.hiddenSize === undefined ? undefined : Math.floor(size(model.hiddenSize));
+  return { of, argument: null, value, ...(stage === undefined ? {} : { stage }) };
+}
+
+function samplesAnUpdate(
+  { perDeviceBatchSize: samples, accumulationSteps: steps }: Training,
+  worldSize: number,
+): number | undefined {
+  return samples === undefined || steps === undefined ? undefined : worldSize * samples * steps;
+}
+
+/** By canonical path without `stage3_`. Source: Transformers, integrations/deepspeed.py. */
+const TABLE: Partial<Record<string, AutoRow>> = {
+  train_batch_size: {
+    of: 'training.perDeviceBatchSize x accumulationSteps x world size',
+    argument:
+      'batchSize x accumulation x world size, --per_device_train_batch_size x --gradient_accumulation_steps x world size',
+    value: () => undefined,
+    total: samplesAnUpdate,
+  },
+  train_micro_batch_size_per_gpu: training(
+    'perDeviceBatchSize',
+    'batchSize, --per_device_train_batch_size',
+  ),
+  gradient_accumulation_steps: training(
+    'accumulationSteps',
+    'accumulation, --gradient_accumulation_steps',
+  ),
+  gradient_clipping: training('maxGradNorm', 'maxGradNorm, --max_grad_norm'),
+  'optimizer.params.lr': training('lr', 'lr, --learning_rate'),
+  'optimizer.params.betas': training('betas', 'betas, --adam_beta1 and --adam_beta2'),
+  'optimizer.params.eps': training('eps', 'eps, --adam_epsilon'),
+  'optimizer.params.weight_decay': training('weightDecay', 'weightDecay, --weight_decay'),
+  'scheduler.params.warmup_min_lr': {
+    of: 'training.minLr',
+    argument: null,
+    value: ({ training: given }) => given && (given.minLr ?? 0),
+  },
+  'scheduler.params.warmup_max_lr': training('lr', 'lr, --learning_rate'),
+  'scheduler.params.warmup_num_steps': training('warmupSteps', 'warmup, --warmup_steps'),
+  'scheduler.params.total_num_steps': training(
+    'totalSteps',
+    'maxSteps or epochs, --max_steps or --num_train_epochs',
+  ),
+  'fp16.enabled': training('fp16', 'precision, --fp16'),
+  'bf16.enabled': training('bf16', 'precision, --bf16'),
+  'amp.enabled': {
+    of: 'training, which knows no apex',
+    argument: null,
+    value: ({ training: given }) => given && false,
+  },
+  'zero_optimization.reduce_bucket_size': hidden('model.hiddenSize^2', (h) => h * h),
+  'zero_optimization.prefetch_bucket_size': hidden('0.9 model.hiddenSize^2', (h) => 0.9 * h * h, 3),
+  'zero_optimization.param_persistence_threshold': hidden('10 model.hiddenSize', (h) => 10 * h, 3),
+};
+
+/** The row of a dotted path, of a configuration that asks for ZeRO `stage`. */
+export function rowOf(path: string, stage: unknown): AutoRow | undefined {
+  const row = TABLE[path.replace('.stage3_', '.')];
+  return row?.stage === undefined || row.stage === Number(stage) ? row : undefined;
+}
+
+/** Paths of the keys that a training's arguments put in where a configuration lacks them. */
+export const SUPPLIED: readonly (readonly [string] | readonly [section: string, key: string])[] = [
+  ['train_micro_batch_size_per_gpu'],
+  ['gradient_accumulation_steps'],
+  ['gradient_clipping'],
+  ['fp16', 'enabled'],
+  ['bf16', 'enabled'],
+];
