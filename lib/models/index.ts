@@ -16,7 +16,19 @@ export {
 export type { GPT2Config, GPT2Options, GPT2Sizes } from './gpt2/config.js';
 export { GPT2, GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
 export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';
-export type { LlamaConfig, LlamaOptions, LlamaSizes } from './llama/config.js';
-export { Llama, type LlamaAttention, LlamaBlock, type LlamaModel } from './llama/llama.js';
-export type { RopeScaling } from './llama/rotary.js';
+export { Llama, type LlamaConfig } from './llama/llama.js';
+export { Mistral, type MistralConfig } from './mistral/mistral.js';
+export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
+export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
+export { type RotaryAttention, RotaryBlock, type RotaryModel } from './rotary/body.js';
+export type { RotaryConfig, RotaryOptions, RotarySizes, Window } from './rotary/config.js';
+export type {
+  DynamicScaling,
+  LinearScaling,
+  Llama3Scaling,
+  LongRopeScaling,
+  RopeScaling,
+  YarnScaling,
+} from './rotary/rope-scaling.js';
+export { RotaryLM } from './rotary/rotary-lm.js';
 export type { TiedHead } from './tied-head.js';

@@ -57,6 +57,23 @@ export class ModelConfig {
     throw this.refusal(key, 'a positive number', value);
   }
 
+  /** A number in [0, 1). Throws DS_CHECKPOINT where it is anything else. */
+  share(key: string, fallback: number): number {
+    const value = this.get(key, fallback);
+    if (typeof value === 'number' && value >= 0 && value < 1) return value;
+    throw this.refusal(key, 'a number from 0 to below 1', value);
+  }
+
+  /** The keys that there are. */
+  keys(): string[] {
+    return Object.keys(this.values);
+  }
+
+  /** The same, with `defaults` for the keys that are absent; null is a value. */
+  completed(defaults: JsonObject): ModelConfig {
+    return new ModelConfig(this.path, { ...defaults, ...this.values }, this.hint);
+  }
+
   /** True or false. Throws DS_CHECKPOINT where it is anything else. */
   flag(key: string, fallback: boolean): boolean {
     const value = this.get(key, fallback);

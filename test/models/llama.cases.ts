@@ -173,7 +173,20 @@ export const cases: Case[] = [
     refused({ kvHeads: 3 }, /kvHeads: expected a divisor of 4 heads, got 3/);
     refused({ headDim: 5 }, /headDim: expected an even width/);
     refused({ heads: 5 }, /headDim: expected an even width.*got 4\.8/);
-    refused({ ropeScaling: { type: 'yarn', factor: 2 } }, /"linear" or "llama3", got "yarn"/);
+    refused({ ropeScaling: { type: 'ntk', factor: 2 } }, /"linear", .*"llama3", got "ntk"/);
+    refused({ ropeScaling: { type: 'yarn', factor: 2 } }, /ropeScaling\.originalMaxSeq/);
+    refused({ ropeScaling: { type: 'linear', factor: 2, low: 1 } }, /"low"/);
+    refused(
+      {
+        ropeScaling: {
+          ...{ type: 'longrope', factor: 2, originalMaxSeq: 12 },
+          ...{ shortFactor: [1, 1, 1], longFactor: [1, 2] },
+        },
+      },
+      /longFactor: expected a list of 3 positive numbers/,
+    );
+    refused({ window: 4 }, /"window"/);
+    refused({ attentionDropout: 1 }, /attentionDropout/);
     refused({ ropeScaling: { type: 'linear', factor: 0.5 } }, /ropeScaling\.factor/);
     refused({ tied: 'yes' }, /Llama tied/);
     refused({ dropout: 0.1 }, /"dropout"/);

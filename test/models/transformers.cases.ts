@@ -1,6 +1,7 @@
 // What transformers says of tiny models in its own folders: logits, losses, gradients, ten updates.
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { WeightFiles } from '../../lib/checkpoint/index.js';
 import { initialize, nn } from '../../lib/index.js';
@@ -29,6 +30,12 @@ interface Golden {
   batches: number[][][];
   losses: number[];
   norms: number[];
+}
+
+interface Ropes {
+  short: number[][];
+  long: number[][];
+  cases: Record<string, { config: object; scaling: object; theta: number }>;
 }
 
 const rowsOf = (values: number[][], device: Device): Tensor =>
@@ -123,7 +130,40 @@ async function agrees(name: string, device: Device): Promise<void> {
   await files.close();
 }
 
-export const cases: Case[] = ['gpt2', 'llama', 'llama-tied'].flatMap((name) => [
+/** Every rope type on one set of weights, in both generations of configurations. */
+async function turns(device: Device): Promise<void> {
+  const from = join(folder, 'ropes');
+  const golden = JSON.parse(readFileSync(join(from, 'golden.json'), 'utf8')) as Ropes;
+  const files = await WeightFiles.open(join(from, 'golden.safetensors'));
+  const dir = mkdtempSync(join(tmpdir(), 'ds-ropes-'));
+  cpSync(join(from, 'model.safetensors'), join(dir, 'model.safetensors'));
+  try {
+    for (const [name, { config, scaling, theta }] of Object.entries(golden.cases)) {
+      const older = { ...config, rope_parameters: null, rope_theta: theta, rope_scaling: scaling };
+      for (const written of [{ ...config, dtype: 'float32' }, older]) {
+        writeFileSync(join(dir, 'config.json'), JSON.stringify(written));
+        const model = (await nn.models.fromPretrained(dir)).to(device);
+        for (const length of ['short', 'long'] as const) {
+          const ids = rowsOf(golden[length], device);
+          const logits = noGrad(() => model.call(ids));
+          const expected = await files.read(`${name}.${length}`);
+          const got = logits.contiguous().toArray();
+          isClose(`${name}.${length}`, got, expected.toArray(), 1e-5);
+          for (const tensor of [ids, logits]) tensor.dispose();
+          expected.release();
+        }
+        for (const parameter of model.parameters()) parameter.dispose();
+      }
+    }
+  } finally {
+    await files.close();
+    rmSync(dir, { recursive: true });
+  }
+}
+
+const models = ['gpt2', 'llama', 'llama-tied', 'mistral', 'qwen2', 'qwen2-window', 'qwen3'];
+
+const perModel = models.flatMap((name) => [
   {
     name: `transformers: ${name} gives its logits, loss and gradients`,
     run: (device: Device) => agrees(name, device),
@@ -133,3 +173,11 @@ export const cases: Case[] = ['gpt2', 'llama', 'llama-tied'].flatMap((name) => [
     run: (device: Device) => trains(name, device),
   },
 ]);
+
+export const cases: Case[] = [
+  ...perModel,
+  {
+    name: 'transformers: every rope type gives its logits, below and above its length',
+    run: turns,
+  },
+];

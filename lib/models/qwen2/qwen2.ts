@@ -1,0 +1,38 @@
+// Qwen2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers.
+import { readPretrained } from '../model-folder.js';
+import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+
+/** The sizes of a Qwen2, and how its activations are kept. */
+export type Qwen2Config = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Qwen2',
+  modelType: 'qwen2',
+  architecture: 'Qwen2ForCausalLM',
+  biases: { qkv: true, out: false, mlp: false },
+  qkNorm: false,
+  window: 'layers',
+  defaults: {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: 32,
+    sliding_window: 4096,
+    max_window_layers: 28,
+  },
+};
+
+/** Source: Qwen team 2024; transformers' Qwen2ForCausalLM. */
+export class Qwen2 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  constructor(given: Qwen2Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal How folders of Hugging Face's become Qwen2s. */
+  static readonly family = rotaryFamily(TRAITS, (config: Qwen2Config) => new Qwen2(config));
+
+  /** models.fromPretrained() of a folder that holds a Qwen2; another is DS_CHECKPOINT. */
+  static fromPretrained(dir: string, options: RotaryOptions = {}): Promise<Qwen2> {
+    return readPretrained(dir, [Qwen2.family], options);
+  }
+}

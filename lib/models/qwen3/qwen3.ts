@@ -1,0 +1,39 @@
+// Qwen3, dense: Llama with normalised queries and keys, and windows in some layers.
+import { readPretrained } from '../model-folder.js';
+import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+
+/** The sizes of a Qwen3, and how its activations are kept. */
+export type Qwen3Config = Omit<RotaryConfig, 'mlpBias'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Qwen3',
+  modelType: 'qwen3',
+  architecture: 'Qwen3ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  qkNorm: true,
+  window: 'layers',
+  defaults: {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: 32,
+    head_dim: 128,
+    sliding_window: 4096,
+    max_window_layers: 28,
+  },
+};
+
+/** Source: Qwen team 2025; transformers' Qwen3ForCausalLM. */
+export class Qwen3 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  constructor(given: Qwen3Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal How folders of Hugging Face's become Qwen3s. */
+  static readonly family = rotaryFamily(TRAITS, (config: Qwen3Config) => new Qwen3(config));
+
+  /** models.fromPretrained() of a folder that holds a Qwen3; another is DS_CHECKPOINT. */
+  static fromPretrained(dir: string, options: RotaryOptions = {}): Promise<Qwen3> {
+    return readPretrained(dir, [Qwen3.family], options);
+  }
+}

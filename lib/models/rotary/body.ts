@@ -1,0 +1,191 @@
+// The body that Llama, Mistral and Qwen share: rotary positions, grouped heads, RMS norms, gated
+// feed-forward blocks, under the names of Hugging Face's LlamaModel.
+import type { KeyValueCache } from '../../nn/attention.js';
+import { normal } from '../../nn/initializers.js';
+import { Embedding, Linear, RMSNorm, SwiGLU } from '../../nn/layers.js';
+import { Module } from '../../nn/module.js';
+import {
+  addRmsNorm,
+  attention,
+  checkpointSequential,
+  rope,
+  scope,
+  Tensor,
+} from '../../tensor/index.js';
+import type { Body, Window } from './config.js';
+import { type Angles, RotaryTable } from './rotary-table.js';
+
+/** Attention with rotary positions; several heads of queries share one of keys and values. */
+export class RotaryAttention extends Module {
+  /** From channels to heads * headDim. */
+  readonly q_proj: Linear;
+  /** From channels to kvHeads * headDim. */
+  readonly k_proj: Linear;
+  /** From channels to kvHeads * headDim. */
+  readonly v_proj: Linear;
+  /** From heads * headDim back to channels. */
+  readonly o_proj: Linear;
+  /** Of each head's queries, before they are turned; null where the family has none. */
+  readonly q_norm: RMSNorm | null;
+  /** Of each head's keys. */
+  readonly k_norm: RMSNorm | null;
+
+  constructor(
+    private readonly body: Body,
+    private readonly window: Window,
+  ) {
+    super();
+    const { channels, heads, kvHeads, headDim, qkvBias: bias, eps } = body;
+    this.q_proj = new Linear(channels, heads * headDim, { bias });
+    this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
+    this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
+    this.o_proj = new Linear(heads * headDim, channels, { bias: body.outBias });
+    this.q_norm = body.qkNorm ? new RMSNorm(headDim, eps) : null;
+    this.k_norm = body.qkNorm ? new RMSNorm(headDim, eps) : null;
+  }
+
+  /** x [B, T, C], at the positions of `angles`; with a cache, the tokens after those it holds. */
+  override forward(x: Tensor, angles: Angles, cache: KeyValueCache | null): Tensor {
+    const [B, T] = x.shape as [number, number];
+    const newKeys = this.turned(this.k_proj.call(x), this.k_norm, angles);
+    const newValues = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
+    const [k, v] = cache ? cache.append(newKeys, newValues) : [newKeys, newValues];
+    const q = this.turned(this.q_proj.call(x), this.q_norm, angles);
+    const mixed = attention(q, k, v, {
+      causal: true,
+      mask: windowMask(q, k, this.window),
+      dropout: this.training ? this.body.attentionDropout : 0,
+    });
+    return this.o_proj.call(mixed.transpose(1, 2).reshape([B, T, -1]));
+  }
+
+  /** [B, T, heads * headDim] as [B, T, heads, headDim]. */
+  private headsOf(x: Tensor): Tensor {
+    return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
+  }
+
+  private turned(x: Tensor, norm: RMSNorm | null, { cos, sin }: Angles): Tensor {
+    const heads = this.headsOf(x);
+    return rope(norm ? norm.call(heads) : heads, cos, sin).transpose(1, 2);
+  }
+}
+
+/** Which keys lie inside the window of each query, [T, S] bool; null where all do. */
+function windowMask(q: Tensor, k: Tensor, window: Window): Tensor | null {
+  const [T, S] = [q.size(2), k.size(2)];
+  if (window === null || S <= window) return null;
+  const rows = Tensor.from(
+    Int32Array.from({ length: T }, (_, t) => t + S - T - window),
+    {
+      shape: [T, 1],
+      device: q.device,
+    },
+  );
+  const columns = Tensor.from(
+    Int32Array.from({ length: S }, (_, s) => s),
+    {
+      shape: [1, S],
+      device: q.device,
+    },
+  );
+  return columns.gt(rows);
+}
+
+/**
+ * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the
+ * addition happens inside the next normalisation.
+ */
+export class RotaryBlock extends Module {
+  /** Before the attention. */
+  readonly input_layernorm: RMSNorm;
+  /** Causal attention with rotary positions. */
+  readonly self_attn: RotaryAttention;
+  /** Before the MLP. */
+  readonly post_attention_layernorm: RMSNorm;
+  /** The gated feed-forward block. */
+  readonly mlp: SwiGLU;
+
+  constructor(body: Body, window: Window) {
+    super();
+    const { channels, hidden, eps, mlpBias: bias } = body;
+    this.input_layernorm = new RMSNorm(channels, eps);
+    this.self_attn = new RotaryAttention(body, window);
+    this.post_attention_layernorm = new RMSNorm(channels, eps);
+    this.mlp = new SwiGLU(channels, hidden, { bias });
+  }
+
+  /**
+   * The stream is branch + residual, or branch alone when residual is null; returns the next pair.
+   */
+  override forward(
+    branch: Tensor,
+    residual: Tensor | null,
+    angles: Angles,
+    cache: KeyValueCache | null = null,
+  ): [Tensor, Tensor] {
+    const [stream, x] = normalized(branch, residual, this.input_layernorm);
+    const attended = this.self_attn.call(x, angles, cache);
+    const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
+    return [this.mlp.call(y), next];
+  }
+}
+
+function normalized(branch: Tensor, residual: Tensor | null, norm: RMSNorm): [Tensor, Tensor] {
+  if (!residual) return [branch, norm.call(branch)];
+  return addRmsNorm(branch, residual, norm.weight, norm.eps);
+}
+
+/** The embedding, blocks and the last norm. */
+export class RotaryModel extends Module {
+  /** The table of tokens. */
+  readonly embed_tokens: Embedding;
+  /** The blocks, first to last. */
+  readonly layers: RotaryBlock[];
+  /** The norm behind the last block. */
+  readonly norm: RMSNorm;
+  private readonly rotary: RotaryTable;
+
+  constructor(private readonly body: Body) {
+    super();
+    const { vocabSize, maxSeq, channels, eps, windows, ropeScaling, padTokenId } = body;
+    const init = normal(body.initializerRange);
+    this.embed_tokens = new Embedding(vocabSize, channels, {
+      init,
+      ...(padTokenId !== null && { paddingIdx: padTokenId }),
+    });
+    this.layers = windows.map((window) => new RotaryBlock(body, window));
+    this.norm = new RMSNorm(channels, eps);
+    this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
+  }
+
+  /** Hidden states [B, T, C] of tokens [B, T]. */
+  override forward(tokens: Tensor, caches: readonly KeyValueCache[] | null = null): Tensor {
+    const embedded = this.embed_tokens.call(tokens);
+    const angles = this.rotary.at(caches?.[0]?.length ?? 0, tokens.size(1), embedded);
+    const keepsInputsOnly = this.body.activationCheckpointing && !caches;
+    return keepsInputsOnly
+      ? this.checkpointed(embedded, angles)
+      : this.fused(embedded, angles, caches);
+  }
+
+  /** Every addition to the stream is part of a normalisation; what was added is let go. */
+  private fused(x: Tensor, angles: Angles, caches: readonly KeyValueCache[] | null): Tensor {
+    let [branch, residual]: [Tensor, Tensor | null] = [x, null];
+    this.layers.forEach((block, i) => {
+      const used = [branch, residual];
+      [branch, residual] = scope(() => block.call(branch, residual, angles, caches?.[i] ?? null));
+      for (const tensor of used) tensor?.dispose();
+    });
+    return scope(() => normalized(branch, residual, this.norm)[1]);
+  }
+
+  /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
+  private checkpointed(x: Tensor, angles: Angles): Tensor {
+    const layers = this.layers.map((block) => (input: Tensor) => {
+      const [branch, residual] = block.call(input, null, angles);
+      return branch.add(residual);
+    });
+    const stream = checkpointSequential(layers, this.body.numberCheckpoints ?? null, x);
+    return this.norm.call(stream);
+  }
+}

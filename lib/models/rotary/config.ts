@@ -1,0 +1,197 @@
+// The sizes of models with rotary positions, and what a family of them fixes.
+import { DsError } from '../../errors.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+import type { CausalConfig } from '../causal-lm.js';
+import { type RopeScaling, requireScaling } from './rope-scaling.js';
+
+/** Tokens that a layer's queries look back on, their own included; null for all of them. */
+export type Window = number | null;
+
+/** The sizes of a model with rotary positions, and how its activations are kept. */
+export interface RotaryConfig extends CausalConfig {
+  /** Tokens that there are. */
+  vocabSize: number;
+  /** The longest sequence (max_position_embeddings). */
+  maxSeq: number;
+  /** Blocks. */
+  layers: number;
+  /** Heads of queries. */
+  heads: number;
+  /** Width of the residual stream (hidden_size). */
+  channels: number;
+  /** Width inside the feed-forward block (intermediate_size). */
+  hidden: number;
+  /** Heads of keys and values, each for heads / kvHeads heads of queries. Default `heads`. */
+  kvHeads?: number;
+  /** Width of a head, even. Default channels / heads. */
+  headDim?: number;
+  /** Of the norms. Default 1e-6. */
+  eps?: number;
+  /** The base of the rotary frequencies. Default 10000. */
+  ropeTheta?: number;
+  /** How frequencies change for longer sequences. Default: they do not. */
+  ropeScaling?: RopeScaling | null;
+  /** Whether the head is the token embedding. Default false. */
+  tied?: boolean;
+  /** Whether the projections of attention have a bias. Default false. */
+  attentionBias?: boolean;
+  /** Whether those of the feed-forward block have one. Default false. */
+  mlpBias?: boolean;
+  /**
+   * Tokens that queries look back on, their own included, in all layers or layer by layer; null for
+   * all tokens, the default.
+   */
+  window?: Window | readonly Window[];
+  /** Share of the attention weights that is dropped in training, in [0, 1). Default 0. */
+  attentionDropout?: number;
+  /**
+   * The token of padding: its row of the embedding starts as zeros and gets no gradient as an
+   * input. Default: none.
+   */
+  padTokenId?: number | null;
+  /** Standard deviation of the first weights. Default 0.02. */
+  initializerRange?: number;
+  /** Whether one tensor per segment is kept, and the rest computed again in the backward. */
+  activationCheckpointing?: boolean;
+  /**
+   * Segments of blocks under activationCheckpointing; default number_checkpoints, else `layers`.
+   */
+  numberCheckpoints?: number;
+  /** Targets that do not count; default -100. */
+  ignoreIndex?: number;
+}
+
+/** What fromPretrained() may be told of such a model: the rest is in the folder. */
+export type RotaryOptions = Partial<
+  Pick<
+    RotaryConfig,
+    'maxSeq' | 'attentionDropout' | 'activationCheckpointing' | 'numberCheckpoints' | 'ignoreIndex'
+  >
+>;
+
+/** Options that some families have and others not. */
+type Varying = 'attentionBias' | 'mlpBias' | 'window';
+
+/** A RotaryConfig whose sizes are all said. */
+export type RotarySizes = RotaryConfig &
+  Required<Omit<RotaryConfig, Varying | 'numberCheckpoints' | 'ignoreIndex'>>;
+
+/** Always, never, or as the option of this name says. */
+type Whether = boolean | 'attentionBias' | 'mlpBias';
+
+/** What makes a family of models with rotary positions: all else they have alike. */
+export interface RotaryTraits {
+  /** The class here. */
+  readonly name: string;
+  /** config.json's model_type. */
+  readonly modelType: string;
+  /** The class of transformers. */
+  readonly architecture: string;
+  /** Which projections have a bias: of queries, keys and values, of attention's end, of the MLP. */
+  readonly biases: { readonly qkv: Whether; readonly out: Whether; readonly mlp: Whether };
+  /** Whether each head's queries and keys are normalised before they are turned. */
+  readonly qkNorm: boolean;
+  /** Whether attention may be cut to a window: never, in all layers alike, or layer by layer. */
+  readonly window: 'none' | 'uniform' | 'layers';
+  /** What transformers takes for keys that a config.json lacks, where it differs by family. */
+  readonly defaults: Readonly<Record<string, number | boolean | null>>;
+}
+
+/** What the blocks are made by: sizes, and what the family says of them. */
+export interface Body extends RotarySizes {
+  qkvBias: boolean;
+  outBias: boolean;
+  mlpBias: boolean;
+  qkNorm: boolean;
+  /** Of each layer. */
+  windows: readonly Window[];
+}
+
+const COMMON: OptionNames<Omit<RotaryConfig, Varying>> = {
+  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true, hidden: true },
+  ...{ kvHeads: true, headDim: true, eps: true, ropeTheta: true, ropeScaling: true, tied: true },
+  ...{ attentionDropout: true, padTokenId: true, initializerRange: true },
+  ...{ activationCheckpointing: true, numberCheckpoints: true, ignoreIndex: true },
+};
+const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
+
+/** The names of the options that a family has beside the common ones. */
+function varyingOf({ biases, window }: RotaryTraits): Varying[] {
+  const named = Object.values(biases).filter((one) => typeof one === 'string');
+  return [...new Set<Varying>([...named, ...(window === 'none' ? [] : ['window' as const])])];
+}
+
+/**
+ * `given` by its own names, complete. Throws DS_ARGUMENT for an option that the family has not got
+ * and for sizes that are none.
+ */
+export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): RotarySizes {
+  const { name } = traits;
+  const varying = varyingOf(traits);
+  const names = { ...COMMON, ...Object.fromEntries(varying.map((one) => [one, true as const])) };
+  const config = readOptions(name, given, names);
+  for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
+  const flags = ['tied', 'activationCheckpointing', 'attentionBias', 'mlpBias'] as const;
+  for (const flag of flags) requireType(`${name} ${flag}`, config[flag] ?? false, 'boolean');
+  const { heads, channels, kvHeads = heads, headDim = channels / heads } = config;
+  requireInteger(`${name} kvHeads`, kvHeads, 1);
+  if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
+    const expected = 'an even width of heads: channels / heads, or headDim';
+    throw refused(`${name} headDim`, expected, headDim);
+  }
+  if (heads % kvHeads !== 0) {
+    throw refused(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
+  }
+  const { ropeScaling = null, padTokenId = null, attentionDropout = 0 } = config;
+  if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, headDim);
+  if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
+  const { tied = false, activationCheckpointing = false } = config;
+  const switched = varying.filter((one) => one !== 'window');
+  return {
+    ...config,
+    ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
+    ...(varying.includes('window') && { window: config.window ?? null }),
+    ...{ kvHeads, headDim, ropeScaling, tied, activationCheckpointing, padTokenId },
+    attentionDropout: requireFinite(`${name} attentionDropout`, attentionDropout, 0, 1),
+    eps: requireFinite(`${name} eps`, config.eps ?? 1e-6, 0),
+    ropeTheta: requireFinite(`${name} ropeTheta`, config.ropeTheta ?? 10_000, Number.MIN_VALUE),
+    initializerRange: requireFinite(`${name} initializerRange`, config.initializerRange ?? 0.02, 0),
+  };
+}
+
+function requireWindow(
+  { name, window: kind }: RotaryTraits,
+  given: Window | readonly Window[],
+  layers: number,
+): void {
+  const op = `${name} window`;
+  const isList = Array.isArray(given);
+  if (isList && (kind !== 'layers' || given.length !== layers)) {
+    const expected = kind === 'layers' ? `one for each of ${layers} layers` : 'one for all layers';
+    throw refused(op, expected, phrase(given));
+  }
+  const all = (isList ? given : [given]) as readonly Window[];
+  for (const one of all) if (one !== null) requireInteger(op, one, 1);
+  const widths = new Set(all.filter((one) => one !== null));
+  if (widths.size > 1) throw refused(op, 'one width, which some layers may lack', phrase(given));
+}
+
+/** The sizes with what the family says of them. */
+export function bodyOf({ biases, qkNorm }: RotaryTraits, sizes: RotarySizes): Body {
+  const has = (whether: Whether): boolean =>
+    typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
+  const { window = null, layers } = sizes;
+  const windows = Array.isArray(window) ? window : Array.from({ length: layers }, () => window);
+  return {
+    ...sizes,
+    ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
+    ...{ qkNorm, windows },
+  };
+}
+
+function refused(op: string, expected: string, got: unknown): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(got) });
+}

@@ -1,0 +1,162 @@
+// Models with rotary positions to and from Hugging Face: config.json, and the names of the tensors.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import type { PretrainedDescription } from '../../nn/module.js';
+import type { Layout } from '../load-weights.js';
+import type { ModelConfig, ModelFolder } from '../model-folder.js';
+import {
+  bodyOf,
+  type RotaryConfig,
+  type RotarySizes,
+  type RotaryTraits,
+  type Window,
+} from './config.js';
+import { describeRope, parseRope } from './rope-keys.js';
+
+/** Tables that old checkpoints carry among the weights. */
+const TABLE = /\.rotary_emb\.inv_freq$/;
+
+/** Names and layouts are ours. */
+export const rotaryLayout = (): Layout => ({
+  transposed: new Set<string>(),
+  nameOf: (name) => (TABLE.test(name) ? null : name),
+});
+
+/** Keys whose other values change what the model computes. Absent keys have the first value. */
+const SUPPORTED: Record<string, readonly JsonValue[]> = {
+  hidden_act: ['silu', 'swish'],
+  pretraining_tp: [1],
+  is_causal: [true],
+  is_encoder_decoder: [false],
+  add_cross_attention: [false],
+  use_bidirectional_attention: [false],
+  quantization_config: [null],
+  compression_config: [null],
+};
+
+/** The sizes in a config.json. Throws DS_CHECKPOINT for a model that computes something else. */
+export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
+  const config = folder.config.completed(traits.defaults);
+  for (const [key, values] of Object.entries(SUPPORTED)) config.requireOneOf(key, values);
+  const layers = config.size('num_hidden_layers');
+  const last = `model.layers.${layers - 1}.input_layernorm.weight`;
+  if (!folder.tensors.has(last)) {
+    throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
+  }
+  const [channels, heads] = [config.size('hidden_size'), config.size('num_attention_heads')];
+  const maxSeq = config.size('max_position_embeddings');
+  const vocabSize = config.size('vocab_size');
+  return {
+    ...{ layers, channels, heads, vocabSize },
+    hidden: config.size('intermediate_size'),
+    kvHeads: config.size('num_key_value_heads', heads),
+    headDim: config.size('head_dim', channels / heads),
+    eps: config.positive('rms_norm_eps', 1e-6),
+    initializerRange: config.positive('initializer_range', 0.02),
+    tied: config.flag('tie_word_embeddings', false),
+    attentionDropout: config.share('attention_dropout', 0),
+    padTokenId: parsePadding(config, vocabSize),
+    ...parseBiases(traits, config),
+    ...parseWindow(traits, config, layers),
+    ...parseRope(config, maxSeq),
+  };
+}
+
+/** A row of the embedding; negative ones count from the end, as in PyTorch. */
+function parsePadding(config: ModelConfig, vocabSize: number): number | null {
+  const id = config.get('pad_token_id');
+  if (id === null) return null;
+  if (Number.isInteger(id) && (id as number) < vocabSize && (id as number) >= -vocabSize) {
+    return id as number;
+  }
+  throw config.refusal('pad_token_id', `a token below ${vocabSize}`, id);
+}
+
+const BIAS_KEYS = { attentionBias: 'attention_bias', mlpBias: 'mlp_bias' } as const;
+
+/** What the family lets a folder choose; of what it fixes, transformers reads no key either. */
+function parseBiases({ biases }: RotaryTraits, config: ModelConfig): Partial<RotaryConfig> {
+  const found: Partial<RotaryConfig> = {};
+  const named = new Set<unknown>(Object.values(biases));
+  for (const [option, key] of Object.entries(BIAS_KEYS)) {
+    if (named.has(option)) found[option as keyof typeof BIAS_KEYS] = config.flag(key, false);
+  }
+  return found;
+}
+
+const WINDOW_KEY = 'sliding_window';
+const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
+
+function parseWindow(
+  { window: kind }: RotaryTraits,
+  config: ModelConfig,
+  layers: number,
+): { window?: Window | Window[] } {
+  if (kind === 'none') {
+    config.requireOneOf(WINDOW_KEY, [null]);
+    return {};
+  }
+  const isUsed = kind === 'uniform' || config.flag('use_sliding_window', false);
+  const width = isUsed && config.get(WINDOW_KEY) !== null ? config.size(WINDOW_KEY) : null;
+  if (kind === 'uniform') return { window: width };
+  const types = config.get('layer_types') ?? defaultTypes(config, layers, width);
+  const isKnown = (type: JsonValue): boolean =>
+    type === FULL || (type === SLIDING && width !== null);
+  if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
+    const known = width === null ? `"${FULL}"` : `"${FULL}" or "${SLIDING}"`;
+    throw config.refusal('layer_types', `${layers} of ${known}`, types);
+  }
+  const windows = types.map((type) => (type === SLIDING ? width : null));
+  return { window: windows.every((one) => one === null) ? null : windows };
+}
+
+/** The first max_window_layers see all, where there is no list. */
+function defaultTypes(config: ModelConfig, layers: number, width: Window): string[] {
+  const first = config.get('max_window_layers', layers);
+  if (!Number.isInteger(first) || (first as number) < 0) {
+    throw config.refusal('max_window_layers', 'a number of layers', first);
+  }
+  return Array.from({ length: layers }, (_, i) =>
+    width !== null && i >= (first as number) ? (SLIDING as string) : (FULL as string),
+  );
+}
+
+/** What transformers needs to read the model. */
+export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): PretrainedDescription {
+  const { biases } = traits;
+  const config: JsonObject = {
+    architectures: [traits.architecture],
+    model_type: traits.modelType,
+    vocab_size: sizes.vocabSize,
+    hidden_size: sizes.channels,
+    intermediate_size: sizes.hidden,
+    num_hidden_layers: sizes.layers,
+    num_attention_heads: sizes.heads,
+    num_key_value_heads: sizes.kvHeads,
+    head_dim: sizes.headDim,
+    hidden_act: 'silu',
+    rms_norm_eps: sizes.eps,
+    ...describeRope(sizes),
+    ...(biases.qkv === 'attentionBias' && { attention_bias: sizes.attentionBias ?? false }),
+    ...(biases.mlp === 'mlpBias' && { mlp_bias: sizes.mlpBias ?? false }),
+    ...describeWindow(traits, sizes),
+    attention_dropout: sizes.attentionDropout,
+    pad_token_id: sizes.padTokenId,
+    initializer_range: sizes.initializerRange,
+    tie_word_embeddings: sizes.tied,
+  };
+  return { config, transposed: [] };
+}
+
+function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
+  const { windows } = bodyOf(traits, sizes);
+  const width = windows.find((one) => one !== null) ?? null;
+  if (traits.window === 'none') return {};
+  if (traits.window === 'uniform') return { [WINDOW_KEY]: width };
+  const first = windows.findIndex((one) => one !== null);
+  return {
+    use_sliding_window: width !== null,
+    [WINDOW_KEY]: width,
+    max_window_layers: first < 0 ? windows.length : first,
+    layer_types: windows.map((one) => (one === null ? (FULL as string) : (SLIDING as string))),
+  };
+}

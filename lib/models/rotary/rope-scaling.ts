@@ -1,0 +1,280 @@
+// How rotary frequencies change for texts longer than those of the first training: one rule for
+// each of transformers' rope types.
+import { DsError } from '../../errors.js';
+import { readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+
+/** Every frequency divided by `factor`. Source: Chen et al. 2023. */
+export interface LinearScaling {
+  /** Which scaling it is. */
+  type: 'linear';
+  /** 1 or more. */
+  factor: number;
+}
+
+/**
+ * From `originalMaxSeq` tokens on, a base that grows with the length of the text. Source: bloc97
+ * and emozilla 2023; transformers' "dynamic".
+ */
+export interface DynamicScaling {
+  /** Which scaling it is. */
+  type: 'dynamic';
+  /** 1 or more. */
+  factor: number;
+  /** The longest text that is read with the plain frequencies. */
+  originalMaxSeq: number;
+}
+
+/**
+ * High frequencies kept, low ones divided by `factor`, a ramp between; cosines and sines scaled.
+ * Source: Peng et al. 2023.
+ */
+export interface YarnScaling {
+  /** Which scaling it is. */
+  type: 'yarn';
+  /** 1 or more. */
+  factor: number;
+  /** The longest sequence of the first training. */
+  originalMaxSeq: number;
+  /** What cosines and sines are multiplied by. Default: from factor, mscale and mscaleAllDim. */
+  attentionFactor?: number;
+  /** Turns in originalMaxSeq from which on a frequency is kept. Default 32. */
+  betaFast?: number;
+  /** Turns below which it is divided. Default 1. */
+  betaSlow?: number;
+  /** Weight of the factor's logarithm in attentionFactor, where mscaleAllDim is given too. */
+  mscale?: number;
+  /** As mscale, in what the former is divided by. */
+  mscaleAllDim?: number;
+  /** Whether the ramp begins and ends at whole channels. Default true. */
+  truncate?: boolean;
+}
+
+/**
+ * A factor for each frequency: of one list up to `originalMaxSeq` tokens, of another above. Source:
+ * Ding et al. 2024.
+ */
+export interface LongRopeScaling {
+  /** Which scaling it is. */
+  type: 'longrope';
+  /** maxSeq / originalMaxSeq, as a rule. */
+  factor: number;
+  /** The longest sequence of the first training. */
+  originalMaxSeq: number;
+  /** headDim / 2 divisors for texts of up to originalMaxSeq tokens. */
+  shortFactor: readonly number[];
+  /** As many for longer ones. */
+  longFactor: readonly number[];
+  /** What cosines and sines are multiplied by. Default: from factor and originalMaxSeq. */
+  attentionFactor?: number;
+}
+
+/**
+ * Low frequencies divided by `factor`, high ones kept, those between blended. Source: Llama 3.1.
+ */
+export interface Llama3Scaling {
+  /** Which scaling it is. */
+  type: 'llama3';
+  /** 1 or more. */
+  factor: number;
+  /** Turns in originalMaxSeq below which a frequency is divided. */
+  lowFreqFactor: number;
+  /** Turns above which it is kept. */
+  highFreqFactor: number;
+  /** The longest sequence of the first training. */
+  originalMaxSeq: number;
+}
+
+/** How frequencies change for sequences longer than those of the first training. */
+export type RopeScaling =
+  | LinearScaling
+  | DynamicScaling
+  | YarnScaling
+  | LongRopeScaling
+  | Llama3Scaling;
+
+/** What the angles follow from. */
+export interface AngleSizes {
+  headDim: number;
+  ropeTheta: number;
+}
+
+/** The names of the numbers of all scalings, but for their type. */
+type AnyKey<S> = S extends unknown ? Exclude<keyof S, 'type'> : never;
+export type ScalingKey = AnyKey<RopeScaling>;
+
+/** One rope type. */
+interface RopeRule<S> {
+  /** What has to be there, and what may be. */
+  needs: readonly Exclude<keyof S, 'type'>[];
+  may?: readonly Exclude<keyof S, 'type'>[];
+  /** Radians per position of each pair of channels, in a text of `length` tokens. */
+  frequencies(plain: readonly number[], scaling: S, length: number, sizes: AngleSizes): number[];
+  /** What cosines and sines are multiplied by. Default 1. */
+  magnitude?(scaling: S): number;
+  /** Texts of lengths with the same name have the same angles. Default: all have. */
+  regime?(scaling: S, length: number): string;
+}
+
+type Rules = { readonly [T in RopeScaling['type']]: RopeRule<Extract<RopeScaling, { type: T }>> };
+
+const RULES: Rules = {
+  linear: {
+    needs: ['factor'],
+    frequencies: (plain, { factor }) => plain.map((frequency) => frequency / factor),
+  },
+  dynamic: {
+    needs: ['factor', 'originalMaxSeq'],
+    frequencies(_plain, { factor, originalMaxSeq }, length, { headDim, ropeTheta }) {
+      const seq = Math.max(length, originalMaxSeq);
+      const growth = (factor * seq) / originalMaxSeq - (factor - 1);
+      return plainFrequencies({
+        headDim,
+        ropeTheta: ropeTheta * growth ** (headDim / (headDim - 2)),
+      });
+    },
+    regime: ({ originalMaxSeq }, length) => String(Math.max(length, originalMaxSeq)),
+  },
+  yarn: {
+    needs: ['factor', 'originalMaxSeq'],
+    may: ['attentionFactor', 'betaFast', 'betaSlow', 'mscale', 'mscaleAllDim', 'truncate'],
+    frequencies: yarnFrequencies,
+    magnitude({ factor, attentionFactor, mscale, mscaleAllDim }) {
+      const scale = (weight: number): number =>
+        factor <= 1 ? 1 : 0.1 * weight * Math.log(factor) + 1;
+      const isWeighted = mscale && mscaleAllDim;
+      return attentionFactor ?? (isWeighted ? scale(mscale) / scale(mscaleAllDim) : scale(1));
+    },
+  },
+  longrope: {
+    needs: ['factor', 'originalMaxSeq', 'shortFactor', 'longFactor'],
+    may: ['attentionFactor'],
+    frequencies(plain, { originalMaxSeq, shortFactor, longFactor }, length) {
+      const divisors = length > originalMaxSeq ? longFactor : shortFactor;
+      return plain.map((frequency, i) => frequency / (divisors[i] as number));
+    },
+    magnitude: ({ factor, originalMaxSeq, attentionFactor }) =>
+      attentionFactor ??
+      (factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(originalMaxSeq))),
+    regime: ({ originalMaxSeq }, length) => (length > originalMaxSeq ? 'long' : 'short'),
+  },
+  llama3: {
+    needs: ['factor', 'lowFreqFactor', 'highFreqFactor', 'originalMaxSeq'],
+    frequencies: (plain, scaling) => plain.map((frequency) => llama3Frequency(frequency, scaling)),
+  },
+};
+
+/** The rope types that there are, but for the plain one. */
+export const ROPE_TYPES = Object.keys(RULES) as RopeScaling['type'][];
+
+/** The rule of a scaling; the compiler cannot see that it is the one of this very type. */
+const ruleOf = (scaling: RopeScaling): RopeRule<RopeScaling> =>
+  RULES[scaling.type] as unknown as RopeRule<RopeScaling>;
+
+/** The names of a type's numbers. */
+export function scalingKeys(type: RopeScaling['type']): {
+  needs: readonly ScalingKey[];
+  may: readonly ScalingKey[];
+} {
+  const { needs, may = [] } = RULES[type];
+  return { needs: needs as readonly ScalingKey[], may: may as readonly ScalingKey[] };
+}
+
+/** Radians per position of each pair of channels, headDim / 2 of them. Source: Su et al. 2021. */
+export function plainFrequencies({ headDim, ropeTheta }: AngleSizes): number[] {
+  return Array.from({ length: headDim / 2 }, (_, i) => ropeTheta ** ((-2 * i) / headDim));
+}
+
+/**
+ * The angles of a text of `length` tokens: radians per position, and a factor of cosines and sines.
+ */
+export interface RotaryRule {
+  frequencies: number[];
+  magnitude: number;
+}
+
+/** Those of `scaling`, or the plain ones. */
+export function rotaryRule(
+  sizes: AngleSizes,
+  scaling: RopeScaling | null,
+  length: number,
+): RotaryRule {
+  const plain = plainFrequencies(sizes);
+  if (!scaling) return { frequencies: plain, magnitude: 1 };
+  const rule = ruleOf(scaling);
+  const frequencies = rule.frequencies(plain, scaling, length, sizes);
+  return { frequencies, magnitude: rule.magnitude?.(scaling) ?? 1 };
+}
+
+/** A name that texts have in common whose angles are the same. */
+export function regimeOf(scaling: RopeScaling | null, length: number): string {
+  return (scaling && ruleOf(scaling).regime?.(scaling, length)) ?? '';
+}
+
+function yarnFrequencies(
+  plain: readonly number[],
+  scaling: YarnScaling,
+  _length: number,
+  { headDim, ropeTheta }: AngleSizes,
+): number[] {
+  const { factor, originalMaxSeq, betaFast = 32, betaSlow = 1, truncate = true } = scaling;
+  const pairOf = (turns: number): number =>
+    (headDim * Math.log(originalMaxSeq / (turns * 2 * Math.PI))) / (2 * Math.log(ropeTheta));
+  const [first, last] = [pairOf(betaFast), pairOf(betaSlow)];
+  const low = Math.max(truncate ? Math.floor(first) : first, 0);
+  const high = Math.min(truncate ? Math.ceil(last) : last, headDim - 1);
+  const width = high === low ? 0.001 : high - low;
+  return plain.map((frequency, i) => {
+    const ramp = Math.min(Math.max((i - low) / width, 0), 1);
+    return (frequency / factor) * ramp + frequency * (1 - ramp);
+  });
+}
+
+function llama3Frequency(frequency: number, scaling: Llama3Scaling): number {
+  const { factor, lowFreqFactor: low, highFreqFactor: high, originalMaxSeq } = scaling;
+  const slow = frequency / factor;
+  const turns = (originalMaxSeq * frequency) / (2 * Math.PI);
+  if (turns > high) return frequency;
+  if (turns < low) return slow;
+  const share = (turns - low) / (high - low);
+  return (1 - share) * slow + share * frequency;
+}
+
+/** Throws DS_ARGUMENT for a scaling of another type, or with numbers that are none. */
+export function requireScaling(op: string, scaling: RopeScaling, headDim: number): void {
+  if (!ROPE_TYPES.includes(scaling.type)) {
+    const expected = `type ${ROPE_TYPES.map((type) => `"${type}"`).join(', ')}`;
+    const got = phrase((scaling as { type: unknown }).type);
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+  }
+  const { needs, may } = scalingKeys(scaling.type);
+  const known = Object.fromEntries(['type', ...needs, ...may].map((key) => [key, true as const]));
+  const given = readOptions<object>(op, scaling, known) as Partial<Record<ScalingKey, unknown>>;
+  for (const key of [...needs, ...may]) {
+    if (given[key] === undefined && may.includes(key)) continue;
+    requireNumber(`${op}.${key}`, key, given[key], headDim);
+  }
+  if (scaling.type === 'dynamic' && headDim === 2) {
+    const expected = 'heads of four channels or more';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: '2' });
+  }
+  if (scaling.type !== 'llama3') return;
+  const least = scaling.lowFreqFactor * (1 + Number.EPSILON);
+  requireFinite(`${op}.highFreqFactor`, scaling.highFreqFactor, least);
+}
+
+function requireNumber(op: string, key: ScalingKey, value: unknown, headDim: number): void {
+  if (key === 'truncate') requireType(op, value, 'boolean');
+  else if (key === 'originalMaxSeq') requireInteger(op, value as number, 2);
+  else if (key === 'shortFactor' || key === 'longFactor') requireDivisors(op, value, headDim / 2);
+  else requireFinite(op, value as number, key === 'factor' ? 1 : Number.MIN_VALUE);
+}
+
+function requireDivisors(op: string, value: unknown, count: number): void {
+  const isList = Array.isArray(value) && value.length === count;
+  if (isList && value.every((one) => Number.isFinite(one) && one > 0)) return;
+  const expected = `a list of ${count} positive numbers, one for each pair of a head's channels`;
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+}

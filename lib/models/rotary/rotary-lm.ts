@@ -1,0 +1,76 @@
+// The language model over the shared body, and how a family of it is made of its traits.
+import type { KeyValueCache } from '../../nn/attention.js';
+import { normal, zeros } from '../../nn/initializers.js';
+import { Linear } from '../../nn/layers.js';
+import type { PretrainedDescription } from '../../nn/module.js';
+import type { Tensor } from '../../tensor/index.js';
+import { CausalLM } from '../causal-lm.js';
+import type { Family } from '../model-folder.js';
+import { TiedHead } from '../tied-head.js';
+import { RotaryModel } from './body.js';
+import {
+  bodyOf,
+  type RotaryConfig,
+  type RotaryOptions,
+  type RotarySizes,
+  type RotaryTraits,
+  readRotaryConfig,
+} from './config.js';
+import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
+
+/**
+ * A language model with rotary positions; see CausalLM. Angles are f32 also where weights are not.
+ * Initialisation as in transformers: N(0, initializerRange^2), biases and the padding's row 0.
+ */
+export abstract class RotaryLM extends CausalLM {
+  /** The token table, the blocks and the last norm. */
+  readonly model: RotaryModel;
+  /** From channels to the logits of tokens. */
+  readonly lm_head: Linear | TiedHead;
+  /** What it was made with, complete. */
+  readonly config: RotarySizes;
+
+  /** Throws DS_ARGUMENT for an option that the family has not got and for sizes that are none. */
+  protected constructor(
+    private readonly traits: RotaryTraits,
+    given: RotaryConfig,
+  ) {
+    super();
+    const config = readRotaryConfig(traits, given);
+    const { vocabSize, channels, initializerRange, tied } = config;
+    this.config = config;
+    this.model = new RotaryModel(bodyOf(traits, config));
+    const { embed_tokens } = this.model;
+    this.lm_head = tied
+      ? new TiedHead(embed_tokens)
+      : new Linear(channels, vocabSize, { bias: false });
+    for (const module of this.modules()) {
+      if (!(module instanceof Linear)) continue;
+      module.weight.initialize(normal(initializerRange));
+      module.bias?.initialize(zeros);
+    }
+  }
+
+  override describe(): PretrainedDescription {
+    return describeRotary(this.traits, this.config);
+  }
+
+  protected override hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
+    return this.model.call(tokens, caches);
+  }
+}
+
+/** How folders of Hugging Face's become models of `traits`. */
+export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig>(
+  traits: RotaryTraits,
+  build: (config: Config) => Model,
+): Family<Model, RotaryOptions> {
+  const { name, modelType } = traits;
+  return {
+    modelType,
+    architecture: `${name} computes what transformers' ${traits.architecture} does with the published settings.`,
+    layout: rotaryLayout,
+    build: (folder, options) =>
+      build({ ...parseRotaryConfig(traits, folder), ...options } as Config),
+  };
+}

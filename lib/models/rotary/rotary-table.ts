@@ -1,0 +1,81 @@
+// Tables of cosines and sines by position, made when they are needed and kept by device.
+import type { Device } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import { Tensor, within } from '../../tensor/index.js';
+import { type AngleSizes, type RopeScaling, regimeOf, rotaryRule } from './rope-scaling.js';
+
+/** Cosines and sines of some positions, [T, headDim / 2], views that the caller's scope frees. */
+export interface Angles {
+  cos: Tensor;
+  sin: Tensor;
+}
+
+/** Tables that are kept; of a scaling that changes with every length, those of the last ones. */
+const KEPT = 4;
+
+/** Tables of angles, made once for a device; no state of the model, and in no checkpoint. */
+export class RotaryTable {
+  private readonly made = new Map<string, Angles>();
+
+  constructor(
+    private readonly sizes: AngleSizes,
+    private readonly scaling: RopeScaling | null,
+    private readonly maxSeq: number,
+  ) {}
+
+  /**
+   * Those of positions `start` to `start + count - 1` of a text that ends there, for values of
+   * `dtype` on `device`.
+   */
+  at(start: number, count: number, like: { dtype: DType; device: Device }): Angles {
+    const { cos, sin } = this.table(start + count, start + count, like);
+    return { cos: cos.narrow(0, start, count), sin: sin.narrow(0, start, count) };
+  }
+
+  /** Those of all positions up to maxSeq, in texts of at most `length` tokens. */
+  whole(length: number, like: { dtype: DType; device: Device }): Angles {
+    const { cos, sin } = this.table(this.maxSeq, length, like);
+    return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
+  }
+
+  /** A table of `rows` positions or more. */
+  private table(
+    rows: number,
+    length: number,
+    { dtype, device }: { dtype: DType; device: Device },
+  ): Angles {
+    const wide = dtype === 'f64' ? 'f64' : 'f32';
+    const key = `${device.name} ${wide} ${regimeOf(this.scaling, length)}`;
+    const found = this.made.get(key);
+    if (found && found.cos.size(0) >= rows) return found;
+    this.drop(key);
+    for (const oldest of [...this.made.keys()].slice(0, -KEPT + 1)) this.drop(oldest);
+    const grown = Math.min(this.maxSeq, 2 ** Math.ceil(Math.log2(Math.max(rows, 2))));
+    const angles = within(null, () => this.make(Math.max(rows, grown), length, wide, device));
+    this.made.set(key, angles);
+    return angles;
+  }
+
+  private drop(key: string): void {
+    const found = this.made.get(key);
+    found?.cos.dispose();
+    found?.sin.dispose();
+    this.made.delete(key);
+  }
+
+  private make(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
+    const { frequencies, magnitude } = rotaryRule(this.sizes, this.scaling, length);
+    const width = frequencies.length;
+    const List = dtype === 'f64' ? Float64Array : Float32Array;
+    const tableOf = (body: (angle: number) => number): Tensor => {
+      const values = new List(rows * width);
+      for (let row = 0; row < rows; ++row) {
+        frequencies.forEach((frequency, i) => {
+          values[row * width + i] = magnitude * body(row * frequency);
+        });
+      }
+      return Tensor.from(values, { shape: [rows, width], dtype, device });
+    };
+    return { cos: tableOf(Math.cos), sin: tableOf(Math.sin) };
+  }
+}

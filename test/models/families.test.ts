@@ -1,0 +1,146 @@
+// What a config.json says of a family, in all that its keys may be: to sizes, back, and refused.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn } from '../../lib/index.js';
+
+const { Llama, Mistral, Qwen2, Qwen3, fromPretrained } = nn.models;
+
+const sizes = {
+  ...{ vocabSize: 31, maxSeq: 16, layers: 3, heads: 4, channels: 16, hidden: 20 },
+  kvHeads: 2,
+};
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-families-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+/** The folder of `model`, with some keys changed; undefined ones are left out. */
+async function write(model: nn.models.CausalLM, more: object = {}): Promise<string> {
+  const home = join(dir, 'model');
+  rmSync(home, { recursive: true, force: true });
+  await nn.saveWeights(model, home);
+  const path = join(home, 'config.json');
+  writeFileSync(path, JSON.stringify({ ...JSON.parse(readFileSync(path, 'utf8')), ...more }));
+  return home;
+}
+
+const refusal = (message: RegExp) =>
+  expect.objectContaining({ code: 'DS_CHECKPOINT', message: expect.stringMatching(message) });
+
+const yarn: nn.models.YarnScaling = {
+  ...{ type: 'yarn', factor: 4, originalMaxSeq: 4, attentionFactor: 1.25 },
+  ...{ betaFast: 24, betaSlow: 2, truncate: false },
+};
+const longrope: nn.models.LongRopeScaling = {
+  ...{ type: 'longrope', factor: 4, originalMaxSeq: 4 },
+  ...{ shortFactor: [1, 1.5], longFactor: [2, 4] },
+};
+
+describe('what is written is read again', () => {
+  test.each<[string, () => nn.models.RotaryLM]>([
+    ['Llama', () => new Llama({ ...sizes, attentionBias: true, padTokenId: 3 })],
+    ['Llama, yarn', () => new Llama({ ...sizes, ropeScaling: yarn })],
+    ['Llama, longrope', () => new Llama({ ...sizes, ropeScaling: longrope })],
+    [
+      'Llama, dynamic',
+      () => new Llama({ ...sizes, ropeScaling: { type: 'dynamic', factor: 2, originalMaxSeq: 8 } }),
+    ],
+    ['Mistral', () => new Mistral({ ...sizes, window: 5, headDim: 6, ropeTheta: 1e6 })],
+    ['Mistral without a window', () => new Mistral(sizes)],
+    ['Qwen2', () => new Qwen2({ ...sizes, tied: true, attentionDropout: 0.25 })],
+    ['Qwen2 with windows', () => new Qwen2({ ...sizes, window: [null, 6, 6] })],
+    ['Qwen3', () => new Qwen3({ ...sizes, headDim: 8, tied: true, attentionBias: true })],
+    ['Qwen3 with windows', () => new Qwen3({ ...sizes, window: [4, null, 4], eps: 1e-5 })],
+  ])('%s', async (_name, make) => {
+    const model = make();
+    const read = await fromPretrained(await write(model));
+    expect(read.constructor).toBe(model.constructor);
+    expect(read.config).toEqual(model.config);
+    expect(new Set(read.parameters().map(({ shape }) => shape.join()))).toEqual(
+      new Set(model.parameters().map(({ shape }) => shape.join())),
+    );
+    expect(read.describe()).toEqual(model.describe());
+  });
+});
+
+describe('what the keys of a family mean', () => {
+  const windowsOf = async (model: nn.models.RotaryLM, more: object) =>
+    ((await fromPretrained(await write(model, more))) as nn.models.RotaryLM).config.window;
+
+  test("Mistral's window is 4096 where there is no key, and none where it is null", async () => {
+    expect(await windowsOf(new Mistral(sizes), { sliding_window: undefined })).toBe(4096);
+    expect(await windowsOf(new Mistral(sizes), { sliding_window: null })).toBe(null);
+  });
+
+  test('Qwen has windows where it uses them, in layer_types or behind max_window_layers', async () => {
+    const model = new Qwen2(sizes);
+    const none = { use_sliding_window: false, sliding_window: 4, layer_types: undefined };
+    expect(await windowsOf(model, none)).toBe(null);
+    const behind = { ...none, use_sliding_window: true, max_window_layers: 2 };
+    expect(await windowsOf(model, behind)).toEqual([null, null, 4]);
+    expect(await windowsOf(model, { ...behind, max_window_layers: undefined })).toBe(null);
+    const listed = ['sliding_attention', 'full_attention', 'sliding_attention'];
+    expect(await windowsOf(model, { ...behind, layer_types: listed })).toEqual([4, null, 4]);
+  });
+
+  test('a yarn that stretches beyond max_position_embeddings reads as much', async () => {
+    const rope_scaling = { type: 'yarn', factor: 4, original_max_position_embeddings: 16 };
+    const home = await write(new Qwen2(sizes), { rope_scaling });
+    expect((await fromPretrained(home)).maxSeq).toBe(64);
+    expect((await fromPretrained(home, { maxSeq: 128 })).maxSeq).toBe(128);
+  });
+
+  test('factors that are left out follow from the lengths', async () => {
+    const { shortFactor: short_factor, longFactor: long_factor } = longrope;
+    const section = { rope_type: 'longrope', short_factor, long_factor };
+    const rope_scaling = { ...section, original_max_position_embeddings: 8 };
+    const { config } = await Llama.fromPretrained(await write(new Llama(sizes), { rope_scaling }));
+    expect(config.ropeScaling).toEqual({ ...longrope, factor: 2, originalMaxSeq: 8 });
+  });
+});
+
+describe('what changes the numbers and is not computed is named', () => {
+  const qwen = () => new Qwen2(sizes);
+  const llama = () => new Llama(sizes);
+  test.each<[string, () => nn.models.RotaryLM, object, RegExp]>([
+    ['quantized weights', llama, { quantization_config: { bits: 4 } }, /quantization_config.*bits/],
+    ['a window of a Llama', llama, { sliding_window: 8 }, /sliding_window: expected .*, got 8/],
+    ['half of the channels', llama, { partial_rotary_factor: 0.5 }, /partial_rotary_factor/],
+    ['both directions', llama, { is_causal: false }, /is_causal: expected true, got false/],
+    [
+      'a key of another scaling',
+      llama,
+      { rope_scaling: { rope_type: 'linear', factor: 2, beta_fast: 3 } },
+      /rope_scaling: beta_fast: .*got 3/,
+    ],
+    ['sections of axes', qwen, { rope_scaling: { mrope_section: [1, 1] } }, /mrope_section/],
+    [
+      'layers of another kind',
+      qwen,
+      { layer_types: ['full_attention', 'linear_attention', 'full_attention'] },
+      /layer_types: expected 3 of "full_attention", got .*linear_attention/,
+    ],
+    [
+      'windows without a width',
+      qwen,
+      { use_sliding_window: true, layer_types: Array(3).fill('sliding_attention') },
+      /layer_types/,
+    ],
+    ['an activation', qwen, { hidden_act: 'relu' }, /hidden_act: .*got "relu"/],
+    ['padding that is no token', qwen, { pad_token_id: 31 }, /pad_token_id: .*got 31/],
+    ['a share that is none', qwen, { attention_dropout: 1 }, /attention_dropout/],
+    [
+      'another length than it stretches',
+      llama,
+      {
+        rope_scaling: { rope_type: 'dynamic', factor: 2, original_max_position_embeddings: 8 },
+      },
+      /original_max_position_embeddings: expected 16, got 8/,
+    ],
+  ])('%s', async (_name, make, more, message) => {
+    await expect(fromPretrained(await write(make(), more))).rejects.toEqual(refusal(message));
+  });
+});
