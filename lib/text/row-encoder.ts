@@ -66,7 +66,10 @@ export class RowEncoder {
     if (row.prompt !== undefined && row.completion !== undefined)
       return this.completion(row, place);
     if (isAssistant) throw noLoss(place, 'messages', row);
-    if (row.input_ids !== undefined) return this.tokens(row, place);
+    const hasLabels = row.labels !== undefined && row.labels !== null;
+    if (row.input_ids !== undefined && (loss !== 'completion' || hasLabels)) {
+      return this.tokens(row, place);
+    }
     if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
@@ -112,9 +115,10 @@ export class RowEncoder {
   }
 
   private tokens({ input_ids, labels }: Row, place: () => string): EncodedRow {
-    const ids = integers(input_ids, `${place()}, input_ids`, 0, this.tokenizer.vocabSize);
+    const { vocabSize } = this.tokenizer;
+    const ids = integers(input_ids, () => `${place()}, input_ids`, vocabSize);
     if (labels === undefined || labels === null) return plain(ids);
-    const given = integers(labels, `${place()}, labels`, IGNORED, this.tokenizer.vocabSize);
+    const given = integers(labels, () => `${place()}, labels`, vocabSize, IGNORED);
     if (given.length === ids.length) return { ids, labels: given, isBlurred: false };
     throw dataError(place(), `${ids.length} labels, one for each token`, `${given.length}`, '');
   }
@@ -134,14 +138,16 @@ function masked(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow 
   return { ids, labels, isBlurred: false };
 }
 
-/** Parquet's 64-bit integers are bigints. */
-function integers(list: unknown, place: string, least: number, below: number): Int32Array {
+/** Tokens, or `other`. Parquet's 64-bit integers are bigints. */
+function integers(list: unknown, place: () => string, below: number, other?: number): Int32Array {
   const isList = Array.isArray(list) || (ArrayBuffer.isView(list) && !(list instanceof DataView));
-  if (!isList) throw dataError(place, 'a list of tokens', phrase(list), '');
+  if (!isList) throw dataError(place(), 'a list of tokens', phrase(list), '');
   return Int32Array.from(list as ArrayLike<number | bigint>, (value) => {
     const number = Number(value);
-    if (Number.isInteger(number) && number >= least && number < below) return number;
-    throw dataError(place, `integers of [${least}, ${below})`, String(value), '');
+    if (Number.isInteger(number) && number >= 0 && number < below) return number;
+    if (number === other) return number;
+    const expected = `integers of [0, ${below})${other === undefined ? '' : ` or ${other}`}`;
+    throw dataError(place(), expected, String(value), '');
   });
 }
 

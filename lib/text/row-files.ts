@@ -71,17 +71,18 @@ function matches(pattern: string): string[] {
   const normal = pattern.split(sep).join('/');
   const fixed = normal.slice(0, normal.search(/[*?{]/));
   const folder = dirname(`${fixed}x`);
+  const isDeep = /\/|\*\*/.test(normal.slice(fixed.length));
   const expression = new RegExp(`^${translate(isAbsolute(normal) ? normal : join('.', normal))}$`);
   try {
-    return listed(folder).filter((file) => expression.test(file.split(sep).join('/')));
+    return listed(folder, isDeep).filter((file) => expression.test(file.split(sep).join('/')));
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw dataError(folder, 'a folder that can be read', (cause as Error).message, '');
   }
 }
 
-function listed(folder: string): string[] {
-  const entries = readdirSync(folder, { recursive: true, withFileTypes: true });
+function listed(folder: string, recursive = true): string[] {
+  const entries = readdirSync(folder, { recursive, withFileTypes: true });
   const files = entries.filter((entry) => !entry.isDirectory());
   return files.map((entry) => join(entry.parentPath ?? entry.path, entry.name));
 }
@@ -116,8 +117,9 @@ export async function partsOf(paths: readonly string[], withDigest: boolean): Pr
   const parts: FilePart[] = [];
   for (const path of paths) {
     const format = formatOf(path);
+    const size = sizeOf(path);
     const digest = withDigest ? await digestOf(path) : '';
-    const borders = await bordersOf(path, format);
+    const borders = await bordersOf(path, format, size);
     for (let i = 1; i < borders.length; ++i) {
       const [start, end] = [borders[i - 1] as number, borders[i] as number];
       parts.push({ path, format, start, end, digest });
@@ -126,9 +128,21 @@ export async function partsOf(paths: readonly string[], withDigest: boolean): Pr
   return parts;
 }
 
-async function bordersOf(path: string, format: RowFormat): Promise<number[]> {
+/** Bytes of a regular file: a pipe would hang. */
+function sizeOf(path: string): number {
+  let got: string;
+  try {
+    const status = statSync(path);
+    if (status.isFile()) return status.size;
+    got = status.isDirectory() ? 'a folder' : 'a pipe or device';
+  } catch (cause) {
+    got = (cause as Error).message;
+  }
+  throw dataError(path, 'a readable file', got, '');
+}
+
+async function bordersOf(path: string, format: RowFormat, size: number): Promise<number[]> {
   if (format === 'parquet') return parquetGroups(path);
-  const { size } = statSync(path);
   if (format !== 'jsonl') return [0, Math.max(size, 1)];
   const count = Math.max(1, Math.ceil(size / PART_BYTES));
   return Array.from({ length: count + 1 }, (_, i) => Math.floor((i * size) / count));

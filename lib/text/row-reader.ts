@@ -91,7 +91,7 @@ function* linesFrom(
   start: number,
   end: number,
 ): Generator<{ bytes: Uint8Array; at: number }> {
-  const file = openSync(path, 'r');
+  const file = opened(path);
   try {
     // A line begins at `start` when the byte before ends one.
     let at = Math.max(0, start - 1);
@@ -116,6 +116,14 @@ function* linesFrom(
     }
   } finally {
     closeSync(file);
+  }
+}
+
+function opened(path: string): number {
+  try {
+    return openSync(path, 'r');
+  } catch (cause) {
+    throw dataError(path, 'a readable file', (cause as Error).message, '');
   }
 }
 

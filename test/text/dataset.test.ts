@@ -1,6 +1,6 @@
 // Datasets and streams of text: every kind of row and file, losses, caches, threads, order and resumption.
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import fs, { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import threads from 'node:worker_threads';
@@ -161,6 +161,13 @@ test('patterns, folders and formats: jsonl, json, text, each file once', async (
   const at = (pattern: string): string => join(folder, 'globs', pattern);
   expect(await texts(at(''))).toEqual(['one', 'two', 'three', 'four', 'five']);
   expect(await texts(at('**/*.{txt,json}'))).toEqual(['three', 'four']);
+  // A pattern of one folder does not look into those below it.
+  const list = jest.spyOn(fs, 'readdirSync');
+  expect(await texts(at('*.jsonl'))).toEqual(['one', 'two']);
+  expect(list.mock.calls.map(([, options]) => options)).toEqual([
+    { recursive: false, withFileTypes: true },
+  ]);
+  list.mockRestore();
   expect(await texts(at('?.jsonl'))).toEqual(['one', 'two']);
   expect(await texts([at('inner/*.md'), at('**/d.md'), at('b.json')])).toEqual(['five', 'three']);
 });
@@ -407,6 +414,28 @@ describe('what is wrong is named', () => {
     ['no object', () => open(row('[1]')), 'DS_DATA', /bad\.jsonl:3/],
     ['no known keys', () => open(row('{"content":"x"}')), 'DS_DATA', /messages.*content.*textKey/],
     ['a bad token', () => open(row('{"input_ids":[99999]}')), 'DS_DATA', /input_ids.*99999/],
+    [
+      'a label that is none',
+      () => open(row('{"input_ids":[1,2],"labels":[1,-1]}')),
+      'DS_DATA',
+      /bad\.jsonl:3, labels: expected integers of \[0, \d+\) or -100, got -1/,
+    ],
+    [
+      'tokens without a prompt',
+      () => open(jsonl('bare.jsonl', [{ input_ids: [1, 2] }]), { loss: 'completion' }),
+      'DS_DATA',
+      /prompt and completion.*loss/,
+    ],
+    [
+      'a pipe',
+      () => {
+        const path = join(folder, 'pipe.jsonl');
+        execFileSync('mkfifo', [path]);
+        return open(path, { cache: join(folder, 'pipe-cache') });
+      },
+      'DS_DATA',
+      /pipe\.jsonl: expected a readable file, got a pipe/,
+    ],
     [
       'labels too few',
       () => open(row('{"input_ids":[1,2],"labels":[1]}')),
