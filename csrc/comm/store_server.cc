@@ -132,6 +132,8 @@ void StoreServer::receive(Client& client) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
+      client.deaf = true;
+      answer_all(client);  // a rank that leaves says so, and closes
       client.broken = true;
       return;
     }
@@ -139,6 +141,10 @@ void StoreServer::receive(Client& client) {
     if (!client.proven) prove(client);
     if (client.in.size() > 2 * size_t{kMaxFrame}) break;
   }
+  answer_all(client);
+}
+
+void StoreServer::answer_all(Client& client) {
   while (client.proven && !client.broken && client.in.size() >= sizeof(uint32_t)) {
     uint32_t length;
     std::memcpy(&length, client.in.data(), sizeof(length));
@@ -178,6 +184,7 @@ void StoreServer::prove(Client& client) {
 }
 
 void StoreServer::send(Client& client, const std::string& bytes) {
+  if (client.deaf) return;
   client.out += bytes;
   while (!client.out.empty() && !client.broken) {
     const ssize_t sent =
@@ -188,7 +195,9 @@ void StoreServer::send(Client& client, const std::string& bytes) {
       if (client.out.size() > 4 * size_t{kMaxFrame}) client.broken = true;
       return;
     } else if (errno != EINTR) {
-      client.broken = true;
+      client.deaf = true;
+      client.out.clear();
+      client.socket.shut();  // what it has sent is still read, and then its end
     }
   }
 }

@@ -47,6 +47,7 @@ class StoreServer {
   struct Client {
     Socket socket;
     bool proven = false, broken = false, told = false;
+    bool deaf = false;  // nothing can be said to it any more
     Clock::time_point deadline;  // of the proof; later, of a waiting get
     std::string nonce, in, out, waits_for;
     bool waiting = false;
@@ -60,6 +61,8 @@ class StoreServer {
   void accept_all();
   void drop_excess();
   void receive(Client& client);
+  /// The requests that have arrived as a whole.
+  void answer_all(Client& client);
   void prove(Client& client);
   void answer(Client& client, Reader request);
   void answer_report(Client& client, Reader& request);

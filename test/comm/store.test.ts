@@ -1,9 +1,11 @@
 // The job's store: its operations, who is let in, and what it shrugs off.
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
+import { setImmediate as turn } from 'node:timers/promises';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Job, type StoreAddress, StoreServer } from '../../lib/runtime/job.js';
@@ -72,7 +74,10 @@ async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; rig
   return { answer: await answer, right: proof('ds server') };
 }
 
-test('a store that is frozen is given up after the timeout of the job', async () => {
+/** A store in a process of its own, which signals may freeze. */
+async function withStoreProcess(
+  body: (store: StoreAddress, serving: ChildProcess) => Promise<void>,
+): Promise<void> {
   const program = `
     const { StoreServer } = require(${JSON.stringify(`${LIBRARY}/runtime/job.${COMPILED ? 'js' : 'ts'}`)});
     const server = new StoreServer({ host: '127.0.0.1', port: 0, secret: process.argv.at(-1) });
@@ -82,21 +87,70 @@ test('a store that is frozen is given up after the timeout of the job', async ()
   const serving = spawn(process.execPath, args);
   try {
     const [line] = (await once(serving.stdout, 'data')) as [Buffer];
-    const store = { host, port: Number(line), secret };
-    const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: 1000 });
-    await job.set('a', '1');
-    serving.kill('SIGSTOP');
-    // Far below the half minute after which a silent store is given up in a job that waits longer.
-    const ask = async () => {
-      while (true) await job.set('a', '2'); // The process may answer until the signal has reached it.
-    };
-    await expect(ask()).rejects.toMatchObject({ code: 'DS_COMM' });
-    await expect(job.get('a', 10)).rejects.toMatchObject({ code: 'DS_COMM' });
-    job.close();
+    await body({ host, port: Number(line), secret }, serving);
   } finally {
     serving.kill('SIGKILL');
   }
-}, 20_000);
+}
+
+test(
+  'a store that is frozen is given up after the timeout of the job',
+  () =>
+    withStoreProcess(async (store, serving) => {
+      const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: 1000 });
+      await job.set('a', '1');
+      serving.kill('SIGSTOP');
+      // Far below the half minute after which a silent store is given up in a job that waits longer.
+      const ask = async () => {
+        while (true) await job.set('a', '2'); // The process may answer until the signal has reached it.
+      };
+      await expect(ask()).rejects.toMatchObject({ code: 'DS_COMM' });
+      await expect(job.get('a', 10)).rejects.toMatchObject({ code: 'DS_COMM' });
+      job.close();
+    }),
+  20_000,
+);
+
+test(
+  'a rank that leaves while the store is busy has left; one that only ends is named',
+  () =>
+    withStoreProcess(async (store, serving) => {
+      const report = (rank: number, ...notes: number[]) => {
+        const payload = Buffer.from([8, rank, 0, 0, 0, ...notes]); // of csrc/comm/wire.h
+        return Buffer.concat([Buffer.from([payload.length, 0, 0, 0]), payload]);
+      };
+      const leaving = 7;
+      const enter = async () => {
+        const socket = await open(store.port);
+        await shake(socket, secret);
+        return socket;
+      };
+      const job = await Job.join({ store, rank: 2, worldSize: 3, timeout: MINUTE });
+      const [first, second] = [await enter(), await enter()];
+      first.write(report(0));
+      await once(first, 'data');
+      serving.kill('SIGSTOP');
+      while (!/ T /.test(readFileSync(`/proc/${serving.pid}/stat`, 'utf8'))) await turn();
+      // The answer to the first of these breaks the connection: what it carries is read all the same.
+      await new Promise<void>((resolve) => {
+        first.write(Buffer.concat([report(0), report(0, leaving)]), () => resolve());
+      });
+      first.resetAndDestroy();
+      await once(first, 'close');
+      serving.kill('SIGCONT');
+      await job.set('still', 'here');
+      second.end(report(1));
+      const failure = async () => {
+        for (;;) {
+          await new Promise((r) => setTimeout(r, 5));
+          job.check();
+        }
+      };
+      await expect(failure()).rejects.toMatchObject({ got: expect.stringMatching(/^rank 1: /) });
+      job.close();
+    }),
+  20_000,
+);
 
 describe('HMAC-SHA256', () => {
   const hmac = (key: Buffer, data: Buffer) => addon.hmacSha256(key, data);
