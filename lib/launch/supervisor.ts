@@ -27,6 +27,8 @@ export class Supervisor {
   private readonly running: Set<Member>;
   private timer: NodeJS.Timeout | null = null;
   private interruptedAt = 0;
+  /** Members may end by SIGKILL because of this object. */
+  private isKilling = false;
   private readonly exits: Exit[] = [];
 
   /**
@@ -93,7 +95,8 @@ export class Supervisor {
     const culprit = this.exits.find(isBlamed);
     if (!culprit || culprit.code === 0 || isEcho(culprit)) return null;
     // What was asked to end before it could end by itself has failed as those did that it failed.
-    const isAsked = culprit.signal === 'SIGTERM' || culprit.signal === 'SIGKILL';
+    const isAsked =
+      culprit.signal === 'SIGTERM' || (culprit.signal === 'SIGKILL' && this.isKilling);
     if (!isAsked || culprit.lastLines.length === 0) return isAsked ? null : culprit;
     return { ...culprit, code: exit.code, signal: exit.signal };
   }
@@ -104,6 +107,7 @@ export class Supervisor {
   }
 
   private kill(): void {
+    this.isKilling = true;
     for (const member of this.running) member.kill();
   }
 }

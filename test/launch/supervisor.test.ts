@@ -1,0 +1,67 @@
+// Which member of a tree has failed first, where a busy machine tells of the ends in another order.
+import type { Exit, Member } from '../../lib/launch/member.js';
+import { Supervisor } from '../../lib/launch/supervisor.js';
+
+const ECHO = (rank: number): string[] => [
+  `DsError: allGather, collective 7 of world: expected all 3 ranks, got rank ${rank} did not arrive`,
+  "  code: 'DS_COMM',",
+];
+
+/** A member that ends as `exit` says when `end` is called, or by the signal that it gets. */
+function member(who: string, stays = false) {
+  let settle: (exit: Exit) => void = () => {};
+  const exited = new Promise<Exit>((resolve) => {
+    settle = resolve;
+  });
+  const failing = exited.then((exit) =>
+    exit.code === 0 ? new Promise<Exit>(() => {}) : Promise.resolve(exit),
+  );
+  const end = (exit: Partial<Exit>): void =>
+    settle({ code: null, signal: null, who, lastLines: [], ...exit });
+  const by = (signal: NodeJS.Signals): void => end({ signal });
+  const made: Member = {
+    ...{ exited, failing },
+    stop: (signal) => (stays ? undefined : by(signal)),
+    kill: () => by('SIGKILL'),
+  };
+  return { made, end };
+}
+
+async function failureOf(
+  act: (ranks: ReturnType<typeof member>[]) => void,
+  { stays = false, grace = 30 } = {},
+): Promise<Exit | null> {
+  const ranks = [0, 1, 2].map((rank) => member(`rank ${rank}`, stays));
+  const members = ranks.map(({ made }) => made);
+  const outcome = new Supervisor(members, grace, () => {}).run();
+  act(ranks);
+  return (await outcome).failure;
+}
+
+test('a rank that was killed from outside, whose end comes after that of those who missed it', async () => {
+  const failure = await failureOf(([first, second]) => {
+    first?.end({ code: 1, lastLines: ECHO(1) });
+    second?.end({ signal: 'SIGKILL' });
+  });
+  expect(failure).toMatchObject({ who: 'rank 1', signal: 'SIGKILL' });
+});
+
+test('a rank that was asked to end is not the reason', async () => {
+  const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }));
+  expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
+});
+
+test('nor one that did not, and was killed for it', async () => {
+  const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }), {
+    ...{ stays: true, grace: 0.05 },
+  });
+  expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
+});
+
+test('a rank that has reasons of its own, though it ends later', async () => {
+  const failure = await failureOf(([first, second]) => {
+    first?.end({ code: 1, lastLines: ECHO(1) });
+    second?.end({ code: 3, lastLines: ['out of memory'] });
+  });
+  expect(failure).toMatchObject({ who: 'rank 1', code: 3 });
+});
