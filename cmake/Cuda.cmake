@@ -12,6 +12,10 @@ else()
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     enable_language(CUDA)
     set(DS_CUDA_ENABLED ON)
+    # Kernels are most of the package: packed for size, which older compilers cannot.
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+      add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-compress-mode=size>)
+    endif()
     message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${DS_CUDA_ARCHS}")
   else()
     message(STATUS "CUDA: no nvcc found; building the CPU back end alone "
