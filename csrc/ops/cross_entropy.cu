@@ -34,6 +34,31 @@ struct OnlineSum {
   }
 };
 
+/// What a loss without options asks of the logits beside their sum of exponentials.
+struct NothingElse {
+  __device__ __forceinline__ void add(float) {}
+  __device__ __forceinline__ bool may_be_beaten(float) const { return false; }
+  __device__ __forceinline__ void compare(float, int64_t) {}
+};
+
+/// What smoothing and accuracy ask: the sum of the logits, and whether a class is chosen before the
+/// target, which is the case for a larger logit anywhere and an equal one at a smaller column.
+struct Whole {
+  float own;
+  int64_t label;
+  float sum = 0;
+  bool is_beaten = false;
+
+  __device__ __forceinline__ void add(float x) { sum += x; }
+  /// Whether one of some logits, of which `largest` is the largest, may change the answer: seldom.
+  __device__ __forceinline__ bool may_be_beaten(float largest) const {
+    return !is_beaten && largest >= own;
+  }
+  __device__ __forceinline__ void compare(float x, int64_t column) {
+    is_beaten |= x > own || (x == own && column < label);
+  }
+};
+
 /// Elements of a row before the first 16-byte boundary, at most `columns`.
 template <class T>
 __device__ __forceinline__ int64_t unaligned_head(const T* row, int64_t columns) {
@@ -41,8 +66,9 @@ __device__ __forceinline__ int64_t unaligned_head(const T* row, int64_t columns)
   return head < columns ? head : columns;
 }
 
-template <class T>
-__device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns) {
+/// The thread's part of the row's sum of exponentials; `rest` sees each of its logits.
+template <class T, class Rest>
+__device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns, Rest& rest) {
   constexpr int N = kPacket<T>;
   const int64_t head = unaligned_head(row, columns), packets = (columns - head) / N;
   OnlineSum online;
@@ -65,36 +91,89 @@ __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns) {
     for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        if (first + u * kThreads < packets) online.add(to_float(x[u].v[i]), shift);
+        if (first + u * kThreads < packets) {
+          online.add(to_float(x[u].v[i]), shift);
+          rest.add(to_float(x[u].v[i]));
+        }
+    if (!rest.may_be_beaten(local)) continue;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (first + u * kThreads < packets)
+          rest.compare(to_float(x[u].v[i]), head + (first + u * kThreads) * N + i);
   }
   const int64_t tail = head + packets * N, odd = head + columns - tail;
   for (int64_t i = threadIdx.x; i < odd; i += kThreads) {
-    const float x = to_float(row[i < head ? i : tail + i - head]);
+    const int64_t column = i < head ? i : tail + i - head;
+    const float x = to_float(row[column]);
     online.raise(x);
     online.add(x, online.shift());
+    rest.add(x);
+    rest.compare(x, column);
   }
   return online;
 }
 
-/// Rows run from the last to the first: the GEMM before has just written the last.
-template <class T, class I>
-__global__ void __launch_bounds__(kThreads)
-    cross_entropy_kernel(const T* logits, const I* target, float* losses, float* lse,
-                         int64_t columns, int64_t row_stride, int64_t ignore_index) {
-  const int64_t n = gridDim.x - 1 - blockIdx.x, label = target[n];
-  if (label == ignore_index) {
-    if (threadIdx.x == 0) losses[n] = lse[n] = 0;
-    return;
-  }
-  const T* row = logits + n * row_stride;
-  OnlineSum online = row_sum(row, columns);
+/// log sum exp of the row, in thread 0.
+template <class T, class Rest>
+__device__ __forceinline__ float log_sum_exp(const T* row, int64_t columns, Rest& rest) {
+  OnlineSum online = row_sum(row, columns, rest);
   const float max = block_reduce(online.max, Max{});
   online.raise(max);
   const float total = block_sum(online.sum);
+  return max + log2f(total) * kLn2;
+}
+
+/// CrossEntropy as the kernels see it.
+template <class T, class I>
+struct Loss {
+  const T* logits;
+  const I* target;
+  float *losses, *lse;
+  int64_t* correct;  // or null
+  float smoothing;
+  int64_t columns, row_stride, ignore_index;
+};
+
+/// Rows run from the last to the first: the GEMM before has just written the last.
+template <class T, class I>
+__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Loss<T, I> op) {
+  const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];
+  if (label == op.ignore_index) {
+    if (threadIdx.x == 0) op.losses[n] = op.lse[n] = 0;
+    return;
+  }
+  const T* row = op.logits + n * op.row_stride;
+  NothingElse rest;
+  const float value = log_sum_exp(row, op.columns, rest);
   if (threadIdx.x != 0) return;
-  const float value = max + log2f(total) * kLn2;
-  lse[n] = value;
-  losses[n] = label >= 0 && label < columns ? value - to_float(row[label]) : NAN;
+  op.lse[n] = value;
+  op.losses[n] = label >= 0 && label < op.columns ? value - to_float(row[label]) : NAN;
+}
+
+/// With smoothing, or with `correct`.
+template <class T, class I>
+__global__ void __launch_bounds__(kThreads) cross_entropy_whole_kernel(Loss<T, I> op) {
+  const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];
+  if (label == op.ignore_index) {
+    if (threadIdx.x != 0) return;
+    op.losses[n] = op.lse[n] = 0;
+    if (op.correct) op.correct[n] = 0;
+    return;
+  }
+  const T* row = op.logits + n * op.row_stride;
+  const bool is_class = label >= 0 && label < op.columns;
+  Whole whole = {is_class ? to_float(row[label]) : NAN, label};
+  const float value = log_sum_exp(row, op.columns, whole);
+  const float sum = block_sum(whole.sum);
+  const bool is_beaten = block_reduce(whole.is_beaten ? 1.0f : 0.0f, Max{}) > 0;
+  if (threadIdx.x != 0) return;
+  float loss = value - whole.own;
+  if (op.smoothing > 0) loss += op.smoothing * (whole.own - sum / static_cast<float>(op.columns));
+  op.lse[n] = value;
+  op.losses[n] = loss;
+  if (op.correct) op.correct[n] = is_class && value == value && !is_beaten;
 }
 
 /// CrossEntropyBackward as the kernel sees it; out may be logits itself.
@@ -104,6 +183,7 @@ struct Gradient {
   const I* target;
   const float *lse, *scale;
   T* out;
+  float own, even;  // the target's probability at the label, and at the other classes
   int64_t columns, row_stride, out_stride, ignore_index;
 };
 
@@ -118,7 +198,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradie
   const float shift = -g.lse[n] * kLog2e;
   const auto gradient = [&](float x, int64_t column) {
     const float p = power_of_two(fmaf(x, kLog2e, shift));
-    return from_float<T>(ignored ? 0.0f : (column == label ? p - 1.0f : p) * scale);
+    return from_float<T>(ignored ? 0.0f : (p - (column == label ? g.own : g.even)) * scale);
   };
   const int64_t head = unaligned_head(row, columns);
   const bool vectors = reinterpret_cast<uintptr_t>(out + head) % 16 == 0;
@@ -155,9 +235,20 @@ void run(const CrossEntropy& op, CudaContext& ctx) {
     dispatch_index(kOp, op.target.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      cross_entropy_kernel<T, I><<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(
-          op.logits.as<T>(), op.target.as<I>(), op.losses.as<float>(), op.lse.as<float>(), columns,
-          op.logits.strides[0], op.ignore_index);
+      int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
+      const Loss<T, I> loss = {op.logits.as<T>(),
+                               op.target.as<I>(),
+                               op.losses.as<float>(),
+                               op.lse.as<float>(),
+                               correct,
+                               static_cast<float>(op.smoothing),
+                               columns,
+                               op.logits.strides[0],
+                               op.ignore_index};
+      const auto blocks = static_cast<unsigned>(n);
+      if (correct || op.smoothing > 0)
+        cross_entropy_whole_kernel<<<blocks, kThreads, 0, ctx.stream>>>(loss);
+      else cross_entropy_kernel<<<blocks, kThreads, 0, ctx.stream>>>(loss);
       DS_CUDA_LAUNCHED(kOp);
     });
   });
@@ -171,9 +262,18 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
     dispatch_index(kOp, op.target.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      const Gradient<T, I> g = {op.logits.as<T>(),    op.target.as<I>(),     op.lse.as<float>(),
-                                op.scale.as<float>(), op.dlogits.as<T>(),    columns,
-                                op.logits.strides[0], op.dlogits.strides[0], op.ignore_index};
+      const double even = op.smoothing / static_cast<double>(columns);
+      const Gradient<T, I> g = {op.logits.as<T>(),
+                                op.target.as<I>(),
+                                op.lse.as<float>(),
+                                op.scale.as<float>(),
+                                op.dlogits.as<T>(),
+                                static_cast<float>(1 - op.smoothing + even),
+                                static_cast<float>(even),
+                                columns,
+                                op.logits.strides[0],
+                                op.dlogits.strides[0],
+                                op.ignore_index};
       cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(g);
       DS_CUDA_LAUNCHED(kOp);
     });

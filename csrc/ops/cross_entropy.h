@@ -5,14 +5,17 @@
 
 namespace ds {
 
-/// losses[n] = lse[n] - logits[n, target[n]], lse = log sum exp of the row; both 0 where target[n] ==
-/// ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on
-/// the CPU and NaN on the GPU.
+/// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the row and s the
+/// smoothing, which gives all classes alike that share of the target (Szegedy et al. 2016); both 0 where target[n]
+/// == ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on the
+/// CPU and NaN on the GPU.
 struct CrossEntropy {
-  View logits;  // [N, V], last stride 1, any row stride; floating
-  View target;  // [N] i32 or i64, contiguous
-  View losses;  // [N] f32 (f64 for f64)
-  View lse;     // [N] f32 (f64 for f64)
+  View logits;           // [N, V], last stride 1, any row stride; floating
+  View target;           // [N] i32 or i64, contiguous
+  View losses;           // [N] f32 (f64 for f64)
+  View lse;              // [N] f32 (f64 for f64)
+  OptionalView correct;  // [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN
+  double smoothing;
   int64_t ignore_index;
 };
 
@@ -25,20 +28,33 @@ inline void check_logits(const char* name, const View& logits, const View& targe
   require_index(name, target);
 }
 
+/// `smoothing` is a share of the target.
+inline void require_share(const char* name, double smoothing) {
+  if (smoothing >= 0 && smoothing <= 1) return;
+  throw Error("DS_ARGUMENT", name, "smoothing in [0, 1]", text(smoothing));
+}
+
 inline void check(const CrossEntropy& op) {
   constexpr const char* kOp = "cross_entropy";
   check_logits(kOp, op.logits, op.target);
   require_statistic(kOp, op.losses, op.logits.shape[0], op.logits, "losses");
   require_statistic(kOp, op.lse, op.logits.shape[0], op.logits, "lse");
+  if (op.correct) {
+    require_vector(kOp, op.correct, op.logits.shape[0], "correct");
+    require_dtype(kOp, op.correct, DType::i64, "correct");
+  }
+  require_share(kOp, op.smoothing);
 }
 
-/// dlogits = (exp(logits - lse) - onehot(target)) * scale[0]; rows with ignore_index become 0.
+/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / V) * scale[0], s the smoothing; rows with
+/// ignore_index become 0.
 struct CrossEntropyBackward {
   View logits;   // [N, V]
   View target;   // [N]
   View lse;      // [N]
   View scale;    // [1] f32 (f64 for f64): gradient of each row's loss, on the op's device
   View dlogits;  // [N, V], logits' dtype; may be logits itself
+  double smoothing;
   int64_t ignore_index;
 };
 
@@ -49,6 +65,7 @@ inline void check(const CrossEntropyBackward& op) {
   require_like(kOp, op.logits, op.dlogits);
   require_statistic(kOp, op.lse, op.logits.shape[0], op.logits, "lse");
   require_statistic(kOp, op.scale, 1, op.logits, "scale");
+  require_share(kOp, op.smoothing);
 }
 
 }  // namespace ds

@@ -30,17 +30,38 @@ int64_t target_of(const char* op, const View& target, int64_t row, int64_t class
   return t;
 }
 
-/// log(sum(exp(x))) of n logits: the maximum first, then block sums collected in f64.
+/// What the first pass over a row of logits leaves.
+template <class C>
+struct RowFacts {
+  C largest = -std::numeric_limits<C>::infinity();
+  double sum = 0;         // of all logits, when `whole`
+  bool is_beaten = false;  // whether a class is chosen before the target, when `whole`
+};
+
+/// The largest of n logits; with `whole` the rest as well, for the target class `t`.
 template <class T>
-compute_t<T> log_sum_exp(const T* x, int64_t n) {
+RowFacts<compute_t<T>> facts_of(const T* x, int64_t n, int64_t t, bool whole) {
   using C = compute_t<T>;
   C block[kBlock];
-  C largest = -std::numeric_limits<C>::infinity();
+  RowFacts<C> facts;
+  const C own = static_cast<C>(x[t]);
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t count = std::min(kBlock, n - i);
     widen(x + i, block, count);
-    largest = std::max(largest, max_of(block, count));
+    facts.largest = std::max(facts.largest, max_of(block, count));
+    if (!whole) continue;
+    facts.sum += static_cast<double>(sum_of<C>(count, [&](int64_t j) { return block[j]; }));
+    for (int64_t j = 0; j < count; ++j)
+      facts.is_beaten |= block[j] > own || (block[j] == own && i + j < t);
   }
+  return facts;
+}
+
+/// log(sum(exp(x))) of n logits whose maximum is `largest`; block sums are collected in f64.
+template <class T>
+compute_t<T> log_sum_exp(const T* x, int64_t n, compute_t<T> largest) {
+  using C = compute_t<T>;
+  C block[kBlock];
   double sum = 0;
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t count = std::min(kBlock, n - i);
@@ -55,13 +76,24 @@ template <class T, class I>
 void forward_rows(const CrossEntropy& op, int64_t begin, int64_t end) {
   using C = compute_t<T>;
   const int64_t classes = op.logits.shape[1];
+  int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
+  const bool whole = correct || op.smoothing > 0;
   for (int64_t row = begin; row < end; ++row) {
     const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
     const int64_t t = target_of<I>("cross_entropy", op.target, row, classes, op.ignore_index);
-    const bool ignored = t == op.ignore_index;
-    const C lse = ignored ? C(0) : log_sum_exp(logits, classes);
+    op.lse.as<C>()[row] = op.losses.as<C>()[row] = C(0);
+    if (correct) correct[row] = 0;
+    if (t == op.ignore_index) continue;
+    const RowFacts<C> facts = facts_of(logits, classes, t, whole);
+    const C lse = log_sum_exp(logits, classes, facts.largest), own = static_cast<C>(logits[t]);
+    C loss = lse - own;
+    if (op.smoothing > 0) {
+      const double mean = facts.sum / static_cast<double>(classes);
+      loss += static_cast<C>(op.smoothing * (static_cast<double>(own) - mean));
+    }
     op.lse.as<C>()[row] = lse;
-    op.losses.as<C>()[row] = ignored ? C(0) : lse - static_cast<C>(logits[t]);
+    op.losses.as<C>()[row] = loss;
+    if (correct) correct[row] = lse == lse && !facts.is_beaten;
   }
 }
 
@@ -70,6 +102,8 @@ void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
   using C = compute_t<T>;
   const int64_t classes = op.logits.shape[1];
   const C scale = *op.scale.as<C>();
+  const C even = static_cast<C>(op.smoothing / static_cast<double>(classes));
+  const C share = static_cast<C>(1 - op.smoothing);
   constexpr const char* name = "cross_entropy_backward";
   C block[kBlock];
   for (int64_t row = begin; row < end; ++row) {
@@ -85,7 +119,9 @@ void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
       const int64_t count = std::min(kBlock, classes - i);
       widen(logits + i, block, count);
       for (int64_t j = 0; j < count; ++j) block[j] = exp_of(block[j] - lse);
-      if (t >= i && t < i + count) block[t - i] -= C(1);
+      if (even > 0)
+        for (int64_t j = 0; j < count; ++j) block[j] -= even;
+      if (t >= i && t < i + count) block[t - i] -= share;
       for (int64_t j = 0; j < count; ++j) block[j] *= scale;
       narrow(block, out + i, count);
     }

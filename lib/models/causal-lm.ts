@@ -5,7 +5,7 @@ import { KeyValueCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { linearCrossEntropy, type Tensor } from '../tensor/index.js';
+import { type LossReport, linearCrossEntropy, type Tensor } from '../tensor/index.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 
 /** What the configuration of every language model says. */
@@ -37,8 +37,15 @@ export interface CausalLossOptions {
    * which gives their mean.
    */
   divisor?: number | Tensor;
-  /** Share of the target that goes to all tokens alike: in [0, 1). Default 0. */
+  /** Share of the target that goes to all tokens alike: in [0, 1]. Default 0. */
   labelSmoothing?: number;
+  /** Gets, on the device, how many targets counted, and how many of them were the first choice. */
+  report?: LossReport;
+  /**
+   * Leave ignored targets out of the head's products; the host waits for the targets. Default
+   * false.
+   */
+  skipIgnored?: boolean;
 }
 
 /** What a forward may be told beside tokens and targets. */
@@ -58,7 +65,9 @@ export interface CausalInputs {
 }
 
 const INPUTS: OptionNames<CausalInputs> = { documents: true, positions: true, loss: true };
-const LOSS: OptionNames<CausalLossOptions> = { divisor: true, labelSmoothing: true };
+const LOSS: OptionNames<CausalLossOptions> = {
+  ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
+};
 
 /** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
@@ -105,7 +114,9 @@ export abstract class CausalLM extends Module {
 
   /**
    * Tokens [B, T] to logits [B, T, vocabSize], whose rows may be padded to a multiple of 64
-   * elements, or with targets [B, T] to the loss, a scalar f32. Throws DS_SHAPE, DS_ARGUMENT.
+   * elements, or with targets [B, T] to the loss, a scalar f32. Logits of large vocabularies, and
+   * those of a model that checkpoints its activations, are not kept; see linearCrossEntropy().
+   * Throws DS_SHAPE, DS_ARGUMENT.
    */
   override forward(
     tokens: Tensor,
@@ -113,12 +124,13 @@ export abstract class CausalLM extends Module {
     inputs: CausalInputs = {},
   ): Tensor {
     this.requireLength(tokens);
-    requireHonoured(this.constructor.name, inputs);
+    const loss = honoured(this.constructor.name, inputs);
     const x = this.hiddenOf(tokens, null);
     if (!targets) return this.lm_head.call(x);
     const { ignoreIndex, activationCheckpointing } = this.config;
-    const recompute = activationCheckpointing === true;
-    return linearCrossEntropy(x, this.lm_head.weight, targets, { ignoreIndex, recompute });
+    const recompute = activationCheckpointing === true || undefined;
+    const options = { ...loss, ignoreIndex, recompute };
+    return linearCrossEntropy(x, this.lm_head.weight, targets, options);
   }
 
   /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
@@ -157,12 +169,15 @@ export abstract class CausalLM extends Module {
   }
 }
 
-/** Refuses what the kernels cannot do yet, rather than computing something else. */
-function requireHonoured(op: string, given: CausalInputs): void {
+/**
+ * How the loss is made. Refuses what the kernels cannot do yet, rather than computing something
+ * else.
+ */
+function honoured(op: string, given: CausalInputs): CausalLossOptions {
   const { loss = {}, ...places } = readOptions(`${op} inputs`, given, INPUTS);
-  const asked = Object.entries({ ...places, ...readOptions(`${op} inputs.loss`, loss, LOSS) });
+  const asked = Object.entries(places);
   const [name] = asked.find(([, value]) => value !== null && value !== undefined) ?? [];
-  if (name === undefined) return;
+  if (name === undefined) return readOptions(`${op} inputs.loss`, loss, LOSS);
   const expected = 'tokens and targets alone';
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} inputs.${name}`, expected, got: name });
 }

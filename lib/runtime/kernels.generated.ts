@@ -556,9 +556,10 @@ export function copyOnHost(args: CopyArgs, stream: Stream): void {
 }
 
 /**
- * losses[n] = lse[n] - logits[n, target[n]], lse = log sum exp of the row; both 0 where target[n] ==
- * ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on
- * the CPU and NaN on the GPU.
+ * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the row and s the
+ * smoothing, which gives all classes alike that share of the target (Szegedy et al. 2016); both 0 where target[n]
+ * == ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on the
+ * CPU and NaN on the GPU.
  */
 export interface CrossEntropyArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -569,6 +570,9 @@ export interface CrossEntropyArgs {
   losses: View;
   /** [N] f32 (f64 for f64) */
   lse: View;
+  /** [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN */
+  correct: View | null;
+  smoothing: number;
   ignoreIndex: number;
 }
 
@@ -578,6 +582,8 @@ function putCrossEntropy(args: CrossEntropyArgs): void {
   at = putView(args.target, at);
   at = putView(args.losses, at);
   at = putView(args.lse, at);
+  at = putView(args.correct, at);
+  block[at++] = args.smoothing;
   block[at] = args.ignoreIndex;
 }
 
@@ -595,7 +601,8 @@ export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void
 }
 
 /**
- * dlogits = (exp(logits - lse) - onehot(target)) * scale[0]; rows with ignore_index become 0.
+ * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / V) * scale[0], s the smoothing; rows with
+ * ignore_index become 0.
  */
 export interface CrossEntropyBackwardArgs {
   /** [N, V] */
@@ -608,6 +615,7 @@ export interface CrossEntropyBackwardArgs {
   scale: View;
   /** [N, V], logits' dtype; may be logits itself */
   dlogits: View;
+  smoothing: number;
   ignoreIndex: number;
 }
 
@@ -618,6 +626,7 @@ function putCrossEntropyBackward(args: CrossEntropyBackwardArgs): void {
   at = putView(args.lse, at);
   at = putView(args.scale, at);
   at = putView(args.dlogits, at);
+  block[at++] = args.smoothing;
   block[at] = args.ignoreIndex;
 }
 

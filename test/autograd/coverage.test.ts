@@ -9,6 +9,7 @@ import { checks as views } from './views.cases.js';
 
 const notDifferentiable = new Set([
   'FunctionContext',
+  'LossReport',
   'countEmptyMeans',
   'full',
   'zeros',

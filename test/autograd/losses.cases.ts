@@ -24,6 +24,17 @@ function pairs(op: string, run: (x: ops.Tensor, y: ops.Tensor) => ops.Tensor): G
 
 const targets = (x: ops.Tensor): ops.Tensor => indices([4, -100, 0, 6, 6], [5], x);
 
+const headOptions: ops.LinearCrossEntropyOptions[] = [
+  {},
+  { chunkRows: 2 },
+  { chunkRows: 2, recompute: true },
+  { ignoreIndex: 6 },
+  { ignoreIndex: 6, skipIgnored: true },
+  { ignoreIndex: 6, skipIgnored: true, recompute: true, chunkRows: 2 },
+  { labelSmoothing: 0.3, reduction: 'sum' },
+  { labelSmoothing: 0.3, divisor: 2.5, recompute: true, chunkRows: 3 },
+];
+
 export const checks: GradientCheck[] = [
   {
     op: 'crossEntropy',
@@ -48,21 +59,33 @@ export const checks: GradientCheck[] = [
     inputs: shapes([5, 3], [7, 3]),
     run: (x, w) => ops.crossEntropy(ops.linearPadded(x, w), targets(x)),
   },
-  ...[{}, { chunkRows: 2 }, { chunkRows: 2, recompute: true }, { ignoreIndex: 6 }].map(
-    (options) => ({
+  ...headOptions.flatMap((options) =>
+    [true, false].map((grad) => ({
       op: 'linearCrossEntropy',
-      title: JSON.stringify(options),
-      inputs: shapes([5, 3], [7, 3]),
+      title: `${JSON.stringify(options)}${grad ? '' : ', frozen weight'}`,
+      inputs: [{ shape: [5, 3] }, { shape: [7, 3], grad }],
       run: (x: ops.Tensor, w: ops.Tensor) =>
         ops.linearCrossEntropy(x, w, indices([4, 1, 0, 6, 6], [5], x), options),
-    }),
+    })),
   ),
   {
     op: 'linearCrossEntropy',
-    title: 'frozen weight',
-    inputs: [{ shape: [5, 3] }, { shape: [7, 3], grad: false }],
-    run: (x, w) => ops.linearCrossEntropy(x, w, targets(x)),
+    title: 'frozen x',
+    inputs: [{ shape: [5, 3], grad: false }, { shape: [7, 3] }],
+    run: (x, w) => ops.linearCrossEntropy(x, w, targets(x), { recompute: true }),
   },
+  {
+    op: 'linearCrossEntropy',
+    title: 'divisor on the device',
+    inputs: shapes([5, 3], [7, 3]),
+    run: (x, w) => ops.linearCrossEntropy(x, w, targets(x), { divisor: constants([3], [1], x) }),
+  },
+  ...([{ reduction: 'sum' }, { labelSmoothing: 0.2, divisor: 9 }] as const).map((options) => ({
+    op: 'crossEntropy',
+    title: JSON.stringify(options),
+    inputs: shapes([5, 7]),
+    run: (x: ops.Tensor) => ops.crossEntropy(x, targets(x), options),
+  })),
   ...pairs('mse', (x, y) => ops.mse(x, y)),
   ...pairs('l1Loss', (x, y) => ops.l1Loss(x, y)),
   ...pairs('huberLoss', (x, y) => ops.huberLoss(x, y, { delta: 0.3, reduction: 'sum' })),

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { noGrad, scope, seed, Tensor } from '../../lib/tensor/index.js';
+import { LossReport, noGrad, scope, seed, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
 const { CausalLM, GPT2, Llama } = nn.models;
@@ -52,7 +52,44 @@ function answers(make: () => nn.models.CausalLM, device: Device): void {
   });
 }
 
-export const cases: Case[] = Object.entries(models).map(([name, make]) => ({
-  name: `CausalLM: ${name} gives logits, steps and losses`,
-  run: (device) => scope(() => answers(make, device)),
-}));
+/** What the loss is told reaches it, with kept logits and without. */
+function takesLossOptions(make: () => nn.models.CausalLM, device: Device): void {
+  seed(6);
+  const model = make().to(device);
+  const tokens = rows([[3, 1, 30, 7, 9]], device);
+  const targets = rows([[1, 30, -100, 9, 2]], device);
+  const report = new LossReport(device);
+  const of = (loss: nn.models.CausalLossOptions): number =>
+    noGrad(() => model.call(tokens, targets, { loss }).item());
+  const mean = of({});
+  const near = (value: number, expected: number): void =>
+    assert.ok(Math.abs(value - expected) < 1e-5 * expected, `${value}, not ${expected}`);
+  near(of({ divisor: 8, report }), mean / 2);
+  near(of({ divisor: Tensor.from([2], { device }), report, skipIgnored: true }), mean * 2);
+  const choices = noGrad(() => model.call(tokens))
+    .argmax(-1)
+    .toArray();
+  const correct = [1, 30, -100, 9, 2].filter((target, i) => target === choices[i]).length;
+  assert.deepEqual(report.read(), { counted: 8, correct: 2 * correct, accuracy: correct / 4 });
+  report.dispose();
+  assert.ok(of({ labelSmoothing: 0.5 }) !== mean);
+  assert.throws(() => of({ labelSmoothing: 2 }), {
+    code: 'DS_ARGUMENT',
+    message: /labelSmoothing/,
+  });
+  assert.throws(() => of({ accuracy: true } as object), { code: 'DS_ARGUMENT', message: /report/ });
+}
+
+const each = (
+  name: string,
+  body: (make: () => nn.models.CausalLM, device: Device) => void,
+): Case[] =>
+  Object.entries(models).map(([model, make]) => ({
+    name: `CausalLM: ${model} ${name}`,
+    run: (device) => scope(() => body(make, device)),
+  }));
+
+export const cases: Case[] = [
+  ...each('gives logits, steps and losses', answers),
+  ...each('makes its loss as it is told', takesLossOptions),
+];

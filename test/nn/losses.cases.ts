@@ -181,7 +181,8 @@ const corners: Case[] = [
       const loss = ops.crossEntropy(logits, target, options);
       assert.equal(loss.dtype, 'f32');
       const wide = ops.crossEntropy(logits.to('f32'), target, options);
-      assert.equal(loss.item(), wide.item());
+      // Packets of another size are summed in another order on a GPU.
+      assertClose([loss.item()], [wide.item()], 1e-6, dtype);
     }
   }),
   lossCase('klDiv is 0 where the target is 0, and divides by the batch on request', (device) => {

@@ -2,16 +2,25 @@
 import { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { requireFinite } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
 import { noGrad } from '../autograd.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
-import { cast } from './creation.js';
+import { clone } from './arrange.js';
+import { cast, full } from './creation.js';
 import { add, div, mul, ne, where } from './elementwise.js';
 import { gather } from './indexing.js';
-import { checkTarget, ignoreIndexOf, meanCrossEntropy, orOne, type RowOptions } from './loss.js';
-import { type LossReduction, reductionOf } from './pointwise-losses.js';
+import {
+  checkTarget,
+  classCrossEntropy,
+  orOne,
+  ROW_LOSS,
+  type RowLossOptions,
+  type RowOptions,
+  type RowRules,
+  rowRulesOf,
+} from './loss.js';
+import type { LossReduction } from './pointwise-losses.js';
 import { logSoftmax, sum } from './reduce.js';
 import { requireSameDevice, requireTensor, sameShape, shapeError } from './shapes.js';
 import { neg } from './unary.js';
@@ -25,44 +34,35 @@ export interface NllLossOptions extends RowOptions {
   reduction?: LossReduction;
 }
 
-/** Options of crossEntropy(). */
-export interface CrossEntropyOptions extends NllLossOptions {
-  /** Share of the target that goes to all classes alike, in [0, 1]. Default 0. Source: Szegedy et al. 2016. */
-  labelSmoothing?: number;
-}
+/** Options of crossEntropy(). A report needs class numbers as targets, no weights, and a mean or a sum. */
+export interface CrossEntropyOptions extends RowLossOptions, Pick<NllLossOptions, 'weight'> {}
 
 const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
-const CROSS: OptionNames<CrossEntropyOptions> = { ...NLL, labelSmoothing: true };
+const CROSS: OptionNames<CrossEntropyOptions> = { ...ROW_LOSS, weight: true };
 
 /** How the rows of one call count. */
-interface Rules {
+interface Rules extends RowRules {
   op: string;
   weight: Tensor | null;
-  smoothing: number;
-  ignoreIndex: number;
-  reduction: LossReduction;
 }
 
 function rulesOf(op: string, scores: Tensor, options: CrossEntropyOptions): Rules {
-  const given = options.labelSmoothing ?? 0;
-  const smoothing = given === 1 ? 1 : requireFinite(`${op} labelSmoothing`, given, 0, 1);
-  const ignoreIndex = ignoreIndexOf(op, options);
-  const reduction = reductionOf(op, options.reduction);
+  const rows = rowRulesOf(op, options, scores.device);
   const weight = options.weight ?? null;
-  if (!weight) return { op, weight, smoothing, ignoreIndex, reduction };
+  if (!weight) return { op, weight, ...rows };
   requireSameDevice(op, scores, weight);
   const classes = scores.shape[scores.ndim - 1] as number;
   if (weight.ndim !== 1 || weight.shape[0] !== classes) {
     throw shapeError(op, `class weights [${classes}]`, describe(weight));
   }
-  return { op, weight, smoothing, ignoreIndex, reduction };
+  return { op, weight, ...rows };
 }
 
 /**
  * -log softmax(logits)[target] over rows, averaged over those that count: f32 (f64 for f64); 0 where none does. The
  * classes are the last dim, where PyTorch has them in dim 1: logits [.., V] with targets [..] of i32 or i64, or with
- * probabilities [.., V] of a floating dtype, which ignore no row. Without weights, smoothing and another reduction it is
- * one pass over the logits. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ * probabilities [.., V] of a floating dtype, which ignore no row. Of class numbers without weights, and as one number,
+ * it is one pass over the logits. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
  */
 export function crossEntropy(
   logits: Tensor,
@@ -76,13 +76,12 @@ export function crossEntropy(
   const isSoft = target instanceof Tensor && isFloating(target.dtype);
   if (isSoft && sameShape(logits.shape, target.shape)) {
     if (options.ignoreIndex !== undefined) throw nothingToIgnore(op);
+    if (rules.report) throw nothingToReport(op);
     return scope(() => ofProbabilities(logSoftmaxOf(logits), target, rules));
   }
   checkTarget(op, logits, logits.shape.slice(0, -1), target);
-  const { weight, smoothing, reduction, ignoreIndex } = rules;
-  if (!weight && smoothing === 0 && reduction === 'mean') {
-    return meanCrossEntropy(logits, target, ignoreIndex);
-  }
+  if (!rules.weight && rules.reduction !== 'none') return classCrossEntropy(logits, target, rules);
+  if (rules.report) throw nothingToReport(op);
   return scope(() => ofClasses(logSoftmaxOf(logits), target, rules));
 }
 
@@ -107,7 +106,7 @@ function logSoftmaxOf(logits: Tensor): Tensor {
 }
 
 function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
-  const { weight, smoothing, ignoreIndex, reduction } = rules;
+  const { weight, smoothing, ignoreIndex, reduction, divisor } = rules;
   const classes = logs.shape[logs.ndim - 1] as number;
   const lead = logs.shape.slice(0, -1);
   const wanted = reshape(target, lead);
@@ -127,23 +126,41 @@ function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   }
   if (reduction === 'none') return losses;
   if (reduction === 'sum') return sum(losses);
+  if (divisor !== null) return div(sum(losses), squeeze(given(divisor, losses), 0));
   const count = noGrad(() => orOne(reshape(sum(factors), [1])));
   return div(sum(losses), squeeze(count, 0));
 }
 
 function ofProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
-  const { weight, smoothing, reduction } = rules;
+  const { weight, smoothing, reduction, divisor } = rules;
   const classes = logs.shape[logs.ndim - 1] as number;
   requireSameDevice(rules.op, logs, target);
   const exact = cast(target, logs.dtype);
   const wanted = smoothing > 0 ? add(mul(exact, 1 - smoothing), smoothing / classes) : exact;
   const losses = neg(sum(mul(weighted(logs, weight), wanted), -1));
   if (reduction === 'none') return losses;
+  if (divisor !== null) return div(sum(losses), squeeze(given(divisor, losses), 0));
   return reduction === 'sum' ? sum(losses) : div(sum(losses), Math.max(1, losses.numel));
+}
+
+/** `divisor` as [1] beside the losses; a tensor's 0 is 1. */
+function given(divisor: number | Tensor, losses: Tensor): Tensor {
+  if (typeof divisor === 'number') return full([1], divisor, losses);
+  return noGrad(() => orOne(reshape(clone(cast(divisor, losses.dtype)), [1])));
 }
 
 function weighted(logs: Tensor, weight: Tensor | null): Tensor {
   return weight ? mul(logs, cast(weight, logs.dtype)) : logs;
+}
+
+function nothingToReport(op: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${op} report`,
+    expected: 'class numbers as targets, no class weights, and a mean or a sum',
+    got: 'a loss by another way, which finds no first choice',
+    hint: 'argmax() of the logits compares with the targets: logits.argmax(-1).eq(targets).',
+  });
 }
 
 function nothingToIgnore(op: string): DsError {

@@ -11,13 +11,10 @@ export * from './elementwise.js';
 export * from './in-place.js';
 export { embedding, gather } from './indexing.js';
 export { linear, linearGelu, linearPadded } from './linear.js';
+export { type LinearCrossEntropyOptions, linearCrossEntropy } from './linear-cross-entropy.js';
 export * from './logic.js';
-export {
-  countEmptyMeans,
-  type LinearCrossEntropyOptions,
-  linearCrossEntropy,
-  type RowOptions,
-} from './loss.js';
+export { countEmptyMeans, type RowLossOptions, type RowOptions } from './loss.js';
+export { type LossCounts, LossReport } from './loss-report.js';
 export { matmul } from './matmul.js';
 export * from './multinomial.js';
 export * from './norm.js';

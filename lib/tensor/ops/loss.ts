@@ -1,26 +1,26 @@
-// The mean cross-entropy of rows by fused kernels, alone and with the vocabulary head before it.
+// Cross-entropy of rows by fused kernels: how losses of rows become one number, and what is counted on the way.
+import { DsError } from '../../errors.js';
+import type { Device } from '../../runtime/device.js';
 import { type DType, statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { requireInteger } from '../../runtime/require-number.js';
-import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
-import { isGradEnabled, recomputing, record } from '../autograd.js';
+import type { OptionNames } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { describe, numel, type View } from '../../runtime/view.js';
+import { isRecomputing, record } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import { requireIndex } from './indexing.js';
-import { paddedColumns } from './linear.js';
-import { gemmRows } from './matmul.js';
+import { type LossReport, requireReport } from './loss-report.js';
+import { type LossReduction, reductionOf } from './pointwise-losses.js';
 import {
   constant,
   expanded,
   overwriteOrAdd,
   packed,
-  requireInput,
   rowCount,
   shapeError,
   viewOf,
-  writeTogether,
 } from './shapes.js';
-import { contiguous } from './views.js';
 
 /** PyTorch's default. */
 const IGNORE_INDEX = -100;
@@ -31,7 +31,70 @@ export interface RowOptions {
   ignoreIndex?: number;
 }
 
-const LOSS: OptionNames<RowOptions> = { ignoreIndex: true };
+/** How the losses of rows over classes become one number, and what is counted on the way. */
+export interface RowLossOptions extends RowOptions {
+  /** Share of the target that goes to all classes alike, in [0, 1]. Default 0. Source: Szegedy et al. 2016. */
+  labelSmoothing?: number;
+  /** Default "mean" over the rows that count: 0 where none does. */
+  reduction?: LossReduction;
+  /**
+   * The sum of the rows' losses is divided by this, instead of by the number of rows that count: a number above 0, or one
+   * element on the loss's device, of which 0 counts as 1. It gets no gradient. Not with "sum" or "none".
+   */
+  divisor?: number | Tensor;
+  /** Gets, on the device, how many rows counted and of how many the target was the first choice. */
+  report?: LossReport;
+}
+
+/** The names of RowLossOptions. */
+export const ROW_LOSS: OptionNames<RowLossOptions> = {
+  ...{ ignoreIndex: true, labelSmoothing: true, reduction: true, divisor: true, report: true },
+};
+
+/** RowLossOptions, complete. */
+export interface RowRules {
+  readonly ignoreIndex: number;
+  readonly smoothing: number;
+  readonly reduction: LossReduction;
+  /** Null: the number of rows that count, or with another reduction than the mean none. */
+  readonly divisor: number | Tensor | null;
+  readonly report: LossReport | null;
+}
+
+/** Throws DS_ARGUMENT, DS_SHAPE, DS_DEVICE. */
+export function rowRulesOf(op: string, options: RowLossOptions, device: Device): RowRules {
+  const given = options.labelSmoothing ?? 0;
+  const smoothing = given === 1 ? 1 : requireFinite(`${op} labelSmoothing`, given, 0, 1);
+  const reduction = reductionOf(op, options.reduction);
+  const divisor = options.divisor ?? null;
+  if (divisor !== null) requireDivisor(op, divisor, reduction, device);
+  const report = options.report ? requireReport(op, options.report, device) : null;
+  return { ignoreIndex: ignoreIndexOf(op, options), smoothing, reduction, divisor, report };
+}
+
+function requireDivisor(op: string, divisor: unknown, reduction: string, device: Device): void {
+  const refused = (expected: string, got: string, hint?: string): DsError =>
+    new DsError({ code: 'DS_ARGUMENT', op: `${op} divisor`, expected, got, ...(hint && { hint }) });
+  if (reduction !== 'mean') {
+    throw refused('a divisor or a reduction', `both, "${reduction}" and ${phrase(divisor)}`);
+  }
+  if (typeof divisor === 'number') {
+    if (divisor > 0 && Number.isFinite(divisor)) return;
+    throw refused('a finite number above 0', phrase(divisor), 'Count the targets of the update.');
+  }
+  if (!(divisor instanceof Tensor)) throw refused('a number or a tensor', phrase(divisor));
+  if (divisor.numel !== 1) throw shapeError(`${op} divisor`, 'one element', describe(divisor));
+  if (divisor.requiresGrad) throw refused('a tensor that wants no gradient', describe(divisor));
+  if (divisor.device !== device) {
+    throw new DsError({
+      code: 'DS_DEVICE',
+      op: `${op} divisor`,
+      expected: `a tensor on the loss's device, ${device.name}`,
+      got: `${describe(divisor)} on ${divisor.device.name}`,
+      hint: `Move it: .to('${device.name}'); or give a number.`,
+    });
+  }
+}
 
 /** Throws DS_ARGUMENT. */
 export function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): number {
@@ -51,9 +114,38 @@ export function countEmptyMeans(into: Tensor | null): Tensor | null {
   return before;
 }
 
-/** What a sum over rows is divided by for their mean: how many count, and 1 where none does. Where that is, it is told. */
-function divisorOfMean(target: View, ignoreIndex: number, dtype: DType): Tensor {
-  return orOne(countRows(target, ignoreIndex, dtype));
+/** Rows that a kernel has measured. */
+export interface MeasuredRows {
+  readonly target: View;
+  /** [rows] f32 (f64 for f64). */
+  readonly losses: Tensor;
+  /** [rows] i64, where `rules.report` wants it. */
+  readonly correct: Tensor | null;
+}
+
+/** Memory for which rows are correct, where the report wants to know and has not been told before. */
+export function correctFor(rules: RowRules, rows: number, device: Device): Tensor | null {
+  return rules.report && !isRecomputing() ? Tensor.empty([rows], 'i64', device) : null;
+}
+
+/**
+ * What the sum of the losses is divided by, [1] of their dtype: for a mean the number of rows that count, and 1 where
+ * none does. Tells the report.
+ */
+export function divisorOf(rules: RowRules, { target, losses, correct }: MeasuredRows): Tensor {
+  const { reduction, divisor, report, ignoreIndex } = rules;
+  const { dtype, device } = losses;
+  const isMean = divisor === null && reduction === 'mean';
+  const count = isMean || correct ? countRows(target, ignoreIndex, dtype) : null;
+  if (report && count && correct) report.add(count, correct);
+  if (count && isMean) return orOne(count);
+  const out = Tensor.empty([1], dtype, device);
+  if (divisor instanceof Tensor) {
+    kernels.copy({ in: viewOf(divisor, [1]), out });
+    return orOne(out);
+  }
+  kernels.fill({ out, value: divisor ?? 1 });
+  return out;
 }
 
 /** `count` [1], with 1 in the place of 0: what a mean of nothing is divided by. Where that is, it is told. */
@@ -87,7 +179,7 @@ function countRows(target: View, ignoreIndex: number, dtype: DType): Tensor {
 }
 
 /** sum(losses) / count as a scalar. */
-function average(losses: Tensor, count: Tensor): Tensor {
+export function average(losses: Tensor, count: Tensor): Tensor {
   const out = Tensor.empty([], losses.dtype, losses.device);
   const place = viewOf(out, [1]);
   kernels.reduce({ in: losses, out: place, op: 'sum', accumulate: false });
@@ -96,7 +188,7 @@ function average(losses: Tensor, count: Tensor): Tensor {
 }
 
 /** The gradient of each row's loss, [1]. */
-function rowScale(grad: Tensor, count: Tensor): Tensor {
+export function rowScale(grad: Tensor, count: Tensor): Tensor {
   const out = Tensor.emptyLike(count);
   kernels.binary({ a: viewOf(grad, [1]), b: count, out, op: 'div', accumulate: false });
   return out;
@@ -128,269 +220,31 @@ function logitRows(logits: Tensor): View {
   return viewOf(packed(logits), [rows, columns]);
 }
 
-/** crossEntropy() without class weights, smoothing and another reduction than the mean: one pass over the logits. */
-export function meanCrossEntropy(logits: Tensor, target: Tensor, ignoreIndex: number): Tensor {
+/** crossEntropy() of class numbers without class weights, as one number: one pass over the logits. */
+export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRules): Tensor {
   const rows = logitRows(logits);
   const count = rows.shape[0] as number;
   const flat = packed(target);
   const at = viewOf(flat, [count]);
   const losses = Tensor.empty([count], statisticOf(logits.dtype), logits.device);
   const lse = Tensor.emptyLike(losses);
-  kernels.crossEntropy({ logits: rows, target: at, losses, lse, ignoreIndex });
-  const counted = divisorOfMean(at, ignoreIndex, losses.dtype);
-  const out = average(losses, counted);
-  record('cross_entropy', [logits], [out], [logits, flat, lse, counted], ([grad], sink) => {
-    const scale = rowScale(grad as Tensor, counted);
+  const correct = correctFor(rules, count, logits.device);
+  const { smoothing, ignoreIndex } = rules;
+  kernels.crossEntropy({ logits: rows, target: at, losses, lse, correct, smoothing, ignoreIndex });
+  const divisor = divisorOf(rules, { target: at, losses, correct });
+  const out = average(losses, divisor);
+  record('cross_entropy', [logits], [out], [logits, flat, lse, divisor], ([grad], sink) => {
+    const scale = rowScale(grad as Tensor, divisor);
     const source = logitRows(logits);
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) => {
         const dlogits = viewOf(to, source.shape);
         kernels.crossEntropyBackward({
-          logits: source,
-          target: at,
-          lse,
-          scale,
-          dlogits,
-          ignoreIndex,
+          ...{ logits: source, target: at, lse, scale, dlogits },
+          ...{ smoothing, ignoreIndex },
         });
       }),
     );
-  });
-  return out;
-}
-
-/** Options of linearCrossEntropy(): what it keeps for the backward. */
-export interface LinearCrossEntropyOptions extends RowOptions {
-  /** Rows whose logits are computed at a time. Default: all, or 2048 when `recompute` is true. */
-  chunkRows?: number;
-  /** Keep no logits: the backward computes them again, chunk by chunk. Default false. */
-  recompute?: boolean;
-}
-
-const HEAD: OptionNames<LinearCrossEntropyOptions> = {
-  ...LOSS,
-  ...{ chunkRows: true, recompute: true },
-};
-
-/** The rows [start, start + count) of the head: views that its kernels share. */
-interface Chunk {
-  start: number;
-  x: View;
-  target: View;
-  losses: View;
-  lse: View;
-}
-
-/** Head and loss over chunks of rows; one per call. */
-class ChunkedHead {
-  readonly losses: Tensor;
-  readonly lse: Tensor;
-  private readonly rows: View;
-  private readonly count: number;
-
-  constructor(
-    x: Tensor,
-    private readonly weight: Tensor,
-    private readonly target: View,
-    private readonly chunkRows: number,
-    private readonly ignoreIndex: number,
-  ) {
-    this.rows = gemmRows(x);
-    this.count = this.rows.shape[0] as number;
-    this.losses = Tensor.empty([this.count], statisticOf(x.dtype), x.device);
-    this.lse = Tensor.emptyLike(this.losses);
-  }
-
-  chunks(): Chunk[] {
-    const out: Chunk[] = [];
-    for (let start = 0; start < this.count; start += this.chunkRows) {
-      const n = Math.min(this.chunkRows, this.count - start);
-      const part = (of: View): View => viewOf(of, [n], [1], of.offset + start);
-      const x = rowRange(this.rows, start, n);
-      out.push({
-        start,
-        x,
-        target: part(this.target),
-        losses: part(this.losses),
-        lse: part(this.lse),
-      });
-    }
-    return out;
-  }
-
-  /** Memory for one chunk's logits, in rows a multiple of 64 elements apart. */
-  buffer(): Tensor {
-    const rows = Math.min(this.chunkRows, this.count);
-    const step = paddedColumns(this.weight.shape[0] as number);
-    return Tensor.empty([rows, step], this.weight.dtype, this.weight.device);
-  }
-
-  /** The vocabulary's columns of `memory`. */
-  logits(chunk: Chunk, memory: Tensor): View {
-    const shape = [chunk.x.shape[0] as number, this.weight.shape[0] as number];
-    return viewOf(memory, shape, memory.strides);
-  }
-
-  /**
-   * W with zero rows up to the padded width. A GEMM with 50257 columns runs six times slower than one with
-   * 50304; the logits of the zero rows are 0, and nothing but these GEMMs reads or writes them.
-   */
-  paddedWeight(): Tensor {
-    const { weight } = this;
-    const [rows, columns] = weight.shape as [number, number];
-    const padded = paddedColumns(rows);
-    if (padded === rows) return weight.alias(weight.shape, weight.strides);
-    const out = Tensor.empty([padded, columns], weight.dtype, weight.device);
-    kernels.copy({ in: weight, out: viewOf(out, [rows, columns]) });
-    const rest = viewOf(out, [padded - rows, columns], undefined, rows * columns);
-    kernels.fill({ out: rest, value: 0 });
-    return out;
-  }
-
-  /** logits = x W^T, padding columns included. */
-  project(chunk: Chunk, memory: Tensor, padded: Tensor): void {
-    kernels.matmul({
-      a: chunk.x,
-      b: padded,
-      bias: null,
-      aux: null,
-      out: this.wide(chunk, memory),
-      transA: false,
-      transB: true,
-      epilogue: 'none',
-      accumulate: false,
-    });
-  }
-
-  measure({ target, losses, lse }: Chunk, logits: View): void {
-    kernels.crossEntropy({ logits, target, losses, lse, ignoreIndex: this.ignoreIndex });
-  }
-
-  /** Turns the logits into their gradient, in place. */
-  differentiate({ target, lse }: Chunk, logits: View, scale: Tensor): void {
-    const { ignoreIndex } = this;
-    kernels.crossEntropyBackward({ logits, target, lse, scale, dlogits: logits, ignoreIndex });
-  }
-
-  /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */
-  propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
-    const gemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
-    const { dx, dweight, addX, addWeight } = into;
-    if (dx) {
-      const out = rowRange(dx, chunk.start, chunk.x.shape[0] as number);
-      const a = this.wide(chunk, memory);
-      kernels.matmul({ ...gemm, a, b: padded, out, transA: false, accumulate: addX });
-    }
-    if (dweight) {
-      const a = this.wide(chunk, memory);
-      const accumulate = addWeight || chunk.start > 0;
-      kernels.matmul({ ...gemm, a, b: chunk.x, out: dweight, transA: true, accumulate });
-    }
-  }
-
-  /**
-   * Lets `body` write, or add to, W's gradient with the rows of paddedWeight(), and drops the rows behind it. GPT-2
-   * 1558M's takes 2.0 ms of a GEMM with 50304 columns of the logits' gradient and 3.2 ms of one with 50257 (H200, 8192 rows).
-   */
-  withPaddedGradient(
-    dweight: View | null,
-    accumulate: boolean,
-    body: (dweight: View | null) => void,
-  ): void {
-    const [rows, columns] = this.weight.shape as [number, number];
-    const padded = paddedColumns(rows);
-    if (!dweight || padded === rows || this.count === 0) {
-      body(dweight);
-      return;
-    }
-    const fresh = Tensor.empty([padded, columns], this.weight.dtype, this.weight.device);
-    const part = viewOf(fresh, [rows, columns]);
-    if (accumulate) kernels.copy({ in: dweight, out: part });
-    body(fresh);
-    kernels.copy({ in: part, out: dweight });
-    fresh.dispose();
-  }
-
-  private wide(chunk: Chunk, memory: Tensor): View {
-    return viewOf(memory, [chunk.x.shape[0] as number, memory.size(1)], memory.strides);
-  }
-}
-
-interface HeadGradients {
-  /** [N, C] */
-  dx: View | null;
-  /** [padded V, C] */
-  dweight: View | null;
-  addX: boolean;
-  addWeight: boolean;
-}
-
-function rowRange(matrix: View, start: number, count: number): View {
-  const [, columns] = matrix.shape as [number, number];
-  const step = matrix.strides[0] as number;
-  return viewOf(matrix, [count, columns], [step, 1], matrix.offset + start * step);
-}
-
-/**
- * crossEntropy(linear(x, weight), target) without the logits as a tensor: computed in row chunks,
- * kept and turned into their gradient in place, or computed again in the backward. x [.., C],
- * weight [V, C], target [..]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU).
- */
-export function linearCrossEntropy(
-  x: Tensor,
-  weight: Tensor,
-  target: Tensor,
-  options: LinearCrossEntropyOptions = {},
-): Tensor {
-  const read = readOptions('linear_cross_entropy', options, HEAD);
-  const { recompute = false } = read;
-  const ignoreIndex = ignoreIndexOf('linear_cross_entropy', read);
-  requireInput('linear_cross_entropy', x, weight);
-  checkTarget('linear_cross_entropy', x, x.shape.slice(0, -1), target);
-  if (weight.ndim !== 2 || weight.shape[1] !== x.shape[x.ndim - 1]) {
-    throw shapeError('linear_cross_entropy', `a weight [V, ${x.size(-1)}]`, describe(weight));
-  }
-  if (!isContiguous(weight)) return linearCrossEntropy(x, contiguous(weight), target, options);
-  const total = rowCount(x.shape);
-  const rows = read.chunkRows ?? Math.max(1, recompute ? 2048 : total);
-  const chunkRows = requireInteger('linear_cross_entropy chunkRows', rows, 1);
-  const source = packed(x);
-  const flat = packed(target);
-  const at = viewOf(flat, [total]);
-  const head = new ChunkedHead(source, weight, at, chunkRows, ignoreIndex);
-  const chunks = head.chunks();
-  const keep = !recompute && isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
-  const kept: Tensor[] = [];
-  const shared = keep ? null : head.buffer();
-  const padded = head.paddedWeight();
-  for (const chunk of chunks) {
-    const memory = shared ?? head.buffer();
-    if (keep) kept.push(memory);
-    head.project(chunk, memory, padded);
-    head.measure(chunk, head.logits(chunk, memory));
-  }
-  padded.dispose();
-  shared?.dispose();
-  const counted = divisorOfMean(at, ignoreIndex, head.losses.dtype);
-  const out = average(head.losses, counted);
-  const saved = [source, weight, flat, head.lse, counted, ...kept];
-  record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) => {
-    const scale = rowScale(grad as Tensor, counted);
-    const scratch = recompute ? head.buffer() : null;
-    writeTogether(sink, [0, 1], ([dx, dw], [addX = false, addWeight = false]) => {
-      const rows = dx ? viewOf(dx, [total, x.size(-1)]) : null;
-      if (dw && total === 0 && !addWeight) kernels.fill({ out: dw, value: 0 });
-      const padded = head.paddedWeight();
-      head.withPaddedGradient(dw ?? null, addWeight, (dweight) => {
-        const into = { dx: rows, dweight, addX, addWeight };
-        chunks.forEach((chunk, i) => {
-          const memory = scratch ?? (kept[i] as Tensor);
-          if (scratch) recomputing(() => head.project(chunk, memory, padded));
-          head.differentiate(chunk, head.logits(chunk, memory), scale);
-          head.propagate(chunk, memory, padded, into);
-        });
-      });
-    });
   });
   return out;
 }

@@ -176,9 +176,10 @@ const crossEntropy: Body = (arena) => {
     BigInt64Array.from({ length: n }, (_, i) => BigInt(i === 5 ? -100 : (i * 7919) % v)),
   );
   const [losses, lse] = [arena.empty([n], 'f32'), arena.empty([n], 'f32')];
-  kernels.crossEntropy({ logits, target, losses, lse, ignoreIndex: -100 });
+  const options = { smoothing: 0, ignoreIndex: -100 };
+  kernels.crossEntropy({ logits, target, losses, lse, correct: null, ...options });
   const scale = arena.from([1], 'f32', Float32Array.of(1));
-  kernels.crossEntropyBackward({ logits, target, lse, scale, dlogits: logits, ignoreIndex: -100 });
+  kernels.crossEntropyBackward({ logits, target, lse, scale, dlogits: logits, ...options });
   return {
     losses: { view: losses, tolerance: 1e-5 },
     lse: { view: lse, tolerance: 1e-5 },

@@ -258,38 +258,34 @@ function attentionDerivative(
 
 const targets = Float64Array.of(3, -1, 0, 32, 7);
 
-function crossEntropy(v: Views, losses: View, memory: Memory): View {
-  const lse = memory.view([5]);
-  const target = memory.view([5], targets, 'i64');
-  kernels.crossEntropy({ logits: v.logits!, target, losses, lse, ignoreIndex: -1 });
-  return lse;
-}
-
-/** The gradient of the plain sum of losses: one scale serves all rows, so dout is not used. */
-const crossEntropyDerivative: Derivative = {
-  name: 'CrossEntropyBackward',
-  inputs: (random) => ({ logits: tensor(random, 5, 33) }),
-  out: [1],
-  forward(v, out, memory) {
-    const losses = memory.view([5]);
-    crossEntropy(v, losses, memory);
-    kernels.reduce({ in: losses, out, op: 'sum', accumulate: false });
-  },
-  backward(v, dout, memory) {
-    const lse = crossEntropy(v, memory.view([5]), memory);
-    const dlogits = memory.view([5, 33]);
+/** Of the plain sum of losses: one scale serves all rows. */
+const crossEntropyDerivatives: Derivative[] = [0, 0.3].map((smoothing) => {
+  const options = { smoothing, ignoreIndex: -1 };
+  const measure = (v: Views, losses: View, memory: Memory): View => {
+    const lse = memory.view([5]);
     const target = memory.view([5], targets, 'i64');
-    kernels.crossEntropyBackward({
-      logits: v.logits!,
-      target,
-      lse,
-      scale: dout,
-      dlogits,
-      ignoreIndex: -1,
-    });
-    return { logits: dlogits };
-  },
-};
+    kernels.crossEntropy({ logits: v.logits!, target, losses, lse, correct: null, ...options });
+    return lse;
+  };
+  return {
+    name: `CrossEntropyBackward smoothing ${smoothing}`,
+    inputs: (random) => ({ logits: tensor(random, 5, 33) }),
+    out: [1],
+    forward(v, out, memory) {
+      const losses = memory.view([5]);
+      measure(v, losses, memory);
+      kernels.reduce({ in: losses, out, op: 'sum', accumulate: false });
+    },
+    backward(v, dout, memory) {
+      const lse = measure(v, memory.view([5]), memory);
+      const dlogits = memory.view([5, 33]);
+      const target = memory.view([5], targets, 'i64');
+      const operands = { logits: v.logits!, target, lse, scale: dout, dlogits };
+      kernels.crossEntropyBackward({ ...operands, ...options });
+      return { logits: dlogits };
+    },
+  };
+});
 
 const rows = Float64Array.of(2, 0, 2, 4, 2, 1, 0);
 
@@ -414,7 +410,7 @@ const derivatives: readonly Derivative[] = [
   attentionDerivative(true, [3, 9]),
   attentionDerivative(false, [5, 7], true),
   attentionDerivative(true, [9, 7], true),
-  crossEntropyDerivative,
+  ...crossEntropyDerivatives,
   ...lookupDerivatives,
   ...scanDerivatives,
   cumprodDerivative,

@@ -273,6 +273,8 @@ export const layerMistakes: readonly Mistake[] = [
         target: m([3], 'i64'),
         losses: m([2]),
         lse: m([2]),
+        correct: null,
+        smoothing: 0,
         ignoreIndex: -100,
       }),
   },
@@ -288,6 +290,8 @@ export const layerMistakes: readonly Mistake[] = [
         target: m([2], 'i64'),
         losses: m([2]),
         lse: m([2]),
+        correct: null,
+        smoothing: 0,
         ignoreIndex: -100,
       }),
   },
@@ -303,7 +307,30 @@ export const layerMistakes: readonly Mistake[] = [
         lse: m([2], 'bf16'),
         scale: m([1]),
         dlogits: m([2, 5], 'bf16'),
+        smoothing: 0,
         ignoreIndex: -1,
+      }),
+  },
+  {
+    op: 'cross_entropy',
+    what: 'smoothing',
+    code: 'DS_ARGUMENT',
+    says: '1.5',
+    run: (m) =>
+      kernels.crossEntropy({
+        ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
+        ...{ correct: null, smoothing: 1.5, ignoreIndex: -100 },
+      }),
+  },
+  {
+    op: 'cross_entropy',
+    what: 'counts of another dtype',
+    code: 'DS_DTYPE',
+    says: 'i32',
+    run: (m) =>
+      kernels.crossEntropy({
+        ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
+        ...{ correct: m([2], 'i32'), smoothing: 0, ignoreIndex: -100 },
       }),
   },
   {

@@ -3,6 +3,7 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
 import {
   close,
+  exact,
   input,
   type Layout,
   type MatrixCase,
@@ -12,7 +13,7 @@ import {
   updated,
 } from './harness.js';
 import { aligned, floating, oddSizes, padded, unaligned } from './layouts.js';
-import { rounded } from './numbers.js';
+import { type Random, rounded } from './numbers.js';
 
 const { exp, log, max } = Math;
 
@@ -138,70 +139,91 @@ interface Loss {
   rows: number;
   classes: number;
   layout: Layout;
+  smoothing: number;
+  /** Whether it finds the correct rows. */
+  counts: boolean;
 }
 
 function losses(): Loss[] {
   const list: Loss[] = [];
+  const plain = { smoothing: 0, counts: false };
   for (const dtype of floating) {
     for (const classes of oddSizes.filter((n) => n > 0)) {
-      list.push({ dtype, index: 'i32', rows: 7, classes, layout: unaligned });
-      list.push({ dtype, index: 'i64', rows: 5, classes, layout: padded([5, classes], 11, 16) });
+      const wide = padded([5, classes], 11, 16);
+      list.push({ ...plain, dtype, index: 'i32', rows: 7, classes, layout: unaligned });
+      list.push({ ...plain, dtype, index: 'i64', rows: 5, classes, layout: wide });
+      const counted = { dtype, rows: 9, classes, counts: true };
+      list.push({ ...counted, index: 'i64', layout: unaligned, smoothing: 0 });
+      list.push({ ...counted, index: 'i32', layout: aligned, smoothing: 0.1 });
     }
-    list.push({ dtype, index: 'i64', rows: 0, classes: 17, layout: aligned });
-    list.push({ dtype, index: 'i64', rows: 3, classes: 50257, layout: padded([3, 50257], 47, 16) });
+    const wide = padded([3, 50257], 47, 16);
+    list.push({ ...plain, dtype, index: 'i64', rows: 0, classes: 17, layout: aligned });
+    list.push({ ...plain, dtype, index: 'i64', rows: 3, classes: 50257, layout: wide });
+    const most = { dtype, rows: 3, classes: 128256, layout: aligned };
+    list.push({ ...most, index: 'i32', smoothing: 0.2, counts: true });
+    list.push({ ...most, index: 'i64', smoothing: 1, counts: false });
   }
   return list;
 }
 
+/** 1 where the target is the first of the largest logits. */
+function correctOf(row: Float64Array, target: number): number {
+  return Number(target !== IGNORE && row.indexOf(row.reduce((a, b) => max(a, b))) === target);
+}
+
 function crossEntropies(): MatrixCase[] {
-  return losses().flatMap(({ dtype, index, rows, classes, layout }) => {
+  return losses().flatMap((loss) => {
+    const { dtype, index, rows, classes, layout, smoothing, counts } = loss;
     const shape = [rows, classes];
     const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
-    const title = `[${shape}] targets ${index} row stride ${layout.strides?.[0] ?? classes}`;
-    const targetsOf = (random: { integer(low: number, high: number): number }): number[] =>
-      Array.from({ length: rows }, (_, r) => (r === 1 ? IGNORE : random.integer(0, classes)));
+    const options = `${smoothing > 0 ? ` smoothing ${smoothing}` : ''}${counts ? ' counts' : ''}`;
+    const title = `[${shape}] targets ${index} row stride ${layout.strides?.[0] ?? classes}${options}`;
     const rowOf = (x: Float64Array, r: number): Float64Array =>
       x.subarray(r * classes, (r + 1) * classes);
+    /** Every second target is the first choice, which a row of few distinct logits has more than once. */
+    const targetsOf = (random: Random, logits: Float64Array): number[] =>
+      Array.from({ length: rows }, (_, r) => {
+        if (r === 1) return IGNORE;
+        if (!counts || r % 2 === 1) return random.integer(0, classes);
+        const row = rowOf(logits, r);
+        const largest = row.reduce((a, b) => max(a, b));
+        return r % 4 === 0 ? row.indexOf(largest) : row.lastIndexOf(largest);
+      });
+    const logitsOf = (random: Random): Float64Array =>
+      random.normal(rows * classes).map((x) => rounded(counts ? Math.round(2 * x) : 3 * x, dtype));
+    // A loss of a hundredth of its two terms keeps the error of the terms.
+    const check = { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 };
     const forward = opCase({
       op: 'CrossEntropy',
       dtype,
       title,
-      build: (random) => ({
-        operands: {
-          logits: input(
-            dtype,
-            shape,
-            random.normal(rows * classes).map((x) => 3 * x),
-            layout,
-          ),
-          target: input(index, [rows], targetsOf(random)),
-          // A loss of a hundredth of its two terms keeps the error of the terms.
-          losses: output(
-            statistic,
-            [rows],
-            { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 },
-            unaligned,
-          ),
-          lse: output(
-            statistic,
-            [rows],
-            { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 },
-            unaligned,
-          ),
-        },
-        args: { ignoreIndex: IGNORE },
-        reference: (v) => {
-          const lse = Array.from(v.target!, (t, r) =>
-            t === IGNORE ? 0 : logSumExp(rowOf(v.logits!, r)),
-          );
-          return {
-            lse,
-            losses: Array.from(v.target!, (t, r) =>
-              t === IGNORE ? 0 : lse[r]! - v.logits![r * classes + t]!,
-            ),
-          };
-        },
-      }),
+      build: (random) => {
+        const logits = logitsOf(random);
+        return {
+          operands: {
+            logits: input(dtype, shape, logits, layout),
+            target: input(index, [rows], targetsOf(random, logits)),
+            losses: output(statistic, [rows], check, unaligned),
+            lse: output(statistic, [rows], check, unaligned),
+            correct: counts ? output('i64', [rows], exact, unaligned) : null,
+          },
+          args: { smoothing, ignoreIndex: IGNORE },
+          reference: (v) => {
+            const targets = Array.from(v.target!);
+            const row = (r: number): Float64Array => rowOf(v.logits!, r);
+            const lse = targets.map((t, r) => (t === IGNORE ? 0 : logSumExp(row(r))));
+            return {
+              lse,
+              correct: targets.map((t, r) => correctOf(row(r), t)),
+              losses: targets.map((t, r) => {
+                if (t === IGNORE) return 0;
+                const mean = sumOf(row(r)) / classes;
+                return lse[r]! - (1 - smoothing) * row(r)[t]! - smoothing * mean;
+              }),
+            };
+          },
+        };
+      },
     });
     const backward = (inPlace: boolean): MatrixCase =>
       opCase({
@@ -209,7 +231,7 @@ function crossEntropies(): MatrixCase[] {
         dtype,
         title: `${title}${inPlace ? ' in place' : ''}`,
         build(random) {
-          const data = random.normal(rows * classes).map((x) => rounded(3 * x, dtype));
+          const data = logitsOf(random);
           const logits = input(dtype, shape, data, layout);
           const lse = Array.from({ length: rows }, (_, r) => logSumExp(rowOf(data, r)));
           // exp(logit - lse) - 1 near a certain class cancels down to the rounding of lse.
@@ -217,24 +239,28 @@ function crossEntropies(): MatrixCase[] {
           return {
             operands: {
               logits: inPlace ? updated(logits, check) : logits,
-              target: input(index, [rows], targetsOf(random)),
+              target: input(index, [rows], targetsOf(random, data)),
               lse: input(statistic, [rows], lse),
               scale: input(statistic, [1], [0.37]),
               dlogits: inPlace ? sameAs(logits, 'logits') : output(dtype, shape, check, layout),
             },
-            args: { ignoreIndex: IGNORE },
+            args: { smoothing, ignoreIndex: IGNORE },
             reference(v) {
               const gradient = byRow(v.logits!, classes, (row, r) => {
                 const t = v.target![r]!;
                 if (t === IGNORE) return new Float64Array(classes);
-                return row.map((x, i) => (exp(x - v.lse![r]!) - (i === t ? 1 : 0)) * v.scale![0]!);
+                const even = smoothing / classes;
+                return row.map((x, i) => {
+                  const wanted = (i === t ? 1 - smoothing : 0) + even;
+                  return (exp(x - v.lse![r]!) - wanted) * v.scale![0]!;
+                });
               });
               return inPlace ? { logits: gradient } : { dlogits: gradient };
             },
           };
         },
       });
-    return [forward, backward(false), backward(true)];
+    return counts && smoothing === 0 ? [forward] : [forward, backward(false), backward(true)];
   });
 }
 

@@ -1,0 +1,335 @@
+// The vocabulary head and its cross-entropy in one: the logits are never a tensor, and need not all be there at once.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+import { describe, isContiguous, type View } from '../../runtime/view.js';
+import { type GradSink, isGradEnabled, recomputing, record } from '../autograd.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { type Chunk, ChunkedHead, rowRange } from './chunked-head.js';
+import { embedding } from './indexing.js';
+import { paddedColumns } from './linear.js';
+import {
+  average,
+  checkTarget,
+  divisorOf,
+  ROW_LOSS,
+  type RowLossOptions,
+  type RowRules,
+  rowRulesOf,
+  rowScale,
+} from './loss.js';
+import { type LossReduction, reductionOf } from './pointwise-losses.js';
+import {
+  expanded,
+  overwriteOrAdd,
+  packed,
+  requireInput,
+  rowCount,
+  shapeError,
+  viewOf,
+  writeTogether,
+} from './shapes.js';
+import { contiguous, reshape } from './views.js';
+
+/** Options of linearCrossEntropy(). */
+export interface LinearCrossEntropyOptions extends RowLossOptions {
+  /** Default "mean". */
+  reduction?: Exclude<LossReduction, 'none'>;
+  /**
+   * Rows whose logits are computed at a time. Default: all where all logits are kept, else the largest power of two with
+   * at most 2^27 logits, 256 MiB in 16 bits, and at most 2048.
+   */
+  chunkRows?: number;
+  /**
+   * Keep no logits. With a trained weight the backward computes them again, chunk by chunk; with a frozen one the forward
+   * makes the gradient of x. Default: for a vocabulary above 65,536 of more than 2^30 logits in all.
+   */
+  recompute?: boolean;
+  /**
+   * Leave ignored rows out of the products as well: worth it where many are, as when only answers are trained. The host
+   * waits for the targets to know which. Default false.
+   */
+  skipIgnored?: boolean;
+}
+
+const HEAD: OptionNames<LinearCrossEntropyOptions> = {
+  ...ROW_LOSS,
+  ...{ chunkRows: true, recompute: true, skipIgnored: true },
+};
+
+/** Logits of one chunk. */
+const CHUNK_LOGITS = 2 ** 27;
+/** Rows of one chunk at most: more make the products no faster. */
+const CHUNK_ROWS = 2048;
+/** Logits that are kept, 2 GiB in 16 bits, and vocabularies whose logits are kept however many they are. */
+const KEPT_LOGITS = 2 ** 30;
+const SMALL_VOCABULARY = 2 ** 16;
+
+/** @internal Rows of a chunk of `columns` logits each. */
+export function chunkRowsFor(columns: number): number {
+  const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
+  return Math.max(1, Math.min(fitting, CHUNK_ROWS));
+}
+
+/** What of the logits outlives the forward, and what the backward makes of it. */
+interface Plan {
+  /** Where the logits of the next chunk go. */
+  place(): Tensor;
+  /** Told when the logits in `memory` were measured; `weight` is padded. */
+  measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;
+  /** Lets go what the forward alone needs; returns what the backward needs. */
+  close(): Tensor[];
+  /** `scale` is the gradient of each row's loss, [1]. */
+  backward(scale: Tensor, sink: GradSink): void;
+}
+
+/** What plans share: gradients of x and W from gradients of logits, chunk by chunk. */
+function propagateAll(
+  head: ChunkedHead,
+  x: Tensor,
+  sink: GradSink,
+  gradientOf: (chunk: Chunk, i: number, weight: Tensor) => Tensor,
+): void {
+  const total = rowCount(x.shape);
+  writeTogether(sink, [0, 1], ([dx, dw], [addX = false, addWeight = false]) => {
+    const rows = dx ? viewOf(dx, [total, x.size(-1)]) : null;
+    if (dw && total === 0 && !addWeight) kernels.fill({ out: dw, value: 0 });
+    const weight = head.paddedWeight();
+    head.withPaddedGradient(dw ?? null, addWeight, (dweight) => {
+      const into = { dx: rows, dweight, addX, addWeight };
+      head.chunks().forEach((chunk, i) => {
+        head.propagate(chunk, gradientOf(chunk, i, weight), weight, into);
+      });
+    });
+  });
+}
+
+/** Keeps all logits; the backward turns them into their gradient in place. */
+class KeptLogits implements Plan {
+  private readonly kept: Tensor[] = [];
+
+  constructor(
+    private readonly head: ChunkedHead,
+    private readonly x: Tensor,
+  ) {}
+
+  place(): Tensor {
+    const memory = this.head.buffer();
+    this.kept.push(memory);
+    return memory;
+  }
+
+  measured(): void {}
+
+  close(): Tensor[] {
+    return this.kept;
+  }
+
+  backward(scale: Tensor, sink: GradSink): void {
+    const { head, kept } = this;
+    propagateAll(head, this.x, sink, (chunk, i) => {
+      const memory = kept[i] as Tensor;
+      head.differentiate(chunk, head.logits(chunk, memory), scale);
+      return memory;
+    });
+  }
+}
+
+/** Keeps nothing; the backward makes the logits of each chunk again. */
+class LogitsAgain implements Plan {
+  private readonly shared: Tensor;
+
+  constructor(
+    private readonly head: ChunkedHead,
+    private readonly x: Tensor,
+  ) {
+    this.shared = head.buffer();
+  }
+
+  place(): Tensor {
+    return this.shared;
+  }
+
+  measured(): void {}
+
+  close(): Tensor[] {
+    this.shared.dispose();
+    return [];
+  }
+
+  backward(scale: Tensor, sink: GradSink): void {
+    const { head } = this;
+    const memory = head.buffer();
+    propagateAll(head, this.x, sink, (chunk, _, weight) => {
+      recomputing(() => head.project(chunk, memory, weight));
+      head.differentiate(chunk, head.logits(chunk, memory), scale);
+      return memory;
+    });
+  }
+}
+
+/** A power of two by which early gradients are larger, so that small ones survive in f16. */
+const EARLY_SCALE = 256;
+
+/**
+ * For a frozen weight: the forward makes x's gradient from the logits of each chunk, and the backward scales it. As many
+ * products as with kept logits, and the memory of one chunk. Source: Hsu et al. 2024 (Liger Kernel).
+ */
+class EarlyGradient implements Plan {
+  private readonly shared: Tensor;
+  private readonly scale: Tensor;
+  /** EARLY_SCALE times the gradient of the sum of the losses, x's shape and dtype. */
+  private readonly early: Tensor;
+
+  constructor(
+    private readonly head: ChunkedHead,
+    x: Tensor,
+  ) {
+    this.shared = head.buffer();
+    this.early = Tensor.empty([rowCount(x.shape), x.size(-1)], x.dtype, x.device);
+    this.scale = Tensor.empty([1], head.losses.dtype, x.device);
+    kernels.fill({ out: this.scale, value: EARLY_SCALE });
+  }
+
+  place(): Tensor {
+    return this.shared;
+  }
+
+  measured(chunk: Chunk, memory: Tensor, weight: Tensor): void {
+    const { head, early, scale } = this;
+    head.differentiate(chunk, head.logits(chunk, memory), scale);
+    head.propagate(chunk, memory, weight, {
+      ...{ dx: early, dweight: null, addX: false, addWeight: false },
+    });
+  }
+
+  close(): Tensor[] {
+    this.shared.dispose();
+    this.scale.dispose();
+    return [this.early];
+  }
+
+  backward(scale: Tensor, sink: GradSink): void {
+    const down = Tensor.emptyLike(scale);
+    kernels.scale({ in: scale, out: down, scale: 1 / EARLY_SCALE, shift: 0, accumulate: false });
+    sink.write(0, (dx, accumulate) =>
+      overwriteOrAdd(dx, accumulate, (out) => {
+        const rows = viewOf(out, this.early.shape);
+        for (const { start, x } of this.head.chunks()) {
+          const count = x.shape[0] as number;
+          times(rowRange(this.early, start, count), down, rowRange(rows, start, count));
+        }
+      }),
+    );
+    down.dispose();
+  }
+}
+
+/** out = values * factor, rounded once; `factor` [1] has the statistics' dtype of the values. */
+function times(values: View, factor: Tensor, out: View): void {
+  const { dtype, device } = factor;
+  const wide = Tensor.empty(values.shape, dtype, device);
+  kernels.copy({ in: values, out: wide });
+  const b = expanded(factor, wide.shape);
+  kernels.binary({ a: wide, b, out: wide, op: 'mul', accumulate: false });
+  kernels.copy({ in: wide, out });
+  wide.dispose();
+}
+
+/** How the logits of one call are held, and how many rows at a time. */
+function planOf(
+  x: Tensor,
+  weight: Tensor,
+  { chunkRows, recompute }: LinearCrossEntropyOptions,
+): { Kind: new (head: ChunkedHead, x: Tensor) => Plan; rows: number } {
+  const total = rowCount(x.shape);
+  const columns = paddedColumns(weight.shape[0] as number);
+  const isLarge = columns > SMALL_VOCABULARY && total * columns > KEPT_LOGITS;
+  const drops = recompute ?? isLarge;
+  const learns = isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
+  const keeps = learns && !drops;
+  const all = keeps || !(drops || isLarge);
+  const standard = all ? Math.max(1, total) : chunkRowsFor(columns);
+  const rows = requireInteger('linear_cross_entropy chunkRows', chunkRows ?? standard, 1);
+  const isEarly = learns && drops && !weight.requiresGrad;
+  return { Kind: keeps ? KeptLogits : isEarly ? EarlyGradient : LogitsAgain, rows };
+}
+
+/**
+ * crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight [V, C] and of x's dtype,
+ * target [..] i32 or i64; a scalar, f32 (f64 for f64). Where no logits are kept, what it needs beside its operands is
+ * chunkRows V elements in both passes (with a frozen weight N C more in between, N the rows), and V C where V is no
+ * multiple of 64. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ */
+export function linearCrossEntropy(
+  x: Tensor,
+  weight: Tensor,
+  target: Tensor,
+  options: LinearCrossEntropyOptions = {},
+): Tensor {
+  const op = 'linear_cross_entropy';
+  const { skipIgnored = false, ...read } = readOptions(op, options, HEAD);
+  requireType(`${op} skipIgnored`, skipIgnored, 'boolean');
+  requireInput(op, x, weight);
+  checkTarget(op, x, x.shape.slice(0, -1), target);
+  if (weight.ndim !== 2 || weight.shape[1] !== x.shape[x.ndim - 1]) {
+    throw shapeError(op, `a weight [V, ${x.size(-1)}]`, describe(weight));
+  }
+  reductionOf(op, read.reduction, ['mean', 'sum']);
+  const rules = rowRulesOf(op, read, x.device);
+  const whole = isContiguous(weight) ? weight : contiguous(weight);
+  if (!skipIgnored) return headLoss(x, whole, target, { ...planOf(x, whole, read), rules });
+  return scope(() => {
+    const [kept, wanted] = countedRows(x, target, rules.ignoreIndex);
+    return headLoss(kept, whole, wanted, { ...planOf(kept, whole, read), rules });
+  });
+}
+
+/** The rows that count, and their targets; waits for the targets. */
+function countedRows(x: Tensor, target: Tensor, ignoreIndex: number): [Tensor, Tensor] {
+  const targets = target.toArray();
+  const at = targets.flatMap((value, row) => (value === ignoreIndex ? [] : [row]));
+  if (at.length === targets.length) return [x, target];
+  const { device } = x;
+  const index = Tensor.from(Int32Array.from(at), { device });
+  const wanted = at.map((row) => targets[row] as number);
+  const kept = embedding(reshape(x, [targets.length, x.size(-1)]), index);
+  return [kept, Tensor.from(wanted, { dtype: target.dtype, device })];
+}
+
+interface HeadRules {
+  Kind: new (head: ChunkedHead, x: Tensor) => Plan;
+  rows: number;
+  rules: RowRules;
+}
+
+function headLoss(
+  x: Tensor,
+  weight: Tensor,
+  target: Tensor,
+  { Kind, rows, rules }: HeadRules,
+): Tensor {
+  const source = packed(x);
+  const flat = packed(target);
+  const at = viewOf(flat, [rowCount(x.shape)]);
+  const head = new ChunkedHead(source, weight, at, rows, rules);
+  const plan = new Kind(head, source);
+  const padded = head.paddedWeight();
+  for (const chunk of head.chunks()) {
+    const memory = plan.place();
+    head.project(chunk, memory, padded);
+    head.measure(chunk, head.logits(chunk, memory));
+    plan.measured(chunk, memory, padded);
+  }
+  padded.dispose();
+  const kept = plan.close();
+  const divisor = divisorOf(rules, head);
+  const out = average(head.losses, divisor);
+  const saved = [source, weight, flat, head.lse, divisor, ...kept];
+  record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) =>
+    plan.backward(rowScale(grad as Tensor, divisor), sink),
+  );
+  return out;
+}

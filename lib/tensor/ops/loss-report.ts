@@ -1,0 +1,85 @@
+// What a loss tells beside its value: how many targets counted, and how many of them were the first choice.
+import { DsError } from '../../errors.js';
+import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { phrase } from '../../runtime/phrase.js';
+import { Tensor } from '../tensor.js';
+import { viewOf } from './shapes.js';
+
+/** The numbers of a LossReport, read. */
+export interface LossCounts {
+  /** Targets that counted. */
+  counted: number;
+  /** Those of them whose logit was the first of the largest. */
+  correct: number;
+  /** correct / counted; NaN where none counted. */
+  accuracy: number;
+}
+
+/**
+ * Given to a loss as its `report`, it is added to on the device, without another pass over the logits and without
+ * waiting: over any number of calls, until reset(). What a checkpoint computes again is not counted again.
+ */
+export class LossReport {
+  /** Targets that counted, [1] i64 on the loss's device: to be read, copied or reduced over ranks. */
+  readonly counted: Tensor;
+  /** Targets whose logit was the first of the largest, [1] i64. */
+  readonly correct: Tensor;
+
+  /** Default device: the CPU. Owns two numbers there until dispose(), whatever scope it is made in. */
+  constructor(device: Device | string = cpu()) {
+    const place = findDevice(device);
+    this.counted = Tensor.empty([1], 'i64', place).keep();
+    this.correct = Tensor.empty([1], 'i64', place).keep();
+    this.reset();
+  }
+
+  /** Counts from 0 again. */
+  reset(): void {
+    for (const out of [this.counted, this.correct]) kernels.fill({ out, value: 0 });
+  }
+
+  /** The numbers so far; waits for the device. */
+  read(): LossCounts {
+    const [counted, correct] = [this.counted.item(), this.correct.item()];
+    return { counted, correct, accuracy: correct / counted };
+  }
+
+  /** Frees both tensors. */
+  dispose(): void {
+    this.counted.dispose();
+    this.correct.dispose();
+  }
+
+  /** @internal Adds `counted`, [1] of any dtype, and the sum of `correct`, [rows] i64. */
+  add(counted: Tensor, correct: Tensor): void {
+    const whole = Tensor.emptyLike(this.counted);
+    kernels.copy({ in: counted, out: whole });
+    const out = this.counted;
+    kernels.binary({ a: out, b: whole, out, op: 'add', accumulate: false });
+    const total = viewOf(this.correct, [1]);
+    kernels.reduce({ in: correct, out: total, op: 'sum', accumulate: true });
+    whole.dispose();
+  }
+}
+
+/** `report` when it is one, for a loss on `device`. Throws DS_ARGUMENT, DS_DEVICE. */
+export function requireReport(op: string, report: unknown, device: Device): LossReport {
+  if (!(report instanceof LossReport)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `${op} report`,
+      expected: 'a LossReport',
+      got: phrase(report),
+      hint: "Make one where the loss is: new LossReport('cuda').",
+    });
+  }
+  if (report.counted.device === device) return report;
+  throw new DsError({
+    code: 'DS_DEVICE',
+    op: `${op} report`,
+    expected: `a report on the loss's device, ${device.name}`,
+    got: `one on ${report.counted.device.name}`,
+    hint: `Make it there: new LossReport('${device.name}').`,
+  });
+}

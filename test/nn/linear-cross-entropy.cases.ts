@@ -1,0 +1,288 @@
+// The head and its loss in one: every way of holding logits, divisors, what is counted, and the memory that it takes.
+import assert from 'node:assert/strict';
+import { DsError } from '../../lib/errors.js';
+import type { Device } from '../../lib/runtime/device.js';
+import type { DType } from '../../lib/runtime/dtype.js';
+import * as ops from '../../lib/tensor/index.js';
+import { checkpoint, scope, Tensor } from '../../lib/tensor/index.js';
+import { chunkRowsFor } from '../../lib/tensor/ops/linear-cross-entropy.js';
+import { assertClose, generator, indices } from '../autograd/check.js';
+import type { Case } from '../support/case.js';
+
+type Options = ops.LinearCrossEntropyOptions;
+
+const ROWS = 23;
+const CHANNELS = 12;
+const CLASSES = 61;
+
+const headCase = (name: string, body: (device: Device) => void): Case => ({
+  name: `linear cross-entropy: ${name}`,
+  run: (device) => scope(() => body(device)),
+});
+
+const refuses = (code: string, says: RegExp, body: () => unknown): void =>
+  assert.throws(body, (error: unknown) => {
+    assert.ok(error instanceof DsError && error.code === code, `${error}`);
+    assert.match(error.message, says);
+    return true;
+  });
+
+const draw = (name: string, count: number, scale: number): number[] => {
+  const random = generator(name);
+  return Array.from({ length: count }, () => Math.fround((2 * random() - 1) * scale));
+};
+
+const xs = draw('x', ROWS * CHANNELS, 2);
+const weights = draw('w', CLASSES * CHANNELS, 1);
+const targetsOf = draw('t', ROWS, 1).map((value, row) =>
+  row % 4 === 2 ? -100 : Math.floor(((value + 1) / 2) * CLASSES),
+);
+
+interface Leaves {
+  x: Tensor;
+  weight: Tensor;
+  target: Tensor;
+}
+
+function leaves(device: Device, dtype: DType, isTrained: boolean): Leaves {
+  const make = (values: number[], shape: number[]): Tensor =>
+    Tensor.from(values, { shape, device }).to(dtype);
+  const x = make(xs, [ROWS, CHANNELS]).requireGrad();
+  const weight = make(weights, [CLASSES, CHANNELS]).requireGrad(isTrained);
+  return { x, weight, target: indices(targetsOf, [ROWS], x) };
+}
+
+/** Losses, counts and gradients of the values that are there, in f64. */
+function expectedOf({ x, weight }: Leaves, { labelSmoothing: s = 0 }: Options) {
+  const [inputs, table] = [x.detach().toArray(), weight.detach().toArray()];
+  const dx = new Array<number>(inputs.length).fill(0);
+  let [sum, counted, correct] = [0, 0, 0];
+  targetsOf.forEach((target, row) => {
+    if (target === -100) return;
+    const own = inputs.slice(row * CHANNELS, (row + 1) * CHANNELS);
+    const logits = Array.from({ length: CLASSES }, (_, v) =>
+      own.reduce((dot, value, c) => dot + value * (table[v * CHANNELS + c] as number), 0),
+    );
+    const most = Math.max(...logits);
+    const lse = most + Math.log(logits.reduce((total, l) => total + Math.exp(l - most), 0));
+    const mean = logits.reduce((total, l) => total + l, 0) / CLASSES;
+    sum += lse - (1 - s) * (logits[target] as number) - s * mean;
+    counted += 1;
+    correct += Number(logits.indexOf(most) === target);
+    logits.forEach((logit, v) => {
+      const slope = Math.exp(logit - lse) - (v === target ? 1 - s : 0) - s / CLASSES;
+      for (let c = 0; c < CHANNELS; ++c) {
+        dx[row * CHANNELS + c] =
+          (dx[row * CHANNELS + c] as number) + slope * (table[v * CHANNELS + c] as number);
+      }
+    });
+  });
+  return { sum, counted, correct, dx };
+}
+
+const ways: Options[] = [
+  {},
+  { chunkRows: 5 },
+  { recompute: true },
+  { recompute: true, chunkRows: 5 },
+  { recompute: true, chunkRows: 5, skipIgnored: true },
+  { skipIgnored: true },
+];
+
+const tolerances = { f32: 2e-6, f16: 4e-3, bf16: 3e-2 } as const;
+
+const values = (Object.keys(tolerances) as (keyof typeof tolerances)[]).flatMap((dtype) =>
+  [true, false].map((isTrained) =>
+    headCase(`${dtype}, ${isTrained ? 'trained' : 'frozen'} weight: all ways agree`, (device) => {
+      for (const [i, way] of ways.entries()) {
+        const own = leaves(device, dtype, isTrained);
+        const labelSmoothing = i % 2 === 0 ? 0 : 0.15;
+        const { sum, counted, dx } = expectedOf(own, { labelSmoothing });
+        const divisors = [
+          [{}, counted],
+          [{ divisor: 7 }, 7],
+          [{ divisor: Tensor.from([40], { device }) }, 40],
+          [{ reduction: 'sum' }, 1],
+        ] as const;
+        for (const [options, divisor] of divisors) {
+          const all = { ...way, labelSmoothing, ...options };
+          const loss = ops.linearCrossEntropy(own.x, own.weight, own.target, all);
+          assert.equal(loss.dtype, 'f32');
+          const tolerance = tolerances[dtype];
+          assertClose([loss.item()], [sum / divisor], tolerance, JSON.stringify(all));
+          loss.backward();
+          const gradient = own.x.grad?.toArray() ?? [];
+          const scaled = dx.map((value) => value / divisor);
+          assertClose(gradient, scaled, tolerance, `gradient, ${JSON.stringify(all)}`);
+          assert.equal(own.weight.grad !== null, isTrained);
+          for (const leaf of [own.x, own.weight]) {
+            leaf.grad?.release();
+            leaf.grad = null;
+          }
+        }
+      }
+    }),
+  ),
+);
+
+const counting: Case[] = [
+  headCase('a report counts without a change of one bit', (device) => {
+    const report = new ops.LossReport(device);
+    const own = leaves(device, 'f32', true);
+    const { counted, correct } = expectedOf(own, {});
+    let calls = 0;
+    for (const way of ways) {
+      const plain = ops.linearCrossEntropy(own.x, own.weight, own.target, way);
+      const told = ops.linearCrossEntropy(own.x, own.weight, own.target, { ...way, report });
+      assert.equal(told.item(), plain.item());
+      calls += 1;
+      const numbers = report.read();
+      assert.deepEqual([numbers.counted, numbers.correct], [calls * counted, calls * correct]);
+      assert.equal(numbers.accuracy, correct / counted);
+    }
+    const logits = ops.linear(own.x, own.weight);
+    ops.crossEntropy(logits, own.target, { report, divisor: 5, labelSmoothing: 0.1 });
+    assert.equal(report.read().counted, (calls + 1) * counted);
+    report.reset();
+    assert.deepEqual(
+      [report.counted, report.correct].flatMap((one) => one.toArray()),
+      [0, 0],
+    );
+    assert.ok(Number.isNaN(report.read().accuracy));
+    report.dispose();
+  }),
+  headCase('what a checkpoint computes again is not counted again', (device) => {
+    const report = new ops.LossReport(device);
+    const own = leaves(device, 'f32', true);
+    const loss = checkpoint(
+      (x: Tensor) => ops.linearCrossEntropy(x, own.weight, own.target, { report }),
+      own.x,
+    );
+    loss.backward();
+    assert.equal(report.read().counted, expectedOf(own, {}).counted);
+    report.dispose();
+  }),
+  headCase('of equal logits the first is the choice', (device) => {
+    const report = new ops.LossReport(device);
+    const logits = Tensor.from([1, 3, 3, 0, 3, 1, 3, 3, 0, 3], { shape: [2, 5], device });
+    ops.crossEntropy(logits, indices([1, 4], [2], logits), { report });
+    assert.deepEqual([report.counted.item(), report.correct.item()], [2, 1]);
+    report.dispose();
+  }),
+  headCase('no row that counts: a loss of 0, gradients of 0, and it is told', (device) => {
+    const empty = ops.zeros([1], { device });
+    for (const way of ways) {
+      const own = leaves(device, 'f32', true);
+      const target = indices(new Array(ROWS).fill(-100), [ROWS], own.x);
+      for (const options of [{}, { divisor: ops.zeros([], { device }) }]) {
+        empty.zero_();
+        const before = ops.countEmptyMeans(empty);
+        const loss = ops.linearCrossEntropy(own.x, own.weight, target, { ...way, ...options });
+        ops.countEmptyMeans(before);
+        assert.deepEqual([loss.item(), empty.item()], [0, 1], JSON.stringify(way));
+        loss.backward();
+        assert.deepEqual(new Set(own.x.grad?.toArray()), new Set([0]));
+        assert.deepEqual(new Set(own.weight.grad?.toArray()), new Set([0]));
+      }
+    }
+  }),
+];
+
+const gradients: Case[] = [
+  headCase('as a part of a joint loss under loss scaling', (device) => {
+    for (const isTrained of [true, false]) {
+      const own = leaves(device, 'f32', isTrained);
+      const recompute = true;
+      const loss = ops.linearCrossEntropy(own.x, own.weight, own.target, { recompute, divisor: 4 });
+      loss.mul(0.5).add(own.x.square().sum()).mul(1024).backward();
+      const { dx } = expectedOf(own, {});
+      const expected = dx.map((value, i) => 1024 * (value / 8 + 2 * (xs[i] as number)));
+      assertClose(own.x.grad?.toArray() ?? [], expected, 1e-5, `trained ${isTrained}`);
+    }
+  }),
+  headCase('small gradients of f16 survive until they are scaled', (device) => {
+    const x = Tensor.from([17], { shape: [1, 1], device, dtype: 'f16' }).requireGrad();
+    const rows = Array.from({ length: 600 }, (_, v) => (v === 0 ? 1.2 : 0.1 - (v % 2) * 0.2));
+    const weight = Tensor.from(rows, { shape: [600, 1], device }).to('f16');
+    const target = indices([0], [1], x);
+    const gradient = (options: Options): number => {
+      ops.linearCrossEntropy(x, weight, target, options).mul(4096).backward();
+      const value = x.grad?.item() ?? 0;
+      x.grad?.release();
+      x.grad = null;
+      return value;
+    };
+    const kept = gradient({});
+    assert.ok(Math.abs(gradient({ recompute: true }) / kept - 1) < 5e-3, `${kept}`);
+  }),
+];
+
+function peakOf(device: Device, body: () => void): number {
+  device.synchronize();
+  device.resetPeaks();
+  const before = device.memory.inUse;
+  scope(body);
+  return device.memory.peakInUse - before;
+}
+
+const memory = headCase('peak memory is that of a chunk where no logits are kept', (device) => {
+  const [rows, classes, chunkRows] = [512, 4096, 32];
+  const make = (shape: number[]): Tensor => ops.uniform(shape, { device });
+  const target = indices(
+    Array.from({ length: rows }, (_, i) => (i * 37) % classes),
+    [rows],
+    make([1]),
+  );
+  const peak = (options: Options, isTrained: boolean): number => {
+    const x = make([rows, 8]).requireGrad();
+    const weight = make([classes, 8]).requireGrad(isTrained);
+    x.grad = ops.zerosLike(x);
+    if (isTrained) weight.grad = ops.zerosLike(weight);
+    return peakOf(device, () => ops.linearCrossEntropy(x, weight, target, options).backward());
+  };
+  const all = 4 * rows * classes;
+  const chunk = 4 * chunkRows * classes;
+  const small = 300_000;
+  assert.ok(peak({}, true) >= all);
+  for (const isTrained of [true, false]) {
+    const bytes = peak({ recompute: true, chunkRows }, isTrained);
+    assert.ok(bytes >= chunk && bytes < chunk + small, `${bytes} beside a chunk of ${chunk}`);
+  }
+});
+
+const rules: Case[] = [
+  headCase('chunks hold 2^27 logits and 2048 rows at most', () => {
+    const rows = [64, 50304, 128256, 151936, 250112, 2 ** 28].map(chunkRowsFor);
+    assert.deepEqual(rows, [2048, 2048, 1024, 512, 512, 1]);
+  }),
+  headCase('bad options are refused by name', (device) => {
+    const { x, weight, target } = leaves(device, 'f32', true);
+    const loss = (options: object) => () => ops.linearCrossEntropy(x, weight, target, options);
+    refuses('DS_ARGUMENT', /divisor.*above 0.*got 0/, loss({ divisor: 0 }));
+    refuses('DS_ARGUMENT', /divisor.*got NaN/, loss({ divisor: Number.NaN }));
+    refuses('DS_ARGUMENT', /divisor.*"3"/, loss({ divisor: '3' }));
+    refuses('DS_SHAPE', /divisor.*one element/, loss({ divisor: x }));
+    refuses(
+      'DS_ARGUMENT',
+      /no gradient/,
+      loss({ divisor: ops.ones([1], { device }).requireGrad() }),
+    );
+    refuses('DS_ARGUMENT', /a divisor or a reduction/, loss({ divisor: 2, reduction: 'sum' }));
+    refuses('DS_ARGUMENT', /"mean" or "sum"/, loss({ reduction: 'none' }));
+    refuses('DS_ARGUMENT', /labelSmoothing/, loss({ labelSmoothing: -0.1 }));
+    refuses('DS_ARGUMENT', /skipIgnored/, loss({ skipIgnored: 1 }));
+    refuses('DS_ARGUMENT', /report.*LossReport/, loss({ report: { counted: x } }));
+    refuses('DS_ARGUMENT', /accuracy/, loss({ accuracy: true }));
+    const logits = ops.linear(x, weight);
+    const report = new ops.LossReport(device);
+    const one = ops.ones([CLASSES], { device });
+    for (const options of [{ reduction: 'none' as const }, { weight: one }]) {
+      refuses('DS_ARGUMENT', /no class weights/, () =>
+        ops.crossEntropy(logits, target, { ...options, report }),
+      );
+    }
+    report.dispose();
+  }),
+];
+
+export const cases: Case[] = [...values, ...counting, ...gradients, memory, ...rules];
