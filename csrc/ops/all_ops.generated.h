@@ -29,3 +29,4 @@
 #include "sgd.h"
 #include "softmax.h"
 #include "sort.h"
+#include "swiglu.h"

@@ -51,7 +51,9 @@
   ROW(Sgd) \
   ROW(Softmax) \
   ROW(SoftmaxBackward) \
-  ROW(Sort)
+  ROW(Sort) \
+  ROW(Swiglu) \
+  ROW(SwigluBackward)
 
 /// The operands of each op, in the order of its fields.
 #define DS_OPERAND_NAMES(NAMES) \
@@ -104,7 +106,9 @@
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Softmax, "in", "out") \
   NAMES(SoftmaxBackward, "out", "dout", "dx") \
-  NAMES(Sort, "in", "values", "index")
+  NAMES(Sort, "in", "values", "index") \
+  NAMES(Swiglu, "gate", "up", "out") \
+  NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1060446267
+#define DS_INTERFACE_HASH 1335970919

@@ -18,6 +18,7 @@ import {
   scope,
   sigmoid,
   silu,
+  swiglu,
   type Tensor,
   tanh,
   where,
@@ -357,7 +358,7 @@ export class SwiGLU extends Module {
 
   /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
-    return this.down_proj.call(silu(this.gate_proj.call(x)).mul(this.up_proj.call(x)));
+    return this.down_proj.call(swiglu(this.gate_proj.call(x), this.up_proj.call(x)));
   }
 }
 

@@ -77,6 +77,8 @@ const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]?: Count<OpArg
   Rope: ({ out }) => plain(3 * size(out)),
   Attention: (args) => products(attentionProducts(args)),
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
+  Swiglu: ({ out }) => plain(2 * size(out)),
+  SwigluBackward: ({ dout }) => plain(4 * size(dout)),
   CrossEntropy: ({ logits }) => plain(size(logits)),
   CrossEntropyBackward: ({ dlogits }) => plain(2 * size(dlogits)),
 };

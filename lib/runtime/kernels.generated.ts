@@ -2291,6 +2291,80 @@ export function sortOnHost(args: SortArgs, stream: Stream): void {
   callOnHost(49, stream);
 }
 
+/**
+ * out = silu(gate) * up, where silu(x) = x / (1 + e^-x); f32 inside (f64 for f64), rounded once.
+ */
+export interface SwigluArgs {
+  /** floating, any strides */
+  gate: View;
+  /** same shape and dtype */
+  up: View;
+  /** same shape and dtype */
+  out: View;
+}
+
+function putSwiglu(args: SwigluArgs): void {
+  let at = 0;
+  at = putView(args.gate, at);
+  at = putView(args.up, at);
+  putView(args.out, at);
+}
+
+export function swiglu(
+  args: SwigluArgs,
+  stream: Stream = args.gate.buffer.device.compute,
+): void {
+  putSwiglu(args);
+  call(50, stream, args);
+}
+
+export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
+  putSwiglu(args);
+  callOnHost(50, stream);
+}
+
+/**
+ * dgate (+)= dout * up * silu'(gate), dup (+)= dout * silu(gate).
+ */
+export interface SwigluBackwardArgs {
+  /** the forward's */
+  gate: View;
+  /** the forward's */
+  up: View;
+  /** same shape and dtype */
+  dout: View;
+  /** same shape and dtype */
+  dgate: View;
+  /** same shape and dtype */
+  dup: View;
+  accumulateGate: boolean;
+  accumulateUp: boolean;
+}
+
+function putSwigluBackward(args: SwigluBackwardArgs): void {
+  let at = 0;
+  at = putView(args.gate, at);
+  at = putView(args.up, at);
+  at = putView(args.dout, at);
+  at = putView(args.dgate, at);
+  at = putView(args.dup, at);
+  block[at++] = args.accumulateGate ? 1 : 0;
+  block[at] = args.accumulateUp ? 1 : 0;
+}
+
+export function swigluBackward(
+  args: SwigluBackwardArgs,
+  stream: Stream = args.gate.buffer.device.compute,
+): void {
+  putSwigluBackward(args);
+  call(51, stream, args);
+}
+
+export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
+  putSwigluBackward(args);
+  callOnHost(51, stream);
+}
+
 /** The arguments of each op, by its name. */
 export interface OpArgs {
   Accumulate: AccumulateArgs;
@@ -2343,6 +2417,8 @@ export interface OpArgs {
   Softmax: SoftmaxArgs;
   SoftmaxBackward: SoftmaxBackwardArgs;
   Sort: SortArgs;
+  Swiglu: SwigluArgs;
+  SwigluBackward: SwigluBackwardArgs;
 }
 
 /** Op names in table order; the index is the native op id. */
@@ -2397,6 +2473,8 @@ export const opNames = [
   'Softmax',
   'SoftmaxBackward',
   'Sort',
+  'Swiglu',
+  'SwigluBackward',
 ] as const;
 
 /** Ops that update a flat range of parameters. */

@@ -282,6 +282,8 @@ const rules: Case[] = [
       );
     }
     report.dispose();
+    refuses('DS_SHAPE', /swiglu.*up as the gate/, () => ops.swiglu(x, weight));
+    refuses('DS_SHAPE', /swiglu.*2H/, () => ops.swiglu(ops.ones([2, 3], { device })));
   }),
 ];
 

@@ -51,6 +51,7 @@ export * from './scatter.js';
 export type { Sizes } from './shapes.js';
 export * from './sort.js';
 export * from './statistics.js';
+export * from './swiglu.js';
 export * from './unary.js';
 export { type Pair, unfold, type WindowOptions } from './unfold.js';
 export * from './views.js';

@@ -287,6 +287,19 @@ const crossEntropyDerivatives: Derivative[] = [0, 0.3].map((smoothing) => {
   };
 });
 
+const swigluDerivative: Derivative = {
+  name: 'SwigluBackward',
+  inputs: (random) => ({ gate: tensor(random, 3, 7), up: tensor(random, 3, 7) }),
+  out: [3, 7],
+  forward: (v, out) => kernels.swiglu({ gate: v.gate!, up: v.up!, out }),
+  backward(v, dout, memory) {
+    const [dgate, dup] = [memory.view([3, 7]), memory.view([3, 7])];
+    const flags = { accumulateGate: false, accumulateUp: false };
+    kernels.swigluBackward({ gate: v.gate!, up: v.up!, dout, dgate, dup, ...flags });
+    return { gate: dgate, up: dup };
+  },
+};
+
 const rows = Float64Array.of(2, 0, 2, 4, 2, 1, 0);
 
 const lookupDerivatives: Derivative[] = [
@@ -411,6 +424,7 @@ const derivatives: readonly Derivative[] = [
   attentionDerivative(false, [5, 7], true),
   attentionDerivative(true, [9, 7], true),
   ...crossEntropyDerivatives,
+  swigluDerivative,
   ...lookupDerivatives,
   ...scanDerivatives,
   cumprodDerivative,

@@ -23,6 +23,7 @@ import { cases as scan } from './scan.js';
 import { cases as scatter } from './scatter.js';
 import { cases as softmax } from './softmax.js';
 import { cases as sort } from './sort.js';
+import { cases as swiglu } from './swiglu.js';
 
 /** One op, one layout, one dtype each. */
 export const opCases: readonly MatrixCase[] = [
@@ -32,6 +33,7 @@ export const opCases: readonly MatrixCase[] = [
   ...accumulate,
   ...reduce,
   ...softmax,
+  ...swiglu,
   ...matmul,
   ...lookup,
   ...scan,

@@ -48,6 +48,24 @@ export const mistakes: readonly Mistake[] = [
       kernels.binary({ a: m([3]), b: m([3], 'i32'), out: m([3]), op: 'add', accumulate: false }),
   },
   {
+    op: 'swiglu',
+    what: 'shapes',
+    code: 'DS_SHAPE',
+    says: '[2, 4] f32',
+    run: (m) => kernels.swiglu({ gate: m([2, 3]), up: m([2, 4]), out: m([2, 3]) }),
+  },
+  {
+    op: 'swiglu_backward',
+    what: 'dtypes',
+    code: 'DS_DTYPE',
+    says: 'bf16',
+    run: (m) =>
+      kernels.swigluBackward({
+        ...{ gate: m([3]), up: m([3]), dout: m([3]), dgate: m([3]), dup: m([3], 'bf16') },
+        ...{ accumulateGate: false, accumulateUp: false },
+      }),
+  },
+  {
     op: 'binary',
     what: 'bool',
     code: 'DS_DTYPE',

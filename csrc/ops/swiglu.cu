@@ -1,0 +1,83 @@
+// Llama's gate on the GPU: one pass over the operands each way, whatever their strides.
+#include "swiglu.h"
+
+#include "../cuda/map.cuh"
+#include "unary_math.h"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+struct Gated {
+  static constexpr bool accumulate = false;
+  template <int N>
+  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& gate,
+                             const Vector<T, N>& up) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      out.v[i] =
+          from_float<T>(unary_value<UnaryOp::silu>(to_float(gate.v[i])) * to_float(up.v[i]));
+  }
+};
+
+/// SwigluBackward as the kernel sees it.
+template <class T>
+struct Slopes {
+  T *dgate, *dup;
+  const T *gate, *up, *dout;
+  bool accumulate_gate, accumulate_up;
+};
+
+/// An item of kWidth neighbours per thread: three packets of 16 bytes on the way keep memory busy.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(Steps<5> steps, Slopes<T> s) {
+  const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
+  if (item >= steps.count) return;
+  int32_t at[5];
+  steps.offsets(item, at);
+  const Vector<T, kWidth> gate = load_item<kWidth>(s.gate + at[2], steps.uniform >> 2 & 1);
+  const Vector<T, kWidth> up = load_item<kWidth>(s.up + at[3], steps.uniform >> 3 & 1);
+  const Vector<T, kWidth> dout = load_item<kWidth>(s.dout + at[4], steps.uniform >> 4 & 1);
+  Vector<T, kWidth> dgate = {}, dup = {};
+  if (s.accumulate_gate) dgate = load_vector<kWidth>(s.dgate + at[0]);
+  if (s.accumulate_up) dup = load_vector<kWidth>(s.dup + at[1]);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const float x = to_float(gate.v[i]), dy = to_float(dout.v[i]), sigmoid = sigmoid_of(x);
+    const float slope = sigmoid * (1.0f + x * (1.0f - sigmoid));
+    dgate.v[i] = from_float<T>(to_float(dgate.v[i]) + dy * to_float(up.v[i]) * slope);
+    dup.v[i] = from_float<T>(to_float(dup.v[i]) + dy * (x * sigmoid));
+  }
+  store_vector(s.dgate + at[0], dgate);
+  store_vector(s.dup + at[1], dup);
+}
+
+}  // namespace
+
+void run(const Swiglu& op, CudaContext& ctx) {
+  for_floating("swiglu", op.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map<kPacket<T>, T, T, T>("swiglu", ctx.stream, Gated<T>{}, op.out, op.gate, op.up);
+  });
+}
+
+void run(const SwigluBackward& op, CudaContext& ctx) {
+  constexpr const char* kOp = "swiglu_backward";
+  for_floating(kOp, op.dout.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const View* const views[] = {&op.dgate, &op.dup, &op.gate, &op.up, &op.dout};
+    walk_vectors<kPacket<T>>(
+        plan_walk(views), [&](auto width, const Steps<5>& steps, char* const* data) {
+          const auto place = [&](int o) { return reinterpret_cast<T*>(data[o]); };
+          const Slopes<T> slopes = {place(0), place(1),           place(2),        place(3),
+                                    place(4), op.accumulate_gate, op.accumulate_up};
+          swiglu_backward_kernel<width.value, T>
+              <<<(steps.count + kThreads - 1) / kThreads, kThreads, 0, ctx.stream>>>(steps, slopes);
+          DS_CUDA_LAUNCHED(kOp);
+        });
+  });
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,81 @@
+// The gate of Llama's feed-forward block as one op: silu(gate) times up, and both gradients in one pass.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe, type View } from '../../runtime/view.js';
+import { type GradSink, record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import {
+  requireAlike,
+  requireTensor,
+  sameShape,
+  shapeError,
+  viewOf,
+  writeTogether,
+} from './shapes.js';
+
+/**
+ * silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)); both of one shape and a floating dtype, any
+ * strides. With one tensor [.., 2H], its first H columns are the gate and the rest is up, as one matrix product gives
+ * both: the result is [.., H]. f32 inside, rounded once. The backward keeps the operands and no silu(gate). Throws
+ * DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Shazeer 2020.
+ */
+export function swiglu(gate: Tensor, up: Tensor | null = null): Tensor {
+  return up ? ofTwo(gate, up) : ofHalves(gate);
+}
+
+function ofTwo(gate: Tensor, up: Tensor): Tensor {
+  requireAlike('swiglu', gate, up);
+  if (!sameShape(gate.shape, up.shape)) {
+    throw shapeError('swiglu', `up as the gate, ${describe(gate)}`, describe(up));
+  }
+  const out = Tensor.empty(gate.shape, gate.dtype, gate.device);
+  kernels.swiglu({ gate, up, out });
+  record('swiglu', [gate, up], [out], [gate, up], ([grad], sink) => {
+    const dout = grad as Tensor;
+    writeBoth(sink, gate, up, dout);
+  });
+  return out;
+}
+
+/** One kernel writes both gradients; what is not wanted goes to memory that is let go. */
+function writeBoth(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void {
+  writeTogether(sink, [0, 1], ([dgate, dup], [accumulateGate = false, accumulateUp = false]) => {
+    const spare = dgate && dup ? null : Tensor.empty(gate.shape, gate.dtype, gate.device);
+    const to = { dgate: (dgate ?? spare) as Tensor, dup: (dup ?? spare) as Tensor };
+    kernels.swigluBackward({ gate, up, dout, ...to, accumulateGate, accumulateUp });
+    spare?.dispose();
+  });
+}
+
+/** The two halves of the last dim. */
+function halvesOf(x: View): [View, View] {
+  const shape = [...x.shape];
+  const half = (shape.pop() as number) / 2;
+  const step = half * (x.strides[shape.length] as number);
+  const part = (offset: number): View => viewOf(x, [...shape, half], x.strides, offset);
+  return [part(x.offset), part(x.offset + step)];
+}
+
+function ofHalves(x: Tensor): Tensor {
+  requireTensor('swiglu', x);
+  const width = x.shape[x.ndim - 1];
+  if (width === undefined || width % 2 !== 0) {
+    throw shapeError(
+      'swiglu',
+      'gate and up, or both in one tensor [.., 2H]',
+      describe(x),
+      'Give both tensors, or one whose last dim is even: the gate first, then up.',
+    );
+  }
+  const [gate, up] = halvesOf(x);
+  const out = Tensor.empty(gate.shape, x.dtype, x.device);
+  kernels.swiglu({ gate, up, out });
+  record('swiglu', [x], [out], [x], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => {
+      const [dgate, dup] = halvesOf(dx);
+      const [gate, up] = halvesOf(x);
+      const flags = { accumulateGate: accumulate, accumulateUp: accumulate };
+      kernels.swigluBackward({ gate, up, dout: grad as Tensor, dgate, dup, ...flags });
+    });
+  });
+  return out;
+}

@@ -1,0 +1,94 @@
+// Swiglu and its gradients: odd sizes, rows with gaps, halves of one tensor, gradients that are added to.
+import { numel } from '../../../lib/runtime/view.js';
+import { unary } from './functions.js';
+import { close, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
+import { aligned, broadcast, floating, oddSizes, padded, reversed, unaligned } from './layouts.js';
+
+interface Setting {
+  title: string;
+  shape: readonly number[];
+  gate?: Layout;
+  up?: Layout;
+  out?: Layout;
+}
+
+/** The two halves of rows of 2 H elements. */
+const halves = (rows: number, half: number, lead: number) => ({
+  shape: [rows, half],
+  gate: { lead, strides: [2 * half, 1] },
+  up: { lead: lead + half, strides: [2 * half, 1] },
+});
+
+const settings: readonly Setting[] = [
+  ...oddSizes.map((n) => ({ title: 'unaligned', shape: [n], gate: unaligned, up: aligned })),
+  { title: 'contiguous', shape: [17, 64] },
+  { title: 'empty', shape: [3, 0, 5] },
+  { title: 'with gaps', shape: [17, 33], gate: padded([17, 33]), out: padded([17, 33], 7) },
+  { title: 'transposed', shape: [9, 40], gate: reversed([9, 40]), up: reversed([9, 40]) },
+  { title: 'broadcast', shape: [6, 24], gate: broadcast([6, 24], [0]), up: aligned },
+  { title: 'halves', ...halves(7, 48, 16) },
+  { title: 'halves of odd rows', ...halves(5, 37, 3) },
+];
+
+const { value: silu, slope } = unary.silu;
+
+export const cases: MatrixCase[] = floating.flatMap((dtype) =>
+  settings.flatMap((setting) => {
+    const { shape } = setting;
+    const n = numel(shape);
+    const title = `[${shape}] ${setting.title}`;
+    // The value is one rounding of a result in f32.
+    const check = close(dtype, 1, 'tensor');
+    const forward = opCase({
+      op: 'Swiglu',
+      dtype,
+      title,
+      build: (random) => ({
+        operands: {
+          gate: input(dtype, shape, random.uniform(n, -12, 12), setting.gate),
+          up: input(dtype, shape, random.normal(n), setting.up),
+          out: output(dtype, shape, check, setting.out),
+        },
+        reference: (v) => ({ out: v.gate!.map((x, i) => silu(x) * v.up![i]!) }),
+      }),
+    });
+    const backward = ([accumulateGate, accumulateUp]: readonly [boolean, boolean]): MatrixCase =>
+      opCase({
+        op: 'SwigluBackward',
+        dtype,
+        title: `${title}${accumulateGate ? ' adds to dgate' : ''}${accumulateUp ? ' adds to dup' : ''}`,
+        build(random) {
+          const gradient = (adds: boolean, layout?: Layout) =>
+            adds
+              ? updated(input(dtype, shape, random.normal(n), layout), check)
+              : output(dtype, shape, check, layout);
+          // Broadcast layouts are for what is read.
+          const writable = (layout?: Layout) =>
+            layout?.strides?.includes(0) ? aligned : (layout ?? aligned);
+          return {
+            operands: {
+              gate: input(dtype, shape, random.uniform(n, -12, 12), setting.gate),
+              up: input(dtype, shape, random.normal(n), setting.up),
+              dout: input(dtype, shape, random.normal(n), setting.out),
+              dgate: gradient(accumulateGate, writable(setting.gate)),
+              dup: gradient(accumulateUp, writable(setting.up)),
+            },
+            args: { accumulateGate, accumulateUp },
+            reference: (v) => ({
+              dgate: v.gate!.map((x, i) => {
+                const old = accumulateGate ? v.dgate![i]! : 0;
+                return old + v.dout![i]! * v.up![i]! * slope(x);
+              }),
+              dup: v.gate!.map((x, i) => (accumulateUp ? v.dup![i]! : 0) + v.dout![i]! * silu(x)),
+            }),
+          };
+        },
+      });
+    const flags = [
+      [false, false],
+      [true, false],
+      [false, true],
+    ] as const;
+    return [forward, ...flags.map(backward)];
+  }),
+);
