@@ -90,6 +90,11 @@ export class SafetensorsFile {
     }
   }
 
+  /** Fills `bytes` with those of an entry, from byte `from` of it on; blocks. Throws DS_IO. */
+  readNow(entry: TensorEntry, from: number, bytes: Uint8Array): void {
+    this.file.readNow(this.dataStart + entry.start + from, bytes);
+  }
+
   private async readStaged(at: number, target: Buffer, to: number, bytes: number): Promise<void> {
     const { device } = target;
     const staging = Buffer.allocatePinned(device, Math.min(bytes, STAGING_BYTES));

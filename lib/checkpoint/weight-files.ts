@@ -81,16 +81,25 @@ export class WeightFiles {
     return new Map(Array.from(this.contents.homes, ([name, { entry }]) => [name, entry]));
   }
 
+  /** Of all files. */
+  get bytes(): number {
+    return this.contents.files.reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+
   /** The config.json beside the files; null where there is none. */
   get config(): JsonObject | null {
     return this.contents.config;
   }
 
+  /** Fills `bytes` with those of a tensor, from byte `from` of it on; blocks. Throws DS_CHECKPOINT, DS_IO. */
+  readNow(name: string, from: number, bytes: Uint8Array): void {
+    const { file, entry } = this.homeOf(name);
+    file.readNow(entry, from, bytes);
+  }
+
   /** The values of a tensor on the CPU; the caller releases them. Throws DS_CHECKPOINT for an unknown name. */
   async read(name: string): Promise<Tensor> {
-    const home = this.contents.homes.get(name);
-    if (!home) throw damaged(`${this.path}: ${name}`, 'this tensor', 'none of this name');
-    const { file, entry } = home;
+    const { file, entry } = this.homeOf(name);
     const values = held(() => Tensor.empty(entry.shape, entry.dtype, cpu()));
     try {
       await file.readInto(entry, values);
@@ -99,6 +108,12 @@ export class WeightFiles {
       values.release();
       throw error;
     }
+  }
+
+  private homeOf(name: string): Home {
+    const home = this.contents.homes.get(name);
+    if (home) return home;
+    throw damaged(`${this.path}: ${name}`, 'this tensor', 'none of this name');
   }
 }
 

@@ -5,7 +5,7 @@ import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
 import { Llama } from './llama/llama.js';
 import { Mistral } from './mistral/mistral.js';
-import { type Family, readPretrained } from './model-folder.js';
+import { type Family, type FolderOptions, readPretrained } from './model-folder.js';
 import { Qwen2 } from './qwen2/qwen2.js';
 import { Qwen3 } from './qwen3/qwen3.js';
 import type { RotaryOptions } from './rotary/config.js';
@@ -23,14 +23,16 @@ const families: readonly Family<CausalLM, PretrainedOptions>[] = [
  * Options of this library that every or some model has; one that the model has not got is
  * DS_ARGUMENT.
  */
-export type PretrainedOptions = GPT2Options & RotaryOptions;
+export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 
 /**
  * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
- * several), in f32 on the CPU, of the class that its model_type names: "gpt2" is GPT2, "llama"
- * Llama, "mistral" Mistral, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3. What `ds consolidate` writes
- * is such a folder. Nothing is downloaded. Rejects with DS_CHECKPOINT when it is damaged, of
- * another type or computes something else, DS_IO when it cannot be read. Source: transformers'
+ * several), of the class that its model_type names: "gpt2" is GPT2, "llama" Llama, "mistral"
+ * Mistral, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3. What `ds consolidate` writes is such a folder.
+ * Values stay in the files, which are open until then, and take memory when somebody needs them, in
+ * their dtype there or options.dtype; initialize() reads one parameter at a time. Nothing is
+ * downloaded. Rejects with DS_CHECKPOINT when the folder is damaged, of another type or computes
+ * something else, DS_IO when it cannot be read. Source: transformers'
  * AutoModelForCausalLM.from_pretrained.
  */
 export function fromPretrained(dir: string, options: PretrainedOptions = {}): Promise<CausalLM> {

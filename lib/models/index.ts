@@ -18,6 +18,7 @@ export { GPT2, GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
 export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
+export type { FolderOptions } from './model-folder.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
 export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
 export { type RotaryAttention, RotaryBlock, type RotaryModel } from './rotary/body.js';

@@ -4,11 +4,12 @@ import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.j
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
-import { isFloating } from '../runtime/dtype.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
+import { OpenWeights, StoredWeights } from './stored-weights.js';
 
 /** How strictly loadWeights() compares, and whose layout it reads. */
 export interface LoadWeightsOptions {
@@ -94,11 +95,24 @@ export async function loadWeights(
 }
 
 /**
- * Fills all of `module`, and leaves nothing of the files but what their layout calls no weight.
- * Throws as loadWeights.
+ * Lets all parameters of `module`, which nobody has used yet, start with what the files have, in
+ * `dtype`; it is read when somebody needs it. The files are closed when all of it was. They have
+ * nothing else but what their layout calls no weight. Throws as loadWeights.
  */
-export async function loadWhole(module: Module, files: WeightFiles, source: Source): Promise<void> {
-  await load(module, files, { ...source, strict: true });
+export async function startWhole(
+  module: Module,
+  files: WeightFiles,
+  { op, layout, dtype }: Source & { dtype: DType },
+): Promise<void> {
+  const place = `${op} ${files.path}`;
+  const matched = match(module, files, layout);
+  requireFit(place, matched, true);
+  for (const { sources } of matched.found) await requireEqual(place, files, sources);
+  const open = new OpenWeights(files);
+  for (const { target, sources, transposed } of matched.found) {
+    const [name] = sources as [string];
+    (target as Parameter).startFrom(new StoredWeights(open, { name, dtype, transposed }));
+  }
 }
 
 async function load(

@@ -6,7 +6,10 @@ import type { JsonObject, JsonValue } from '../../types/json.js';
 import { ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import { type Layout, loadWhole } from './load-weights.js';
+import { type DType, isDType, isFloating } from '../runtime/dtype.js';
+import { phrase } from '../runtime/phrase.js';
+import { type Layout, startWhole } from './load-weights.js';
+import { storedDType } from './stored-weights.js';
 
 /** What there is to know of a folder before its values are read. */
 export interface ModelFolder {
@@ -108,27 +111,52 @@ export class ModelConfig {
   }
 }
 
+/** What every model that is read from a folder may be told. */
+export interface FolderOptions {
+  /**
+   * Of the parameters: "f32", "f16", "bf16", "f64". Default: what the files have, or, where that
+   * varies, what config.json names.
+   */
+  dtype?: DType;
+}
+
+function requireFolderOptions<Options extends FolderOptions>(options: Options): Options {
+  const { dtype } = options;
+  if (dtype === undefined || (isDType(dtype) && isFloating(dtype))) return options;
+  const expected = '"f32", "f16", "bf16" or "f64"';
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'fromPretrained dtype',
+    expected,
+    got: phrase(dtype),
+  });
+}
+
 /**
- * The model in the folder `dir`, of the family that its model_type names, in f32 on the CPU.
+ * The model in the folder `dir`, of the family that its model_type names. Values stay in the files
+ * until somebody needs them.
  * Rejects with DS_CHECKPOINT when it is of none of them, damaged, or has other tensors than the
  * model; DS_IO when it cannot be read.
  */
 export async function readPretrained<Model extends Module, Options>(
   dir: string,
   families: readonly Family<Model, Options>[],
-  options: Options,
+  options: Options & FolderOptions,
 ): Promise<Model> {
+  const { dtype: given, ...rest } = requireFolderOptions(options);
   const files = await openFolder(dir);
   try {
     const values = files.config;
     if (!values) throw notPretrained(dir, 'none called config.json');
     const family = familyOf(dir, values, families);
     const config = new ModelConfig(join(dir, 'config.json'), values, family.architecture);
-    const model = family.build({ config, tensors: files.tensors }, options);
-    await loadWhole(model, files, { op: 'fromPretrained', layout: family.layout(model) });
+    const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
+    const dtype = given ?? storedDType(files);
+    await startWhole(model, files, { op: 'fromPretrained', layout: family.layout(model), dtype });
     return model;
-  } finally {
+  } catch (error) {
     await files.close();
+    throw error;
   }
 }
 

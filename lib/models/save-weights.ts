@@ -12,11 +12,12 @@ import {
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
+import { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
-import { held, noGrad, scope, type Tensor, to, trainerOf } from '../tensor/index.js';
+import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 
 /** How saveWeights() writes the tensors. */
 export interface SaveWeightsOptions {
@@ -97,8 +98,16 @@ function copyOf(
   tensor: Tensor,
   wanted: { dtype: DType; transposed: boolean },
 ): Tensor {
-  const copy = held(() => noGrad(() => scope(() => to(tensor, cpu()).clone())));
+  const copy = held(() => firstOf(tensor) ?? noGrad(() => scope(() => to(tensor, cpu()).clone())));
   return held(() => converted(name, copy, wanted));
+}
+
+/** What a parameter starts with, which is read for this alone; null where it has its values. */
+function firstOf(tensor: Tensor): Tensor | null {
+  if (!(tensor instanceof Parameter) || !tensor.stored) return null;
+  const values = Tensor.empty(tensor.shape, tensor.dtype, cpu());
+  tensor.writeInitial(values);
+  return values;
 }
 
 /** What config.json says of the parameters: the dtype of the first floating one. */

@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import { intersectBoxes, isInside, type Region, wholeRegion } from '../runtime/box.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
-import { type DType, isFloating } from '../runtime/dtype.js';
+import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireSizes } from '../runtime/require-number.js';
@@ -14,9 +14,24 @@ import type { Initializer } from './initializers.js';
 /** Where a parameter can live: part of a flat buffer, or a tensor of its own. */
 export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
 
+/** Values that lie somewhere else, as in a file, until they are needed. */
+export interface StoredValues {
+  /** What a parameter has that takes them over as they are. */
+  readonly dtype: DType;
+  /** Where they lie, in words: ranks that read the same say the same. */
+  readonly origin: string;
+  /**
+   * Writes the elements from `from` on, row-major, into `out`: contiguous, of any floating dtype,
+   * on any device. Blocks until they are there. Throws DS_IO, DS_NONFINITE.
+   */
+  read(out: Tensor, from: number): void;
+  /** Nobody will read them any more. */
+  done(): void;
+}
+
 /**
- * No scope owns it. The first use of its values makes f32 memory on the CPU, unless place() has
- * moved it elsewhere before: a large model then never exists twice.
+ * No scope owns it. The first use of its values makes memory on the CPU, f32 or what its stored
+ * values have, unless place() has moved it elsewhere before: a large model then never exists twice.
  */
 export class Parameter extends Tensor {
   /** An engine has taken it over, and waits for new values of it (zero.GatheredParameters). */
@@ -25,6 +40,8 @@ export class Parameter extends Tensor {
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */
   private cut: Region | null = null;
+  /** See startFrom(). */
+  private from: StoredValues | null = null;
 
   /** Throws DS_SHAPE, DS_ARGUMENT. */
   constructor(
@@ -85,10 +102,24 @@ export class Parameter extends Tensor {
   writeInitial(out: Tensor): void {
     if (this.vacant) throw gone(this.vacant.home);
     if (!this.isMaterialized) {
-      this.init(out);
+      this.writeFirst(out);
       return;
     }
     noGrad(() => scope(() => kernels.copy({ in: to(cast(this, 'f32'), out.device), out })));
+  }
+
+  /**
+   * Starts with values that lie somewhere else, of their dtype, which are read when somebody needs
+   * them: at ZeRO stage 3 each rank reads those that it keeps. Nobody has used the parameter yet.
+   */
+  startFrom(values: StoredValues): void {
+    this.from = values;
+    (this as { dtype: DType }).dtype = values.dtype;
+  }
+
+  /** What it starts with, where that has not been read yet. */
+  get stored(): StoredValues | null {
+    return this.from;
   }
 
   /** Which elements of which tensor these are: all of one, unless partOf() has said otherwise. */
@@ -133,6 +164,7 @@ export class Parameter extends Tensor {
   place({ buffer, dtype, offset }: Place): void {
     this.rehome(buffer.retain());
     this.vacant = null;
+    this.forgetStored();
     const mutable = this as { dtype: DType; offset: number };
     mutable.dtype = dtype;
     mutable.offset = offset;
@@ -149,6 +181,7 @@ export class Parameter extends Tensor {
     this.requireWritable('Parameter.initialize');
     if (!this.isMaterialized && !this.vacant && !this.isDisposed) {
       this.init = init;
+      this.forgetStored();
       return this;
     }
     noGrad(() =>
@@ -182,10 +215,13 @@ export class Parameter extends Tensor {
     }
     noGrad(() =>
       scope(() => {
-        const values = Tensor.empty(this.shape, 'f32', home);
-        this.writeInitial(values);
         const moved = held(() => Tensor.empty(this.shape, dtype, home));
-        kernels.copy({ in: values, out: moved });
+        if (this.from) this.writeInitial(moved);
+        else {
+          const values = Tensor.empty(this.shape, 'f32', home);
+          this.writeInitial(values);
+          kernels.copy({ in: values, out: moved });
+        }
         this.place(moved);
         moved.release();
       }),
@@ -193,10 +229,26 @@ export class Parameter extends Tensor {
   }
 
   private materialize(): void {
-    this.rehome(Buffer.allocate(cpu(), numel(this.shape) * 4));
-    const values = held(() => new Tensor(this.memory.retain(), 'f32', this.shape));
-    this.init(values);
-    values.release();
+    const { dtype } = this;
+    const memory = Buffer.allocate(cpu(), numel(this.shape) * dtypeSize(dtype));
+    const values = held(() => new Tensor(memory, dtype, this.shape));
+    try {
+      this.writeFirst(values);
+      this.rehome(memory.retain());
+    } finally {
+      values.release();
+    }
+    this.forgetStored();
+  }
+
+  private writeFirst(out: Tensor): void {
+    if (this.from) this.from.read(out, 0);
+    else this.init(out);
+  }
+
+  private forgetStored(): void {
+    this.from?.done();
+    this.from = null;
   }
 }
 

@@ -1,6 +1,16 @@
 // A file open for reading: what was verified and what is read later are the same bytes, whatever
 // becomes of its name.
-import { type BigIntStats, close, closeSync, constants, fstat, open, read } from 'node:fs';
+import {
+  type BigIntStats,
+  close,
+  closeSync,
+  constants,
+  fstat,
+  fstatSync,
+  open,
+  read,
+  readSync,
+} from 'node:fs';
 
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
@@ -67,6 +77,23 @@ export class InputFile {
     return into;
   }
 
+  /**
+   * Fills `into` from `offset` on and blocks until it is there. Throws DS_IO, also when the file
+   * ends before, or was written to since it was opened.
+   */
+  readNow(offset: number, into: Uint8Array): void {
+    const file = this.open();
+    for (let done = 0; done < into.length; ) {
+      const count = toldNow('read', this.path, () =>
+        readSync(file, into, done, into.length - done, offset + done),
+      );
+      if (count === 0)
+        throw failed('read', this.path, `${into.length} bytes at ${offset}`, 'its end');
+      done += count;
+    }
+    this.requireSame(toldNow('stat', this.path, () => fstatSync(file, { bigint: true })));
+  }
+
   /** The whole file, of at most `limit` bytes, as UTF-8. Throws DS_IO. */
   async text(limit: number): Promise<string> {
     const { path, bytes } = this;
@@ -79,7 +106,10 @@ export class InputFile {
    * does not matter.
    */
   async requireUnchanged(): Promise<void> {
-    const { size, mtimeNs } = await statusOf(this.open(), this.path);
+    this.requireSame(await statusOf(this.open(), this.path));
+  }
+
+  private requireSame({ size, mtimeNs }: BigIntStats): void {
     if (Number(size) === this.bytes && mtimeNs === this.written) return;
     const hint = 'Something else writes to it: load again when that is done.';
     throw failed('read', this.path, 'a file that nobody writes to meanwhile', 'a change', { hint });
@@ -118,6 +148,16 @@ function told<T>(operation: string, path: string, start: (done: Settle<T>) => vo
       settle(cause as Error, undefined as T); // A path with a zero byte in it.
     }
   });
+}
+
+/** What a call of Node's gives; throws DS_IO. */
+function toldNow<T>(operation: string, path: string, call: () => T): T {
+  try {
+    return call();
+  } catch (error) {
+    const cause = error as Error;
+    throw failed(operation, path, 'a readable file', cause.message, { cause });
+  }
 }
 
 function statusOf(descriptor: number, path: string): Promise<BigIntStats> {

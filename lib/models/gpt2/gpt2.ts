@@ -15,7 +15,7 @@ import {
   type Tensor,
 } from '../../tensor/index.js';
 import { CausalLM } from '../causal-lm.js';
-import { type Family, readPretrained } from '../model-folder.js';
+import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
@@ -208,12 +208,11 @@ export class GPT2 extends CausalLM {
   }
 
   /**
-   * The model in a folder of Hugging Face's (config.json, safetensors in one file or several), in
-   * f32 on the CPU; what `ds consolidate` writes is one. `options` are those of this library:
+   * models.fromPretrained() of a folder that holds a GPT-2. `options` are those of this library:
    * dropout is 0 unless they say so, whatever the folder does. Rejects with DS_CHECKPOINT when it
    * is damaged or another model, DS_IO when it cannot be read.
    */
-  static fromPretrained(dir: string, options: GPT2Options = {}): Promise<GPT2> {
+  static fromPretrained(dir: string, options: GPT2Options & FolderOptions = {}): Promise<GPT2> {
     return readPretrained(dir, [GPT2.family], options);
   }
 

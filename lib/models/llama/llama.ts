@@ -1,5 +1,5 @@
 // Llama 2 and 3.
-import { readPretrained } from '../model-folder.js';
+import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
@@ -27,7 +27,7 @@ export class Llama extends RotaryLM {
   static readonly family = rotaryFamily(TRAITS, (config: LlamaConfig) => new Llama(config));
 
   /** models.fromPretrained() of a folder that holds a Llama; another is DS_CHECKPOINT. */
-  static fromPretrained(dir: string, options: RotaryOptions = {}): Promise<Llama> {
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Llama> {
     return readPretrained(dir, [Llama.family], options);
   }
 }

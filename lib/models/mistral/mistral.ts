@@ -1,5 +1,5 @@
 // Mistral: Llama without biases, whose first version looks back on a window.
-import { readPretrained } from '../model-folder.js';
+import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
@@ -27,7 +27,10 @@ export class Mistral extends RotaryLM {
   static readonly family = rotaryFamily(TRAITS, (config: MistralConfig) => new Mistral(config));
 
   /** models.fromPretrained() of a folder that holds a Mistral; another is DS_CHECKPOINT. */
-  static fromPretrained(dir: string, options: RotaryOptions = {}): Promise<Mistral> {
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Mistral> {
     return readPretrained(dir, [Mistral.family], options);
   }
 }

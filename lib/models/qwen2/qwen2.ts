@@ -1,5 +1,5 @@
 // Qwen2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers.
-import { readPretrained } from '../model-folder.js';
+import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
@@ -32,7 +32,7 @@ export class Qwen2 extends RotaryLM {
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2Config) => new Qwen2(config));
 
   /** models.fromPretrained() of a folder that holds a Qwen2; another is DS_CHECKPOINT. */
-  static fromPretrained(dir: string, options: RotaryOptions = {}): Promise<Qwen2> {
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen2> {
     return readPretrained(dir, [Qwen2.family], options);
   }
 }

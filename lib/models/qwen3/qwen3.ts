@@ -1,5 +1,5 @@
 // Qwen3, dense: Llama with normalised queries and keys, and windows in some layers.
-import { readPretrained } from '../model-folder.js';
+import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
@@ -33,7 +33,7 @@ export class Qwen3 extends RotaryLM {
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3Config) => new Qwen3(config));
 
   /** models.fromPretrained() of a folder that holds a Qwen3; another is DS_CHECKPOINT. */
-  static fromPretrained(dir: string, options: RotaryOptions = {}): Promise<Qwen3> {
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen3> {
     return readPretrained(dir, [Qwen3.family], options);
   }
 }
