@@ -42,6 +42,7 @@ export {
 export * as data from './data/index.js';
 export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
+export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
 export type { SaveOptions } from './engine/saving/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
 export type { Stateful } from './engine/saving/stateful.js';
@@ -53,6 +54,7 @@ export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
 export {
   type Initialized,
+  type InitializedPipeline,
   type InitializedWithLoader,
   type InitializeOptions,
   initialize,
@@ -63,6 +65,9 @@ export * as monitor from './monitor/index.js';
 export * as nn from './nn.js';
 /** Optimizers, learning-rate schedules and loss scalers. Source: torch.optim and DeepSpeed. */
 export * as optim from './optim/index.js';
+/** Models in stages, and the schedules by which they train. Source: deepspeed.pipe. */
+export * as pipe from './pipe/door.js';
+export { LayerSpec, PipelineModule, TiedLayerSpec } from './pipe/index.js';
 /** FLOPs, MACs and latency by module. Source: DeepSpeed's flops profiler. */
 export * as profiler from './profiler/index.js';
 export { FlopsProfiler, getModelProfile } from './profiler/index.js';

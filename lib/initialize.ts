@@ -2,10 +2,11 @@
 import type { DsConfig } from '../types/config.js';
 import { aloneOn, type Distributed, joinLaunched } from './comm/index.js';
 import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
-import { type ConfigArguments, configSource } from './config/source.js';
+import { type ConfigArguments, configSource, stagesIn } from './config/source.js';
 import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
 import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
+import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 import type { Clients } from './engine/setup/clients.js';
@@ -13,6 +14,7 @@ import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
+import { PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
 import { seed } from './tensor/index.js';
@@ -73,6 +75,12 @@ export interface Initialized<Sample, Batch> {
   lrScheduler: ScheduleSet;
 }
 
+/** What initialize() gives for a PipelineModule. */
+export interface InitializedPipeline<Sample, Batch> extends Initialized<Sample, Batch> {
+  /** What trains, by whole batches. */
+  engine: PipelineEngine;
+}
+
 /** What initialize() gives with trainingData. */
 export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample, Batch> {
   /** Serves this rank's part of trainingData in micro-batches. */
@@ -89,6 +97,9 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
  * model can be given to another one (at stage 3 on several ranks: unless some of it was in shards
  * by then). A job stays joined until its destroy(), as it does after engine.destroy().
  */
+export function initialize<Sample, Batch = Batched<Sample>>(
+  options: InitializeOptions<Sample, Batch> & { model: PipelineModule },
+): Promise<InitializedPipeline<Sample, Batch>>;
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },
 ): Promise<InitializedWithLoader<Sample, Batch>>;
@@ -112,10 +123,19 @@ export async function initialize<Sample, Batch>(
 }
 
 /** The job to train in. A process alone may choose its device anew; ranks of a job have theirs. */
-async function jobOf({ distributed, device }: Clients & { device?: string | Device }) {
-  const job = distributed ?? (await joinLaunched({ device }));
+async function jobOf<Sample, Batch>(options: InitializeOptions<Sample, Batch>) {
+  const { distributed, device, model } = options;
+  const pp = distributed ? null : stagesWanted(model, options);
+  const job = distributed ?? (await joinLaunched({ device, ...(pp ? { mesh: { pp } } : {}) }));
   if (job.worldSize > 1 || device === undefined) return job;
   return aloneOn(findDevice(device), { localRank: job.localRank });
+}
+
+/** Stages of a pipeline that the model or the configuration asks for; null where neither does. */
+function stagesWanted(model: Module, options: ConfigurationOptions): number | null {
+  const named = model instanceof PipelineModule ? model.numStages : null;
+  const stages = stagesIn(configSource(options).config);
+  return named ?? stages;
 }
 
 function readConfiguration(

@@ -16,7 +16,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler'],
   ['zero', 'models'],
-  ['text'],
+  ['text', 'pipe'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
   ['tensor'],

@@ -171,7 +171,7 @@ export interface DsConfig {
   checkpoint?: CheckpointConfig;
   /** Asynchronous file access for state on NVMe. */
   aio?: AioConfig;
-  /** Read by pipeline modules only. */
+  /** How a model in stages trains; see PipelineModule. */
   pipeline?: PipelineConfig;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   amp?: AmpConfig;
@@ -1414,36 +1414,42 @@ export interface AioConfig {
   use_gds?: boolean;
 }
 
-/** Read by pipeline modules only. */
+/** How a model in stages trains; see PipelineModule. */
 export interface PipelineConfig {
-  /** Stages of the pipeline. Default "auto". No effect: there are no pipeline modules. */
-  stages?: 'auto' | number;
   /**
-   * How layers are spread over stages. Default "best". No effect: there are no pipeline modules.
+   * Stages of the pipeline: a model that knows its layers is cut into so many, and initialize()
+   * joins a mesh with as many ranks on the axis pp. "auto": what the PipelineModule or the mesh
+   * says. Default "auto".
+   */
+  stages?: 'auto' | number;
+  /** In which order ranks work on micro-batches; a key of this library. Default "1f1b". */
+  schedule?: '1f1b' | '1F1B' | 'gpipe' | 'interleaved';
+  /** Stages that each rank has under the interleaved schedule; a key of this library. Default 2. */
+  stages_per_rank?: number;
+  /**
+   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best"
+   * leaves it to the model, else by parameters. Default "best".
    */
   partition?: string;
-  /** Seeds the generator per layer. Default false. No effect: there are no pipeline modules. */
+  /** Seeds the generator per layer and micro-batch. Default false. */
   seed_layers?: boolean;
-  /**
-   * Layers between two checkpoints; 0 makes none. Default 0. No effect: there are no pipeline
-   * modules.
-   */
+  /** Layers between two checkpoints; 0 leaves it to the model. Default 0. */
   activation_checkpoint_interval?: number;
   /**
-   * Splits activations between stages over ranks. Default true. No effect: there are no pipeline
-   * modules.
+   * Splits activations between stages over the ranks of tensor parallelism. Default true. No
+   * effect: there is no tensor parallelism.
    */
   pipe_partitioned?: boolean;
   /**
-   * Splits gradients between stages over ranks. Default true. No effect: there are no pipeline
-   * modules.
+   * Splits gradients between stages over the ranks of tensor parallelism. Default true. No effect:
+   * there is no tensor parallelism.
    */
   grad_partitioned?: boolean;
-  /** PyTorch's reentrant checkpointing. Default true. No effect: there are no pipeline modules. */
+  /** PyTorch's reentrant checkpointing. Default true. No effect: PyTorch is not used. */
   use_reentrant?: boolean;
   /**
-   * Found in tutorials; DeepSpeed does not read it. Default 0. No effect: there are no pipeline
-   * modules.
+   * Found in tutorials; DeepSpeed does not read it. Default 0. No effect: DeepSpeed does not read
+   * it.
    */
   micro_batch_size?: number;
   [key: string]: unknown;
@@ -1830,7 +1836,7 @@ export interface ResolvedValues {
   readonly checkpoint: ResolvedCheckpoint;
   /** Asynchronous file access for state on NVMe. */
   readonly aio: ResolvedAio;
-  /** Read by pipeline modules only. */
+  /** How a model in stages trains; see PipelineModule. */
   readonly pipeline: ResolvedPipeline;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   readonly amp: ResolvedAmp;
@@ -2928,23 +2934,40 @@ export interface ResolvedAio {
   readonly use_gds: boolean;
 }
 
-/** Read by pipeline modules only. */
+/** How a model in stages trains; see PipelineModule. */
 export interface ResolvedPipeline {
-  /** Stages of the pipeline. No effect: there are no pipeline modules. */
+  /**
+   * Stages of the pipeline: a model that knows its layers is cut into so many, and initialize()
+   * joins a mesh with as many ranks on the axis pp. "auto": what the PipelineModule or the mesh
+   * says.
+   */
   readonly stages: 'auto' | number;
-  /** How layers are spread over stages. No effect: there are no pipeline modules. */
+  /** In which order ranks work on micro-batches; a key of this library. */
+  readonly schedule: '1f1b' | '1F1B' | 'gpipe' | 'interleaved';
+  /** Stages that each rank has under the interleaved schedule; a key of this library. */
+  readonly stages_per_rank: number;
+  /**
+   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best"
+   * leaves it to the model, else by parameters.
+   */
   readonly partition: string;
-  /** Seeds the generator per layer. No effect: there are no pipeline modules. */
+  /** Seeds the generator per layer and micro-batch. */
   readonly seed_layers: boolean;
-  /** Layers between two checkpoints; 0 makes none. No effect: there are no pipeline modules. */
+  /** Layers between two checkpoints; 0 leaves it to the model. */
   readonly activation_checkpoint_interval: number;
-  /** Splits activations between stages over ranks. No effect: there are no pipeline modules. */
+  /**
+   * Splits activations between stages over the ranks of tensor parallelism. No effect: there is no
+   * tensor parallelism.
+   */
   readonly pipe_partitioned: boolean;
-  /** Splits gradients between stages over ranks. No effect: there are no pipeline modules. */
+  /**
+   * Splits gradients between stages over the ranks of tensor parallelism. No effect: there is no
+   * tensor parallelism.
+   */
   readonly grad_partitioned: boolean;
-  /** PyTorch's reentrant checkpointing. No effect: there are no pipeline modules. */
+  /** PyTorch's reentrant checkpointing. No effect: PyTorch is not used. */
   readonly use_reentrant: boolean;
-  /** Found in tutorials; DeepSpeed does not read it. No effect: there are no pipeline modules. */
+  /** Found in tutorials; DeepSpeed does not read it. No effect: DeepSpeed does not read it. */
   readonly micro_batch_size: number;
   [key: string]: unknown;
 }

@@ -2,6 +2,8 @@
 // the program.
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
+import { readDocument } from './parse.js';
+import { isSection } from './schema.js';
 
 /** The program's arguments, as addConfigArguments or parseConfigArguments leave them. */
 export interface ConfigArguments {
@@ -62,3 +64,13 @@ const RENAMED: Partial<Record<string, string>> = {
   configParams: 'config',
   'args.deepscale_config': 'args.deepspeed_config',
 };
+
+/**
+ * Stages of a pipeline that a configuration names; null where it names none. Throws as
+ * resolveConfig().
+ */
+export function stagesIn(config: string | DsConfig): number | null {
+  const { pipeline } = readDocument(config).value;
+  const stages = isSection(pipeline) ? pipeline.stages : null;
+  return typeof stages === 'number' ? stages : null;
+}

@@ -12,6 +12,7 @@ import type { ZeroStages } from '../zero/zero-stage.js';
 import type { Ranks } from './ranks.js';
 import type { ReleaseStack } from './release-stack.js';
 import type { Stateful } from './saving/stateful.js';
+import type { PipelinePlan } from './setup/pipeline.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { GradientCollector } from './step/gradient-collector.js';
 import type { InputCast } from './step/input-cast.js';
@@ -35,6 +36,8 @@ export interface Decisions {
   batch: BatchSizes;
   /** From the inputs of forward() to the model's. */
   inputs: InputCast;
+  /** Null where the model is no pipeline. */
+  plan: PipelinePlan | null;
 }
 
 /** Where weights, gradients and optimizer state are, and whose. */

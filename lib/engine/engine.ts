@@ -145,6 +145,11 @@ export class Engine {
    */
   step(): void {
     this.requireOpen('engine.step');
+    this.update();
+  }
+
+  /** @internal step(), by whoever knows that it is time. */
+  protected update(): void {
     const { gradients, planner, state, control, stage, verdicts, watch } = this.parts;
     this.parts.emptyBatches.tell();
     if (!gradients.complete()) return;
@@ -396,7 +401,8 @@ export class Engine {
     return samples > 0 ? { samples, rank, ranks } : null;
   }
 
-  private requireOpen(op: string): void {
+  /** @internal Throws DS_AUTOGRAD after destroy(). */
+  protected requireOpen(op: string): void {
     if (this.destroyed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
 }

@@ -4,8 +4,14 @@ import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
 /** Ranks that differ here have other samples of a batch, and share gradients and state out. */
 export const DATA: readonly Axis[] = ['dp'];
 
-/** Ranks that differ here alone do and hold the same: nothing splits layers, sequences or tensors yet. */
+/** Ranks that differ here alone do and hold the same: nothing splits sequences or tensors yet. */
 export const COPIES: readonly Axis[] = ['pp', 'sp', 'tp'];
+
+/** The same where pp has the stages of a pipeline. */
+export const COPIES_OF_STAGES: readonly Axis[] = ['sp', 'tp'];
+
+/** The axes along which parts of a model may lie: with the data rank, a rank's place among those that save. */
+export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
 /** A rank's groups in the job that trains an engine. */
 export interface Ranks {
@@ -16,15 +22,32 @@ export interface Ranks {
   /** Those with the same parameters, which all start with the values of the first. */
   readonly alike: ProcessGroup;
   readonly mesh: Mesh;
+  /** The axes along which ranks do and hold the same. */
+  readonly copies: readonly Axis[];
+  /** Those whose losses are the batch's: the data ranks, of the last stage of a pipeline. */
+  readonly tellers: readonly number[];
   /** This process among those of its machine. */
   readonly localRank: number;
   /** Whether a lower rank has all that this one has, and saves it. */
   readonly isCopy: boolean;
 }
 
-/** The groups of this rank; those that are missing are opened, which every rank of the job does at the same time. */
-export async function ranksOf({ world, mesh, localRank }: Distributed): Promise<Ranks> {
+/**
+ * The groups of this rank; those that are missing are opened, which every rank of the job does at the same time. With
+ * `stages`, pp has the stages of a pipeline, and else copies.
+ */
+export async function ranksOf(
+  { world, mesh, localRank }: Distributed,
+  { stages = false } = {},
+): Promise<Ranks> {
+  const copies = stages ? COPIES_OF_STAGES : COPIES;
   const data = await mesh.axis(...DATA);
-  const alike = await mesh.axis(...DATA, ...COPIES);
-  return { world, data, alike, mesh, localRank, isCopy: mesh.place(...COPIES) > 0 };
+  const alike = await mesh.axis(...DATA, ...copies);
+  const isCopy = mesh.place(...copies) > 0;
+  return { world, data, alike, mesh, copies, localRank, isCopy, tellers: tellersOf(mesh, stages) };
+}
+
+function tellersOf({ shape, coordinates }: Mesh, stages: boolean): readonly number[] {
+  const pp = stages ? shape.sizes.pp - 1 : coordinates.pp;
+  return shape.ranksAlong(shape.rankAt({ ...coordinates, pp }), ...DATA);
 }

@@ -48,6 +48,11 @@ export type Field = Parameter | Tensor | Module;
 export abstract class Module {
   /** Whether train() or eval() was called last: what dropout goes by. True at first. */
   training = true;
+  /**
+   * @internal Another rank of a pipeline has it: it is not the model's here, whose parameters,
+   * units and names are as if it had not this module.
+   */
+  isElsewhere = false;
   private readonly preHooks = new Set<ForwardPreHook>();
   private readonly hooks = new Set<ForwardHook>();
   private readonly stateDictPreHooks = new Set<StateDictPreHook>();
@@ -133,6 +138,7 @@ export abstract class Module {
   private *walk(prefix: string, above: readonly Module[] = []): Generator<[string, Field]> {
     const chain = [...above, this];
     for (const [name, field] of this.fields()) {
+      if (field instanceof Module && field.isElsewhere) continue;
       const path = prefix + name;
       if (field instanceof Module && chain.includes(field)) throw endless(path, field);
       yield [path, field];
@@ -271,7 +277,7 @@ export abstract class Module {
     const found: NamedModule[] = [];
     const search = (module: Module, prefix: string): void => {
       for (const [name, field] of module.fields()) {
-        if (!(field instanceof Module)) continue;
+        if (!(field instanceof Module) || field.isElsewhere) continue;
         const path = prefix + name;
         if (/\.\d+$|^\d+$/.test(name)) found.push({ name: path, module: field });
         else search(field, `${path}.`);

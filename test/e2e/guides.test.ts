@@ -47,6 +47,14 @@ test('the training loop learns, goes on where it stopped, and runs on two ranks'
   expect(runPage('docs/training-loop.md', ...ranks)).toMatch(/^\[0\] epoch 5: /m);
 }, 120_000);
 
+test('a pipeline of two stages learns', () => {
+  const ranks = [join(root, 'dist/launch/cli.js'), '--num_procs', '2'];
+  const out = runPage('docs/pipeline.md', ...ranks);
+  const losses = Array.from(out.matchAll(/step \d+: (\d\.\d+)/g), ([, loss]) => Number(loss));
+  expect(losses).toHaveLength(5);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 2);
+}, 120_000);
+
 test('fine-tuning reads a folder of Hugging Face, trains its upper half and gives one back', async () => {
   await writeFolder(join(folder, 'gpt2'));
   mkdirSync(join(folder, 'my-text'));

@@ -4,6 +4,7 @@ import { copiesApart } from '../../lib/engine/step/copies-apart.js';
 
 /** Ranks 0 and 1, 2 and 3 are copies. */
 const shape = MeshShape.over(4, { tp: 2 });
+const mesh = { shape, copies: ['pp', 'sp', 'tp'] as const };
 
 test.each<[numbers: number[], apart: [number, number] | null]>([
   [[1, 1, 2, 2], null],
@@ -24,11 +25,11 @@ test.each<[numbers: number[], apart: [number, number] | null]>([
   [[Number.NaN, Number.NaN, 3, 3], null],
   [[Number.POSITIVE_INFINITY, 1, 3, 3], null],
 ])('%j: %j', (numbers, apart) => {
-  const found = copiesApart(shape, (rank) => Float32Array.of(5, numbers[rank] as number), 1e-3);
+  const found = copiesApart(mesh, (rank) => Float32Array.of(5, numbers[rank] as number), 1e-3);
   expect(found).toEqual(apart);
 });
 
 test('ranks with other data are no copies', () => {
-  const data = MeshShape.over(4);
+  const data = { ...mesh, shape: MeshShape.over(4) };
   expect(copiesApart(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
 });

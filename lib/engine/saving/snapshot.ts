@@ -4,7 +4,7 @@ import type { CheckpointContent } from '../../checkpoint/index.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { getRandomState } from '../../tensor/index.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
-import { COPIES } from '../ranks.js';
+import { MODEL } from '../ranks.js';
 import { requireClientState } from './client-state.js';
 import {
   catalogOf,
@@ -23,7 +23,7 @@ export function contentOf(engine: Engine, clientState: JsonObject): CheckpointCo
   const parts = sharded ? weightShards(engine) : [];
   const whole = sharded ? untrainedShards : wholeModel;
   return {
-    part: isCopy(engine) ? null : { data: ranks.data.rank, model: ranks.mesh.place(...COPIES) },
+    part: isCopy(engine) ? null : { data: ranks.data.rank, model: ranks.mesh.place(...MODEL) },
     model: isFirst ? [...parts, ...whole(engine)] : parts,
     modelIsSharded: sharded,
     optimizer: optimizerShards(engine),

@@ -9,8 +9,10 @@ import { type Collectives, takeOver } from '../../zero/collectives.js';
 import { OptimizerState } from '../../zero/optimizer-state.js';
 import { Engine } from '../engine.js';
 import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
+import { PipelineEngine } from '../pipeline-engine.js';
 import { DATA, type Ranks, ranksOf } from '../ranks.js';
 import { ReleaseStack } from '../release-stack.js';
+import { inStages, managed, unmanaged } from '../step/accumulation.js';
 import { BatchSizes } from '../step/batch-sizes.js';
 import { GradientCollector } from '../step/gradient-collector.js';
 import { asGiven, toHalf } from '../step/input-cast.js';
@@ -34,6 +36,7 @@ import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { buildScaler } from './loss-scaler.js';
 import { furnish } from './optimizer-state.js';
+import { columnsOf, keepOwn, openLinks, type PipelinePlan, planPipeline } from './pipeline.js';
 import { buildStages } from './stage.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
@@ -64,17 +67,28 @@ export async function buildEngine(
   const { device } = job.world;
   configureFromSection(config.activation_checkpointing);
   const decisions = decide(module, config, clients);
+  const { plan } = decisions;
   await requireAgreement(job, decisions);
-  const ranks = await ranksOf(job);
-  module.moveBuffers(device, bufferDType(config));
+  const ranks = await ranksOf(job, { stages: plan !== null });
+  const links = plan && (await openLinks(job, plan));
   return completely((site) => {
+    keepStages(decisions, site);
+    module.moveBuffers(device, bufferDType(config));
     const observers = watchers(config, clients, ranks, site);
     const holdings = hold(decisions, clients, ranks, site);
     const stop = stopRequest(clients, ranks, site);
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);
     const meeting = checkpointWorld(job);
-    return new Engine({ ...decisions, ...holdings, ...steps, meeting, owned: site.owned });
+    const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
+    return plan && links ? new PipelineEngine(parts, { ...plan, links }) : new Engine(parts);
   });
+}
+
+/** From here on the model is what this rank has of it. */
+function keepStages({ module, optimizer, plan }: Decisions, { undo }: Site): void {
+  if (!plan) return;
+  undo.defer(plan.pipeline.cut());
+  keepOwn(optimizer, module);
 }
 
 /** Runs `build`; when it throws, releases what it has made, by the stacks and what no stack has come to know. */
@@ -106,6 +120,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const optimizer = findOptimizer(module, config, clients);
   const { world, mesh } = clients.distributed;
   const { device } = world;
+  const plan = planPipeline(module, config, clients.distributed);
   return {
     ...{ module, config, device, optimizer },
     schedules: findSchedules(config, optimizer, clients),
@@ -114,10 +129,17 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,
       dataRanks: mesh.size(...DATA),
-      isManaged: config.managed_gradient_accumulation,
+      accumulation: accumulationOf(config, plan),
+      passes: plan?.schedule.stagesPerRank,
     }),
+    plan,
     inputs: config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven,
   };
+}
+
+function accumulationOf(config: ResolvedConfig, plan: PipelinePlan | null) {
+  if (plan) return inStages(plan.schedule.stagesPerRank);
+  return config.managed_gradient_accumulation ? managed : unmanaged;
 }
 
 const isFirst = ({ world }: Ranks): boolean => world.rank === 0;
@@ -200,6 +222,7 @@ function assemble(
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
       wishesToStop: () => stop.isWished,
+      columns: columnsOf(decisions.plan, stage.partitions, ranks),
     }),
   );
   const emptyBatches = owned.own(new EmptyBatches(device, ranks.world.rank));

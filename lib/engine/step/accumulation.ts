@@ -22,10 +22,23 @@ export function managed(steps: number): Accumulation {
   };
 }
 
+/**
+ * A pipeline's, of which a rank has `stages`, each with a backward for every micro-batch. What follows the last one waits
+ * for ranks that wait for its results: it is left to those who run the batch.
+ */
+export const inStages =
+  (stages: number) =>
+  (steps: number): Accumulation => ({
+    divisor: steps,
+    completes: () => false,
+    accepts: (done) => done < steps * stages,
+    applies: (done) => done >= steps * stages,
+  });
+
 /** managed_gradient_accumulation false: the caller divides the losses, and every step() updates. */
-export const unmanaged: Accumulation = {
+export const unmanaged = (): Accumulation => ({
   divisor: 1,
   completes: () => false,
   accepts: () => true,
   applies: () => true,
-};
+});

@@ -1,6 +1,6 @@
 // The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an update.
 import { DsError } from '../../errors.js';
-import { type Accumulation, managed, unmanaged } from './accumulation.js';
+import type { Accumulation } from './accumulation.js';
 
 export interface BatchOptions {
   /** Samples of a micro-batch on one rank. */
@@ -9,8 +9,10 @@ export interface BatchOptions {
   accumulationSteps: number;
   /** Ranks that share a batch out. */
   dataRanks: number;
-  /** Whether the engine counts the micro-batches (managed_gradient_accumulation). */
-  isManaged: boolean;
+  /** Who counts micro-batches, and how, given those of an update. */
+  accumulation: (steps: number) => Accumulation;
+  /** Backwards of a micro-batch: stages of a pipeline that this rank has. Default 1. */
+  passes?: number;
 }
 
 /** Changes between steps only: the engine sees to it. */
@@ -22,7 +24,7 @@ export class BatchSizes {
   constructor(private readonly options: BatchOptions) {
     this.micro = options.microPerDevice;
     this.steps = options.accumulationSteps;
-    this.makesStep = options.isManaged ? managed(this.steps) : unmanaged;
+    this.makesStep = options.accumulation(this.steps);
   }
 
   get microPerDevice(): number {
@@ -43,6 +45,11 @@ export class BatchSizes {
     return this.micros * this.steps;
   }
 
+  /** Samples that are done with the `done`-th backward of a step, and were not before. */
+  samplesOf(done: number): number {
+    return done % (this.options.passes ?? 1) === 0 ? this.micros : 0;
+  }
+
   /** How many backwards make a step. */
   get accumulation(): Accumulation {
     return this.makesStep;
@@ -55,7 +62,7 @@ export class BatchSizes {
       throw wrong('engine.setTrainBatchSize', `a positive multiple of ${this.micros}`, train);
     }
     this.steps = steps;
-    if (this.options.isManaged) this.makesStep = managed(steps);
+    this.makesStep = this.options.accumulation(steps);
   }
 
   /** Another micro-batch: the accumulation steps stay. Throws DS_ARGUMENT unless it is a positive integer. */

@@ -1,22 +1,21 @@
 // Whether ranks that should do the same have done so: copies that were given other batches would drift apart unseen.
-import type { MeshShape } from '../../comm/index.js';
+import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
-import { COPIES } from '../ranks.js';
 
 /** Relative: kernels that add in no fixed order differ by less, and other samples by more. */
 export const LOSS_TOLERANCE = 1e-3;
 export const SQUARES_TOLERANCE = 1e-2;
 
 /**
- * Two ranks that differ on the axes of copies alone and whose numbers differ by more than `tolerance`:
+ * Two ranks that differ on the axes `copies` alone and whose numbers differ by more than `tolerance`:
  * the first of such ranks, and the other. Null where there are none.
  */
 export function copiesApart(
-  shape: MeshShape,
+  { shape, copies }: { shape: MeshShape; copies: readonly Axis[] },
   numbersOf: (rank: number) => Float32Array,
   tolerance: number,
 ): [first: number, other: number] | null {
-  for (const [first = 0, ...others] of shape.groups(...COPIES)) {
+  for (const [first = 0, ...others] of shape.groups(...copies)) {
     const own = numbersOf(first);
     const other = others.find((rank) => !isNear(own, numbersOf(rank), tolerance));
     if (other !== undefined) return [first, other];
@@ -33,12 +32,18 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   });
 }
 
+/** Two ranks that should do the same and do not, and the axes on which they differ. */
+export interface Apart {
+  ranks: readonly [first: number, other: number];
+  copies: readonly Axis[];
+}
+
 /** What every rank throws then. */
-export function apart([first, other]: readonly [number, number]): DsError {
+export function apart({ ranks: [first, other], copies }: Apart): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'engine.step',
-    expected: `the same batches on ranks that differ on ${COPIES.join(', ')} alone`,
+    expected: `the same batches on ranks that differ on ${copies.join(', ')} alone`,
     got: `other losses or gradients on rank ${other} than on rank ${first}`,
     hint: 'Deal samples out by engine.dpRank and engine.dpWorldSize, as trainLoader does.',
   });

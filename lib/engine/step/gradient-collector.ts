@@ -36,6 +36,8 @@ export class GradientCollector implements UnitListener {
   private carried: number | null = null;
   /** What the loss of the coming loss.backward() was multiplied with; null when nobody said. */
   private applied: number | null = null;
+  /** Units whose gradients of this step are handed over, before others' are complete. */
+  private readonly concluded = new Set<Unit>();
   /** The gradients of this step are complete and handed over. */
   private decided = false;
 
@@ -100,18 +102,30 @@ export class GradientCollector implements UnitListener {
     }
     if (!this.parts.batch.accumulation.applies(this.microSteps)) return false;
     if (this.decided) return true;
-    const { units, stage, control, state, planner } = this.parts;
-    state.prepare(planner.plan(this.gradientScale));
-    for (const unit of [...units].reverse()) stage.conclude(unit, control);
+    const { units, stage, control } = this.parts;
+    this.conclude(units);
     stage.flush();
     control.decide(this.gradientScale);
+    this.decided = true;
     return true;
+  }
+
+  /** No backward of this step adds to the gradients of `units` any more: they may go to the data ranks. */
+  conclude(units: readonly Unit[]): void {
+    const { stage, control, state, planner } = this.parts;
+    if (this.concluded.size === 0) state.prepare(planner.plan(this.gradientScale));
+    for (const unit of [...units].reverse()) {
+      if (this.concluded.has(unit)) continue;
+      this.concluded.add(unit);
+      stage.conclude(unit, control);
+    }
   }
 
   /** After an update: the next step begins. */
   restart(): void {
     this.microSteps = 0;
     this.carried = null;
+    this.concluded.clear();
     this.decided = false;
   }
 
@@ -122,7 +136,7 @@ export class GradientCollector implements UnitListener {
 
   /** Forgets the gradients since the last step. */
   drop(): void {
-    if (this.decided)
+    if (this.decided || this.concluded.size > 0)
       throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
     this.forget();
   }
@@ -205,7 +219,7 @@ export class GradientCollector implements UnitListener {
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
     if (!this.inNoSync) this.microSteps++;
-    progress.globalSamples += batch.micros;
+    progress.globalSamples += this.inNoSync ? batch.micros : batch.samplesOf(this.microSteps);
   }
 
   /** A gradient has come that no backward of this engine has announced. */

@@ -3,13 +3,15 @@ import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../runtime/stream.js';
-import { held, Tensor, zeros } from '../../tensor/index.js';
+import { held, noGrad, scope, Tensor, zeros } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { GradientReceiver } from '../../zero/gradient-flow.js';
+import type { Range } from '../../zero/layout.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import type { Ranks } from '../ranks.js';
-import { copiesApart, LOSS_TOLERANCE, SQUARES_TOLERANCE } from './copies-apart.js';
+import type { Columns } from './columns.js';
+import { type Apart, copiesApart, LOSS_TOLERANCE, SQUARES_TOLERANCE } from './copies-apart.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -23,7 +25,7 @@ export interface Verdict {
   /** Some rank of the job wished to stop when it handed over its gradients. */
   stop: boolean;
   /** Two ranks of the job that should do the same, and have not in the engine's first step. */
-  apart: [first: number, other: number] | null;
+  apart: Apart | null;
 }
 
 export interface ControlOptions {
@@ -35,6 +37,8 @@ export interface ControlOptions {
   skipNonfinite: boolean;
   /** Whether this rank wishes to stop. */
   wishesToStop(): boolean;
+  /** Where the sums of partitions lie in the rows of ranks. */
+  columns: Columns;
 }
 
 /** What a rank tells beside its partitions' sums of squares, behind them in its row. */
@@ -69,23 +73,24 @@ export class StepControl implements GradientReceiver {
 
   constructor(
     device: Device,
-    private readonly partitions: readonly Partition[],
-    private readonly ranks: Pick<Ranks, 'world' | 'data' | 'mesh'>,
+    partitions: readonly Partition[],
+    private readonly ranks: Pick<Ranks, 'world' | 'data' | 'mesh' | 'copies' | 'tellers'>,
     private readonly options: ControlOptions,
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
     const { world } = ranks;
-    const width = this.width;
+    const { width } = this;
+    const { columns } = options;
     this.rows = held(() => zeros([world.size, width], { device }));
-    this.partials = held(() => this.rowsOfData());
+    this.partials = held(() => this.partialsOfData());
     const slot = (i: number) => sliceFlat(this.rows, { offset: world.rank * width + i, numel: 1 });
-    this.lossSum = slot(partitions.length + LOSS);
-    this.stop = slot(partitions.length + STOP);
+    this.lossSum = slot(columns.count + LOSS);
+    this.stop = slot(columns.count + STOP);
     this.onHost = Buffer.allocatePinned(device, (4 + this.rows.numel) * 4);
     this.fetched = new Event(device);
     this.reading = Stream.create(device);
     partitions.forEach((partition, i) => {
-      this.slots.set(partition, slot(i));
+      this.slots.set(partition, slot(columns.own[i] as number));
     });
   }
 
@@ -110,6 +115,30 @@ export class StepControl implements GradientReceiver {
     sum.release();
   }
 
+  /** A micro-batch whose loss another stage of the pipeline knows. */
+  addUnknownLoss(): void {
+    this.microBatches++;
+  }
+
+  /**
+   * The mean of the losses that the last decide() shared, over `micros` micro-batches and the data ranks: a scalar f32 of the
+   * current scope.
+   */
+  meanLoss(micros: number): Tensor {
+    const { rows } = this;
+    const { tellers } = this.ranks;
+    const from = rows.offset + (tellers[0] ?? 0) * this.width + this.options.columns.count + LOSS;
+    const stride = strideOf(tellers) * this.width;
+    return noGrad(() =>
+      scope(() =>
+        rows
+          .alias([tellers.length], [stride], from)
+          .sum()
+          .div(micros * tellers.length),
+      ),
+    );
+  }
+
   /** Forgets the losses added since the last decide(). */
   dropLosses(): void {
     this.microBatches = 0;
@@ -120,6 +149,7 @@ export class StepControl implements GradientReceiver {
     const { maxNorm, skipNonfinite } = this.options;
     this.tellStop();
     this.shareRows();
+    this.gatherPartials();
     kernels.gradientControl({
       partials: this.partials,
       control: this.control,
@@ -162,39 +192,67 @@ export class StepControl implements GradientReceiver {
 
   /** The sum of the data ranks' losses, and whether any rank wishes to stop. */
   private told(rows: Float32Array): { losses: number; stop: boolean } {
-    const { world, data } = this.ranks;
+    const { world, tellers } = this.ranks;
     const of = (rank: number, what: number): number =>
-      rows[rank * this.width + this.partitions.length + what] as number;
-    const losses = data.ranks.reduce((sum, rank) => sum + of(rank, LOSS), 0);
+      rows[rank * this.width + this.options.columns.count + what] as number;
+    const losses = tellers.reduce((total, rank) => total + of(rank, LOSS), 0);
     const stop = world.ranks.some((rank) => of(rank, STOP) !== 0);
     return { losses, stop };
   }
 
   /** By losses, which are a rank's own, then by squares of gradients, to which all its data ranks add. */
-  private copiesApart(rows: Float32Array): Verdict['apart'] {
-    const { shape } = this.ranks.mesh;
+  private copiesApart(rows: Float32Array): Apart | null {
+    const { mesh, copies } = this.ranks;
+    const among = { shape: mesh.shape, copies };
     const { width } = this;
-    const { length } = this.partitions;
+    const { count } = this.options.columns;
     const lossOf = (rank: number): Float32Array =>
-      rows.subarray(rank * width + length + LOSS, rank * width + length + LOSS + 1);
+      rows.subarray(rank * width + count + LOSS, rank * width + count + LOSS + 1);
     const squaresOf = (rank: number): Float32Array =>
-      rows.subarray(rank * width, rank * width + length);
-    return (
-      copiesApart(shape, lossOf, LOSS_TOLERANCE) ?? copiesApart(shape, squaresOf, SQUARES_TOLERANCE)
-    );
+      rows.subarray(rank * width, rank * width + count);
+    const found =
+      copiesApart(among, lossOf, LOSS_TOLERANCE) ??
+      copiesApart(among, squaresOf, SQUARES_TOLERANCE);
+    return found && { ranks: found, copies };
   }
 
   /** Elements of a row. */
   private get width(): number {
-    return this.partitions.length + TOLD;
+    return this.options.columns.count + TOLD;
   }
 
-  /** The data ranks lie equally far apart in the job. */
-  private rowsOfData(): Tensor {
-    const { width, rows, partitions } = this;
-    const [first = 0, second = first] = this.ranks.data.ranks;
-    const shape = [this.ranks.data.size, partitions.length];
-    return rows.alias(shape, [(second - first) * width, 1], rows.offset + first * width);
+  /** Where the rows of the data ranks have all sums they are read there; else gatherPartials() brings them together. */
+  private partialsOfData(): Tensor {
+    const { columns } = this.options;
+    const { data } = this.ranks;
+    if (columns.runs.length <= 1)
+      return this.sumsOf(data.ranks, { offset: 0, numel: columns.count });
+    return zeros([data.size, columns.count], { device: this.rows.device });
+  }
+
+  /** Columns `range` of the rows of `ranks`, which lie equally far apart in the job. */
+  private sumsOf(ranks: readonly number[], { offset, numel }: Range): Tensor {
+    const { width, rows } = this;
+    const shape = [ranks.length, numel];
+    const from = rows.offset + (ranks[0] ?? 0) * width + offset;
+    return rows.alias(shape, [strideOf(ranks) * width, 1], from);
+  }
+
+  /** Each stage of a pipeline knows the sums of its own partitions: all of them, in the order of one rank's. */
+  private gatherPartials(): void {
+    const { columns } = this.options;
+    if (columns.runs.length <= 1) return;
+    const { partials } = this;
+    for (const { ranks, ...range } of columns.runs) {
+      const sums = held(() => this.sumsOf(ranks, range));
+      const shape = [ranks.length, range.numel];
+      const out = held(() =>
+        partials.alias(shape, [columns.count, 1], partials.offset + range.offset),
+      );
+      kernels.copy({ in: sums, out });
+      sums.release();
+      out.release();
+    }
   }
 
   /** All-gathers the rows in place, in the order of the compute stream. */
@@ -222,3 +280,6 @@ export class StepControl implements GradientReceiver {
     this.onHost.release();
   }
 }
+
+/** How far apart ranks of one axis are in the job. */
+const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;

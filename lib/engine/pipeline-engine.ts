@@ -1,0 +1,230 @@
+// PipelineEngine: the engine of a model in stages, which trains by whole batches.
+import { DsError } from '../errors.js';
+import {
+  type Action,
+  forwardsOf,
+  type Links,
+  lower,
+  type Pipeline,
+  type PipelineBatch,
+  PipelineRun,
+  type Schedule,
+  type StageWorker,
+  type Values,
+} from '../pipe/index.js';
+import { phrase } from '../runtime/phrase.js';
+import { noGrad, type Tensor, within, zeros } from '../tensor/index.js';
+import { Engine } from './engine.js';
+import { misuse } from './engine-errors.js';
+import type { EngineParts } from './engine-parts.js';
+import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
+
+/** What a pipeline engine has beside an engine's parts. */
+export interface PipelineParts {
+  pipeline: Pipeline;
+  schedule: Schedule;
+  links: Links;
+}
+
+/** Micro-batches: an iterator that is asked for as many as a batch has, on every call. */
+export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
+
+/**
+ * Trains and evaluates in whole batches: forward(), backward() and step() are its own. Every rank calls trainBatch() and
+ * evalBatch() alike; those of the first stage read inputs from their iterator, those of the last one labels, and the
+ * others read nothing. Source: DeepSpeed's PipelineEngine.
+ */
+export class PipelineEngine extends Engine {
+  private isRunning = false;
+  private readonly lists = new Map<string, readonly Action[]>();
+
+  /** @internal Use initialize(). */
+  constructor(
+    parts: EngineParts,
+    /** @internal */
+    readonly pipe: PipelineParts,
+  ) {
+    super(parts);
+  }
+
+  /** Stages of the pipeline. */
+  get numStages(): number {
+    return this.pipe.pipeline.place.ranks;
+  }
+
+  /** This rank's place in the pipeline. */
+  get stageId(): number {
+    return this.pipe.pipeline.place.rank;
+  }
+
+  /** Whether this rank reads inputs. */
+  get isFirstStage(): boolean {
+    return this.stageId === 0;
+  }
+
+  /** Whether this rank reads labels and has the loss first. */
+  get isLastStage(): boolean {
+    return this.stageId === this.numStages - 1;
+  }
+
+  /**
+   * One update from gradientAccumulationSteps() micro-batches, which `batches` gives as [inputs, labels]; resolves with
+   * their mean loss over the data ranks, a scalar f32 on the device, on every rank. Rejects with DS_DATA when there are
+   * fewer, and with what the model throws; DS_COMM where another rank has failed.
+   */
+  async trainBatch(batches: MicroBatches): Promise<Tensor> {
+    const { module, parts } = this;
+    this.requireOpen('engine.trainBatch');
+    if (!module.training)
+      throw misuse('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
+    const micros = this.gradientAccumulationSteps();
+    return this.alone('engine.trainBatch', async () => {
+      const given = await this.fetch('engine.trainBatch', batches, micros);
+      const worker = new TrainingWorker(parts, this.pipe.pipeline, given);
+      try {
+        await this.run(this.pipe.schedule, micros, worker, true);
+        this.update();
+        return parts.control.meanLoss(micros);
+      } finally {
+        worker.dispose();
+      }
+    });
+  }
+
+  /**
+   * The mean loss of `micros` micro-batches over the data ranks, on every rank; nothing changes. Rejects as trainBatch().
+   */
+  async evalBatch(
+    batches: MicroBatches,
+    micros = this.gradientAccumulationSteps(),
+  ): Promise<Tensor> {
+    const { module, parts } = this;
+    this.requireOpen('engine.evalBatch');
+    return this.alone('engine.evalBatch', async () => {
+      const given = await this.fetch('engine.evalBatch', batches, micros);
+      const worker = new EvaluatingWorker(parts, this.pipe.pipeline, given);
+      const { training } = module;
+      module.eval();
+      try {
+        await this.run(forwardsOf(this.pipe.schedule), micros, worker);
+        return this.shared(worker.sum, micros);
+      } finally {
+        module.train(training);
+        worker.dispose();
+      }
+    });
+  }
+
+  /** Throws: see trainBatch(). */
+  override forward<Result = Tensor>(): Result {
+    throw inBatches('engine.forward');
+  }
+
+  /** Throws: see trainBatch(). */
+  override backward(): void {
+    throw inBatches('engine.backward');
+  }
+
+  /** Throws: see trainBatch(). */
+  override step(): void {
+    throw inBatches('engine.step');
+  }
+
+  private async alone<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+    if (this.isRunning) throw misuse(op, 'one batch at a time', 'a call inside another');
+    this.isRunning = true;
+    try {
+      return await body();
+    } finally {
+      this.isRunning = false;
+    }
+  }
+
+  private async run(
+    schedule: Schedule,
+    micros: number,
+    worker: StageWorker,
+    training = false,
+  ): Promise<void> {
+    const { pipeline, links } = this.pipe;
+    const { rank, ranks } = pipeline.place;
+    const actions = this.actionsOf(schedule, micros);
+    this.parts.hooks.reset();
+    pipeline.begin(micros);
+    const place = { rank, ranks, stages: pipeline.stages };
+    await new PipelineRun(worker, links, place, training).run(actions);
+  }
+
+  private actionsOf(schedule: Schedule, micros: number): readonly Action[] {
+    const { rank, ranks } = this.pipe.pipeline.place;
+    const name = `${schedule.name} ${micros}`;
+    const known = this.lists.get(name) ?? (lower(schedule, ranks, micros)[rank] as Action[]);
+    this.lists.set(name, known);
+    return known;
+  }
+
+  /** The first and the last stage read as many items as there are micro-batches. Throws DS_DATA for fewer. */
+  private async fetch(
+    op: string,
+    batches: MicroBatches,
+    micros: number,
+  ): Promise<readonly PipelineBatch[]> {
+    if (!this.isFirstStage && !this.isLastStage) return [];
+    const found: PipelineBatch[] = [];
+    while (found.length < micros) {
+      const { value, done } = await batches.next();
+      if (done) throw tooFew(op, found.length, micros);
+      found.push(batchOf(op, value));
+    }
+    return found;
+  }
+
+  /** The mean of what the last stage has summed, on every rank. */
+  private async shared(losses: Tensor | null, micros: number): Promise<Tensor> {
+    const { device, parts } = this;
+    const { world, tellers } = parts.ranks;
+    const total = losses ?? within(null, () => zeros([], { device }));
+    if (world.size > 1) {
+      // Copies of a teller would count it again.
+      if (!tellers.includes(world.rank)) noGrad(() => total.fill_(0));
+      world.allReduce(total, { purpose: 'evaluation loss' }).wait();
+    }
+    return noGrad(() => total.div(micros * tellers.length));
+  }
+}
+
+/** [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for anything else. */
+function batchOf(op: string, item: unknown): PipelineBatch {
+  if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
+  if (typeof item === 'object' && item !== null) {
+    const { tokens, targets, inputs = tokens, labels = targets } = item as Record<string, unknown>;
+    if (inputs !== undefined) return [inputs as Values, labels];
+  }
+  throw new DsError({
+    code: 'DS_DATA',
+    op,
+    expected: 'micro-batches [inputs, labels]',
+    got: phrase(item),
+    hint: 'Let the collate function of the loader make such pairs.',
+  });
+}
+
+function tooFew(op: string, got: number, micros: number): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op,
+    expected: `${micros} micro-batches (gradient_accumulation_steps)`,
+    got: `an iterator that ended after ${got}`,
+    hint: 'Use a RepeatingLoader, and the same one on the first and the last stage.',
+  });
+}
+
+function inBatches(op: string): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op,
+    expected: 'engine.trainBatch() or engine.evalBatch()',
+    got: 'a part of a step',
+    hint: 'A pipeline trains by whole batches.',
+  });
+}

@@ -1,0 +1,191 @@
+// From the configuration and a model's layers to a pipeline: who has which stage, in which order they work, and the links.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Distributed } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import {
+  forwardsOf,
+  GPIPE,
+  interleaved,
+  isPipelined,
+  Links,
+  lower,
+  ONE_F_ONE_B,
+  Pipeline,
+  PipelineModule,
+  type PipelineOptions,
+  type Schedule,
+} from '../../pipe/index.js';
+import { held, Tensor, zeros } from '../../tensor/index.js';
+import type { Partition } from '../../zero/partition.js';
+import type { Ranks } from '../ranks.js';
+import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
+
+/** A model that trains in stages. */
+export interface PipelinePlan {
+  pipeline: Pipeline;
+  schedule: Schedule;
+  dynamicShape: boolean;
+}
+
+/**
+ * The plan of a model that is to train as a pipeline: a PipelineModule, or one that can be cut where the configuration
+ * names stages; null for all others. Throws DS_CONFIG for what pipelines do not do, DS_ARGUMENT for more stages than
+ * layers.
+ */
+export function planPipeline(
+  module: Module,
+  config: ResolvedConfig,
+  { mesh }: Distributed,
+): PipelinePlan | null {
+  const { stages } = config.pipeline;
+  const isWanted = module instanceof PipelineModule || typeof stages === 'number';
+  if (!isWanted) return null;
+  if (!isPipelined(module)) throw uncut(module);
+  const ranks = mesh.size('pp');
+  requireStages(module, config, ranks);
+  const schedule = scheduleOf(config);
+  const options = optionsOf(module, config);
+  const place = { rank: mesh.place('pp'), ranks };
+  const pipeline = new Pipeline(module, place, schedule.stagesPerRank, options);
+  requireUntied(pipeline);
+  return { pipeline, schedule, dynamicShape: options.dynamicShape ?? false };
+}
+
+/** The options of the model, where it has any; of the configuration where it says something. */
+function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOptions {
+  const own = module instanceof PipelineModule ? module.pipelineOptions : {};
+  const { partition, seed_layers, activation_checkpoint_interval: interval } = pipeline;
+  return {
+    ...(partition === 'best' ? {} : { partitionMethod: partition as 'uniform' }),
+    ...(seed_layers ? { seedLayers: true } : {}),
+    ...own,
+    ...(interval > 0 ? { activationCheckpointInterval: interval } : {}),
+  };
+}
+
+function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
+  const { schedule, stages_per_rank: stagesPerRank } = pipeline;
+  if (schedule === 'gpipe') return GPIPE;
+  return schedule === 'interleaved' ? interleaved(stagesPerRank) : ONE_F_ONE_B;
+}
+
+/** Links between the ranks of the pipeline, for training and evaluation. Rejects with DS_COMM. */
+export function openLinks(
+  job: Distributed,
+  { pipeline, schedule, dynamicShape }: PipelinePlan,
+): Promise<Links> {
+  const { ranks } = pipeline.place;
+  const evaluation = lower(forwardsOf(schedule), ranks, 1);
+  const training = lower(schedule, ranks, 1);
+  const lists = training.map((list, rank) => [...list, ...(evaluation[rank] ?? [])]);
+  return Links.open(job, lists, dynamicShape);
+}
+
+/** The groups keep what is left of the model on this rank. */
+export function keepOwn({ groups }: Optimizer, module: Module): void {
+  const own = new Set<Tensor>(module.parameters());
+  for (const group of groups as { params: readonly Tensor[] }[]) {
+    group.params = group.params.filter((parameter) => own.has(parameter));
+  }
+}
+
+/** Where the sums of partitions lie in what ranks tell each other: in the order of layers, whoever has them. */
+export function columnsOf(
+  plan: PipelinePlan | null,
+  partitions: readonly Partition[],
+  { world, data, mesh }: Ranks,
+): Columns {
+  if (!plan || plan.pipeline.place.ranks === 1) return allColumns(partitions.length, data.ranks);
+  const { pipeline } = plan;
+  const { layers, place } = pipeline;
+  const counts = held(() => zeros([world.size, layers.length], { device: world.device }));
+  const mine = new Array<number>(layers.length).fill(0);
+  const own = partitions.map((partition) => firstLayer(pipeline, partition));
+  for (const layer of own) mine[layer] = (mine[layer] ?? 0) + 1;
+  const row = held(() => Tensor.from(mine, { device: world.device }));
+  world.allGather(counts, row, { purpose: 'units of stages' }).wait();
+  const all = counts.toArray() as number[];
+  counts.release();
+  row.release();
+  const ofStage = mesh.shape.ranksAlong(world.rank, 'pp');
+  const owners = layers.flatMap((_, layer) =>
+    ofStage.flatMap((rank, stage) =>
+      new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),
+    ),
+  );
+  const dataRanks = ofStage.map((rank) => mesh.shape.ranksAlong(rank, 'dp'));
+  return columnsOfStages(owners, dataRanks, place.rank);
+}
+
+/** The first of this rank's layers that reads the partition's parameters. */
+function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition): number {
+  const [first] = unit.parameters;
+  const own = ownStages.flatMap((stage) => {
+    const [from = 0, to = 0] = starts.slice(stage, stage + 2);
+    return Array.from({ length: to - from }, (_, i) => from + i);
+  });
+  const reads = (layer: number): boolean =>
+    layers[layer]?.modules.some((module) =>
+      module.parameters().some((parameter) => parameter === first?.parameter),
+    ) ?? false;
+  return own.find(reads) ?? own[0] ?? 0;
+}
+
+function requireStages(module: Module, config: ResolvedConfig, ranks: number): void {
+  const { stages } = config.pipeline;
+  const named = module instanceof PipelineModule ? module.numStages : null;
+  for (const [op, wanted] of [
+    ['pipeline.stages', stages],
+    ['PipelineModule numStages', named],
+  ] as const) {
+    if (typeof wanted !== 'number' || wanted === ranks) continue;
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op,
+      expected: `${ranks}, the ranks on the mesh's axis pp`,
+      got: String(wanted),
+      hint: `Give initDistributed() { mesh: { pp: ${wanted} } }, or leave joining to initialize().`,
+    });
+  }
+  const { stage } = config.zero_optimization;
+  if (ranks === 1 || stage < 2) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'zero_optimization.stage',
+    expected: '0 or 1 for a pipeline, whose stages keep their gradients until the end of a batch',
+    got: String(stage),
+    hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
+  });
+}
+
+function requireUntied(pipeline: Pipeline): void {
+  const { place } = pipeline;
+  if (place.ranks === 1) return;
+  const first = new Map<Module, number>();
+  for (let rank = 0; rank < place.ranks; ++rank) {
+    for (const module of pipeline.modulesOf(pipeline.stagesOf(rank))) {
+      const other = first.get(module);
+      first.set(module, other ?? rank);
+      if (other === undefined || module.parameters().length === 0) continue;
+      throw new DsError({
+        code: 'DS_CONFIG',
+        op: 'pipeline',
+        expected: 'layers of one stage where modules are shared',
+        got: `a ${module.constructor.name} of stages ${other} and ${rank}`,
+        hint: 'Tied layers have to be on one stage.',
+      });
+    }
+  }
+}
+
+function uncut(module: Module): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'pipeline.stages',
+    expected: 'a PipelineModule, or a model that knows its layers',
+    got: `a ${module.constructor.name}`,
+    hint: 'Write it as new PipelineModule({ layers: [...] }).',
+  });
+}

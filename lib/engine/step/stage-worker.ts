@@ -1,0 +1,161 @@
+// What a stage of a pipeline computes of each micro-batch, in training and in evaluation.
+import type { Pipeline, PipelineBatch, StageWorker, Values } from '../../pipe/index.js';
+import { wanting } from '../../pipe/index.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import {
+  backward,
+  held,
+  noGrad,
+  type SampleShare,
+  Scope,
+  sharingSamples,
+  surrenderResult,
+  Tensor,
+  tensorsIn,
+  within,
+} from '../../tensor/index.js';
+import { requireLoss } from '../engine-errors.js';
+import type { EngineParts } from '../engine-parts.js';
+
+type Parts = Pick<
+  EngineParts,
+  'inputs' | 'ranks' | 'units' | 'gradients' | 'control' | 'batch' | 'verdicts' | 'watch'
+>;
+
+/** Forwards of stages, each with a scope of its own for what comes out of it. */
+abstract class Worker implements StageWorker {
+  private readonly scopes = new Map<string, Scope>();
+
+  constructor(
+    protected readonly parts: Parts,
+    protected readonly pipeline: Pipeline,
+    private readonly batches: readonly PipelineBatch[],
+  ) {}
+
+  inputs(micro: number): Values {
+    const [inputs] = this.batches[micro] as PipelineBatch;
+    const cast = this.parts.inputs(inputs instanceof Tensor ? [inputs] : [...inputs]) as Tensor[];
+    return inputs instanceof Tensor ? (cast[0] as Tensor) : cast;
+  }
+
+  forward(stage: number, micro: number, values: Values): Values {
+    const { pipeline } = this;
+    const [kept, scope] = [new Scope(), new Scope()];
+    this.scopes.set(`${stage} ${micro}`, kept);
+    try {
+      return within(scope, () => {
+        const body = (): Values => pipeline.run(stage, micro, values);
+        const outputs = sharingSamples(this.shareOf(values), body);
+        const isLast = stage === pipeline.stages - 1;
+        const result = isLast ? this.lossOf(outputs, micro) : outputs;
+        surrenderResult(scope, kept, result);
+        return result;
+      });
+    } finally {
+      scope.release();
+    }
+  }
+
+  abstract backward(stage: number, micro: number, gradients: readonly Tensor[] | null): void;
+
+  abstract reduce(stage: number): void;
+
+  done(stage: number, micro: number): void {
+    this.scopes.get(`${stage} ${micro}`)?.release();
+    this.scopes.delete(`${stage} ${micro}`);
+  }
+
+  /** Frees what a batch that has failed left behind. */
+  dispose(): void {
+    for (const scope of this.scopes.values()) scope.release();
+    this.scopes.clear();
+  }
+
+  private lossOf(outputs: Values, micro: number): Tensor {
+    const [, labels] = this.batches[micro] as PipelineBatch;
+    const loss = this.pipeline.model.pipelineLoss(outputs, labels);
+    requireLoss('the loss of a pipeline', loss);
+    return loss;
+  }
+
+  /** As DistributedSampler deals samples out. */
+  private shareOf(values: Values): SampleShare | null {
+    const { rank, size: ranks } = this.parts.ranks.data;
+    const samples = tensorsIn(values)[0]?.shape[0] ?? 0;
+    return ranks > 1 && samples > 0 ? { samples, rank, ranks } : null;
+  }
+}
+
+/** Adds up gradients in the units, as engine.backward() does. */
+export class TrainingWorker extends Worker {
+  private readonly outputs = new Map<string, Values>();
+  /** Where micro-batches are counted on a rank that does not get their losses; null on the others. */
+  private readonly uncounted: number | null;
+
+  constructor(parts: Parts, pipeline: Pipeline, batches: readonly PipelineBatch[]) {
+    super(parts, pipeline, batches);
+    const { ownStages, stages } = pipeline;
+    this.uncounted = ownStages.includes(stages - 1) ? null : (ownStages[0] ?? null);
+  }
+
+  override forward(stage: number, micro: number, values: Values): Values {
+    return this.parts.watch.time('forward', () => {
+      const outputs = super.forward(stage, micro, values);
+      this.outputs.set(`${stage} ${micro}`, outputs);
+      return outputs;
+    });
+  }
+
+  backward(stage: number, micro: number, gradients: readonly Tensor[] | null): void {
+    const { gradients: collector, verdicts, batch, control, watch } = this.parts;
+    const name = `${stage} ${micro}`;
+    const outputs = wanting(this.outputs.get(name) as Values);
+    this.outputs.delete(name);
+    const { lossScale } = verdicts;
+    watch.time('backward', () =>
+      collector.run(lossScale, () => {
+        if (gradients) {
+          backward(outputs, gradients);
+          if (stage === this.uncounted) control.addUnknownLoss();
+          return;
+        }
+        const loss = outputs[0] as Tensor;
+        const seed = held(() => Tensor.emptyLike(loss));
+        kernels.fill({ out: seed, value: lossScale / batch.accumulation.divisor });
+        backward(loss, [seed]);
+        seed.release();
+        control.addLoss(loss);
+      }),
+    );
+  }
+
+  /** The units of a stage of several are handed over with the others, by the update. */
+  reduce(): void {
+    const { units, gradients } = this.parts;
+    if (this.pipeline.ownStages.length === 1) gradients.conclude(units);
+  }
+}
+
+/** Adds up losses. */
+export class EvaluatingWorker extends Worker {
+  /** Of the micro-batches so far; null on ranks without the last stage. The caller's. */
+  sum: Tensor | null = null;
+
+  override forward(stage: number, micro: number, values: Values): Values {
+    return noGrad(() => {
+      const outputs = super.forward(stage, micro, values);
+      if (stage === this.pipeline.stages - 1) this.add(outputs as Tensor);
+      return outputs;
+    });
+  }
+
+  backward(): void {}
+
+  reduce(): void {}
+
+  private add(loss: Tensor): void {
+    if (this.sum)
+      kernels.binary({ a: this.sum, b: loss, out: this.sum, op: 'add', accumulate: false });
+    else this.sum = within(null, () => loss.clone());
+  }
+}

@@ -1,0 +1,82 @@
+// What a rank of a pipeline does, as data: work on micro-batches, transfers between stages, and
+// what ends a step.
+import { DsError } from '../errors.js';
+
+/**
+ * F: the forward of a stage. B: its backward. I and W: the halves of a backward, for the gradient
+ * of the stage's input and for those of its weights.
+ */
+export type WorkKind = 'F' | 'B' | 'I' | 'W';
+
+/** Work of `stage` on micro-batch `micro`. */
+export interface Work {
+  readonly kind: WorkKind;
+  /** Stages count from the model's inputs; a rank may have several. */
+  readonly stage: number;
+  readonly micro: number;
+}
+
+/**
+ * sendF: the output of `stage` to rank `peer` of the pipeline, which has the next stage; recvF: the
+ * input of `stage`. sendB: the gradient of that input, back; recvB: the gradient of the output.
+ */
+export interface Transfer {
+  readonly kind: 'sendF' | 'recvF' | 'sendB' | 'recvB';
+  readonly stage: number;
+  readonly micro: number;
+  /** The other rank of the pipeline. */
+  readonly peer: number;
+}
+
+/** The weights' gradients of `stage` are complete: they may go to the data ranks. */
+export interface Reduce {
+  readonly kind: 'reduce';
+  readonly stage: number;
+}
+
+/** One entry of a rank's list. */
+export type Action = Work | Transfer | Reduce;
+
+/** By which other actions name work; a micro-batch visits a stage once in each kind. */
+export const keyOf = ({ kind, stage, micro }: Work): string => `${kind} ${stage} ${micro}`;
+
+/** "F(stage 2, micro 5)", for messages. */
+export function describeAction(action: Action): string {
+  if (action.kind === 'reduce') return `reduce(stage ${action.stage})`;
+  return `${action.kind}(stage ${action.stage}, micro ${action.micro})`;
+}
+
+/** Whether it is computed, and not sent or reduced. */
+export function isWork(action: Action): action is Work {
+  return action.kind.length === 1;
+}
+
+/** The rank of a pipeline of `ranks` that has `stage`: stages are dealt out in turns. */
+export const rankOf = (stage: number, ranks: number): number => stage % ranks;
+
+/**
+ * The results of other work that `work` reads, in a model of `stages` stages. Where a backward is
+ * in halves, its gradient comes from the next stage's I.
+ */
+export function needsOf(work: Work, stages: number): readonly (readonly Work[])[] {
+  const { kind, stage, micro } = work;
+  const one = (...kinds: WorkKind[]): Work[] => kinds.map((k) => ({ kind: k, stage, micro }));
+  if (kind === 'F') return stage === 0 ? [] : [[{ kind, stage: stage - 1, micro }]];
+  if (kind === 'W') return [one('I')];
+  const own = one('F');
+  if (stage === stages - 1) return [own];
+  return [own, (['B', 'I'] as const).map((k) => ({ kind: k, stage: stage + 1, micro }))];
+}
+
+/** The error of lists that can never end: each rank of `waiting` waits for what nobody does. */
+export function stuck(op: string, waiting: readonly (Action | undefined)[]): DsError {
+  const lines = waiting.map((action, rank) =>
+    action ? `rank ${rank} before ${describeAction(action)}` : `rank ${rank} at its end`,
+  );
+  return new DsError({
+    code: 'DS_INTERNAL',
+    op,
+    expected: 'an order in which every action follows what it reads',
+    got: lines.join(', '),
+  });
+}

@@ -1,0 +1,138 @@
+// The layers of a pipeline: what a model is cut into, and descriptions from which they are built.
+import { DsError } from '../errors.js';
+import { Module } from '../nn/module.js';
+import { phrase } from '../runtime/phrase.js';
+import { Tensor } from '../tensor/index.js';
+
+/** What one layer gives the next: a tensor, or several. */
+export type Values = Tensor | readonly Tensor[];
+
+/** A step of a model, from the values of the one before to those of the next. */
+export interface PipelineLayer {
+  /** Whose parameters it reads. A module of several layers is tied: its gradients are summed. */
+  readonly modules: readonly Module[];
+  /**
+   * Multiply-accumulates with its weights for one token or sample. Default: the elements of its
+   * parameters of two dims or more, but those of embeddings.
+   */
+  readonly macs?: number;
+  forward(values: Values): Values;
+}
+
+/** A model that knows how it is cut: see PipelineModule. */
+export interface Pipelined {
+  /** Its layers in order, the loss aside. */
+  pipelineLayers(): PipelineLayer[];
+  /** The loss, one f32 element, of what the last layer gives, and labels. */
+  pipelineLoss(outputs: Values, labels: unknown): Tensor;
+}
+
+/** What constructs a layer. */
+// biome-ignore lint/suspicious/noExplicitAny: a layer's constructor has its own parameters.
+export type LayerClass<Args extends any[] = any[]> = new (...args: Args) => Module;
+
+/**
+ * A layer that PipelineModule builds: `new LayerSpec(Linear, 4, 8)`. Every rank builds all of them,
+ * so that initial values are those of one rank; parameters take no memory where they are not used.
+ * Source: DeepSpeed's LayerSpec.
+ */
+// biome-ignore lint/suspicious/noExplicitAny: as above.
+export class LayerSpec<Args extends any[] = any[]> {
+  /** What its constructor is given. */
+  readonly args: Args;
+
+  /** Throws DS_ARGUMENT for what is no class of modules. */
+  constructor(
+    /** The class of the layer. */
+    readonly type: LayerClass<Args>,
+    ...args: Args
+  ) {
+    if (typeof type !== 'function' || !(type.prototype instanceof Module)) {
+      throw wrong('LayerSpec', 'a class that extends nn.Module', phrase(type));
+    }
+    this.args = args;
+  }
+
+  /** The layer. */
+  build(): Module {
+    return new this.type(...this.args);
+  }
+}
+
+/** How a tied layer runs where it is not called as it is: an embedding as the head, for example. */
+export type TiedForward = (module: Module, values: Values) => Values;
+
+/**
+ * A layer that shares its module with all of the same key: `new TiedLayerSpec('embed', Embedding,
+ * { forward: (table, x) => ... }, 67, 32)`. The first one of a key builds the module. Where they
+ * are on several stages, each has a copy, and their gradients are summed before every update.
+ * Source: DeepSpeed's TiedLayerSpec; `tied_weight_attr` is not needed, all parameters are tied.
+ */
+// biome-ignore lint/suspicious/noExplicitAny: as above.
+export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
+  /** How this use of the module runs; null calls it. */
+  readonly forward: TiedForward | null;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(
+    /** Layers of one key share a module. */
+    readonly key: string,
+    type: LayerClass<Args>,
+    given: { forward?: TiedForward } = {},
+    ...args: Args
+  ) {
+    super(type, ...args);
+    if (typeof key !== 'string' || key === '') {
+      throw wrong('TiedLayerSpec', 'a key: a text', phrase(key));
+    }
+    this.forward = given.forward ?? null;
+  }
+}
+
+/** What PipelineModule takes for a layer. */
+export type LayerLike = Module | LayerSpec | ((values: Tensor) => Values);
+
+/**
+ * Layers of `given`, whose modules come to lie in `modules`, each under the number of its first
+ * layer.
+ */
+export function buildLayers(
+  given: readonly LayerLike[],
+  modules: Record<string, Module>,
+): PipelineLayer[] {
+  const tied = new Map<string, Module>();
+  const add = (index: number, module: Module): Module => {
+    const known = Object.values(modules).includes(module);
+    if (!known) modules[index] = module;
+    return module;
+  };
+  return given.map((layer, index) => {
+    if (layer instanceof TiedLayerSpec) {
+      const module = tied.get(layer.key) ?? layer.build();
+      tied.set(layer.key, module);
+      add(index, module);
+      const { forward } = layer;
+      return forward ? { modules: [module], forward: (x) => forward(module, x) } : calling(module);
+    }
+    if (layer instanceof LayerSpec) return calling(add(index, layer.build()));
+    if (layer instanceof Module) return calling(add(index, layer));
+    if (typeof layer === 'function') {
+      return { modules: [], forward: (x) => (layer as (x: Values) => Values)(x) };
+    }
+    const expected = 'a module, a LayerSpec, or a function';
+    throw wrong(`PipelineModule layers[${index}]`, expected, phrase(layer));
+  });
+}
+
+/** A module's forward; of several values, each is an argument. */
+function calling(module: Module): PipelineLayer {
+  const call = (...inputs: unknown[]): Values => module.call(...(inputs as [])) as Values;
+  return {
+    modules: [module],
+    forward: (values) => (values instanceof Tensor ? call(values) : call(...values)),
+  };
+}
+
+function wrong(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}

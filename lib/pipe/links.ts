@@ -1,0 +1,234 @@
+// Links: how values and gradients travel between the ranks of a pipeline.
+import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
+import { describe } from '../runtime/view.js';
+import { held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { type Action, isWork, type Transfer } from './action.js';
+import type { Values } from './layers.js';
+
+/** What travels along one link, as its sender tells the receiver. */
+interface Outline {
+  /** Whether a layer takes it as several values, even where it is one. */
+  several: boolean;
+  tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
+}
+
+/** Values on their way from another rank. */
+export class Arriving {
+  constructor(
+    private readonly several: boolean,
+    private readonly tensors: readonly Tensor[],
+    private readonly works: readonly Work[],
+  ) {}
+
+  /** Later compute work sees them; the caller owns the tensors from now on. */
+  take(): Values {
+    for (const work of this.works) work.wait();
+    return this.several ? this.tensors : (this.tensors[0] as Tensor);
+  }
+}
+
+/** The values as a list. */
+export const listOf = (values: Values): readonly Tensor[] =>
+  values instanceof Tensor ? [values] : values;
+
+/** Links have numbers, the same on all ranks: an engine's are not another's. */
+let opened = 0;
+
+/**
+ * One process group per direction between two ranks, so that transfers of one direction are in
+ * order and never wait for those of another. Of values, the sender tells shapes and dtypes through
+ * the job's store: once, or with each micro-batch where they change.
+ */
+export class Links {
+  private readonly told = new Map<string, Outline>();
+  private readonly known = new Map<string, Outline>();
+  private readonly counts = new Map<string, number>();
+  private departing: { works: readonly Work[]; tensors: readonly Tensor[] }[] = [];
+
+  private constructor(
+    private readonly job: Distributed,
+    private readonly rank: number,
+    private readonly groups: ReadonlyMap<string, ProcessGroup>,
+    private readonly options: { name: string; dynamicShape: boolean },
+  ) {}
+
+  /**
+   * Opens those that the lists of all ranks need. Every rank of the job calls it. Rejects with
+   * DS_COMM.
+   */
+  static async open(
+    job: Distributed,
+    lists: readonly (readonly Action[])[],
+    dynamicShape: boolean,
+  ): Promise<Links> {
+    const { mesh } = job;
+    const ranks = mesh.shape.ranksAlong(job.rank, 'pp');
+    const rank = mesh.place('pp');
+    const name = `pipeline/${opened++}/${mesh.place('dp', 'sp', 'tp')}`;
+    const groups = new Map<string, ProcessGroup>();
+    for (const key of channelsOf(lists)) {
+      const [from = 0, to = 0] = key.split(' ').map(Number);
+      if (rank !== from && rank !== to) continue;
+      const pair = [ranks[from] as number, ranks[to] as number];
+      groups.set(key, (await job.newGroup(pair)) as ProcessGroup);
+    }
+    return new Links(job, rank, groups, { name, dynamicShape });
+  }
+
+  get device(): Device {
+    return this.job.world.device;
+  }
+
+  /**
+   * Sends what a stage has made. The tensors stay the caller's; their memory is kept until they
+   * have left.
+   */
+  async sendValues(transfer: Transfer, values: Values, training: boolean): Promise<void> {
+    await this.tell(transfer, outlineOf(values, training), training);
+    this.send(transfer, listOf(values));
+  }
+
+  /** Receives what the stage before has made; the tensors want gradients where they did there. */
+  async receiveValues(transfer: Transfer, training: boolean): Promise<Arriving> {
+    const { several, tensors } = await this.hear(transfer, training);
+    const places = tensors.map(({ shape, dtype, wantsGrad }) => {
+      const place = held(() => Tensor.empty(shape, dtype, this.device));
+      if (wantsGrad) place.requireGrad(true);
+      return place;
+    });
+    return this.receive(transfer, several, places);
+  }
+
+  /**
+   * Sends the gradients of values that came from the rank before; the tensors become this object's.
+   */
+  sendGradients(transfer: Transfer, gradients: readonly Tensor[]): void {
+    this.send(transfer, gradients);
+    for (const gradient of gradients) gradient.release();
+  }
+
+  /** Receives those of `outputs`, which were sent. */
+  receiveGradients(transfer: Transfer, outputs: readonly Tensor[]): Arriving {
+    const places = outputs.map((output) => held(() => Tensor.emptyLike(output)));
+    return this.receive(transfer, true, places);
+  }
+
+  /** Frees what has left; with `all`, waits for the rest. */
+  settle(all = false): void {
+    this.departing = this.departing.filter(({ works, tensors }) => {
+      if (all) for (const work of works) work.wait();
+      else if (!works.every(({ done }) => done)) return true;
+      for (const tensor of tensors) tensor.release();
+      return false;
+    });
+  }
+
+  private send(transfer: Transfer, tensors: readonly Tensor[]): void {
+    const { group, peer } = this.channel(transfer);
+    const leaving = tensors.map((tensor) =>
+      noGrad(() => scope(() => (tensor.isContiguous ? tensor : tensor.contiguous()).retain())),
+    );
+    const works = leaving.map((tensor) =>
+      group.send(tensor, peer, { purpose: purposeOf(transfer) }),
+    );
+    this.departing.push({ works, tensors: leaving });
+  }
+
+  private receive(transfer: Transfer, several: boolean, places: readonly Tensor[]): Arriving {
+    const { group, peer } = this.channel(transfer);
+    const works = places.map((place) => group.recv(place, peer, { purpose: purposeOf(transfer) }));
+    return new Arriving(several, places, works);
+  }
+
+  private channel(transfer: Transfer): { group: ProcessGroup; peer: number } {
+    const group = this.groups.get(keyOf(this.rank, transfer)) as ProcessGroup;
+    return { group, peer: 1 - group.rank };
+  }
+
+  /** Throws DS_SHAPE where shapes have changed and may not. */
+  private async tell(transfer: Transfer, outline: Outline, training: boolean): Promise<void> {
+    const place = this.placeOf(transfer, training);
+    const text = JSON.stringify(outline);
+    const before = this.told.get(place);
+    if (before && !this.options.dynamicShape) {
+      if (JSON.stringify(before) !== text) throw changed(transfer, before, outline);
+      return;
+    }
+    this.told.set(place, outline);
+    await this.job.store?.set(this.nextKey(place), text);
+  }
+
+  private async hear(transfer: Transfer, training: boolean): Promise<Outline> {
+    const stage = transfer.stage - 1;
+    const place = this.placeOf({ ...transfer, stage }, training);
+    const known = this.known.get(place);
+    if (known && !this.options.dynamicShape) return known;
+    const key = this.nextKey(place);
+    const { store, timeout } = this.job;
+    const outline = JSON.parse((await store?.get(key, timeout)) ?? '') as Outline;
+    await store?.delete(key);
+    this.known.set(place, outline);
+    return outline;
+  }
+
+  private placeOf({ stage }: Pick<Transfer, 'stage'>, training: boolean): string {
+    return `${this.options.name}/${training ? 'train' : 'eval'}/stage ${stage}`;
+  }
+
+  private nextKey(place: string): string {
+    const count = this.counts.get(place) ?? 0;
+    this.counts.set(place, count + 1);
+    return `${place}/${count}`;
+  }
+}
+
+const purposeOf = ({ kind, stage, micro }: Transfer): string => {
+  const isForward = kind.endsWith('F');
+  const made = kind === 'recvF' ? stage - 1 : kind === 'recvB' ? stage + 1 : stage;
+  return `${isForward ? 'output' : 'input gradient'} of stage ${made}, micro-batch ${micro}`;
+};
+
+/** "from to direction", of which transfers are in one order. */
+function keyOf(rank: number, { kind, peer }: Transfer): string {
+  const ends = kind.startsWith('send') ? [rank, peer] : [peer, rank];
+  return `${ends.join(' ')} ${kind.at(-1)}`;
+}
+
+/** In one order on all ranks. */
+function channelsOf(lists: readonly (readonly Action[])[]): string[] {
+  const keys = lists.flatMap((list, rank) =>
+    list.flatMap((action) =>
+      isWork(action) || action.kind === 'reduce' ? [] : [keyOf(rank, action)],
+    ),
+  );
+  return [...new Set(keys)].sort((a, b) => order(a) - order(b));
+}
+
+/** By the pair of ranks, so that a pair opens its groups one after the other. */
+function order(key: string): number {
+  const [from = 0, to = 0] = key.split(' ').map(Number);
+  const direction = (from < to ? 0 : 2) + (key.endsWith('F') ? 0 : 1);
+  return (Math.min(from, to) * 4096 + Math.max(from, to)) * 4 + direction;
+}
+
+function outlineOf(values: Values, training: boolean): Outline {
+  const tensors = listOf(values).map(({ dtype, shape, requiresGrad }) => ({
+    ...{ dtype, shape, wantsGrad: training && requiresGrad && isFloating(dtype) },
+  }));
+  return { several: !(values instanceof Tensor), tensors };
+}
+
+const phraseOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
+
+function changed({ stage }: Transfer, before: Outline, now: Outline): DsError {
+  return new DsError({
+    code: 'DS_SHAPE',
+    op: `pipeline, output of stage ${stage}`,
+    expected: `${phraseOf(before)}, as in the first micro-batch`,
+    got: phraseOf(now),
+    hint: 'Give all micro-batches one shape, or the PipelineModule dynamicShape: true.',
+  });
+}

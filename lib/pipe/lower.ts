@@ -1,0 +1,83 @@
+// From a schedule's work to all that each rank does: transfers are put where results are made, and
+// reductions where gradients are complete.
+import { type Action, keyOf, needsOf, rankOf, stuck, type Transfer, type Work } from './action.js';
+import type { Schedule } from './schedules.js';
+
+/**
+ * The actions of each of `ranks` ranks. Whoever sends puts the receive into its peer's list at the
+ * same time, so that the transfers between two ranks are in one order on both, in each direction. A
+ * backward whose halves follow each other is one (B). Throws DS_INTERNAL for a schedule that never
+ * ends. Source: the lowering of torch.distributed.pipelining's schedules.
+ */
+export function lower(schedule: Schedule, ranks: number, micros: number): Action[][] {
+  const plan = schedule.plan(ranks, micros).map(mergeHalves);
+  return plan.length === 0 ? [] : addReductions(addTransfers(plan, ranks * schedule.stagesPerRank));
+}
+
+function mergeHalves(order: readonly Work[]): Work[] {
+  const merged: Work[] = [];
+  for (const work of order) {
+    const last = merged.at(-1);
+    const completes = work.kind === 'W' && last?.kind === 'I' && last.stage === work.stage;
+    if (completes && last.micro === work.micro) merged[merged.length - 1] = { ...work, kind: 'B' };
+    else merged.push(work);
+  }
+  return merged;
+}
+
+/** Goes through the work in rounds: in each, every rank whose next work has its inputs does it. */
+function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
+  const ranks = plan.length;
+  const lists: Action[][] = plan.map(() => []);
+  const next = plan.map(() => 0);
+  const done = new Set<string>();
+  const isReady = (work: Work): boolean =>
+    needsOf(work, stages).every((either) => either.some((need) => done.has(keyOf(need))));
+  const left = (): boolean => plan.some((order, rank) => (next[rank] as number) < order.length);
+  while (left()) {
+    const round = plan.map((order, rank) => order[next[rank] as number]);
+    const ready = round.map((work) => work !== undefined && isReady(work));
+    if (!ready.includes(true)) throw stuck('pipeline schedule', round);
+    round.forEach((work, rank) => {
+      if (!work || !ready[rank]) return;
+      next[rank] = (next[rank] as number) + 1;
+      done.add(keyOf(work));
+      lists[rank]?.push(work);
+      const sent = sendOf(work, stages, ranks);
+      if (!sent) return;
+      lists[rank]?.push(sent);
+      lists[sent.peer]?.push(receiveOf(sent, rank));
+    });
+  }
+  return lists;
+}
+
+/** How the result of `work` leaves its rank; null where it stays there. */
+function sendOf({ kind, stage, micro }: Work, stages: number, ranks: number): Transfer | null {
+  if (kind === 'W') return null;
+  const to = kind === 'F' ? stage + 1 : stage - 1;
+  const peer = rankOf(to, ranks);
+  if (to < 0 || to === stages || peer === rankOf(stage, ranks)) return null;
+  return { kind: kind === 'F' ? 'sendF' : 'sendB', stage, micro, peer };
+}
+
+function receiveOf({ kind, stage, micro }: Transfer, peer: number): Transfer {
+  if (kind === 'sendF') return { kind: 'recvF', stage: stage + 1, micro, peer };
+  return { kind: 'recvB', stage: stage - 1, micro, peer };
+}
+
+/**
+ * Behind the last work that adds to a stage's gradients, so that their way overlaps what follows.
+ */
+function addReductions(lists: readonly Action[][]): Action[][] {
+  return lists.map((list) => {
+    const last = new Map<number, number>();
+    list.forEach(({ kind, stage }, i) => {
+      if (kind === 'B' || kind === 'W') last.set(stage, i);
+    });
+    return list.flatMap((action, i): Action[] => {
+      const { stage } = action;
+      return last.get(stage) === i ? [action, { kind: 'reduce', stage }] : [action];
+    });
+  });
+}

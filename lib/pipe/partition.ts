@@ -1,0 +1,58 @@
+// How the layers of a model are shared out between the stages of a pipeline.
+import { DsError } from '../errors.js';
+
+/**
+ * The first layer of each stage, and the number of layers at the end: stage s has layers
+ * [starts[s], starts[s + 1]). No stage has less than one layer, and the largest sum of `weights`
+ * (one a layer, 0 or more) of a stage is the least possible; of such cuts the one whose smallest
+ * sum is the largest, then the one whose first stages are the longest. DeepSpeed's
+ * partition_balanced minimises the difference of both by a search that may miss it. Throws
+ * DS_ARGUMENT for more stages than layers.
+ */
+export function balance(weights: readonly number[], stages: number): number[] {
+  const n = weights.length;
+  if (stages > n) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'pipeline',
+      expected: `at most ${n} stages: every one has a layer`,
+      got: String(stages),
+      hint: 'Use fewer ranks on the pipeline axis, or cut the model into more layers.',
+    });
+  }
+  const sums = [0];
+  for (const weight of weights) sums.push((sums.at(-1) as number) + weight);
+  // best[k][i]: of the first i layers in k stages.
+  let best: (Cut | null)[] = sums.map((_, i) =>
+    i === 0 ? { most: 0, least: Infinity, at: [] } : null,
+  );
+  for (let k = 1; k <= stages; ++k) {
+    const previous = best;
+    best = sums.map((sum, i) => {
+      let found: Cut | null = null;
+      for (let j = i - 1; j >= k - 1; --j) {
+        const before = previous[j];
+        if (!before) continue;
+        const own = sum - (sums[j] as number);
+        const cut = {
+          most: Math.max(before.most, own),
+          least: Math.min(before.least, own),
+          at: [...before.at, j],
+        };
+        if (!found || isBetter(cut, found)) found = cut;
+      }
+      return found;
+    });
+  }
+  return [...(best[n] as Cut).at, n];
+}
+
+interface Cut {
+  most: number;
+  least: number;
+  /** First layers of the stages. */
+  at: readonly number[];
+}
+
+const isBetter = (a: Cut, b: Cut): boolean =>
+  a.most < b.most || (a.most === b.most && a.least > b.least);

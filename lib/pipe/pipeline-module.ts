@@ -1,0 +1,141 @@
+// PipelineModule: a model as a list of layers.
+import { DsError } from '../errors.js';
+import { Module } from '../nn/module.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { Tensor } from '../tensor/index.js';
+import {
+  buildLayers,
+  type LayerLike,
+  type Pipelined,
+  type PipelineLayer,
+  type Values,
+} from './layers.js';
+
+/** How layers are shared out between stages: see PipelineOptions. */
+export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${string}`;
+
+/** How a model is cut and run as a pipeline. */
+export interface PipelineOptions {
+  /**
+   * What every stage gets alike: "parameters" their elements (the default, as in DeepSpeed),
+   * "uniform" layers, "flops" multiply-accumulates, "type:REGEX" layers whose class matches, in any
+   * case of letters.
+   */
+  partitionMethod?: PartitionMethod;
+  /**
+   * Layers of a stage that are computed again in the backward as one; 0, the default, keeps
+   * everything.
+   */
+  activationCheckpointInterval?: number;
+  /**
+   * Whether every forward of a layer starts from a seed of its own, by `baseSeed`. Default false.
+   */
+  seedLayers?: boolean;
+  /** Default 1234. */
+  baseSeed?: number;
+  /** Whether shapes differ from one micro-batch to the next. Default false: they are told once. */
+  dynamicShape?: boolean;
+}
+
+/** What a PipelineModule is made of. */
+export interface PipelineModuleOptions extends PipelineOptions {
+  /** Modules, LayerSpecs and functions; each takes what the one before it gives, and that alone. */
+  layers: Iterable<LayerLike>;
+  /**
+   * The loss, one f32 element, of what the last layer gives, and the labels. Default: the last
+   * layer gives it.
+   */
+  // biome-ignore lint/suspicious/noExplicitAny: the caller knows what its last layer gives.
+  lossFn?: ((outputs: any, labels: any) => Tensor) | null;
+  /** Stages, where neither the mesh nor the configuration says. */
+  numStages?: number;
+}
+
+const OPTIONS: OptionNames<PipelineModuleOptions> = {
+  ...{ layers: true, lossFn: true, numStages: true, partitionMethod: true },
+  ...{ activationCheckpointInterval: true, seedLayers: true, baseSeed: true, dynamicShape: true },
+};
+
+/**
+ * Layers one after the other, and a loss. initialize() makes a PipelineEngine of it: each rank of
+ * the mesh's axis pp runs some of the layers, and keeps their parameters alone. In a process alone
+ * it is a model as any other. Parameters are called "layers.N...." by the number of their layer.
+ * Source: DeepSpeed's PipelineModule.
+ */
+export class PipelineModule extends Module implements Pipelined {
+  /** The modules among the layers, by the number of the first layer that they are. */
+  readonly layers: Readonly<Record<string, Module>>;
+  /** @internal */
+  readonly pipelineOptions: PipelineOptions;
+  /** See PipelineModuleOptions. */
+  readonly numStages: number | null;
+  private readonly steps: readonly PipelineLayer[];
+  private readonly lossFn: PipelineModuleOptions['lossFn'];
+
+  /** Throws DS_ARGUMENT for unknown options, and for layers that are none. */
+  constructor(given: PipelineModuleOptions) {
+    super();
+    const op = 'PipelineModule';
+    const options = readOptions(op, given, OPTIONS);
+    const { layers, lossFn = null, numStages, ...rest } = options;
+    const isList = typeof layers === 'object' && Symbol.iterator in layers;
+    if (!isList) throw wrong('layers', 'a list of layers', phrase(layers));
+    if (lossFn !== null) requireType(`${op} lossFn`, lossFn, 'function');
+    const modules: Record<string, Module> = {};
+    this.steps = buildLayers([...layers], modules);
+    if (this.steps.length === 0) throw wrong('layers', 'at least one layer', 'none');
+    this.layers = modules;
+    this.lossFn = lossFn;
+    this.pipelineOptions = requireOptions(op, rest);
+    this.numStages =
+      numStages === undefined ? null : requireInteger(`${op} numStages`, numStages, 1);
+  }
+
+  /** All layers, where this rank has them all. */
+  override forward(...inputs: Tensor[]): Values {
+    const [only] = inputs;
+    const values: Values = inputs.length === 1 ? (only as Tensor) : inputs;
+    return this.steps.reduce((x, layer) => layer.forward(x), values);
+  }
+
+  /** @internal */
+  pipelineLayers(): PipelineLayer[] {
+    return [...this.steps];
+  }
+
+  /** @internal */
+  pipelineLoss(outputs: Values, labels: unknown): Tensor {
+    const loss = this.lossFn ? this.lossFn(outputs, labels) : outputs;
+    if (loss instanceof Tensor) return loss;
+    throw wrong('lossFn', 'a tensor, the loss', phrase(loss));
+  }
+}
+
+/** Whether initialize() can cut the model. */
+export function isPipelined(model: object): model is Module & Pipelined {
+  return 'pipelineLayers' in model && typeof model.pipelineLayers === 'function';
+}
+
+/** Throws DS_ARGUMENT for values that are none. */
+export function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
+  const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
+  if (method !== undefined && !/^(parameters|uniform|flops|type:.+)$/i.test(String(method))) {
+    const expected = '"parameters", "uniform", "flops" or "type:REGEX"';
+    throw wrong('partitionMethod', expected, phrase(method));
+  }
+  if (activationCheckpointInterval !== undefined) {
+    requireInteger(`${op} activationCheckpointInterval`, activationCheckpointInterval, 0);
+  }
+  if (baseSeed !== undefined) requireInteger(`${op} baseSeed`, baseSeed, 0);
+  for (const name of ['seedLayers', 'dynamicShape'] as const) {
+    if (options[name] !== undefined) requireType(`${op} ${name}`, options[name], 'boolean');
+  }
+  return options;
+}
+
+function wrong(name: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: `PipelineModule ${name}`, expected, got });
+}

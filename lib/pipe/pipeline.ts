@@ -1,0 +1,179 @@
+// Pipeline: which layers of a model are which stage's, and the run of one stage.
+import { DsError } from '../errors.js';
+import { Embedding } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import { numel } from '../runtime/view.js';
+import {
+  checkpoint,
+  getRandomState,
+  isGradEnabled,
+  type RandomState,
+  setRandomState,
+  Tensor,
+} from '../tensor/index.js';
+import { rankOf } from './action.js';
+import type { Pipelined, PipelineLayer, Values } from './layers.js';
+import { balance } from './partition.js';
+import type { PipelineOptions } from './pipeline-module.js';
+
+/**
+ * Places in the generator's stream that a forward of a layer may take: they are set aside, so that
+ * numbers do not depend on which rank has run which layers before.
+ */
+const DRAWS = 4096;
+
+/** A model as stages of `ranks` ranks. */
+export class Pipeline {
+  /** Of the whole model. */
+  readonly layers: readonly PipelineLayer[];
+  /** Stage s has layers [starts[s], starts[s + 1]). */
+  readonly starts: readonly number[];
+  private base: RandomState = { seed: 0, offset: 0 };
+  private batches = 0;
+
+  constructor(
+    readonly model: Module & Pipelined,
+    /** This rank's place among the ranks of the pipeline, and how many there are. */
+    readonly place: { rank: number; ranks: number },
+    /** Stages that each has. */
+    stagesPerRank: number,
+    private readonly options: PipelineOptions,
+  ) {
+    this.layers = model.pipelineLayers();
+    const { partitionMethod = 'parameters' } = options;
+    const weights = this.layers.map((layer) => weightOf(layer, partitionMethod));
+    this.starts = balance(weights, place.ranks * stagesPerRank);
+  }
+
+  /** Stages of the model. */
+  get stages(): number {
+    return this.starts.length - 1;
+  }
+
+  /** Stages of this rank. */
+  get ownStages(): number[] {
+    return this.stagesOf(this.place.rank);
+  }
+
+  /** Stages of rank `rank` of the pipeline. */
+  stagesOf(rank: number): number[] {
+    const { ranks } = this.place;
+    return Array.from({ length: this.stages }, (_, stage) => stage).filter(
+      (stage) => rankOf(stage, ranks) === rank,
+    );
+  }
+
+  /** The modules that a stage reads, itself or below. */
+  modulesOf(stages: readonly number[]): Set<Module> {
+    const roots = stages.flatMap((stage) => this.layersOf(stage).flatMap(({ modules }) => modules));
+    return new Set(roots.flatMap((module) => module.modules()));
+  }
+
+  /**
+   * Leaves out of the model what rank `rank` does not have: it no longer counts as the model's. The
+   * function returned brings it back.
+   */
+  cut(rank = this.place.rank): () => void {
+    const own = this.modulesOf(this.stagesOf(rank));
+    const all = this.modulesOf(Array.from({ length: this.stages }, (_, stage) => stage));
+    const others = [...all].filter((module) => !own.has(module));
+    for (const module of others) module.isElsewhere = true;
+    return () => {
+      for (const module of others) module.isElsewhere = false;
+    };
+  }
+
+  /**
+   * A batch of `micros` micro-batches begins: random numbers go on behind those of the last one.
+   */
+  begin(micros: number): void {
+    this.base = getRandomState();
+    this.batches += micros;
+    const { seed, offset } = this.base;
+    setRandomState({ seed, offset: offset + micros * this.layers.length * DRAWS });
+  }
+
+  /** The layers of `stage` on micro-batch `micro` of the batch. */
+  run(stage: number, micro: number, values: Values): Values {
+    const after = getRandomState();
+    try {
+      return this.segments(stage).reduce((x, segment) => this.through(segment, micro, x), values);
+    } finally {
+      setRandomState(after);
+    }
+  }
+
+  private layersOf(stage: number): PipelineLayer[] {
+    return this.layers.slice(this.starts[stage], this.starts[stage + 1]);
+  }
+
+  /** Numbers of layers, by what is computed again as one. */
+  private segments(stage: number): { layers: number[]; again: boolean }[] {
+    const { activationCheckpointInterval: interval = 0 } = this.options;
+    const [from = 0, to = 0] = this.starts.slice(stage, stage + 2);
+    const layers = Array.from({ length: to - from }, (_, i) => from + i);
+    if (interval === 0 || !isGradEnabled()) return [{ layers, again: false }];
+    const starts = layers.filter((_, i) => i % interval === 0);
+    return starts.map((first) => ({
+      layers: layers.filter((layer) => layer >= first && layer < first + interval),
+      again: true,
+    }));
+  }
+
+  private through(
+    { layers, again }: { layers: number[]; again: boolean },
+    micro: number,
+    values: Values,
+  ): Values {
+    const body = (...inputs: Tensor[]): Tensor | Tensor[] => {
+      const first: Values = values instanceof Tensor ? (inputs[0] as Tensor) : inputs;
+      const last = layers.reduce<Values>((x, layer) => this.layer(layer, micro, x), first);
+      return last instanceof Tensor ? last : [...last];
+    };
+    const inputs = values instanceof Tensor ? [values] : [...values];
+    return again ? checkpoint(body, ...inputs) : body(...inputs);
+  }
+
+  private layer(index: number, micro: number, values: Values): Values {
+    const { seedLayers = false, baseSeed = 1234 } = this.options;
+    const { seed, offset } = this.base;
+    const first = offset + (micro * this.layers.length + index) * DRAWS;
+    const count = this.batches + micro;
+    setRandomState(
+      seedLayers ? { seed: baseSeed * (count + 1) + index, offset: 0 } : { seed, offset: first },
+    );
+    const result = (this.layers[index] as PipelineLayer).forward(values);
+    const drawn = getRandomState().offset - (seedLayers ? 0 : first);
+    if (drawn > DRAWS) throw tooMany(index, drawn);
+    return result;
+  }
+}
+
+/** What a stage gets its share of. */
+function weightOf({ modules, macs }: PipelineLayer, method: string): number {
+  if (method === 'uniform') return 1;
+  const inner = [...new Set(modules.flatMap((module) => module.modules()))];
+  if (method.toLowerCase().startsWith('type:')) {
+    const pattern = new RegExp(method.slice('type:'.length), 'i');
+    return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;
+  }
+  const parameters = new Set(modules.flatMap((module) => module.parameters()));
+  const elements = (shapes: Iterable<{ shape: readonly number[] }>): number =>
+    Array.from(shapes).reduce((sum, { shape }) => sum + numel(shape), 0);
+  if (method === 'parameters') return elements(parameters);
+  const tables = new Set(
+    inner.filter((module) => module instanceof Embedding).flatMap((module) => module.parameters()),
+  );
+  const multiplied = [...parameters].filter((one) => one.ndim >= 2 && !tables.has(one));
+  return macs ?? elements(multiplied);
+}
+
+function tooMany(layer: number, drawn: number): DsError {
+  return new DsError({
+    code: 'DS_LIMIT',
+    op: `pipeline layer ${layer}`,
+    expected: `at most ${DRAWS} random ops in one forward`,
+    got: String(drawn),
+    hint: 'Split it into several layers.',
+  });
+}

@@ -1,0 +1,199 @@
+// Runs a rank's list of actions: work of its stages, and the transfers between them and others.
+import { DsError } from '../errors.js';
+import { held, Tensor, zeros } from '../tensor/index.js';
+import { type Action, describeAction, rankOf, type Transfer, type Work } from './action.js';
+import type { Values } from './layers.js';
+import { type Arriving, type Links, listOf } from './links.js';
+
+/** Inputs of the first layer, and what the loss compares with. */
+export type PipelineBatch = readonly [inputs: Values, labels: unknown];
+
+/** Who computes. */
+export interface StageWorker {
+  /** The inputs of the model for micro-batch `micro`; asked on the rank of the first stage. */
+  inputs(micro: number): Values;
+  /**
+   * The forward of `stage`; of the last one, up to the loss. What it returns lives until done().
+   */
+  forward(stage: number, micro: number, values: Values): Values;
+  /**
+   * The backward of what forward() has given, from the gradients of those of its outputs that want
+   * one; null for the loss.
+   */
+  backward(stage: number, micro: number, gradients: readonly Tensor[] | null): void;
+  /** No backward of `stage` follows in this batch: its gradients are complete. */
+  reduce(stage: number): void;
+  /** What forward() has given is no longer needed. */
+  done(stage: number, micro: number): void;
+}
+
+/** A micro-batch in a stage. */
+interface Visit {
+  /**
+   * Leaves of the stage's graph, released with it; null in the first stage, whose inputs are the
+   * worker's.
+   */
+  inputs: Values | null;
+  outputs: Values;
+}
+
+type Place = Pick<Work, 'stage' | 'micro'>;
+
+const nameOf = ({ stage, micro }: Place): string => `${stage} ${micro}`;
+
+/** What travels between two stages: on its way from another rank, or handed over on this one. */
+class Mail {
+  private readonly arriving = new Map<string, Arriving>();
+  private readonly here = new Map<string, Values>();
+
+  expect(at: Place, arriving: Arriving): void {
+    this.arriving.set(nameOf(at), arriving);
+  }
+
+  put(at: Place, values: Values): void {
+    this.here.set(nameOf(at), values);
+  }
+
+  /** The caller owns the tensors. */
+  take(at: Place): Values {
+    const name = nameOf(at);
+    const values = this.here.get(name) ?? (this.arriving.get(name) as Arriving).take();
+    this.here.delete(name);
+    this.arriving.delete(name);
+    return values;
+  }
+}
+
+/** One run of a rank's list. */
+export class PipelineRun {
+  private readonly visits = new Map<string, Visit>();
+  /** By the stage that takes them. */
+  private readonly values = new Mail();
+  private readonly gradients = new Mail();
+  /** By the stage that made them. */
+  private readonly leaving = new Map<string, readonly Tensor[]>();
+
+  constructor(
+    private readonly worker: StageWorker,
+    private readonly links: Links,
+    private readonly place: { rank: number; ranks: number; stages: number },
+    private readonly training: boolean,
+  ) {}
+
+  /** Rejects with what the worker or a link throws. */
+  async run(actions: readonly Action[]): Promise<void> {
+    for (const action of actions) {
+      await this.act(action);
+      this.links.settle();
+    }
+    this.links.settle(true);
+  }
+
+  private async act(action: Action): Promise<void> {
+    const { links, training } = this;
+    switch (action.kind) {
+      case 'F':
+        return this.forward(action);
+      case 'B':
+        return this.backward(action);
+      case 'recvF':
+        return this.values.expect(action, await links.receiveValues(action, training));
+      case 'recvB': {
+        const outputs = wanting(this.visitAt(action).outputs);
+        return this.gradients.expect(action, links.receiveGradients(action, outputs));
+      }
+      case 'sendF':
+        await links.sendValues(action, this.visitAt(action).outputs, training);
+        if (!training) this.end(action);
+        return;
+      case 'sendB':
+        return this.sendGradients(action);
+      case 'reduce':
+        return this.worker.reduce(action.stage);
+      case 'I':
+      case 'W':
+        throw halved(action);
+    }
+  }
+
+  private forward({ stage, micro }: Work): void {
+    const { worker, training } = this;
+    const at = { stage, micro };
+    const inputs = stage === 0 ? null : this.values.take(at);
+    const outputs = worker.forward(stage, micro, inputs ?? worker.inputs(micro));
+    this.visits.set(nameOf(at), { inputs, outputs });
+    const isLast = stage === this.place.stages - 1;
+    if (!isLast && !this.isHere(stage + 1)) return;
+    if (!isLast) this.values.put({ stage: stage + 1, micro }, leavesOf(outputs, training));
+    if (!training) this.end(at);
+  }
+
+  private backward({ stage, micro }: Work): void {
+    const at = { stage, micro };
+    const isLast = stage === this.place.stages - 1;
+    const gradients = isLast ? null : listOf(this.gradients.take(at));
+    this.worker.backward(stage, micro, gradients);
+    for (const gradient of gradients ?? []) gradient.release();
+    const { inputs } = this.visitAt(at);
+    if (inputs !== null) {
+      const own = gradientsOf(inputs);
+      if (this.isHere(stage - 1)) this.gradients.put({ stage: stage - 1, micro }, own);
+      else this.leaving.set(nameOf(at), own);
+    }
+    this.end(at);
+  }
+
+  private sendGradients(transfer: Transfer): void {
+    const name = nameOf(transfer);
+    this.links.sendGradients(transfer, this.leaving.get(name) as readonly Tensor[]);
+    this.leaving.delete(name);
+  }
+
+  private end(at: Place): void {
+    const { inputs } = this.visitAt(at);
+    this.visits.delete(nameOf(at));
+    this.worker.done(at.stage, at.micro);
+    for (const input of inputs ? listOf(inputs) : []) input.release();
+  }
+
+  private visitAt(at: Place): Visit {
+    return this.visits.get(nameOf(at)) as Visit;
+  }
+
+  private isHere(stage: number): boolean {
+    return rankOf(stage, this.place.ranks) === this.place.rank;
+  }
+}
+
+/** Those of `values` that want gradients. */
+export const wanting = (values: Values): readonly Tensor[] =>
+  listOf(values).filter(({ requiresGrad }) => requiresGrad);
+
+/** The same values as another rank would get them: where a graph ends and the next one begins. */
+function leavesOf(values: Values, training: boolean): Values {
+  const leaves = listOf(values).map((value) => {
+    const leaf = held(() => value.alias(value.shape, value.strides, value.offset));
+    if (training && value.requiresGrad) leaf.requireGrad(true);
+    return leaf;
+  });
+  return values instanceof Tensor ? (leaves[0] as Tensor) : leaves;
+}
+
+/** The gradients of leaves, which become the caller's; zeros where nothing depends on one. */
+function gradientsOf(inputs: Values): readonly Tensor[] {
+  return wanting(inputs).map((input) => {
+    const { grad } = input;
+    input.grad = null;
+    return grad ?? held(() => zeros(input.shape, { dtype: input.dtype, device: input.device }));
+  });
+}
+
+function halved(action: Action): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'pipeline.schedule',
+    expected: 'a schedule of whole backwards',
+    got: describeAction(action),
+    hint: 'Use "1f1b", "gpipe" or "interleaved".',
+  });
+}

@@ -1,0 +1,128 @@
+// Pipeline schedules: in which order each rank works on the micro-batches of a step.
+import type { Work, WorkKind } from './action.js';
+
+/** An order of work. It says nothing of transfers: those follow from it (lower.ts). */
+export interface Schedule {
+  readonly name: string;
+  /** Stages that a rank has: `rank`, `rank + ranks`, `rank + 2 ranks`, ... of the model. */
+  readonly stagesPerRank: number;
+  /** The work of each of `ranks` ranks on `micros` micro-batches. */
+  plan(ranks: number, micros: number): Work[][];
+}
+
+const work = (kind: WorkKind, stage: number, micro: number): Work => ({ kind, stage, micro });
+const count = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
+
+/** One stage a rank, whose order `order` says. */
+function oneStage(
+  name: string,
+  order: (rank: number, ranks: number, micros: number) => Work[],
+): Schedule {
+  return {
+    name,
+    stagesPerRank: 1,
+    plan: (ranks, micros) => count(ranks).map((rank) => order(rank, ranks, micros)),
+  };
+}
+
+/**
+ * All forwards, then all backwards: idle (p - 1)(F + B), all micro-batches live. Source: Huang et
+ * al. 2019 (GPipe). Backwards go in the order of forwards, in which gradients also add up on one
+ * rank.
+ */
+export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
+  ...count(micros).map((micro) => work('F', stage, micro)),
+  ...count(micros).map((micro) => work('B', stage, micro)),
+]);
+
+/**
+ * Forwards and backwards in turns, as soon as there is a gradient: idle (p - 1)(F + B), p - rank
+ * micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's TrainSchedule
+ * has this order.
+ */
+export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) => {
+  const ahead = Math.min(ranks - stage - 1, micros);
+  return alternating(
+    count(micros).map((micro) => work('F', stage, micro)),
+    count(micros).map((micro) => work('B', stage, micro)),
+    ahead,
+  );
+});
+
+/**
+ * 1F1B whose backwards are in halves: what waits for a gradient waits for I alone, and W fills what
+ * is idle otherwise, rank r's r micro-batches late. Idle (p - 1)(F + I - W), p micro-batches live
+ * on every rank. Source: Qi et al. 2024 (ZB-H1).
+ */
+export const ZERO_BUBBLE = oneStage('zero-bubble', (stage, ranks, micros) => {
+  const order: Work[] = [];
+  let [inputs, weights] = [0, 0];
+  for (const each of ONE_F_ONE_B.plan(ranks, micros)[stage] as Work[]) {
+    if (each.kind === 'F') {
+      order.push(each);
+      continue;
+    }
+    order.push(work('I', stage, inputs++));
+    if (inputs > stage) order.push(work('W', stage, weights++));
+  }
+  while (weights < micros) order.push(work('W', stage, weights++));
+  return order;
+});
+
+/** Forwards alone, of an evaluation. */
+export const INFERENCE = oneStage('inference', (stage, _, micros) =>
+  count(micros).map((micro) => work('F', stage, micro)),
+);
+
+/** The forwards of a schedule, in their order: INFERENCE, over as many stages a rank. */
+export function forwardsOf(schedule: Schedule): Schedule {
+  const plan = (ranks: number, micros: number): Work[][] =>
+    schedule.plan(ranks, micros).map((order) => order.filter(({ kind }) => kind === 'F'));
+  return schedule.stagesPerRank === 1
+    ? INFERENCE
+    : { ...schedule, name: `${schedule.name}, forwards`, plan };
+}
+
+/**
+ * 1F1B over `stagesPerRank` stages a rank (v): idle (p - 1)(F + B) / v for v times the transfers.
+ * Micro-batches go through in groups of p, the last one larger where p does not divide them: each
+ * stage of a rank works on a whole group before the next does. Source: Narayanan et al. 2021,
+ * Megatron-LM's interleaved schedule.
+ */
+export function interleaved(stagesPerRank: number): Schedule {
+  const plan = (ranks: number, micros: number): Work[][] => {
+    const groups = groupsOf(micros, ranks);
+    const largest = Math.max(...groups.map((group) => group.length));
+    const turns = count(stagesPerRank);
+    return count(ranks).map((rank) => {
+      const inGroups = (kind: WorkKind, order: readonly number[]): Work[] =>
+        groups.flatMap((group) =>
+          order.flatMap((turn) => group.map((micro) => work(kind, turn * ranks + rank, micro))),
+        );
+      const forwards = inGroups('F', turns);
+      const ahead = 2 * (ranks - rank - 1) + (stagesPerRank - 1) * largest;
+      const backwards = inGroups('B', turns.toReversed());
+      return alternating(forwards, backwards, Math.min(ahead, forwards.length));
+    });
+  };
+  return { name: `interleaved ${stagesPerRank}`, stagesPerRank, plan };
+}
+
+/** Micro-batches in groups of `size`; what is left over joins the last group. */
+function groupsOf(micros: number, size: number): number[][] {
+  const groups = Math.max(1, Math.floor(micros / size));
+  return count(groups).map((i) =>
+    count(micros).slice(i * size, i === groups - 1 ? micros : (i + 1) * size),
+  );
+}
+
+/** `ahead` forwards, then a forward and a backward in turns, then the backwards that are left. */
+function alternating(forwards: Work[], backwards: Work[], ahead: number): Work[] {
+  const order = forwards.slice(0, ahead);
+  backwards.forEach((backward, i) => {
+    const forward = forwards[ahead + i];
+    if (forward) order.push(forward);
+    order.push(backward);
+  });
+  return order;
+}

@@ -1,0 +1,214 @@
+// Runs the lists of a pipeline on paper: whether they end, how long each rank is idle, and what it
+// keeps.
+import { DsError } from '../errors.js';
+import {
+  type Action,
+  describeAction,
+  isWork,
+  keyOf,
+  needsOf,
+  rankOf,
+  stuck,
+  type Transfer,
+  type Work,
+  type WorkKind,
+} from './action.js';
+
+/** How long work takes, in any one unit of time. */
+export interface Costs {
+  /** Of a stage's forward, and of its backward's halves; B takes as long as both. */
+  readonly work: Readonly<Record<'F' | 'I' | 'W', number>>;
+  /** Of one transfer. Default 0. */
+  readonly transfer?: number;
+  /** How many times as much stage `s` has to do. Default: all alike. */
+  readonly share?: (stage: number) => number;
+}
+
+/** When a rank was at work. */
+export interface Span {
+  readonly work: Work;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** What came out of it. */
+export interface Simulation {
+  /** From the first forward to the end of the last backward of any rank. */
+  readonly time: number;
+  /** What each rank did, in its order. */
+  readonly spans: readonly (readonly Span[])[];
+  /** Of `time`, by rank. */
+  readonly idle: readonly number[];
+  /** The most micro-batches times stages of which a rank kept activations at once. */
+  readonly live: readonly number[];
+}
+
+/** Transfers between two ranks in one direction, which happen in the order of their calls. */
+interface Channel {
+  sent: { transfer: Transfer; at: number }[];
+  /** Receives that have been called and not been served. */
+  awaited: { transfer: Transfer; at: number }[];
+  free: number;
+}
+
+/**
+ * The run of `lists` (of lower()) where transfers are asynchronous and every rank does its actions
+ * in order. Throws DS_INTERNAL when it would never end, naming what each rank waits for, and when
+ * two ranks call the transfers between them in different orders.
+ */
+export function simulate(lists: readonly (readonly Action[])[], costs: Costs): Simulation {
+  return new Simulator(lists, costs).run();
+}
+
+class Simulator {
+  /** When the results of work are there, by keyOf, on the rank that made them. */
+  private readonly made = new Map<string, number>();
+  /** When what was received is there, by kind, stage and micro-batch. */
+  private readonly arrived = new Map<string, number>();
+  private readonly channels = new Map<string, Channel>();
+  private readonly clocks: number[];
+  private readonly next: number[];
+  private readonly spans: Span[][];
+  private readonly stages: number;
+
+  constructor(
+    private readonly lists: readonly (readonly Action[])[],
+    private readonly costs: Costs,
+  ) {
+    this.clocks = lists.map(() => 0);
+    this.next = lists.map(() => 0);
+    this.spans = lists.map(() => []);
+    this.stages = 1 + lists.flat().reduce((most, { stage }) => Math.max(most, stage), 0);
+  }
+
+  run(): Simulation {
+    const { lists, next } = this;
+    const pending = (): (Action | undefined)[] => lists.map((list, i) => list[next[i] as number]);
+    for (let waiting = pending(); waiting.some(Boolean); waiting = pending()) {
+      const moved = waiting.map((action, rank) => action !== undefined && this.act(action, rank));
+      if (!moved.includes(true)) throw stuck('pipeline simulation', waiting);
+    }
+    const time = Math.max(0, ...this.clocks);
+    const busy = this.spans.map((spans) => spans.reduce((sum, { from, to }) => sum + to - from, 0));
+    return {
+      ...{ time, spans: this.spans, idle: busy.map((each) => time - each) },
+      live: this.spans.map(mostLive),
+    };
+  }
+
+  /** Does what rank `rank` has next, unless it must wait. */
+  private act(action: Action, rank: number): boolean {
+    const isDone = isWork(action)
+      ? this.compute(action, rank)
+      : action.kind === 'reduce' || this.transfer(action, rank);
+    if (isDone) this.next[rank] = (this.next[rank] as number) + 1;
+    return isDone;
+  }
+
+  private compute(work: Work, rank: number): boolean {
+    const from = this.inputsThere(work);
+    if (from === null) return false;
+    const start = Math.max(this.clocks[rank] as number, from);
+    const end = start + this.duration(work);
+    this.clocks[rank] = end;
+    this.made.set(keyOf(work), end);
+    this.spans[rank]?.push({ work, from: start, to: end });
+    return true;
+  }
+
+  /** Null while something is missing. */
+  private inputsThere(work: Work): number | null {
+    const ranks = this.lists.length;
+    let latest = 0;
+    for (const either of needsOf(work, this.stages)) {
+      const times = either.map((need) => {
+        const isHere = rankOf(need.stage, ranks) === rankOf(work.stage, ranks);
+        const kind = work.kind === 'F' ? 'recvF' : 'recvB';
+        return isHere
+          ? this.made.get(keyOf(need))
+          : this.arrived.get(`${kind} ${work.stage} ${work.micro}`);
+      });
+      const time = times.find((each) => each !== undefined);
+      if (time === undefined) return null;
+      latest = Math.max(latest, time);
+    }
+    return latest;
+  }
+
+  private duration({ kind, stage }: Work): number {
+    const { work, share = () => 1 } = this.costs;
+    const costs: Record<WorkKind, number> = { ...work, B: work.I + work.W };
+    return costs[kind] * share(stage);
+  }
+
+  /** Neither side waits here: work does, for what it reads. */
+  private transfer(transfer: Transfer, rank: number): true {
+    const sends = transfer.kind.startsWith('send');
+    const ends = sends ? [rank, transfer.peer] : [transfer.peer, rank];
+    const channel = this.channel(`${ends.join(' to ')} ${transfer.kind.at(-1)}`);
+    const at = this.clocks[rank] as number;
+    (sends ? channel.sent : channel.awaited).push({ transfer, at });
+    this.serve(channel);
+    return true;
+  }
+
+  private channel(name: string): Channel {
+    const known = this.channels.get(name) ?? { sent: [], awaited: [], free: 0 };
+    this.channels.set(name, known);
+    return known;
+  }
+
+  private serve(channel: Channel): void {
+    for (;;) {
+      const [sent, awaited] = [channel.sent[0], channel.awaited[0]];
+      if (!sent || !awaited) return;
+      requireSame(sent.transfer, awaited.transfer);
+      channel.free = Math.max(sent.at, awaited.at, channel.free) + (this.costs.transfer ?? 0);
+      const { kind, stage, micro } = awaited.transfer;
+      this.arrived.set(`${kind} ${stage} ${micro}`, channel.free);
+      channel.sent.shift();
+      channel.awaited.shift();
+    }
+  }
+}
+
+function requireSame(sent: Transfer, awaited: Transfer): void {
+  const step = sent.kind === 'sendF' ? 1 : -1;
+  if (sent.micro === awaited.micro && sent.stage + step === awaited.stage) return;
+  throw new DsError({
+    code: 'DS_INTERNAL',
+    op: 'pipeline simulation',
+    expected: 'transfers in one order on both ranks',
+    got: `${describeAction(sent)} for ${describeAction(awaited)}`,
+  });
+}
+
+/** Activations are kept from the start of F to the end of B or W. */
+function mostLive(spans: readonly Span[]): number {
+  let [live, most] = [0, 0];
+  for (const { work } of spans) {
+    if (work.kind === 'F') most = Math.max(most, ++live);
+    if (work.kind === 'B' || work.kind === 'W') live--;
+  }
+  return most;
+}
+
+/**
+ * One line a rank and one column a unit of time: "F3" is micro-batch 3 on its way forward, "F3.1"
+ * in the second stage of the rank, "." an idle unit.
+ */
+export function drawSchedule({ spans, time }: Simulation): string {
+  const ranks = spans.length;
+  const cells = spans.map((row) => {
+    const line = Array.from({ length: Math.ceil(time) }, () => '.');
+    for (const { work, from, to } of row) {
+      const turn = Math.floor(work.stage / ranks);
+      const name = `${work.kind}${work.micro}${turn > 0 ? `.${turn}` : ''}`;
+      for (let unit = Math.floor(from); unit < to; ++unit) line[unit] = name;
+    }
+    return line;
+  });
+  const width = Math.max(1, ...cells.flat().map((cell) => cell.length));
+  const lines = cells.map((line, rank) => [`${rank}:`, ...line.map((cell) => cell.padEnd(width))]);
+  return lines.map((line) => line.join(' ').trimEnd()).join('\n');
+}

@@ -1,0 +1,123 @@
+// One rank of a pipeline of small layers: trains each leg, and says what it has at the end.
+import { createHash } from 'node:crypto';
+import { initDistributed } from '../../lib/comm/index.js';
+import {
+  crossEntropy,
+  type DsConfig,
+  initialize,
+  LayerSpec,
+  nn,
+  PipelineModule,
+  seed,
+  Tensor,
+} from '../../lib/index.js';
+
+/** A run from the same beginning. */
+export interface Leg {
+  schedule: '1f1b' | 'gpipe' | 'interleaved';
+  micros: number;
+  stage: 0 | 1;
+  precision: 'fp32' | 'bf16' | 'fp16';
+  offload?: boolean;
+  checkpoint?: number;
+}
+
+export interface PipelineJob {
+  device: 'cpu' | 'cuda';
+  pp: number;
+  legs: Leg[];
+}
+
+export interface LegReport {
+  losses: number[];
+  evaluated: number;
+  norms: (number | null)[];
+  /** Of this rank's parameters, by name. */
+  weights: Record<string, string>;
+  samples: number;
+}
+
+const [VOCABULARY, CHANNELS, ROWS, STEPS] = [67, 32, 5, 4];
+
+/** Normalizes, computes, drops and adds. */
+class Branch extends nn.Module {
+  readonly norm = new nn.LayerNorm(CHANNELS);
+  readonly up = new nn.Linear(CHANNELS, 2 * CHANNELS);
+  readonly down = new nn.Linear(2 * CHANNELS, CHANNELS);
+  readonly drop = new nn.Dropout(0.1);
+
+  override forward(x: Tensor): Tensor {
+    return x.add(this.drop.call(this.down.call(this.up.call(this.norm.call(x)).tanh())));
+  }
+}
+
+export function model(interval = 0): PipelineModule {
+  return new PipelineModule({
+    layers: [
+      new nn.Embedding(VOCABULARY, CHANNELS),
+      ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
+      (x: Tensor) => x.mul(0.5),
+      new LayerSpec(nn.LayerNorm, CHANNELS),
+      new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
+    ],
+    lossFn: (logits: Tensor, targets: Tensor) => crossEntropy(logits, targets),
+    partitionMethod: 'uniform',
+    activationCheckpointInterval: interval,
+  });
+}
+
+/** Micro-batches without end, whatever rank asks: those of data rank `rank` of `ranks`. */
+function* batches(device: Tensor['device'], rank: number, ranks: number) {
+  for (let index = rank; ; index += ranks) {
+    const draw = (salt: number) =>
+      Int32Array.from({ length: ROWS }, (_, i) => (index * 31 + i * 17 + salt * 7) % VOCABULARY);
+    yield [Tensor.from(draw(1), { device }), Tensor.from(draw(2), { device })] as const;
+  }
+}
+
+function configOf({ schedule, micros, stage, precision, offload }: Leg, pp: number): DsConfig {
+  return {
+    train_micro_batch_size_per_gpu: ROWS,
+    gradient_accumulation_steps: micros,
+    gradient_clipping: 0.5,
+    optimizer: { type: 'AdamW', params: { lr: 3e-3 } },
+    zero_optimization: { stage, ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}) },
+    ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
+    pipeline: { stages: pp, schedule },
+    seed: 1234,
+  } as DsConfig;
+}
+
+async function train(leg: Leg, pp: number): Promise<LegReport> {
+  seed(1234);
+  const { engine } = await initialize({ model: model(leg.checkpoint), config: configOf(leg, pp) });
+  const data = batches(engine.device, engine.dpRank, engine.dpWorldSize);
+  const [losses, norms]: [number[], (number | null)[]] = [[], []];
+  for (let step = 0; step < STEPS; ++step) {
+    losses.push((await engine.trainBatch(data)).item());
+    norms.push(engine.getGlobalGradNorm());
+  }
+  const evaluated = (await engine.evalBatch(data, 3)).item();
+  engine.synchronize();
+  const weights: Record<string, string> = {};
+  for (const [name, parameter] of engine.module.namedParameters()) {
+    weights[name] = createHash('sha1')
+      .update(String(parameter.to('f32').toArray()))
+      .digest('hex');
+  }
+  const samples = engine.globalSamples;
+  engine.destroy();
+  return { losses, evaluated, norms, weights, samples };
+}
+
+async function main({ device, pp, legs }: PipelineJob): Promise<void> {
+  const mesh = { pp };
+  const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
+  job.world.device.setDeterministic(true);
+  const reports: LegReport[] = [];
+  for (const leg of legs) reports.push(await train(leg, pp));
+  await job.destroy();
+  console.log(JSON.stringify(reports));
+}
+
+if (process.argv[2]) void main(JSON.parse(process.argv[2]) as PipelineJob);
