@@ -22,7 +22,11 @@ import { misuse, requireLoss } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
 import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
-import { Checkpointer, type SaveOptions } from './saving/checkpointer.js';
+import {
+  Checkpointer,
+  type ExportWeightsOptions,
+  type SaveOptions,
+} from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
 import type { Progress } from './step/progress.js';
@@ -349,8 +353,12 @@ export class Engine {
   }
 
   /** Every rank calls it and writes its part. See Checkpointer.exportWeights. Source: DeepSpeed's save_16bit_model. */
-  save16bitModel(dir: string, file = 'model.safetensors'): Promise<string> {
-    return this.checkpointer.exportWeights(dir, file);
+  save16bitModel(
+    dir: string,
+    file = 'model.safetensors',
+    options: ExportWeightsOptions = {},
+  ): Promise<string> {
+    return this.checkpointer.exportWeights(dir, file, options);
   }
 
   /** The end of the last asynchronous save, or its failure. See Checkpointer.done. */

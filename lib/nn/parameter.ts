@@ -36,6 +36,8 @@ export interface StoredValues {
 export class Parameter extends Tensor {
   /** An engine has taken it over, and waits for new values of it (zero.GatheredParameters). */
   isOpen = false;
+  /** The dtype in which an engine keeps it, whatever the engine's own; null: the engine's. */
+  fixedDtype: DType | null = null;
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */

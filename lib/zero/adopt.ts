@@ -8,7 +8,7 @@ import type { Partition } from './partition.js';
 import type { ZeroStages } from './zero-stage.js';
 
 /**
- * Every rank of `alike` starts with the values of its first. Blocks until everything is in place.
+ * Every rank of `alike` starts with the values of its first, of frozen units as well. Blocks until everything is in place.
  * Device memory beyond the result: one unit, and one parameter in f32.
  */
 export function adoptModel(stage: ZeroStages, state: OptimizerState, alike: Collectives): void {
@@ -19,7 +19,12 @@ export function adoptModel(stage: ZeroStages, state: OptimizerState, alike: Coll
       takeOver(alike, values);
       writePieces(state, partition, slot, values);
     });
-    stage.adopted(partition.unit);
+    stage.adopted(partition);
+  }
+  for (const part of stage.frozen) {
+    stage.adopting(part.unit);
+    part.unit.adopt((_, values) => takeOver(alike, values));
+    stage.adopted(part);
   }
   state.synchronize();
 }

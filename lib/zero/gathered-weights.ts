@@ -7,11 +7,12 @@ import type { At, Collectives, Work } from './collectives.js';
 import type { CommTimer } from './exchange.js';
 import { copyFlat } from './flat.js';
 import { pinned } from './home/pinned.js';
-import { shardOf } from './layout.js';
-import { Partition } from './partition.js';
+import { type Range, shardOf } from './layout.js';
+import { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
 import type { WeightFlow } from './weight-flow.js';
+import type { WeightUnit } from './weight-unit.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 export interface GatherOptions {
@@ -48,11 +49,11 @@ interface Gathered {
  */
 export class GatheredWeights implements WeightFlow {
   readonly isSharded = true;
-  private readonly gathered = new Map<Unit, Gathered>();
-  private readonly partitions = new Map<Unit, Partition>();
-  private readonly persistent = new Set<Unit>();
+  private readonly gathered = new Map<WeightUnit, Gathered>();
+  private readonly parts = new Map<WeightUnit, WeightPart>();
+  private readonly persistent = new Set<WeightUnit>();
   /** When an update of the shard is complete. */
-  private readonly updated = new Map<Unit, Event>();
+  private readonly updated = new Map<WeightUnit, Event>();
   private readonly trace = new UnitTrace();
   private readonly stream: Stream;
   private readonly computed: Event;
@@ -68,19 +69,21 @@ export class GatheredWeights implements WeightFlow {
   }
 
   partitionOf(unit: Unit): Partition {
-    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    const weights = this.options.home.allocate(range.numel, unit.dtype, this.device);
-    return new Partition(unit, range, weights);
+    return new Partition(unit, ...this.ownShard(unit));
   }
 
-  adopting(unit: Unit): void {
+  partOf(unit: WeightUnit): WeightPart {
+    return new WeightPart(unit, ...this.ownShard(unit));
+  }
+
+  adopting(unit: WeightUnit): void {
     unit.allocate();
   }
 
   /** Takes over a unit whose full weights are there: keeps the shard, lets the rest go. */
-  adopted(partition: Partition): void {
-    const { unit, range, weights } = partition;
-    this.partitions.set(unit, partition);
+  adopted(part: WeightPart): void {
+    const { unit, range, weights } = part;
+    this.parts.set(unit, part);
     const size = { to: weights.offset, from: unit.weights.offset + range.offset };
     const bytes = weights.bytes / weights.numel;
     weights.buffer.copyFrom(
@@ -93,7 +96,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** Later compute work sees the unit's weights; what is likely to be used next is fetched. */
-  acquire(unit: Unit): void {
+  acquire(unit: WeightUnit): void {
     this.trace.visit(unit);
     const weights = this.gathered.get(unit) ?? this.gather(unit);
     const { work } = weights;
@@ -110,7 +113,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** The unit's weights are not read until the next acquire(). */
-  release(unit: Unit): void {
+  release(unit: WeightUnit): void {
     if (!this.gathered.has(unit) || this.persistent.has(unit)) return;
     const { maxReuseDistance, maxLive } = this.options;
     if (this.live <= maxLive && this.trace.reuseDistance(unit) <= maxReuseDistance) return;
@@ -126,7 +129,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** The shard changes in the order of `stream`: gathered weights are stale. */
-  publish({ unit }: Partition, stream: Stream): void {
+  publish({ unit }: WeightPart, stream: Stream): void {
     this.trace.restart();
     const event = this.updated.get(unit) ?? new Event(this.device);
     this.updated.set(unit, event.record(stream));
@@ -143,7 +146,13 @@ export class GatheredWeights implements WeightFlow {
     for (const event of [this.computed, ...this.updated.values()]) event.dispose();
   }
 
-  private persists(unit: Unit): boolean {
+  /** Where this rank's shard lies in the unit, and its memory, contents undefined. */
+  private ownShard(unit: WeightUnit): [range: Range, weights: Tensor] {
+    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
+    return [range, this.options.home.allocate(range.numel, unit.dtype, this.device)];
+  }
+
+  private persists(unit: WeightUnit): boolean {
     const { persistenceThreshold, modelPersistenceThreshold } = this.options;
     const { numel } = unit.layout;
     let total = numel;
@@ -151,8 +160,8 @@ export class GatheredWeights implements WeightFlow {
     return numel <= persistenceThreshold && total <= modelPersistenceThreshold;
   }
 
-  private gather(unit: Unit): Gathered {
-    const { weights } = this.partitions.get(unit) as Partition;
+  private gather(unit: WeightUnit): Gathered {
+    const { weights } = this.parts.get(unit) as WeightPart;
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
     // The memory may still be in use by compute work enqueued before.
@@ -182,7 +191,7 @@ export class GatheredWeights implements WeightFlow {
     }
   }
 
-  private drop(unit: Unit): void {
+  private drop(unit: WeightUnit): void {
     const weights = this.gathered.get(unit);
     if (!weights) return;
     weights.work?.wait(this.device.compute);

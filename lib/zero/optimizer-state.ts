@@ -2,7 +2,7 @@
 import type { Tensor } from '../tensor/index.js';
 import type { Bytes, Home, LentState } from './home/home.js';
 import type { Piece } from './layout.js';
-import type { Partition } from './partition.js';
+import type { Partition, WeightPart } from './partition.js';
 import type { Publisher, Schedule, UpdatePlan } from './schedule/schedule.js';
 
 /** Partitions, where their state lives, and when it is updated. */
@@ -56,9 +56,10 @@ export class OptimizerState {
     for (const { schedule } of this.shares) schedule.update(control, plan, publisher);
   }
 
-  /** Called before weights are read: later compute work sees the updated ones. */
-  awaitWeights(partition: Partition): void {
-    this.of(partition).schedule.awaitWeights(partition);
+  /** Called before weights are read: later compute work sees the updated ones. No update changes a frozen part. */
+  awaitWeights(part: WeightPart): void {
+    const partition = part as Partition;
+    this.shareOf.get(partition)?.schedule.awaitWeights(partition);
   }
 
   /**

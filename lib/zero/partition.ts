@@ -1,34 +1,27 @@
-// A partition: the contiguous part of a unit whose optimizer state this rank keeps and updates.
+// What a rank keeps of a unit: a contiguous part of its weights, and, of a trained one, a partition whose state it updates.
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import { clipGroups, type GroupRange, type Piece, piecesOf, type Range } from './layout.js';
 import type { Unit } from './unit.js';
+import type { WeightUnit } from './weight-unit.js';
 
-/** Made by a stage, which fills `grad` and records `ready`; a home consumes both. */
-export class Partition {
+/** The weights that this rank keeps of a unit: of a frozen one, all there is. */
+export class WeightPart {
   readonly device: Device;
-  /** The optimizer groups present, offsets from the partition's start. */
-  readonly groups: readonly GroupRange[];
   /** The parameters, or parts of them, that lie in it. */
   readonly pieces: readonly Piece[];
-  /** [numel] reduced over all ranks, in the unit's gradDtype; null before the last micro-batch's reduction and after dropGrad(). */
-  grad: Tensor | null = null;
-  /** `grad` is complete. */
-  readonly ready: Event;
 
   constructor(
-    readonly unit: Unit,
+    readonly unit: WeightUnit,
     /** Where it lies in the unit, in elements. */
     readonly range: Range,
-    /** [numel] in the weights' dtype: what an update of the partition writes. Owned. */
+    /** [numel] in the weights' dtype. Owned. */
     readonly weights: Tensor,
-    /** The part of the gradient whose squares this rank adds to the norm, from the partition's start. */
+    /** The part that this rank alone counts and saves, from the part's start. */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
-    this.ready = new Event(unit.device);
-    this.groups = clipGroups(unit.layout, range);
     this.pieces = piecesOf(unit.layout, range);
   }
 
@@ -41,13 +34,39 @@ export class Partition {
     return this.range.numel === this.unit.layout.numel;
   }
 
-  /** Bytes on the device beside those that the unit counts: a shard of weights or of gradients in memory of its own. */
+  /** Bytes on the device beside those that the unit counts: a shard in memory of its own. */
   get bytes(): { weights: number; gradients: number } {
-    const { unit, weights, grad } = this;
-    return {
-      weights: unit.holds(weights) || weights.buffer.pinned ? 0 : weights.bytes,
-      gradients: !grad || unit.holds(grad) ? 0 : grad.bytes,
-    };
+    const { unit, weights } = this;
+    const own = unit.holds(weights) || weights.buffer.pinned ? 0 : weights.bytes;
+    return { weights: own, gradients: 0 };
+  }
+
+  dispose(): void {
+    this.weights.release();
+  }
+}
+
+/** Made by a stage, which fills `grad` and records `ready`; a home consumes both. An update writes the weights. */
+export class Partition extends WeightPart {
+  declare readonly unit: Unit;
+  /** The optimizer groups present, offsets from the partition's start. */
+  readonly groups: readonly GroupRange[];
+  /** [numel] reduced over all ranks, in the unit's gradDtype; null before the last micro-batch's reduction and after dropGrad(). */
+  grad: Tensor | null = null;
+  /** `grad` is complete. */
+  readonly ready: Event;
+
+  /** `counted` is also the part of the gradient whose squares this rank adds to the norm. */
+  constructor(unit: Unit, range: Range, weights: Tensor, counted?: Range) {
+    super(unit, range, weights, counted);
+    this.ready = new Event(unit.device);
+    this.groups = clipGroups(unit.layout, range);
+  }
+
+  /** Likewise a shard of gradients. */
+  override get bytes(): { weights: number; gradients: number } {
+    const { unit, grad } = this;
+    return { ...super.bytes, gradients: !grad || unit.holds(grad) ? 0 : grad.bytes };
   }
 
   /** The gradient has been consumed: frees it, and what the unit still holds of it. */
@@ -57,9 +76,9 @@ export class Partition {
     this.unit.gradient.drop();
   }
 
-  dispose(): void {
+  override dispose(): void {
     this.dropGrad();
     this.ready.dispose();
-    this.weights.release();
+    super.dispose();
   }
 }

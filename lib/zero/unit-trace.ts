@@ -1,18 +1,18 @@
 // The order in which units were used in the last step: what to fetch next, and what will soon be needed again.
-import type { Unit } from './unit.js';
+import type { WeightUnit } from './weight-unit.js';
 
 /** Uses remembered without an update between them: evaluation has none. */
 const LIMIT = 10_000;
 
 /** Adapts when the order changes: until it finds its place again, it foresees nothing. */
 export class UnitTrace {
-  private last: Unit[] = [];
-  private current: Unit[] = [];
+  private last: WeightUnit[] = [];
+  private current: WeightUnit[] = [];
   /** Index in `last` of the unit in use; null where the order is unknown. */
   private place: number | null = null;
 
   /** A unit is used, after those before it; repeated uses in a row count once. */
-  visit(unit: Unit): void {
+  visit(unit: WeightUnit): void {
     if (this.current.at(-1) === unit) return;
     if (this.current.length === LIMIT) this.restart();
     this.current.push(unit);
@@ -30,12 +30,12 @@ export class UnitTrace {
   }
 
   /** The units used after the present one, in order, as far as is known. */
-  upcoming(): readonly Unit[] {
+  upcoming(): readonly WeightUnit[] {
     return this.place === null ? [] : this.last.slice(this.place + 1);
   }
 
   /** Elements of other units that are used before `unit` is again; infinite where it is not foreseen. */
-  reuseDistance(unit: Unit): number {
+  reuseDistance(unit: WeightUnit): number {
     let distance = 0;
     for (const next of this.upcoming()) {
       if (next === unit) return distance;

@@ -1,29 +1,16 @@
-// A unit: parameters that move together, as views into one flat weight buffer and one flat gradient buffer.
+// A trained unit: flat weights, and beside them one flat gradient buffer, which backward fills.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
-import type { Device } from '../runtime/device.js';
-import { type DType, dtypeSize } from '../runtime/dtype.js';
-import * as kernels from '../runtime/kernels.generated.js';
-import { claim, disclaim, held, setGradTarget, Tensor } from '../tensor/index.js';
-import { sliceFlat, zeroRange } from './flat.js';
-import { layoutUnit, type Slot, type UnitLayout } from './layout.js';
+import type { DType } from '../runtime/dtype.js';
+import { setGradTarget, type Tensor } from '../tensor/index.js';
+import type { Slot } from './layout.js';
 import { type UnitGradient, unitGradient } from './unit-gradient.js';
+import { type UnitParameter, WeightUnit, type WeightUnitOptions } from './weight-unit.js';
 
-export interface UnitParameter {
-  name: string;
-  parameter: Parameter;
-  group: number;
-}
-
-export interface UnitOptions {
-  /** Of the weights, and of what backward writes. */
-  dtype: DType;
-  /** In which gradients are summed over micro-batches: `dtype`, the default, or f32. */
+export interface UnitOptions extends WeightUnitOptions {
+  /** In which gradients are summed over micro-batches: `dtype`, in which backward writes them, or f32. Default `dtype`. */
   gradDtype?: DType;
-  device: Device;
-  /** Into how many equal parts the flat buffers can be cut. Default 1. */
-  shards?: number;
 }
 
 /** Who follows a unit's gradients. */
@@ -34,15 +21,8 @@ export interface UnitListener {
   unexpected(): void;
 }
 
-/**
- * Owns the flat weights (weight dtype, on the device) while they are here. The flat gradient exists from the first gradient
- * written in an accumulation step until it is dropped (unit-gradient.ts).
- */
-export class Unit {
-  readonly layout: UnitLayout;
-  readonly dtype: DType;
-  readonly device: Device;
-  private flat: Tensor | null = null;
+/** The flat gradient exists from the first gradient written in an accumulation step until it is dropped (unit-gradient.ts). */
+export class Unit extends WeightUnit {
   /** From the first gradient of an accumulation step until drop(); parameters nobody used count as zero. */
   readonly gradient: UnitGradient;
   private listener: UnitListener | null = null;
@@ -51,25 +31,17 @@ export class Unit {
   private streaming = true;
 
   constructor(
-    readonly name: string,
-    /** The module whose forward reads these weights. */
-    readonly module: Module,
-    readonly parameters: readonly UnitParameter[],
-    { dtype, gradDtype = dtype, device, shards = 1 }: UnitOptions,
+    name: string,
+    module: Module,
+    parameters: readonly UnitParameter[],
+    { gradDtype, ...options }: UnitOptions,
   ) {
-    this.dtype = dtype;
-    this.device = device;
-    const shapes = parameters.map(({ name: parameterName, parameter, group }) => ({
-      name: parameterName,
-      shape: parameter.shape,
-      group,
-      region: parameter.region,
-    }));
-    this.layout = layoutUnit(shapes, shards);
-    const ordered = this.layout.slots.map((slot) => this.parameterOf(slot));
+    super(name, module, parameters, options);
+    const { layout, dtype, device } = this;
+    const ordered = layout.slots.map((slot) => this.parameterOf(slot));
     this.gradient = unitGradient(
-      { layout: this.layout, parameters: ordered, dtype, device },
-      gradDtype,
+      { layout, parameters: ordered, dtype, device },
+      gradDtype ?? dtype,
     );
   }
 
@@ -78,69 +50,12 @@ export class Unit {
     return this.gradient.dtype;
   }
 
-  /** Flat weights in the unit's dtype. Throws DS_RELEASED while they are not here. */
-  get weights(): Tensor {
-    if (this.flat) return this.flat;
-    throw new DsError({
-      code: 'DS_RELEASED',
-      op: `unit ${this.name}`,
-      expected: 'its weights on this rank',
-      got: 'a shard of them',
-      hint: 'Use them inside the forward of their module.',
-    });
-  }
-
-  get hasWeights(): boolean {
-    return this.flat !== null;
-  }
-
-  /** Allocates the flat weights, contents undefined but for zeros between parameters. */
-  allocate(): Tensor {
-    const { dtype, device, layout } = this;
-    const flat = held(() => Tensor.empty([layout.numel], dtype, device));
-    for (const gap of layout.gaps) zeroRange(flat, gap);
-    this.flat = flat;
-    return flat;
-  }
-
-  /** Makes the parameters views of flat weights that somebody else fills: `flat` is [numel], held by the unit from now. */
-  materialize(flat: Tensor): void {
-    this.flat = flat;
-    const { buffer, dtype, offset } = flat;
-    for (const slot of this.layout.slots) {
-      this.parameterOf(slot).place({ buffer, dtype, offset: offset + slot.offset });
-    }
-  }
-
-  /** Frees the flat weights in the order of the compute stream; the parameters have no values until materialize(). */
-  vacate(): void {
-    for (const { parameter } of this.parameters) parameter.vacate(this.name);
-    this.flat?.release();
-    this.flat = null;
-  }
-
-  parameterOf(slot: Slot): Parameter {
-    return (this.parameters.find((p) => p.name === slot.name) as UnitParameter).parameter;
-  }
-
-  /**
-   * Writes the parameters' values into the allocated flat weights, f32 rounded to the unit's dtype, and makes the
-   * parameters views of it; `onInitial` sees each one's values first, in their shape.
-   */
-  adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
-    const { weights: flat } = this;
+  /** Also makes the flat gradient the place of the parameters' gradients. */
+  override adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
+    super.adopt(onInitial);
     for (const slot of this.layout.slots) {
       const parameter = this.parameterOf(slot);
-      const initial = held(() => Tensor.empty(slot.shape, 'f32', this.device));
-      parameter.writeInitial(initial);
-      onInitial(slot, initial);
-      const place = sliceFlat(flat, slot, slot.shape);
-      kernels.copy({ in: initial, out: place });
-      parameter.place(place);
-      initial.release();
-      place.release();
       setGradTarget(parameter, () => this.gradPlace(slot));
-      claim(parameter, this);
       parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
     }
     this.ready = true;
@@ -177,26 +92,22 @@ export class Unit {
     this.gradient.drop();
   }
 
-  dispose(): void {
+  override dispose(): void {
     this.gradient.drop();
     for (const { parameter } of this.parameters) {
       setGradTarget(parameter, null);
       parameter.onGradReady = null;
-      disclaim(parameter, this);
     }
-    this.flat?.release();
-    this.flat = null;
+    super.dispose();
   }
 
-  /** Bytes of weights and of gradients while they exist. */
-  get bytes(): { weights: number; gradients: number } {
-    const size = this.layout.numel * dtypeSize(this.dtype);
-    return { weights: this.flat ? size : 0, gradients: this.gradient.bytes };
+  override get bytes(): { weights: number; gradients: number } {
+    return { ...super.bytes, gradients: this.gradient.bytes };
   }
 
   /** Whether `part` lies in the flat weights or in the gradient. */
-  holds({ buffer }: Tensor): boolean {
-    return this.flat?.buffer === buffer || this.gradient.holds(buffer);
+  override holds(part: Tensor): boolean {
+    return super.holds(part) || this.gradient.holds(part.buffer);
   }
 
   private gradPlace(slot: Slot): Tensor {

@@ -1,12 +1,14 @@
 // How weights flow: what of a unit a rank keeps, and how updated weights reach the ranks that compute with them.
 import type { Device } from '../runtime/device.js';
 import { Event, type Stream } from '../runtime/stream.js';
+import type { Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
 import { Exchange, type ExchangeOptions } from './exchange.js';
 import { sliceFlat } from './flat.js';
-import { shardOf } from './layout.js';
-import { Partition } from './partition.js';
+import { type Range, shardOf } from './layout.js';
+import { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
+import type { WeightUnit } from './weight-unit.js';
 
 /** Verbs that a flow has no use for do nothing. */
 export interface WeightFlow {
@@ -14,40 +16,54 @@ export interface WeightFlow {
   readonly isSharded: boolean;
   /** What this rank updates of a unit, in memory for its weights; belongs to the caller. */
   partitionOf(unit: Unit): Partition;
+  /** Likewise what it keeps of a frozen unit. */
+  partOf(unit: WeightUnit): WeightPart;
   /** The unit's initial weights are about to be written. */
-  adopting(unit: Unit): void;
+  adopting(unit: WeightUnit): void;
   /** They have been written, on the compute stream. */
-  adopted(partition: Partition): void;
+  adopted(part: WeightPart): void;
   /** Compute work enqueued from now on may read the unit's weights. */
-  acquire(unit: Unit): void;
+  acquire(unit: WeightUnit): void;
   /** It no longer does, until the next acquire(). */
-  release(unit: Unit): void;
+  release(unit: WeightUnit): void;
   /** Every unit's gradient of this backward is under way. */
   endBackward(): void;
-  /** The partition's weights change in the order of `stream`. */
-  publish(partition: Partition, stream: Stream): void;
+  /** The part's weights change in the order of `stream`. */
+  publish(part: WeightPart, stream: Stream): void;
   /** Every partition of an update was published: their collectives are under way, on all ranks at the same place. */
   dispatch(): void;
   dispose(): void;
 }
 
+/** Where a part lies in its unit, its memory, and what of it this rank counts. */
+type Kept = [range: Range, weights: Tensor, counted?: Range];
+
 /** What most flows leave undone. */
 abstract class HeldWeights implements WeightFlow {
   readonly isSharded = false;
 
-  abstract partitionOf(unit: Unit): Partition;
+  /** The arguments of a Partition, or of a WeightPart. */
+  protected abstract keep(unit: WeightUnit): Kept;
 
-  adopting(_unit: Unit): void {}
+  partitionOf(unit: Unit): Partition {
+    return new Partition(unit, ...this.keep(unit));
+  }
 
-  adopted(_partition: Partition): void {}
+  partOf(unit: WeightUnit): WeightPart {
+    return new WeightPart(unit, ...this.keep(unit));
+  }
 
-  acquire(_unit: Unit): void {}
+  adopting(_unit: WeightUnit): void {}
 
-  release(_unit: Unit): void {}
+  adopted(_part: WeightPart): void {}
+
+  acquire(_unit: WeightUnit): void {}
+
+  release(_unit: WeightUnit): void {}
 
   endBackward(): void {}
 
-  publish(_partition: Partition, _stream: Stream): void {}
+  publish(_part: WeightPart, _stream: Stream): void {}
 
   dispatch(): void {}
 
@@ -60,11 +76,11 @@ export class WholeWeights extends HeldWeights {
     super();
   }
 
-  override partitionOf(unit: Unit): Partition {
+  protected override keep(unit: WeightUnit): Kept {
     const { numel } = unit.layout;
     // The norm is summed shard by shard, as in the other stages: the same bits.
     const counted = shardOf(numel, this.group.rank, this.group.size);
-    return new Partition(unit, { offset: 0, numel }, unit.allocate().retain(), counted);
+    return [{ offset: 0, numel }, unit.allocate().retain(), counted];
   }
 }
 
@@ -75,7 +91,7 @@ export class WholeWeights extends HeldWeights {
 export class PublishedWeights extends HeldWeights {
   private readonly exchange: Exchange;
   /** Units whose gathered weights the compute stream has not been told to wait for; null until they are sent. */
-  private readonly awaited = new Map<Unit, Event | null>();
+  private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
 
   constructor(
@@ -87,12 +103,12 @@ export class PublishedWeights extends HeldWeights {
     this.exchange = new Exchange(device, options);
   }
 
-  override partitionOf(unit: Unit): Partition {
+  protected override keep(unit: WeightUnit): Kept {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    return new Partition(unit, range, sliceFlat(unit.allocate(), range));
+    return [range, sliceFlat(unit.allocate(), range)];
   }
 
-  override publish({ unit, weights }: Partition, stream: Stream): void {
+  override publish({ unit, weights }: WeightPart, stream: Stream): void {
     const changed = this.event().record(stream);
     this.awaited.set(unit, null);
     this.exchange.add({
@@ -111,7 +127,7 @@ export class PublishedWeights extends HeldWeights {
     this.exchange.dispatch();
   }
 
-  override acquire(unit: Unit): void {
+  override acquire(unit: WeightUnit): void {
     if (!this.awaited.has(unit)) return;
     if (this.awaited.get(unit) === null) this.exchange.flush();
     const gathered = this.awaited.get(unit) as Event;

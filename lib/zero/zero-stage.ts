@@ -2,34 +2,38 @@
 import { DsError } from '../errors.js';
 import type { Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
-import type { Partition } from './partition.js';
+import type { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
 import type { WeightFlow } from './weight-flow.js';
+import type { WeightUnit } from './weight-unit.js';
 
-/** Units whose ranks are one group. Owns the flows, and the partitions that the weight flow makes. */
+/** Units whose ranks are one group. Owns the flows, and the partitions and parts that the weight flow makes. */
 export class ZeroStage {
   /** One per unit, in their order. */
   readonly partitions: readonly Partition[];
+  /** Of the frozen units, in their order. */
+  readonly frozen: readonly WeightPart[];
 
   constructor(
     readonly units: readonly Unit[],
     readonly gradients: GradientFlow,
     readonly weights: WeightFlow,
+    frozen: readonly WeightUnit[] = [],
   ) {
     this.partitions = units.map((unit) => weights.partitionOf(unit));
+    this.frozen = frozen.map((unit) => weights.partOf(unit));
   }
 
   dispose(): void {
     this.weights.dispose();
     this.gradients.dispose();
-    for (const partition of this.partitions) partition.dispose();
+    for (const part of [...this.partitions, ...this.frozen]) part.dispose();
   }
 }
 
 interface Route {
   partition: Partition;
   gradients: GradientFlow;
-  weights: WeightFlow;
 }
 
 /**
@@ -43,42 +47,47 @@ export class ZeroStages {
   readonly shardsWeights: boolean;
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
+  /** Likewise of the frozen units, whose weights come and go and never change. */
+  readonly frozen: readonly WeightPart[];
   private readonly routes = new Map<Unit, Route>();
+  private readonly flows = new Map<WeightUnit, WeightFlow>();
 
   /** `units` are those of all stages, in forward order. Throws DS_ARGUMENT where stages disagree. */
   constructor(
     units: readonly Unit[],
     private readonly stages: readonly ZeroStage[],
   ) {
-    for (const { units: own, partitions, gradients, weights } of stages) {
+    for (const { units: own, partitions, frozen, gradients, weights } of stages) {
       own.forEach((unit, i) => {
-        this.routes.set(unit, { partition: partitions[i] as Partition, gradients, weights });
+        this.routes.set(unit, { partition: partitions[i] as Partition, gradients });
+        this.flows.set(unit, weights);
       });
+      for (const { unit } of frozen) this.flows.set(unit, weights);
     }
     this.partitions = units.map((unit) => this.of(unit).partition);
+    this.frozen = stages.flatMap(({ frozen }) => frozen);
     this.gradientFactor = common(stages, 'gradient factor', ({ gradients }) => gradients.factor, 1);
     this.shardsWeights = common(stages, 'sharding', ({ weights }) => weights.isSharded, false);
   }
 
   /** The unit's initial weights are about to be written. */
-  adopting(unit: Unit): void {
-    this.of(unit).weights.adopting(unit);
+  adopting(unit: WeightUnit): void {
+    this.flowOf(unit).adopting(unit);
   }
 
   /** They have been written, on the compute stream. */
-  adopted(unit: Unit): void {
-    const { partition, weights } = this.of(unit);
-    weights.adopted(partition);
+  adopted(part: WeightPart): void {
+    this.flowOf(part.unit).adopted(part);
   }
 
   /** Compute work enqueued from now on may read the unit's weights. */
-  acquire(unit: Unit): void {
-    this.of(unit).weights.acquire(unit);
+  acquire(unit: WeightUnit): void {
+    this.flowOf(unit).acquire(unit);
   }
 
   /** It no longer does, until the next acquire(). */
-  release(unit: Unit): void {
-    this.of(unit).weights.release(unit);
+  release(unit: WeightUnit): void {
+    this.flowOf(unit).release(unit);
   }
 
   /**
@@ -104,9 +113,9 @@ export class ZeroStages {
     }
   }
 
-  /** The partition's weights change in the order of `stream`: all ranks get them, where they hold the whole unit. */
-  publish(partition: Partition, stream: Stream): void {
-    this.of(partition.unit).weights.publish(partition, stream);
+  /** The part's weights change in the order of `stream`: all ranks get them, where they hold the whole unit. */
+  publish(part: WeightPart, stream: Stream): void {
+    this.flowOf(part.unit).publish(part, stream);
   }
 
   /** Every partition of the update was published: waiting for weights needs no call of another rank from here on. */
@@ -120,6 +129,10 @@ export class ZeroStages {
 
   private of(unit: Unit): Route {
     return this.routes.get(unit) as Route;
+  }
+
+  private flowOf(unit: WeightUnit): WeightFlow {
+    return this.flows.get(unit) as WeightFlow;
   }
 }
 

@@ -154,7 +154,7 @@ const asShare = (engine: Engine, share: Share): Engine =>
 
 async function save(engines: readonly Engine[], tag: string): Promise<void> {
   await onEach(engines, async (engine, world) => {
-    const content = contentOf(engine, { note: tag });
+    const content = contentOf(engine, { clientState: { note: tag } });
     try {
       await saveCheckpoint({ dir, tag, saveLatest: true }, content, world);
     } finally {
@@ -257,10 +257,10 @@ test('one file of the weights that two shares write together', async () => {
     engines.push(asShare(await engineOf(share, 5 + rank), share));
   }
   await load(engines, 'whole');
-  const all = engines.flatMap((engine) => [...catalogOf(engine).model]);
+  const all = engines.flatMap((engine) => [...catalogOf(engine, () => true).model]);
   const catalog = new Map(all.filter(([name]) => /qkv|out|common/.test(name)));
   await onEach(engines, async (engine, world) => {
-    const shards = weightShards(engine);
+    const shards = weightShards(engine, () => true);
     const wanted = shards.filter(({ name }) => catalog.has(name));
     await writeTogether({ dir, file: 'w.safetensors' }, catalog, wanted, world);
     releaseShards(shards);
@@ -279,7 +279,7 @@ test('one file of the weights that two shares write together', async () => {
 test('the thread of an asynchronous save is told of boxes, too', async () => {
   const share = { rank: 1, ranks: 2 };
   const engine = await engineOf(share, 3, 1);
-  const content = contentOf(asShare(engine, share), {});
+  const content = contentOf(asShare(engine, share), { clientState: {} });
   const copy = new HostCopy(engine.device);
   const [model, optimizer] = [copy.take(content.model), []];
   copy.wait();

@@ -57,7 +57,7 @@ async function sorterEngine(from: number, steps: number): Promise<Engine> {
 
 /** All that a checkpoint of it holds. */
 function stateOf(engine: Engine): unknown {
-  const { model, optimizer, state, rankState } = contentOf(engine, {});
+  const { model, optimizer, state, rankState } = contentOf(engine, { clientState: {} });
   const values = [...model, ...optimizer].map(({ name, tensor }) => {
     const all = tensor.toArray();
     tensor.release();

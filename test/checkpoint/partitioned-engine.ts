@@ -39,6 +39,7 @@ export function partitioned(engine: Engine, place: Place): Engine {
   const stage = {
     shardsWeights: place.stage === 3,
     partitions,
+    frozen: [],
     acquire() {},
     publish() {},
   } as unknown as ZeroStages;

@@ -46,7 +46,7 @@ async function save(command: Command): Promise<void> {
   const { place, dir, tag, tagValidation, keepLast } = command;
   const engine = partitioned(reference, place);
   setRandomState({ seed: 100 + place.rank, offset: 7 });
-  const content = contentOf(engine, { note: 'client' });
+  const content = contentOf(engine, { clientState: { note: 'client' } });
   const target = { dir, tag, saveLatest: true, tagValidation, keepLast };
   await saveCheckpoint(target, content, worldOf(command));
 }

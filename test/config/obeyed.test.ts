@@ -69,7 +69,7 @@ describe('over two ranks', () => {
     const config = { train_micro_batch_size_per_gpu: 1, ...extra };
     const group = { rank: 0, size: 2 } as Collectives;
     const resolved = resolveConfig(config, { worldSize: 2 });
-    const stages = buildStages(resolved, [], cpu(), { group });
+    const stages = buildStages(resolved, { trained: [], frozen: [] }, cpu(), { group });
     expect(at(stages, `stages.0.${path}`)).toEqual(value);
     stages.dispose();
   });

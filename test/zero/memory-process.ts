@@ -20,8 +20,26 @@ export interface PeakBytes {
   model: number;
 }
 
+/** A model whose layers are frozen and whose scales are trained. Bytes. */
+export interface FrozenBytes {
+  ranks: number;
+  /** offload_param. */
+  offload: boolean;
+  /** Of all frozen parameters in bf16, and of one unit's. */
+  model: number;
+  unit: number;
+  /** This rank's parts of them, in device memory and in page-locked memory. */
+  onDevice: number;
+  pinned: number;
+  /** In use after initialize(), and at most in three steps, above what was in use before. */
+  states: number;
+  step: number;
+}
+
 export interface MemoryReport {
   stages: MeasuredStage[];
+  /** None over one rank but those of offload_param. */
+  frozen: FrozenBytes[];
   /** None over one rank. */
   peaks: PeakBytes[];
 }
@@ -45,10 +63,84 @@ class Deep extends nn.Module {
   }
 }
 
-async function measurePeak(device: Device, overlap: boolean): Promise<PeakBytes> {
-  const x = scope(() =>
-    Tensor.from(new Float32Array(WIDTH).fill(0.1), { shape: [1, WIDTH], dtype: 'bf16', device }),
+/** A frozen layer, and a trained scale of what it gives. */
+class Scaled extends nn.Module {
+  readonly base = new nn.Linear(WIDTH, WIDTH, { bias: false });
+  readonly scale = new nn.Parameter([WIDTH], nn.init.ones);
+
+  constructor() {
+    super();
+    this.base.requiresGrad_(false);
+  }
+
+  override forward(x: Tensor): Tensor {
+    return scope(() => this.base.call(x).mul(this.scale).add(x));
+  }
+}
+
+class DeepFrozen extends nn.Module {
+  readonly first = new nn.Linear(1, WIDTH);
+  readonly layers = Array.from({ length: UNITS }, () => new Scaled());
+
+  override forward(x: Tensor): Tensor {
+    const hidden = this.first.call(x);
+    return this.layers
+      .reduce((stream, layer) => layer.call(stream), hidden)
+      .to('f32')
+      .square()
+      .mean();
+  }
+}
+
+const inputOf = (device: Device, width: number): Tensor =>
+  scope(() =>
+    Tensor.from(new Float32Array(width).fill(0.1), { shape: [1, width], dtype: 'bf16', device }),
   ).keep();
+
+/** Weights gathered one unit at a time, and no more of them fetched or kept. */
+const FRUGAL = {
+  ...{ stage: 3 as const, reduce_bucket_size: 1, stage3_prefetch_bucket_size: 0 },
+  ...{ stage3_max_live_parameters: 0, stage3_max_reuse_distance: 0 },
+  stage3_param_persistence_threshold: 0,
+};
+
+async function measureFrozen(device: Device, offload: boolean): Promise<FrozenBytes> {
+  const x = inputOf(device, 1);
+  const model = zero.Init(() => new DeepFrozen());
+  await quiet();
+  const before = device.memory.inUse;
+  const { engine } = await initialize({
+    model,
+    config: {
+      train_micro_batch_size_per_gpu: 1,
+      bf16: { enabled: true },
+      optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+      zero_optimization: { ...FRUGAL, offload_param: { device: offload ? 'cpu' : 'none' } },
+    },
+  });
+  const states = device.memory.inUse - before;
+  const { frozen } = engine.parts.stage;
+  const bytesIn = (pinned: boolean): number =>
+    frozen
+      .filter(({ weights }) => weights.buffer.pinned === pinned)
+      .reduce((sum, { weights }) => sum + weights.bytes, 0);
+  const [onDevice, pinned] = [bytesIn(false), bytesIn(true)];
+  device.resetPeaks();
+  for (let i = 0; i < 3; ++i) {
+    engine.backward(engine.forward<Tensor>(x));
+    engine.step();
+  }
+  engine.synchronize();
+  const step = device.memory.peakInUse - before;
+  const { worldSize: ranks } = engine;
+  engine.destroy();
+  x.dispose();
+  const unit = 2 * WIDTH * WIDTH;
+  return { ranks, offload, model: unit * UNITS, unit, onDevice, pinned, states, step };
+}
+
+async function measurePeak(device: Device, overlap: boolean): Promise<PeakBytes> {
+  const x = inputOf(device, WIDTH);
   const model = zero.Init(() => new Deep());
   await quiet();
   const before = device.memory.inUse;
@@ -59,15 +151,7 @@ async function measurePeak(device: Device, overlap: boolean): Promise<PeakBytes>
       train_micro_batch_size_per_gpu: 1,
       bf16: { enabled: true },
       optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
-      zero_optimization: {
-        stage: 3,
-        overlap_comm: overlap,
-        reduce_bucket_size: 1,
-        stage3_prefetch_bucket_size: 0,
-        stage3_max_live_parameters: 0,
-        stage3_max_reuse_distance: 0,
-        stage3_param_persistence_threshold: 0,
-      },
+      zero_optimization: { ...FRUGAL, overlap_comm: overlap },
     },
   });
   const initial = device.memory.peakInUse - before;
@@ -102,8 +186,12 @@ async function main(): Promise<void> {
   for (const overlap of job.worldSize > 1 ? [false, true] : []) {
     peaks.push(await measurePeak(device, overlap));
   }
+  const frozen: FrozenBytes[] = [];
+  for (const offload of job.worldSize > 1 ? [false, true] : [true]) {
+    frozen.push(await measureFrozen(device, offload));
+  }
   await job.destroy();
-  console.log(JSON.stringify({ stages, peaks } satisfies MemoryReport));
+  console.log(JSON.stringify({ stages, peaks, frozen } satisfies MemoryReport));
 }
 
 void main();

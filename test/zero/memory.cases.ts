@@ -4,7 +4,7 @@ import type { StateBytes } from '../../bench/zero-memory.js';
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
-import type { MemoryReport, PeakBytes } from './memory-process.js';
+import type { FrozenBytes, MemoryReport, PeakBytes } from './memory-process.js';
 
 /** Rounding of blocks, activations, the step's control, scalars. */
 const SLACK = 64 * 1024;
@@ -14,7 +14,7 @@ const memoryOn =
   async (device: Device): Promise<void> => {
     const job = { device: device.kind };
     const results = await runRanks('../zero/memory-process', ranks, { job });
-    for (const { stages, peaks } of reportsOf<MemoryReport>(results)) {
+    for (const { stages, peaks, frozen } of reportsOf<MemoryReport>(results)) {
       for (const { stage, measured, formula, padding, params, allocated } of stages) {
         assert.ok(padding / params < 0.002, `${padding} elements of padding`);
         // Nothing hides: the counter has what was added up, plus the rounding of blocks to eighths.
@@ -27,6 +27,7 @@ const memoryOn =
         }
       }
       for (const peak of peaks) checkPeak(peak);
+      for (const bytes of frozen) checkFrozen(device, bytes);
     }
   };
 
@@ -41,6 +42,19 @@ function checkPeak({ ranks, overlap, states, unit, parameter, model, ...peak }: 
   within('step', peak.step, shards + 2 * unit + (overlap ? 2 : 1) * (2 * unit));
   // The bound has teeth: the whole model in bf16 would not fit.
   assert.ok(2 * model > 6 * unit + 4 * parameter + SLACK);
+}
+
+/** A rank keeps its share of the frozen weights, on the device or on the host, and holds one unit more at a time. */
+function checkFrozen(device: Device, bytes: FrozenBytes): void {
+  const { ranks, offload, model, unit, onDevice, pinned, states, step } = bytes;
+  assert.deepEqual(offload ? [0, pinned] : [onDevice, 0], [onDevice, pinned]);
+  assert.equal(onDevice + pinned, model / ranks);
+  // The CPU device counts what is page-locked.
+  const kept = offload && device.kind !== 'cpu' ? 0 : model / ranks;
+  const trained = 3 * SLACK;
+  assert.ok(states <= kept + trained, `states: ${states} of ${kept} bytes`);
+  assert.ok(step <= kept + 2 * unit + trained, `step: ${step} of ${kept + 2 * unit} bytes`);
+  assert.ok(model > 3 * (2 * unit + trained));
 }
 
 const needs =

@@ -61,6 +61,25 @@ export class Net extends nn.Module {
   }
 }
 
+/** Frozen layers with a trained low-rank branch that is kept in f32 in a bf16 run. */
+export class AdaptedBlock extends Block {
+  readonly narrow = new nn.Linear(width, 2, { bias: false });
+  readonly widen = new nn.Linear(2, width, { bias: false });
+
+  constructor() {
+    super();
+    for (const parameter of [...this.up.parameters(), ...this.down.parameters()]) {
+      parameter.requireGrad(false);
+    }
+    for (const { weight } of [this.narrow, this.widen]) weight.fixedDtype = 'f32';
+  }
+
+  override forward(x: Tensor): Tensor {
+    const { dtype } = this.narrow.weight;
+    return super.forward(x).add(this.widen.call(this.narrow.call(x.to(dtype))).to(x.dtype));
+  }
+}
+
 /** One layer used twice in a forward. */
 export class TwiceBlock extends Block {
   override forward(x: Tensor): Tensor {

@@ -4,6 +4,7 @@ import { type DsConfig, type Engine, nn, noGrad, Tensor, zero } from '../../lib/
 import { full } from '../../lib/tensor/index.js';
 import { tinyBatch, tinyShape } from '../e2e/tiny-training.js';
 import {
+  AdaptedBlock,
   BorrowingNet,
   BufferedNet,
   FailingNet,
@@ -141,8 +142,49 @@ function freeze(net: Net): Net {
   return net;
 }
 
+/** Trains the parameters whose names have `part` in them. */
+function onlyTraining<Model extends nn.Module>(model: Model, part: RegExp): Model {
+  for (const [name, parameter] of model.namedParameters()) parameter.requireGrad(part.test(name));
+  return model;
+}
+
 const untrained: Scenario[] = [
   { name: 'a frozen unit and a frozen parameter', model: () => freeze(new Net()) },
+  { name: 'frozen and tied across units', model: () => freeze(new Net({ tied: true })) },
+  { name: 'frozen, checkpointed', model: () => freeze(new Net({ checkpointed: true })) },
+  { name: 'frozen, called twice', model: () => freeze(new Net({ route: () => [0, 1, 0, 2, 1] })) },
+  {
+    name: 'frozen, another order every step',
+    model: () =>
+      freeze(
+        new Net({
+          route: (index) =>
+            [
+              [0, 1, 2],
+              [2, 0],
+              [1, 1, 0],
+            ][index % 3] ?? [],
+        }),
+      ),
+  },
+  {
+    name: 'frozen blocks with adapters in f32',
+    model: () => onlyTraining(new Net({ block: () => new AdaptedBlock() }), /narrow|widen/),
+  },
+  {
+    name: 'frozen blocks with adapters in f32, fp16',
+    model: () => onlyTraining(new Net({ block: () => new AdaptedBlock() }), /narrow|widen/),
+    config: { bf16: { enabled: false }, fp16: { enabled: true, initial_scale_power: 4 } },
+  },
+  ...([false, true, 'selective'] as const).map((activationCheckpointing) => ({
+    name: `GPT-2, norms alone trained, activation checkpointing ${activationCheckpointing}`,
+    model: () => onlyTraining(tokensModel({ activationCheckpointing })(), /ln_/),
+    train: tokenSteps,
+  })),
+  {
+    name: 'an external parameter, all but biases frozen',
+    model: () => onlyTraining(new BorrowingNet(zero.registerExternalParameter), /bias/),
+  },
   {
     name: 'parameters in no group',
     model: () => new Net(),

@@ -50,7 +50,7 @@ test('each verb about a unit goes to the flows of its stage alone', () => {
   const stages = built(said);
   for (const one of [expert, head]) {
     stages.adopting(one);
-    stages.adopted(one);
+    stages.adopted(stages.partitions.find(({ unit: own }) => own === one) as Partition);
     stages.acquire(one);
     stages.release(one);
     stages.reduce(one, null);

@@ -10,7 +10,7 @@ import { slicePiece } from '../../zero/home/range-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
-import { type OwnedParameter, ownerOf } from './owned-parameters.js';
+import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**
  * The master weights of a parameter: f32 in its shape on the engine's device, the caller's to dispose of. Null for a
@@ -121,6 +121,14 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
   writePieces(engine.parts.state, partition, slot, values);
 }
 
+/** Keeps this rank's part of a frozen parameter as it is gathered now, for later gathers. Waits for the device. */
+export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
+  const { compute } = engine.device;
+  writeParts({ engine, part, slot }, parameter, (piece) => slicePiece(part.weights, piece));
+  engine.parts.stage.publish(part, compute);
+  if (parameter.missing !== null) engine.parts.stage.acquire(part.unit);
+}
+
 /** Brings changed master weights to the weights of all ranks. All ranks call it. */
 export function publishMasters(engine: Engine, partitions: Iterable<Partition>): void {
   const { stage, state, device } = engine.parts;
@@ -168,12 +176,12 @@ function assemble(
 
 /** Copies this rank's pieces of `values` to where `place` says; the tensors it gives are released. */
 function writeParts(
-  { engine, partition, slot }: OwnedParameter,
+  { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
   values: Tensor,
   place: (piece: Piece) => Tensor,
 ): void {
   const { compute } = engine.device;
-  for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
+  for (const piece of part.pieces.filter((one) => one.slot === slot)) {
     const into = place(piece);
     const all = { offset: 0, numel: piece.numel };
     copyFlat(into, all, values, { ...all, offset: piece.from }, compute);

@@ -7,8 +7,8 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
-import { publishMasters, writeMaster } from './full-state.js';
-import { type OwnedParameter, ownedBy, ownerOf } from './owned-parameters.js';
+import { publishMasters, writeFrozen, writeMaster } from './full-state.js';
+import { type HeldParameter, heldBy, holderOf, isOwned } from './owned-parameters.js';
 
 /** Options of GatheredParameters. */
 export interface GatherOptions {
@@ -16,7 +16,7 @@ export interface GatherOptions {
   modifierRank?: number | null;
 }
 
-/** All that an engine trains, the parameters of a module, one parameter, or some of them. */
+/** All that an engine has in units, the parameters of a module, one parameter, or some of them. */
 export type Gatherable = Engine | Module | Parameter | Iterable<Parameter>;
 
 const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
@@ -25,8 +25,8 @@ const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
  * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever the stage; all ranks
  * call it. With `modifierRank`, what that rank writes to them (loadStateDict() in `body` may) reaches all ranks, master
  * weights included, rounded to the weights' dtype; a parameter that `body` leaves as it is keeps its master weights to
- * the last bit. `body` may run forwards, but no step. Parameters that no engine trains are left alone. Throws
- * DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ * the last bit. `body` may run forwards, but no step. Frozen parameters that are sharded are gathered likewise; others
+ * that no engine trains are left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
@@ -34,58 +34,59 @@ export function gatheredParameters<Result>(
   body: () => Result,
 ): Result {
   const { modifierRank = null } = readOptions('GatheredParameters', options, GATHER_OPTIONS);
-  const owned = ownedAmong(what);
-  const [first] = owned;
+  const held = heldAmong(what);
+  const [first] = held;
   if (!first) return body();
-  requireOneEngine(owned);
+  requireOneEngine(held);
   const { engine } = first;
   if (modifierRank !== null) requireRank(modifierRank, engine.worldSize);
-  const letGo = engine.parts.hooks.hold([...new Set(owned.map(({ partition }) => partition))]);
+  const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
     if (modifierRank === null) return body();
-    return modified(owned, modifierRank, body);
+    return modified(held, modifierRank, body);
   } finally {
     letGo();
   }
 }
 
 function modified<Result>(
-  owned: readonly OwnedParameter[],
+  held: readonly HeldParameter[],
   root: number,
   body: () => Result,
 ): Result {
-  const { engine } = owned[0] as OwnedParameter;
+  const { engine } = held[0] as HeldParameter;
   const isRoot = engine.globalRank === root;
-  const before = isRoot ? owned.map(({ parameter }) => fingerprint(parameter)) : [];
+  const before = isRoot ? held.map(({ parameter }) => fingerprint(parameter)) : [];
   let result: Result;
   try {
-    for (const { parameter } of owned) (parameter as Parameter).isOpen = true;
+    for (const { parameter } of held) (parameter as Parameter).isOpen = true;
     result = body();
   } finally {
-    for (const { parameter } of owned) (parameter as Parameter).isOpen = false;
+    for (const { parameter } of held) (parameter as Parameter).isOpen = false;
   }
-  const flags = owned.map(({ parameter }, i) => isRoot && fingerprint(parameter) !== before[i]);
+  const flags = held.map(({ parameter }, i) => isRoot && fingerprint(parameter) !== before[i]);
   const { ranks, state } = engine.parts;
   const changed = scope(() => {
     const shared = Tensor.from(Uint8Array.from(flags, Number), { device: engine.device });
     takeOver(ranks.world, shared, root);
     const values = shared.toArray();
-    return owned.filter((_, i) => values[i] === 1);
+    return held.filter((_, i) => values[i] === 1);
   });
   state.synchronize();
   for (const one of changed) {
     takeOver(ranks.world, one.parameter, root);
-    scope(() => writeMaster(one, one.parameter.detach().to('f32')));
+    if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
+    else writeFrozen(one);
   }
-  publishMasters(engine, new Set(changed.map(({ partition }) => partition)));
+  publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
   return result;
 }
 
-function ownedAmong(what: Gatherable): OwnedParameter[] {
-  if ('parts' in what) return [...ownedBy(what)];
+function heldAmong(what: Gatherable): HeldParameter[] {
+  if ('parts' in what) return [...heldBy(what)];
   const several = what instanceof Module ? what.parameters() : what;
   const list = several instanceof Tensor ? [several] : [...several];
-  return [...new Set(list)].flatMap((parameter) => ownerOf(parameter) ?? []);
+  return [...new Set(list)].flatMap((parameter) => holderOf(parameter) ?? []);
 }
 
 /** Of the bits. */
@@ -93,8 +94,8 @@ function fingerprint(parameter: Tensor): string {
   return createHash('sha1').update(parameter.toRaw()).digest('base64');
 }
 
-function requireOneEngine(owned: readonly OwnedParameter[]): void {
-  if (new Set(owned.map(({ engine }) => engine)).size === 1) return;
+function requireOneEngine(held: readonly HeldParameter[]): void {
+  if (new Set(held.map(({ engine }) => engine)).size === 1) return;
   throw misused('parameters of one engine', 'parameters of several');
 }
 

@@ -3,40 +3,61 @@ import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../../zero/layout.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 
-export interface OwnedParameter {
+/** A parameter that an engine has in a unit: one that it trains, or a frozen one that is sharded. */
+export interface HeldParameter {
   engine: Engine;
-  partition: Partition;
+  part: WeightPart;
   slot: Slot;
   parameter: Tensor;
 }
 
-const owners = new WeakMap<Tensor, OwnedParameter>();
+/** A parameter that an engine trains. */
+export interface OwnedParameter extends HeldParameter {
+  partition: Partition;
+}
 
-/** The parameters that `engine` trains. */
-export function* ownedBy(engine: Engine): Generator<OwnedParameter> {
-  for (const partition of engine.parts.stage.partitions) {
-    const { unit } = partition;
-    for (const slot of unit.layout.slots) {
-      yield { engine, partition, slot, parameter: unit.parameterOf(slot) };
-    }
+const holders = new WeakMap<Tensor, HeldParameter | OwnedParameter>();
+
+/** The parameters in the units of `engine`. */
+export function* heldBy(engine: Engine): Generator<HeldParameter | OwnedParameter> {
+  const { partitions, frozen } = engine.parts.stage;
+  for (const partition of partitions) {
+    for (const held of inPart(engine, partition)) yield { ...held, partition };
+  }
+  for (const part of frozen) yield* inPart(engine, part);
+}
+
+function* inPart(engine: Engine, part: WeightPart): Generator<HeldParameter> {
+  const { unit } = part;
+  for (const slot of unit.layout.slots) {
+    yield { engine, part, slot, parameter: unit.parameterOf(slot) };
   }
 }
 
 export function claimParameters(engine: Engine): void {
-  for (const owned of ownedBy(engine)) owners.set(owned.parameter, owned);
+  for (const held of heldBy(engine)) holders.set(held.parameter, held);
 }
 
 export function disownParameters(engine: Engine): void {
-  for (const { parameter } of ownedBy(engine)) owners.delete(parameter);
+  for (const { parameter } of heldBy(engine)) holders.delete(parameter);
+}
+
+/** Null for a parameter in no unit of an engine: it is frozen and whole, or not yet given to initialize(). */
+export function holderOf(parameter: Tensor): HeldParameter | OwnedParameter | null {
+  return holders.get(parameter) ?? null;
 }
 
 /** Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to initialize(). */
 export function ownerOf(parameter: Tensor): OwnedParameter | null {
-  return owners.get(parameter) ?? null;
+  const held = holderOf(parameter);
+  return held && isOwned(held) ? held : null;
 }
+
+export const isOwned = (held: HeldParameter | OwnedParameter): held is OwnedParameter =>
+  'partition' in held;
 
 /**
  * Throws DS_ARGUMENT when an engine trains a parameter of `model`: a second one would move it into a flat buffer of its
@@ -44,7 +65,7 @@ export function ownerOf(parameter: Tensor): OwnedParameter | null {
  */
 export function requireUnowned(model: Module): void {
   for (const [name, parameter] of model.namedParameters()) {
-    if (!owners.has(parameter)) continue;
+    if (!holders.has(parameter)) continue;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'initialize',

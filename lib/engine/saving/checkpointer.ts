@@ -10,13 +10,14 @@ import {
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireType } from '../../runtime/require-type.js';
 import { misuse } from '../engine-errors.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import { BackgroundSave } from './background-save.js';
-import { catalogOf, releaseShards, untrainedShards, weightShards } from './engine-shards.js';
+import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
-import { contentOf } from './snapshot.js';
+import { type ContentOptions, contentOf } from './snapshot.js';
 import { StoreWorld } from './store-world.js';
 
 /** Options of engine.saveCheckpoint(), the same on every rank. */
@@ -35,7 +36,20 @@ export interface SaveOptions {
    * warning. Default false.
    */
   asynchronous?: boolean;
+  /**
+   * Leave out what is not trained, as with LoRA the base model: load into a model that has it already. Default false.
+   * Source: DeepSpeed's exclude_frozen_parameters.
+   */
+  excludeFrozenParameters?: boolean;
 }
+
+/** Options of engine.save16bitModel(), the same on every rank. */
+export interface ExportWeightsOptions {
+  /** Leave out what is not trained. Default false. */
+  excludeFrozenParameters?: boolean;
+}
+
+const EXPORT_OPTIONS: OptionNames<ExportWeightsOptions> = { excludeFrozenParameters: true };
 
 const SAVE_OPTIONS: OptionNames<SaveOptions> = {
   tag: true,
@@ -43,6 +57,7 @@ const SAVE_OPTIONS: OptionNames<SaveOptions> = {
   saveLatest: true,
   keepLast: true,
   asynchronous: true,
+  excludeFrozenParameters: true,
 };
 
 const LOAD_OPTIONS: OptionNames<LoadOptions> = {
@@ -84,12 +99,13 @@ export class Checkpointer {
       if (engine.globalSteps !== globalSteps) throw goneOn(globalSteps, engine.globalSteps);
     }
     engine.synchronize();
-    if (options.asynchronous) return this.saveBeside(target, options.clientState ?? {});
+    const wanted = contentOptions(options);
+    if (options.asynchronous) return this.saveBeside(target, wanted);
     await engine.flushMonitors();
     const save = await Save.begin(world, target);
     let content: CheckpointContent;
     try {
-      content = this.takeContent(options.clientState ?? {});
+      content = this.takeContent(wanted);
     } catch (error) {
       await save.cancel(error);
       throw error;
@@ -115,16 +131,27 @@ export class Checkpointer {
    * model's names; no rank gathers them. Returns its path. Rejects on all ranks with DS_IO or DS_COMM. `ds consolidate`
    * makes other formats.
    */
-  async exportWeights(dir: string, file: string): Promise<string> {
+  async exportWeights(
+    dir: string,
+    file: string,
+    given: ExportWeightsOptions = {},
+  ): Promise<string> {
     this.requireOpen('save16bitModel');
+    const { excludeFrozenParameters: without = false } = readOptions(
+      'save16bitModel',
+      given,
+      EXPORT_OPTIONS,
+    );
+    requireType('save16bitModel excludeFrozenParameters', without, 'boolean');
     await this.done();
     const { engine, world } = this;
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
-    const untrained = engine.parts.ranks.data.rank === 0 ? untrainedShards(engine) : [];
-    const shards = [...weightShards(engine), ...untrained];
+    const wanted = wantedOf(engine, !without);
+    const whole = engine.parts.ranks.data.rank === 0 ? wholeTensors(engine, wanted) : [];
+    const shards = [...weightShards(engine, wanted), ...whole];
     try {
-      return await writeTogether({ dir, file }, catalogOf(engine).model, shards, world);
+      return await writeTogether({ dir, file }, catalogOf(engine, wanted).model, shards, world);
     } finally {
       releaseShards(shards);
     }
@@ -153,17 +180,17 @@ export class Checkpointer {
     if (this.closed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
 
-  private takeContent(clientState: JsonObject): CheckpointContent {
+  private takeContent(options: ContentOptions): CheckpointContent {
     this.engine.parts.hooks.awaitWeights();
-    return contentOf(this.engine, clientState);
+    return contentOf(this.engine, options);
   }
 
   /** Takes the state before it returns, so that training may go on even where nobody awaits it. */
-  private async saveBeside(target: SaveTarget, clientState: JsonObject): Promise<string> {
+  private async saveBeside(target: SaveTarget, options: ContentOptions): Promise<string> {
     const world = this.world instanceof StoreWorld ? this.world.beside() : null;
     let copies: CheckpointContent;
     try {
-      copies = this.copied(this.takeContent(clientState));
+      copies = this.copied(this.takeContent(options));
     } catch (error) {
       const save = await Save.begin(world ?? this.world, target).catch(() => null);
       await save?.cancel(error);
@@ -219,6 +246,12 @@ function targetOf(engine: Engine, dir: string, options: SaveOptions): SaveTarget
   const { tag = `global_step${engine.globalSteps}`, saveLatest = true, keepLast } = options;
   const tagValidation: TagValidation = engine.config.checkpoint.tag_validation;
   return { dir, tag, saveLatest, keepLast, tagValidation };
+}
+
+function contentOptions(given: SaveOptions): ContentOptions {
+  const { clientState = {}, excludeFrozenParameters = false } = given;
+  requireType('saveCheckpoint excludeFrozenParameters', excludeFrozenParameters, 'boolean');
+  return { clientState, excludeFrozenParameters };
 }
 
 function goneOn(from: number, to: number): DsError {

@@ -7,7 +7,7 @@ import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import { slicePiece } from '../../zero/home/range-state.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 
 /** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
@@ -30,11 +30,16 @@ export function* heldPieces(engine: Engine): Generator<{ partition: Partition; p
  * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank saves
  * its share; copies of them save what is cut between them.
  */
-export function* savedPieces(engine: Engine): Generator<{ partition: Partition; piece: Piece }> {
-  for (const { partition, piece } of heldPieces(engine)) {
-    if (!saves(engine, piece.slot.region)) continue;
-    const saved = clipPiece(piece, partition.counted);
-    if (saved) yield { partition, piece: saved };
+function* savedOf<Part extends WeightPart>(
+  engine: Engine,
+  parts: readonly Part[],
+): Generator<{ part: Part; piece: Piece }> {
+  for (const part of parts) {
+    for (const piece of part.pieces) {
+      if (!saves(engine, piece.slot.region)) continue;
+      const saved = clipPiece(piece, part.counted);
+      if (saved) yield { part, piece: saved };
+    }
   }
 }
 
@@ -87,10 +92,10 @@ function shardsOf(name: string, region: Region, from: number, tensor: Tensor): S
 /** Master weights and state; the caller releases the tensors. */
 export function optimizerShards(engine: Engine): Shard[] {
   const shards: Shard[] = [];
-  for (const { partition, piece } of savedPieces(engine)) {
+  for (const { part, piece } of savedOf(engine, engine.parts.stage.partitions)) {
     const { slot, from } = piece;
     for (const state of stateNames(engine, slot)) {
-      const lent = engine.parts.state.lend(partition, piece, state);
+      const lent = engine.parts.state.lend(part, piece, state);
       lent.wait();
       shards.push(...shardsOf(stateKey(slot.name, state), slot.region, from, lent.tensor));
     }
@@ -98,27 +103,44 @@ export function optimizerShards(engine: Engine): Shard[] {
   return shards;
 }
 
-/** This rank's parts of the weights; the caller releases the tensors. */
-export function weightShards(engine: Engine): Shard[] {
-  return Array.from(savedPieces(engine), ({ partition, piece }) => {
-    const { slot, from } = piece;
-    return shardsOf(slot.name, slot.region, from, slicePiece(partition.weights, piece));
-  }).flat();
+/** Which parameters and buffers are saved, by name. */
+export type Wanted = (name: string) => boolean;
+
+/** All of them, or all but those that are not trained. */
+export function wantedOf({ module, parts }: Engine, withFrozen: boolean): Wanted {
+  if (withFrozen) return () => true;
+  const { partitions } = parts.stage;
+  const trained = new Set(partitions.flatMap(({ unit }) => unit.layout.slots.map(nameOf)));
+  const frozen = new Set(Array.from(module.namedParameters(), nameOfEntry));
+  return (name) => trained.has(name) || !frozen.has(name);
 }
 
-/** Frozen parameters and buffers, which every rank has; the tensors themselves, held once more. */
-export function untrainedShards(engine: Engine): Shard[] {
-  const trained = new Set(slotsOf(engine).map(({ name }) => name));
-  return wholeShards(engine, (name) => !trained.has(name));
+const nameOf = ({ name }: Slot): string => name;
+const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
+
+/** This rank's parts of the weights in units; the caller releases the tensors. */
+export function weightShards(engine: Engine, wanted: Wanted): Shard[] {
+  const { partitions, frozen } = engine.parts.stage;
+  return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, piece }) => {
+    const { slot, from } = piece;
+    if (!wanted(slot.name)) return [];
+    return shardsOf(slot.name, slot.region, from, slicePiece(part.weights, piece));
+  });
+}
+
+/** Buffers, and frozen parameters that are in no unit, which every rank has; the tensors themselves, held once more. */
+export function wholeTensors(engine: Engine, wanted: Wanted): Shard[] {
+  const inUnits = new Set(unitSlotsOf(engine).map(nameOf));
+  return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));
 }
 
 /** Every weight and buffer as a whole. */
-export function wholeModel(engine: Engine): Shard[] {
-  return wholeShards(engine, () => true);
+export function wholeModel(engine: Engine, wanted: Wanted): Shard[] {
+  return wholeShards(engine, wanted);
 }
 
 /** What this rank saves of the parameters and buffers that are `wanted`. */
-function wholeShards(engine: Engine, wanted: (name: string) => boolean): Shard[] {
+function wholeShards(engine: Engine, wanted: Wanted): Shard[] {
   const { module, parts } = engine;
   const parameters = [...module.namedParameters()].filter(
     ([name, { region }]) => wanted(name) && saves(engine, region),
@@ -137,8 +159,17 @@ export function slotsOf(engine: Engine): Slot[] {
   return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.slots);
 }
 
-/** Every tensor of which this rank has a part, as a whole, by name. */
-export function catalogOf(engine: Engine): {
+/** Every parameter in a unit, trained or frozen. */
+export function unitSlotsOf({ parts }: Engine): Slot[] {
+  const { partitions, frozen } = parts.stage;
+  return [...partitions, ...frozen].flatMap(({ unit }) => unit.layout.slots);
+}
+
+/** Every tensor that is `wanted` and of which this rank has a part, as a whole, by name. */
+export function catalogOf(
+  engine: Engine,
+  wanted: Wanted,
+): {
   model: Map<string, TensorInfo>;
   optimizer: Map<string, TensorInfo>;
 } {
@@ -154,7 +185,7 @@ export function catalogOf(engine: Engine): {
   }
   const model = new Map<string, TensorInfo>();
   for (const [name, { dtype, region }] of engine.module.namedParameters()) {
-    model.set(name, { dtype: dtypes.get(name) ?? dtype, shape: region.whole });
+    if (wanted(name)) model.set(name, { dtype: dtypes.get(name) ?? dtype, shape: region.whole });
   }
   for (const [name, { dtype, shape }] of engine.module.namedBuffers()) {
     model.set(name, { dtype, shape, buffer: true });

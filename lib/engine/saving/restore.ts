@@ -7,8 +7,10 @@ import {
   type Section,
 } from '../../checkpoint/index.js';
 import { wholeRegion } from '../../runtime/box.js';
+import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
+import { slicePiece } from '../../zero/home/range-state.js';
 import type { Piece } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
@@ -16,9 +18,9 @@ import {
   type BoxedPart,
   boxedParts,
   heldPieces,
-  slotsOf,
   stateKey,
   stateNames,
+  unitSlotsOf,
 } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
 import {
@@ -93,13 +95,17 @@ export async function restoreEngine(
     await inUnison(world, 'reading tensors', async () => {
       engine.parts.gradients.discard();
       await readPieces(engine, checkpoint, wanted.optimizer);
-      await readUntrained(engine, checkpoint);
+      await readFrozenPieces(engine, checkpoint);
+      await readWhole(engine, checkpoint);
       await checkpoint.requireUnchanged();
       return null;
     });
     for (const partition of engine.parts.stage.partitions) {
       engine.parts.state.refresh(partition);
       engine.parts.stage.publish(partition, partition.device.compute);
+    }
+    for (const part of engine.parts.stage.frozen) {
+      engine.parts.stage.publish(part, part.device.compute);
     }
     engine.parts.hooks.awaitWeights();
     const { path, tag } = checkpoint;
@@ -189,15 +195,32 @@ async function readParts(
   }
 }
 
-/** Frozen parameters and buffers: every rank has all of each. */
-async function readUntrained(engine: Engine, checkpoint: Checkpoint): Promise<void> {
-  const trained = new Set(slotsOf(engine).map(({ name }) => name));
+/** This rank's parts of frozen parameters that are sharded. */
+async function readFrozenPieces(engine: Engine, checkpoint: Checkpoint): Promise<void> {
+  for (const { pieces, weights } of engine.parts.stage.frozen) {
+    for (const piece of pieces) {
+      const { name, region } = piece.slot;
+      if (!isPresent(checkpoint, name)) continue;
+      const into = boxedParts(region, piece.from, slicePiece(weights, piece));
+      await readParts(checkpoint, frozenSource(checkpoint, name, weights.dtype), into);
+    }
+  }
+}
+
+/** Where a frozen parameter of `dtype` is read from: the master weights, where they have more of it. */
+function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Section, string] {
+  const master = stateKey(name, 'master');
+  const sameDtype = checkpoint.tensors('model').get(name)?.dtype === dtype;
+  const exact = !sameDtype && checkpoint.tensors('optimizer').has(master);
+  return exact ? ['optimizer', master] : ['model', name];
+}
+
+/** Buffers, and frozen parameters in no unit: every rank has all of each. */
+async function readWhole(engine: Engine, checkpoint: Checkpoint): Promise<void> {
+  const inUnits = new Set(unitSlotsOf(engine).map(({ name }) => name));
   for (const [name, parameter] of engine.module.namedParameters()) {
-    if (trained.has(name) || !isPresent(checkpoint, name)) continue;
-    const master = stateKey(name, 'master');
-    const sameDtype = checkpoint.tensors('model').get(name)?.dtype === parameter.dtype;
-    const exact = !sameDtype && checkpoint.tensors('optimizer').has(master);
-    const from: [Section, string] = exact ? ['optimizer', master] : ['model', name];
+    if (inUnits.has(name) || !isPresent(checkpoint, name)) continue;
+    const from = frozenSource(checkpoint, name, parameter.dtype);
     await readParts(checkpoint, from, boxedParts(parameter.region, 0, parameter.retain()));
   }
   for (const [name, buffer] of engine.module.namedBuffers()) {

@@ -40,10 +40,20 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
   throw otherModel(checkpoint.path, 'the tensors of this model alone', got);
 }
 
+/** What the checkpoint lacks because it was saved without what is not trained, and is not trained here either. */
+function leftOut(engine: Engine, { state }: Checkpoint): ReadonlySet<string> {
+  if (state.excludesFrozen !== true) return new Set();
+  const trained = new Set(slotsOf(engine).map(({ name }) => name));
+  const names = Array.from(engine.module.namedParameters(), ([name]) => name);
+  return new Set(names.filter((name) => !trained.has(name)));
+}
+
+/** Without `strict`, what the checkpoint lacks is left alone; so is what it was saved without (excludeFrozenParameters). */
 export function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict: boolean): void {
   const saved = checkpoint.tensors('model');
   const own = [...wholeTensors(engine)];
-  const missing = own.filter(([name]) => !saved.has(name));
+  const mayLack = leftOut(engine, checkpoint);
+  const missing = own.filter(([name]) => !saved.has(name) && !mayLack.has(name));
   const [absent] = missing;
   if (strict && absent) {
     const got = `a checkpoint without ${missing.length} of this model's tensors`;

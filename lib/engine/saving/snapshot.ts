@@ -10,33 +10,46 @@ import {
   catalogOf,
   isCopy,
   optimizerShards,
-  untrainedShards,
+  wantedOf,
   weightShards,
   wholeModel,
+  wholeTensors,
 } from './engine-shards.js';
 
+/** What of an engine is saved beside its tensors, and which of these are left out. */
+export interface ContentOptions {
+  clientState: JsonObject;
+  /** Default false. */
+  excludeFrozenParameters?: boolean;
+}
+
 /** This rank's part of the engine as it is now. The tensors are the engine's own: the caller releases them. */
-export function contentOf(engine: Engine, clientState: JsonObject): CheckpointContent {
+export function contentOf(engine: Engine, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;
   const isFirst = ranks.data.rank === 0;
-  const parts = sharded ? weightShards(engine) : [];
-  const whole = sharded ? untrainedShards : wholeModel;
+  const wanted = wantedOf(engine, !options.excludeFrozenParameters);
+  const parts = sharded ? weightShards(engine, wanted) : [];
+  const whole = sharded ? wholeTensors : wholeModel;
   return {
     part: isCopy(engine) ? null : { data: ranks.data.rank, model: ranks.mesh.place(...MODEL) },
-    model: isFirst ? [...parts, ...whole(engine)] : parts,
+    model: isFirst ? [...parts, ...whole(engine, wanted)] : parts,
     modelIsSharded: sharded,
     optimizer: optimizerShards(engine),
-    catalog: catalogOf(engine),
-    state: sharedState(engine, clientState),
+    catalog: catalogOf(engine, wanted),
+    state: sharedState(engine, options),
     rankState: rankState(engine),
     description: engine.module.describe(),
   };
 }
 
-function sharedState({ parts, progress }: Engine, clientState: JsonObject): JsonObject {
+function sharedState(
+  { parts, progress }: Engine,
+  { clientState, excludeFrozenParameters }: ContentOptions,
+): JsonObject {
   requireClientState(clientState);
   return {
+    ...(excludeFrozenParameters ? { excludesFrozen: true } : {}),
     progress: { ...progress },
     scaler: parts.scaler.state(),
     schedule: parts.schedules.stateDict(),

@@ -7,6 +7,7 @@ import { allOrNothing } from '../../tensor/scope.js';
 import { adoptModel } from '../../zero/adopt.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import { OptimizerState } from '../../zero/optimizer-state.js';
+import type { WeightUnit } from '../../zero/weight-unit.js';
 import { Engine } from '../engine.js';
 import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
 import { PipelineEngine } from '../pipeline-engine.js';
@@ -37,7 +38,7 @@ import { describeState } from './dump-state.js';
 import { buildScaler } from './loss-scaler.js';
 import { furnish } from './optimizer-state.js';
 import { columnsOf, keepOwn, openLinks, type PipelinePlan, planPipeline } from './pipeline.js';
-import { buildStages } from './stage.js';
+import { buildStages, shardsWeights } from './stage.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
 import { requireWholeParameters } from './whole-parameters.js';
@@ -177,20 +178,21 @@ function hold(
   { owned, undo }: Site,
 ): Holdings {
   const { data: group, alike } = ranks;
-  const units = buildUnits(
+  const found = buildUnits(
     module,
     optimizer.groups,
     {
       ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
-      shards: group.size,
+      ...{ shards: group.size, shardsWeights: shardsWeights(config, group) },
     },
     undo,
   );
-  for (const unit of units) owned.own(unit);
+  const { trained: units, frozen } = found;
+  for (const unit of [...units, ...frozen]) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
-  const stage = owned.own(buildStages(config, units, device, { group, timer }));
-  shareUntrained(module, alike);
+  const stage = owned.own(buildStages(config, found, device, { group, timer }));
+  shareWhole(module, frozen, alike);
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
@@ -200,11 +202,14 @@ function hold(
   return { ranks, units, stage, state };
 }
 
-/** Parameters without gradient and buffers are the first rank's everywhere. */
-function shareUntrained(module: Module, alike: Collectives): void {
-  const frozen = module.parameters().filter(({ requiresGrad }) => !requiresGrad);
+/** Frozen parameters in no unit, and buffers, are the first rank's everywhere. */
+function shareWhole(module: Module, frozen: readonly WeightUnit[], alike: Collectives): void {
+  const sharded = new Set(
+    frozen.flatMap(({ parameters }) => parameters.map(({ parameter }) => parameter)),
+  );
+  const whole = module.parameters().filter((one) => !one.requiresGrad && !sharded.has(one));
   const buffers = Array.from(module.namedBuffers(), ([, buffer]) => buffer);
-  for (const tensor of [...frozen, ...buffers]) takeOver(alike, tensor);
+  for (const tensor of [...whole, ...buffers]) takeOver(alike, tensor);
 }
 
 /** Puts together what runs a step. */

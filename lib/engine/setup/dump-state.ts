@@ -70,7 +70,8 @@ function optimizerLines({ optimizer, schedules, state }: Described): string[] {
   ];
 }
 
-function unitLines({ units }: Described): string[] {
+function unitLines({ stage }: Described): string[] {
+  const units = [...stage.partitions, ...stage.frozen].map(({ unit }) => unit);
   return [
     row('units', units.length),
     ...units.map(({ name, parameters, layout, bytes }) => {

@@ -11,7 +11,6 @@ import {
   ShardedGradients,
   SummedGradients,
 } from '../../zero/gradient-flow.js';
-import type { Unit } from '../../zero/unit.js';
 import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
 import {
   byAllReduce,
@@ -23,6 +22,7 @@ import {
 } from '../../zero/wire.js';
 import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
+import type { ModelUnits } from './units.js';
 
 export interface StageOptions {
   /** The ranks that share units out. */
@@ -40,17 +40,18 @@ interface Between {
   overlap: boolean;
 }
 
-/** How the gradients and weights of `units` flow between the ranks of a group: of one, they stay where they are. */
+/** How the gradients and weights of a model's units flow between the ranks of a group: of one, they stay where they are. */
 export function buildStages(
   config: ResolvedConfig,
-  units: readonly Unit[],
+  { trained, frozen }: ModelUnits,
   device: Device,
   { group, timer = untimedComm }: StageOptions,
 ): ZeroStages {
   const { stage, overlap_comm } = config.zero_optimization;
   const between = { group, device, timer, overlap: overlap_comm ?? stage === 3 };
   const gradients = gradientFlow(config, between);
-  return new ZeroStages(units, [new ZeroStage(units, gradients, weightFlow(config, between))]);
+  const weights = weightFlow(config, between);
+  return new ZeroStages(trained, [new ZeroStage(trained, gradients, weights, frozen)]);
 }
 
 function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
@@ -71,9 +72,7 @@ function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
 function weightFlow(config: ResolvedConfig, between: Between): WeightFlow {
   const { group, device, timer, overlap } = between;
   const { zero_optimization: zero } = config;
-  const isWhole = zero.stage === 0 || (group.size === 1 && !offloadsWeights(config));
-  if (isWhole) return new WholeWeights(group);
-  if (zero.stage === 3) {
+  if (shardsWeights(config, group)) {
     return new GatheredWeights(device, group, {
       prefetch: zero.stage3_prefetch_bucket_size,
       maxLive: zero.stage3_max_live_parameters,
@@ -85,8 +84,14 @@ function weightFlow(config: ResolvedConfig, between: Between): WeightFlow {
       timer,
     });
   }
+  if (zero.stage === 0 || group.size === 1) return new WholeWeights(group);
   const bucketElements = zero.allgather_bucket_size;
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
+}
+
+/** Whether a unit's weights, frozen ones included, come when it is used and go again. */
+export function shardsWeights(config: ResolvedConfig, { size }: { size: number }): boolean {
+  return config.zero_optimization.stage === 3 && (size > 1 || offloadsWeights(config));
 }
 
 /** Whether weights live in host memory and come to the device unit by unit. */

@@ -1,62 +1,116 @@
-// A model's parameters to units: what moves as one, in which order, and what is left out.
+// A model's parameters to units: what moves as one, in which order, and what moves by itself.
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
+import type { DType } from '../../runtime/dtype.js';
 import type { Tensor } from '../../tensor/index.js';
-import { Unit, type UnitOptions, type UnitParameter } from '../../zero/unit.js';
+import { Unit, type UnitOptions } from '../../zero/unit.js';
+import { FROZEN, type UnitParameter, WeightUnit } from '../../zero/weight-unit.js';
 import type { ReleaseStack } from '../release-stack.js';
 
+/** In forward order, each. */
+export interface ModelUnits {
+  trained: readonly Unit[];
+  /** Where weights are sharded; elsewhere frozen parameters are in no unit. */
+  frozen: readonly WeightUnit[];
+}
+
+export interface ModelUnitOptions extends UnitOptions {
+  /** Whether units come when they are used and go again: frozen parameters then form units as well. */
+  shardsWeights: boolean;
+}
+
+/** Parameters of one module that move as one: they are all trained or all frozen, and have one dtype. */
+interface Together {
+  name: string;
+  module: Module;
+  dtype: DType;
+  parameters: UnitParameter[];
+}
+
 /**
- * Root parameters first (embeddings are read first), then the model's units in forward order. A parameter with several
- * names belongs to the first unit that has it; one that is frozen, or in no group, belongs to none: it gets no gradient
- * and keeps no state. `undo` makes trainable again what was.
+ * Root parameters first (embeddings are read first), then the model's units in forward order, each as one unit for every
+ * dtype among its trained parameters and one for every dtype among its frozen ones. A parameter with several names belongs
+ * to the first unit that has it. One that is frozen, or in no group, gets no gradient and keeps no state; `undo` makes
+ * trainable again what was.
  */
 export function buildUnits(
   module: Module,
   groups: readonly ParamGroup[],
-  options: UnitOptions,
+  { shardsWeights, ...options }: ModelUnitOptions,
   undo: ReleaseStack,
-): Unit[] {
+): ModelUnits {
   const groupOf = indexGroups(module, groups);
-  leaveOut(
-    module.parameters().filter((parameter) => !parameter.requiresGrad || !groupOf.has(parameter)),
-    options,
-    undo,
-  );
+  const left = module.parameters().filter((one) => !one.requiresGrad || !groupOf.has(one));
+  freeze(left, undo);
+  const moved = new Set(shardsWeights ? [] : left);
+  for (const parameter of moved) {
+    parameter.moveTo(options.device, parameter.fixedDtype ?? options.dtype);
+  }
+  const found = partsOf(module).flatMap(([name, part, named]) => {
+    const wanted = named.filter(([, parameter]) => !moved.has(parameter));
+    return together([name, part, wanted], groupOf, options.dtype);
+  });
+  const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
+  const gradDtypeOf = (dtype: DType): DType =>
+    dtype === options.dtype ? (options.gradDtype ?? dtype) : dtype;
+  return {
+    trained: found
+      .filter((one) => !isFrozen(one))
+      .map(({ name, module: part, parameters, dtype }) => {
+        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype) };
+        return new Unit(name, part, parameters, own);
+      }),
+    frozen: found.filter(isFrozen).map(({ name, module: part, parameters, dtype }) => {
+      return new WeightUnit(name, part, parameters, { ...options, dtype });
+    }),
+  };
+}
+
+type Part = [name: string, module: Module, parameters: [name: string, parameter: Parameter][]];
+
+/** The root, then the model's units, each with the parameters that none before it has. */
+function partsOf(module: Module): Part[] {
   const inner = module.units();
   const owned = new Set(inner.flatMap((unit) => unit.module.parameters()));
   const taken = new Set<Parameter>();
-  const take = (named: Iterable<[string, Parameter]>, prefix: string): UnitParameter[] => {
-    const found: UnitParameter[] = [];
-    for (const [name, parameter] of named) {
-      if (!parameter.requiresGrad || taken.has(parameter)) continue;
-      taken.add(parameter);
-      found.push({ name: prefix + name, parameter, group: groupOf.get(parameter) as number });
-    }
-    return found;
-  };
   const root = [...module.namedParameters()].filter(([, parameter]) => !owned.has(parameter));
-  const rest = take(root, '');
-  const units = rest.length > 0 ? [new Unit('root', module, rest, options)] : [];
+  const parts: Part[] = [['root', module, root]];
   for (const { name, module: part } of inner) {
-    const parameters = take(part.namedParameters(), `${name}.`);
-    if (parameters.length > 0) units.push(new Unit(name, part, parameters, options));
+    const named = [...part.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
+    for (const [, parameter] of named) taken.add(parameter);
+    parts.push([name, part, named.map(([own, parameter]) => [`${name}.${own}`, parameter])]);
   }
-  return units;
+  return parts;
 }
 
-/** These are not trained: they move to the device by themselves. */
-function leaveOut(
-  parameters: readonly Parameter[],
-  { device, dtype }: UnitOptions,
-  undo: ReleaseStack,
-): void {
+/** The parameters of a part by what they have in common, in the order in which each kind comes first. */
+function together(
+  [name, module, named]: Part,
+  groupOf: ReadonlyMap<Tensor, number>,
+  engineDtype: DType,
+): Together[] {
+  const found = new Map<string, Together>();
+  for (const [path, parameter] of named) {
+    const dtype = parameter.fixedDtype ?? engineDtype;
+    const group = parameter.requiresGrad ? (groupOf.get(parameter) as number) : FROZEN;
+    const said = [group === FROZEN ? 'frozen' : '', dtype === engineDtype ? '' : dtype];
+    const kind = said.filter(Boolean).join(' ');
+    const unitName = kind ? `${name} (${kind})` : name;
+    const one = found.get(kind) ?? { name: unitName, module, dtype, parameters: [] };
+    found.set(kind, one);
+    one.parameters.push({ name: path, parameter, group });
+  }
+  return [...found.values()];
+}
+
+/** These are not trained. */
+function freeze(parameters: readonly Parameter[], undo: ReleaseStack): void {
   for (const parameter of parameters) {
     const { requiresGrad } = parameter;
     undo.defer(() => parameter.requireGrad(requiresGrad));
     parameter.requiresGrad = false;
-    parameter.moveTo(device, dtype);
   }
 }
 

@@ -40,6 +40,7 @@ export class GradientCollector implements UnitListener {
   private readonly concluded = new Set<Unit>();
   /** The gradients of this step are complete and handed over. */
   private decided = false;
+  private readonly listeners = new Set<() => void>();
 
   constructor(private readonly parts: CollectorParts) {
     for (const unit of parts.units) unit.reportTo(this);
@@ -47,6 +48,12 @@ export class GradientCollector implements UnitListener {
 
   get inBackward(): boolean {
     return this.pass !== null;
+  }
+
+  /** Calls `body` when a backward has ended, or was given up. Returns a function that ends that. */
+  whenEnded(body: () => void): () => void {
+    this.listeners.add(body);
+    return () => this.listeners.delete(body);
   }
 
   /** Whether the coming or present backward completes the gradients of a step. */
@@ -163,6 +170,7 @@ export class GradientCollector implements UnitListener {
       unit.forget();
       stage.release(unit);
     }
+    for (const { unit } of stage.frozen) stage.release(unit);
     control.dropLosses();
     this.pass = null;
     this.restart();
@@ -207,6 +215,7 @@ export class GradientCollector implements UnitListener {
       throw error;
     } finally {
       this.pass = null;
+      for (const ended of this.listeners) ended();
     }
   }
 
@@ -214,7 +223,7 @@ export class GradientCollector implements UnitListener {
     const { units, stage, control, batch, progress } = this.parts;
     const { boundary } = this;
     for (const unit of [...units].reverse()) unit.finish();
-    for (const unit of units) stage.release(unit);
+    for (const { unit } of [...stage.partitions, ...stage.frozen]) stage.release(unit);
     this.reduction(() => stage.flush());
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;

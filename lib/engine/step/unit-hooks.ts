@@ -3,8 +3,8 @@ import { externalParameters } from '../../nn/external-parameters.js';
 import type { Module } from '../../nn/module.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
-import type { Partition } from '../../zero/partition.js';
-import type { Unit } from '../../zero/unit.js';
+import type { WeightPart } from '../../zero/partition.js';
+import type { WeightUnit } from '../../zero/weight-unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { GradientCollector } from './gradient-collector.js';
 
@@ -17,23 +17,30 @@ interface Attached {
 /**
  * Brings weights before the forward of each module that reads them, and before its stateDict(). Where the stage shards weights, lets them go when
  * the last module under way that reads them has returned, and brings them again when backward reaches what a module has
- * returned. Owns the hooks.
+ * returned. Trained units are let go by their last gradient; frozen ones, which have none, when backward reaches what
+ * the module was given: whatever was recorded in its forward has been passed by then. Owns the hooks.
  */
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];
   /** Kept by hold(). */
-  private readonly held = new Map<Unit, number>();
+  private readonly held = new Map<WeightUnit, number>();
   /** How many forwards under way read a unit. */
-  private readonly readers = new Map<Unit, number>();
+  private readonly readers = new Map<WeightUnit, number>();
+  /** In how many modules that read a frozen unit the backward under way is. */
+  private readonly inside = new Map<WeightUnit, number>();
+  private readonly frozen: ReadonlySet<WeightPart>;
 
   constructor(
     model: Module,
     private readonly parts: Attached,
   ) {
-    const attach = parts.stage.shardsWeights ? this.attachSharded : this.attachWhole;
-    for (const [module, partitions] of readersOf(model, parts.stage.partitions)) {
-      attach.call(this, module, [...partitions]);
+    const { partitions, frozen, shardsWeights } = parts.stage;
+    this.frozen = new Set(frozen);
+    const attach = shardsWeights ? this.attachSharded : this.attachWhole;
+    for (const [module, read] of readersOf(model, [...partitions, ...frozen])) {
+      attach.call(this, module, [...read]);
     }
+    this.removers.push(parts.gradients.whenEnded(() => this.inside.clear()));
     const awaitWeights = (): void => this.awaitWeights();
     for (const [, module] of model.namedModules()) {
       this.removers.push(module.registerStateDictPreHook(awaitWeights));
@@ -44,17 +51,18 @@ export class UnitHooks {
   reset(): void {
     for (const unit of this.readers.keys()) this.release(unit);
     this.readers.clear();
+    this.inside.clear();
   }
 
   /** Brings units, which forwards leave in place until the function returned is called. */
-  hold(partitions: readonly Partition[]): () => void {
-    for (const partition of partitions) {
-      const { unit } = partition;
+  hold(parts: readonly WeightPart[]): () => void {
+    for (const part of parts) {
+      const { unit } = part;
       this.held.set(unit, (this.held.get(unit) ?? 0) + 1);
-      this.acquire(partition);
+      this.acquire(part);
     }
     return () => {
-      for (const { unit } of partitions) {
+      for (const { unit } of parts) {
         const others = (this.held.get(unit) ?? 1) - 1;
         if (others > 0) this.held.set(unit, others);
         else this.held.delete(unit);
@@ -76,40 +84,64 @@ export class UnitHooks {
     for (const remove of this.removers) remove();
   }
 
-  private attachWhole(module: Module, partitions: readonly Partition[]): void {
+  private attachWhole(module: Module, parts: readonly WeightPart[]): void {
     const acquire = (): void => {
-      for (const partition of partitions) this.acquire(partition);
+      for (const part of parts) this.acquire(part);
     };
     this.removers.push(module.registerForwardPreHook(acquire));
   }
 
-  private attachSharded(module: Module, partitions: readonly Partition[]): void {
-    const acquire = (): void => {
-      for (const partition of partitions) this.acquire(partition);
-    };
+  private attachSharded(module: Module, parts: readonly WeightPart[]): void {
     const before = module.registerForwardPreHook(() => {
-      for (const partition of partitions) this.enter(partition);
+      for (const part of parts) this.enter(part);
     });
-    const after = module.registerForwardHook((_module, _inputs, output) => {
-      for (const tensor of tensorsIn(output)) beforeBackward(tensor, acquire);
-      for (const { unit } of partitions) this.leave(unit);
+    const after = module.registerForwardHook((_module, inputs, output) => {
+      this.followBackward(parts, inputs, output);
+      for (const { unit } of parts) this.leave(unit);
     });
     this.removers.push(before, after);
   }
 
-  private acquire(partition: Partition): void {
-    this.parts.state.awaitWeights(partition);
-    this.parts.stage.acquire(partition.unit);
+  /** Brings the parts when backward reaches `output` of a call, and lets the frozen ones go when it reaches `inputs`. */
+  private followBackward(parts: readonly WeightPart[], inputs: unknown, output: unknown): void {
+    const frozen = parts.filter((part) => this.frozen.has(part));
+    let reached: 'nothing' | 'output' | 'inputs' = 'nothing';
+    const enter = (): void => {
+      if (reached === 'inputs') return;
+      for (const part of parts) this.acquire(part);
+      if (reached === 'output') return;
+      reached = 'output';
+      for (const { unit } of frozen) this.inside.set(unit, (this.inside.get(unit) ?? 0) + 1);
+    };
+    const leave = (): void => {
+      if (reached !== 'output') return;
+      reached = 'inputs';
+      for (const { unit } of frozen) this.leaveBackward(unit);
+    };
+    for (const tensor of tensorsIn(output)) beforeBackward(tensor, enter);
+    if (frozen.length === 0) return;
+    for (const tensor of tensorsIn(inputs)) beforeBackward(tensor, leave);
   }
 
-  private enter(partition: Partition): void {
-    const { unit } = partition;
+  private leaveBackward(unit: WeightUnit): void {
+    const others = (this.inside.get(unit) ?? 1) - 1;
+    this.inside.set(unit, others);
+    if (others === 0) this.release(unit);
+  }
+
+  private acquire(part: WeightPart): void {
+    this.parts.state.awaitWeights(part);
+    this.parts.stage.acquire(part.unit);
+  }
+
+  private enter(part: WeightPart): void {
+    const { unit } = part;
     const others = this.readers.get(unit) ?? 0;
     this.readers.set(unit, others + 1);
-    if (others === 0 || !unit.hasWeights) this.acquire(partition);
+    if (others === 0 || !unit.hasWeights) this.acquire(part);
   }
 
-  private leave(unit: Unit): void {
+  private leave(unit: WeightUnit): void {
     const others = (this.readers.get(unit) ?? 1) - 1;
     if (others > 0) {
       this.readers.set(unit, others);
@@ -120,7 +152,7 @@ export class UnitHooks {
     if (!this.parts.gradients.inBackward) this.release(unit);
   }
 
-  private release(unit: Unit): void {
+  private release(unit: WeightUnit): void {
     if (!this.held.has(unit)) this.parts.stage.release(unit);
   }
 }
@@ -131,26 +163,26 @@ export class UnitHooks {
  */
 function readersOf(
   model: Module,
-  partitions: readonly Partition[],
-): Map<Module, ReadonlySet<Partition>> {
-  const home = new Map<Tensor, Partition>();
-  const readers = new Map<Module, Set<Partition>>();
-  const reads = (module: Module, partition: Partition | undefined): void => {
-    if (!partition) return;
+  parts: readonly WeightPart[],
+): Map<Module, ReadonlySet<WeightPart>> {
+  const home = new Map<Tensor, WeightPart>();
+  const readers = new Map<Module, Set<WeightPart>>();
+  const reads = (module: Module, part: WeightPart | undefined): void => {
+    if (!part) return;
     const known = readers.get(module) ?? new Set();
-    readers.set(module, known.add(partition));
+    readers.set(module, known.add(part));
   };
-  for (const partition of partitions) {
-    reads(partition.unit.module, partition);
-    for (const { parameter } of partition.unit.parameters) home.set(parameter, partition);
+  for (const part of parts) {
+    reads(part.unit.module, part);
+    for (const { parameter } of part.unit.parameters) home.set(parameter, part);
   }
   const inner = new Set(model.units().map(({ module }) => module));
   for (const [name, module] of model.namedModules()) {
     const isUnit = inner.has(module);
     const isBelowRoot = name !== '' && !name.includes('.');
     for (const parameter of isUnit || isBelowRoot ? module.parameters() : []) {
-      const partition = home.get(parameter);
-      if (isUnit || partition?.unit.module === model) reads(module, partition);
+      const part = home.get(parameter);
+      if (isUnit || part?.unit.module === model) reads(module, part);
     }
     for (const parameter of externalParameters(module)) reads(module, home.get(parameter));
   }

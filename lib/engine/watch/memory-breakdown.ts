@@ -24,7 +24,7 @@ export interface MemoryUse {
     gradients: number;
     /** Master weights and optimizer state. */
     optimizer: number;
-    /** The rest: activations, batches, frozen parameters, other models, the rounding of blocks. */
+    /** The rest: activations, batches, frozen parameters in no unit, other models, the rounding of blocks. */
     other: number;
   };
   host: {
@@ -38,7 +38,8 @@ export interface MemoryUse {
 /** Host counters alone: nothing waits for the device. */
 export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
-  const held = stage.partitions.flatMap((partition) => [partition.bytes, partition.unit.bytes]);
+  const kept = [...stage.partitions, ...stage.frozen];
+  const held = kept.flatMap((part) => [part.bytes, part.unit.bytes]);
   const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
   const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
   const { device: optimizer, host: pinned } = state.bytes;

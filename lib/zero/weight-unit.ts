@@ -1,0 +1,141 @@
+// A unit's weights: parameters that move together, as views into one flat buffer. All there is of a frozen unit.
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { claim, disclaim, held, Tensor } from '../tensor/index.js';
+import { sliceFlat, zeroRange } from './flat.js';
+import { layoutUnit, type Slot, type UnitLayout } from './layout.js';
+
+export interface UnitParameter {
+  name: string;
+  parameter: Parameter;
+  /** Index of its optimizer group; FROZEN for one that none updates. */
+  group: number;
+}
+
+/** The group of parameters that no optimizer updates. */
+export const FROZEN = -1;
+
+export interface WeightUnitOptions {
+  /** Of the weights. */
+  dtype: DType;
+  device: Device;
+  /** Into how many equal parts the flat buffers can be cut. Default 1. */
+  shards?: number;
+}
+
+/** Owns the flat weights (in the unit's dtype, on the device) while they are here. */
+export class WeightUnit {
+  readonly layout: UnitLayout;
+  readonly dtype: DType;
+  readonly device: Device;
+  private flat: Tensor | null = null;
+
+  constructor(
+    readonly name: string,
+    /** The module whose forward reads these weights. */
+    readonly module: Module,
+    readonly parameters: readonly UnitParameter[],
+    { dtype, device, shards = 1 }: WeightUnitOptions,
+  ) {
+    this.dtype = dtype;
+    this.device = device;
+    const shapes = parameters.map(({ name: parameterName, parameter, group }) => ({
+      name: parameterName,
+      shape: parameter.shape,
+      group,
+      region: parameter.region,
+    }));
+    this.layout = layoutUnit(shapes, shards);
+  }
+
+  /** Flat weights in the unit's dtype. Throws DS_RELEASED while they are not here. */
+  get weights(): Tensor {
+    if (this.flat) return this.flat;
+    throw new DsError({
+      code: 'DS_RELEASED',
+      op: `unit ${this.name}`,
+      expected: 'its weights on this rank',
+      got: 'a shard of them',
+      hint: 'Use them inside the forward of their module.',
+    });
+  }
+
+  get hasWeights(): boolean {
+    return this.flat !== null;
+  }
+
+  /** Allocates the flat weights, contents undefined but for zeros between parameters. */
+  allocate(): Tensor {
+    const { dtype, device, layout } = this;
+    const flat = held(() => Tensor.empty([layout.numel], dtype, device));
+    for (const gap of layout.gaps) zeroRange(flat, gap);
+    this.flat = flat;
+    return flat;
+  }
+
+  /** Makes the parameters views of flat weights that somebody else fills: `flat` is [numel], held by the unit from now. */
+  materialize(flat: Tensor): void {
+    this.flat = flat;
+    const { buffer, dtype, offset } = flat;
+    for (const slot of this.layout.slots) {
+      this.parameterOf(slot).place({ buffer, dtype, offset: offset + slot.offset });
+    }
+  }
+
+  /** Frees the flat weights in the order of the compute stream; the parameters have no values until materialize(). */
+  vacate(): void {
+    for (const { parameter } of this.parameters) parameter.vacate(this.name);
+    this.dropWeights();
+  }
+
+  parameterOf(slot: Slot): Parameter {
+    return (this.parameters.find((p) => p.name === slot.name) as UnitParameter).parameter;
+  }
+
+  /**
+   * Writes the parameters' values into the allocated flat weights, floating ones rounded from f32 to the unit's dtype,
+   * and makes the parameters views of it; `onInitial` sees each one's values first, in their shape. What anybody else
+   * writes to the parameters from now on would be lost, and is refused.
+   */
+  adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
+    const { weights: flat } = this;
+    const dtype = isFloating(this.dtype) ? 'f32' : this.dtype;
+    for (const slot of this.layout.slots) {
+      const parameter = this.parameterOf(slot);
+      const initial = held(() => Tensor.empty(slot.shape, dtype, this.device));
+      parameter.writeInitial(initial);
+      onInitial(slot, initial);
+      const place = sliceFlat(flat, slot, slot.shape);
+      kernels.copy({ in: initial, out: place });
+      parameter.place(place);
+      initial.release();
+      place.release();
+      claim(parameter, this);
+    }
+  }
+
+  dispose(): void {
+    for (const { parameter } of this.parameters) disclaim(parameter, this);
+    this.dropWeights();
+  }
+
+  /** Bytes of weights and of gradients while they exist. */
+  get bytes(): { weights: number; gradients: number } {
+    const size = this.layout.numel * dtypeSize(this.dtype);
+    return { weights: this.flat ? size : 0, gradients: 0 };
+  }
+
+  /** Whether `part` lies in the flat weights. */
+  holds({ buffer }: Tensor): boolean {
+    return this.flat?.buffer === buffer;
+  }
+
+  private dropWeights(): void {
+    this.flat?.release();
+    this.flat = null;
+  }
+}
