@@ -56,8 +56,10 @@ export {
   type Initialized,
   type InitializedPipeline,
   type InitializedWithLoader,
+  type InitializedWithStream,
   type InitializeOptions,
   initialize,
+  type StreamingOptions,
 } from './initialize.js';
 /** Where the numbers of a run go. */
 export * as monitor from './monitor/index.js';

@@ -3,7 +3,15 @@ import type { DsConfig } from '../types/config.js';
 import { aloneOn, type Distributed, joinLaunched } from './comm/index.js';
 import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
 import { type ConfigArguments, configSource, stagesIn } from './config/source.js';
-import { type Batched, DataLoader, type Dataset, DistributedSampler } from './data/index.js';
+import {
+  type Batched,
+  DataLoader,
+  type Dataset,
+  DistributedSampler,
+  type IterableDataset,
+  IterableLoader,
+} from './data/index.js';
+import { isIterableDataset } from './data/iterable-dataset.js';
 import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import type { PipelineEngine } from './engine/pipeline-engine.js';
@@ -87,6 +95,20 @@ export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample
   trainLoader: DataLoader<Sample, Batch>;
 }
 
+/** What initialize() is given whose samples come in turn. */
+export interface StreamingOptions<Sample, Batch>
+  extends Omit<InitializeOptions<Sample, Batch>, 'trainingData'> {
+  /** What is iterated; `trainLoader` deals its rounds to the ranks. */
+  trainingData: IterableDataset<Sample>;
+}
+
+/** What initialize() gives with trainingData whose samples come in turn. */
+export interface InitializedWithStream<Sample, Batch>
+  extends Omit<Initialized<Sample, Batch>, 'trainLoader'> {
+  /** Serves this rank's part of trainingData in micro-batches. */
+  trainLoader: IterableLoader<Sample, Batch>;
+}
+
 /**
  * Builds the engine around a model: its parameters move into flat buffers on the device, their
  * master weights and optimizer state to where the configuration says. Joins the launcher's job
@@ -103,12 +125,17 @@ export function initialize<Sample, Batch = Batched<Sample>>(
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },
 ): Promise<InitializedWithLoader<Sample, Batch>>;
+export function initialize<Sample, Batch = Batched<Sample>>(
+  options: StreamingOptions<Sample, Batch>,
+): Promise<InitializedWithStream<Sample, Batch>>;
 export function initialize<Sample = unknown, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch>,
 ): Promise<Initialized<Sample, Batch>>;
 export async function initialize<Sample, Batch>(
-  given: InitializeOptions<Sample, Batch>,
-): Promise<Initialized<Sample, Batch>> {
+  given: AnyOptions<Sample, Batch>,
+): Promise<
+  Omit<Initialized<Sample, Batch>, 'trainLoader'> & { trainLoader: AnyLoader<Sample, Batch> }
+> {
   const options = readOptions('initialize', given, OPTIONS);
   const { model } = options;
   requireModel(model);
@@ -122,8 +149,12 @@ export async function initialize<Sample, Batch>(
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }
 
+type AnyOptions<Sample, Batch> = InitializeOptions<Sample, Batch> | StreamingOptions<Sample, Batch>;
+
+type AnyLoader<Sample, Batch> = DataLoader<Sample, Batch> | IterableLoader<Sample, Batch> | null;
+
 /** The job to train in. A process alone may choose its device anew; ranks of a job have theirs. */
-async function jobOf<Sample, Batch>(options: InitializeOptions<Sample, Batch>) {
+async function jobOf<Sample, Batch>(options: AnyOptions<Sample, Batch>) {
   const { distributed, device, model } = options;
   const pp = distributed ? null : stagesWanted(model, options);
   const job = distributed ?? (await joinLaunched({ device, ...(pp ? { mesh: { pp } } : {}) }));
@@ -157,21 +188,25 @@ function readConfiguration(
 
 /** Opens nothing before it is iterated. */
 function buildLoader<Sample, Batch>(
-  { trainingData, collate, numWorkers }: InitializeOptions<Sample, Batch>,
+  { trainingData, collate, numWorkers }: AnyOptions<Sample, Batch>,
   config: ResolvedConfig,
   { mesh, world: { device } }: Distributed,
-): DataLoader<Sample, Batch> | null {
+): AnyLoader<Sample, Batch> {
   if (!trainingData) return null;
-  const { seed: order } = config;
   const place = { rank: mesh.place(...DATA), worldSize: mesh.size(...DATA) };
-  return new DataLoader<Sample, Batch>(trainingData, {
+  const options = {
     batchSize: config.train_micro_batch_size_per_gpu,
     device,
-    sampler: new DistributedSampler(trainingData.length, { ...place, seed: order ?? 0 }),
     collate,
     dropLast: config.dataloader_drop_last,
     numWorkers,
-  });
+  };
+  if (isIterableDataset(trainingData)) {
+    return new IterableLoader<Sample, Batch>(trainingData, { ...options, ...place });
+  }
+  const seed = config.seed ?? 0;
+  const sampler = new DistributedSampler(trainingData.length, { ...place, seed });
+  return new DataLoader<Sample, Batch>(trainingData, { ...options, sampler });
 }
 
 function requireModel(model: unknown): void {

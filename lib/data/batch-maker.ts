@@ -1,25 +1,28 @@
 // Who makes the batches of a pass over the data: this thread, one at a time, or workers, ahead.
 import { types } from 'node:util';
 
-import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { collateWith, uploadBatch } from './collate.js';
-import type { Dataset } from './dataset.js';
+import { type Dataset, onlyLater } from './dataset.js';
 import { type Uploader, uploaderFor } from './upload.js';
 import { type PoolOptions, WorkerPool } from './worker-pool.js';
-import type { Reply } from './worker-protocol.js';
+import type { Reply, Work } from './worker-protocol.js';
 
-/** The indices of each batch of a pass. */
-export interface PassPlan {
+/** What each batch of a pass is made of: numbers of samples, or a round of those that come. */
+export interface PassPlan<Work> {
+  /** Infinity where only the samples' end tells. */
   readonly batches: number;
-  indices(batch: number): Uint32Array;
+  work(batch: number): Work;
 }
 
-/** Makes the batches of one pass at a time, in order. */
-export interface BatchMaker<Batch> {
+/**
+ * Makes the batches of one pass at a time, in order. Where only the samples' end tells how many
+ * there are, Batch includes null: the end.
+ */
+export interface BatchMaker<Work, Batch> {
   /** Starts a pass; one that was under way is given up. */
-  begin(plan: PassPlan): void;
-  /** The next batch of the pass, which has one. Throws DS_DATA, or what the dataset throws. */
+  begin(plan: PassPlan<Work>): void;
+  /** The next batch of the pass. Throws DS_DATA, or what the dataset throws. */
   next(): Batch;
   nextAsync(): Promise<Batch>;
   /** Ends the pass, wherever it is. */
@@ -28,69 +31,84 @@ export interface BatchMaker<Batch> {
   close(): Promise<void>;
 }
 
+/** What becomes of samples. */
 export interface MakerOptions<Sample, Batch> {
-  dataset: Dataset<Sample>;
   device: Device;
   /** Null for the default, which stacks. */
   collate: ((samples: Sample[], device: Device) => Batch) | null;
 }
 
-/** Gets the samples on the calling thread. */
-export class InProcessMaker<Sample, Batch> implements BatchMaker<Batch> {
+/** Makes a batch of samples on the calling thread. */
+export class SampleCombiner<Sample, Batch> {
   private readonly uploader: Uploader;
-  private plan: PassPlan | null = null;
-  private at = 0;
 
   constructor(private readonly options: MakerOptions<Sample, Batch>) {
     this.uploader = uploaderFor(options.device);
   }
 
-  begin(plan: PassPlan): void {
+  combine(samples: Sample[]): Batch {
+    const { collate, device } = this.options;
+    if (collate) return collate(samples, device);
+    return collateWith(samples, this.uploader, device) as Batch;
+  }
+
+  /** combine() of samples that are there. Throws DS_DATA for promises. */
+  combineNow(samples: (Sample | Promise<Sample>)[]): Batch {
+    if (!samples.some(types.isPromise)) return this.combine(samples as Sample[]);
+    for (const sample of samples) if (types.isPromise(sample)) sample.catch(() => {});
+    throw onlyLater('a dataset of promises');
+  }
+
+  dispose(): void {
+    this.uploader.dispose();
+  }
+}
+
+/** Gets the samples on the calling thread. */
+export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Batch> {
+  private readonly combiner: SampleCombiner<Sample, Batch>;
+  private plan: PassPlan<Uint32Array> | null = null;
+  private at = 0;
+
+  constructor(
+    private readonly dataset: Dataset<Sample>,
+    private readonly options: MakerOptions<Sample, Batch>,
+  ) {
+    this.combiner = new SampleCombiner(options);
+  }
+
+  begin(plan: PassPlan<Uint32Array>): void {
     this.plan = plan;
     this.at = 0;
   }
 
   next(): Batch {
-    const whole = this.whole();
-    if (whole) return whole;
-    const samples = this.fetch();
-    if (!samples.some(types.isPromise)) return this.combine(samples as Sample[]);
-    for (const sample of samples) if (types.isPromise(sample)) sample.catch(() => {});
-    throw new DsError({
-      code: 'DS_DATA',
-      op: 'DataLoader',
-      expected: 'samples at once',
-      got: 'a dataset whose get() returns promises',
-      hint: 'Iterate with `for await`.',
-    });
+    return this.whole() ?? this.combiner.combineNow(this.fetch());
   }
 
   async nextAsync(): Promise<Batch> {
-    return this.whole() ?? this.combine(await Promise.all(this.fetch()));
+    return this.whole() ?? this.combiner.combine(await Promise.all(this.fetch()));
   }
 
   end(): void {}
 
-  /** The next batch by the dataset's own batch(), if it has one and nobody else makes it. */
-  private whole(): Batch | null {
-    const { dataset, collate, device } = this.options;
-    if (collate || !dataset.batch) return null;
-    return dataset.batch((this.plan as PassPlan).indices(this.at++), device) as Batch;
+  async close(): Promise<void> {
+    this.combiner.dispose();
   }
 
-  async close(): Promise<void> {
-    this.uploader.dispose();
+  /** The next batch by the dataset's own batch(), if it has one and nobody else makes it. */
+  private whole(): Batch | null {
+    const { collate, device } = this.options;
+    if (collate || !this.dataset.batch) return null;
+    return this.dataset.batch(this.indices(), device) as Batch;
   }
 
   private fetch(): (Sample | Promise<Sample>)[] {
-    const indices = (this.plan as PassPlan).indices(this.at++);
-    return Array.from(indices, (index) => this.options.dataset.get(index));
+    return Array.from(this.indices(), (index) => this.dataset.get(index));
   }
 
-  private combine(samples: Sample[]): Batch {
-    const { collate, device } = this.options;
-    if (collate) return collate(samples, device);
-    return collateWith(samples, this.uploader, device) as Batch;
+  private indices(): Uint32Array {
+    return (this.plan as PassPlan<Uint32Array>).work(this.at++);
   }
 }
 
@@ -105,11 +123,11 @@ export interface WorkerOptions extends PoolOptions {
 const abandoned = new FinalizationRegistry<WorkerPool>((pool) => void pool.close());
 
 /** Gets the samples on worker threads, which also stack them unless a collate function is given. */
-export class WorkerMaker<Sample, Batch> implements BatchMaker<Batch> {
+export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W, Batch> {
   private readonly uploader: Uploader;
   private pool: WorkerPool | null = null;
   private closing: Promise<unknown> = Promise.resolve();
-  private plan: PassPlan | null = null;
+  private plan: PassPlan<W> | null = null;
   private ordered = 0;
 
   constructor(
@@ -119,7 +137,7 @@ export class WorkerMaker<Sample, Batch> implements BatchMaker<Batch> {
     this.uploader = uploaderFor(options.device);
   }
 
-  begin(plan: PassPlan): void {
+  begin(plan: PassPlan<W>): void {
     if (!this.pool) {
       this.pool = new WorkerPool(this.workers);
       abandoned.register(this, this.pool, this.pool);
@@ -173,14 +191,15 @@ export class WorkerMaker<Sample, Batch> implements BatchMaker<Batch> {
 
   private orderAhead(): void {
     const pool = this.pool as WorkerPool;
-    const plan = this.plan as PassPlan;
+    const plan = this.plan as PassPlan<W>;
     const limit = this.workers.prefetch * this.workers.workers;
     while (this.ordered < plan.batches && pool.pending < limit) {
-      pool.order(plan.indices(this.ordered++), this.options.collate !== null);
+      pool.order(plan.work(this.ordered++), this.options.collate !== null);
     }
   }
 
   private finish(reply: Reply): Batch {
+    if ('isEnd' in reply) return null as Batch;
     this.orderAhead();
     if ('batch' in reply) return uploadBatch(reply.batch, this.uploader) as Batch;
     const { samples } = reply as { samples: unknown[] };

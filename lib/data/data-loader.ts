@@ -6,15 +6,35 @@ import type { Device } from '../runtime/device.js';
 import { device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { type BatchMaker, InProcessMaker, type PassPlan, WorkerMaker } from './batch-maker.js';
+import {
+  type BatchMaker,
+  InProcessMaker,
+  type PassPlan,
+  WorkerMaker,
+  type WorkerOptions,
+} from './batch-maker.js';
 import type { Batched } from './collate.js';
-import { type Dataset, requireServable } from './dataset.js';
+import { type Dataset, type DatasetSource, requireServable } from './dataset.js';
 import { turn } from './event-loop.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
 
+/** The threads of a loader. */
+export interface WorkerThreadOptions {
+  /** Threads that get and stack samples. Default 0: the calling thread does. */
+  numWorkers?: number;
+  /** Batches that each worker makes ahead. Default 2. */
+  prefetchFactor?: number;
+  /** Milliseconds to wait for a worker's batch before it counts as stalled. Default 120000. */
+  workerTimeoutMs?: number;
+  /** Keeps the workers from one pass to the next, until close(). Default false. */
+  persistentWorkers?: boolean;
+  /** How the worker threads are started. */
+  workerThread?: ThreadOptions;
+}
+
 /** How a DataLoader visits its samples, and what it makes of them. */
-export interface DataLoaderOptions<Sample, Batch> {
+export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   /** Samples per batch. Default 1. */
   batchSize?: number;
   /** Where batches are put. Default "cpu". */
@@ -29,16 +49,6 @@ export interface DataLoaderOptions<Sample, Batch> {
   dropLast?: boolean;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
-  /** Threads that get and stack samples. Default 0: the calling thread does. */
-  numWorkers?: number;
-  /** Batches that each worker makes ahead. Default 2. */
-  prefetchFactor?: number;
-  /** Milliseconds to wait for a worker's batch before it counts as stalled. Default 120000. */
-  workerTimeoutMs?: number;
-  /** Keeps the workers from one pass to the next, until close(). Default false. */
-  persistentWorkers?: boolean;
-  /** How the worker threads are started. */
-  workerThread?: ThreadOptions;
 }
 
 const OPTIONS: OptionNames<DataLoaderOptions<unknown, unknown>> = {
@@ -73,7 +83,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Decides which samples are visited, in which order. */
   readonly sampler: Sampler;
   private readonly dropLast: boolean;
-  private readonly maker: BatchMaker<Batch>;
+  private readonly maker: BatchMaker<Uint32Array, Batch>;
   private position: Position = { epoch: 0, served: 0 };
   /** The iteration under way. */
   private pass: Pass | null = null;
@@ -209,7 +219,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
 
   private count(pass: Pass): void {
     if (this.pass !== pass || pass.position !== this.position) return;
-    this.position.served += pass.indices(pass.next++).length * this.sampler.worldSize;
+    this.position.served += pass.work(pass.next++).length * this.sampler.worldSize;
   }
 
   private end(pass: Pass): void {
@@ -246,7 +256,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
 }
 
 /** One iteration: the order of what it serves, and how far it is. */
-class Pass implements PassPlan {
+class Pass implements PassPlan<Uint32Array> {
   /** Where it started; null before that. Another position of the loader restarts it. */
   position: Position | null = null;
   next = 0;
@@ -258,8 +268,9 @@ class Pass implements PassPlan {
     Object.assign(this, { position, order, batches, batchSize, next: 0 });
   }
 
-  indices(batch: number): Uint32Array {
-    return this.order.subarray(batch * this.batchSize, (batch + 1) * this.batchSize);
+  /** The indices of a batch. */
+  work(batch: number): Uint32Array {
+    return this.order.slice(batch * this.batchSize, (batch + 1) * this.batchSize);
   }
 }
 
@@ -267,20 +278,28 @@ function makerOf<Sample, Batch>(
   dataset: Dataset<Sample>,
   device: Device,
   options: DataLoaderOptions<Sample, Batch>,
-): BatchMaker<Batch> {
-  const parts = { dataset, device, collate: options.collate ?? null };
+): BatchMaker<Uint32Array, Batch> {
+  const parts = { device, collate: options.collate ?? null };
+  const workers = workersOf(dataset, options);
+  return workers ? new WorkerMaker(parts, workers) : new InProcessMaker(dataset, parts);
+}
+
+/** How threads of `dataset` are to be run; null for none. Throws DS_ARGUMENT. */
+export function workersOf(
+  { source }: { source?: DatasetSource | undefined },
+  options: WorkerThreadOptions,
+): WorkerOptions | null {
   const workers = requireInteger('DataLoader numWorkers', options.numWorkers ?? 0, 0);
-  if (workers === 0) return new InProcessMaker(parts);
-  const { source } = dataset;
+  if (workers === 0) return null;
   if (source) {
-    return new WorkerMaker(parts, {
+    return {
       workers,
       source,
       timeoutMs: requireTimeout(options.workerTimeoutMs ?? 120_000),
       prefetch: requireInteger('DataLoader prefetchFactor', options.prefetchFactor ?? 2, 1),
       persistent: options.persistentWorkers ?? false,
       thread: options.workerThread ?? {},
-    });
+    };
   }
   throw new DsError({
     code: 'DS_ARGUMENT',
@@ -301,7 +320,8 @@ function requireTimeout(milliseconds: number): number {
   });
 }
 
-function overtaken(): DsError {
+/** The error of an iteration when another has begun. */
+export function overtaken(): DsError {
   return new DsError({
     code: 'DS_DATA',
     op: 'DataLoader',

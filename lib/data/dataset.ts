@@ -60,22 +60,28 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
  * has to be given. Throws DS_ARGUMENT for unknown or wrong options, and when the module, its export or what that returns is none.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
-  const options = readOptions('workerDataset', given, OPTIONS);
-  const module = moduleOf(options.module);
-  if (options.export !== undefined) {
-    requireType('workerDataset export', options.export, 'string');
-  }
-  if (options.length !== undefined) requireInteger('workerDataset length', options.length, 0);
+  const { length, ...options } = readOptions('workerDataset', given, OPTIONS);
+  if (length !== undefined) requireInteger('workerDataset length', length, 0);
+  return new ModuleDataset<Sample>(sourceOf('workerDataset', options), length);
+}
+
+const SOURCE = { module: true, export: true, args: true } as const;
+
+/** What options of `op` name. Throws DS_ARGUMENT. */
+export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>): DatasetSource {
+  const options = readOptions(op, given, SOURCE);
+  const module = moduleOf(op, options.module);
+  if (options.export !== undefined) requireType(`${op} export`, options.export, 'string');
   if (!Array.isArray(options.args ?? [])) {
-    const [op, expected] = ['workerDataset args', 'a list of arguments'];
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(options.args) });
+    const expected = 'a list of arguments';
+    const got = phrase(options.args);
+    throw new DsError({ code: 'DS_ARGUMENT', op: `${op} args`, expected, got });
   }
-  const source = { module, export: options.export ?? 'default', args: options.args ?? [] };
-  return new ModuleDataset<Sample>(source, options.length);
+  return { module, export: options.export ?? 'default', args: options.args ?? [] };
 }
 
 /** As a path where it is the URL of a file. */
-function moduleOf(given: unknown): string {
+function moduleOf(op: string, given: unknown): string {
   const text = given instanceof URL ? given.href : given;
   const isUrl = typeof text === 'string' && text.startsWith('file:');
   if (isUrl || (typeof text === 'string' && isAbsolute(text))) {
@@ -83,7 +89,7 @@ function moduleOf(given: unknown): string {
   }
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: 'workerDataset module',
+    op: `${op} module`,
     expected: 'the absolute path or file: URL of a module',
     got: phrase(given instanceof URL ? given.href : given),
     hint: "Write new URL('./my-dataset.mjs', import.meta.url), or require.resolve('./my-dataset.js').",
@@ -160,14 +166,31 @@ export function callExport(module: unknown, source: DatasetSource): unknown {
 
 /** Throws DS_ARGUMENT unless `dataset` can be served; an array cannot. */
 export function requireServable(dataset: unknown): void {
-  const { length, get } = (dataset ?? {}) as Partial<Dataset<unknown>>;
+  const { length, get, iterate } = (dataset ?? {}) as Partial<Dataset<unknown>> & {
+    iterate?: unknown;
+  };
   if (Number.isSafeInteger(length) && typeof get === 'function') return;
+  const hint =
+    typeof iterate === 'function'
+      ? 'Samples that come in turn are served by data.IterableLoader.'
+      : 'For an array: { length: samples.length, get: (i) => samples[i] }.';
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'DataLoader',
     expected: 'a dataset: an object with length and get(index)',
     got: Array.isArray(dataset) ? `an array of ${dataset.length}` : typeof dataset,
-    hint: 'For an array: { length: samples.length, get: (i) => samples[i] }.',
+    hint,
+  });
+}
+
+/** The error of a plain `for` over samples that take time. */
+export function onlyLater(got: string): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: 'DataLoader',
+    expected: 'samples at once',
+    got,
+    hint: 'Iterate with `for await`.',
   });
 }
 

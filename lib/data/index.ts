@@ -1,6 +1,6 @@
 // The door of the data room.
 export { type Batched, collate } from './collate.js';
-export { DataLoader, type DataLoaderOptions } from './data-loader.js';
+export { DataLoader, type DataLoaderOptions, type WorkerThreadOptions } from './data-loader.js';
 export {
   type Dataset,
   type DatasetSource,
@@ -8,6 +8,13 @@ export {
   workerDataset,
 } from './dataset.js';
 export { ConcatDataset, randomSplit, type SplitOptions, Subset } from './dataset-parts.js';
+export {
+  type IterableDataset,
+  type Samples,
+  type WorkerIterableOptions,
+  workerIterable,
+} from './iterable-dataset.js';
+export { IterableLoader, type IterableLoaderOptions } from './iterable-loader.js';
 export { RepeatingLoader } from './repeating-loader.js';
 export {
   DistributedSampler,

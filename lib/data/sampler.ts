@@ -166,7 +166,8 @@ export class DistributedSampler extends Sampler {
   }
 }
 
-function requireRank(op: string, rank: number, worldSize: number): void {
+/** Throws DS_ARGUMENT unless `rank` is one of so many. */
+export function requireRank(op: string, rank: number, worldSize: number): void {
   if (rank < worldSize) return;
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -18,6 +18,7 @@ import {
   Signal,
   type SupervisorSetup,
   type ThreadOptions,
+  type Work,
   type WorkerSetup,
 } from './worker-protocol.js';
 
@@ -70,9 +71,9 @@ export class WorkerPool {
   }
 
   /** Orders the next batch. */
-  order(indices: Uint32Array, raw: boolean): void {
+  order(work: Work, raw: boolean): void {
     const id = this.nextJob++;
-    const job: Job = { id, indices: indices.slice(), raw };
+    const job: Job = { id, work, raw };
     this.portOf(id).postMessage(job);
   }
 

@@ -74,10 +74,33 @@ interface AsyncAtomics {
   ): { value: string | Promise<string> };
 }
 
+/** How the ranks share samples that come in turn. */
+export interface RoundShare {
+  /** Samples per batch of a rank. */
+  readonly batchSize: number;
+  /** Which of the ranks this is, from 0. */
+  readonly rank: number;
+  readonly worldSize: number;
+  /** Whether a last round that is not full is left out. */
+  readonly dropLast: boolean;
+}
+
+/**
+ * Samples [start, start + batchSize worldSize) of an epoch, of which rank r takes those whose place
+ * in the round leaves r modulo worldSize.
+ */
+export interface Round extends RoundShare {
+  readonly epoch: number;
+  readonly start: number;
+}
+
+/** What a batch is made of: samples by number, or a round of those that a dataset gives in turn. */
+export type Work = Uint32Array | Round;
+
 /** Main thread to worker: make this batch. */
 export interface Job {
   id: number;
-  indices: Uint32Array;
+  work: Work;
   /** Send the samples as they are: the main thread makes the batch. */
   raw: boolean;
 }
@@ -86,6 +109,7 @@ export interface Job {
 export type Reply = { id: number } & (
   | { batch: HostBatch }
   | { samples: unknown[] }
+  | { isEnd: true }
   | { failure: Failure }
 );
 

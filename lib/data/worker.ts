@@ -2,14 +2,18 @@
 import { types } from 'node:util';
 import { workerData } from 'node:worker_threads';
 
-import { buildDataset, type Dataset } from './dataset.js';
+import type { Dataset } from './dataset.js';
 import { type HostBatch, stackSamples } from './host-array.js';
+import { buildServed, type IterableDataset, isIterableDataset } from './iterable-dataset.js';
+import { RoundReader } from './round-reader.js';
 import {
   failureOf,
   type Job,
   Phase,
   type Reply,
+  type Round,
   Signal,
+  type Work,
   type WorkerSetup,
 } from './worker-protocol.js';
 
@@ -56,10 +60,23 @@ function owned(value: unknown, memory: ArrayBuffer[]): unknown {
   return Object.fromEntries(parts);
 }
 
-async function serve(dataset: Dataset<unknown>, { id, indices, raw }: Job): Promise<void> {
+/** Gets the samples of a batch; null behind the last. */
+type Fetch = (work: Work) => Promise<unknown[] | null>;
+
+function fetchFrom(dataset: Dataset<unknown> | IterableDataset<unknown>): Fetch {
+  if (!isIterableDataset(dataset)) return (work) => fetchAll(dataset, work as Uint32Array);
+  const reader = new RoundReader(dataset, (sample) => signal.mark(worker, Phase.sample, sample));
+  return (work) => reader.readAsync(work as Round);
+}
+
+async function serve(fetch: Fetch, { id, work, raw }: Job): Promise<void> {
   try {
-    const samples = await fetchAll(dataset, indices);
-    signal.mark(worker, Phase.batch, indices[0]);
+    const samples = await fetch(work);
+    if (samples === null) {
+      say({ id, isEnd: true });
+      return;
+    }
+    signal.mark(worker, Phase.batch, 'start' in work ? work.start : work[0]);
     const memory: ArrayBuffer[] = [];
     if (raw) say({ id, samples: samples.map((sample) => owned(sample, memory)) }, memory);
     else {
@@ -69,12 +86,13 @@ async function serve(dataset: Dataset<unknown>, { id, indices, raw }: Job): Prom
     }
   } catch (error) {
     say({ id, failure: failureOf(error, signal.activity(worker)) });
+  } finally {
+    signal.mark(worker, Phase.idle);
   }
-  signal.mark(worker, Phase.idle);
 }
 
 async function run(): Promise<void> {
-  const dataset = buildDataset(source);
+  const dataset = buildServed(source).then(fetchFrom);
   dataset.then(
     () => signal.mark(worker, Phase.idle),
     () => {},

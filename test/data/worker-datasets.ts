@@ -1,5 +1,6 @@
 // Datasets for worker threads that behave well, slowly and badly.
 import type { Dataset } from '../../lib/data/dataset.js';
+import type { IterableDataset } from '../../lib/data/iterable-dataset.js';
 
 /** Samples are their own numbers. */
 export function numbers(length: number): Dataset<number> {
@@ -90,3 +91,27 @@ export async function later(length: number): Promise<Dataset<number>> {
 export const notAFunction = 7;
 
 export const notADataset = (): object => ({});
+
+/** Samples 0 to length - 1 plus 100 times the epoch, in turn; `bad` fails. */
+export function counted(length: number, bad = -1): IterableDataset<number> {
+  return {
+    async *iterate(epoch) {
+      for (let i = 0; i < length; ++i) {
+        if (i === bad) throw new SampleError('no such line');
+        yield 100 * epoch + i;
+      }
+    },
+  };
+}
+
+/** As counted, but sample 2 takes for ever. */
+export function stuck(length: number): IterableDataset<number> {
+  return {
+    async *iterate() {
+      for (let i = 0; i < length; ++i) {
+        if (i === 2) await new Promise(() => setInterval(() => {}, 1000));
+        yield i;
+      }
+    },
+  };
+}

@@ -95,7 +95,7 @@ const watching: readonly Mistake[] = [
   [
     'new ProgressBar({ steps: 10 })',
     () => new monitor.ProgressBar({ steps: 10 }),
-    'ProgressBar: expected the options total, stream, lines, now, got "steps".',
+    'ProgressBar: expected the options total, stream, lines, now, flopsPerToken, peakFlops, got "steps".',
   ],
   [
     'new ProgressBar({})',

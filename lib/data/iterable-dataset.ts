@@ -1,0 +1,106 @@
+// Datasets whose samples come one after the other, and how a worker thread builds the same.
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import {
+  callExport,
+  type Dataset,
+  type DatasetSource,
+  requireDataset,
+  required,
+  sourceOf,
+  type WorkerDatasetOptions,
+} from './dataset.js';
+
+/** Samples in turn: an array, a generator, a stream of lines. */
+export type Samples<Sample> = Iterable<Sample | Promise<Sample>> | AsyncIterable<Sample>;
+
+/**
+ * Samples of which nobody has to know the number, for IterableLoader. Every rank and every worker
+ * goes through all of them and keeps its own, so they are the same everywhere: a function of the
+ * epoch alone.
+ */
+export interface IterableDataset<Sample> {
+  /** All samples of an epoch (from 0), from the first one. */
+  iterate(epoch: number): Samples<Sample>;
+  /** The same from sample number `start` on; without it, a loader that resumes passes over them. */
+  iterateFrom?(epoch: number, start: number): Samples<Sample>;
+  /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
+  readonly source?: DatasetSource | undefined;
+}
+
+/** Whether `value` is an object with iterate(). */
+export function isIterableDataset<Sample = unknown>(
+  value: unknown,
+): value is IterableDataset<Sample> {
+  return typeof (value as IterableDataset<Sample> | null)?.iterate === 'function';
+}
+
+/** Throws DS_ARGUMENT, also for a generator, which can be gone through but once. */
+export function requireIterableDataset(value: unknown): void {
+  if (isIterableDataset(value)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'IterableLoader',
+    expected: 'a dataset with iterate(epoch)',
+    got: phrase(value),
+    hint: 'Write { *iterate(epoch) { yield ...; } }, or async *iterate(epoch): each epoch begins anew.',
+  });
+}
+
+/** Which export builds an iterable dataset. */
+export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
+
+/**
+ * An iterable dataset that every worker thread builds for itself, and the calling thread where it
+ * needs one: the `export` of `module`, called with `args`, returns it, or a promise of it. Throws
+ * DS_ARGUMENT for unknown or wrong options; when the samples are wanted, also when the module or
+ * its export is none.
+ */
+export function workerIterable<Sample = unknown>(
+  given: WorkerIterableOptions,
+): IterableDataset<Sample> {
+  const source = sourceOf('workerIterable', given);
+  const from = async function* (
+    open: (built: IterableDataset<unknown>) => Samples<unknown>,
+  ): AsyncGenerator<Sample> {
+    yield* open(await buildIterable(source)) as Samples<Sample>;
+  };
+  return {
+    source,
+    iterate: (epoch) => from((built) => built.iterate(epoch)),
+    iterateFrom: (epoch, start) => from((built) => samplesFrom(built, epoch, start)),
+  };
+}
+
+/** Samples from number `start` on, by passing over others where the dataset knows no other way. */
+function samplesFrom<Sample>(
+  dataset: IterableDataset<Sample>,
+  epoch: number,
+  start: number,
+): Samples<Sample> {
+  return dataset.iterateFrom?.(epoch, start) ?? behind(dataset.iterate(epoch), start);
+}
+
+async function* behind<Sample>(samples: Samples<Sample>, start: number): AsyncGenerator<Sample> {
+  let at = 0;
+  for await (const sample of samples) if (at++ >= start) yield sample;
+}
+
+async function buildIterable(source: DatasetSource): Promise<IterableDataset<unknown>> {
+  const built = await callExport(await required(source), source);
+  if (isIterableDataset(built)) return built;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `dataset of ${source.module}`,
+    expected: 'a dataset with iterate(epoch)',
+    got: phrase(built),
+  });
+}
+
+/** In a worker thread: what `source` builds, of either kind. Throws DS_ARGUMENT. */
+export async function buildServed(
+  source: DatasetSource,
+): Promise<Dataset<unknown> | IterableDataset<unknown>> {
+  const built = await callExport(await required(source), source);
+  return isIterableDataset(built) ? built : requireDataset(built, source);
+}

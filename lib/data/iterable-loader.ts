@@ -1,0 +1,305 @@
+// IterableLoader: serves samples that come in turn as batches that ranks and workers share, from a
+// position that a checkpoint can resume.
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { type Device, device as findDevice } from '../runtime/device.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import {
+  type BatchMaker,
+  type MakerOptions,
+  type PassPlan,
+  SampleCombiner,
+  WorkerMaker,
+} from './batch-maker.js';
+import type { Batched } from './collate.js';
+import { overtaken, type WorkerThreadOptions, workersOf } from './data-loader.js';
+import { turn } from './event-loop.js';
+import { type IterableDataset, requireIterableDataset } from './iterable-dataset.js';
+import { RoundReader } from './round-reader.js';
+import { requireRank } from './sampler.js';
+import type { Round, RoundShare } from './worker-protocol.js';
+
+/** What an IterableLoader makes of samples, and which of them this rank is given. */
+export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
+  /** Samples per batch. Default 1. */
+  batchSize?: number;
+  /** Where batches are put. Default "cpu". */
+  device?: Device | string;
+  /** Which of the ranks this is. Default 0. */
+  rank?: number;
+  /** Ranks that share the samples. Default 1. */
+  worldSize?: number;
+  /** Leaves out the last samples where they do not fill a batch of every rank. Default false. */
+  dropLast?: boolean;
+  /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
+  collate?: (samples: Sample[], device: Device) => Batch;
+}
+
+const OPTIONS: OptionNames<IterableLoaderOptions<unknown, unknown>> = {
+  ...{ batchSize: true, device: true, rank: true, worldSize: true, dropLast: true, collate: true },
+  ...{ numWorkers: true, prefetchFactor: true, workerTimeoutMs: true },
+  ...{ persistentWorkers: true, workerThread: true },
+};
+
+/** Where a loader is: `served` counts the samples of the epoch that all ranks have been given. */
+interface Position {
+  readonly epoch: number;
+  served: number;
+}
+
+/**
+ * Every iteration serves the rest of the current epoch and then moves on to the next. Batch g of
+ * all ranks together is made of samples [g B N, (g + 1) B N), N ranks of B samples each: rank r has
+ * those whose number leaves r modulo N, and with W workers, worker g modulo W makes it. So the
+ * order is the dataset's own, at any number of ranks and workers, and a loader that loads a state
+ * goes on with the very next sample. What does not fill a batch of every rank at the end is left
+ * out on all ranks (dropLast), or repeated on all from the round's beginning until each rank has as
+ * many. Every rank and worker goes through all samples, and keeps its own.
+ *
+ * The caller owns the tensors of a batch. `for` blocks until a batch is there, which without
+ * workers needs samples that take no time; `for await` does not block. There is one position: a new
+ * iteration takes it over from one that is under way. Source: torch.utils.data.IterableDataset.
+ */
+export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
+  /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
+  readonly batchSize: number;
+  /** Where batches are put. */
+  readonly device: Device;
+  private readonly share: RoundShare;
+  private readonly maker: BatchMaker<Round, Batch | null>;
+  private position: Position = { epoch: 0, served: 0 };
+  /** The iteration under way. */
+  private pass: object | null = null;
+
+  /**
+   * Throws DS_ARGUMENT for what is no dataset, a bad number, an unknown option, or for workers that
+   * cannot build the dataset.
+   */
+  constructor(dataset: IterableDataset<Sample>, given: IterableLoaderOptions<Sample, Batch> = {}) {
+    const op = 'IterableLoader';
+    const options = readOptions(op, given, OPTIONS);
+    requireIterableDataset(dataset);
+    const { batchSize = 1, rank = 0, worldSize = 1, dropLast = false } = options;
+    this.share = {
+      batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
+      rank: requireInteger(`${op} rank`, rank, 0),
+      worldSize: requireInteger(`${op} worldSize`, worldSize, 1),
+      dropLast: requireType(`${op} dropLast`, dropLast, 'boolean'),
+    };
+    requireRank(op, rank, worldSize);
+    this.batchSize = batchSize;
+    this.device = findDevice(options.device ?? 'cpu');
+    const parts = { device: this.device, collate: options.collate ?? null };
+    const workers = workersOf(dataset, options);
+    this.maker = workers ? new WorkerMaker(parts, workers) : new RoundMaker(dataset, parts);
+  }
+
+  /** The current epoch, from 0. */
+  get epoch(): number {
+    return this.position.epoch;
+  }
+
+  /** Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT. */
+  setEpoch(epoch: number): void {
+    requireInteger('IterableLoader.setEpoch', epoch, 0);
+    if (epoch !== this.epoch) this.position = { epoch, served: 0 };
+  }
+
+  /**
+   * Throws DS_DATA, naming sample and epoch (and the worker), when one fails, ends or stalls, and
+   * when an epoch has no batch.
+   */
+  *[Symbol.iterator](): Generator<Batch> {
+    const pass = { position: null, batches: 0 };
+    try {
+      while (true) {
+        this.begin(pass);
+        const batch = this.maker.next();
+        if (batch !== null) yield this.counted(pass, batch);
+        else if (this.ended(pass)) return;
+      }
+    } finally {
+      this.end(pass);
+    }
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Batch> {
+    const pass = { position: null, batches: 0 };
+    try {
+      while (true) {
+        this.begin(pass);
+        const batch = await this.maker.nextAsync();
+        if (batch !== null) yield this.counted(pass, batch);
+        else if (this.ended(pass)) return;
+        await turn();
+      }
+    } finally {
+      this.end(pass);
+    }
+  }
+
+  /** The position, for checkpoints; the same on every rank. */
+  stateDict(): JsonObject {
+    return { ...this.position, samples: null };
+  }
+
+  /**
+   * Goes on where the state was taken; an iteration under way goes on there with its next batch.
+   * Throws DS_CHECKPOINT for the state of a loader of another kind.
+   */
+  loadStateDict(state: JsonObject): void {
+    const { epoch, served, samples } = state;
+    if (samples !== null) {
+      throw new DsError({
+        code: 'DS_CHECKPOINT',
+        op: 'IterableLoader.loadStateDict',
+        expected: 'a position among samples without number',
+        got: `one of ${JSON.stringify(samples)} samples`,
+        hint: 'Resume with the same data, or without the loader state.',
+      });
+    }
+    this.position = {
+      epoch: requireInteger('IterableLoader epoch', epoch, 0),
+      served: requireInteger('IterableLoader served', served, 0),
+    };
+  }
+
+  /** Ends worker threads and frees staging memory; the loader can still be iterated. */
+  async close(): Promise<void> {
+    this.pass = null;
+    await this.maker.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /** Begins at the position, and again where somebody has changed it. */
+  private begin(pass: Pass): void {
+    if (pass.position === null) this.pass = pass;
+    else if (this.pass !== pass) throw overtaken();
+    const { position } = this;
+    if (pass.position === position) return;
+    Object.assign(pass, { position, batches: 0 });
+    const { epoch, served } = position;
+    const work = (i: number): Round => ({ ...this.share, epoch, start: served + i * this.round });
+    this.maker.begin({ batches: Number.POSITIVE_INFINITY, work });
+  }
+
+  /** Samples of a batch of every rank. */
+  private get round(): number {
+    return this.share.batchSize * this.share.worldSize;
+  }
+
+  private counted(pass: Pass, batch: Batch): Batch {
+    pass.batches++;
+    if (this.pass === pass && pass.position === this.position) this.position.served += this.round;
+    return batch;
+  }
+
+  /**
+   * Moves on to the next epoch; whether the iteration is over: not where the position was the
+   * epoch's end, or has changed. Throws DS_DATA for an epoch without a batch.
+   */
+  private ended({ position, batches }: Pass): boolean {
+    if (position !== this.position) return false;
+    const { epoch, served } = this.position;
+    if (served === 0) {
+      throw new DsError({
+        code: 'DS_DATA',
+        op: `IterableLoader, epoch ${epoch}`,
+        expected: this.share.dropLast ? `${this.round} samples: a batch for each rank` : 'samples',
+        got: this.share.dropLast ? 'fewer' : 'none',
+        hint: this.share.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
+      });
+    }
+    this.position = { epoch: epoch + 1, served: 0 };
+    return batches > 0;
+  }
+
+  private end(pass: object): void {
+    if (this.pass !== pass) return;
+    this.pass = null;
+    this.maker.end();
+  }
+}
+
+/** One iteration: where it began, and how many batches it has served since. */
+interface Pass {
+  position: Position | null;
+  batches: number;
+}
+
+/** Goes through the samples on the calling thread. */
+class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
+  private readonly combiner: SampleCombiner<Sample, Batch>;
+  private reader: RoundReader<Sample>;
+  private plan: PassPlan<Round> | null = null;
+  private at = 0;
+
+  constructor(
+    private readonly dataset: IterableDataset<Sample>,
+    options: MakerOptions<Sample, Batch>,
+  ) {
+    this.combiner = new SampleCombiner(options);
+    this.reader = new RoundReader(dataset);
+  }
+
+  /** A pass that was given up may still wait for a sample of its own reader. */
+  begin(plan: PassPlan<Round>): void {
+    this.reader.close();
+    this.reader = new RoundReader(this.dataset);
+    this.plan = plan;
+    this.at = 0;
+  }
+
+  next(): Batch | null {
+    const round = this.round();
+    let samples: Sample[] | null;
+    try {
+      samples = this.reader.read(round);
+    } catch (error) {
+      throw named(error, this.reader.at, round);
+    }
+    return samples && this.combiner.combine(samples);
+  }
+
+  async nextAsync(): Promise<Batch | null> {
+    const { reader } = this;
+    const round = this.round();
+    let samples: Sample[] | null;
+    try {
+      samples = await reader.readAsync(round);
+    } catch (error) {
+      throw named(error, reader.at, round);
+    }
+    return samples && this.combiner.combine(samples);
+  }
+
+  end(): void {
+    this.reader.close();
+  }
+
+  async close(): Promise<void> {
+    this.reader.close();
+    this.combiner.dispose();
+  }
+
+  private round(): Round {
+    return (this.plan as PassPlan<Round>).work(this.at++);
+  }
+}
+
+function named(error: unknown, sample: number, { epoch }: Round): DsError {
+  if (error instanceof DsError && error.op === 'DataLoader') return error;
+  const { name, message } = (error ?? {}) as Error;
+  return new DsError({
+    code: 'DS_DATA',
+    op: `IterableLoader, sample ${sample} of epoch ${epoch}`,
+    expected: 'samples',
+    got: message === undefined ? String(error) : `${name}: ${message}`,
+    cause: error,
+  });
+}

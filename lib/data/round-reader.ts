@@ -1,0 +1,132 @@
+// Rounds of an iterable dataset: as many samples in turn as make a batch for every rank.
+import { types } from 'node:util';
+
+import { onlyLater } from './dataset.js';
+import type { IterableDataset } from './iterable-dataset.js';
+import type { Round } from './worker-protocol.js';
+
+type Found<Sample> = IteratorResult<Sample | Promise<Sample>>;
+
+/**
+ * Reads rounds. Those that follow each other go on with one iterator; for others it begins anew and
+ * passes over what comes before.
+ */
+export class RoundReader<Sample> {
+  /** The sample, by its number in the epoch, that is read next, or was when one failed. */
+  at = 0;
+  private epoch = -1;
+  private iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample> | null = null;
+  private isLater = false;
+  private isOver = false;
+
+  constructor(
+    private readonly dataset: IterableDataset<Sample>,
+    /** Told the number of each sample before it is asked for. */
+    private readonly onSample: (sample: number) => void = () => {},
+  ) {}
+
+  /**
+   * This rank's samples; null behind the last round. A last round that is not
+   * full is repeated from its beginning until every rank has as many, as DistributedSampler repeats
+   * an epoch. Throws what the dataset throws, and DS_DATA where samples take time.
+   */
+  read(round: Round): Sample[] | null {
+    const steps = this.collect(round);
+    let step = steps.next();
+    while (!step.done) step = steps.next(this.pull());
+    return step.value;
+  }
+
+  /** read() that waits for each sample. */
+  async readAsync(round: Round): Promise<Sample[] | null> {
+    const steps = this.collect(round);
+    let step = steps.next();
+    while (!step.done) step = steps.next(await this.pullLater());
+    return step.value;
+  }
+
+  /** Lets the iterator know that nothing more is read. */
+  close(): void {
+    const { iterator } = this;
+    this.iterator = null;
+    this.epoch = -1;
+    try {
+      const ended: unknown = iterator?.return?.();
+      if (types.isPromise(ended)) ended.catch(() => {});
+    } catch {
+      // It says less than what made the reader close.
+    }
+  }
+
+  /** Asks for one sample after the other: what it yields to is given the next. */
+  private *collect(round: Round): Generator<void, Sample[] | null, IteratorResult<Sample>> {
+    const { epoch, start, rank, worldSize, batchSize, dropLast } = round;
+    if (epoch !== this.epoch || start < this.at) this.open(epoch, start);
+    while (this.at < start && !this.isOver) this.take(yield);
+    const mine: Sample[] = [];
+    /** What a round that is not full is filled up with. */
+    const first: Sample[] = [];
+    let count = 0;
+    for (; count < batchSize * worldSize && !this.isOver; ++count) {
+      const found = yield;
+      this.take(found);
+      if (found.done) break;
+      if (count % worldSize === rank) mine.push(found.value);
+      if (count < worldSize) first.push(found.value);
+    }
+    if (count === 0 || (dropLast && this.isOver)) return null;
+    for (let i = mine.length; i < Math.ceil(count / worldSize); ++i) {
+      mine.push(first[(rank + i * worldSize) % count] as Sample);
+    }
+    return mine;
+  }
+
+  private take({ done }: IteratorResult<Sample>): void {
+    if (done) this.isOver = true;
+    else this.at++;
+  }
+
+  private open(epoch: number, start: number): void {
+    this.close();
+    const { dataset } = this;
+    const canSkip = start > 0 && dataset.iterateFrom !== undefined;
+    this.at = canSkip ? start : 0;
+    this.onSample(this.at);
+    const samples = (canSkip && dataset.iterateFrom?.(epoch, start)) || dataset.iterate(epoch);
+    this.isLater = !(Symbol.iterator in samples);
+    this.iterator =
+      Symbol.iterator in samples ? samples[Symbol.iterator]() : samples[Symbol.asyncIterator]();
+    this.isOver = false;
+    this.epoch = epoch;
+  }
+
+  /** The next sample, which must be there. */
+  private pull(): IteratorResult<Sample> {
+    this.onSample(this.at);
+    try {
+      if (this.isLater) throw onlyLater('a dataset whose samples take time');
+      const found = this.iterator?.next() as Found<Sample>;
+      if (!types.isPromise(found.value)) return found as IteratorResult<Sample>;
+      found.value.catch(() => {});
+      throw onlyLater('a dataset of promises');
+    } catch (error) {
+      return this.failed(error);
+    }
+  }
+
+  private async pullLater(): Promise<IteratorResult<Sample>> {
+    this.onSample(this.at);
+    try {
+      const found = (await this.iterator?.next()) as Found<Sample>;
+      return { done: found.done, value: await found.value } as IteratorResult<Sample>;
+    } catch (error) {
+      return this.failed(error);
+    }
+  }
+
+  /** Ends the iterator, so that a later read begins anew. */
+  private failed(error: unknown): never {
+    this.close();
+    throw error;
+  }
+}
