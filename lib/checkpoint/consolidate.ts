@@ -1,6 +1,6 @@
 // Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or for our own.
 
-import type { JsonObject } from '../../types/json.js';
+import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -61,6 +61,7 @@ export const TORCH_DTYPES: Record<ExportDType, string> = {
 
 interface Layout {
   config: JsonObject | null;
+  generation: JsonObject | null;
   transposed: ReadonlySet<string>;
 }
 
@@ -99,12 +100,14 @@ async function write(
   const { dtype, maxShardBytes } = options;
   const format = options.format ?? (checkpoint.description ? 'hf' : 'native');
   const layout =
-    format === 'hf' ? describedLayout(checkpoint) : { config: null, transposed: new Set<string>() };
+    format === 'hf'
+      ? describedLayout(checkpoint)
+      : { config: null, generation: null, transposed: new Set<string>() };
   const sources = Array.from(checkpoint.tensors('model'), ([name, record]) =>
     sourceOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout }),
   );
   const config = layout.config && { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
-  const content = { sources, config, maxShardBytes };
+  const content = { sources, config, generation: layout.generation, maxShardBytes };
   const files = await writeFolder(home, content, () => checkpoint.requireUnchanged());
   return { path: home.path, format, files, bytes: bytesOf(sources) };
 }
@@ -146,11 +149,16 @@ function sourceOf(
   return { name, dtype, shape, values };
 }
 
+const isJsonObject = (value: JsonValue | undefined): value is JsonObject =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
 function describedLayout({ description, path }: Checkpoint): Layout {
-  const { config, transposed } = description ?? {};
-  const isObject = typeof config === 'object' && config !== null && !Array.isArray(config);
+  const { config, generation = null, transposed } = description ?? {};
+  const isObject = isJsonObject(config);
   const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');
-  if (isObject && isNames) return { config, transposed: new Set(transposed) };
+  if (isObject && isNames && (generation === null || isJsonObject(generation))) {
+    return { config, generation, transposed: new Set(transposed) };
+  }
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: path,

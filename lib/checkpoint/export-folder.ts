@@ -10,7 +10,7 @@ import { numel } from '../runtime/view.js';
 import { begin, clearFolder, finish } from './commit.js';
 import { orDsError } from './file-error.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
-import { CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
+import { CONFIG_FILE, GENERATION_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
 
 /** What an export's draft is called: it lies in `out` where that exists, else beside it. */
 const DRAFT = 'export';
@@ -26,6 +26,8 @@ export interface FolderContent {
   sources: readonly TensorSource[];
   /** Null for none. */
   config: JsonObject | null;
+  /** generation_config.json: null for none. */
+  generation: JsonObject | null;
   /** Of tensors in one file, unless one has more. */
   maxShardBytes: number;
 }
@@ -36,16 +38,21 @@ export interface FolderContent {
  */
 export async function writeFolder(
   { path, isThere }: FreeFolder,
-  { sources, config, maxShardBytes }: FolderContent,
+  { sources, config, generation, maxShardBytes }: FolderContent,
   settled: () => Promise<void> = async () => {},
 ): Promise<string[]> {
   const shards = split(sources, maxShardBytes);
   const draft = await begin(isThere ? path : dirname(path), DRAFT);
   try {
     const files = await writeShards(draft.folder, shards);
-    if (config) {
-      files.unshift(CONFIG_FILE);
-      await writeJson(draft.folder, CONFIG_FILE, config);
+    const beside: [string, JsonObject | null][] = [
+      [GENERATION_FILE, generation],
+      [CONFIG_FILE, config],
+    ];
+    for (const [file, value] of beside) {
+      if (!value) continue;
+      files.unshift(file);
+      await writeJson(draft.folder, file, value);
     }
     await syncPath(draft.folder);
     await settled();

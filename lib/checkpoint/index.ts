@@ -25,5 +25,5 @@ export {
 } from './save.js';
 export type { Shard, TensorInfo } from './shard.js';
 export { writeAlone, writeTogether } from './shared-file.js';
-export { WeightFiles } from './weight-files.js';
+export { generationOf, WeightFiles } from './weight-files.js';
 export { type CheckpointWorld, inUnison, soloWorld } from './world.js';

@@ -17,13 +17,14 @@ import { type Opened, openSteadily } from './steady.js';
 import { soloWorld } from './world.js';
 
 export const CONFIG_FILE = 'config.json';
+export const GENERATION_FILE = 'generation_config.json';
 export const WEIGHTS_FILE = 'model.safetensors';
 export const INDEX_FILE = 'model.safetensors.index.json';
 
 /** Whether consolidate() or save16bitModel() makes a file of this name. */
 export function isExportFile(name: string): boolean {
   return (
-    [CONFIG_FILE, WEIGHTS_FILE, INDEX_FILE].includes(name) ||
+    [CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, INDEX_FILE].includes(name) ||
     /^model-\d{5,}-of-\d{5,}\.safetensors$/.test(name)
   );
 }
@@ -142,6 +143,11 @@ async function openFolder(path: string): Promise<Contents> {
     await closeAll(files);
     throw error;
   }
+}
+
+/** How to sample from the model in `folder`, as transformers keeps it; null where it does not say. Throws DS_CHECKPOINT, DS_IO. */
+export async function generationOf(folder: string): Promise<JsonObject | null> {
+  return (await findJson(folder, GENERATION_FILE))?.value ?? null;
 }
 
 /** config.json and the index of a folder. */

@@ -1,5 +1,6 @@
 // CausalLM: what all language models here have alike, from tokens to logits, losses and sampled
 // text.
+import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { KeyValueCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
@@ -7,6 +8,7 @@ import type { Parameter } from '../nn/parameter.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type LossReport, linearCrossEntropy, type Tensor } from '../tensor/index.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
+import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 
 /** What the configuration of every language model says. */
 export interface CausalConfig {
@@ -69,6 +71,20 @@ const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
 };
 
+/** What a folder says of its model. */
+export interface Origin {
+  /** Its config.json. */
+  config: JsonObject;
+  /** Its generation_config.json; null where there is none. */
+  generation: JsonObject | null;
+}
+
+/** Keys of a config.json that are not true of what is saved, or are said under other names. */
+const STALE = [
+  ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
+  ...['rope_parameters', 'quantization_config'],
+];
+
 /** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
   /** [vocabSize, channels]. */
@@ -94,8 +110,38 @@ export abstract class CausalLM extends Module {
    */
   protected abstract hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor;
 
-  /** How transformers knows it. */
-  abstract override describe(): PretrainedDescription;
+  /** What a config.json says that follows from the sizes, and which parameters it transposes. */
+  protected abstract described(): PretrainedDescription;
+
+  /** What the folder said from which it was made. */
+  #origin: Origin | null = null;
+
+  /** @internal Told once, by whoever made it of a folder. */
+  cameFrom(origin: Origin): void {
+    this.#origin = origin;
+  }
+
+  /**
+   * How transformers knows it: by its sizes, and by what the folder that it was made from said of
+   * tokens, sampling and all else that does not follow from them.
+   */
+  override describe(): PretrainedDescription {
+    const { config, transposed } = this.described();
+    const { config: said = {}, generation = null } = this.#origin ?? {};
+    const kept = Object.entries(said).filter(([key]) => !STALE.includes(key));
+    const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
+    const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
+    return { config: merged, transposed, ...(generation && { generation }) };
+  }
+
+  /**
+   * Writes a folder that fromPretrained() and transformers read: config.json, the weights in files
+   * of at most 5 GB with their index, and generation_config.json where the model came with one. See
+   * saveWeights(). Resolves with the paths of the files.
+   */
+  save(dir: string, options: Omit<SaveWeightsOptions, 'format'> = {}): Promise<string[]> {
+    return saveWeights(this, dir, { ...options, format: 'hf' });
+  }
 
   /** Tokens that there are. */
   get vocabSize(): number {

@@ -1,11 +1,17 @@
 // The models that folders of Hugging Face's can be made into, by the model_type of their
 // config.json.
+import type { JsonObject } from '../../types/json.js';
 import type { CausalLM } from './causal-lm.js';
 import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
 import { Llama } from './llama/llama.js';
 import { Mistral } from './mistral/mistral.js';
-import { type Family, type FolderOptions, readPretrained } from './model-folder.js';
+import {
+  buildFromConfig,
+  type Family,
+  type FolderOptions,
+  readPretrained,
+} from './model-folder.js';
 import { Qwen2 } from './qwen2/qwen2.js';
 import { Qwen3 } from './qwen3/qwen3.js';
 import type { RotaryOptions } from './rotary/config.js';
@@ -37,4 +43,17 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
  */
 export function fromPretrained(dir: string, options: PretrainedOptions = {}): Promise<CausalLM> {
   return readPretrained(dir, families, options);
+}
+
+/**
+ * A new model by a config.json alone, given as an object, a file or a folder, with transformers'
+ * random initialisation: nothing is in memory before somebody needs it, and at ZeRO stage 3 no rank
+ * ever has all of it. Throws DS_CHECKPOINT, DS_IO, DS_ARGUMENT. Source: transformers'
+ * AutoModelForCausalLM.from_config.
+ */
+export function fromConfig(
+  config: JsonObject | string,
+  options: Omit<PretrainedOptions, 'dtype'> = {},
+): CausalLM {
+  return buildFromConfig(config, families, options);
 }

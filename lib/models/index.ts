@@ -6,7 +6,7 @@ export {
   type CausalLossOptions,
   type LanguageHead,
 } from './causal-lm.js';
-export { fromPretrained, type PretrainedOptions } from './from-pretrained.js';
+export { fromConfig, fromPretrained, type PretrainedOptions } from './from-pretrained.js';
 export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
 export {
   type ActivationBytes,

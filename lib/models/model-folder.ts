@@ -1,13 +1,14 @@
 // A model's folder as Hugging Face's transformers writes it (config.json beside safetensors), made
 // into a model.
+import { readFileSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject, JsonValue } from '../../types/json.js';
-import { ifThere, WeightFiles } from '../checkpoint/index.js';
+import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
-import type { Module } from '../nn/module.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
+import type { CausalLM } from './causal-lm.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { storedDType } from './stored-weights.js';
 
@@ -19,7 +20,7 @@ export interface ModelFolder {
 }
 
 /** Models that one value of config.json's model_type stands for. */
-export interface Family<Model extends Module, Options> {
+export interface Family<Model extends CausalLM, Options> {
   readonly modelType: string;
   /** What these models compute, for the hint of an error. */
   readonly architecture: string;
@@ -138,7 +139,7 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
  * Rejects with DS_CHECKPOINT when it is of none of them, damaged, or has other tensors than the
  * model; DS_IO when it cannot be read.
  */
-export async function readPretrained<Model extends Module, Options>(
+export async function readPretrained<Model extends CausalLM, Options>(
   dir: string,
   families: readonly Family<Model, Options>[],
   options: Options & FolderOptions,
@@ -148,10 +149,12 @@ export async function readPretrained<Model extends Module, Options>(
   try {
     const values = files.config;
     if (!values) throw notPretrained(dir, 'none called config.json');
-    const family = familyOf(dir, values, families);
-    const config = new ModelConfig(join(dir, 'config.json'), values, family.architecture);
+    const place = join(dir, 'config.json');
+    const family = familyOf(place, values, families);
+    const config = new ModelConfig(place, values, family.architecture);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? storedDType(files);
+    model.cameFrom({ config: values, generation: await generationOf(dir) });
     await startWhole(model, files, { op: 'fromPretrained', layout: family.layout(model), dtype });
     return model;
   } catch (error) {
@@ -160,8 +163,45 @@ export async function readPretrained<Model extends Module, Options>(
   }
 }
 
-function familyOf<Model extends Module, Options>(
-  dir: string,
+/**
+ * A new model of the sizes that a config.json says, with random weights: `source` is the object,
+ * the file or its folder. Throws as readPretrained().
+ */
+export function buildFromConfig<Model extends CausalLM, Options>(
+  source: JsonObject | string,
+  families: readonly Family<Model, Options>[],
+  options: Options,
+): Model {
+  if (typeof source !== 'string' && !isJsonObject(source)) {
+    const expected = 'a config.json: the object, the file or its folder';
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'fromConfig', expected, got: phrase(source) });
+  }
+  const [place, values] = typeof source === 'string' ? readConfig(source) : ['config', source];
+  const family = familyOf(place, values, families);
+  const config = new ModelConfig(place, values, family.architecture);
+  const model = family.build({ config, tensors: { has: () => true } }, options);
+  model.cameFrom({ config: values, generation: null });
+  return model;
+}
+
+const isJsonObject = (value: unknown): value is JsonObject =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+function readConfig(path: string): [string, JsonObject] {
+  const file = path.endsWith('.json') ? path : join(path, 'config.json');
+  try {
+    const values: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    if (isJsonObject(values)) return [file, values];
+    throw new Error('other JSON');
+  } catch (error) {
+    const cause = error as NodeJS.ErrnoException;
+    const code = cause.code ? 'DS_IO' : 'DS_CHECKPOINT';
+    throw new DsError({ code, op: file, expected: 'a JSON object', got: cause.message, cause });
+  }
+}
+
+function familyOf<Model extends CausalLM, Options>(
+  place: string,
   values: JsonObject,
   families: readonly Family<Model, Options>[],
 ): Family<Model, Options> {
@@ -170,7 +210,7 @@ function familyOf<Model extends Module, Options>(
   const known = families.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
   const hint =
     'nn.models.fromPretrained() takes every model that there is; nn.loadWeights() fills one of your own.';
-  const config = new ModelConfig(join(dir, 'config.json'), values, hint);
+  const config = new ModelConfig(place, values, hint);
   throw config.refusal('model_type', known, config.get('model_type'));
 }
 

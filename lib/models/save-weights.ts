@@ -1,4 +1,5 @@
 // saveWeights: the values of a module as safetensors, for loadWeights and for other libraries.
+import type { JsonObject } from '../../types/json.js';
 import {
   converted,
   EXPORT_DTYPES,
@@ -70,7 +71,8 @@ export async function saveWeights(
   }
   const home = await requireFree(path);
   const config = layout && { ...layout.config, ...torchDType(sources) };
-  const content = { sources, config, maxShardBytes: options.maxShardBytes ?? 5e9 };
+  const generation = (layout?.generation ?? null) as JsonObject | null;
+  const content = { sources, config, generation, maxShardBytes: options.maxShardBytes ?? 5e9 };
   const files = await writeFolder(home, content);
   return files.map((file) => `${path.replace(/\/$/, '')}/${file}`);
 }

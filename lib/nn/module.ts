@@ -476,7 +476,10 @@ function mismatch(expected: string, got: string): DsError {
   });
 }
 
-/** What Module.describe() says of a model that `transformers` knows, too. */
+/**
+ * What Module.describe() says of a model that `transformers` knows, too. Under `generation` it may
+ * have an object beside: what generation_config.json holds.
+ */
 export interface PretrainedDescription extends JsonObject {
   /** What config.json holds. */
   config: JsonObject;

@@ -2,9 +2,9 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { nn } from '../../lib/index.js';
+import { consolidate, initialize, nn } from '../../lib/index.js';
 
-const { Llama, Mistral, Qwen2, Qwen3, fromPretrained } = nn.models;
+const { GPT2, Llama, Mistral, Qwen2, Qwen3, fromConfig, fromPretrained } = nn.models;
 
 const sizes = {
   ...{ vocabSize: 31, maxSeq: 16, layers: 3, heads: 4, channels: 16, hidden: 20 },
@@ -142,5 +142,96 @@ describe('what changes the numbers and is not computed is named', () => {
     ],
   ])('%s', async (_name, make, more, message) => {
     await expect(fromPretrained(await write(make(), more))).rejects.toEqual(refusal(message));
+  });
+});
+
+describe('what a folder says beside the numbers', () => {
+  const said = {
+    ...{ bos_token_id: 1, eos_token_id: [2, 5], pad_token_id: 4, use_cache: true },
+    ...{ transformers_version: '5.17.0', dtype: 'float32', _name_or_path: 'elsewhere' },
+    task_specific_params: { depth: [1] },
+  };
+  const generation = { eos_token_id: [2, 5], temperature: 0.6, do_sample: true };
+  const json = (file: string) => JSON.parse(readFileSync(file, 'utf8'));
+
+  /** A folder of `model`, which says more. */
+  async function told(model: nn.models.CausalLM): Promise<string> {
+    const home = await write(model, said);
+    writeFileSync(join(home, 'generation_config.json'), JSON.stringify(generation));
+    return home;
+  }
+
+  test.each<[string, () => nn.models.CausalLM]>([
+    ['Qwen2', () => new Qwen2({ ...sizes, padTokenId: 4 })],
+    ['GPT2', () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 8 })],
+  ])('is saved with it again: %s', async (_name, make) => {
+    const read = await fromPretrained(await told(make()), { dtype: 'bf16' });
+    const files = await read.save(join(dir, 'again'));
+    expect(files.map((file) => file.slice(dir.length))).toEqual([
+      '/again/config.json',
+      '/again/generation_config.json',
+      '/again/model.safetensors',
+    ]);
+    const { transformers_version: _, dtype: __, _name_or_path: ___, ...kept } = said;
+    const config = json(join(dir, 'again', 'config.json'));
+    expect(config).toMatchObject({ ...kept, torch_dtype: 'bfloat16' });
+    expect(Object.keys(config)).not.toEqual(expect.arrayContaining(['dtype']));
+    expect(json(join(dir, 'again', 'generation_config.json'))).toEqual(generation);
+    const twice = await fromPretrained(join(dir, 'again'));
+    expect(twice.config).toEqual(read.config);
+    expect(twice.describe()).toEqual(read.describe());
+    for (const [name, parameter] of read.namedParameters()) {
+      expect([name, twice.stateDict()[name]?.toArray()]).toEqual([name, parameter.toArray()]);
+    }
+  });
+
+  test('is in what a checkpoint exports, too', async () => {
+    const { engine } = await initialize({
+      model: await fromPretrained(await told(new Qwen3({ ...sizes, padTokenId: 4 }))),
+      config: { train_batch_size: 1, optimizer: { type: 'SGD', params: { lr: 0 } } },
+      device: 'cpu',
+    });
+    await engine.saveCheckpoint(join(dir, 'saved'));
+    engine.destroy();
+    await consolidate(join(dir, 'saved'), join(dir, 'hf'));
+    expect(json(join(dir, 'hf', 'generation_config.json'))).toEqual(generation);
+    expect(json(join(dir, 'hf', 'config.json'))).toMatchObject({ eos_token_id: [2, 5] });
+  });
+});
+
+describe('a model of a configuration alone', () => {
+  test('has its sizes and random weights, none of which is in memory', async () => {
+    const from = new Qwen3({ ...sizes, layers: 8, padTokenId: 4, initializerRange: 0.05 });
+    const home = await write(from, { eos_token_id: [2, 5] });
+    const config = JSON.parse(readFileSync(join(home, 'config.json'), 'utf8'));
+    for (const source of [config, home, join(home, 'config.json')]) {
+      const made = fromConfig(source, { activationCheckpointing: true }) as nn.models.Qwen3;
+      expect(made).toBeInstanceOf(Qwen3);
+      expect(made.config).toEqual({ ...from.config, activationCheckpointing: true });
+      expect(made.parameters().some(({ isMaterialized }) => isMaterialized)).toBe(false);
+      expect(made.describe().config).toMatchObject({ eos_token_id: [2, 5] });
+      const ups = made.model.layers.flatMap(({ mlp }) => mlp.up_proj.weight.toArray());
+      const deviation = Math.sqrt(ups.reduce((sum, x) => sum + x * x, 0) / ups.length);
+      expect(Math.abs(deviation / 0.05 - 1)).toBeLessThan(0.1);
+      expect(made.model.norm.weight.toArray()).toEqual(Array(16).fill(1));
+      const [padding, other] = [4, 5].map((token) =>
+        made.model.embed_tokens.weight.select(0, token).toArray(),
+      );
+      expect(padding).toEqual(Array(16).fill(0));
+      expect(other).not.toContain(0);
+    }
+  });
+
+  test('names what it cannot be made of', () => {
+    expect(() => fromConfig(join(dir, 'none'))).toThrow(
+      expect.objectContaining({ code: 'DS_IO', message: expect.stringMatching(/config\.json/) }),
+    );
+    expect(() => fromConfig({ model_type: 'bert' })).toThrow(refusal(/model_type: .*"qwen3"/));
+    expect(() => fromConfig({ model_type: 'llama' })).toThrow(refusal(/num_hidden_layers/));
+    expect(() => fromConfig(3 as never)).toThrow(
+      expect.objectContaining({ code: 'DS_ARGUMENT', message: expect.stringMatching(/got 3/) }),
+    );
+    writeFileSync(join(dir, 'config.json'), '[1');
+    expect(() => fromConfig(dir)).toThrow(refusal(/config\.json: expected a JSON object/));
   });
 });

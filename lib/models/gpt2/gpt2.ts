@@ -222,7 +222,7 @@ export class GPT2 extends CausalLM {
     build: (folder, options) => new GPT2({ ...parseGpt2Config(folder), ...options }),
   };
 
-  override describe(): PretrainedDescription {
+  protected override described(): PretrainedDescription {
     return describeGpt2(this, this.config);
   }
 

@@ -51,7 +51,7 @@ export abstract class RotaryLM extends CausalLM {
     }
   }
 
-  override describe(): PretrainedDescription {
+  protected override described(): PretrainedDescription {
     return describeRotary(this.traits, this.config);
   }
 
