@@ -1,0 +1,191 @@
+// The arguments of `ds train`, by the names that transformers, TRL and PEFT gave them.
+
+/** What a word after an argument is read as. */
+export type Kind =
+  | 'text'
+  | 'integer'
+  | 'number'
+  | 'switch' // alone it is true; true, false, yes, no, 1 and 0 may follow
+  | 'texts' // as many words as follow
+  | 'integers'
+  | 'record' // JSON
+  | 'text or record' // a path, or JSON
+  | 'text or switch';
+
+/** What is trained, on what, and where it goes. */
+export interface FileArguments {
+  /** Folder of the model: config.json, weights, tokenizer. */
+  model_name_or_path?: string;
+  /** Folder of the tokenizer; the model's where it is not given. */
+  tokenizer_name?: string;
+  /** Folder or file of a configuration: a model with new weights. */
+  config_name?: string;
+  /** Rows to learn from: files, folders and patterns. */
+  train_file?: string[];
+  /** Rows to be judged by. */
+  validation_file?: string[];
+  output_dir?: string;
+  deepspeed?: string | object;
+  resume_from_checkpoint?: string | boolean;
+  /** Resume with the data from their beginning. */
+  ignore_data_skip?: boolean;
+  run_name?: string;
+  /** "cpu", "cuda", "cuda:N" or "auto". */
+  device?: string;
+  use_cpu?: boolean;
+  /** Text after which the trained model goes on at the end; none with --no_sample. */
+  sample?: string | boolean;
+  /** Tokens that it adds. */
+  sample_tokens?: number;
+}
+
+/** How rows become samples. */
+export interface DataArguments {
+  max_length?: number;
+  packing?: boolean;
+  eval_packing?: boolean;
+  packing_strategy?: string;
+  completion_only_loss?: boolean;
+  assistant_only_loss?: boolean;
+  dataset_text_field?: string;
+  dataset_num_proc?: number;
+  /** Folder in which tokens stay for the next run. */
+  dataset_cache_dir?: string;
+  streaming?: boolean;
+  train_sampling_strategy?: string;
+  group_by_length?: boolean;
+  dataloader_drop_last?: boolean;
+  dataloader_num_workers?: number;
+  data_seed?: number;
+}
+
+/** How long, how fast and in which precision it learns. */
+export interface OptimizationArguments {
+  num_train_epochs?: number;
+  max_steps?: number;
+  per_device_train_batch_size?: number;
+  per_device_eval_batch_size?: number;
+  gradient_accumulation_steps?: number;
+  learning_rate?: number;
+  lr_scheduler_type?: string;
+  lr_scheduler_kwargs?: object;
+  warmup_steps?: number;
+  warmup_ratio?: number;
+  weight_decay?: number;
+  adam_beta1?: number;
+  adam_beta2?: number;
+  adam_epsilon?: number;
+  max_grad_norm?: number;
+  label_smoothing_factor?: number;
+  optim?: string;
+  fp16?: boolean;
+  bf16?: boolean;
+  fp16_full_eval?: boolean;
+  bf16_full_eval?: boolean;
+  gradient_checkpointing?: boolean;
+  seed?: number;
+}
+
+/** When something is logged, judged and saved. */
+export interface ReportArguments {
+  logging_strategy?: string;
+  logging_steps?: number;
+  logging_first_step?: boolean;
+  logging_nan_inf_filter?: boolean;
+  report_to?: string[];
+  disable_tqdm?: boolean;
+  eval_strategy?: string;
+  eval_steps?: number;
+  eval_delay?: number;
+  eval_on_start?: boolean;
+  save_strategy?: string;
+  save_steps?: number;
+  save_total_limit?: number;
+  save_only_model?: boolean;
+  load_best_model_at_end?: boolean;
+  metric_for_best_model?: string;
+  greater_is_better?: boolean;
+  early_stopping_patience?: number;
+  early_stopping_threshold?: number;
+}
+
+/** LoRA, by PEFT's names. */
+export interface LoraArguments {
+  use_peft?: boolean;
+  r?: number;
+  lora_alpha?: number;
+  lora_dropout?: number;
+  target_modules?: string[];
+  exclude_modules?: string[];
+  modules_to_save?: string[];
+  bias?: string;
+  use_rslora?: boolean;
+  fan_in_fan_out?: boolean;
+  init_lora_weights?: string | boolean;
+  rank_pattern?: object;
+  alpha_pattern?: object;
+  layers_to_transform?: number[];
+  layers_pattern?: string[];
+  load_in_4bit?: boolean;
+  bnb_4bit_quant_type?: string;
+  bnb_4bit_use_double_quant?: boolean;
+}
+
+/** What a command line and its file say. */
+export interface TrainArguments
+  extends FileArguments,
+    DataArguments,
+    OptimizationArguments,
+    ReportArguments,
+    LoraArguments {}
+
+/** How each argument is read; the compiler keeps the list complete. */
+export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
+  ...{ model_name_or_path: 'text', tokenizer_name: 'text', config_name: 'text' },
+  ...{ train_file: 'texts', validation_file: 'texts', output_dir: 'text' },
+  ...{ deepspeed: 'text or record', resume_from_checkpoint: 'text or switch', run_name: 'text' },
+  ...{ ignore_data_skip: 'switch' },
+  ...{ device: 'text', use_cpu: 'switch', sample: 'text or switch', sample_tokens: 'integer' },
+
+  ...{ max_length: 'integer', packing: 'switch', eval_packing: 'switch' },
+  ...{ packing_strategy: 'text', completion_only_loss: 'switch', assistant_only_loss: 'switch' },
+  ...{ dataset_text_field: 'text', dataset_num_proc: 'integer', dataset_cache_dir: 'text' },
+  ...{ streaming: 'switch', train_sampling_strategy: 'text', group_by_length: 'switch' },
+  ...{ dataloader_drop_last: 'switch', dataloader_num_workers: 'integer', data_seed: 'integer' },
+
+  ...{ num_train_epochs: 'number', max_steps: 'integer', per_device_train_batch_size: 'integer' },
+  ...{ per_device_eval_batch_size: 'integer', gradient_accumulation_steps: 'integer' },
+  ...{ learning_rate: 'number', lr_scheduler_type: 'text', lr_scheduler_kwargs: 'record' },
+  ...{ warmup_steps: 'number', warmup_ratio: 'number', weight_decay: 'number' },
+  ...{ adam_beta1: 'number', adam_beta2: 'number', adam_epsilon: 'number' },
+  ...{ max_grad_norm: 'number', label_smoothing_factor: 'number', optim: 'text' },
+  ...{ fp16: 'switch', bf16: 'switch', fp16_full_eval: 'switch', bf16_full_eval: 'switch' },
+  ...{ gradient_checkpointing: 'switch', seed: 'integer' },
+
+  ...{ logging_strategy: 'text', logging_steps: 'number', logging_first_step: 'switch' },
+  ...{ logging_nan_inf_filter: 'switch', report_to: 'texts', disable_tqdm: 'switch' },
+  ...{ eval_strategy: 'text', eval_steps: 'number', eval_delay: 'number', eval_on_start: 'switch' },
+  ...{ save_strategy: 'text', save_steps: 'number', save_total_limit: 'integer' },
+  ...{ save_only_model: 'switch', load_best_model_at_end: 'switch' },
+  ...{ metric_for_best_model: 'text', greater_is_better: 'switch' },
+  ...{ early_stopping_patience: 'integer', early_stopping_threshold: 'number' },
+
+  ...{ use_peft: 'switch', r: 'integer', lora_alpha: 'number', lora_dropout: 'number' },
+  ...{ target_modules: 'texts', exclude_modules: 'texts', modules_to_save: 'texts' },
+  ...{ bias: 'text', use_rslora: 'switch', fan_in_fan_out: 'switch' },
+  ...{ init_lora_weights: 'text or switch', rank_pattern: 'record', alpha_pattern: 'record' },
+  ...{ layers_to_transform: 'integers', layers_pattern: 'texts' },
+  ...{ load_in_4bit: 'switch', bnb_4bit_quant_type: 'text', bnb_4bit_use_double_quant: 'switch' },
+};
+
+/** Shorter names, those of other versions, and those of TRL and the scripts beside it. */
+export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
+  ...{ model: 'model_name_or_path', tokenizer: 'tokenizer_name', output: 'output_dir' },
+  ...{ data: 'train_file', train_files: 'train_file', eval_data: 'validation_file' },
+  ...{ validation_files: 'validation_file', no_cuda: 'use_cpu' },
+  ...{ max_seq_length: 'max_length', block_size: 'max_length', cutoff_len: 'max_length' },
+  ...{ preprocessing_num_workers: 'dataset_num_proc', evaluation_strategy: 'eval_strategy' },
+  ...{ lora: 'use_peft', lora_r: 'r', lora_target_modules: 'target_modules' },
+  ...{ lora_modules_to_save: 'modules_to_save', lora_bias: 'bias' },
+  ...{ use_bnb_nested_quant: 'bnb_4bit_use_double_quant' },
+};

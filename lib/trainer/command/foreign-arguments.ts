@@ -1,0 +1,121 @@
+// Arguments of transformers and TRL that change nothing here, and those that are not there yet.
+
+/** Why an argument is accepted although it changes nothing. */
+export const NO_EFFECT: Readonly<Record<string, string>> = {
+  ...all('this is a training command', ['do_train', 'do_eval']),
+  ...all('folders of earlier runs are never emptied', ['overwrite_output_dir']),
+  ...all('tokens are kept by the content of their files', ['overwrite_cache']),
+  ...all('kernels are fused always', [
+    ...['use_liger_kernel', 'liger_kernel_config', 'attn_implementation', 'tf32'],
+    ...['torch_compile', 'torch_compile_backend', 'torch_compile_mode', 'padding_free'],
+    ...['pad_to_multiple_of', 'use_cache', 'gradient_checkpointing_kwargs'],
+  ]),
+  ...all('the configuration says how ranks work together', [
+    ...['ddp_backend', 'ddp_bucket_cap_mb', 'ddp_broadcast_buffers', 'ddp_timeout'],
+    ...['ddp_find_unused_parameters', 'local_rank', 'fp16_backend', 'half_precision_backend'],
+  ]),
+  ...all('a checkpoint is one folder that all ranks write to', ['save_on_each_node']),
+  ...all('weights are safetensors always', ['save_safetensors']),
+  ...all('SIGTERM saves and ends always', ['enable_jit_checkpoint']),
+  ...all('loaders pin memory and fetch ahead by themselves', [
+    ...['dataloader_pin_memory', 'dataloader_prefetch_factor', 'dataloader_persistent_workers'],
+  ]),
+  ...all('rows are read by their keys', [
+    ...['remove_unused_columns', 'label_names', 'dataset_kwargs'],
+  ]),
+  ...all('lengths are those of the tokens', ['length_column_name']),
+  ...all('each epoch has an order of its own', ['shuffle_dataset']),
+  ...all('metrics are sums over batches and ranks', [
+    ...['prediction_loss_only', 'eval_accumulation_steps', 'eval_do_concat_batches'],
+    ...['eval_use_gather_object', 'include_for_metrics', 'batch_eval_metrics'],
+  ]),
+  ...all('tokens are counted always', [
+    'include_num_input_tokens_seen',
+    'include_tokens_per_second',
+  ]),
+  ...all('rank 0 alone logs', ['log_level', 'log_level_replica', 'log_on_each_node']),
+  ...all('reports are in the folder runs of the output', ['logging_dir']),
+  ...all('that service gets nothing', ['project', 'trackio_space_id']),
+  ...all('nothing is pushed', [
+    ...['hub_model_id', 'hub_strategy', 'hub_token', 'hub_private_repo', 'hub_always_push'],
+    ...['hub_revision'],
+  ]),
+  ...all('memory is freed when it is no longer used', ['torch_empty_cache_steps']),
+  ...all('memory is not measured at each step', ['skip_memory_metrics']),
+  ...all("listeners are the program's own", ['restore_callback_states_from_checkpoint']),
+  ...all('the model is a folder on this machine', ['model_revision', 'use_fast_tokenizer']),
+  ...all('no network is reached', ['cache_dir', 'token', 'use_auth_token']),
+  ...all('weights keep the dtype of the configuration', [
+    'dtype',
+    'torch_dtype',
+    'low_cpu_mem_usage',
+  ]),
+  ...all('the model is a dense one', ['router_aux_loss_coef']),
+  ...all('LoRA is for causal language models', ['lora_task_type', 'task_type']),
+  ...all('4-bit weights are kept in bytes', ['bnb_4bit_quant_storage']),
+  ...all('there are no other kernels to choose', ['full_determinism']),
+};
+
+/** An argument that is not there yet, unless its value says so too. */
+export interface Refusal {
+  /** Why, and what to write instead. */
+  reason: string;
+  /** Values, in lower case, that ask for nothing. */
+  off: readonly string[];
+}
+
+/** Values that switch off what they are given to. */
+const OFF = ['false', 'no', '0', 'none', 'null', ''];
+
+/** Arguments that would change what is computed, by name. */
+export const REFUSED: Readonly<Record<string, Refusal>> = {
+  ...refused('read a file of that data set: --data FILE.jsonl', [
+    ...['dataset_name', 'dataset_config', 'dataset_config_name', 'dataset_train_split'],
+    ...['dataset_test_split', 'datasets', 'validation_split_percentage', 'test_split_size'],
+    ...['dataset_streaming'],
+  ]),
+  ...refused('give a shorter file', ['max_train_samples', 'max_eval_samples']),
+  ...refused('nothing is sent anywhere: push the folder with `hf upload`', ['push_to_hub']),
+  ...refused('ZeRO stage 3 of the DeepSpeed configuration does it', ['fsdp', 'fsdp_config']),
+  ...refused('give the DeepSpeed configuration and `ds --num_gpus` instead', [
+    ...['accelerator_config', 'parallelism_config', 'tp_size', 'split_batches'],
+    ...['dispatch_batches', 'sharded_ddp'],
+  ]),
+  ...refused('give a smaller --per_device_train_batch_size', ['auto_find_batch_size']),
+  ...refused('noise on embeddings is not there', ['neftune_noise_alpha']),
+  ...refused('write "optimizer" in the DeepSpeed configuration', [
+    ...['adafactor', 'optim_args', 'optim_target_modules'],
+  ]),
+  ...refused('no Python of a model is run', ['trust_remote_code', 'model_init_kwargs']),
+  ...refused('predict with the saved folder', ['do_predict', 'predict_with_generate']),
+  ...refused('ask for "offload_param" or --gradient_checkpointing', ['activation_offloading']),
+  ...refused('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
+  ...refused('magnitudes are not trained apart', ['use_dora']),
+  ...refused('adapters are of modules', ['lora_target_parameters', 'target_parameters']),
+  ...refused("write the template into the tokenizer's chat_template.jinja", ['chat_template_path']),
+  ...refused("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),
+  ...refused('hidden states of earlier batches are not kept', ['past_index']),
+  ...refused('gradients that are not finite are found always', ['debug']),
+  ...refused('XLA is not there', ['tpu_num_cores', 'tpu_metrics_debug', 'use_mps_device']),
+  ...refused('IPEX and TorchScript are not there', ['use_ipex', 'jit_mode_eval', 'torchdynamo']),
+  ...refused('apex is not there: --bf16 or --fp16', ['fp16_opt_level'], ['o1']),
+  average_tokens_across_devices: {
+    reason: "losses are averaged over all ranks' tokens",
+    off: ['true', 'yes', '1'],
+  },
+  ...refused('other losses are not there', ['loss_type'], ['nll', 'chunked_nll']),
+  ...refused('the start of a long row is kept', ['truncation_mode'], ['keep_start']),
+  ...refused('set variables in the shell', ['env']),
+};
+
+function all(reason: string, names: readonly string[]): Record<string, string> {
+  return Object.fromEntries(names.map((name) => [name, reason]));
+}
+
+function refused(
+  reason: string,
+  names: readonly string[],
+  off: readonly string[] = [],
+): Record<string, Refusal> {
+  return Object.fromEntries(names.map((name) => [name, { reason, off: [...OFF, ...off] }]));
+}

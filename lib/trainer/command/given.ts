@@ -1,0 +1,45 @@
+// Arguments as they were given: words of a command line by the names that they follow.
+import { DsError } from '../../errors.js';
+
+/** An argument as it was given. */
+export interface Given {
+  /** As it was written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
+  readonly place: string;
+  /** In snake_case, without dashes. */
+  readonly name: string;
+  /** Words, or one value of a file. */
+  readonly values: readonly unknown[];
+}
+
+/**
+ * "--a 1 2 --b" as a with its two words and b with none; a number may begin with a dash. Throws
+ * DS_ARGUMENT for a word that belongs to none.
+ */
+export function splitWords(words: readonly string[]): Given[] {
+  const given: { place: string; name: string; values: unknown[] }[] = [];
+  for (const word of words) {
+    const last = given.at(-1);
+    if (/^--[a-z]/i.test(word)) {
+      const equals = word.indexOf('=');
+      const place = equals < 0 ? word : word.slice(0, equals);
+      const values = equals < 0 ? [] : [word.slice(equals + 1)];
+      given.push({ place, name: snakeCase(place.slice(2)), values });
+    } else if (last && !/^-[a-z]/i.test(word)) {
+      last.values.push(word);
+    } else {
+      const expected = 'arguments such as --model DIR';
+      throw new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'ds train',
+        expected,
+        got: JSON.stringify(word),
+      });
+    }
+  }
+  return given;
+}
+
+/** "--learning-rate" without its dashes as transformers calls it. */
+export function snakeCase(name: string): string {
+  return name.replaceAll('-', '_');
+}

@@ -1,0 +1,171 @@
+// Words of a command line, and the file that --config names, to the arguments of `ds train`.
+import { DsError } from '../../errors.js';
+import { closest } from '../../runtime/suggestion.js';
+import { ALIASES, KINDS, type Kind, type TrainArguments } from './arguments.js';
+import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
+import { type Given, splitWords } from './given.js';
+import { readRunFile } from './run-file.js';
+
+/** Arguments, and one line for each that changes nothing. */
+export interface ReadArguments {
+  readonly args: TrainArguments;
+  readonly notices: readonly string[];
+}
+
+const KNOWN: Readonly<Record<string, Kind | undefined>> = KINDS;
+
+/**
+ * Reads `words` in the manner of transformers' HfArgumentParser: --snake_case or --kebab-case,
+ * --flag with or without true or false, --no_flag, lists by spaces, records as JSON; the last one
+ * of a name wins. --config FILE has the same names in YAML or JSON, over which the words win.
+ * Throws DS_ARGUMENT for what is unknown, cannot be read or is not there yet, naming all of the
+ * latter, and DS_IO for a file that cannot be read.
+ */
+export async function readArguments(words: readonly string[]): Promise<ReadArguments> {
+  const ofLine = splitWords(words);
+  const files = ofLine.filter(({ name }) => name === 'config');
+  const ofFiles = await Promise.all(files.map((file) => readRunFile(String(only(file, 'a file')))));
+  const given = [...ofFiles.flat(), ...ofLine.filter(({ name }) => name !== 'config')];
+  const args: Record<string, unknown> = {};
+  const notices: string[] = [];
+  const refusals: string[] = [];
+  for (const one of given) {
+    const { place, name, values } = one;
+    const own = ownName(name);
+    if (own) args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
+    else if (NO_EFFECT[name]) notices.push(`${place} has no effect: ${NO_EFFECT[name]}.`);
+    else if (REFUSED[name]) {
+      const { reason, off } = REFUSED[name];
+      const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
+      if (!isOff) refusals.push(`${place} (${reason})`);
+    } else {
+      throw unknown(one);
+    }
+  }
+  if (refusals.length > 0) {
+    const hint = 'Leave these out.';
+    const expected = 'arguments that are there';
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'ds train',
+      expected,
+      got: refusals.join('; '),
+      hint,
+    });
+  }
+  return { args: args as TrainArguments, notices };
+}
+
+/** The argument that `name` means; `negated` where it is "no_" and the name of a switch. */
+function ownName(name: string): { name: keyof TrainArguments; negated: boolean } | null {
+  const own = (word: string) =>
+    Object.hasOwn(KNOWN, word) ? (word as keyof TrainArguments) : ALIASES[word];
+  const direct = own(name);
+  if (direct) return { name: direct, negated: false };
+  const bare = name.startsWith('no_') ? own(name.slice(3)) : undefined;
+  return bare && KINDS[bare].includes('switch') ? { name: bare, negated: true } : null;
+}
+
+function read(given: Given, kind: Kind): unknown {
+  switch (kind) {
+    case 'text':
+      return readText(given);
+    case 'integer':
+      return readNumber(given, only(given, 'a whole number'), true);
+    case 'number':
+      return readNumber(given, only(given, 'a number'), false);
+    case 'switch':
+      return readSwitch(given);
+    case 'texts':
+      return list(given).map(String);
+    case 'integers':
+      return list(given).map((value) => readNumber(given, value, true));
+    case 'record':
+      return readRecord(given);
+    case 'text or record':
+      return isJson(given) ? readRecord(given) : readText(given);
+    case 'text or switch':
+      return given.values.length === 0 || switchOf(given.values[0]) !== null
+        ? readSwitch(given)
+        : readText(given);
+  }
+}
+
+/** The one value of an argument. Throws DS_ARGUMENT for none, several, and lists. */
+function only({ place, values }: Given, expected: string): unknown {
+  const [value] = values;
+  if (values.length === 1 && !Array.isArray(value)) return value;
+  throw refused(place, expected, values.length === 0 ? 'nothing' : shown(values));
+}
+
+function readText(given: Given): string {
+  const value = only(given, 'one word (quote what has spaces)');
+  if (typeof value === 'object') throw refused(given.place, 'a text', shown([value]));
+  return String(value);
+}
+
+function readNumber({ place }: Given, value: unknown, whole: boolean): number {
+  const text = typeof value === 'string' ? value.trim() : value;
+  const number = typeof text === 'number' ? text : text === '' ? Number.NaN : Number(text ?? '-');
+  const isFit = whole ? Number.isSafeInteger(number) : Number.isFinite(number);
+  if (isFit && typeof value !== 'boolean') return number;
+  throw refused(place, whole ? 'a whole number' : 'a number', shown([value]));
+}
+
+function readSwitch(given: Given): boolean {
+  if (given.values.length === 0) return true;
+  const value = switchOf(only(given, 'true or false'));
+  if (value !== null) return value;
+  throw refused(given.place, 'true or false', shown(given.values));
+}
+
+const TRUE = ['true', 'yes', 't', 'y', '1'];
+const FALSE = ['false', 'no', 'f', 'n', '0'];
+
+function switchOf(value: unknown): boolean | null {
+  if (TRUE.includes(said(value))) return true;
+  return FALSE.includes(said(value)) ? false : null;
+}
+
+function list(given: Given): readonly unknown[] {
+  const values = given.values.flat();
+  const isPlain = values.every((value) => typeof value !== 'object');
+  if (values.length > 0 && isPlain) return values;
+  throw refused(given.place, 'one word or several', shown(given.values));
+}
+
+/** An object, or a text that begins as one. */
+function isJson({ values }: Given): boolean {
+  const [value] = values;
+  return typeof value === 'object' || (typeof value === 'string' && value.trim().startsWith('{'));
+}
+
+function readRecord(given: Given): object {
+  const value = only(given, 'JSON, such as \'{"min_lr": 1e-6}\'');
+  try {
+    const record: unknown = typeof value === 'string' ? JSON.parse(value) : value;
+    if (typeof record === 'object' && record !== null && !Array.isArray(record)) return record;
+  } catch {
+    // Refused below, as what is no object.
+  }
+  throw refused(given.place, 'an object as JSON', shown([value]));
+}
+
+function said(value: unknown): string {
+  return value === null || typeof value !== 'object' ? String(value).toLowerCase() : '{}';
+}
+
+function shown(values: readonly unknown[]): string {
+  return values.map((value) => JSON.stringify(value) ?? String(value)).join(' ');
+}
+
+function unknown({ place, name }: Given): DsError {
+  const names = [KINDS, ALIASES, NO_EFFECT, REFUSED].flatMap((table) => Object.keys(table));
+  const meant = closest(name, [...names, 'config']);
+  const hint = meant ? `Did you mean --${meant}?` : 'ds train --help lists them.';
+  return refused(place, 'an argument of ds train', `"${name}", which is unknown`, hint);
+}
+
+function refused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

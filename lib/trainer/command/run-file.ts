@@ -1,0 +1,67 @@
+// The file that --config names: arguments of `ds train` in YAML, of which JSON is a part.
+import { readFileSync } from 'node:fs';
+import type { Document, LineCounter, Pair, Scalar } from 'yaml';
+
+import { DsError } from '../../errors.js';
+import { type Given, snakeCase } from './given.js';
+
+/**
+ * The arguments in `file`, with their places; one that is null counts as not given. Throws DS_IO
+ * for a file that cannot be read, DS_ARGUMENT for one that is no YAML, or no list of names and
+ * values.
+ */
+export async function readRunFile(file: string): Promise<Given[]> {
+  const text = readText(file);
+  // Read when a file is there to be read: it is one more package to load.
+  const { LineCounter, parseDocument, isMap } = await import('yaml');
+  const lines = new LineCounter();
+  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false });
+  const [error] = document.errors;
+  if (error) throw refused(at(file, lines, error.pos[0]), 'YAML', error.message);
+  const { contents } = document;
+  if (!isMap<Scalar>(contents)) {
+    throw refused(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
+  }
+  const pairs = contents.items.map((pair) => given(pair, { file, lines, document }));
+  return pairs.filter(({ values }) => values[0] !== null);
+}
+
+interface Source {
+  file: string;
+  lines: LineCounter;
+  document: Document;
+}
+
+function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }: Source): Given {
+  const name = String(key.value);
+  const node = value as { toJS?: (document: Document) => unknown } | null;
+  return {
+    place: `${at(file, lines, key.range?.[0] ?? 0)}: ${name}`,
+    name: snakeCase(name),
+    values: [node?.toJS ? node.toJS(document) : null],
+  };
+}
+
+function readText(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (cause) {
+    const got = (cause as Error).message;
+    const expected = 'a file of arguments that can be read';
+    throw new DsError({ code: 'DS_IO', op: `--config ${file}`, expected, got, cause });
+  }
+}
+
+function at(file: string, lines: LineCounter, offset: number): string {
+  const { line, col } = lines.linePos(offset);
+  return `${file}:${line}:${col}`;
+}
+
+function kindOf(contents: unknown): string {
+  if (contents === null) return 'an empty file';
+  return 'items' in (contents as object) ? 'a list' : 'one value';
+}
+
+function refused(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}

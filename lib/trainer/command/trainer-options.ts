@@ -1,0 +1,203 @@
+// Arguments of `ds train` as the options of a Trainer.
+import { DsError } from '../../errors.js';
+import type { EvalOptions, Every, Precision, SaveOptions, TrainerOptions } from '../options.js';
+import type { Schedule } from '../own-schedule.js';
+import type { TrainArguments } from './arguments.js';
+
+/** How a Trainer evaluates; its data come later. */
+export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
+
+/** What a Trainer is told beside its model, its data and where they are. */
+export interface TrainerPart {
+  options: Pick<
+    TrainerOptions,
+    | 'deepspeed'
+    | 'precision'
+    | 'epochs'
+    | 'maxSteps'
+    | 'batchSize'
+    | 'accumulation'
+    | 'lr'
+    | 'schedule'
+    | 'warmup'
+    | 'weightDecay'
+    | 'betas'
+    | 'eps'
+    | 'maxGradNorm'
+    | 'labelSmoothing'
+    | 'data'
+    | 'log'
+    | 'save'
+    | 'earlyStop'
+    | 'report'
+    | 'progress'
+    | 'runName'
+    | 'seed'
+    | 'device'
+  >;
+  /** Null where there is nothing to be judged, or no wish for it. */
+  evaluation: Evaluation | null;
+}
+
+/**
+ * What `args` mean; those that are not given stay undefined, so that the Trainer's defaults hold.
+ * Throws DS_ARGUMENT for values that no option has, and arguments that exclude each other.
+ */
+export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
+  const { deepspeed, adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
+  requireAdamW(args.optim);
+  const logging = everyOf('logging', args.logging_strategy, args.logging_steps);
+  return {
+    options: {
+      deepspeed: deepspeed as TrainerOptions['deepspeed'],
+      precision: precisionOf(args),
+      epochs: args.num_train_epochs,
+      maxSteps: steps > 0 ? steps : undefined,
+      batchSize: args.per_device_train_batch_size,
+      accumulation: args.gradient_accumulation_steps,
+      lr: args.learning_rate,
+      schedule: scheduleOf(args),
+      warmup: args.warmup_steps || args.warmup_ratio,
+      weightDecay: args.weight_decay,
+      betas:
+        beta1 === undefined && beta2 === undefined ? undefined : [beta1 ?? 0.9, beta2 ?? 0.999],
+      eps: args.adam_epsilon,
+      maxGradNorm: args.max_grad_norm,
+      labelSmoothing: args.label_smoothing_factor,
+      data: {
+        sampling: samplingOf(args),
+        dropLast: args.dataloader_drop_last,
+        workers: args.dataloader_num_workers,
+        seed: args.data_seed,
+      },
+      log: {
+        every: logging === null ? NEVER : logging,
+        first: args.logging_first_step,
+        nanFilter: args.logging_nan_inf_filter,
+      },
+      save: saveOf(args, dir),
+      earlyStop: earlyStopOf(args),
+      report: reportOf(args),
+      progress: args.disable_tqdm === undefined ? undefined : !args.disable_tqdm,
+      runName: args.run_name,
+      seed: args.seed,
+      device: args.use_cpu ? 'cpu' : args.device,
+    },
+    evaluation: evaluationOf(args),
+  };
+}
+
+/** Updates that no run has. */
+const NEVER = Number.MAX_SAFE_INTEGER;
+
+/** As the table of "auto" has it, evaluating in 16 bits is training in them. */
+function precisionOf(args: TrainArguments): Precision | undefined {
+  const { fp16, bf16, fp16_full_eval: fp16Eval, bf16_full_eval: bf16Eval } = args;
+  const [half, brain] = [fp16 || fp16Eval, bf16 || bf16Eval];
+  if (half && brain) throw refused('--fp16', 'one of --fp16 and --bf16', 'both');
+  if (half) return 'fp16';
+  if (brain) return 'bf16';
+  return fp16 === false || bf16 === false ? 'fp32' : undefined;
+}
+
+/** transformers' names of AdamW; the configuration has other optimizers. */
+const ADAMW = ['adamw', 'adamw_torch', 'adamw_torch_fused', 'adamw_hf', 'adamw_apex_fused'];
+
+function requireAdamW(optim: string | undefined): void {
+  if (optim === undefined || ADAMW.includes(optim)) return;
+  const hint = 'Write another optimizer in the DeepSpeed configuration: "optimizer".';
+  throw refused('--optim', ADAMW.join(', '), JSON.stringify(optim), hint);
+}
+
+/** Names in lr_scheduler_kwargs, and ours; rates relative to the highest are multiplied with it. */
+const SCHEDULE_NAMES: Readonly<Record<string, 'minLr' | 'cycles' | 'power' | 'decay'>> = {
+  ...{ min_lr: 'minLr', lr_end: 'minLr', min_lr_rate: 'minLr', min_lr_ratio: 'minLr' },
+  ...{ num_cycles: 'cycles', power: 'power', num_decay_steps: 'decay' },
+};
+
+function scheduleOf(args: TrainArguments): Schedule | undefined {
+  const { lr_scheduler_type: given, lr_scheduler_kwargs: own, learning_rate: lr = 5e-5 } = args;
+  if (given === undefined && own === undefined) return undefined;
+  const type = (given ?? 'linear') as 'linear';
+  const options = Object.entries(own ?? {}).map(([name, value]) => {
+    const ours = SCHEDULE_NAMES[name];
+    const place = `--lr_scheduler_kwargs ${name}`;
+    if (!ours) throw refused(place, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
+    if (typeof value !== 'number') throw refused(place, 'a number', JSON.stringify(value));
+    return [ours, /rate$|ratio$/.test(name) ? value * lr : value];
+  });
+  return options.length === 0 ? type : { type, ...Object.fromEntries(options) };
+}
+
+function samplingOf({ train_sampling_strategy: given, group_by_length: grouped }: TrainArguments) {
+  if (given !== undefined) return given as 'random';
+  return grouped ? 'group_by_length' : undefined;
+}
+
+/** By a strategy and its steps: undefined for the default, null for never. */
+function everyOf(
+  what: string,
+  strategy: string | undefined,
+  steps: number | undefined,
+): Every | undefined | null {
+  if (strategy === 'no') return null;
+  if (strategy === 'epoch') return 'epoch';
+  if (strategy === undefined || strategy === 'steps') return steps;
+  throw refused(`--${what}_strategy`, '"no", "steps" or "epoch"', JSON.stringify(strategy));
+}
+
+function saveOf(args: TrainArguments, dir: string): SaveOptions | undefined {
+  const { save_strategy: strategy, save_steps: steps } = args;
+  const every = strategy === 'best' ? 'best' : everyOf('save', strategy, steps);
+  if (every === null) return undefined;
+  return {
+    dir,
+    every,
+    keep: args.save_total_limit,
+    best: bestOf(args),
+    weightsOnly: args.save_only_model,
+  };
+}
+
+/** Named, asked for, or needed by what goes by it. */
+function bestOf(args: TrainArguments): SaveOptions['best'] {
+  const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
+  const isNeeded = args.save_strategy === 'best' || args.early_stopping_patience !== undefined;
+  if (!load && !isNeeded && args.metric_for_best_model === undefined) return undefined;
+  return { metric, greaterIsBetter: args.greater_is_better, load };
+}
+
+function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
+  const { early_stopping_patience: patience, early_stopping_threshold: threshold } = args;
+  if (patience !== undefined) return { patience, threshold };
+  if (threshold === undefined) return undefined;
+  throw refused('--early_stopping_threshold', '--early_stopping_patience beside it', 'none');
+}
+
+function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments) {
+  const services = (given ?? []).filter((name) => name !== 'none');
+  const named = services.map((name) => (name === 'all' ? 'tensorboard' : name));
+  if (named.length === 0 || strategy !== 'no') return named as TrainerOptions['report'];
+  throw refused('--report_to', 'a --save_strategy other than "no" beside it', named.join(' '));
+}
+
+function evaluationOf(args: TrainArguments): Evaluation | null {
+  const { eval_strategy: strategy, eval_steps: steps, validation_file: files } = args;
+  if (files === undefined) {
+    if (strategy === undefined || strategy === 'no') return null;
+    throw refused('--eval_strategy', '--eval_data FILE beside it', JSON.stringify(strategy));
+  }
+  const isBySteps = strategy === 'steps' && steps === undefined;
+  const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);
+  if (every === null) return null;
+  return {
+    every,
+    batchSize: args.per_device_eval_batch_size,
+    atStart: args.eval_on_start,
+    delay: args.eval_delay,
+  };
+}
+
+function refused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

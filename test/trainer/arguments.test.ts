@@ -1,0 +1,282 @@
+// The arguments of `ds train`: transformers' spellings, files of them, what they mean for a Trainer,
+// and what is refused.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { ALIASES, KINDS } from '../../lib/trainer/command/arguments.js';
+import { NO_EFFECT, REFUSED } from '../../lib/trainer/command/foreign-arguments.js';
+import { readArguments } from '../../lib/trainer/command/read-arguments.js';
+import { textPart } from '../../lib/trainer/command/text-part.js';
+import { trainerPart } from '../../lib/trainer/command/trainer-options.js';
+
+/** Words as a shell splits them at spaces. */
+const read = (line: string) => readArguments(line.split(' ').filter(Boolean));
+
+async function part(line: string) {
+  return trainerPart((await read(line)).args, 'out');
+}
+
+let folder: string;
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'ds-arguments-'));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function file(text: string, name = 'run.yaml'): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+describe('spellings', () => {
+  test.each<[line: string, args: object]>([
+    ['--learning_rate 1e-5', { learning_rate: 1e-5 }],
+    ['--learning-rate 1e-5', { learning_rate: 1e-5 }],
+    ['--learning-rate=1e-5', { learning_rate: 1e-5 }],
+    ['--max_steps -1', { max_steps: -1 }],
+    ['--bf16', { bf16: true }],
+    ['--bf16 False', { bf16: false }],
+    ['--bf16=yes --packing no', { bf16: true, packing: false }],
+    ['--no_bf16 --no-packing', { bf16: false, packing: false }],
+    ['--lora --lora_r 4', { use_peft: true, r: 4 }],
+    ['--model a --data b c --output d', modelDataOutput()],
+    ['--target_modules q_proj v_proj --bf16', { target_modules: ['q_proj', 'v_proj'], bf16: true }],
+    ['--layers_to_transform 0 2', { layers_to_transform: [0, 2] }],
+    ['--lr_scheduler_kwargs {"min_lr":0.5}', { lr_scheduler_kwargs: { min_lr: 0.5 } }],
+    ['--deepspeed ds.json', { deepspeed: 'ds.json' }],
+    ['--deepspeed {"train_batch_size":2}', { deepspeed: { train_batch_size: 2 } }],
+    ['--resume_from_checkpoint', { resume_from_checkpoint: true }],
+    ['--resume_from_checkpoint a/checkpoint-3', { resume_from_checkpoint: 'a/checkpoint-3' }],
+    ['--seed 1 --seed 2', { seed: 2 }],
+    ['--no_sample', { sample: false }],
+  ])('%s', async (line, args) => {
+    expect(await read(line)).toEqual({ args, notices: [] });
+  });
+
+  function modelDataOutput(): object {
+    return { model_name_or_path: 'a', train_file: ['b', 'c'], output_dir: 'd' };
+  }
+
+  test('names are in one table each, and aliases lead to arguments', () => {
+    const tables = [KINDS, ALIASES, NO_EFFECT, REFUSED].map((table) => Object.keys(table));
+    const names = tables.flat();
+    expect(names.toSorted()).toEqual([...new Set(names)].toSorted());
+    for (const name of Object.values(ALIASES)) expect(KINDS).toHaveProperty(name);
+  });
+});
+
+describe('files', () => {
+  test('have the same names and values; the command line wins', async () => {
+    const path = file(`
+# of a recipe
+model-name-or-path: models/tiny
+learning_rate: 2e-5
+packing: true
+fp16: no
+target_modules: [q_proj, v_proj]
+layers_to_transform: [0, 1]
+lr_scheduler_type: cosine_with_min_lr
+lr_scheduler_kwargs: { min_lr_rate: 0.1 }
+train_file: rows.jsonl
+run_name:
+num_train_epochs: 3.0
+`);
+    const { args } = await read(`--learning_rate 1e-4 --config ${path} --data other.jsonl`);
+    expect(args).toEqual({
+      model_name_or_path: 'models/tiny',
+      learning_rate: 1e-4,
+      packing: true,
+      fp16: false,
+      target_modules: ['q_proj', 'v_proj'],
+      layers_to_transform: [0, 1],
+      lr_scheduler_type: 'cosine_with_min_lr',
+      lr_scheduler_kwargs: { min_lr_rate: 0.1 },
+      train_file: ['other.jsonl'],
+      num_train_epochs: 3,
+    });
+  });
+
+  test('may be JSON', async () => {
+    const path = file('{ "seed": 3,\n "deepspeed": { "bf16": { "enabled": true } } }', 'run.json');
+    const { args } = await read(`--config ${path}`);
+    expect(args).toEqual({ seed: 3, deepspeed: { bf16: { enabled: true } } });
+  });
+
+  test.each([
+    [
+      'seed: 1\nlearning_rte: 1e-5\n',
+      /run\.yaml:2:1: learning_rte: .*Did you mean --learning_rate/,
+    ],
+    ['seed: one\n', /run\.yaml:1:1: seed: expected a whole number, got "one"/],
+    ['seed: [1\n', /run\.yaml:2:1: expected YAML/],
+    ['- seed\n', /run\.yaml: expected names and values.*got a list/],
+    ['', /run\.yaml: expected names and values.*got an empty file/],
+    ['seed: { a: 1 }\n', /seed: expected a whole number, got \{"a":1\}/],
+    ['packing: [true]\n', /packing: expected true or false, got \[true\]/],
+  ])('%j is refused with its place', async (text, message) => {
+    await expect(read(`--config ${file(text)}`)).rejects.toThrow(message);
+  });
+
+  test('that are not there are DS_IO', async () => {
+    const absent = read(`--config ${join(folder, 'absent.yaml')}`);
+    await expect(absent).rejects.toMatchObject({ code: 'DS_IO' });
+  });
+});
+
+describe('refused', () => {
+  test.each([
+    ['--learnin_rate 1', /--learnin_rate: .*unknown. Did you mean --learning_rate\?/],
+    ['--zzz', /ds train --help lists them/],
+    ['rows.jsonl', /ds train: expected arguments such as --model DIR, got "rows\.jsonl"/],
+    ['-m x', /got "-m"/],
+    ['--seed', /--seed: expected a whole number, got nothing/],
+    ['--seed 1 2', /--seed: expected a whole number, got "1" "2"/],
+    ['--seed 1.5', /expected a whole number, got "1.5"/],
+    ['--learning_rate abc', /expected a number, got "abc"/],
+    ['--bf16 maybe', /--bf16: expected true or false, got "maybe"/],
+    ['--target_modules', /--target_modules: expected one word or several/],
+    ['--lr_scheduler_kwargs [1]', /expected an object as JSON, got "\[1\]"/],
+    ['--lr_scheduler_kwargs {', /expected an object as JSON, got "\{"/],
+  ])('%s', async (line, message) => {
+    await expect(read(line)).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+    await expect(read(line)).rejects.toThrow(message);
+  });
+
+  test('what transformers has and this command has not: all at once, with the reasons', async () => {
+    const line = '--push_to_hub --neftune_noise_alpha 5 --fsdp full_shard --learning_rate 1';
+    await expect(read(line)).rejects.toThrow(
+      /--push_to_hub \(nothing is sent.*\); --neftune_noise_alpha \(.*\); --fsdp \(ZeRO stage 3.*\)/,
+    );
+  });
+
+  test.each([
+    '--push_to_hub false',
+    '--fsdp=',
+    '--loss_type nll',
+    '--average_tokens_across_devices',
+  ])('%s asks for nothing', async (line) => {
+    const { args } = await read(line === '--average_tokens_across_devices' ? `${line} true` : line);
+    expect(args).toEqual({});
+  });
+
+  test('what has no effect is said', async () => {
+    const { args, notices } = await read('--torch-compile --ddp_timeout 1800 --seed 1');
+    expect(args).toEqual({ seed: 1 });
+    expect(notices).toEqual([
+      '--torch-compile has no effect: kernels are fused always.',
+      '--ddp_timeout has no effect: the configuration says how ranks work together.',
+    ]);
+  });
+});
+
+describe('as options of a Trainer', () => {
+  /** Without what is undefined. */
+  const said = (options: object): object => JSON.parse(JSON.stringify(options));
+
+  test('nothing given leaves the defaults', async () => {
+    const { options, evaluation } = await part('');
+    expect(said(options)).toEqual({ data: {}, log: {}, save: { dir: 'out' }, report: [] });
+    expect(evaluation).toBeNull();
+  });
+
+  test.each<[line: string, options: object]>([
+    ['--num_train_epochs 0.5 --max_steps -1', { epochs: 0.5 }],
+    ['--max_steps 7', { maxSteps: 7 }],
+    ['--per_device_train_batch_size 2 --gradient_accumulation_steps 4', sizes(2, 4)],
+    ['--learning_rate 1e-3 --weight_decay 0.1', { lr: 1e-3, weightDecay: 0.1 }],
+    ['--adam_beta2 0.95 --adam_epsilon 1e-6', { betas: [0.9, 0.95], eps: 1e-6 }],
+    ['--max_grad_norm 0', { maxGradNorm: 0 }],
+    ['--warmup_ratio 0.03', { warmup: 0.03 }],
+    ['--warmup_steps 10 --warmup_ratio 0.03', { warmup: 10 }],
+    ['--warmup_steps 0 --warmup_ratio 0.03', { warmup: 0.03 }],
+    ['--bf16', { precision: 'bf16' }],
+    ['--fp16_full_eval', { precision: 'fp16' }],
+    ['--bf16 false', { precision: 'fp32' }],
+    ['--lr_scheduler_type cosine', { schedule: 'cosine' }],
+    [
+      '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --learning_rate 1e-3',
+      { schedule: { type: 'cosine_with_min_lr', minLr: 1e-4 } },
+    ],
+    ['--group_by_length --data_seed 3', { data: { sampling: 'group_by_length', seed: 3 } }],
+    ['--train_sampling_strategy sequential', { data: { sampling: 'sequential' } }],
+    ['--logging_steps 5 --logging_first_step', { log: { every: 5, first: true } }],
+    ['--logging_strategy epoch', { log: { every: 'epoch' } }],
+    ['--logging_strategy no', { log: { every: Number.MAX_SAFE_INTEGER } }],
+    [
+      '--save_strategy epoch --save_total_limit 2',
+      { save: { dir: 'out', every: 'epoch', keep: 2 } },
+    ],
+    ['--report_to tensorboard csv', { report: ['tensorboard', 'csv'] }],
+    ['--report_to none', { report: [] }],
+    ['--report_to all --disable_tqdm', { report: ['tensorboard'], progress: false }],
+    ['--use_cpu', { device: 'cpu' }],
+    ['--load_best_model_at_end --eval_data e', { save: { best: { metric: 'loss', load: true } } }],
+    [
+      '--early_stopping_patience 2 --metric_for_best_model acc --eval_data e',
+      { earlyStop: { patience: 2 }, save: { best: { metric: 'acc', load: false } } },
+    ],
+  ])('%s', async (line, options) => {
+    expect(said((await part(line)).options)).toMatchObject(options);
+  });
+
+  function sizes(batchSize: number, accumulation: number): object {
+    return { batchSize, accumulation };
+  }
+
+  test('saving can be left out', async () => {
+    expect((await part('--save_strategy no')).options.save).toBeUndefined();
+  });
+
+  test.each<[line: string, evaluation: object | null]>([
+    ['--eval_data e', {}],
+    ['--eval_data e --eval_strategy no', null],
+    ['--eval_data e --eval_strategy steps --logging_steps 3', { every: 3 }],
+    ['--eval_data e --eval_strategy steps --eval_steps 0.1', { every: 0.1 }],
+    ['--eval_data e --evaluation_strategy epoch', { every: 'epoch' }],
+    [
+      '--eval_data e --per_device_eval_batch_size 3 --eval_on_start',
+      { batchSize: 3, atStart: true },
+    ],
+  ])('%s', async (line, evaluation) => {
+    const { evaluation: got } = await part(line);
+    if (evaluation === null) expect(got).toBeNull();
+    else expect(said(got as object)).toEqual(evaluation);
+  });
+
+  test.each([
+    ['--fp16 --bf16', /one of --fp16 and --bf16, got both/],
+    ['--optim adafactor', /Write another optimizer in the DeepSpeed configuration/],
+    ['--eval_strategy steps', /--eval_data FILE beside it/],
+    ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],
+    ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
+    ['--lr_scheduler_kwargs {"power":"3"}', /--lr_scheduler_kwargs power: expected a number/],
+    ['--early_stopping_threshold 1', /--early_stopping_patience beside it/],
+    ['--save_strategy no --report_to csv', /--save_strategy other than "no"/],
+  ])('%s is refused', async (line, message) => {
+    await expect(part(line)).rejects.toThrow(message);
+  });
+});
+
+describe('as options of rows', () => {
+  const rows = async (line: string, use: 'training' | 'evaluation' = 'training') =>
+    textPart((await read(line)).args, 256, use);
+
+  test('follow TRL', async () => {
+    expect(await rows('')).toMatchObject({ length: 256, packing: false, overlong: 'cut' });
+    const line = '--packing --no_eval_packing --max_seq_length 64 --packing_strategy bfd_split';
+    expect(await rows(line)).toMatchObject({ length: 64, packing: true, overlong: 'split' });
+    expect(await rows(line, 'evaluation')).toMatchObject({ packing: false });
+    expect(await rows('--assistant_only_loss')).toMatchObject({ loss: 'assistant' });
+    expect(await rows('--completion_only_loss')).toMatchObject({ loss: 'completion' });
+    expect(await rows('--no_completion_only_loss')).toMatchObject({ loss: 'all' });
+  });
+
+  test.each([
+    ['--max_length 257', /2 to 256, which the model takes, got 257/],
+    ['--packing_strategy wrapped', /bfd, bfd_split, got "wrapped"/],
+    ['--assistant_only_loss --completion_only_loss', /beside it, got both/],
+  ])('%s is refused', async (line, message) => {
+    await expect(rows(line)).rejects.toThrow(message);
+  });
+});
