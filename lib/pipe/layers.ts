@@ -16,6 +16,7 @@ export interface PipelineLayer {
    * parameters of two dims or more, but those of embeddings.
    */
   readonly macs?: number;
+  /** What it gives for what the layer before it has given. */
   forward(values: Values): Values;
 }
 

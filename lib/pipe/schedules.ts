@@ -3,6 +3,7 @@ import type { Work, WorkKind } from './action.js';
 
 /** An order of work. It says nothing of transfers: those follow from it (lower.ts). */
 export interface Schedule {
+  /** For messages. */
   readonly name: string;
   /** Stages that a rank has: `rank`, `rank + ranks`, `rank + 2 ranks`, ... of the model. */
   readonly stagesPerRank: number;

@@ -26,8 +26,11 @@ export interface Costs {
 
 /** When a rank was at work. */
 export interface Span {
+  /** What it did. */
   readonly work: Work;
+  /** When it began, from the run's beginning. */
   readonly from: number;
+  /** When it ended. */
   readonly to: number;
 }
 

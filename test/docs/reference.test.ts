@@ -60,7 +60,10 @@ test('every member of an exported class or interface has a text', () => {
 });
 
 test.each(pages())('what %s names is in the reference, with a text', (page) => {
-  const unknown = [...new Set(namesIn(page))].filter((name) => !reference.get(name)?.text);
+  // An engine of stages is one, too.
+  const isKnown = (name: string): boolean =>
+    [name, name.replace(/^Engine\./, 'PipelineEngine.')].some((one) => reference.get(one)?.text);
+  const unknown = [...new Set(namesIn(page))].filter((name) => !isKnown(name));
   expect(unknown).toEqual([]);
 });
 
