@@ -43,7 +43,7 @@ export * as data from './data/index.js';
 export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
 export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
-export type { SaveOptions } from './engine/saving/checkpointer.js';
+export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
 export type { Stateful } from './engine/saving/stateful.js';
 export type { Clients } from './engine/setup/clients.js';

@@ -111,15 +111,16 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Starts with values that lie somewhere else, of their dtype, which are read when somebody needs
-   * them: at ZeRO stage 3 each rank reads those that it keeps. Nobody has used the parameter yet.
+   * @internal Starts with values that lie somewhere else, of their dtype, which are read when
+   * somebody needs them: at ZeRO stage 3 each rank reads those that it keeps. Nobody has used the
+   * parameter yet.
    */
   startFrom(values: StoredValues): void {
     this.from = values;
     (this as { dtype: DType }).dtype = values.dtype;
   }
 
-  /** What it starts with, where that has not been read yet. */
+  /** @internal What it starts with, where that has not been read yet. */
   get stored(): StoredValues | null {
     return this.from;
   }

@@ -8,29 +8,36 @@ import { DsError } from '../errors.js';
  */
 export type WorkKind = 'F' | 'B' | 'I' | 'W';
 
-/** Work of `stage` on micro-batch `micro`. */
+/** Work of a stage on a micro-batch. */
 export interface Work {
+  /** What is computed. */
   readonly kind: WorkKind;
   /** Stages count from the model's inputs; a rank may have several. */
   readonly stage: number;
+  /** Its number in the batch. */
   readonly micro: number;
 }
 
-/**
- * sendF: the output of `stage` to rank `peer` of the pipeline, which has the next stage; recvF: the
- * input of `stage`. sendB: the gradient of that input, back; recvB: the gradient of the output.
- */
+/** A transfer between the ranks of two stages that follow each other. */
 export interface Transfer {
+  /**
+   * sendF: the output of `stage` leaves for the next one. recvF: its input arrives. sendB: the
+   * gradient of that input goes back. recvB: that of its output arrives.
+   */
   readonly kind: 'sendF' | 'recvF' | 'sendB' | 'recvB';
+  /** The stage of the rank whose action it is. */
   readonly stage: number;
+  /** Its number in the batch. */
   readonly micro: number;
   /** The other rank of the pipeline. */
   readonly peer: number;
 }
 
-/** The weights' gradients of `stage` are complete: they may go to the data ranks. */
+/** The weights' gradients of a stage are complete: they may go to the data ranks. */
 export interface Reduce {
+  /** Always so. */
   readonly kind: 'reduce';
+  /** Whose they are. */
   readonly stage: number;
 }
 

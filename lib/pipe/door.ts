@@ -1,5 +1,5 @@
 // What programs use of pipelines.
-export type { Action } from './action.js';
+export type { Action, Reduce, Transfer, Work, WorkKind } from './action.js';
 export {
   type LayerClass,
   type LayerLike,

@@ -105,6 +105,7 @@ export class RotaryBlock extends Module {
   /** The gated feed-forward block. */
   readonly mlp: SwiGLU;
 
+  /** @internal Models make their blocks. */
   constructor(body: Body, window: Window) {
     super();
     const { channels, hidden, eps, mlpBias: bias } = body;

@@ -77,7 +77,9 @@ type Varying = 'attentionBias' | 'mlpBias' | 'window';
 
 /** A RotaryConfig whose sizes are all said. */
 export type RotarySizes = RotaryConfig &
-  Required<Omit<RotaryConfig, Varying | 'numberCheckpoints' | 'ignoreIndex'>>;
+  Required<
+    Omit<RotaryConfig, 'attentionBias' | 'mlpBias' | 'window' | 'numberCheckpoints' | 'ignoreIndex'>
+  >;
 
 /** Always, never, or as the option of this name says. */
 type Whether = boolean | 'attentionBias' | 'mlpBias';

@@ -30,7 +30,10 @@ export abstract class RotaryLM extends CausalLM {
   /** What it was made with, complete. */
   readonly config: RotarySizes;
 
-  /** Throws DS_ARGUMENT for an option that the family has not got and for sizes that are none. */
+  /**
+   * @internal Throws DS_ARGUMENT for an option that the family has not got and for sizes that are
+   * none.
+   */
   protected constructor(
     private readonly traits: RotaryTraits,
     given: RotaryConfig,
