@@ -126,7 +126,7 @@ export function parseManifest(text: string, place: string): StoredManifest {
   const value = parseJson(`${body}}`, place);
   if (!isRead(value.format)) throw otherFormat(place, value);
   const reader = new Fields(place);
-  const files = reader.objects(value.files, 'files').map((_, i, all) => fileRecord(reader, all, i));
+  const files = fileRecords(reader, reader.objects(value.files, 'files'));
   const ranks = reader.objects(value.ranks, 'ranks');
   const worldSize = reader.integer(value.worldSize, 'worldSize', 1);
   if (ranks.length !== worldSize) throw reader.bad('ranks', `a list of ${worldSize}`, ranks);
@@ -147,19 +147,22 @@ export function parseManifest(text: string, place: string): StoredManifest {
 
 const isRead = (format: unknown): boolean => (FORMATS.read as readonly unknown[]).includes(format);
 
-function fileRecord(reader: Fields, all: readonly JsonObject[], index: number): FileRecord {
-  const { name, bytes, crc32c } = all[index] as JsonObject;
-  const place = `files[${index}]`;
-  const file = reader.text(name, `${place}.name`);
-  if (!isCheckpointFile(file)) {
-    throw reader.bad(`${place}.name`, 'a checkpoint file in its own folder', file);
-  }
-  if (all.findIndex((other) => other.name === file) < index) {
-    throw reader.refusal(`${place}.name`, 'every file once', `${file} twice`);
-  }
-  const sum = reader.count(crc32c, `${place}.crc32c`);
-  if (sum >= 2 ** 32) throw reader.bad(`${place}.crc32c`, '32 bits', sum);
-  return { name: file, bytes: reader.count(bytes, `${place}.bytes`), crc32c: sum };
+function fileRecords(reader: Fields, all: readonly JsonObject[]): FileRecord[] {
+  const known = new Set<string>();
+  return all.map(({ name, bytes, crc32c }, index) => {
+    const place = `files[${index}]`;
+    const file = reader.text(name, `${place}.name`);
+    if (!isCheckpointFile(file)) {
+      throw reader.bad(`${place}.name`, 'a checkpoint file in its own folder', file);
+    }
+    if (known.has(file)) {
+      throw reader.refusal(`${place}.name`, 'every file once', `${file} twice`);
+    }
+    known.add(file);
+    const sum = reader.count(crc32c, `${place}.crc32c`);
+    if (sum >= 2 ** 32) throw reader.bad(`${place}.crc32c`, '32 bits', sum);
+    return { name: file, bytes: reader.count(bytes, `${place}.bytes`), crc32c: sum };
+  });
 }
 
 function tensorRecords(

@@ -81,7 +81,7 @@ function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
     if (first && region.tiles.length === 1 && isSameBox(first, region.box)) continue;
     const parts = divided(region);
     if (Array.isArray(parts)) {
-      open.push(...parts);
+      for (const part of parts) open.push(part);
       continue;
     }
     const flaw = parts ?? findPairFlaw(region);

@@ -140,18 +140,26 @@ export class TextStream {
   /** Throws DS_DATA, naming file and line; also when an epoch does not fill a single batch. */
   async *[Symbol.asyncIterator](): AsyncGenerator<TextBatch> {
     const pool = new EncodePool(this.settings.pool);
-    const { batchSize, device, pad, rank, worldSize } = this.settings;
-    const collate = collateSamples(pad);
-    const started = this.position;
-    let served = 0;
     try {
-      for await (const samples of this.rounds(pool, started)) {
-        served++;
-        const mine = samples.filter((_, i) => i % worldSize === rank);
-        yield collate(mine, device);
-      }
+      let isOver = false;
+      while (!isOver) isOver = yield* this.batchesTo(pool);
     } finally {
       await pool.close();
+    }
+  }
+
+  /** Returns whether it came to the end of the epoch; not where somebody has changed the position. */
+  private async *batchesTo(pool: EncodePool): AsyncGenerator<TextBatch, boolean> {
+    const started = this.position;
+    const { batchSize, device, pad, rank, worldSize } = this.settings;
+    const collate = collateSamples(pad);
+    let served = 0;
+    for await (const samples of this.rounds(pool, started)) {
+      served++;
+      const mine = samples.filter((_, i) => i % worldSize === rank);
+      const { position } = this;
+      yield collate(mine, device);
+      if (this.position !== position) return false;
     }
     if (served === 0 && started.part === 0 && started.row === 0 && started.skip === 0) {
       const got = 'fewer, or none with a token to learn';
@@ -160,6 +168,7 @@ export class TextStream {
       throw dataError('TextStream', expected, got, hint);
     }
     this.setEpoch(started.epoch + 1);
+    return true;
   }
 
   /** Batches of all ranks; the position is that after the one that was given last. */
@@ -229,8 +238,8 @@ export class TextStream {
   }
 
   /**
-   * Goes on where the state was taken, with the next iteration. Throws DS_CHECKPOINT when that was
-   * over other files, or in another order.
+   * Goes on where the state was taken; an iteration under way goes on there with its next batch.
+   * Throws DS_CHECKPOINT when that was over other files, or in another order.
    */
   loadStateDict(state: JsonObject): void {
     for (const [name, mine] of Object.entries(this.kind())) {

@@ -95,3 +95,9 @@ test('a hundred thousand parts of a grid, of ranges and of columns in a moment',
   expect(findFlaw([2, grid.length], strips)).toBeNull();
   expect(boxesOf(strips[5] as BoxRange)).toHaveLength(1);
 });
+
+test('more parts than a call has arguments', () => {
+  const count = 300_000;
+  const columns = Array.from({ length: count }, (_, i) => all({ offset: [0, i], shape: [2, 1] }));
+  expect(findFlaw([2, count], columns)).toBeNull();
+});

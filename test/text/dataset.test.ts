@@ -8,6 +8,7 @@ import threads from 'node:worker_threads';
 import { data, text } from '../../lib/index.js';
 import { EncodePool } from '../../lib/text/encode-pool.js';
 import { type FilePart, partsOf } from '../../lib/text/row-files.js';
+import type { JsonObject } from '../../types/json.js';
 import { emptyFolder, expectRejection, removeFolders } from './folders.js';
 
 const TOKENIZERS = join(__dirname, '..', 'golden', 'transformers', 'tokenizers');
@@ -379,6 +380,21 @@ describe('a stream', () => {
     const resumed = await stream({ rank: 1, worldSize: 2 });
     resumed.loadStateDict(stopped.stateDict());
     expect((await served(resumed))[0]).toBe(alone[6]);
+  });
+
+  test('an iteration under way goes on where a state was loaded', async () => {
+    const whole = await served(await stream());
+    const one = await stream();
+    const seen: string[] = [];
+    let state: JsonObject | null = null;
+    for await (const batch of one) {
+      seen.push(Array.from(batch.ids.toArray(), Number).join());
+      for (const tensor of Object.values(batch)) tensor.dispose();
+      if (seen.length === 2) state = one.stateDict();
+      if (seen.length === 4) one.loadStateDict(state as JsonObject);
+    }
+    expect(seen).toEqual([...whole.slice(0, 4), ...whole.slice(2)]);
+    expect(one.epoch).toBe(1);
   });
 
   test('refuses a position of other data, and data that fill no batch', async () => {
