@@ -148,7 +148,7 @@ export class TextStream {
     }
   }
 
-  /** Returns whether it came to the end of the epoch; not where somebody has changed the position. */
+  /** Returns whether it came to the end of the epoch, not where somebody changed the position. */
   private async *batchesTo(pool: EncodePool): AsyncGenerator<TextBatch, boolean> {
     const started = this.position;
     const { batchSize, device, pad, rank, worldSize } = this.settings;

@@ -1,13 +1,9 @@
 // Datasets and streams of text: every kind of row and file, losses, caches, threads, order and resumption.
 import { execFileSync } from 'node:child_process';
-import fs, { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import fs, { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { setImmediate as turn } from 'node:timers/promises';
-import threads from 'node:worker_threads';
 
 import { data, text } from '../../lib/index.js';
-import { EncodePool } from '../../lib/text/encode-pool.js';
-import { type FilePart, partsOf } from '../../lib/text/row-files.js';
 import type { JsonObject } from '../../types/json.js';
 import { emptyFolder, expectRejection, removeFolders } from './folders.js';
 
@@ -242,37 +238,6 @@ test('threads and cache change nothing; a cache is used, and mended where it is 
   await open(path, { cache, tokenizer: llama });
   await open(path, { cache, loss: 'all' });
   expect(readdirSync(cache).length).toBe(9);
-});
-
-test('a cache that cannot be read is none; one that cannot be written says so and leaves nothing', async () => {
-  const path = jsonl('small.jsonl', [{ text: words(9) }]);
-  const cache = join(folder, 'odd-cache');
-  await open(path, { cache });
-  const [name] = readdirSync(cache) as [string];
-  rmSync(join(cache, name));
-  mkdirSync(join(cache, name));
-  await expectRejection(() => open(path, { cache }), 'DS_DATA', /odd-cache: .* can be written/);
-  expect(readdirSync(cache)).toEqual([name]);
-  // A file where the folder would be.
-  await expectRejection(() => open(path, { cache: path }), 'DS_DATA', /can be written/);
-});
-
-test('a closed pool starts no thread, and ends those who wait for one', async () => {
-  const path = jsonl('pool.jsonl', [{ text: words(9) }]);
-  const [part] = (await partsOf([path], false)) as [FilePart];
-  const settings = { textKey: 'text', loss: null };
-  const options = { tokenizer: qwen, settings, threads: 1, cache: null, timeoutMs: 60_000 };
-  const pool = new EncodePool(options);
-  const reader = pool.encode([part, part, part]);
-  const first = expectRejection(() => reader.next(), 'DS_DATA', /the tokens from its thread/);
-  await turn(); // The second part waits for the only thread.
-  const start = jest.spyOn(threads, 'Worker');
-  await pool.close();
-  await first;
-  for (let i = 0; i < 20; ++i) await turn();
-  expect(start).not.toHaveBeenCalled();
-  start.mockRestore();
-  await expectRejection(() => pool.encode([part]).next(), 'DS_DATA', /a pool that was closed/);
 });
 
 test('worker threads of a loader serve the same samples', async () => {

@@ -1,0 +1,51 @@
+// The threads that encode parts of files, and the cache of what they made: both end and fail without
+// leaving anything behind.
+import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setImmediate as turn } from 'node:timers/promises';
+import threads from 'node:worker_threads';
+
+import { text } from '../../lib/index.js';
+import { EncodePool } from '../../lib/text/encode-pool.js';
+import { type FilePart, partsOf } from '../../lib/text/row-files.js';
+import { emptyFolder, expectRejection, removeFolders } from './folders.js';
+
+const TOKENIZERS = join(__dirname, '..', 'golden', 'transformers', 'tokenizers');
+const tokenizer = text.Tokenizer.fromPretrained(join(TOKENIZERS, 'qwen2'));
+const folder = emptyFolder();
+const path = join(folder, 'rows.jsonl');
+writeFileSync(path, '{"text":"one two three"}\n');
+
+afterAll(removeFolders);
+
+const open = (options: object): Promise<text.TextDataset> =>
+  text.TextDataset.open({ files: path, tokenizer, length: 64, threads: 0, ...options });
+
+test('a cache that cannot be read is none; one that cannot be written says so and leaves nothing', async () => {
+  const cache = join(folder, 'odd-cache');
+  await open({ cache });
+  const [name] = readdirSync(cache) as [string];
+  rmSync(join(cache, name));
+  mkdirSync(join(cache, name));
+  await expectRejection(() => open({ cache }), 'DS_DATA', /odd-cache: .* can be written/);
+  expect(readdirSync(cache)).toEqual([name]);
+  // A file where the folder would be.
+  await expectRejection(() => open({ cache: path }), 'DS_DATA', /can be written/);
+});
+
+test('a closed pool starts no thread, and ends those who wait for one', async () => {
+  const [part] = (await partsOf([path], false)) as [FilePart];
+  const settings = { textKey: 'text', loss: null };
+  const options = { tokenizer, settings, threads: 1, cache: null, timeoutMs: 60_000 };
+  const pool = new EncodePool(options);
+  const reader = pool.encode([part, part, part]);
+  const first = expectRejection(() => reader.next(), 'DS_DATA', /the tokens from its thread/);
+  await turn(); // The second part waits for the only thread.
+  const start = jest.spyOn(threads, 'Worker');
+  await pool.close();
+  await first;
+  for (let i = 0; i < 20; ++i) await turn();
+  expect(start).not.toHaveBeenCalled();
+  start.mockRestore();
+  await expectRejection(() => pool.encode([part]).next(), 'DS_DATA', /a pool that was closed/);
+});
