@@ -1,12 +1,14 @@
-// Memory-bound kernels of a GPT-2 step, one at a time below the boundary: microseconds and bytes
-// moved per second.
+// Memory-bound kernels of a step of GPT-2 or Llama, one at a time below the boundary: microseconds
+// and bytes moved per second.
 import { DsError } from '../lib/errors.js';
 import { addon } from '../lib/runtime/addon.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import { type DType, dtypeSize } from '../lib/runtime/dtype.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { Event } from '../lib/runtime/stream.js';
+import type { View } from '../lib/runtime/view.js';
 import { Tensor } from '../lib/tensor/index.js';
+import { viewOf } from '../lib/tensor/ops/shapes.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
 
@@ -29,6 +31,12 @@ interface Work {
 type Make = (shape: number[], dtype?: DType) => Tensor;
 type Kernel = (make: Make, shape: Shape) => Work;
 
+/** Kernels that are measured alike, and the matrices that they work on. */
+interface Group {
+  kernels: Readonly<Record<string, Kernel>>;
+  shapes: readonly (readonly [rows: number, columns: number])[];
+}
+
 /**
  * The widths of 1558M at B 8 and of 124M at B 16, T 1024: its stream, and for bias sums each
  * layer's output.
@@ -42,6 +50,18 @@ const outputs: readonly (readonly [number, number])[] = [
   [8192, 4800],
   [8192, 6400],
   [16_384, 3072],
+];
+/** Llama's feed-forward blocks of 1B at B 4 and of 8B at B 2, T 2048. */
+const gates: readonly (readonly [number, number])[] = [
+  [8192, 8192],
+  [4096, 14_336],
+];
+/** All logits of 1558M at B 8, and one chunk of Llama 3's, Qwen's and a quarter of a million. */
+const vocabularies: readonly (readonly [number, number])[] = [
+  [8192, 50_304],
+  [1024, 128_256],
+  [512, 151_936],
+  [512, 250_112],
 ];
 
 const norm =
@@ -90,9 +110,72 @@ const columnSum: Kernel = (make, { rows, columns }) => {
   return { op: 'Reduce', matrices: 1, run: () => kernels.reduce(args) };
 };
 
-const groups: Readonly<Record<string, Readonly<Record<string, Kernel>>>> = {
-  norm: { norm: norm(false), 'add and norm': norm(true), 'norm backward': normBackward },
-  bias: { 'column sum': columnSum },
+const swiglu: Kernel = (make, { rows, columns }) => {
+  const matrix = (): Tensor => make([rows, columns]);
+  const args = { gate: matrix(), up: matrix(), out: matrix() };
+  return { op: 'Swiglu', matrices: 3, run: () => kernels.swiglu(args) };
+};
+
+/** Gate and up as the halves of one product's rows. */
+const swigluOfHalves: Kernel = (make, { rows, columns }) => {
+  const both = make([rows, 2 * columns]);
+  const half = (at: number): View => viewOf(both, [rows, columns], both.strides, at);
+  const args = { gate: half(0), up: half(columns), out: make([rows, columns]) };
+  return { op: 'Swiglu', matrices: 3, run: () => kernels.swiglu(args) };
+};
+
+const swigluBackward: Kernel = (make, { rows, columns }) => {
+  const matrix = (): Tensor => make([rows, columns]);
+  const args = {
+    ...{ gate: matrix(), up: matrix(), dout: matrix(), dgate: matrix(), dup: matrix() },
+    ...{ accumulateGate: false, accumulateUp: false },
+  };
+  return { op: 'SwigluBackward', matrices: 5, run: () => kernels.swigluBackward(args) };
+};
+
+const crossEntropy =
+  (smoothing: number, counts: boolean): Kernel =>
+  (make, { rows, columns }) => {
+    const args = {
+      logits: make([rows, columns]),
+      target: make([rows], 'i32'),
+      losses: make([rows], 'f32'),
+      lse: make([rows], 'f32'),
+      correct: counts ? make([rows], 'i64') : null,
+      ...{ smoothing, ignoreIndex: -100 },
+    };
+    return { op: 'CrossEntropy', matrices: 1, run: () => kernels.crossEntropy(args) };
+  };
+
+const crossEntropyBackward: Kernel = (make, { rows, columns }) => {
+  const logits = make([rows, columns]);
+  const args = {
+    ...{ logits, dlogits: logits, target: make([rows], 'i32'), lse: make([rows], 'f32') },
+    ...{ scale: make([1], 'f32'), smoothing: 0, ignoreIndex: -100 },
+  };
+  const run = (): void => kernels.crossEntropyBackward(args);
+  return { op: 'CrossEntropyBackward', matrices: 2, run };
+};
+
+const groups: Readonly<Record<string, Group>> = {
+  norm: {
+    kernels: { norm: norm(false), 'add and norm': norm(true), 'norm backward': normBackward },
+    shapes: widths,
+  },
+  bias: { kernels: { 'column sum': columnSum }, shapes: outputs },
+  gate: {
+    kernels: { swiglu, 'swiglu of halves': swigluOfHalves, 'swiglu backward': swigluBackward },
+    shapes: gates,
+  },
+  loss: {
+    kernels: {
+      'cross entropy': crossEntropy(0, false),
+      'cross entropy, counted': crossEntropy(0, true),
+      'cross entropy, smoothed and counted': crossEntropy(0.1, true),
+      'cross entropy backward, in place': crossEntropyBackward,
+    },
+    shapes: vocabularies,
+  },
 };
 
 /**
@@ -146,7 +229,9 @@ function table(
     (standard: DType): Make =>
     (shape, dtype = standard) => {
       const out = Tensor.empty(shape, dtype, device).keep();
-      kernels.randomUniform({ out, low: 0.5, high: 1.5, seed: 1, offset: kept.push(out) });
+      const offset = kept.push(out);
+      if (dtype === 'i32' || dtype === 'i64') kernels.fill({ out, value: 7 });
+      else kernels.randomUniform({ out, low: 0.5, high: 1.5, seed: 1, offset });
       return out;
     };
   const swept = make('f32')([1, 2 ** 26]);
@@ -154,9 +239,10 @@ function table(
   const flush = (): void => kernels.reduce({ in: swept, out: least, op: 'max', accumulate: false });
   const rows: object[] = [];
   for (const group of chosen) {
-    for (const [name, kernel] of Object.entries(groups[group] ?? {})) {
+    const { kernels: measured, shapes } = groups[group] as Group;
+    for (const [name, kernel] of Object.entries(measured)) {
       for (const dtype of dtypes) {
-        for (const [rowCount, columns] of group === 'norm' ? widths : outputs) {
+        for (const [rowCount, columns] of shapes) {
           const first = kept.length;
           const work = kernel(make(dtype), { rows: rowCount, columns, dtype });
           const { warm, cold } = measure(device, work, count, flush);
@@ -175,8 +261,8 @@ function table(
 }
 
 /**
- * --only norm,bias (default both); --dtypes bf16,f32 (default); --count 200 launches back to back;
- * --device cuda.
+ * --only norm,bias,gate,loss (default all); --dtypes bf16,f32 (default); --count 200 launches back
+ * to back; --device cuda.
  */
 export function kernelsBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');

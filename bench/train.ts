@@ -1,11 +1,12 @@
-// Training throughput of GPT-2 on random tokens, in the shape of the PyTorch peer script.
+// Training throughput of GPT-2 and Llama on random tokens, in the shape of the PyTorch peer
+// scripts.
 import { joinLaunched } from '../lib/comm/index.js';
 import { type DsConfig, initialize } from '../lib/index.js';
-import * as models from '../lib/models/index.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
 import type { Options } from './main.js';
+import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
 
 function randomTokens(count: number, vocabulary: number): Int32Array {
@@ -36,10 +37,6 @@ function zeroSection(options: Options): ZeroConfig {
   };
 }
 
-function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
-  return checkpoint === 'selective' ? 'selective' : checkpoint !== undefined;
-}
-
 function configOf(
   options: Options,
   { batch, accumulation }: { batch: number; accumulation: number },
@@ -56,9 +53,9 @@ function configOf(
 
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
- * with the next step counts, work left over does not.
- * --model 124M --batch 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]]
- * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
+ * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
+ * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]] [--precision bf16]
+ * [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3]
  * [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under the launcher
  * every rank trains; the first one reports.
@@ -77,15 +74,13 @@ export async function trainBench(options: Options): Promise<object | null> {
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
     keepAttention: options.checkpoint === 'attention',
   });
-  const model = new models.GPT2({
-    ...models.GPT2.config(name),
-    activationCheckpointing: checkpointMode(options),
-  });
+  const model = benchModel(options, seq);
   const commTimer = options['comm-times'] ? new EventCommTimer(device) : undefined;
   const { engine } = await initialize({ model, config, device, commTimer });
   const shape = [batch, seq];
-  const tokens = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
-  const targets = Tensor.from(randomTokens(batch * seq, 50257), { shape, device }).keep();
+  const draw = (): Tensor =>
+    Tensor.from(randomTokens(batch * seq, model.vocabSize), { shape, device }).keep();
+  const [tokens, targets] = [draw(), draw()];
   let loss: Tensor | undefined;
   const run = (): void => {
     for (let micro = 0; micro < accumulation; ++micro) {
