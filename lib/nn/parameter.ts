@@ -98,13 +98,13 @@ export class Parameter extends Tensor {
 
   /**
    * Writes the current values, or the initial ones if nobody has asked for any yet, into an f32
-   * tensor. Throws DS_RELEASED where values existed and went with the engine that had them in
-   * shards.
+   * tensor; of stored ones those from element `from` on. Throws DS_RELEASED where values existed
+   * and went with the engine that had them in shards, DS_IO for stored ones.
    */
-  writeInitial(out: Tensor): void {
+  writeInitial(out: Tensor, from = 0): void {
     if (this.vacant) throw gone(this.vacant.home);
     if (!this.isMaterialized) {
-      this.writeFirst(out);
+      this.writeFirst(out, from);
       return;
     }
     noGrad(() => scope(() => kernels.copy({ in: to(cast(this, 'f32'), out.device), out })));
@@ -244,8 +244,8 @@ export class Parameter extends Tensor {
     this.forgetStored();
   }
 
-  private writeFirst(out: Tensor): void {
-    if (this.from) this.from.read(out, 0);
+  private writeFirst(out: Tensor, from = 0): void {
+    if (this.from) this.from.read(out, from);
     else this.init(out);
   }
 

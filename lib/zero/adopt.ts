@@ -2,43 +2,49 @@
 import type { Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from './collectives.js';
 import { sliceFlat } from './flat.js';
-import type { Slot } from './layout.js';
+import type { Range, Slot } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
-import type { Partition } from './partition.js';
+import type { Partition, WeightPart } from './partition.js';
+import type { InitialValues } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 
 /**
- * Every rank of `alike` starts with the values of its first, of frozen units as well. Blocks until everything is in place.
- * Device memory beyond the result: one unit, and one parameter in f32.
+ * Every rank of `alike` starts with the values of its first, of frozen units as well; what lies in files, which are the
+ * same for all, each rank reads for itself, and of shards nothing else. Blocks until everything is in place. Device memory
+ * beyond the result: one unit, and one parameter in f32.
  */
 export function adoptModel(stage: ZeroStages, state: OptimizerState, alike: Collectives): void {
+  const keptOf = ({ unit, range }: WeightPart): Range =>
+    stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
+  const share = ({ values, isStored }: InitialValues): void => {
+    if (!isStored) takeOver(alike, values);
+  };
   for (const partition of stage.partitions) {
     state.adopt(partition);
     stage.adopting(partition.unit);
-    partition.unit.adopt((slot, values) => {
-      takeOver(alike, values);
-      writePieces(state, partition, slot, values);
+    partition.unit.adopt(keptOf(partition), (initial) => {
+      share(initial);
+      writePieces(state, partition, initial);
     });
     stage.adopted(partition);
   }
   for (const part of stage.frozen) {
     stage.adopting(part.unit);
-    part.unit.adopt((_, values) => takeOver(alike, values));
+    part.unit.adopt(keptOf(part), share);
     stage.adopted(part);
   }
   state.synchronize();
 }
 
-/** Sets the master weights of this rank's part of a parameter: `values` f32 on the device, the whole parameter. */
+/** Sets the master weights of this rank's part of a parameter: `values` f32 on the device, all of it or from `from` on. */
 export function writePieces(
   state: OptimizerState,
   partition: Partition,
-  slot: Slot,
-  values: Tensor,
+  { slot, values, from = 0 }: { slot: Slot; values: Tensor; from?: number },
 ): void {
   for (const piece of partition.pieces) {
     if (piece.slot !== slot) continue;
-    const part = sliceFlat(values, { offset: piece.from, numel: piece.numel });
+    const part = sliceFlat(values, { offset: piece.from - from, numel: piece.numel });
     state.writeMaster(partition, piece, part);
     part.release();
   }

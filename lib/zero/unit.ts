@@ -4,9 +4,14 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';
 import { setGradTarget, type Tensor } from '../tensor/index.js';
-import type { Slot } from './layout.js';
+import type { Range, Slot } from './layout.js';
 import { type UnitGradient, unitGradient } from './unit-gradient.js';
-import { type UnitParameter, WeightUnit, type WeightUnitOptions } from './weight-unit.js';
+import {
+  type InitialValues,
+  type UnitParameter,
+  WeightUnit,
+  type WeightUnitOptions,
+} from './weight-unit.js';
 
 export interface UnitOptions extends WeightUnitOptions {
   /** In which gradients are summed over micro-batches: `dtype`, in which backward writes them, or f32. Default `dtype`. */
@@ -51,8 +56,8 @@ export class Unit extends WeightUnit {
   }
 
   /** Also makes the flat gradient the place of the parameters' gradients. */
-  override adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
-    super.adopt(onInitial);
+  override adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
+    super.adopt(kept, onInitial);
     for (const slot of this.layout.slots) {
       const parameter = this.parameterOf(slot);
       setGradTarget(parameter, () => this.gradPlace(slot));

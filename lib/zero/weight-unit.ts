@@ -7,7 +7,7 @@ import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { claim, disclaim, held, Tensor } from '../tensor/index.js';
 import { sliceFlat, zeroRange } from './flat.js';
-import { layoutUnit, type Slot, type UnitLayout } from './layout.js';
+import { layoutUnit, overlap, type Range, type Slot, type UnitLayout } from './layout.js';
 
 export interface UnitParameter {
   name: string;
@@ -25,6 +25,17 @@ export interface WeightUnitOptions {
   device: Device;
   /** Into how many equal parts the flat buffers can be cut. Default 1. */
   shards?: number;
+}
+
+/** What a parameter starts with, as far as this rank needs it. */
+export interface InitialValues {
+  slot: Slot;
+  /** On the device, f32 where they are floating; of stored values the part that is kept, flat. */
+  values: Tensor;
+  /** Their first element, counted from the parameter's. */
+  from: number;
+  /** Every rank reads them for itself, where they are stored; else they are those of one rank. */
+  isStored: boolean;
 }
 
 /** Owns the flat weights (in the unit's dtype, on the device) while they are here. */
@@ -98,24 +109,40 @@ export class WeightUnit {
 
   /**
    * Writes the parameters' values into the allocated flat weights, floating ones rounded from f32 to the unit's dtype,
-   * and makes the parameters views of it; `onInitial` sees each one's values first, in their shape. What anybody else
-   * writes to the parameters from now on would be lost, and is refused.
+   * and makes the parameters views of it; `onInitial` sees each one's values first. Of values that lie in files those in
+   * `kept` alone are read, and the rest of the flat weights is undefined. What anybody else writes to the parameters from
+   * now on would be lost, and is refused.
    */
-  adopt(onInitial: (slot: Slot, values: Tensor) => void): void {
-    const { weights: flat } = this;
-    const dtype = isFloating(this.dtype) ? 'f32' : this.dtype;
+  adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
     for (const slot of this.layout.slots) {
       const parameter = this.parameterOf(slot);
-      const initial = held(() => Tensor.empty(slot.shape, dtype, this.device));
-      parameter.writeInitial(initial);
-      onInitial(slot, initial);
-      const place = sliceFlat(flat, slot, slot.shape);
-      kernels.copy({ in: initial, out: place });
+      const isStored = parameter.stored !== null;
+      const { offset, numel } = isStored ? overlap(slot, kept) : slot;
+      if (numel > 0) this.write(slot, { offset, numel }, isStored, onInitial);
+      const place = sliceFlat(this.weights, slot, slot.shape);
       parameter.place(place);
-      initial.release();
       place.release();
       claim(parameter, this);
     }
+  }
+
+  /** `range` of the flat weights, which are those of `slot` or some of them. */
+  private write(
+    slot: Slot,
+    range: Range,
+    isStored: boolean,
+    onInitial: (initial: InitialValues) => void,
+  ): void {
+    const shape = range.numel === slot.numel ? slot.shape : [range.numel];
+    const dtype = isFloating(this.dtype) ? 'f32' : this.dtype;
+    const values = held(() => Tensor.empty(shape, dtype, this.device));
+    const from = range.offset - slot.offset;
+    this.parameterOf(slot).writeInitial(values, from);
+    onInitial({ slot, values, from, isStored });
+    const place = sliceFlat(this.weights, range, shape);
+    kernels.copy({ in: values, out: place });
+    values.release();
+    place.release();
   }
 
   dispose(): void {

@@ -118,7 +118,7 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
 
 /** Sets this rank's part of the master weights: `values` f32 on the device, the whole parameter. */
 export function writeMaster({ engine, partition, slot }: OwnedParameter, values: Tensor): void {
-  writePieces(engine.parts.state, partition, slot, values);
+  writePieces(engine.parts.state, partition, { slot, values });
 }
 
 /** Keeps this rank's part of a frozen parameter as it is gathered now, for later gathers. Waits for the device. */

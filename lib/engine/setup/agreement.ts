@@ -170,7 +170,8 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
     const group = groupOf.get(parameter);
     const trained = parameter.requiresGrad ? 'wants a gradient' : 'frozen';
     const place = group === undefined ? 'in no group' : `in group ${group}`;
-    return [`parameter ${index}`, `${name} ${shapeOf(parameter)}, ${trained}, ${place}`];
+    const start = parameter.stored ? `, from ${parameter.stored.origin}` : '';
+    return [`parameter ${index}`, `${name} ${shapeOf(parameter)}, ${trained}, ${place}${start}`];
   });
   const buffers = Array.from(module.namedBuffers(), ([name, buffer], index) => [
     `buffer ${index}`,
