@@ -50,8 +50,10 @@ void for_each_field(T& object, Visit&& visit) {
   DS_FIELDS(14, a, b, c, d, e, f, g, h, i, j, k, l, m, o)
   DS_FIELDS(15, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p)
   DS_FIELDS(16, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q)
+  DS_FIELDS(17, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r)
+  DS_FIELDS(18, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s)
 #undef DS_FIELDS
-  static_assert(n >= 1 && n <= 16, "an op has 1 to 16 fields");
+  static_assert(n >= 1 && n <= 18, "an op has 1 to 18 fields");
 }
 
 }  // namespace ds::addon

@@ -50,16 +50,71 @@ MaskView mask_view(const View& mask, DType operand) {
   return {mask.data, kind, mask.strides[0], mask.strides[1], mask.strides[2], mask.strides[3]};
 }
 
-/// The kernels with masks and dropout also serve causal queries before the first key.
+/// Which kernels serve a call. A causal query before the first key sees none, as a window may have it.
 template <class Op>
-ScoreFilter filter_of(const Op& x, const AttentionSizes& sizes) {
-  const bool any = x.mask || x.key_mask || x.key_lengths || x.dropout.p > 0 ||
-                   (sizes.causal && sizes.offset() < 0);
-  return {{mask_view(x.mask, x.q.dtype), mask_view(x.key_mask, x.q.dtype)},
-          x.key_lengths.template as<int>(),
-          x.dropout,
-          1.f / (1.f - static_cast<float>(x.dropout.p)),
-          any};
+Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
+  if (x.mask || x.key_mask || x.dropout.p > 0) return Hiding::elements;
+  const int64_t longest = sizes.causal ? sizes.keys : std::max(sizes.rows, sizes.keys);
+  const bool windowed = x.window > 0 && x.window < longest;
+  const bool emptied = sizes.causal && sizes.offset() < 0;
+  return windowed || emptied || x.key_lengths || x.query_documents ? Hiding::tiles : Hiding::causal;
+}
+
+/// Room for the copies of documents [B, tokens].
+DocumentSide document_side(const View& documents, CudaContext& ctx) {
+  if (!documents) return {};
+  const int64_t padded = (documents.shape[1] + kDocumentPadding - 1) / kDocumentPadding *
+                         kDocumentPadding;
+  const auto count = static_cast<size_t>(documents.shape[0] * padded);
+  return {ctx.scratch_of<int>(count), ctx.scratch_of<DocumentSpan>(count / kSpan),
+          static_cast<int>(padded)};
+}
+
+DocumentCopy document_copy(const View& documents, int absent, const DocumentSide& to) {
+  return {documents.as<int>(), documents.strides[0], documents.strides[1],
+          static_cast<int>(documents.shape[1]), absent, to};
+}
+
+/// Reads the documents; the kernels that follow in the stream skip tiles by them.
+template <class Op>
+void read_documents(const char* op, const Op& x, ScoreFilter& filter, CudaContext& ctx) {
+  if (!x.query_documents) return;
+  filter.queries = document_side(x.query_documents, ctx);
+  filter.keys = document_side(x.key_documents, ctx);
+  const int64_t batches = x.q.shape[0];
+  const int64_t threads = batches * (int64_t{filter.queries.padded} + filter.keys.padded);
+  if (threads == 0) return;
+  const auto grid = static_cast<unsigned>((threads + kDocumentThreads - 1) / kDocumentThreads);
+  attention_documents_kernel<<<grid, kDocumentThreads, 0, ctx.stream>>>(
+      document_copy(x.query_documents, -2, filter.queries),
+      document_copy(x.key_documents, -1, filter.keys), batches);
+  DS_CUDA_LAUNCHED(op);
+}
+
+template <class Op>
+ScoreFilter filter_of(const char* op, const Op& x, const AttentionSizes& sizes, CudaContext& ctx) {
+  const AttentionBand band = band_of(x);
+  ScoreFilter filter{{mask_view(x.mask, x.q.dtype), mask_view(x.key_mask, x.q.dtype)},
+                     x.key_lengths.template as<int>(),
+                     x.dropout,
+                     1.f / (1.f - static_cast<float>(x.dropout.p)),
+                     hiding_of(x, sizes),
+                     static_cast<int>(band.before),
+                     static_cast<int>(band.after),
+                     {},
+                     {}};
+  read_documents(op, x, filter, ctx);
+  return filter;
+}
+
+/// Calls f with the constant of those kernels.
+template <class F>
+void with_hiding(Hiding hiding, F&& f) {
+  switch (hiding) {
+    case Hiding::causal: return f(std::integral_constant<Hiding, Hiding::causal>{});
+    case Hiding::tiles: return f(std::integral_constant<Hiding, Hiding::tiles>{});
+    case Hiding::elements: return f(std::integral_constant<Hiding, Hiding::elements>{});
+  }
 }
 
 /// Launch grids are one-dimensional; 16 rows is the smallest tile of any kernel.
@@ -111,7 +166,7 @@ template <> struct Shapes<128> {
   using QueryGradient = QueryGradientShape<128, 128, 32, 4, 2, 32, false>;
 };
 
-/// The same for the kernels with masks and dropout, smaller where those take the last registers.
+/// The same for the kernels that hide more, smaller where that takes the last registers.
 template <int kD> struct FilteredShapes : Shapes<kD> {
   using Forward = ForwardShape<kD, 128, 32, 4, 2, (kD <= 64)>;
 };
@@ -138,10 +193,10 @@ bool fits_shared_memory(size_t bytes) {
   return bytes <= static_cast<size_t>(limit);
 }
 
-template <bool kFiltered, class F>
+template <Hiding kHiding, class F>
 void with_shapes(int d, F&& f) {
   const auto call = [&]<int kD>(std::integral_constant<int, kD>) {
-    f(std::conditional_t<kFiltered, FilteredShapes<kD>, Shapes<kD>>{});
+    f(std::conditional_t<kHiding == Hiding::causal, Shapes<kD>, FilteredShapes<kD>>{});
   };
   if (d <= 32) return call(std::integral_constant<int, 32>{});
   if (d <= 64) return call(std::integral_constant<int, 64>{});
@@ -149,59 +204,60 @@ void with_shapes(int d, F&& f) {
   call(std::integral_constant<int, 128>{});
 }
 
-template <class T, bool kFiltered>
+template <class T, Hiding kHiding>
 void run_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
-    if constexpr (!kFiltered) {
+    if constexpr (kHiding == Hiding::causal) {
       if (tensor_cores_serve<T>(args.sizes) && args.sizes.d > 96 && args.sizes.rows >= kLongRows &&
           fits_shared_memory(LongForward::shared_bytes))
-        return launch_attention_forward<T, LongForward, false>(args, stream);
+        return launch_attention_forward<T, LongForward, kHiding>(args, stream);
     }
     if (tensor_cores_serve<T>(args.sizes))
-      return with_shapes<kFiltered>(args.sizes.d, [&](auto shapes) {
+      return with_shapes<kHiding>(args.sizes.d, [&](auto shapes) {
         using Shape = typename decltype(shapes)::Forward;
-        launch_attention_forward<T, Shape, kFiltered>(args, stream);
+        launch_attention_forward<T, Shape, kHiding>(args, stream);
       });
   }
-  if (args.sizes.d <= 64) return launch_attention_plain<T, 32, kFiltered>(args, stream);
-  launch_attention_plain<T, 16, kFiltered>(args, stream);
+  if (args.sizes.d <= 64) return launch_attention_plain<T, 32, kHiding>(args, stream);
+  launch_attention_plain<T, 16, kHiding>(args, stream);
 }
 
-template <class T, bool kFiltered>
+template <class T, Hiding kHiding>
 void run_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
   launch_attention_statistics(args, stream);
   if constexpr (sizeof(T) == 2) {
     if (tensor_cores_serve<T>(args.sizes))
-      return with_shapes<kFiltered>(args.sizes.d, [&](auto shapes) {
+      return with_shapes<kHiding>(args.sizes.d, [&](auto shapes) {
         using Keys = typename decltype(shapes)::KeyGradient;
         using Queries = typename decltype(shapes)::QueryGradient;
-        launch_attention_key_gradient<T, Keys, kFiltered>(args, stream);
-        launch_attention_query_gradient<T, Queries, kFiltered>(args, stream);
+        launch_attention_key_gradient<T, Keys, kHiding>(args, stream);
+        launch_attention_query_gradient<T, Queries, kHiding>(args, stream);
       });
   }
-  if (args.sizes.d <= 64) return launch_attention_plain_backward<T, 32, kFiltered>(args, stream);
-  launch_attention_plain_backward<T, 16, kFiltered>(args, stream);
+  if (args.sizes.d <= 64) return launch_attention_plain_backward<T, 32, kHiding>(args, stream);
+  launch_attention_plain_backward<T, 16, kHiding>(args, stream);
 }
 
 }  // namespace
 
-/// Throws DS_SHAPE, or DS_DTYPE for anything but f32, f16 and bf16.
+/// Scratch: about 4 bytes for each token with a document. Throws DS_SHAPE, or DS_DTYPE for anything but
+/// f32, f16 and bf16.
 void run(const Attention& x, CudaContext& ctx) {
   const char* op = "attention";
   const AttentionSizes sizes = checked_sizes(op, x);
   if (x.lse.numel() == 0) return;
   check_grid(op, sizes);
+  const ScoreFilter filter = filter_of(op, x, sizes, ctx);
   for_floating(op, x.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const ForwardArguments<T> args{heads_view<T>(x.q),   heads_view<T>(x.k), heads_view<T>(x.v),
                                    heads_view<T>(x.out), x.lse.as<float>(),  sizes,
-                                   filter_of(x, sizes)};
-    if (args.filter.any) return run_forward<T, true>(args, ctx.stream);
-    run_forward<T, false>(args, ctx.stream);
+                                   filter};
+    with_hiding(filter.hiding, [&](auto kind) { run_forward<T, kind()>(args, ctx.stream); });
   });
 }
 
-/// Scratch: 8 bytes a query row. Throws as the forward does.
+/// Scratch: 8 bytes a query row of each head beside what the forward takes. Throws as that does.
 void run(const AttentionBackward& x, CudaContext& ctx) {
   const char* op = "attention_backward";
   const AttentionSizes sizes = checked_sizes(op, x);
@@ -209,14 +265,14 @@ void run(const AttentionBackward& x, CudaContext& ctx) {
   check_grid(op, sizes);
   auto* statistics = ctx.scratch_of<RowStatistics>(
       static_cast<size_t>(padded_rows(sizes.rows)) * sizes.heads * sizes.batches);
+  const ScoreFilter filter = filter_of(op, x, sizes, ctx);
   for_floating(op, x.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const BackwardArguments<T> args{
         heads_view<T>(x.q),  heads_view<T>(x.k),  heads_view<T>(x.v),  heads_view<T>(x.out),
         heads_view<T>(x.dout), heads_view<T>(x.dq), heads_view<T>(x.dk), heads_view<T>(x.dv),
-        x.lse.as<float>(),   statistics,          sizes,               filter_of(x, sizes)};
-    if (args.filter.any) return run_backward<T, true>(args, ctx.stream);
-    run_backward<T, false>(args, ctx.stream);
+        x.lse.as<float>(),   statistics,          sizes,               filter};
+    with_hiding(filter.hiding, [&](auto kind) { run_backward<T, kind()>(args, ctx.stream); });
   });
 }
 

@@ -51,7 +51,9 @@ DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b
 /// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query head h reads key head
 /// h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key cache. A key is seen where
 /// everything given lets it be. In masks, true means seen; numbers are added to the scaled scores, and
-/// one below kHidingNumber hides. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+/// one below kHidingNumber hides. With documents a query sees the keys of its own; a negative one is padding,
+/// which sees nothing and is seen by nothing. With `window` w it sees keys s > t + (S - T) - w, and where not
+/// `causal` s < t + (S - T) + w. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
   View k;    // [B, Hk, S, D]
@@ -61,10 +63,25 @@ struct Attention {
   OptionalView mask;         // [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats
   OptionalView key_mask;     // [B, S] of the same dtypes, any strides: for all heads and queries
   OptionalView key_lengths;  // [B] i32 contiguous: keys from there on are hidden; what exceeds S is S
+  OptionalView query_documents;  // [B, T] i32, any strides; with key_documents or not at all
+  OptionalView key_documents;    // [B, S] i32
   AttentionDropout dropout;  // kept weights are multiplied by 1 / (1 - p)
   double scale;
+  int64_t window;  // 0: none
   bool causal;
 };
+
+/// Query t sees keys from t + (S - T) - before to t + (S - T) + after, of those that there are.
+struct AttentionBand {
+  int64_t before, after;
+};
+
+template <class Op>
+AttentionBand band_of(const Op& op) {
+  const int64_t queries = op.q.shape[2], keys = op.k.shape[2];
+  const int64_t reach = op.window > 0 ? op.window - 1 : std::max(queries, keys);
+  return {std::min(reach, keys), op.causal ? 0 : std::min(reach, queries)};
+}
 
 /// `v` is [B, H, rows, D] with last stride 1, of the dtype of `like`.
 inline void check_heads(const char* name, const View& v, const char* what, const View& like) {
@@ -93,6 +110,16 @@ inline void check_mask(const char* name, const View& mask, const char* what,
                 text("bool, f32 or ", name_of(q.dtype), " as ", what).c_str());
 }
 
+/// `documents` may be absent, else is [rows of the batch, tokens] i32.
+inline void check_documents(const char* name, const View& documents, const char* what, int64_t rows,
+                            int64_t tokens) {
+  if (!documents) return;
+  require_dtype(name, documents, DType::i32, what);
+  const int64_t* const shape = documents.shape;
+  DS_CHECK_SHAPE(documents.ndim == 2 && shape[0] == rows && shape[1] == tokens, name,
+                 text("[", rows, ", ", tokens, "] as ", what), documents.describe());
+}
+
 /// What forward and backward require of the operands that they share.
 template <class Op>
 void check_attention(const char* name, const Op& op) {
@@ -111,6 +138,11 @@ void check_attention(const char* name, const Op& op) {
   check_mask(name, op.mask, "mask", {q[0], q[1], q[2], k[2]}, op.q);
   check_mask(name, op.key_mask, "key_mask", {q[0], k[2]}, op.q);
   if (op.key_lengths) require_list(name, op.key_lengths, q[0], DType::i32, "key_lengths");
+  DS_CHECK_SHAPE(bool(op.query_documents) == bool(op.key_documents), name,
+                 "documents of queries and of keys, or of neither", "documents of one of the two");
+  check_documents(name, op.query_documents, "query_documents", q[0], q[2]);
+  check_documents(name, op.key_documents, "key_documents", q[0], k[2]);
+  if (op.window < 0) throw Error("DS_ARGUMENT", name, "a window of 0 (none) or more", text(op.window));
   check_dropout(name, op.dropout);
   const View& lse = op.lse;
   DS_CHECK_SHAPE(lse.ndim == 3 && std::equal(q, q + 3, lse.shape), name,
@@ -135,8 +167,11 @@ struct AttentionBackward {
   OptionalView mask;         // as in the forward; they get no gradient
   OptionalView key_mask;
   OptionalView key_lengths;
+  OptionalView query_documents;
+  OptionalView key_documents;
   AttentionDropout dropout;
   double scale;
+  int64_t window;
   bool causal;
 };
 

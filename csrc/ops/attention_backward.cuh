@@ -11,7 +11,7 @@
 #pragma once
 
 #include "../cuda/vector.cuh"
-#include "attention_filter.cuh"
+#include "attention_masks.cuh"
 
 namespace ds::cuda {
 

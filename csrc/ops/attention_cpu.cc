@@ -106,7 +106,7 @@ void forward_block(const Attention& op, const Sizes& s, int64_t b, int64_t h, in
   std::fill_n(x.total, rows, C(0));
   for (int64_t key = 0; key < filter.keys(); key += kKeys) {
     const int64_t keys = std::min(kKeys, filter.keys() - key);
-    if (filter.seen(first + rows - 1, key, keys) == 0) break;
+    if (!filter.meet(first, rows, key, keys)) continue;
     auto block = k.block(key, keys, x.k.data());
     block.transposed = true;
     gemm<C>(rows, keys, s.d, static_cast<C>(op.scale), queries, block, C(0), x.scores.data(),
@@ -193,7 +193,7 @@ void backward_head(const AttentionBackward& op, const Sizes& s, int64_t b, int64
     C* const dv = x.dv.data() + key * s.d;
     for (int64_t first = 0; first < s.t; first += kQueries) {
       const int64_t rows = std::min(kQueries, s.t - first);
-      if (filter.seen(first + rows - 1, key, keys) == 0) continue;
+      if (!filter.meet(first, rows, key, keys)) continue;
       const auto q_rows = q.block(first, rows, x.q.data());
       const auto dout_rows = dout.block(first, rows, x.dout.data());
       gemm<C>(rows, keys, s.d, scale, q_rows, k_columns, C(0), x.scores.data(), kKeys);

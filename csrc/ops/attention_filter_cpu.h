@@ -1,13 +1,43 @@
-// What stands between queries and keys of one head on the CPU: causality, lengths, masks and dropout.
+// What stands between queries and keys of one head on the CPU: bands, documents, lengths, masks and
+// dropout.
 #pragma once
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "../cpu/cpu_context.h"
 #include "attention.h"
 
 namespace ds::cpu {
+
+/// The documents of one row of a batch; absent, all are of one.
+class DocumentRow {
+ public:
+  DocumentRow(const View& documents, int64_t b) {
+    if (!documents) return;
+    first = documents.as<int32_t>() + b * documents.strides[0];
+    stride = documents.strides[1];
+  }
+
+  bool given() const { return first != nullptr; }
+  int32_t operator[](int64_t i) const { return first[i * stride]; }
+
+  /// The least and the greatest document of n tokens from `begin` on; padding counts for nothing.
+  std::pair<int32_t, int32_t> span(int64_t begin, int64_t n) const {
+    std::pair<int32_t, int32_t> span{std::numeric_limits<int32_t>::max(), -1};
+    for (int64_t i = begin; i < begin + n; ++i) {
+      const int32_t document = (*this)[i];
+      if (document < 0) continue;
+      span = {std::min(span.first, document), std::max(span.second, document)};
+    }
+    return span;
+  }
+
+ private:
+  const int32_t* first = nullptr;
+  int64_t stride = 0;
+};
 
 /// Which keys the queries of head `h` in row `b` of the batch see; C is the type of scores.
 template <class C, class Op>
@@ -15,6 +45,7 @@ class HeadFilter {
  public:
   HeadFilter(const Op& op, int64_t b, int64_t h)
       : op(op), b(b), h(h), offset(op.k.shape[2] - op.q.shape[2]), length(op.k.shape[2]),
+        band(band_of(op)), queries(op.query_documents, b), others(op.key_documents, b),
         draw(weight_draw(op.dropout, b, h, op.q.shape[1], op.q.shape[2], length)) {
     if (op.key_lengths)
       length = std::clamp<int64_t>(op.key_lengths.template as<int32_t>()[b], 0, length);
@@ -23,13 +54,29 @@ class HeadFilter {
   /// How many keys a query of this row of the batch may see.
   int64_t keys() const { return length; }
 
-  /// How many of `keys` keys from `key` on causality lets the query see.
+  /// How many of `keys` keys from `key` on lie before the end of the query's band.
   int64_t seen(int64_t query, int64_t key, int64_t keys) const {
-    return op.causal ? std::clamp<int64_t>(query + offset + 1 - key, 0, keys) : keys;
+    return std::clamp<int64_t>(query + offset + band.after + 1 - key, 0, keys);
   }
 
-  /// Adds the masks to the scores of n keys from `key` on; -infinity where they hide one.
+  /// Whether any of `rows` queries may see one of `keys` keys, by bands and documents alone.
+  bool meet(int64_t query, int64_t rows, int64_t key, int64_t keys) const {
+    if (seen(query + rows - 1, key, keys) == 0) return false;
+    if (query + offset - band.before >= key + keys) return false;
+    if (!queries.given()) return true;
+    const auto mine = queries.span(query, rows), theirs = others.span(key, keys);
+    return mine.first <= theirs.second && theirs.first <= mine.second;
+  }
+
+  /// Adds the masks to the scores of n keys from `key` on; -infinity where a key is hidden.
   void mask(C* scores, int64_t query, int64_t key, int64_t n) const {
+    constexpr C kHidden = -std::numeric_limits<C>::infinity();
+    std::fill_n(scores, std::clamp<int64_t>(query + offset - band.before - key, 0, n), kHidden);
+    if (queries.given()) {
+      const int32_t mine = queries[query];
+      for (int64_t i = 0; i < n; ++i)
+        if (mine < 0 || others[key + i] != mine) scores[i] = kHidden;
+    }
     if (const View& m = op.mask) {
       const int64_t* const s = m.strides;
       add(m, b * s[0] + h * s[1] + query * s[2] + key * s[3], s[3], scores, n);
@@ -53,6 +100,8 @@ class HeadFilter {
  private:
   const Op& op;
   int64_t b, h, offset, length;
+  AttentionBand band;
+  DocumentRow queries, others;
   WeightDraw draw;
 
   static void add(const View& mask, int64_t first, int64_t stride, C* scores, int64_t n) {

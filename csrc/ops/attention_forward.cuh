@@ -7,7 +7,7 @@
 // shared memory bandwidth would be the limit. Source: Dao 2023 (FlashAttention-2), algorithm 1.
 #pragma once
 
-#include "attention_filter.cuh"
+#include "attention_masks.cuh"
 
 namespace ds::cuda {
 
@@ -137,7 +137,7 @@ __device__ __forceinline__ void finish_rows(State& state,
         args.sizes.rows - row, args.sizes.d);
 }
 
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kKeys = Shape::keys;
@@ -147,36 +147,37 @@ attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
   const int query_blocks = (args.sizes.rows + Shape::rows - 1) / Shape::rows;
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches,
                   args.sizes.heads_in_turn);
-  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
   const auto& sizes = seen.sizes;
   const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
   const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * kTiles;
   const int row = block_row + warp_row;
-  const int blocks = key_blocks<kKeys>(sizes, min(block_row + Shape::rows, sizes.rows));
+  auto tiles = seen.template key_tiles<Shape::rows, kKeys>(block_row);
 
   const KeyStream<T, kKeys, kD, Shape::threads> stream{
       query_tile + Shape::rows * kD, args.k, args.v, sizes, work.batch, work.head / sizes.group()};
   load_tile<Shape::rows, kD, Shape::threads>(query_tile, args.q,
                                              args.q.at(work.batch, work.head, block_row),
                                              sizes.rows - block_row, sizes.d);
-  if (blocks > 0) stream.load(0);
+  if (tiles.start() < tiles.end) stream.load(tiles.at(0), 0);
   cp_async_commit();
 
   RowFragments<T, kTiles, kD, Shape::query_in_registers> query;
-  OnlineSoftmax<kTiles, kD, kFiltered> state;
-  for (int block = 0; block < blocks; ++block) {
+  OnlineSoftmax<kTiles, kD, kHiding != Hiding::causal> state;
+  for (int step = 0; tiles.at(step) < tiles.end; ++step, tiles.go_on()) {
     cp_async_wait<0>();
     __syncthreads();
-    if (block + 1 < blocks) {
-      stream.load(block + 1);
+    tiles.look_ahead();
+    if (tiles.after(step) < tiles.end) {
+      stream.load(tiles.after(step), step + 1);
       cp_async_commit();
     }
-    if (block == 0) query.attach(query_tile, warp_row);
-    const int first_key = block * kKeys;
-    if (first_key > last_key(sizes, row + 16 * kTiles - 1)) continue;
+    if (step == 0) query.attach(query_tile, warp_row);
+    const int first_key = tiles.at(step) * kKeys;
+    if (seen.template hidden<16 * kTiles, kKeys>(row, first_key)) continue;
 
     float scores[kTiles][kKeys / 8][4] = {};
-    multiply_by_rows<T, kD>(scores, query, stream.keys(block));
+    multiply_by_rows<T, kD>(scores, query, stream.keys(step));
     seen.hide_by_query(scores, row, first_key);
     state.update_max(scores, sizes.scale_log2);
     state.exponentiate(scores, sizes.scale_log2);
@@ -184,7 +185,7 @@ attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
         row, first_key, [&](int m, int n, int e, float factor) { scores[m][n][e] *= factor; });
     uint32_t probabilities[kTiles][kKeys / 16][4];
     to_left_operand<T>(probabilities, scores);
-    multiply_by_columns<T, kD>(state.out, probabilities, stream.values(block));
+    multiply_by_columns<T, kD>(state.out, probabilities, stream.values(step));
   }
   cp_async_wait<0>();
   __syncthreads();
@@ -192,13 +193,13 @@ attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
 }
 
 /// Launches one shape. T is __nv_bfloat16 or __half; d <= Shape::head_dim.
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 void launch_attention_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
   const char* op = "attention";
   const AttentionSizes& sizes = args.sizes;
   const int64_t blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
   const auto grid = static_cast<unsigned>(blocks * sizes.heads * sizes.batches);
-  const auto kernel = attention_forward_kernel<T, Shape, kFiltered>;
+  const auto kernel = attention_forward_kernel<T, Shape, kHiding>;
   allow_shared_memory(kernel, Shape::shared_bytes, op);
   kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);
   DS_CUDA_LAUNCHED(op);

@@ -1,6 +1,8 @@
 // The dk and dv kernel of the attention backward: one thread block per (key head, key block).
 #pragma once
 
+#include <type_traits>
+
 #include "attention_backward.cuh"
 
 namespace ds::cuda {
@@ -23,20 +25,21 @@ struct KeyGradientShape {
 };
 
 /// The queries, douts and row statistics that one key block needs, streamed through two stages:
-/// the heads of the group one after the other, each from the first block of rows that sees a key.
-template <class T, class Shape>
+/// the heads of the group one after the other, each with the tiles of rows that see a key.
+template <class T, class Shape, class Tiles>
 struct QueryStream {
   static constexpr int kD = Shape::head_dim, kRows = Shape::rows;
   const BackwardArguments<T>& args;
   T* stages;                  // queries, douts, queries, douts
   RowStatistics* statistics;  // one block a stage
-  int batch, first_head, first_block, end_block;
-  int next_head = 0, next_block = first_block;  // what load() brings next
+  int batch, first_head;
+  Tiles tiles;
+  int count = tiles.count();                      // of one head
+  int next_head = 0, next_block = tiles.start();  // what load() brings next
+  int loaded = 0;                                 // the first row of what it brought last
 
-  __device__ int steps() const {
-    return max(0, end_block - first_block) * args.sizes.group();
-  }
-  __device__ int head_of(int step) const { return first_head + step / (end_block - first_block); }
+  __device__ int steps() const { return count * args.sizes.group(); }
+  __device__ int head_of(int step) const { return first_head + step / count; }
   __device__ T* queries(int step) const { return stages + step % 2 * 2 * kRows * kD; }
   __device__ T* douts(int step) const { return queries(step) + kRows * kD; }
   __device__ RowStatistics* statistics_of(int step) const { return statistics + step % 2 * kRows; }
@@ -52,10 +55,19 @@ struct QueryStream {
                                          here, args.sizes.d);
     if (pair < kRows)
       cp_async_16(statistics_of(step) + pair, args.statistics_of(batch, head) + row + pair, true);
-    if (++next_block == end_block) {
-      next_block = first_block;
-      ++next_head;
-    }
+    loaded = row;
+    if (tiles.turn(next_block)) ++next_head;
+  }
+  /// The first row of step 0, which has been loaded.
+  __device__ int first_row() const {
+    if constexpr (Tiles::every) return tiles.begin * kRows;
+    else return loaded;
+  }
+  /// The first row of the next step, which has been loaded, after that of `row`.
+  __device__ int row_after(int row) const {
+    if constexpr (!Tiles::every) return loaded;
+    row += kRows;
+    return row >= args.sizes.rows ? tiles.begin * kRows : row;
   }
 };
 
@@ -93,7 +105,7 @@ __device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumn
 }
 
 /// One warp's keys and values, and the gradients it sums.
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 struct KeyGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
   RowFragments<T, kTiles, kD, Shape::keys_in_registers> keys;
@@ -103,7 +115,7 @@ struct KeyGradient {
   /// Adds kChunk queries, the first of which is `query`; the warp's first key is `key`.
   __device__ __forceinline__ void add(const T* queries, const T* douts,
                                       const RowStatistics* statistics,
-                                      const Visibility<T, kFiltered>& seen, int key, int query) {
+                                      const Visibility<T, kHiding>& seen, int key, int query) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
     start_at_minus_delta(dp, statistics);
     multiply_by_rows<T, kD>(scores, keys, queries);
@@ -136,7 +148,7 @@ struct KeyGradient {
 };
 
 /// dk and dv of one key block: every query of every head of the group that sees it, in order.
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kRows = Shape::rows;
@@ -149,25 +161,25 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
   const Work work(blockIdx.x, blocks, args.sizes.key_heads, args.sizes.batches,
                   args.sizes.heads_in_turn);
   const int first_head = work.head * args.sizes.group();
-  Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, first_head);
+  Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, first_head);
   const auto& sizes = seen.sizes;
   const int block_key = work.block * Shape::keys, here = sizes.keys - block_key;
   const int warp_key = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
   const int key = block_key + warp_key;
-  QueryStream<T, Shape> stream{
+  const auto tiles = seen.template row_tiles<kRows, Shape::keys>(block_key);
+  QueryStream<T, Shape, std::remove_const_t<decltype(tiles)>> stream{
       args, stages, reinterpret_cast<RowStatistics*>(stages + 4 * kRows * kD), work.batch,
-      first_head, sizes.causal ? max(0, block_key - sizes.offset()) / kRows : 0,
-      (sizes.rows + kRows - 1) / kRows};
+      first_head, tiles};
   load_tile<Shape::keys, kD, Shape::threads>(
       key_tile, args.k, args.k.at(work.batch, work.head, block_key), here, sizes.d);
   load_tile<Shape::keys, kD, Shape::threads>(
       value_tile, args.v, args.v.at(work.batch, work.head, block_key), here, sizes.d);
-  const int steps = seen.reaches(block_key) ? stream.steps() : 0;
+  const int steps = stream.steps();
   if (steps > 0) stream.load(0);
   cp_async_commit();
 
-  KeyGradient<T, Shape, kFiltered> gradient;
-  int query = stream.first_block * kRows;
+  KeyGradient<T, Shape, kHiding> gradient;
+  int query = stream.first_row();
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
     __syncthreads();
@@ -182,12 +194,15 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
     seen.go_to(stream.head_of(step));
 #pragma unroll 1
     for (int row = 0; row < kRows; row += Shape::chunk) {
-      if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset()) continue;
+      if constexpr (kHiding == Hiding::causal) {
+        if (sizes.causal && key > query + row + Shape::chunk - 1 + sizes.offset()) continue;
+      } else {
+        if (seen.template hidden<Shape::chunk, 16 * Shape::tiles>(query + row, key)) continue;
+      }
       gradient.add(stream.queries(step) + row * kD, stream.douts(step) + row * kD,
                    stream.statistics_of(step) + row, seen, key, query + row);
     }
-    query += kRows;
-    if (query >= sizes.rows) query = stream.first_block * kRows;
+    query = stream.row_after(query);
   }
   cp_async_wait<0>();
   __syncthreads();
@@ -195,7 +210,7 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
 }
 
 /// Launches one shape. Its turns are of key heads, as many at a time as of query heads elsewhere.
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t stream) {
   const char* op = "attention_backward";
   AttentionSizes& sizes = args.sizes;
@@ -203,7 +218,7 @@ void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t strea
                                             sizes.heads_in_turn);
   const int64_t blocks = (sizes.keys + Shape::keys - 1) / Shape::keys;
   const auto grid = static_cast<unsigned>(blocks * sizes.key_heads * sizes.batches);
-  const auto kernel = attention_key_gradient_kernel<T, Shape, kFiltered>;
+  const auto kernel = attention_key_gradient_kernel<T, Shape, kHiding>;
   allow_shared_memory(kernel, Shape::shared_bytes, op);
   if (grid == 0) return;
   kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);

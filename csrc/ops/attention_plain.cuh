@@ -60,24 +60,26 @@ struct PlainTiles {
 extern __shared__ __align__(128) float attention_plain_shared[];
 
 /// One thread block per (head, kTile queries); rows keep a running maximum and sum.
-template <class T, int kTile, bool kFiltered>
+template <class T, int kTile, Hiding kHiding>
 __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
+  constexpr bool kSkips = kHiding != Hiding::causal;
   const int query_blocks = (args.sizes.rows + kTile - 1) / kTile;
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches, 1);
-  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
   const auto& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), row = threadIdx.x / 8, lane = threadIdx.x % 8;
   float *query = attention_plain_shared, *key = query + area, *out = key + area, *p = out + area;
   const int key_head = work.head / sizes.group(), first_row = work.block * kTile;
   const int last = last_key(sizes, first_row + row);
-  const int blocks = key_blocks<kTile>(sizes, min(first_row + kTile, sizes.rows));
+  const auto tiles = seen.template key_tiles<kTile, kTile>(first_row);
   Tiles::clear(out, d);
   const int rows = sizes.rows - first_row;
   Tiles::load(query, args.q, args.q.at(work.batch, work.head, first_row), rows, d);
   float max = -INFINITY, sum = 0.f;
-  for (int block = 0; block < blocks; ++block) {
+  for (int block = tiles.begin; block < tiles.end; ++block) {
     const int first = block * kTile, here = sizes.keys - first;
+    if (kSkips && seen.template hidden<kTile, kTile>(first_row, first)) continue;
     Tiles::load(key, args.k, args.k.at(work.batch, key_head, first), here, d);
     float top = max, scores[kTile / 8];
     for (int j = 0; j < kTile / 8; ++j) {
@@ -131,26 +133,28 @@ __device__ void plain_score_gradient(float* p, float* ds, const float* const (&t
   __syncthreads();
 }
 
-template <class T, int kTile, bool kFiltered>
+template <class T, int kTile, Hiding kHiding>
 __global__ void attention_plain_query_gradient_kernel(
     const __grid_constant__ BackwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
+  constexpr bool kSkips = kHiding != Hiding::causal;
   const int query_blocks = (args.sizes.rows + kTile - 1) / kTile;
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches, 1);
-  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
   const auto& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), square = kTile * Tiles::stride;
   float *query = attention_plain_shared, *dout = query + area, *key = dout + area;
   float *value = key + area, *dq = value + area, *p = dq + area, *ds = p + square;
   const int key_head = work.head / sizes.group(), first_row = work.block * kTile;
   const int row = first_row + threadIdx.x / 8, here = sizes.rows - first_row;
-  const int blocks = key_blocks<kTile>(sizes, min(first_row + kTile, sizes.rows));
+  const auto tiles = seen.template key_tiles<kTile, kTile>(first_row);
   const RowStatistics of_row = args.statistics_of(work.batch, work.head)[row];
   Tiles::clear(dq, d);
   Tiles::load(query, args.q, args.q.at(work.batch, work.head, first_row), here, d);
   Tiles::load(dout, args.dout, args.dout.at(work.batch, work.head, first_row), here, d);
-  for (int block = 0; block < blocks; ++block) {
+  for (int block = tiles.begin; block < tiles.end; ++block) {
     const int first = block * kTile;
+    if (kSkips && seen.template hidden<kTile, kTile>(first_row, first)) continue;
     Tiles::load(key, args.k, args.k.at(work.batch, key_head, first), sizes.keys - first, d);
     Tiles::load(value, args.v, args.v.at(work.batch, key_head, first), sizes.keys - first, d);
     plain_score_gradient<kTile>(p, ds, {query, dout, key, value}, seen, of_row, row, first);
@@ -160,27 +164,29 @@ __global__ void attention_plain_query_gradient_kernel(
   Tiles::store(args.dq, args.dq.at(work.batch, work.head, first_row), dq, sizes.scale, here, d);
 }
 
-template <class T, int kTile, bool kFiltered>
+template <class T, int kTile, Hiding kHiding>
 __global__ void attention_plain_key_gradient_kernel(
     const __grid_constant__ BackwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
+  constexpr bool kSkips = kHiding != Hiding::causal;
   const int key_blocks = (args.sizes.keys + kTile - 1) / kTile;
   const Work work(blockIdx.x, key_blocks, args.sizes.key_heads, args.sizes.batches, 1);
-  Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, 0);
+  Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, 0);
   const auto& sizes = seen.sizes;
   const int d = sizes.d, area = kTile * (d + 1), square = kTile * Tiles::stride;
   float *query = attention_plain_shared, *dout = query + area, *key = dout + area;
   float *value = key + area, *dk = value + area, *dv = dk + area, *p = dv + area, *ds = p + square;
   const int first_key = work.block * kTile, here = sizes.keys - first_key;
-  const int first_row = sizes.causal ? max(0, first_key - sizes.offset()) / kTile * kTile : 0;
+  const auto tiles = seen.template row_tiles<kTile, kTile>(first_key);
   Tiles::clear(dk, d);
   Tiles::clear(dv, d);
   Tiles::load(key, args.k, args.k.at(work.batch, work.head, first_key), here, d);
   Tiles::load(value, args.v, args.v.at(work.batch, work.head, first_key), here, d);
   for (int head = work.head * sizes.group(); head < (work.head + 1) * sizes.group(); ++head) {
     seen.go_to(head);
-    for (int start = first_row; start < sizes.rows; start += kTile) {
-      const int row = start + threadIdx.x / 8;
+    for (int block = tiles.begin; block < tiles.end; ++block) {
+      const int start = block * kTile, row = start + threadIdx.x / 8;
+      if (kSkips && seen.template hidden<kTile, kTile>(start, first_key)) continue;
       Tiles::load(query, args.q, args.q.at(work.batch, head, start), sizes.rows - start, d);
       Tiles::load(dout, args.dout, args.dout.at(work.batch, head, start), sizes.rows - start, d);
       plain_score_gradient<kTile>(p, ds, {query, dout, key, value}, seen,
@@ -195,27 +201,27 @@ __global__ void attention_plain_key_gradient_kernel(
   Tiles::store(args.dv, args.dv.at(work.batch, work.head, first_key), dv, 1.f, rows, d);
 }
 
-template <class T, int kTile, bool kFiltered>
+template <class T, int kTile, Hiding kHiding>
 void launch_attention_plain(const ForwardArguments<T>& args, cudaStream_t stream) {
   using Tiles = PlainTiles<kTile>;
   const AttentionSizes& sizes = args.sizes;
   const auto blocks = static_cast<unsigned>((sizes.rows + kTile - 1) / kTile);
-  const auto kernel = attention_plain_kernel<T, kTile, kFiltered>;
+  const auto kernel = attention_plain_kernel<T, kTile, kHiding>;
   const size_t bytes = Tiles::shared_bytes(3, 1, sizes.d);
   allow_shared_memory(kernel, bytes, "attention");
   kernel<<<blocks * sizes.heads * sizes.batches, Tiles::threads, bytes, stream>>>(args);
   DS_CUDA_LAUNCHED("attention");
 }
 
-template <class T, int kTile, bool kFiltered>
+template <class T, int kTile, Hiding kHiding>
 void launch_attention_plain_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
   using Tiles = PlainTiles<kTile>;
   const char* op = "attention_backward";
   const AttentionSizes& sizes = args.sizes;
   const auto key_blocks = static_cast<unsigned>((sizes.keys + kTile - 1) / kTile);
   const auto query_blocks = static_cast<unsigned>((sizes.rows + kTile - 1) / kTile);
-  const auto for_keys = attention_plain_key_gradient_kernel<T, kTile, kFiltered>;
-  const auto for_queries = attention_plain_query_gradient_kernel<T, kTile, kFiltered>;
+  const auto for_keys = attention_plain_key_gradient_kernel<T, kTile, kHiding>;
+  const auto for_queries = attention_plain_query_gradient_kernel<T, kTile, kHiding>;
   const size_t key_bytes = Tiles::shared_bytes(6, 2, sizes.d);
   const size_t query_bytes = Tiles::shared_bytes(5, 2, sizes.d);
   if (key_blocks > 0) {

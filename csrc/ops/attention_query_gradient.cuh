@@ -19,7 +19,7 @@ struct QueryGradientShape {
 };
 
 /// One warp's queries and douts, and the dq it sums (before the scale).
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 struct QueryGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
   RowFragments<T, kTiles, kD, Shape::in_registers> queries, douts;
@@ -41,7 +41,7 @@ struct QueryGradient {
 
   /// Adds kChunk keys, the first of which is `first_key`; the warp's first query is `row`.
   __device__ __forceinline__ void add(const T* keys, const T* values,
-                                      const Visibility<T, kFiltered>& seen, int row,
+                                      const Visibility<T, kHiding>& seen, int row,
                                       int first_key) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
 #pragma unroll
@@ -72,7 +72,7 @@ struct QueryGradient {
 };
 
 /// dq of one query block: every key it sees, in order.
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
@@ -83,13 +83,13 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
   const int query_blocks = (args.sizes.rows + Shape::rows - 1) / Shape::rows;
   const Work work(blockIdx.x, query_blocks, args.sizes.heads, args.sizes.batches,
                   args.sizes.heads_in_turn);
-  const Visibility<T, kFiltered> seen(args.sizes, args.filter, work.batch, work.head);
+  const Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
   const auto& sizes = seen.sizes;
   const int block_row = (query_blocks - 1 - work.block) * Shape::rows;
   const int here = sizes.rows - block_row;
   const int warp_row = static_cast<int>(threadIdx.x / 32) * 16 * Shape::tiles;
   const int row = block_row + warp_row;
-  const int blocks = key_blocks<kKeys>(sizes, min(block_row + Shape::rows, sizes.rows));
+  auto tiles = seen.template key_tiles<Shape::rows, kKeys>(block_row);
 
   const KeyStream<T, kKeys, kD, Shape::threads> stream{
       dout_tile + Shape::rows * kD, args.k, args.v, sizes, work.batch, work.head / sizes.group()};
@@ -97,28 +97,32 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
       query_tile, args.q, args.q.at(work.batch, work.head, block_row), here, sizes.d);
   load_tile<Shape::rows, kD, Shape::threads>(
       dout_tile, args.dout, args.dout.at(work.batch, work.head, block_row), here, sizes.d);
-  if (blocks > 0) stream.load(0);
+  if (tiles.start() < tiles.end) stream.load(tiles.at(0), 0);
   cp_async_commit();
 
-  QueryGradient<T, Shape, kFiltered> gradient;
+  QueryGradient<T, Shape, kHiding> gradient;
   gradient.read_statistics(args.statistics_of(work.batch, work.head), row, sizes.rows);
-  for (int block = 0; block < blocks; ++block) {
+  for (int step = 0; tiles.at(step) < tiles.end; ++step, tiles.go_on()) {
     cp_async_wait<0>();
     __syncthreads();
-    if (block == 0) {
+    if (step == 0) {
       gradient.queries.attach(query_tile, warp_row);
       gradient.douts.attach(dout_tile, warp_row);
     }
-    if (block + 1 < blocks) {
-      stream.load(block + 1);
+    tiles.look_ahead();
+    if (tiles.after(step) < tiles.end) {
+      stream.load(tiles.after(step), step + 1);
       cp_async_commit();
     }
 #pragma unroll 1
     for (int first = 0; first < kKeys; first += Shape::chunk) {
-      const int first_key = block * kKeys + first;
-      if (first_key > last_key(sizes, row + 16 * Shape::tiles - 1)) break;
-      gradient.add(stream.keys(block) + first * kD, stream.values(block) + first * kD, seen, row,
-                   first_key);
+      const int key = tiles.at(step) * kKeys + first;
+      if (seen.template hidden<16 * Shape::tiles, Shape::chunk>(row, key)) {
+        if constexpr (kHiding == Hiding::causal) break;
+        else continue;
+      }
+      gradient.add(stream.keys(step) + first * kD, stream.values(step) + first * kD, seen, row,
+                   key);
     }
   }
   cp_async_wait<0>();
@@ -130,13 +134,13 @@ attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> arg
 }
 
 /// Launches one shape.
-template <class T, class Shape, bool kFiltered>
+template <class T, class Shape, Hiding kHiding>
 void launch_attention_query_gradient(const BackwardArguments<T>& args, cudaStream_t stream) {
   const char* op = "attention_backward";
   const AttentionSizes& sizes = args.sizes;
   const int64_t blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
   const auto grid = static_cast<unsigned>(blocks * sizes.heads * sizes.batches);
-  const auto kernel = attention_query_gradient_kernel<T, Shape, kFiltered>;
+  const auto kernel = attention_query_gradient_kernel<T, Shape, kHiding>;
   allow_shared_memory(kernel, Shape::shared_bytes, op);
   if (grid == 0) return;
   kernel<<<grid, Shape::threads, Shape::shared_bytes, stream>>>(args);

@@ -32,13 +32,6 @@ struct AttentionSizes {
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
-/// The sizes of one row of a batch whose first `keys` keys alone are seen.
-struct LimitedSizes : AttentionSizes {
-  int all_keys;
-
-  __device__ int offset() const { return all_keys - rows; }
-};
-
 /// `heads` cut into as few turns as hold at most `fitting` each, all of one length: in a short last
 /// turn long tiles would start when hardly anything is left to run beside them (8 of 200 heads alone
 /// cost 11 %).
@@ -124,14 +117,13 @@ __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4]
 }
 
 /// The last key that query `row` sees.
-template <class Sizes>
-__device__ __forceinline__ int last_key(const Sizes& sizes, int row) {
+__device__ __forceinline__ int last_key(const AttentionSizes& sizes, int row) {
   return sizes.causal ? min(sizes.keys - 1, row + sizes.offset()) : sizes.keys - 1;
 }
 
 /// How many blocks of kKeys keys the queries before `end_row` need.
-template <int kKeys, class Sizes>
-__device__ __forceinline__ int key_blocks(const Sizes& sizes, int end_row) {
+template <int kKeys>
+__device__ __forceinline__ int key_blocks(const AttentionSizes& sizes, int end_row) {
   const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset()) : sizes.keys;
   return (keys + kKeys - 1) / kKeys;
 }
@@ -146,14 +138,14 @@ struct KeyStream {
   const AttentionSizes& sizes;
   int batch, key_head;
 
-  __device__ T* keys(int block) const { return stages + block % 2 * 2 * kKeys * kD; }
-  __device__ T* values(int block) const { return keys(block) + kKeys * kD; }
+  __device__ T* keys(int step) const { return stages + step % 2 * 2 * kKeys * kD; }
+  __device__ T* values(int step) const { return keys(step) + kKeys * kD; }
 
-  /// Starts copying a block into its stage; the caller commits.
-  __device__ __forceinline__ void load(int block) const {
+  /// Starts copying a block into the stage of `step`; the caller commits.
+  __device__ __forceinline__ void load(int block, int step) const {
     const int first = block * kKeys, here = sizes.keys - first;
-    load_tile<kKeys, kD, kThreads>(keys(block), k, k.at(batch, key_head, first), here, sizes.d);
-    load_tile<kKeys, kD, kThreads>(values(block), v, v.at(batch, key_head, first), here, sizes.d);
+    load_tile<kKeys, kD, kThreads>(keys(step), k, k.at(batch, key_head, first), here, sizes.d);
+    load_tile<kKeys, kD, kThreads>(values(step), v, v.at(batch, key_head, first), here, sizes.d);
   }
 };
 

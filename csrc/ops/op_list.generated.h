@@ -61,8 +61,8 @@
   NAMES(Adagrad, "master", "sum", "grad", "weight", "control") \
   NAMES(AdamW, "master", "m", "v", "grad", "weight", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
-  NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths") \
-  NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths") \
+  NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
+  NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse", "correct") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
@@ -98,7 +98,7 @@
   NAMES(Reduce, "in", "out") \
   NAMES(ArgMax, "in", "out") \
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
-  NAMES(Rope, "in", "cos", "sin", "out") \
+  NAMES(Rope, "in", "cos", "sin", "out", "positions") \
   NAMES(Scan, "in", "out") \
   NAMES(CumprodBackward, "in", "dout", "dx") \
   NAMES(Scatter, "src", "index", "out") \
@@ -111,4 +111,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1335970919
+#define DS_INTERFACE_HASH 171666263

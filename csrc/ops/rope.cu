@@ -16,7 +16,8 @@ struct Rotation {
   const T* in;
   const float *cos, *sin;
   T* out;
-  int64_t items, t, h, half;
+  const int* positions;  // [B, T] or null
+  int64_t items, t, h, half, rows;  // rows: of cos and sin
   int64_t in_strides[3], out_strides[3];
   float direction;  // -1 for the inverse
 };
@@ -34,8 +35,15 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rotation<T> r) {
   T* out =
       r.out + batch * r.out_strides[0] + t * r.out_strides[1] + head * r.out_strides[2] + column;
   const Vector<T, N> x1 = load_vector<N>(in), x2 = load_vector<N>(in + r.half);
-  const Vector<float, N> cos = load_vector<N>(r.cos + t * r.half + column);
-  const Vector<float, N> sin = load_vector<N>(r.sin + t * r.half + column);
+  const int64_t angle = r.positions ? r.positions[position] : t;
+  Vector<float, N> cos, sin;
+  if (angle >= 0 && angle < r.rows) {
+    cos = load_vector<N>(r.cos + angle * r.half + column);
+    sin = load_vector<N>(r.sin + angle * r.half + column);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) cos.v[i] = sin.v[i] = NAN;
+  }
   Vector<T, N> y1, y2;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
@@ -66,10 +74,12 @@ void run(const Rope& op, CudaContext& ctx) {
                      op.cos.as<float>(),
                      op.sin.as<float>(),
                      op.out.as<T>(),
+                     op.positions ? op.positions.as<int>() : nullptr,
                      0,
                      t,
                      op.in.shape[2],
                      half,
+                     op.cos.shape[0],
                      {},
                      {},
                      op.inverse ? -1.0f : 1.0f};

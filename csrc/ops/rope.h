@@ -6,12 +6,14 @@
 namespace ds {
 
 /// With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse` negates sin,
-/// which is the gradient.
+/// which is the gradient. Token t takes row t of the table, or the row positions[b, t]. One outside the table is
+/// DS_INDEX on the CPU; on the GPU it reads nothing and the result is NaN so that the mistake shows.
 struct Rope {
   View in;   // [B, T, H, D], D even, last stride 1
-  View cos;  // [T, D / 2] f32 (f64 for f64), contiguous
-  View sin;  // [T, D / 2]
+  View cos;  // [R, D / 2] f32 (f64 for f64), contiguous; R is T without positions
+  View sin;  // [R, D / 2]
   View out;  // [B, T, H, D], in's dtype, last stride 1; may be in itself
+  OptionalView positions;  // [B, T] i32, contiguous
   bool inverse;
 };
 
@@ -22,9 +24,17 @@ inline void check(const Rope& op) {
   DS_CHECK_SHAPE(op.in.ndim == 4 && op.in.shape[3] % 2 == 0, kOp, "[B, T, H, D] with even D",
                  op.in.describe());
   const int64_t half = op.in.shape[3] / 2, t = op.in.shape[1];
+  if (const View& positions = op.positions) {
+    require_dtype(kOp, positions, DType::i32, "positions");
+    const bool fits = positions.ndim == 2 && positions.shape[0] == op.in.shape[0];
+    DS_CHECK_SHAPE(fits && positions.shape[1] == t, kOp,
+                   text("[", op.in.shape[0], ", ", t, "] as positions"), positions.describe());
+    require_contiguous(kOp, positions, "positions");
+  }
+  const int64_t rows = op.positions && op.cos.ndim == 2 ? op.cos.shape[0] : t;
   for (const View* v : {&op.cos, &op.sin}) {
-    DS_CHECK_SHAPE(v->ndim == 2 && v->shape[0] == t && v->shape[1] == half, kOp,
-                   text("[", t, ", ", half, "] as cos and sin"), v->describe());
+    DS_CHECK_SHAPE(v->ndim == 2 && v->shape[0] == rows && v->shape[1] == half, kOp,
+                   text("[", rows, ", ", half, "] as cos and sin"), v->describe());
     require_dtype(kOp, *v, statistic_of(op.in.dtype), "cos and sin");
     require_contiguous(kOp, *v, "cos and sin");
   }

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "../cpu/index_check.h"
 #include "../cpu/map.h"
 
 namespace ds::cpu {
@@ -26,6 +27,9 @@ void rotate(C* x, const C* cos, const C* sin, C direction, int64_t half) {
 void run(const Rope& op, CpuContext& ctx) {
   const int64_t t = op.in.shape[1], h = op.in.shape[2], d = op.in.shape[3];
   if (op.in.numel() == 0) return;
+  const int32_t* const positions = op.positions ? op.positions.as<int32_t>() : nullptr;
+  for (int64_t i = 0; positions && i < op.positions.numel(); ++i)
+    require_index(kOp, positions[i], op.cos.shape[0], "the rows of cos and sin");
   for_floating(kOp, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;
@@ -38,7 +42,7 @@ void run(const Rope& op, CpuContext& ctx) {
                           [&](int64_t begin, int64_t end) {
       std::vector<C> x(static_cast<size_t>(d));
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t angles = i / h % t * (d / 2);
+        const int64_t angles = (positions ? positions[i / h] : i / h % t) * (d / 2);
         widen(row(op.in, i), x.data(), d);
         rotate(x.data(), op.cos.as<C>() + angles, op.sin.as<C>() + angles, direction, d / 2);
         narrow(x.data(), row(op.out, i), d);

@@ -401,7 +401,9 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
  * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query head h reads key head
  * h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key cache. A key is seen where
  * everything given lets it be. In masks, true means seen; numbers are added to the scaled scores, and
- * one below kHidingNumber hides. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+ * one below kHidingNumber hides. With documents a query sees the keys of its own; a negative one is padding,
+ * which sees nothing and is seen by nothing. With `window` w it sees keys s > t + (S - T) - w, and where not
+ * `causal` s < t + (S - T) + w. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
  */
 export interface AttentionArgs {
   /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
@@ -420,9 +422,15 @@ export interface AttentionArgs {
   keyMask: View | null;
   /** [B] i32 contiguous: keys from there on are hidden; what exceeds S is S */
   keyLengths: View | null;
+  /** [B, T] i32, any strides; with key_documents or not at all */
+  queryDocuments: View | null;
+  /** [B, S] i32 */
+  keyDocuments: View | null;
   /** kept weights are multiplied by 1 / (1 - p) */
   dropout: AttentionDropout;
   scale: number;
+  /** 0: none */
+  window: number;
   causal: boolean;
 }
 
@@ -436,6 +444,8 @@ function putAttention(args: AttentionArgs): void {
   at = putView(args.mask, at);
   at = putView(args.keyMask, at);
   at = putView(args.keyLengths, at);
+  at = putView(args.queryDocuments, at);
+  at = putView(args.keyDocuments, at);
   block[at++] = args.dropout.p;
   block[at++] = args.dropout.seed;
   block[at++] = args.dropout.offset;
@@ -443,6 +453,7 @@ function putAttention(args: AttentionArgs): void {
   block[at++] = args.dropout.rank;
   block[at++] = args.dropout.ranks;
   block[at++] = args.scale;
+  block[at++] = args.window;
   block[at] = args.causal ? 1 : 0;
 }
 
@@ -483,8 +494,11 @@ export interface AttentionBackwardArgs {
   mask: View | null;
   keyMask: View | null;
   keyLengths: View | null;
+  queryDocuments: View | null;
+  keyDocuments: View | null;
   dropout: AttentionDropout;
   scale: number;
+  window: number;
   causal: boolean;
 }
 
@@ -502,6 +516,8 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   at = putView(args.mask, at);
   at = putView(args.keyMask, at);
   at = putView(args.keyLengths, at);
+  at = putView(args.queryDocuments, at);
+  at = putView(args.keyDocuments, at);
   block[at++] = args.dropout.p;
   block[at++] = args.dropout.seed;
   block[at++] = args.dropout.offset;
@@ -509,6 +525,7 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   block[at++] = args.dropout.rank;
   block[at++] = args.dropout.ranks;
   block[at++] = args.scale;
+  block[at++] = args.window;
   block[at] = args.causal ? 1 : 0;
 }
 
@@ -1945,17 +1962,20 @@ export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
 
 /**
  * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse` negates sin,
- * which is the gradient.
+ * which is the gradient. Token t takes row t of the table, or the row positions[b, t]. One outside the table is
+ * DS_INDEX on the CPU; on the GPU it reads nothing and the result is NaN so that the mistake shows.
  */
 export interface RopeArgs {
   /** [B, T, H, D], D even, last stride 1 */
   in: View;
-  /** [T, D / 2] f32 (f64 for f64), contiguous */
+  /** [R, D / 2] f32 (f64 for f64), contiguous; R is T without positions */
   cos: View;
-  /** [T, D / 2] */
+  /** [R, D / 2] */
   sin: View;
   /** [B, T, H, D], in's dtype, last stride 1; may be in itself */
   out: View;
+  /** [B, T] i32, contiguous */
+  positions: View | null;
   inverse: boolean;
 }
 
@@ -1965,6 +1985,7 @@ function putRope(args: RopeArgs): void {
   at = putView(args.cos, at);
   at = putView(args.sin, at);
   at = putView(args.out, at);
+  at = putView(args.positions, at);
   block[at] = args.inverse ? 1 : 0;
 }
 

@@ -344,17 +344,45 @@ const attentions: GradientCheck[] = [
     inputs: shapes([2, 5, 24]),
     run: (qkv) => ops.causalSelfAttentionPacked(qkv, 2),
   },
-  { op: 'rope', inputs: shapes([2, 3, 2, 4]), run: rotated },
+  {
+    op: 'attention',
+    title: 'documents, padding and a window',
+    inputs: shapes([2, 4, 7, 4], [2, 2, 7, 4], [2, 2, 7, 4]),
+    run: (q, k, v) => {
+      const documents = numbers([0, 0, 0, 0, 1, 1, 1, -1, 2, 2, 2, 2, 2, -1], [2, 7], q);
+      return ops.attention(q, k, v, { causal: true, window: 3, documents });
+    },
+  },
+  {
+    op: 'causalSelfAttentionPacked',
+    title: 'documents and a window',
+    inputs: shapes([2, 5, 24]),
+    run: (qkv) => {
+      const documents = numbers([0, 0, 1, 1, 1, -1, 0, 0, 0, 0], [2, 5], qkv);
+      return ops.causalSelfAttentionPacked(qkv, 2, { documents, window: 2 });
+    },
+  },
+  { op: 'rope', inputs: shapes([2, 3, 2, 4]), run: (x) => rotated(x) },
+  {
+    op: 'rope',
+    title: 'positions by row',
+    inputs: shapes([2, 3, 2, 4]),
+    run: (x) => rotated(x, numbers([2, 0, 1, 1, 1, 0], [2, 3], x)),
+  },
 ];
 
-function rotated(x: ops.Tensor): ops.Tensor {
+function numbers(values: number[], shape: number[], { device }: ops.Tensor): ops.Tensor {
+  return ops.Tensor.from(values, { shape, dtype: 'i32', device });
+}
+
+function rotated(x: ops.Tensor, positions: ops.Tensor | null = null): ops.Tensor {
   const angle = (i: number): number => Math.floor(i / 2) * 0.3 + (i % 2) * 0.1;
   const table = (f: (a: number) => number): ops.Tensor => {
     const values = Array.from({ length: 6 }, (_, i) => f(angle(i)));
     const data = x.dtype === 'f64' ? Float64Array.from(values) : values;
     return ops.Tensor.from(data, { shape: [3, 2], dtype: x.dtype, device: x.device });
   };
-  return ops.rope(x, table(Math.cos), table(Math.sin));
+  return ops.rope(x, table(Math.cos), table(Math.sin), positions);
 }
 
 const scaledSquare = ops.customFunction<ops.Tensor>({

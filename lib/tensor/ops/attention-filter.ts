@@ -1,15 +1,38 @@
-// What hides keys from queries in attention beside causality: masks and lengths, as the kernels take them.
+// What hides keys from queries in attention beside causality: documents, windows, masks and lengths, as the kernels take them.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { phrase } from '../../runtime/phrase.js';
+import { requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { isGradEnabled } from '../autograd.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
 
+/** Documents of tokens where there are more keys than queries. */
+export interface DocumentPair {
+  /** [B, T], i32 or i64. */
+  queries: Tensor;
+  /** [B, S]. */
+  keys: Tensor;
+}
+
+/** How far a query sees. Tiles of keys that this hides as a whole are not computed, so that it saves work. */
+export interface AttentionReach {
+  /**
+   * Numbers of documents, i32 or i64: a query sees the keys of its own document. A negative number is padding, which sees
+   * nothing and is seen by nothing, wherever it is. [B, T], for queries and keys alike; of either where there are more keys.
+   */
+  documents?: Tensor | DocumentPair | null;
+  /**
+   * The nearest so many keys, the query's own among them: query t sees keys s > t + (S - T) - window, and where not causal
+   * s < t + (S - T) + window. `sliding_window` of Hugging Face; flash-attention's window_size is (window - 1, window - 1).
+   */
+  window?: number | null;
+}
+
 /** Which keys a query sees: those that everything given lets it see. A query that sees none gives 0 and has a gradient of 0. */
-export interface KeyFilter {
+export interface KeyFilter extends AttentionReach {
   /**
    * Broadcasts to [B, H, T, S]. Of bools: true means that the query sees the key, as in PyTorch's
    * scaled_dot_product_attention (its modules' masks, and nn.MultiheadAttention here, mean the opposite). Of numbers: added
@@ -22,13 +45,23 @@ export interface KeyFilter {
   keyLengths?: Tensor | readonly number[] | null;
 }
 
-/** The filter as operands of the kernels, and the tensors that have to outlive the backward. */
+/** The filter as arguments of the kernels, and the tensors that have to outlive the backward. */
 export interface FilterOperands {
-  views: { mask: View | null; keyMask: View | null; keyLengths: View | null };
+  views: {
+    mask: View | null;
+    keyMask: View | null;
+    keyLengths: View | null;
+    queryDocuments: View | null;
+    keyDocuments: View | null;
+    window: number;
+  };
   saved: Tensor[];
 }
 
-export const unfiltered: FilterOperands['views'] = { mask: null, keyMask: null, keyLengths: null };
+const unfiltered: FilterOperands['views'] = {
+  ...{ mask: null, keyMask: null, keyLengths: null },
+  ...{ queryDocuments: null, keyDocuments: null, window: 0 },
+};
 
 const MASK_HINT =
   "Compare it: mask.ne(0) lets see what a mask of ones and zeros, as Hugging Face's, lets see.";
@@ -91,12 +124,63 @@ function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): 
   return packed(cast(given, 'i32'));
 }
 
+/** [B, tokens] i32 of documents. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
+function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]): Tensor {
+  const op = `attention ${what}`;
+  if (!(given instanceof Tensor)) {
+    const expected = `a tensor [${shape.join(', ')}] i32`;
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+  }
+  requireSameDevice(op, given, like);
+  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+    const expected = 'numbers of documents of dtype i32 or i64';
+    throw new DsError({
+      code: 'DS_DTYPE',
+      op,
+      expected,
+      got: describe(given),
+      hint: DOCUMENT_HINT,
+    });
+  }
+  if (given.ndim === 2 && given.size(0) === shape[0] && given.size(1) === shape[1])
+    return cast(given, 'i32');
+  throw shapeError(op, `[${shape.join(', ')}]`, describe(given), DOCUMENT_HINT);
+}
+
+const DOCUMENT_HINT =
+  'Number the document of each token, padding by -1: text.collateSamples does. Where keys are more than queries, as with a cache, give { queries, keys }.';
+
+/** What `given` lets T queries see of S keys of B rows, on the device of `like`. Throws as filterOperands(). */
+export function reachOperands(
+  like: Tensor,
+  [B, T, S]: readonly [number, number, number],
+  { documents, window }: AttentionReach,
+): FilterOperands {
+  const views = { ...unfiltered };
+  if (window !== undefined && window !== null)
+    views.window = requireInteger('attention window', window, 1);
+  if (documents === undefined || documents === null) return { views, saved: [] };
+  const isPair = typeof documents === 'object' && 'queries' in documents && 'keys' in documents;
+  const [queries, keys] = isPair
+    ? [
+        documentsOf('documents.queries', documents.queries, like, [B, T]),
+        documentsOf('documents.keys', documents.keys, like, [B, S]),
+      ]
+    : [documentsOf('documents', documents, like, [B, S]), null];
+  if (!keys && T !== S) {
+    const expected = `documents { queries [${B}, ${T}], keys [${B}, ${S}] }`;
+    throw shapeError('attention', expected, describe(queries), DOCUMENT_HINT);
+  }
+  views.queryDocuments = queries;
+  views.keyDocuments = keys ?? queries;
+  return { views, saved: keys ? [queries, keys] : [queries] };
+}
+
 /** What hides keys of k [B, Hk, S, D] from q [B, H, T, D]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_AUTOGRAD, DS_ARGUMENT. */
 export function filterOperands(q: Tensor, k: Tensor, given: KeyFilter): FilterOperands {
   const [B, H, T] = q.shape as [number, number, number];
   const S = k.size(2);
-  const views = { ...unfiltered };
-  const saved: Tensor[] = [];
+  const { views, saved } = reachOperands(q, [B, T, S], given);
   if (given.mask) {
     const mask = readableMask('attention mask', given.mask, q);
     const hint = 'A mask of keys alone, [B, S], is keyMask.';

@@ -1,4 +1,4 @@
-// Scaled dot-product attention that never stores the score matrix, and rotary position embedding.
+// Scaled dot-product attention that never stores the score matrix.
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
@@ -8,12 +8,17 @@ import { record } from '../autograd.js';
 import { lasting } from '../keepsakes.js';
 import { nextRandom, placeAmongRanks } from '../random.js';
 import { Tensor } from '../tensor.js';
-import { filterOperands, type KeyFilter, unfiltered } from './attention-filter.js';
 import {
+  type AttentionReach,
+  filterOperands,
+  type KeyFilter,
+  reachOperands,
+} from './attention-filter.js';
+import {
+  lastPacked,
   overwriteOrAdd,
   packed,
   requireAlike,
-  requireSameDevice,
   requireTensor,
   shapeError,
   viewOf,
@@ -32,6 +37,7 @@ export interface AttentionOptions extends KeyFilter {
 
 const ATTENTION: OptionNames<AttentionOptions> = {
   ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
+  ...{ documents: true, window: true },
 };
 
 type Drop = kernels.AttentionDropout;
@@ -43,11 +49,6 @@ function drawDropout(p: number, batch: number): Drop {
   requireFinite('attention dropout', p, 0, 1);
   if (p === 0) return keepAll;
   return { p, ...nextRandom(), ...placeAmongRanks({ shape: [batch], numel: batch }) };
-}
-
-/** The tensor itself when its last stride is 1, else a copy. */
-function lastPacked(x: Tensor): Tensor {
-  return x.strides[x.ndim - 1] === 1 ? x : packed(x);
 }
 
 function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
@@ -79,8 +80,8 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   const filter = filterOperands(q, k, read);
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
-  const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v), ...filter.views };
-  const how = { dropout: drawDropout(dropout, B), scale, causal };
+  const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
+  const how = { ...filter.views, dropout: drawDropout(dropout, B), scale, causal };
   const [out, lse] = lasting('attention', q, () => {
     const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
     const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
@@ -126,11 +127,18 @@ function splitHeads(x: View, heads: number): View {
   return viewOf(x, [B, heads, T, D], [T * C, D, C, 1]);
 }
 
+const REACH: OptionNames<AttentionReach> = { documents: true, window: true };
+
 /**
  * Causal self-attention straight from the packed projection qkv [B, T, 3C] (q, k, v side by side,
- * as in GPT-2) to [B, T, C], without a copy in either direction. Throws DS_SHAPE.
+ * as in GPT-2) to [B, T, C], without a copy in either direction, within documents and a window
+ * where they are given. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
-export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
+export function causalSelfAttentionPacked(
+  qkv: Tensor,
+  heads: number,
+  reach: AttentionReach = {},
+): Tensor {
   requireTensor('attention', qkv);
   requireInteger('attention heads', heads, 1);
   const [B, T, width] = qkv.shape as [number, number, number];
@@ -139,7 +147,9 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
   }
   const source = lastPacked(qkv);
   const C = width / 3;
-  const how = { ...unfiltered, dropout: keepAll, scale: 1 / Math.sqrt(C / heads), causal: true };
+  const within = reachOperands(qkv, [B, T, T], readOptions('attention', reach, REACH));
+  const scale = 1 / Math.sqrt(C / heads);
+  const how = { ...within.views, dropout: keepAll, scale, causal: true };
   const q = headsOf(source, 0, heads);
   const k = headsOf(source, 1, heads);
   const v = headsOf(source, 2, heads);
@@ -150,7 +160,7 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
     kernels.attention({ q, k, v, out: byHead, lse: statistics, ...how });
     return [fresh, statistics];
   }) as [Tensor, Tensor];
-  record('attention', [qkv], [out], [source, out, lse], ([grad], sink) => {
+  record('attention', [qkv], [out], [source, out, lse, ...within.saved], ([grad], sink) => {
     const dout = splitHeads(packed(grad as Tensor), heads);
     sink.write(0, (into, accumulate) => {
       overwriteOrAdd(into, accumulate, (d) => {
@@ -159,27 +169,6 @@ export function causalSelfAttentionPacked(qkv: Tensor, heads: number): Tensor {
         kernels.attentionBackward({ q, k, v, out: result, dout, lse, dq, dk, dv, ...how });
       });
     });
-  });
-  return out;
-}
-
-/**
- * Rotary position embedding in the rotate-half form. x [B, T, H, D], cos and sin [T, D / 2] in f32
- * (f64 for f64). Throws DS_SHAPE. Source: Su et al. 2021.
- */
-export function rope(x: Tensor, cos: Tensor, sin: Tensor): Tensor {
-  requireSameDevice('rope', x, cos);
-  requireSameDevice('rope', x, sin);
-  const source = lastPacked(x);
-  const out = Tensor.emptyLike(x);
-  kernels.rope({ in: source, cos, sin, out, inverse: false });
-  record('rope', [x], [out], [cos, sin], ([grad], sink) => {
-    const dout = lastPacked(grad as Tensor);
-    sink.write(0, (dx, accumulate) =>
-      overwriteOrAdd(dx, accumulate, (to) =>
-        kernels.rope({ in: dout, cos, sin, out: to, inverse: true }),
-      ),
-    );
   });
   return out;
 }

@@ -1,7 +1,7 @@
 // All functions of tensors.
 export * from './arrange.js';
 export * from './attention.js';
-export type { KeyFilter } from './attention-filter.js';
+export type { AttentionReach, DocumentPair, KeyFilter } from './attention-filter.js';
 export * from './creation.js';
 export * from './cross-entropy.js';
 export * from './custom-function.js';
@@ -46,6 +46,7 @@ export {
   softmax,
   sum,
 } from './reduce.js';
+export * from './rope.js';
 export * from './scan.js';
 export * from './scatter.js';
 export type { Sizes } from './shapes.js';

@@ -190,6 +190,11 @@ export function packed(x: Tensor): Tensor {
   return isContiguous(x) ? x : copied(x);
 }
 
+/** The tensor itself where its last stride is 1, else a row-major copy. Not recorded. */
+export function lastPacked(x: Tensor): Tensor {
+  return x.strides[x.ndim - 1] === 1 ? x : packed(x);
+}
+
 /** A contiguous tensor as a matrix of its last dim: [..., C] to [N, C]. */
 export function asRows(x: View): View {
   const { shape } = x;

@@ -1,6 +1,6 @@
-// Attention and rotary embedding against the formulas, with grouped heads, caches and packed strides.
+// Attention against the formulas, with grouped heads, caches and packed strides.
 import type { DType } from '../../../lib/runtime/dtype.js';
-import type { AttentionDropout } from '../../../lib/runtime/kernels.generated.js';
+import type { AttentionArgs, AttentionDropout } from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
 import {
   close,
@@ -10,8 +10,6 @@ import {
   type Operand,
   opCase,
   output,
-  sameAs,
-  updated,
   type Values,
 } from './harness.js';
 import { broadcast, floating, padded, permuted } from './layouts.js';
@@ -37,11 +35,46 @@ interface Filter {
   mask?: { as: 'bool' | 'f32' | 'like q'; repeats: readonly number[]; transposed?: boolean };
   keyMask?: 'bool' | 'f32' | 'like q';
   lengths?: readonly number[];
+  documents?: DocumentKind;
+  window?: number;
   dropout?: AttentionDropout;
 }
 
+/** How documents lie in rows: one after the other, with padding before or after them, all padding, or anyhow. */
+type DocumentKind = 'packed' | 'left' | 'right' | 'none' | 'scattered';
+
 /** What drops no weight. */
 export const keepAll: AttentionDropout = { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 };
+
+/** Arguments of attention that say what is hidden and dropped. */
+export type Seen = Omit<AttentionArgs, 'q' | 'k' | 'v' | 'out' | 'lse' | 'scale' | 'causal'>;
+
+/** Nothing is. */
+export const allSeen: Seen = {
+  ...{ mask: null, keyMask: null, keyLengths: null, queryDocuments: null, keyDocuments: null },
+  ...{ window: 0, dropout: keepAll },
+};
+
+/** The document of token i of n in row b. */
+function documentOf(kind: DocumentKind, b: number, i: number, n: number): number {
+  const lengths = [7 + 3 * b, 1, 40, 33, 96, 2];
+  const pad = 5 + 37 * b;
+  if (kind === 'none') return -1;
+  if (kind === 'scattered') return ((i * i + b + floor(i / 45)) % 4) - 1;
+  if (kind === 'left' && i < pad) return -7;
+  if (kind === 'right' && i >= n - pad) return -1;
+  let [rest, document] = [kind === 'left' ? i - pad : i, 0];
+  for (; rest >= lengths[document % 6]!; ++document) rest -= lengths[document % 6]!;
+  return 3 + 2 * document;
+}
+
+/** Documents [b, n] of which the last n of each `of` are taken: queries are the last of the keys. */
+function documentRows(kind: DocumentKind, b: number, n: number, of = n): Float64Array {
+  const whole = max(n, of);
+  return Float64Array.from({ length: b * n }, (_, i) =>
+    documentOf(kind, floor(i / n), (i % n) + whole - n, whole),
+  );
+}
 
 /** Rows of a contiguous [B, H, T, D] array. */
 function rowOf(
@@ -67,9 +100,14 @@ function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: numbe
     if (as === 'bool') return x ? 0 : -Infinity;
     return x! < -1e30 ? -Infinity : x!;
   };
+  const { window = 0 } = z.filter ?? {};
   return (b, h, t, s) => {
     const length = v.keyLengths?.[b] ?? z.s;
     if (s >= length) return -Infinity;
+    const away = t + (z.s - z.t) - s;
+    if (window > 0 && (away >= window || -away >= window)) return -Infinity;
+    const document = v.queryDocuments?.[b * z.t + t] ?? 0;
+    if (document < 0 || document !== (v.keyDocuments?.[b * z.s + s] ?? 0)) return -Infinity;
     const place = ((b * z.h + h) * z.t + t) * z.s + s;
     return term(mask?.as, v.mask?.[place]) + term(keyMask, v.keyMask?.[b * z.s + s]);
   };
@@ -210,15 +248,18 @@ function maskValues(
   });
 }
 
-/** The operands mask, keyMask and keyLengths; null where the filter has none. */
+/** The operands that hide keys; null where the filter has none. */
 function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, Operand | null> {
-  const { mask, keyMask, lengths } = z.filter ?? {};
+  const { mask, keyMask, lengths, documents } = z.filter ?? {};
   const dtypeOf = (as: 'bool' | 'f32' | 'like q'): DType => (as === 'like q' ? dtype : as);
   /** As the dtype holds them: the backward's lse is computed from these. */
   const stored = (values: Float64Array, as: 'bool' | 'f32' | 'like q'): Float64Array =>
     values.map((x) => rounded(x, dtypeOf(as)));
   const shape = [z.b, z.h, z.t, z.s];
-  const operands: Record<string, Operand | null> = { mask: null, keyMask: null, keyLengths: null };
+  const operands: Record<string, Operand | null> = {
+    ...{ mask: null, keyMask: null, keyLengths: null },
+    ...{ queryDocuments: null, keyDocuments: null },
+  };
   if (mask) {
     const values = maskValues(mask.as, shape, mask.repeats, random);
     const layout = mask.transposed
@@ -232,8 +273,22 @@ function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, 
     operands.keyMask = input(dtypeOf(keyMask), [z.b, z.s], stored(values, keyMask), layout);
   }
   if (lengths) operands.keyLengths = input('i32', [z.b], lengths);
+  if (documents) {
+    const [rows, keys] = [
+      [z.b, z.t],
+      [z.b, z.s],
+    ] as const;
+    const queries = documentRows(documents, z.b, z.t, z.s);
+    operands.queryDocuments = input('i32', rows, queries, permuted(rows, [1, 0]));
+    operands.keyDocuments = input('i32', keys, documentRows(documents, z.b, z.s, z.t), { lead: 3 });
+  }
   return operands;
 }
+
+const argsOf = ({ causal, filter }: Sizes, scale: number): Record<string, unknown> => ({
+  ...{ scale, causal },
+  ...{ window: filter?.window ?? 0, dropout: filter?.dropout ?? keepAll },
+});
 
 function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
   const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
@@ -260,7 +315,7 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
         }),
         ...filterOperands(dtype, z, random),
       },
-      args: { scale, causal: z.causal, dropout: z.filter?.dropout ?? keepAll },
+      args: argsOf(z, scale),
       reference: (v) => ({ ...attend(z, v, scale) }),
     }),
   });
@@ -289,7 +344,7 @@ function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
           dv: output(dtype, keyShape, check, at(keyShape)),
           ...filter,
         },
-        args: { scale, causal: z.causal, dropout: z.filter?.dropout ?? keepAll },
+        args: argsOf(z, scale),
         reference: (values) => attendBackward(z, values, scale),
       };
     },
@@ -380,63 +435,52 @@ function filteredAttentions(): MatrixCase[] {
   return floating.flatMap((dtype) => list.flatMap((z) => attentions(dtype, z, 'packed')));
 }
 
-function ropes(): MatrixCase[] {
-  const shapes = [
-    [2, 3, 5, 8],
-    [1, 17, 3, 2],
-    [1, 1, 1, 64],
-    [2, 33, 3, 34],
-    [1, 129, 2, 128],
-    [0, 3, 2, 4],
-    [1, 3, 2, 0],
-  ];
-  return floating.flatMap((dtype) =>
-    shapes.flatMap((shape) =>
-      [false, true].flatMap((inverse) =>
-        (['plain', 'padded', 'in place'] as const).map((mode) =>
-          opCase({
-            op: 'Rope',
-            dtype,
-            title: `[${shape}]${inverse ? ' inverse' : ''} ${mode}`,
-            build(random) {
-              const [, t, h, d] = shape as [number, number, number, number];
-              const half = d / 2;
-              const angles = random.uniform(t * half, 0, 7);
-              const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
-              const layout =
-                mode === 'padded' && d > 0 ? padded(shape) : { strides: contiguousStrides(shape) };
-              const x = input(
-                dtype,
-                shape,
-                random.normal(shape.reduce((a, b) => a * b, 1)),
-                layout,
-              );
-              const check = close(dtype, 1, 'tensor');
-              return {
-                operands: {
-                  in: mode === 'in place' ? updated(x, check) : x,
-                  cos: input(statistic, [t, half], angles.map(Math.cos), { lead: 5 }),
-                  sin: input(statistic, [t, half], angles.map(Math.sin)),
-                  out: mode === 'in place' ? sameAs(x, 'in') : output(dtype, shape, check, layout),
-                },
-                args: { inverse },
-                reference(v) {
-                  const rotated = v.in!.map((value, i) => {
-                    const position = i % d;
-                    const angle = (floor(i / (h * d)) % t) * half + (position % half);
-                    const sine = v.sin![angle]! * (inverse ? -1 : 1);
-                    const other = position < half ? -v.in![i + half]! : v.in![i - half]!;
-                    return value * v.cos![angle]! + other * sine;
-                  });
-                  return mode === 'in place' ? { in: rotated } : { out: rotated };
-                },
-              };
-            },
-          }),
-        ),
-      ),
-    ),
-  );
+/** Documents and windows, beside tiles of every kernel: smaller, larger, cut by them, and none at all. */
+function reachedAttentions(): MatrixCase[] {
+  const list: Sizes[] = [];
+  const add = (
+    [b, h, hk]: readonly [number, number, number],
+    [t, s, d]: readonly [number, number, number],
+    filter: Omit<Filter, 'title'>,
+    both = true,
+  ): void => {
+    const named = Object.entries(filter).map(([name, what]) =>
+      typeof what === 'object' && !Array.isArray(what) ? name : `${name} ${what}`,
+    );
+    const titled = { ...filter, title: named.join(', ') };
+    for (const causal of both ? [true, false] : [true])
+      list.push({ b, h, hk, t, s, d, causal, filter: titled });
+  };
+  for (const documents of ['packed', 'left', 'right', 'scattered'] as const)
+    add([2, 2, 1], [131, 131, 16], { documents });
+  add([1, 1, 1], [300, 300, 64], { documents: 'packed' }, false);
+  add([1, 2, 1], [67, 200, 64], { documents: 'packed' });
+  add([1, 1, 1], [129, 129, 128], { documents: 'packed' });
+  add([2, 2, 2], [65, 65, 96], { documents: 'left' });
+  add([2, 1, 1], [70, 33, 24], { documents: 'packed' });
+  add([2, 2, 2], [33, 33, 7], { documents: 'none' });
+  add([1, 1, 1], [35, 35, 136], { documents: 'packed', window: 9 });
+  for (const window of [1, 5, 33, 64, 130]) add([1, 2, 1], [131, 131, 32], { window });
+  add([1, 1, 1], [300, 300, 64], { window: 50 }, false);
+  add([1, 1, 1], [131, 131, 128], { window: 40 });
+  add([2, 1, 1], [20, 150, 80], { window: 37 });
+  add([2, 1, 1], [100, 20, 16], { window: 8 });
+  add([2, 2, 1], [140, 140, 64], { documents: 'packed', window: 21 });
+  add([2, 2, 1], [140, 140, 64], { documents: 'right', lengths: [140, 90] });
+  add([2, 1, 1], [19, 190, 48], { window: 100, lengths: [190, 75] });
+  add([2, 1, 1], [0, 5, 8], { documents: 'packed', window: 2 });
+  add([0, 1, 1], [5, 5, 8], { documents: 'packed' });
+  const dropout = { ...keepAll, p: 0.3, seed: 11, offset: 5 };
+  add([2, 2, 1], [131, 131, 64], { documents: 'packed', dropout });
+  add([1, 2, 2], [67, 133, 128], { documents: 'left', window: 30, dropout }, false);
+  add([2, 1, 1], [70, 70, 40], { documents: 'scattered', keyMask: 'f32', window: 25 });
+  const mask = { as: 'bool', repeats: [0, 1] } as const;
+  add([2, 1, 1], [70, 70, 96], { documents: 'packed', mask });
+  return floating.flatMap((dtype) => list.flatMap((z) => attentions(dtype, z, 'packed')));
 }
 
-export const cases: MatrixCase[] = [...everyAttention(), ...filteredAttentions(), ...ropes()];
+export const cases: MatrixCase[] = [
+  ...everyAttention(),
+  ...filteredAttentions(),
+  ...reachedAttentions(),
+];

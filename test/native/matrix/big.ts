@@ -6,7 +6,7 @@ import { type DType, dtypeSize, type NumericArray, rawArray } from '../../../lib
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
-import { keepAll } from './attention.js';
+import { allSeen } from './attention.js';
 import { decode } from './numbers.js';
 
 /** One device's memory in a case; the same calls make the same inputs on every device. */
@@ -275,7 +275,7 @@ const attention =
       v: part(packed, 2),
       out,
       lse,
-      ...{ mask: null, keyMask: null, keyLengths: null, dropout: keepAll },
+      ...allSeen,
       scale: d ** -0.5,
       causal: true,
     };

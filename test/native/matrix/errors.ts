@@ -6,6 +6,7 @@ import type { Device } from '../../../lib/runtime/device.js';
 import { dtypeSize } from '../../../lib/runtime/dtype.js';
 import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
+import { attentionMistakes } from './attention-mistakes.js';
 import { layerMistakes } from './layer-mistakes.js';
 import { type Make, type Mistake, mistakes } from './mistakes.js';
 
@@ -35,8 +36,10 @@ function check(mistake: Mistake, device: Device): void {
   }
 }
 
-export const cases: Case[] = [...mistakes, ...layerMistakes].map((mistake) => ({
-  name: `${mistake.op} refuses wrong ${mistake.what}`,
-  run: (device) => check(mistake, device),
-  skip: (device) => (device.kind === 'cpu' ? null : (mistake.cpuOnly ?? null)),
-}));
+export const cases: Case[] = [...mistakes, ...layerMistakes, ...attentionMistakes].map(
+  (mistake) => ({
+    name: `${mistake.op} refuses wrong ${mistake.what}`,
+    run: (device) => check(mistake, device),
+    skip: (device) => (device.kind === 'cpu' ? null : (mistake.cpuOnly ?? null)),
+  }),
+);

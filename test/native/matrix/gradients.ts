@@ -5,7 +5,7 @@ import { cpu, type Device } from '../../../lib/runtime/device.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
-import { keepAll } from './attention.js';
+import { allSeen, type Seen } from './attention.js';
 import { unary, unaryOps } from './functions.js';
 import { Random } from './numbers.js';
 
@@ -19,10 +19,18 @@ type Views = Record<string, View>;
 class Memory {
   private readonly buffers: Buffer[] = [];
 
-  view(shape: readonly number[], values?: Float64Array, dtype: 'f64' | 'i64' = 'f64'): View {
+  view(
+    shape: readonly number[],
+    values?: Float64Array,
+    dtype: 'f64' | 'i64' | 'i32' = 'f64',
+  ): View {
     const buffer = Buffer.allocate(cpu(), numel(shape) * 8);
     this.buffers.push(buffer);
-    const raw = dtype === 'i64' ? BigInt64Array.from(values ?? [], BigInt) : values;
+    const integers = {
+      i64: () => BigInt64Array.from(values ?? [], BigInt),
+      i32: () => Int32Array.from(values ?? []),
+    };
+    const raw = dtype === 'f64' ? values : integers[dtype]();
     if (raw && raw.length > 0) buffer.write(0, raw);
     return { buffer, dtype, shape, offset: 0, strides: contiguousStrides(shape) };
   }
@@ -196,10 +204,23 @@ const normDerivatives: Derivative[] = [
   },
 ];
 
+/** Two documents in the first row, padding before one in the second, and four keys to each side. */
+function within(memory: Memory, t: number, s: number): Seen {
+  const documents = (n: number): View => {
+    const ids = Float64Array.from({ length: 2 * n }, (_, i) => {
+      const fromEnd = n - (i % n);
+      return i < n ? Number(fromEnd < 4) : fromEnd > 6 ? -1 : 5;
+    });
+    return memory.view([2, n], ids, 'i32');
+  };
+  const [queryDocuments, keyDocuments] = [documents(t), documents(s)];
+  return { ...allSeen, queryDocuments, keyDocuments, window: 5 };
+}
+
 function attentionDerivative(
   causal: boolean,
   lengths: readonly [number, number],
-  masked = false,
+  { masked = false, reached = false } = {},
 ): Derivative {
   const [t, s] = lengths;
   const shape = [2, 4, t, 8];
@@ -209,13 +230,8 @@ function attentionDerivative(
       i % 4 === 0 || Math.floor(i / s) === 2 ? -Infinity : Math.sin(i),
     );
     const mask = { ...memory.view([t, s], values), shape: [2, 4, t, s], strides: [0, 0, s, 1] };
-    const filter = {
-      mask: masked ? mask : null,
-      keyMask: null,
-      keyLengths: null,
-      dropout: keepAll,
-    };
-    return { ...filter, scale: 0.3, causal };
+    const seen = reached ? within(memory, t, s) : { ...allSeen, mask: masked ? mask : null };
+    return { ...seen, scale: 0.3, causal };
   };
   const run = (v: Views, out: View, memory: Memory): View => {
     const lse = memory.view([2, 4, t]);
@@ -223,7 +239,7 @@ function attentionDerivative(
     return lse;
   };
   return {
-    name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}${masked ? ' masked' : ''}`,
+    name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}${masked ? ' masked' : ''}${reached ? ' within documents and a window' : ''}`,
     inputs: (random) => ({
       q: tensor(random, ...shape),
       k: tensor(random, 2, 2, s, 8),
@@ -421,8 +437,10 @@ const derivatives: readonly Derivative[] = [
   attentionDerivative(false, [5, 7]),
   attentionDerivative(true, [5, 5]),
   attentionDerivative(true, [3, 9]),
-  attentionDerivative(false, [5, 7], true),
-  attentionDerivative(true, [9, 7], true),
+  attentionDerivative(false, [5, 7], { masked: true }),
+  attentionDerivative(true, [9, 7], { masked: true }),
+  attentionDerivative(true, [9, 9], { reached: true }),
+  attentionDerivative(false, [7, 9], { reached: true }),
   ...crossEntropyDerivatives,
   swigluDerivative,
   ...lookupDerivatives,

@@ -19,6 +19,7 @@ import { cases as muon } from './muon.js';
 import { cases as norm } from './norm.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as reduce } from './reduce.js';
+import { cases as rope } from './rope.js';
 import { cases as scan } from './scan.js';
 import { cases as scatter } from './scatter.js';
 import { cases as softmax } from './softmax.js';
@@ -42,6 +43,7 @@ export const opCases: readonly MatrixCase[] = [
   ...multinomial,
   ...norm,
   ...attention,
+  ...rope,
   ...adamw,
   ...adamwSpeculate,
   ...optimizerRules,

@@ -1,21 +1,8 @@
-// Wrong calls of look-ups, norms, attention, losses and the optimizer, and the error that each must give.
+// Wrong calls of look-ups, norms, losses and the optimizer, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
-import { keepAll } from './attention.js';
 import type { Mistake } from './mistakes.js';
 
 const eps = 1e-5;
-
-/** What a call of attention takes, all right. */
-const attentionOperands = (m: Parameters<Mistake['run']>[0]) => ({
-  q: m([1, 2, 3, 4]),
-  k: m([1, 2, 5, 4]),
-  v: m([1, 2, 5, 4]),
-  out: m([1, 2, 3, 4]),
-  lse: m([1, 2, 3]),
-  ...{ mask: null, keyMask: null, keyLengths: null, dropout: keepAll },
-  scale: 1,
-  causal: true,
-});
 
 export const layerMistakes: readonly Mistake[] = [
   {
@@ -205,61 +192,6 @@ export const layerMistakes: readonly Mistake[] = [
         dx: m([3, 2]),
         dweight: null,
         accumulate: false,
-      }),
-  },
-  {
-    op: 'rope',
-    what: 'an odd head',
-    code: 'DS_SHAPE',
-    says: '[1, 2, 3, 5] f32',
-    run: (m) =>
-      kernels.rope({
-        in: m([1, 2, 3, 5]),
-        cos: m([2, 2]),
-        sin: m([2, 2]),
-        out: m([1, 2, 3, 5]),
-        inverse: false,
-      }),
-  },
-  {
-    op: 'attention',
-    what: 'head sizes',
-    code: 'DS_SHAPE',
-    says: '[1, 2, 3, 5] f32',
-    run: (m) =>
-      kernels.attention({
-        ...attentionOperands(m),
-        k: m([1, 2, 3, 5]),
-        v: m([1, 2, 3, 5]),
-      }),
-  },
-  {
-    op: 'attention',
-    what: "a mask's shape",
-    code: 'DS_SHAPE',
-    says: '[1, 2, 3, 4] f32',
-    run: (m) => kernels.attention({ ...attentionOperands(m), mask: m([1, 2, 3, 4]) }),
-  },
-  {
-    op: 'attention',
-    what: "a mask's dtype",
-    code: 'DS_DTYPE',
-    says: 'i32',
-    run: (m) => kernels.attention({ ...attentionOperands(m), keyMask: m([1, 5], 'i32') }),
-  },
-  {
-    op: 'attention_backward',
-    what: "lengths' dtype",
-    code: 'DS_SHAPE',
-    says: '[1] i64',
-    run: (m) =>
-      kernels.attentionBackward({
-        ...attentionOperands(m),
-        dout: m([1, 2, 3, 4]),
-        dq: m([1, 2, 3, 4]),
-        dk: m([1, 2, 5, 4]),
-        dv: m([1, 2, 5, 4]),
-        keyLengths: m([1], 'i64'),
       }),
   },
   {

@@ -1,0 +1,173 @@
+// Documents as the attention kernels read them: ids in rows of whole tiles, and what each 32 of them
+// span, by which tiles are skipped or taken whole. Made anew by each call, in one pass over the ids.
+#pragma once
+
+#include <climits>
+
+#include "../cuda/mma.cuh"
+
+namespace ds::cuda {
+
+constexpr int kSpan = 32;              // tokens that one span is of
+constexpr int kDocumentPadding = 128;  // rows of ids are padded to a multiple: the largest tile
+
+/// The least and greatest document of some tokens. Padding belongs to none, and keeps a span from being
+/// that of one document alone; tokens after the last count for nothing.
+using DocumentSpan = int2;
+
+/// The documents of the queries, or of the keys, of a batch; scratch of one call.
+struct DocumentSide {
+  int* ids;             // [B, padded]; null without documents
+  DocumentSpan* spans;  // [B, padded / kSpan]
+  int padded;
+
+  __device__ const int* ids_of(int batch) const {
+    return ids + static_cast<int64_t>(batch) * padded;
+  }
+  __device__ const DocumentSpan* spans_of(int batch) const {
+    return spans + static_cast<int64_t>(batch) * (padded / kSpan);
+  }
+};
+
+/// Whether a token of the one may be of a document of the other.
+__device__ __forceinline__ bool meet(DocumentSpan a, DocumentSpan b) {
+  return a.x <= b.y && b.x <= a.y;
+}
+
+/// Whether all tokens of both are of one document.
+__device__ __forceinline__ bool are_one(DocumentSpan a, DocumentSpan b) {
+  return a.x == a.y && b.x == b.y && a.x == b.x;
+}
+
+/// The span of kCount tokens from `first`, a multiple of kCount; of those around them below kSpan.
+template <int kCount>
+__device__ __forceinline__ DocumentSpan span_of(const DocumentSpan* spans, int first) {
+  const DocumentSpan* const from = spans + first / kSpan;
+  DocumentSpan all = __ldg(from);
+#pragma unroll
+  for (int i = 1; i < kCount / kSpan; ++i) {
+    const DocumentSpan next = __ldg(from + i);
+    all = {min(all.x, next.x), max(all.y, next.y)};
+  }
+  return all;
+}
+
+/// Tiles of keys up to `end`, one a step. start() is the first, or `end`; at() that of a step; within a step,
+/// look_ahead() comes before after(), which is the next; go_on() ends it.
+struct FirstTiles {
+  static constexpr int begin = 0;
+  int end;
+
+  __device__ int start() const { return 0; }
+  __device__ int at(int step) const { return step; }
+  __device__ int after(int step) const { return step + 1; }
+  __device__ void look_ahead() const {}
+  __device__ void go_on() const {}
+};
+
+/// Tiles of queries from `begin` to before `end`, for one head after the other. turn() moves `tile` to the
+/// next, or from the last to the first, where it is true.
+struct LastTiles {
+  static constexpr bool every = true;
+  int begin, end;
+
+  __device__ int start() const { return begin; }
+  __device__ int count() const { return max(0, end - begin); }
+  __device__ bool turn(int& tile) const {
+    if (++tile != end) return false;
+    tile = begin;
+    return true;
+  }
+};
+
+/// Both, of those tiles of kTile tokens from `begin` to before `end` that may have documents of `block`;
+/// without documents of all of them. A warp looks at 32 tiles at a time: all its threads have to call.
+template <int kTile>
+struct MetTiles {
+  static constexpr bool every = false;
+  const DocumentSpan* spans;  // of this row of the batch, or null
+  DocumentSpan block;
+  int begin, end;
+  int first = 0, current = 0, upcoming = 0;
+  unsigned word = 0;  // which of the tiles from `first` on are left
+
+  __device__ int start() {
+    first = begin - 32;
+    word = 0;
+    return current = next();
+  }
+  __device__ int at(int) const { return current; }
+  __device__ int after(int) const { return upcoming; }
+  __device__ void look_ahead() { upcoming = next(); }
+  __device__ void go_on() { current = upcoming; }
+  __device__ bool turn(int& tile) {
+    tile = next();
+    if (tile < end) return false;
+    tile = start();
+    return true;
+  }
+
+  /// How many there are.
+  __device__ int count() const {
+    int total = 0;
+    for (int tile = begin; tile < end; tile += 32) total += __popc(met(tile));
+    return total;
+  }
+
+ private:
+  __device__ int next() {
+    while (word == 0) {
+      first += 32;
+      if (first >= end) return end;
+      word = met(first);
+    }
+    const int bit = __ffs(static_cast<int>(word)) - 1;
+    word &= word - 1;
+    return first + bit;
+  }
+  __device__ unsigned met(int from) const {
+    const int tile = from + static_cast<int>(threadIdx.x % 32);
+    const bool is_met =
+        tile < end && (spans == nullptr || meet(block, span_of<kTile>(spans, tile * kTile)));
+    return __ballot_sync(0xffffffffu, is_met);
+  }
+};
+
+
+/// One side's operand, [B, rows] i32, and where its copy goes.
+struct DocumentCopy {
+  const int* from;
+  int64_t batch_stride, row_stride;
+  int rows;
+  int absent;  // the id of padding, which the other side has nowhere
+  DocumentSide to;
+};
+
+constexpr int kDocumentThreads = 256;
+
+/// A warp makes one span of kSpan tokens, of the queries or of the keys.
+__global__ void __launch_bounds__(kDocumentThreads)
+attention_documents_kernel(const __grid_constant__ DocumentCopy queries,
+                           const __grid_constant__ DocumentCopy keys, int64_t batches) {
+  static_assert(kSpan == 32);
+  int64_t span = (int64_t{blockIdx.x} * kDocumentThreads + threadIdx.x) / kSpan;
+  const int64_t of_queries = batches * (queries.to.padded / kSpan);
+  const DocumentCopy& side = span < of_queries ? queries : keys;
+  if (span >= of_queries) span -= of_queries;
+  const int spans = side.to.padded / kSpan, lane = threadIdx.x % 32;
+  if (span >= batches * spans) return;
+  const int batch = static_cast<int>(span / spans);
+  const int row = static_cast<int>(span % spans) * kSpan + lane;
+  const bool exists = row < side.rows;
+  const int id = exists ? side.from[batch * side.batch_stride + row * side.row_stride] : -1;
+  side.to.ids[static_cast<int64_t>(batch) * side.to.padded + row] = id < 0 ? side.absent : id;
+  const unsigned all = 0xffffffffu;
+  int least = __reduce_min_sync(all, id < 0 ? INT_MAX : id), greatest = __reduce_max_sync(all, id);
+  if (greatest >= 0 && __any_sync(all, exists && id < 0)) {
+    if (greatest < INT_MAX) ++greatest;
+    else if (least == greatest) --least;
+  }
+  if (lane == 0) side.to.spans[span] = {least, greatest};
+}
+
+}  // namespace ds::cuda

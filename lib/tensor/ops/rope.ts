@@ -1,0 +1,87 @@
+// Rotary position embedding, and the positions of tokens in packed documents.
+import { DsError } from '../../errors.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { describe } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { arange, cast, full, zeros } from './creation.js';
+import { ne, sub, where } from './elementwise.js';
+import { gather } from './indexing.js';
+import { cumsum } from './scan.js';
+import { scatterAdd } from './scatter.js';
+import {
+  lastPacked,
+  overwriteOrAdd,
+  packed,
+  requireSameDevice,
+  requireTensor,
+  shapeError,
+} from './shapes.js';
+import { concat } from './views.js';
+
+/** positions [B, T] as the kernel reads them. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+function ropePositions(given: Tensor, x: Tensor): Tensor {
+  const op = 'rope positions';
+  requireSameDevice(op, given, x);
+  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+    const expected = 'rows of the table of dtype i32 or i64';
+    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(given) });
+  }
+  const [B, T] = x.shape;
+  if (given.ndim !== 2 || given.size(0) !== B || given.size(1) !== T)
+    throw shapeError(op, `[${B}, ${T}]`, describe(given));
+  return packed(cast(given, 'i32'));
+}
+
+/**
+ * Rotary position embedding in the rotate-half form. x [B, T, H, D]; token t takes the angles of row t of cos and sin
+ * [T, D / 2] in f32 (f64 for f64), or, with `positions` [B, T] i32 or i64, those of row positions[b, t] of a table of any
+ * length. A position outside the table is DS_INDEX on the CPU and NaN on a GPU, where the host does not look at it. Throws
+ * DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Su et al. 2021.
+ */
+export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | null = null): Tensor {
+  requireSameDevice('rope', x, cos);
+  requireSameDevice('rope', x, sin);
+  const rows = positions && ropePositions(positions, x);
+  const source = lastPacked(x);
+  const out = Tensor.emptyLike(x);
+  kernels.rope({ in: source, cos, sin, out, positions: rows, inverse: false });
+  const saved = rows ? [cos, sin, rows] : [cos, sin];
+  record('rope', [x], [out], saved, ([grad], sink) => {
+    const dout = lastPacked(grad as Tensor);
+    sink.write(0, (dx, accumulate) =>
+      overwriteOrAdd(dx, accumulate, (to) =>
+        kernels.rope({ in: dout, cos, sin, out: to, positions: rows, inverse: true }),
+      ),
+    );
+  });
+  return out;
+}
+
+/**
+ * Places of tokens in their own documents, from 0: [B, T] i32 for documents [B, T] i32 or i64, which begin wherever the number
+ * is another than before it. For rope() and tables of positions. Throws DS_SHAPE, DS_DTYPE.
+ */
+export function documentPositions(documents: Tensor): Tensor {
+  const op = 'documentPositions';
+  requireTensor(op, documents);
+  if (documents.dtype !== 'i32' && documents.dtype !== 'i64') {
+    const expected = 'numbers of documents of dtype i32 or i64';
+    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(documents) });
+  }
+  if (documents.ndim !== 2) throw shapeError(op, '[B, T]', describe(documents));
+  const [B, T] = documents.shape as [number, number];
+  return scope(() => {
+    const { device } = documents;
+    const places = arange(T, { dtype: 'i32', device }).reshape([1, T]);
+    if (T < 2) return places.expand([B, T]).clone();
+    const others = ne(documents.narrow(1, 1, T - 1), documents.narrow(1, 0, T - 1));
+    const begins = concat([full([B, 1], 0, { dtype: 'bool', device }), others], 1);
+    // Documents counted along the row; where each begins is its only token with a place that counts.
+    const counted = cumsum(begins, 1);
+    const starts = where(begins, places, 0).to('i64');
+    const begun = scatterAdd(zeros([B, T], { dtype: 'i64', device }), 1, counted, starts);
+    return sub(places, gather(begun, 1, counted).to('i32'));
+  });
+}

@@ -1,0 +1,138 @@
+// Wrong calls of attention and the rotary embedding, and the error that each must give.
+import * as kernels from '../../../lib/runtime/kernels.generated.js';
+import { allSeen } from './attention.js';
+import type { Mistake } from './mistakes.js';
+
+/** What a call of attention takes, all right. */
+const attentionOperands = (m: Parameters<Mistake['run']>[0]) => ({
+  q: m([1, 2, 3, 4]),
+  k: m([1, 2, 5, 4]),
+  v: m([1, 2, 5, 4]),
+  out: m([1, 2, 3, 4]),
+  lse: m([1, 2, 3]),
+  ...allSeen,
+  scale: 1,
+  causal: true,
+});
+
+/** What a call of rope takes, all right. */
+const ropeOperands = (m: Parameters<Mistake['run']>[0]) => ({
+  in: m([1, 3, 2, 4]),
+  cos: m([5, 2]),
+  sin: m([5, 2]),
+  out: m([1, 3, 2, 4]),
+  positions: null,
+  inverse: false,
+});
+
+export const attentionMistakes: readonly Mistake[] = [
+  {
+    op: 'rope',
+    what: 'an odd head',
+    code: 'DS_SHAPE',
+    says: '[1, 2, 3, 5] f32',
+    run: (m) =>
+      kernels.rope({
+        in: m([1, 2, 3, 5]),
+        cos: m([2, 2]),
+        sin: m([2, 2]),
+        out: m([1, 2, 3, 5]),
+        positions: null,
+        inverse: false,
+      }),
+  },
+  {
+    op: 'rope',
+    what: 'positions',
+    code: 'DS_SHAPE',
+    says: '[1, 4] i32',
+    run: (m) => kernels.rope({ ...ropeOperands(m), positions: m([1, 4], 'i32') }),
+  },
+  {
+    op: 'rope',
+    what: 'a position',
+    code: 'DS_INDEX',
+    says: '-1',
+    cpuOnly: 'positions are checked on the CPU only',
+    run: (m) => kernels.rope({ ...ropeOperands(m), positions: m([1, 3], 'i32') }),
+  },
+  {
+    op: 'attention',
+    what: 'head sizes',
+    code: 'DS_SHAPE',
+    says: '[1, 2, 3, 5] f32',
+    run: (m) =>
+      kernels.attention({
+        ...attentionOperands(m),
+        k: m([1, 2, 3, 5]),
+        v: m([1, 2, 3, 5]),
+      }),
+  },
+  {
+    op: 'attention',
+    what: "a mask's shape",
+    code: 'DS_SHAPE',
+    says: '[1, 2, 3, 4] f32',
+    run: (m) => kernels.attention({ ...attentionOperands(m), mask: m([1, 2, 3, 4]) }),
+  },
+  {
+    op: 'attention',
+    what: "a mask's dtype",
+    code: 'DS_DTYPE',
+    says: 'i32',
+    run: (m) => kernels.attention({ ...attentionOperands(m), keyMask: m([1, 5], 'i32') }),
+  },
+  {
+    op: 'attention',
+    what: "documents' shape",
+    code: 'DS_SHAPE',
+    says: '[1, 5] i32',
+    run: (m) =>
+      kernels.attention({
+        ...attentionOperands(m),
+        queryDocuments: m([1, 5], 'i32'),
+        keyDocuments: m([1, 5], 'i32'),
+      }),
+  },
+  {
+    op: 'attention',
+    what: "documents' dtype",
+    code: 'DS_DTYPE',
+    says: 'i64',
+    run: (m) =>
+      kernels.attention({
+        ...attentionOperands(m),
+        queryDocuments: m([1, 3], 'i32'),
+        keyDocuments: m([1, 5], 'i64'),
+      }),
+  },
+  {
+    op: 'attention',
+    what: 'documents of keys alone',
+    code: 'DS_SHAPE',
+    says: 'one of the two',
+    run: (m) => kernels.attention({ ...attentionOperands(m), keyDocuments: m([1, 5], 'i32') }),
+  },
+  {
+    op: 'attention',
+    what: 'a negative window',
+    code: 'DS_ARGUMENT',
+    says: '-1',
+    run: (m) => kernels.attention({ ...attentionOperands(m), window: -1 }),
+  },
+  {
+    op: 'attention_backward',
+    what: "lengths' dtype",
+    code: 'DS_SHAPE',
+    says: '[1] i64',
+    run: (m) =>
+      kernels.attentionBackward({
+        ...attentionOperands(m),
+        dout: m([1, 2, 3, 4]),
+        dq: m([1, 2, 3, 4]),
+        dk: m([1, 2, 5, 4]),
+        dv: m([1, 2, 5, 4]),
+        keyLengths: m([1], 'i64'),
+      }),
+  },
+];
