@@ -30,18 +30,29 @@ function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
+/** Pairs of T queries and S keys that are further apart than a window lets them see. */
+function outsideWindow(T: number, S: number, window: number, causal: boolean): number {
+  if (window === 0) return 0;
+  const triangle = (side: number): number => Math.max(0, side) ** 2 / 2;
+  const before = triangle(S - window) - triangle(S - T - window);
+  return before + (causal ? 0 : triangle(T - window));
+}
+
 /**
  * The two products of B H queries with their keys: 4 B H T S D, of which a causal mask halves the T
- * x T part. The softmax is not counted.
+ * x T part, and a window leaves out what lies outside it. Documents are counted as one, since their
+ * lengths are on the device. The softmax is not counted.
  */
 function attentionProducts({
   q,
   k,
   causal,
+  window,
 }: OpArgs['Attention'] | OpArgs['AttentionBackward']): number {
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const S = k.shape[2] as number;
-  return 2 * B * H * D * (T * S - (causal ? (T * T) / 2 : 0));
+  const hidden = (causal ? (T * T) / 2 : 0) + outsideWindow(T, S, window, causal);
+  return 2 * B * H * D * (T * S - hidden);
 }
 
 /** Additions of a residual stream inside a normalisation. */
