@@ -23,6 +23,8 @@ export interface PaddedBatch {
   mask: Tensor;
   /** Each row's tokens counted from 0; 0 at padding. */
   positions: Tensor;
+  /** 0 for tokens, -1 for padding, as attention takes it. */
+  documents: Tensor;
 }
 
 /**
@@ -55,7 +57,12 @@ export function padRows(
     for (let i = 0; i < row.length; ++i) positions[start + i] = i;
   });
   const tensor = (values: Int32Array): Tensor => Tensor.from(values, { shape, device });
-  return { ids: tensor(ids), mask: tensor(mask), positions: tensor(positions) };
+  return {
+    ids: tensor(ids),
+    mask: tensor(mask),
+    positions: tensor(positions),
+    documents: tensor(mask.map((seen) => seen - 1)),
+  };
 }
 
 function lengthOf(op: string, rows: readonly Int32Array[], options: PaddingOptions): number {

@@ -16,11 +16,16 @@ export interface TextSample {
   labels: Int32Array;
   /** Places in the token's own document, from 0. */
   positions: Int32Array;
-  /** Numbers of the row's documents, from 0; padding is one more of its own. */
+  /** Numbers of the row's documents, from 0; padding is -1, as attention takes it. */
   documents: Int32Array;
 }
 
-/** Tensors [B, T] i32 of samples. */
+/** The document of padding. */
+const PADDING = -1;
+
+/**
+ * Tensors [B, T] i32 of samples. A language model's forward takes { documents, positions } of them.
+ */
 export type TextBatch = { [Key in keyof TextSample]: Tensor };
 
 /** Tokens and labels that pieces are parts of. */
@@ -40,7 +45,7 @@ export function sampleOf(
     ids: new Int32Array(length).fill(pad),
     labels: new Int32Array(length).fill(IGNORED),
     positions: new Int32Array(length),
-    documents: new Int32Array(length).fill(pieces.length),
+    documents: new Int32Array(length).fill(PADDING),
   };
   let at = 0;
   pieces.forEach((piece, number) => {
@@ -85,9 +90,7 @@ export function collateSamples(
         for (let i = positions.length; i < length; ++i) row[i] = i - positions.length;
         row.set(positions);
       }),
-      documents: tensor((row, { documents }) =>
-        row.fill((documents.at(-1) ?? -1) + 1).set(documents),
-      ),
+      documents: tensor((row, { documents }) => row.fill(PADDING).set(documents)),
     };
   };
 }
@@ -111,7 +114,7 @@ export function targetsOf(labels: Tensor): Tensor {
 
 /**
  * Tokens of each document of rows of `length`, one row after the other, as variable-length
- * attention wants them.
+ * attention elsewhere wants them; those of padding, too.
  */
 export function documentLengths(documents: ArrayLike<number>, length: number): Int32Array {
   requireInteger('text.documentLengths length', length, 1);

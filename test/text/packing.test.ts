@@ -76,7 +76,7 @@ test('a sample has positions that restart, documents by number, and learns no fi
   expect([...sample.ids]).toEqual([30, 31, 32, 20, 21, 0, 0, 0]);
   expect([...sample.labels]).toEqual([-100, 31, 32, -100, 21, -100, -100, -100]);
   expect([...sample.positions]).toEqual([0, 1, 2, 0, 1, 0, 1, 2]);
-  expect([...sample.documents]).toEqual([0, 0, 0, 1, 1, 2, 2, 2]);
+  expect([...sample.documents]).toEqual([0, 0, 0, 1, 1, -1, -1, -1]);
   const two = [...sample.documents, ...sample.documents];
   expect([...documentLengths(two, 8)]).toEqual([3, 2, 3, 3, 2, 3]);
   expect([...cumulativeLengths(two, 8)]).toEqual([0, 3, 5, 8, 11, 13, 16]);

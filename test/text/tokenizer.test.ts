@@ -135,6 +135,7 @@ test('a batch is padded on either side, cut, and rounded up', () => {
   expect(rows[0]?.slice(6)).toEqual([...of.encode('a')]);
   expect(rows[1]?.indexOf(bos as number)).toBe(8 - of.encode('a b c').length);
   expect(rowsOf(batch.mask)[0]).toEqual([0, 0, 0, 0, 0, 0, 1, 1]);
+  expect(rowsOf(batch.documents)[0]).toEqual([-1, -1, -1, -1, -1, -1, 0, 0]);
   expect(rowsOf(batch.positions)[0]).toEqual([0, 0, 0, 0, 0, 0, 0, 1]);
   const cut = of.encodeBatch(['one two three', 'a'], { maxLength: 3, padTo: 4 });
   expect(rowsOf(cut.ids)[0]).toEqual([...of.encode('one two three').slice(0, 3), pad]);
