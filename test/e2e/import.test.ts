@@ -1,0 +1,74 @@
+// What `import '@ds/native'` loads: everything else waits until somebody needs it.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+
+const ROOT = join(__dirname, '..', '..');
+const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
+
+/** Packages that are needed at once: the one that finds the addon. */
+const PACKAGES = ['node-gyp-build'];
+/** Commands, and what reads their words and files; the rooms load without them. */
+const LATER = [
+  /^lib\/launch\//,
+  /^lib\/trainer\/command\//,
+  /-thread\.ts$/,
+  /^lib\/data\/worker(-supervisor)?\.ts$/,
+];
+/** Built-in modules that take long to load, or would open something. */
+const HEAVY = /^(child_process|cluster|dgram|dns|http2?|https|inspector|net|readline|tls|zlib)$/;
+
+interface Loaded {
+  files: string[];
+  /** Built-in modules, those that the process began with left out. */
+  builtIn: string[];
+}
+
+function loadedBy(program: string): Loaded {
+  const report = `
+    const before = new Set([...process.moduleLoadList, ...Object.keys(require.cache)]);
+    ${program};
+    const fresh = (list) => list.filter((name) => !before.has(name));
+    const builtIn = fresh(process.moduleLoadList).flatMap((name) => {
+      const found = /^NativeModule (?!internal)(.*)$/.exec(name);
+      return found ? [found[1]] : [];
+    });
+    console.log(JSON.stringify({ files: fresh(Object.keys(require.cache)), builtIn }));`;
+  const options = { cwd: ROOT, encoding: 'utf8' } as const;
+  const { stdout, stderr } = spawnSync(process.execPath, ['-r', HOOK, '-e', report], options);
+  if (!stdout) throw new Error(stderr);
+  const { files, builtIn } = JSON.parse(stdout) as Loaded;
+  return { files: files.map((file) => file.slice(ROOT.length + 1)), builtIn };
+}
+
+const packagesOf = ({ files }: Loaded): string[] => [
+  ...new Set(
+    files.flatMap(
+      (file) => /node_modules\/((?:@[^/]+\/)?[^/]+)\/(?!.*node_modules)/.exec(file)?.[1] ?? [],
+    ),
+  ),
+];
+
+const loaded = loadedBy("require('./lib/index.ts')");
+
+test('it loads no package but the one that finds the addon', () => {
+  expect(packagesOf(loaded)).toEqual(PACKAGES);
+});
+
+test('it loads no command, and no entry of a thread', () => {
+  const early = loaded.files.filter((file) => LATER.some((later) => later.test(file)));
+  expect(early).toEqual([]);
+});
+
+test('it loads no built-in module that takes long', () => {
+  expect(loaded.builtIn.filter((name) => HEAVY.test(name))).toEqual([]);
+});
+
+test('what a program uses is loaded then: the test sees packages and commands', () => {
+  const used = loadedBy(`
+    require('./lib/index.ts').resolveConfig({ train_batch_size: 1 }, { worldSize: 1 });
+    require('./lib/launch/validate.ts');
+    require('node:child_process')`);
+  expect(packagesOf(used)).toEqual(expect.arrayContaining([...PACKAGES, 'ajv']));
+  expect(used.files).toContain('lib/launch/validate.ts');
+  expect(used.builtIn).toContain('child_process');
+});
