@@ -2,6 +2,8 @@
 // cross-check.
 import type { DsConfig, ResolvedConfig, ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
 import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
 import { ConfigError } from './config-error.js';
@@ -71,12 +73,18 @@ export function readConfig(source: string | DsConfig): DsConfig {
   return readDocument(source).value as DsConfig;
 }
 
+const ENVIRONMENT: OptionNames<ConfigEnvironment> = {
+  ...{ worldSize: true, strict: true, auto: true, autoLater: true },
+};
+
 /**
  * Reads a file, base64 or an object and returns what the engine obeys, frozen. Throws the first
- * DS_CONFIG error; its hint says how many more there are.
+ * DS_CONFIG error; its hint says how many more there are. DS_ARGUMENT for a wrong environment.
  */
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
-  const { config, errors } = checkConfig(source, env);
+  const environment = readOptions('resolveConfig', env, ENVIRONMENT);
+  requireInteger('resolveConfig worldSize', environment.worldSize, 1);
+  const { config, errors } = checkConfig(source, environment);
   if (config) return config;
   const [first, ...rest] = errors as readonly [ConfigError, ...ConfigError[]];
   if (rest.length === 0) throw first;

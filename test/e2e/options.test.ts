@@ -93,6 +93,16 @@ const watching: readonly Mistake[] = [
     'ConsoleMonitor every: expected an integer of at least 1, got 0.',
   ],
   [
+    'resolveConfig({})',
+    () => ds.resolveConfig({ train_batch_size: 1 }),
+    'resolveConfig worldSize: expected an integer of at least 1, got undefined.',
+  ],
+  [
+    'resolveConfig({}, { world_size, stric })',
+    () => ds.resolveConfig({ train_batch_size: 1 }, { world_size: 1, stric: true }),
+    'Did you mean "strict"?',
+  ],
+  [
     'new ProgressBar({ steps: 10 })',
     () => new monitor.ProgressBar({ steps: 10 }),
     'ProgressBar: expected the options total, stream, lines, now, flopsPerToken, peakFlops, got "steps".',
