@@ -200,6 +200,26 @@ const gradients: Case[] = [
       assertClose(own.x.grad?.toArray() ?? [], expected, 1e-5, `trained ${isTrained}`);
     }
   }),
+  headCase('a vocabulary that needs no padding, and x of three dims', (device) => {
+    const draws = { x: draw('wide x', 24, 1), weight: draw('wide w', 512, 1) };
+    const gradientsOf = (options: Options, isTrained: boolean): number[][] => {
+      const x = Tensor.from(draws.x, { shape: [2, 3, 4], device }).requireGrad();
+      const weight = Tensor.from(draws.weight, { shape: [128, 4], device }).requireGrad(isTrained);
+      const target = indices([5, 127, -100, 0, 64, 5], [2, 3], x);
+      const loss = ops.linearCrossEntropy(x, weight, target, options);
+      loss.backward();
+      return [loss, x.grad, weight.grad].map((one) => one?.toArray() ?? []);
+    };
+    const kept = gradientsOf({}, true);
+    for (const way of ways) {
+      for (const isTrained of [true, false]) {
+        gradientsOf(way, isTrained).forEach((values, i) => {
+          if (values.length > 0)
+            assertClose(values, kept[i] as number[], 2e-6, JSON.stringify(way));
+        });
+      }
+    }
+  }),
   headCase('small gradients of f16 survive until they are scaled', (device) => {
     const x = Tensor.from([17], { shape: [1, 1], device, dtype: 'f16' }).requireGrad();
     const rows = Array.from({ length: 600 }, (_, v) => (v === 0 ? 1.2 : 0.1 - (v % 2) * 0.2));
