@@ -1,4 +1,5 @@
-// Catalogues: every tensor that the ranks of a save have parts of, as a whole; where ranks have other layers, merged.
+// Catalogues: every tensor that the ranks of a save have parts of, as a whole; where ranks have
+// other layers, merged.
 import { createHash } from 'node:crypto';
 
 import type { JsonObject } from '../../types/json.js';
@@ -23,8 +24,9 @@ export function digestOf(catalog: Catalog): string {
 }
 
 /**
- * The tensors of all ranks, whose digests these are. Of ranks that have the same, the first one sends them; where all
- * have, nothing is sent. Throws on all ranks DS_CHECKPOINT naming a tensor of which two ranks say different things.
+ * The tensors of all ranks, whose digests these are. Of ranks that have the same, the first one
+ * sends them; where all have, nothing is sent. Throws on all ranks DS_CHECKPOINT naming a tensor of
+ * which two ranks say different things.
  */
 export async function mergedCatalog(
   world: CheckpointWorld,

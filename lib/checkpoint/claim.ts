@@ -1,12 +1,15 @@
-// A claim: the file by which a save says that the hidden folders of its name are its own, and that it lives.
+// A claim: the file by which a save says that the hidden folders of its name are its own, and that
+// it lives.
 //
-// D/.save-<owner> names an owner, a random number of which the save's folders (commit.ts) carry the same. It is locked
-// (flock) as long as the save lives: the kernel drops the lock with the process, whatever ends it and whichever PID
-// namespace it was in. So a claim whose lock is free was left by a dead save, and what it names may be deleted.
+// D/.save-<owner> names an owner, a random number of which the save's folders (commit.ts) carry the
+// same. It is locked (flock) as long as the save lives: the kernel drops the lock with the process,
+// whatever ends it and whichever PID namespace it was in. So a claim whose lock is free was left by
+// a dead save, and what it names may be deleted.
 //
-// Locks are believed where they are one kernel's: on a local file system, or between processes of one machine since its
-// last boot. Elsewhere (a network file system may keep its locks to each host, or have none) nobody can tell whether
-// the other host's save lives; there a claim counts as abandoned a day after it was made.
+// Locks are believed where they are one kernel's: on a local file system, or between processes of
+// one machine since its last boot. Elsewhere (a network file system may keep its locks to each
+// host, or have none) nobody can tell whether the other host's save lives; there a claim counts as
+// abandoned a day after it was made.
 import { randomBytes } from 'node:crypto';
 import { close, fstat, open } from 'node:fs';
 import { readdir, readFile, statfs, unlink, writeFile } from 'node:fs/promises';
@@ -94,8 +97,9 @@ async function letGo(path: string, descriptor: number): Promise<void> {
 }
 
 /**
- * Runs `clear` for every claim in `dir` whose save is dead; where it says that nothing is left, the claim goes too.
- * Nobody else clears it meanwhile. What fails stays as it is: leftovers never stand in a save's way.
+ * Runs `clear` for every claim in `dir` whose save is dead; where it says that nothing is left, the
+ * claim goes too. Nobody else clears it meanwhile. What fails stays as it is: leftovers never stand
+ * in a save's way.
  */
 export async function clearDead(
   dir: string,

@@ -5,17 +5,18 @@
 //   1. D/.save-<owner> claims what follows and says that the save lives: claim.ts.
 //   2. D/.tmp-T-<owner> is filled; its files and then the folder itself are synced to disk.
 //   3. Where D/T is a checkpoint already: D/T is renamed to D/.old-T-<owner>~0.
-//   4. D/.tmp-T-<owner> is renamed to D/T unless something has appeared there, and D is synced. Where another save has
-//      published the same tag meanwhile, 3 and 4 are done again: the last one wins.
+//   4. D/.tmp-T-<owner> is renamed to D/T unless something has appeared there, and D is synced.
+//      Where another save has published the same tag meanwhile, 3 and 4 are done again: the last
+//      one wins.
 //   5. D/.old-T-<owner>~0 is deleted.
 //   6. `latest` is replaced: written as D/.latest-<owner>, synced, renamed, D synced.
 //   7. Tags that are no longer wanted are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
 //   8. The claim is deleted.
 //
-// A death in 2 leaves the old D/T; between 3 and 4 the old one under its .old name, where a reader finds it (see
-// find()) and from where the next save moves it back; after 4 the new one. `latest` never names what is not there. What
-// a dead save left behind is deleted by the next one. Only what a manifest names is ever deleted (ours.ts): a save
-// fails where anything else is in its way.
+// A death in 2 leaves the old D/T; between 3 and 4 the old one under its .old name, where a reader
+// finds it (see find()) and from where the next save moves it back; after 4 the new one. `latest`
+// never names what is not there. What a dead save left behind is deleted by the next one. Only what
+// a manifest names is ever deleted (ours.ts): a save fails where anything else is in its way.
 import { lstat, mkdir, readdir, rename, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -45,7 +46,10 @@ export interface Draft {
   readonly claim: Claim;
 }
 
-/** Makes an empty folder for `dir`/`tag`, and `dir` where it is missing; deletes what dead saves left. Throws DS_IO. */
+/**
+ * Makes an empty folder for `dir`/`tag`, and `dir` where it is missing; deletes what dead saves
+ * left. Throws DS_IO.
+ */
 export async function begin(dir: string, tag: string): Promise<Draft> {
   return orDsError(dir, async () => {
     await makeFolder(dir);
@@ -67,7 +71,10 @@ export async function clearFolder(dir: string): Promise<void> {
   await clearDead(dir, (owner) => clearOwner(dir, owner));
 }
 
-/** Throws DS_CHECKPOINT where publish() would have to delete what is not ours, saying what it is; DS_IO. */
+/**
+ * Throws DS_CHECKPOINT where publish() would have to delete what is not ours, saying what it is;
+ * DS_IO.
+ */
 export async function requireRoom(dir: string, tag: string, saveLatest: boolean): Promise<void> {
   await orDsError(dir, async () => {
     await requireReplaceable(join(dir, tag));
@@ -76,8 +83,8 @@ export async function requireRoom(dir: string, tag: string, saveLatest: boolean)
 }
 
 /**
- * The filled draft becomes `dir`/`tag`; then `latest` names it, if asked to. Throws DS_IO, and DS_CHECKPOINT where
- * something is in the way. finish() must follow.
+ * The filled draft becomes `dir`/`tag`; then `latest` names it, if asked to. Throws DS_IO, and
+ * DS_CHECKPOINT where something is in the way. finish() must follow.
  */
 export async function publish(draft: Draft, saveLatest: boolean): Promise<void> {
   const { dir, folder } = draft;
@@ -89,8 +96,8 @@ export async function publish(draft: Draft, saveLatest: boolean): Promise<void> 
 }
 
 /**
- * Ends a save: a draft that was not published is deleted, and what stands aside moved back or deleted. Never rejects:
- * what stays is left to the next save, with the claim.
+ * Ends a save: a draft that was not published is deleted, and what stands aside moved back or
+ * deleted. Never rejects: what stays is left to the next save, with the claim.
  */
 export async function finish({ dir, claim }: Draft): Promise<void> {
   const isClear = await clearOwner(dir, claim.owner).catch(() => false);
@@ -99,8 +106,8 @@ export async function finish({ dir, claim }: Draft): Promise<void> {
 }
 
 /**
- * Deletes the checkpoint `dir`/`tag`, atomically: it is never seen in part. Throws DS_CHECKPOINT where there is
- * anything else in it or in its place.
+ * Deletes the checkpoint `dir`/`tag`, atomically: it is never seen in part. Throws DS_CHECKPOINT
+ * where there is anything else in it or in its place.
  */
 export async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
   const aside = join(dir, `.gone-${tag}-${claim.owner}`);
@@ -136,8 +143,8 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
 }
 
 /**
- * Moves the checkpoint `final` to the free name `aside`; false where there is none. Throws DS_CHECKPOINT where anything
- * else is there, which stays where it is.
+ * Moves the checkpoint `final` to the free name `aside`; false where there is none. Throws
+ * DS_CHECKPOINT where anything else is there, which stays where it is.
  */
 async function setAside(final: string, aside: string): Promise<boolean> {
   if (!(await requireReplaceable(final))) return false;
@@ -182,7 +189,10 @@ export async function find(dir: string, tag: string): Promise<string | null> {
   return olds[0] ? join(dir, olds[0].name) : null;
 }
 
-/** Moves back what a save had set aside, and deletes what it had begun. Returns whether nothing of it is left. */
+/**
+ * Moves back what a save had set aside, and deletes what it had begun. Returns whether nothing of
+ * it is left.
+ */
 async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const ofOwner = async () => leftovers(await readdir(dir)).filter((one) => one.owner === owner);
   for (const { kind, name, tag } of (await ofOwner()).sort((a, b) => b.turn - a.turn)) {
@@ -197,7 +207,9 @@ async function clearOwner(dir: string, owner: string): Promise<boolean> {
   return (await ofOwner()).length === 0;
 }
 
-/** A checkpoint that was set aside is moved back, or deleted where a newer one has taken its place. */
+/**
+ * A checkpoint that was set aside is moved back, or deleted where a newer one has taken its place.
+ */
 async function returnOld(old: string, final: string): Promise<void> {
   if (await renameExclusive(old, final)) return;
   if (await requireReplaceable(final).catch(() => false)) await removeCheckpoint(old);

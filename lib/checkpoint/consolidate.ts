@@ -1,4 +1,5 @@
-// Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or for our own.
+// Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or
+// for our own.
 
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -15,14 +16,20 @@ import type { TensorSource } from './safetensors-writer.js';
 
 /** Floating dtypes of exported weights, as configurations call them. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
-/** "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of our module. */
+/**
+ * "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of our
+ * module.
+ */
 export type ExportFormat = 'hf' | 'native';
 
 /** Which checkpoint consolidate() reads, and how it writes the weights. */
 export interface ConsolidateOptions {
   /** Default: what `latest` names. */
   tag?: string;
-  /** Of floating-point parameters. Default fp32: the master weights, unrounded. Buffers stay as they are. */
+  /**
+   * Of floating-point parameters. Default fp32: the master weights, unrounded. Buffers stay as they
+   * are.
+   */
   dtype?: ExportDType;
   /** Bytes of tensors in one file, unless one tensor has more. Default 5e9. */
   maxShardBytes?: number;
@@ -66,11 +73,12 @@ interface Layout {
 }
 
 /**
- * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is complete; into an
- * empty folder, the file that makes the others readable comes last. Nothing that exists is replaced or deleted. Host
- * memory beyond buffers: twice the largest tensor. Throws DS_CHECKPOINT (no such tag, damage, a model that has not
- * said how transformers knows it), DS_ARGUMENT (an unknown option, an `out` with something in it), DS_NONFINITE, DS_IO.
- * Source: DeepSpeed's zero_to_fp32.
+ * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is
+ * complete; into an empty folder, the file that makes the others readable comes last. Nothing that
+ * exists is replaced or deleted. Host memory beyond buffers: twice the largest tensor. Throws
+ * DS_CHECKPOINT (no such tag, damage, a model that has not said how transformers knows it),
+ * DS_ARGUMENT (an unknown option, an `out` with something in it), DS_NONFINITE, DS_IO. Source:
+ * DeepSpeed's zero_to_fp32.
  */
 export async function consolidate(
   dir: string,
@@ -122,7 +130,10 @@ function requireChoice(option: string, value: string | undefined, choices: objec
   });
 }
 
-/** One tensor of the export: master weights where they are wanted and kept, else the weights themselves. */
+/**
+ * One tensor of the export: master weights where they are wanted and kept, else the weights
+ * themselves.
+ */
 function sourceOf(
   checkpoint: Checkpoint,
   name: string,

@@ -4,8 +4,9 @@ import type { DType } from '../runtime/dtype.js';
 import { cast, contiguous, noGrad, scope, type Tensor, transpose } from '../tensor/index.js';
 
 /**
- * `values` in `dtype`, a matrix [m, n] as [n, m] where `transposed`; takes `values` over. Throws DS_CHECKPOINT when it
- * should be transposed and is no matrix, DS_NONFINITE when it does not fit f16.
+ * `values` in `dtype`, a matrix [m, n] as [n, m] where `transposed`; takes `values` over. Throws
+ * DS_CHECKPOINT when it should be transposed and is no matrix, DS_NONFINITE when it does not fit
+ * f16.
  */
 export function converted(
   name: string,

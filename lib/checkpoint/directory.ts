@@ -1,11 +1,11 @@
 // Names inside a checkpoint folder: DeepSpeed's layout with safetensors payloads.
 //
-//   <dir>/latest                                                     text: the tag to resume from
-//   <dir>/<tag>/mp_rank_MM_model_states.safetensors                  stages 0-2: weights and buffers
-//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_model_states.safetensors   stage 3: those of data rank D
-//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_optim_states.safetensors   master weights, moments of data rank D
-//   <dir>/<tag>/manifest.json                                        sizes, checksums, places, state
-//   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...      a save under way: claim.ts, commit.ts
+//   <dir>/latest                                                    text: the tag to resume from
+//   <dir>/<tag>/mp_rank_MM_model_states.safetensors                 stages 0-2: weights, buffers
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_model_states.safetensors  stage 3: data rank D's
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_optim_states.safetensors  masters, moments of D
+//   <dir>/<tag>/manifest.json                                       sizes, checksums, places, state
+//   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...     a save: claim.ts, commit.ts
 import type { Stats } from 'node:fs';
 import { lstat, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,7 +19,10 @@ export const LATEST = 'latest';
 /** Of a file that names a tag. */
 const MAX_LATEST_BYTES = 4096;
 
-/** Who saves a part: a data rank, and which share of the model it has; MM is 00 where nothing splits the model. */
+/**
+ * Who saves a part: a data rank, and which share of the model it has; MM is 00 where nothing splits
+ * the model.
+ */
 export interface PartNumber {
   data: number;
   model: number;
@@ -45,11 +48,14 @@ export function isCheckpointFile(name: string): boolean {
 /** Bytes of UTF-8: with what is added to it while it is saved, a tag is still a file name. */
 const MAX_TAG_BYTES = 200;
 
-/** One file name that `latest` can hold: no line break or other control character, no blank at either end. */
+/**
+ * One file name that `latest` can hold: no line break or other control character, no blank at
+ * either end.
+ */
 function isTag(tag: unknown): tag is string {
   return (
     typeof tag === 'string' &&
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for.
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for these.
     /^[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$/.test(tag) &&
     tag === tag.trim() &&
     tag !== LATEST &&
@@ -58,7 +64,10 @@ function isTag(tag: unknown): tag is string {
   );
 }
 
-/** A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder, is reserved, or would not be found again. */
+/**
+ * A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder, is reserved, or
+ * would not be found again.
+ */
 export function requireTag(tag: unknown): asserts tag is string {
   if (isTag(tag)) return;
   throw new DsError({
@@ -71,7 +80,8 @@ export function requireTag(tag: unknown): asserts tag is string {
 }
 
 /**
- * Throws DS_CHECKPOINT where `latest` is something that a save must not replace: no file, or one that names no tag.
+ * Throws DS_CHECKPOINT where `latest` is something that a save must not replace: no file, or one
+ * that names no tag.
  */
 export async function requireLatestReplaceable(dir: string): Promise<void> {
   const path = join(dir, LATEST);
@@ -93,7 +103,9 @@ function kindOf(status: Stats): string {
   return status.isSymbolicLink() ? 'a symbolic link' : 'something else';
 }
 
-/** The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT, DS_IO. */
+/**
+ * The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT, DS_IO.
+ */
 export async function listTags(dir: string): Promise<string[]> {
   const entries = await readdir(dir, { withFileTypes: true }).catch((cause: Error) => {
     if (!leadsNowhere(cause)) throw asDsError(cause, dir);
@@ -111,7 +123,10 @@ export async function listTags(dir: string): Promise<string[]> {
   return tags.sort(compare);
 }
 
-/** The tag that `latest` names, or null: whether there is something to resume from. Throws DS_CHECKPOINT, DS_IO. */
+/**
+ * The tag that `latest` names, or null: whether there is something to resume from. Throws
+ * DS_CHECKPOINT, DS_IO.
+ */
 export async function findLatest(dir: string): Promise<string | null> {
   const path = join(dir, LATEST);
   const text = await textOf(path).catch((error: DsError) => {

@@ -1,4 +1,5 @@
-// A folder of whole weights in safetensors, with the index and config.json that other libraries look for.
+// A folder of whole weights in safetensors, with the index and config.json that other libraries
+// look for.
 import { lstat, readdir, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 
@@ -33,8 +34,9 @@ export interface FolderContent {
 }
 
 /**
- * Writes the folder, which appears when it is complete and `settled` has not thrown; into one that is there, the file that
- * makes the others readable comes last. Returns the names of the files. Throws DS_IO, DS_ARGUMENT.
+ * Writes the folder, which appears when it is complete and `settled` has not thrown; into one that
+ * is there, the file that makes the others readable comes last. Returns the names of the files.
+ * Throws DS_IO, DS_ARGUMENT.
  */
 export async function writeFolder(
   { path, isThere }: FreeFolder,
@@ -64,8 +66,9 @@ export async function writeFolder(
 }
 
 /**
- * The folder `from` becomes `path`; where `path` is an empty folder of the user's, `files` move into it one by one, in
- * an order in which the last one makes them a whole. Throws DS_ARGUMENT where something has come there meanwhile.
+ * The folder `from` becomes `path`; where `path` is an empty folder of the user's, `files` move
+ * into it one by one, in an order in which the last one makes them a whole. Throws DS_ARGUMENT
+ * where something has come there meanwhile.
  */
 async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
   if (!files) {
@@ -141,8 +144,8 @@ async function writeJson(folder: string, name: string, value: JsonObject): Promi
 }
 
 /**
- * The folder `out`, which does not exist or is empty. Throws DS_ARGUMENT where there is anything else; dead exports do not
- * count.
+ * The folder `out`, which does not exist or is empty. Throws DS_ARGUMENT where there is anything
+ * else; dead exports do not count.
  */
 export async function requireFree(out: string): Promise<FreeFolder> {
   const path = resolve(out);

@@ -1,4 +1,5 @@
-// Values of unknown origin, checked one by one: what a file says is believed only where it can be so.
+// Values of unknown origin, checked one by one: what a file says is believed only where it can be
+// so.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 
@@ -7,7 +8,10 @@ const SHOWN = 80;
 /** The largest finite float32: kernels take no larger number. */
 const MAX_F32 = 3.4028234663852886e38;
 
-/** Reads fields; each method throws DS_CHECKPOINT naming `place` and the field, what it should be and what it is. */
+/**
+ * Reads fields; each method throws DS_CHECKPOINT naming `place` and the field, what it should be
+ * and what it is.
+ */
 export class Fields {
   constructor(
     readonly place: string,

@@ -29,7 +29,10 @@ export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<
   }
 }
 
-/** Runs `body`; failures of Node's own file calls come out as DS_IO. `place` is named where they name no path. */
+/**
+ * Runs `body`; failures of Node's own file calls come out as DS_IO. `place` is named where they
+ * name no path.
+ */
 export async function orDsError<T>(place: string, body: () => Promise<T>): Promise<T> {
   try {
     return await body();

@@ -1,4 +1,5 @@
-// Files named by data: they are plain files directly inside the folder that names them, or they are not opened.
+// Files named by data: they are plain files directly inside the folder that names them, or they are
+// not opened.
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -22,8 +23,8 @@ export function isPlainName(name: string): boolean {
 }
 
 /**
- * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name that leaves the folder, a symbolic link, a folder,
- * or nothing; DS_IO for a file that cannot be opened.
+ * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name that leaves the folder, a
+ * symbolic link, a folder, or nothing; DS_IO for a file that cannot be opened.
  */
 export async function openInside(folder: string, name: string): Promise<InputFile> {
   if (!isPlainName(name)) {

@@ -1,4 +1,5 @@
-// The checkpoint room's door: files of named tensors, written by any number of ranks and read by any other number.
+// The checkpoint room's door: files of named tensors, written by any number of ranks and read by
+// any other number.
 export {
   type Consolidated,
   type ConsolidateOptions,

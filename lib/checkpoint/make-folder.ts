@@ -5,7 +5,8 @@ import { dirname } from 'node:path';
 import { syncPath } from '../runtime/file.js';
 
 /**
- * mkdir -p; each folder that is made is synced into the one above it. Rejects as mkdir does, or with DS_IO. Node's own `recursive` retries for ever where a folder that exists takes no new ones
+ * mkdir -p; each folder that is made is synced into the one above it. Rejects as mkdir does, or
+ * with DS_IO. Node's own `recursive` retries for ever where a folder that exists takes no new ones
  * and says ENOENT, as /proc and automounted folders do.
  */
 export async function makeFolder(path: string): Promise<void> {

@@ -1,4 +1,5 @@
-// manifest.json: written last, it says what a complete checkpoint consists of and where every tensor lies.
+// manifest.json: written last, it says what a complete checkpoint consists of and where every
+// tensor lies.
 import { createHash } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -56,7 +57,10 @@ export interface Manifest {
   description: JsonObject | null;
 }
 
-/** Writes `folder`/manifest.json, closed by a digest of what precedes it, and returns when it is on disk. */
+/**
+ * Writes `folder`/manifest.json, closed by a digest of what precedes it, and returns when it is on
+ * disk.
+ */
 export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
   const { model, optimizer, ...rest } = manifest;
   const tensors = { model: written(model), optimizer: written(optimizer) };
@@ -66,7 +70,10 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
   await syncPath(path);
 }
 
-/** Parts as [file, from, numel], and of a box that is not the whole tensor also its offset and its shape. */
+/**
+ * Parts as [file, from, numel], and of a box that is not the whole tensor also its offset and its
+ * shape.
+ */
 function written(records: ReadonlyMap<string, TensorRecord>): Record<string, object> {
   const entries = Array.from(records, ([name, { parts, ...info }]) => {
     const lists = parts.map(({ file, from, numel: count, box }) => {
@@ -85,8 +92,9 @@ export interface StoredManifest extends Manifest {
 }
 
 /**
- * The manifest of the checkpoint in `folder`. Throws DS_CHECKPOINT when there is none, it is not what was written, or
- * it contradicts itself: tensors that are not whole, files outside the folder. DS_IO where it cannot be read.
+ * The manifest of the checkpoint in `folder`. Throws DS_CHECKPOINT when there is none, it is not
+ * what was written, or it contradicts itself: tensors that are not whole, files outside the folder.
+ * DS_IO where it cannot be read.
  */
 export async function readManifest(folder: string): Promise<StoredManifest> {
   return withManifest(folder, async (file) => {
@@ -199,7 +207,10 @@ interface PartOf extends TensorInfo {
   format: unknown;
 }
 
-/** [file, from, numel], or [file, from, numel, offset, shape]; inside the tensor, and in canonical form. */
+/**
+ * [file, from, numel], or [file, from, numel, offset, shape]; inside the tensor, and in canonical
+ * form.
+ */
 function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part {
   const items = reader.list(value, place);
   const [file, from, count] = items.slice(0, 3).map((number) => reader.count(number, place)) as [

@@ -34,7 +34,9 @@ interface Payload {
   entries: ReadonlyMap<string, TensorEntry>;
 }
 
-/** A verified checkpoint, whatever the number of ranks that saved it. Whoever opens one closes it. */
+/**
+ * A verified checkpoint, whatever the number of ranks that saved it. Whoever opens one closes it.
+ */
 export class Checkpoint {
   readonly path: string;
   readonly tag: string;
@@ -48,10 +50,11 @@ export class Checkpoint {
   }
 
   /**
-   * Opens `dir/tag`, by default what `latest` names; the tag is rank 0's. Every file is opened once and for all, and
-   * read once by one of the ranks: loading cannot fail halfway over damage, and a save that replaces the checkpoint
-   * meanwhile changes nothing of what is read. Throws on all ranks DS_CHECKPOINT: no such tag (with those there are),
-   * a half-written checkpoint, a damaged file (named), one that is replaced again and again; DS_IO.
+   * Opens `dir/tag`, by default what `latest` names; the tag is rank 0's. Every file is opened once
+   * and for all, and read once by one of the ranks: loading cannot fail halfway over damage, and a
+   * save that replaces the checkpoint meanwhile changes nothing of what is read. Throws on all
+   * ranks DS_CHECKPOINT: no such tag (with those there are), a half-written checkpoint, a damaged
+   * file (named), one that is replaced again and again; DS_IO.
    */
   static async open(
     dir: string,
@@ -77,7 +80,10 @@ export class Checkpoint {
     return this.opened.close();
   }
 
-  /** Throws DS_IO when a file was written to, in place, since it was opened: what was read may not be what was verified. */
+  /**
+   * Throws DS_IO when a file was written to, in place, since it was opened: what was read may not
+   * be what was verified.
+   */
   async requireUnchanged(): Promise<void> {
     for (const file of this.opened.files) await file.requireUnchanged();
   }
@@ -102,9 +108,10 @@ export class Checkpoint {
   }
 
   /**
-   * Overwrites `into` (contiguous, on any device) with the elements of `box`, by default the whole tensor, from number
-   * `from` of it on, whatever the parts in which they were saved. Host memory beyond it: one buffer of 32 MiB. Throws
-   * DS_CHECKPOINT naming the tensor when there is none of that name, or of another dtype or size.
+   * Overwrites `into` (contiguous, on any device) with the elements of `box`, by default the whole
+   * tensor, from number `from` of it on, whatever the parts in which they were saved. Host memory
+   * beyond it: one buffer of 32 MiB. Throws DS_CHECKPOINT naming the tensor when there is none of
+   * that name, or of another dtype or size.
    */
   async read(
     section: Section,

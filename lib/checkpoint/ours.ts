@@ -19,8 +19,9 @@ export function isDraftFile(name: string): boolean {
 }
 
 /**
- * Resolves with whether a checkpoint lies at `path`: a folder with a manifest and what that names. Rejects with
- * DS_CHECKPOINT, saying what is there, when it is anything else, or has more in it; errors name the path `called`.
+ * Resolves with whether a checkpoint lies at `path`: a folder with a manifest and what that names.
+ * Rejects with DS_CHECKPOINT, saying what is there, when it is anything else, or has more in it;
+ * errors name the path `called`.
  */
 export async function requireReplaceable(path: string, called = path): Promise<boolean> {
   for (let look = 1; ; ++look) {
@@ -59,8 +60,8 @@ async function statusOf(path: string): Promise<Stats | null> {
 }
 
 /**
- * Deletes from `folder` the files that `isOwn` knows, the manifest last, and then the folder. What else is there stays,
- * and the folder with it; then false.
+ * Deletes from `folder` the files that `isOwn` knows, the manifest last, and then the folder. What
+ * else is there stays, and the folder with it; then false.
  */
 export async function removeOwn(
   folder: string,

@@ -1,4 +1,5 @@
-// Reads what a part in a file and a part that is wanted have in common, whatever the boxes of which they are ranges.
+// Reads what a part in a file and a part that is wanted have in common, whatever the boxes of which
+// they are ranges.
 import {
   type Box,
   type BoxRange,
@@ -24,12 +25,16 @@ export interface StoredPart {
   range: BoxRange;
 }
 
-/** What is contiguous on both sides is read where it belongs if it has as many bytes; else with what lies between. */
+/**
+ * What is contiguous on both sides is read where it belongs if it has as many bytes; else with what
+ * lies between.
+ */
 const DIRECT_BYTES = 128 * 2 ** 10;
 
 /**
- * Overwrites the elements of `into` that the file has; `into` is contiguous and holds `wanted`. Both ranges are in
- * canonical form. Host memory beyond it: at most 32 MiB, for rows of which a part is wanted.
+ * Overwrites the elements of `into` that the file has; `into` is contiguous and holds `wanted`.
+ * Both ranges are in canonical form. Host memory beyond it: at most 32 MiB, for rows of which a
+ * part is wanted.
  */
 export async function readPart(
   file: SafetensorsFile,
@@ -87,7 +92,9 @@ class BoxReader {
     await this.file.readRange(this.stored.entry, { from, to, numel: numel(box.shape) }, this.into);
   }
 
-  /** Reads all that lies between its first and its last element, and copies those that are wanted. */
+  /**
+   * Reads all that lies between its first and its last element, and copies those that are wanted.
+   */
   private async readSlab(slab: Box): Promise<void> {
     const { entry, range } = this.stored;
     const span = this.spanOf(slab);

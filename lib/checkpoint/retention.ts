@@ -7,9 +7,10 @@ import { findLatest, listTags } from './directory.js';
 import { readManifest } from './manifest.js';
 
 /**
- * Deletes all but the newest `keep` checkpoints of the draft's folder, by the time of their saves. What is not a
- * complete checkpoint is not touched and not counted; the draft's own tag and what `latest` names stay in any case. One
- * with files in it that are not its own stays as it is, with a warning that names them. Throws DS_IO.
+ * Deletes all but the newest `keep` checkpoints of the draft's folder, by the time of their saves.
+ * What is not a complete checkpoint is not touched and not counted; the draft's own tag and what
+ * `latest` names stay in any case. One with files in it that are not its own stays as it is, with a
+ * warning that names them. Throws DS_IO.
  */
 export async function retain(draft: Draft, keep: number): Promise<void> {
   const { dir } = draft;

@@ -1,4 +1,5 @@
-// Reading safetensors: a file whose header has been checked, and ranges of its tensors when asked for.
+// Reading safetensors: a file whose header has been checked, and ranges of its tensors when asked
+// for.
 import { basename } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -26,12 +27,17 @@ export class SafetensorsFile {
     readonly entries: readonly TensorEntry[],
   ) {}
 
-  /** Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read. */
+  /**
+   * Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read.
+   */
   static async open(path: string): Promise<SafetensorsFile> {
     return SafetensorsFile.of(await InputFile.open(path));
   }
 
-  /** Of a file that is open, which it takes over: close() closes it, and so does a failure. See open(). */
+  /**
+   * Of a file that is open, which it takes over: close() closes it, and so does a failure. See
+   * open().
+   */
   static async of(file: InputFile): Promise<SafetensorsFile> {
     const { path, bytes } = file;
     const name = basename(path);
@@ -74,7 +80,10 @@ export class SafetensorsFile {
     await this.readRange(entry, { from: 0, to: 0, numel: tensor.numel }, tensor);
   }
 
-  /** Overwrites part of `tensor`, which is contiguous and of the entry's dtype. Both ranges lie inside. */
+  /**
+   * Overwrites part of `tensor`, which is contiguous and of the entry's dtype. Both ranges lie
+   * inside.
+   */
   async readRange(entry: TensorEntry, range: ReadRange, tensor: Tensor): Promise<void> {
     requireContiguous(entry.name, tensor);
     requireRange(entry, range, tensor, this.path);

@@ -13,8 +13,8 @@ export interface TensorSource {
   /** In the file; the tensor itself may be a flat view. */
   shape: readonly number[];
   /**
-   * Its values: contiguous, on any device or in pinned memory. A function makes them when their turn has come; they
-   * are released once written.
+   * Its values: contiguous, on any device or in pinned memory. A function makes them when their
+   * turn has come; they are released once written.
    */
   values: Tensor | (() => Promise<Tensor>);
 }
@@ -27,8 +27,8 @@ export interface FileSum {
 }
 
 /**
- * Writes the tensors in the given order and returns when they are on disk. They must not change meanwhile. Throws
- * DS_IO.
+ * Writes the tensors in the given order and returns when they are on disk. They must not change
+ * meanwhile. Throws DS_IO.
  */
 export async function writeSafetensors(
   path: string,
@@ -71,8 +71,8 @@ export async function writeAt(
 }
 
 /**
- * Host memory is written from where it is. Device memory passes through two staging buffers: one is filled while the
- * other is being written.
+ * Host memory is written from where it is. Device memory passes through two staging buffers: one is
+ * filled while the other is being written.
  */
 class Writer {
   private ranges: HostRange[] = [];

@@ -1,4 +1,5 @@
-// Saving: the ranks agree on a tag and a folder, each writes its shards, rank 0 makes the whole appear.
+// Saving: the ranks agree on a tag and a folder, each writes its shards, rank 0 makes the whole
+// appear.
 import { basename, join, resolve } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
@@ -56,10 +57,15 @@ export interface CheckpointContent {
   part: PartNumber | null;
   /** Weights and buffers, or this rank's parts of them. */
   model: readonly Shard[];
-  /** Whether every part has its own of the weights; else the first data rank of each share of the model has them. */
+  /**
+   * Whether every part has its own of the weights; else the first data rank of each share of the
+   * model has them.
+   */
   modelIsSharded: boolean;
   optimizer: readonly Shard[];
-  /** Every tensor of which this rank has a part, as a whole, by name: that of one or of many ranks. */
+  /**
+   * Every tensor of which this rank has a part, as a whole, by name: that of one or of many ranks.
+   */
   catalog: Catalog;
   /** Anything JSON that all ranks share: counters, schedule; only rank 0's is kept. */
   state: JsonObject;
@@ -70,8 +76,8 @@ export interface CheckpointContent {
 }
 
 /**
- * A save that all ranks have begun. Exactly one write() or cancel() must follow. A crash at any moment leaves the
- * previous checkpoint of the tag or the new one, complete.
+ * A save that all ranks have begun. Exactly one write() or cancel() must follow. A crash at any
+ * moment leaves the previous checkpoint of the tag or the new one, complete.
  */
 export class Save {
   private constructor(
@@ -84,9 +90,9 @@ export class Save {
   ) {}
 
   /**
-   * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission), DS_ARGUMENT (no path),
-   * DS_CHECKPOINT (a bad tag, different tags under "Fail", something in the way that is not a checkpoint) or DS_COMM (a
-   * rank does not take part).
+   * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission),
+   * DS_ARGUMENT (no path), DS_CHECKPOINT (a bad tag, different tags under "Fail", something in the
+   * way that is not a checkpoint) or DS_COMM (a rank does not take part).
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
@@ -119,9 +125,10 @@ export class Save {
   }
 
   /**
-   * Writes this rank's shards, waits for the other ranks and commits. Tensors must not change until it settles.
-   * Resolves with the checkpoint's path. Rejects on all ranks when one fails: DS_IO (disk full), DS_CHECKPOINT
-   * (tensors that are missing, or given twice), DS_COMM (a rank does not come).
+   * Writes this rank's shards, waits for the other ranks and commits. Tensors must not change until
+   * it settles. Resolves with the checkpoint's path. Rejects on all ranks when one fails: DS_IO
+   * (disk full), DS_CHECKPOINT (tensors that are missing, or given twice), DS_COMM (a rank does not
+   * come).
    */
   async write(content: CheckpointContent): Promise<string> {
     const { world, draft } = this;
@@ -181,7 +188,10 @@ export class Save {
     return files;
   }
 
-  /** Reads what the ranks have written: their files are there, and together they hold every tensor of the catalog. */
+  /**
+   * Reads what the ranks have written: their files are there, and together they hold every tensor
+   * of the catalog.
+   */
   private async describe(
     { catalog, state, description }: CheckpointContent,
     files: readonly FileRecord[],

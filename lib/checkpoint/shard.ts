@@ -1,4 +1,5 @@
-// Shards: parts of named tensors, how they are called inside a file, and whether they make up the whole.
+// Shards: parts of named tensors, how they are called inside a file, and whether they make up the
+// whole.
 import { DsError } from '../errors.js';
 import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
 import type { DType } from '../runtime/dtype.js';
@@ -6,7 +7,9 @@ import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { findFlaw } from './tiling.js';
 
-/** Elements [from, from + tensor.numel) of a box of the tensor `name`, which has `shape` as a whole. */
+/**
+ * Elements [from, from + tensor.numel) of a box of the tensor `name`, which has `shape` as a whole.
+ */
 export interface Shard {
   name: string;
   shape: readonly number[];
@@ -26,7 +29,9 @@ export interface TensorInfo {
   buffer?: boolean;
 }
 
-/** Where a part of a tensor lies: the file's index, and which elements it has. In canonical form. */
+/**
+ * Where a part of a tensor lies: the file's index, and which elements it has. In canonical form.
+ */
 export interface Part extends BoxRange {
   file: number;
 }
@@ -34,7 +39,10 @@ export interface Part extends BoxRange {
 const RANGE = /\[(\d{1,16}):(\d{1,16})\]$/;
 const BOX = /\[(\d{1,16}:\d{1,16}(?:,\d{1,16}:\d{1,16}){1,31})\]$/;
 
-/** What a shard is of its tensor, in canonical form. Throws DS_CHECKPOINT for what lies outside the tensor. */
+/**
+ * What a shard is of its tensor, in canonical form. Throws DS_CHECKPOINT for what lies outside the
+ * tensor.
+ */
 export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange {
   const range = { box: box ?? wholeBox(shape), from, numel: tensor.numel };
   if (!isInside(range.box, shape) || from + tensor.numel > numel(range.box.shape)) {
@@ -44,8 +52,9 @@ export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange
 }
 
 /**
- * "<name>" for a whole tensor, "<name>[from:to]" for a range of one; of a box that is not contiguous in the tensor
- * "<name>[from:to,from:to]", from and to of every dim, with the range behind it unless it is all of the box.
+ * "<name>" for a whole tensor, "<name>[from:to]" for a range of one; of a box that is not
+ * contiguous in the tensor "<name>[from:to,from:to]", from and to of every dim, with the range
+ * behind it unless it is all of the box.
  */
 export function entryName(name: string, shape: readonly number[], range: BoxRange): string {
   const { box, from, numel: count } = range;
@@ -85,8 +94,8 @@ function boxOf(text: string): Box {
 }
 
 /**
- * Which elements of a tensor of `shape` an entry of `count` elements has. Null where it cannot be so, or where
- * entryName() gives these elements another name.
+ * Which elements of a tensor of `shape` an entry of `count` elements has. Null where it cannot be
+ * so, or where entryName() gives these elements another name.
  */
 export function entryRange(
   entry: string,
@@ -102,7 +111,10 @@ export function entryRange(
   return isPossible && entryName(name, shape, canonical(shape, found)) === entry ? found : null;
 }
 
-/** Throws DS_CHECKPOINT for a name that cannot be told from that of a part, or that was given before. */
+/**
+ * Throws DS_CHECKPOINT for a name that cannot be told from that of a part, or that was given
+ * before.
+ */
 export function requireNames(shards: readonly Shard[]): void {
   const seen = new Set<string>();
   for (const shard of shards) {
@@ -116,7 +128,10 @@ export function requireNames(shards: readonly Shard[]): void {
   }
 }
 
-/** Throws DS_CHECKPOINT unless the parts, which lie inside, are all elements of the tensor, each once. */
+/**
+ * Throws DS_CHECKPOINT unless the parts, which lie inside, are all elements of the tensor, each
+ * once.
+ */
 export function requireWhole(place: string, { shape }: TensorInfo, parts: readonly Part[]): void {
   const flaw = findFlaw(shape, parts);
   if (!flaw) return;

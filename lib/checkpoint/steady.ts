@@ -1,4 +1,5 @@
-// Opening what a writer may replace meanwhile: once all of it is open, what happens to the names no longer matters.
+// Opening what a writer may replace meanwhile: once all of it is open, what happens to the names no
+// longer matters.
 import { setTimeout as pause } from 'node:timers/promises';
 
 import type { JsonObject } from '../../types/json.js';
@@ -19,10 +20,10 @@ const ATTEMPTS = 50;
 const MAX_PAUSE_MS = 20;
 
 /**
- * Runs `open` on every rank until all have the same state open, and it is still there. What is replaced while it is
- * opened may look damaged or missing for that moment: such a failure is believed when it comes twice in a row, word for
- * word. Throws on all ranks what `open` throws, or DS_CHECKPOINT when `place` is not the same on every rank or is
- * replaced in every attempt.
+ * Runs `open` on every rank until all have the same state open, and it is still there. What is
+ * replaced while it is opened may look damaged or missing for that moment: such a failure is
+ * believed when it comes twice in a row, word for word. Throws on all ranks what `open` throws, or
+ * DS_CHECKPOINT when `place` is not the same on every rank or is replaced in every attempt.
  */
 export async function openSteadily<T extends Opened>(
   world: CheckpointWorld,

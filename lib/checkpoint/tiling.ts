@@ -1,4 +1,5 @@
-// Whether parts of a tensor are all of it: each element in one of them, whatever boxes they are ranges of.
+// Whether parts of a tensor are all of it: each element in one of them, whatever boxes they are
+// ranges of.
 import {
   type Box,
   type BoxRange,
@@ -18,8 +19,9 @@ export interface Flaw {
 }
 
 /**
- * Null where the ranges are all elements of a tensor of `shape`, each once. They lie inside. Takes n log n for n parts
- * of a grid, or ranges of one box; n n for tiles that no straight cut divides, which no way of cutting a model makes.
+ * Null where the ranges are all elements of a tensor of `shape`, each once. They lie inside. Takes
+ * n log n for n parts of a grid, or ranges of one box; n n for tiles that no straight cut divides,
+ * which no way of cutting a model makes.
  */
 export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
   const tiles: Box[] = [];
@@ -99,7 +101,9 @@ function divided(region: Region): Region[] | Flaw | null {
   return null;
 }
 
-/** The tiles by where they lie in dim `d`, as far as none spans two parts; or where there are none. */
+/**
+ * The tiles by where they lie in dim `d`, as far as none spans two parts; or where there are none.
+ */
 function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   const start = (tile: Box): number => tile.offset[d] as number;
   const moved = (numbers: readonly number[], n: number): number[] =>
@@ -126,7 +130,10 @@ function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   }));
 }
 
-/** Of tiles that no straight cut divides: where two overlap, or what is left when all are taken away. */
+/**
+ * Of tiles that no straight cut divides: where two overlap, or what is left when all are taken
+ * away.
+ */
 function findPairFlaw({ box, tiles }: Region): Flaw | null {
   const start = (tile: Box): number => tile.offset[0] ?? 0;
   const sorted = [...tiles].sort((a, b) => start(a) - start(b));

@@ -1,4 +1,5 @@
-// Verifying a checkpoint: every file read once by one of the ranks, and compared with what the manifest says of it.
+// Verifying a checkpoint: every file read once by one of the ranks, and compared with what the
+// manifest says of it.
 import { DsError } from '../errors.js';
 import type { InputFile } from '../runtime/input-file.js';
 import type { TensorEntry } from './header.js';
@@ -8,9 +9,9 @@ import { entryName, entryShape, type Part } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
- * Reads every file once, file i on rank i modulo the world size; `files` are those of the manifest, open. Throws
- * DS_CHECKPOINT on all ranks, naming the file that is of another size or checksum, or whose tensors are not those of
- * the manifest.
+ * Reads every file once, file i on rank i modulo the world size; `files` are those of the manifest,
+ * open. Throws DS_CHECKPOINT on all ranks, naming the file that is of another size or checksum, or
+ * whose tensors are not those of the manifest.
  */
 export async function verify(
   world: CheckpointWorld,
@@ -45,7 +46,10 @@ export function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string,
   return new Map(entries.map((entry) => [entry.name, entry]));
 }
 
-/** The entry that holds a part. Throws DS_CHECKPOINT when the file has not got it, or another one in its place. */
+/**
+ * The entry that holds a part. Throws DS_CHECKPOINT when the file has not got it, or another one in
+ * its place.
+ */
 export function requireEntry(
   file: { path: string; entries: ReadonlyMap<string, TensorEntry> },
   tensor: string,

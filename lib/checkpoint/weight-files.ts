@@ -1,4 +1,5 @@
-// Weights in safetensors as other programs and our exports leave them: one file, or several with an index.
+// Weights in safetensors as other programs and our exports leave them: one file, or several with an
+// index.
 import { createHash } from 'node:crypto';
 import { lstat, readdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -45,8 +46,8 @@ interface Contents extends Opened {
 }
 
 /**
- * Files are opened once, and headers compared with the index; values are read when asked for, of what was opened.
- * Whoever opens them closes them.
+ * Files are opened once, and headers compared with the index; values are read when asked for, of
+ * what was opened. Whoever opens them closes them.
  */
 export class WeightFiles {
   private constructor(
@@ -56,9 +57,10 @@ export class WeightFiles {
   ) {}
 
   /**
-   * Of a safetensors file, or of a folder with model.safetensors.index.json or model.safetensors. Throws DS_CHECKPOINT
-   * when there is none, when it is damaged, when the index names a file outside the folder or a tensor that its file
-   * has not got, or when it is replaced again and again; DS_IO when a file cannot be read.
+   * Of a safetensors file, or of a folder with model.safetensors.index.json or model.safetensors.
+   * Throws DS_CHECKPOINT when there is none, when it is damaged, when the index names a file
+   * outside the folder or a tensor that its file has not got, or when it is replaced again and
+   * again; DS_IO when a file cannot be read.
    */
   static async open(path: string): Promise<WeightFiles> {
     const found = await stat(path).catch((cause: Error) => {
@@ -92,13 +94,19 @@ export class WeightFiles {
     return this.contents.config;
   }
 
-  /** Fills `bytes` with those of a tensor, from byte `from` of it on; blocks. Throws DS_CHECKPOINT, DS_IO. */
+  /**
+   * Fills `bytes` with those of a tensor, from byte `from` of it on; blocks. Throws DS_CHECKPOINT,
+   * DS_IO.
+   */
   readNow(name: string, from: number, bytes: Uint8Array): void {
     const { file, entry } = this.homeOf(name);
     file.readNow(entry, from, bytes);
   }
 
-  /** The values of a tensor on the CPU; the caller releases them. Throws DS_CHECKPOINT for an unknown name. */
+  /**
+   * The values of a tensor on the CPU; the caller releases them. Throws DS_CHECKPOINT for an
+   * unknown name.
+   */
   async read(name: string): Promise<Tensor> {
     const { file, entry } = this.homeOf(name);
     const values = held(() => Tensor.empty(entry.shape, entry.dtype, cpu()));
@@ -145,7 +153,10 @@ async function openFolder(path: string): Promise<Contents> {
   }
 }
 
-/** How to sample from the model in `folder`, as transformers keeps it; null where it does not say. Throws DS_CHECKPOINT, DS_IO. */
+/**
+ * How to sample from the model in `folder`, as transformers keeps it; null where it does not say.
+ * Throws DS_CHECKPOINT, DS_IO.
+ */
 export async function generationOf(folder: string): Promise<JsonObject | null> {
   return (await findJson(folder, GENERATION_FILE))?.value ?? null;
 }

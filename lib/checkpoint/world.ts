@@ -7,8 +7,8 @@ export interface CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   /**
-   * Every rank's value, by rank, once all have come to the exchange of this label. Rejects with DS_COMM naming the
-   * ranks that did not come in time, or that came to another label.
+   * Every rank's value, by rank, once all have come to the exchange of this label. Rejects with
+   * DS_COMM naming the ranks that did not come in time, or that came to another label.
    */
   exchange(label: string, value: JsonValue): Promise<JsonValue[]>;
 }
@@ -21,8 +21,9 @@ export const soloWorld: CheckpointWorld = {
 };
 
 /**
- * Runs `body` on every rank and resolves with all their results, by rank. Where it fails on one rank it fails on all:
- * there with its own error, elsewhere with DS_CHECKPOINT, which names that rank and repeats what it said.
+ * Runs `body` on every rank and resolves with all their results, by rank. Where it fails on one
+ * rank it fails on all: there with its own error, elsewhere with DS_CHECKPOINT, which names that
+ * rank and repeats what it said.
  */
 export async function inUnison<T extends JsonValue>(
   world: CheckpointWorld,

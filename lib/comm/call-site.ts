@@ -4,7 +4,10 @@ import { basename, dirname, sep } from 'node:path';
 /** This room's own frames, and those of the runtime below it, are not the caller. */
 const own = [__dirname, `${dirname(__dirname)}${sep}runtime`];
 
-/** "train.js:12": the nearest frame outside the library's communication code; '' where there is none. */
+/**
+ * "train.js:12": the nearest frame outside the library's communication code; '' where there is
+ * none.
+ */
 export function callSite(): string {
   const holder: { stack?: string } = {};
   const { stackTraceLimit } = Error;

@@ -48,8 +48,9 @@ export interface CommsTotal {
 }
 
 /**
- * Gbit/s of one call by DeepSpeed's formulas (deepspeed/utils/comms_logging.py). `bytes` is one rank's
- * share for allGather and reduceScatter: algbw counts n of it; all-reduce counts its size twice.
+ * Gbit/s of one call by DeepSpeed's formulas (deepspeed/utils/comms_logging.py). `bytes` is one
+ * rank's share for allGather and reduceScatter: algbw counts n of it; all-reduce counts its size
+ * twice.
  */
 export function bandwidth(
   kind: CollectiveKind,
@@ -72,7 +73,10 @@ export function bandwidth(
   }
 }
 
-/** Times include waiting for the slowest rank. While a group has a logger, each collective is waited for. */
+/**
+ * Times include waiting for the slowest rank. While a group has a logger, each collective is waited
+ * for.
+ */
 export class CommsLogger {
   private readonly records: CommsRecord[] = [];
 

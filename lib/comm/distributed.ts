@@ -10,8 +10,8 @@ import { type MeshOptions, MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
 
 /**
- * Where a rank stands in the job that initDistributed() joins. What is left out comes from the launcher's
- * environment.
+ * Where a rank stands in the job that initDistributed() joins. What is left out comes from the
+ * launcher's environment.
  */
 export interface InitOptions {
   /** Default: RANK, else 0. */
@@ -32,7 +32,10 @@ export interface InitOptions {
   serveStore?: boolean;
   /** Default "auto": see localDevice(). */
   device?: string | Device;
-  /** How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them on dp. */
+  /**
+   * How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them
+   * on dp.
+   */
   mesh?: MeshOptions;
 }
 
@@ -82,8 +85,9 @@ export class Distributed {
   }
 
   /**
-   * The group of `ranks`, in their order; null on ranks that are not among them. Every member must call it,
-   * in the same order for groups of the same ranks. Rejects with DS_COMM when one does not.
+   * The group of `ranks`, in their order; null on ranks that are not among them. Every member must
+   * call it, in the same order for groups of the same ranks. Rejects with DS_COMM when one does
+   * not.
    */
   async newGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
     requireRanks(ranks, this.worldSize);
@@ -97,8 +101,8 @@ export class Distributed {
   }
 
   /**
-   * Prints the table of the collectives that were logged, on rank 0; without a log (comms_logger, or world.logger)
-   * nothing. Source: deepspeed.comm.log_summary.
+   * Prints the table of the collectives that were logged, on rank 0; without a log (comms_logger,
+   * or world.logger) nothing. Source: deepspeed.comm.log_summary.
    */
   logSummary(): void {
     const { logger } = this.world;
@@ -106,8 +110,8 @@ export class Distributed {
   }
 
   /**
-   * Waits until every rank is done with its collectives, then closes all connections. After a failure of
-   * the job it closes at once, and a new initDistributed() may follow.
+   * Waits until every rank is done with its collectives, then closes all connections. After a
+   * failure of the job it closes at once, and a new initDistributed() may follow.
    */
   async destroy(): Promise<void> {
     await this.network.job?.leave();
@@ -131,12 +135,12 @@ export function logSummary(): void {
 }
 
 /**
- * Joins the job that the launcher (or the options) describes and resolves once every rank is there, as
- * deepspeed.init_distributed. A job of one rank opens no connection. Called again, also before the first call
- * has resolved, it returns the same, whatever its options but `mesh`.
- * Rejects with DS_ARGUMENT (an unknown option, a mesh that the ranks do not fill, or another one than
- * that of rank 0 or of the first call), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another secret,
- * a missing rank).
+ * Joins the job that the launcher (or the options) describes and resolves once every rank is there,
+ * as deepspeed.init_distributed. A job of one rank opens no connection. Called again, also before
+ * the first call has resolved, it returns the same, whatever its options but `mesh`. Rejects with
+ * DS_ARGUMENT (an unknown option, a mesh that the ranks do not fill, or another one than that of
+ * rank 0 or of the first call), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another secret, a
+ * missing rank).
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
   const options = readOptions('initDistributed', given, OPTIONS);
@@ -208,7 +212,10 @@ export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {
 /** Where a rank says in the store what its mesh is. */
 const meshKey = (rank: number): string => `mesh/${rank}`;
 
-/** What every rank throws where one has another mesh than rank 0; all have told theirs before they opened a group. */
+/**
+ * What every rank throws where one has another mesh than rank 0; all have told theirs before they
+ * opened a group.
+ */
 async function otherMesh(job: Job, worldSize: number): Promise<DsError | null> {
   const first = await job.get(meshKey(0), 0);
   for (let rank = 1; rank < worldSize; ++rank) {
@@ -226,8 +233,8 @@ async function otherMesh(job: Job, worldSize: number): Promise<DsError | null> {
 }
 
 /**
- * The job that this process belongs to: the one joined before, or the one that a launcher's environment describes; else
- * one of this process alone. Rejects as initDistributed().
+ * The job that this process belongs to: the one joined before, or the one that a launcher's
+ * environment describes; else one of this process alone. Rejects as initDistributed().
  */
 export async function joinLaunched(options: InitOptions = {}): Promise<Distributed> {
   if (current) return current;

@@ -7,8 +7,8 @@ import { requireInteger } from '../runtime/require-number.js';
 export type Axis = 'pp' | 'dp' | 'sp' | 'tp';
 
 /**
- * Outermost first: ranks that are neighbours on the last axis are neighbours in the job, so mostly on one host. Source:
- * the order of DeepSpeed's PipeModelDataParallelTopology.
+ * Outermost first: ranks that are neighbours on the last axis are neighbours in the job, so mostly
+ * on one host. Source: the order of DeepSpeed's PipeModelDataParallelTopology.
  */
 export const AXES: readonly Axis[] = ['pp', 'dp', 'sp', 'tp'];
 
@@ -21,8 +21,9 @@ export type MeshOptions = Partial<Record<Axis, number>>;
 const KNOWN: Readonly<Record<Axis, true>> = { pp: true, dp: true, sp: true, tp: true };
 
 /**
- * Rank = ((pp * DP + dp) * SP + sp) * TP + tp for a rank's coordinates (small) and the sizes of the axes (capital). Where
- * a method takes several axes, their order does not matter: ranks and places are in that of AXES.
+ * Rank = ((pp * DP + dp) * SP + sp) * TP + tp for a rank's coordinates (small) and the sizes of the
+ * axes (capital). Where a method takes several axes, their order does not matter: ranks and places
+ * are in that of AXES.
  */
 export class MeshShape {
   /** Ranks of the job. */
@@ -44,7 +45,10 @@ export class MeshShape {
     this.ranks = stride;
   }
 
-  /** The shape of `given` over the ranks of a job. Throws DS_ARGUMENT unless its sizes come out even. */
+  /**
+   * The shape of `given` over the ranks of a job. Throws DS_ARGUMENT unless its sizes come out
+   * even.
+   */
   static over(ranks: number, given: MeshOptions = {}): MeshShape {
     const op = 'initDistributed mesh';
     const options = readOptions(op, given, KNOWN);
@@ -83,7 +87,10 @@ export class MeshShape {
     return AXES.reduce((rank, axis) => rank + coordinates[axis] * this.strides[axis], 0);
   }
 
-  /** The ranks that differ from `rank` in their coordinates on `axes` alone, itself among them, ascending. */
+  /**
+   * The ranks that differ from `rank` in their coordinates on `axes` alone, itself among them,
+   * ascending.
+   */
   ranksAlong(rank: number, ...axes: Axis[]): number[] {
     const { sizes, strides } = this;
     const own = this.coordinates(rank);
@@ -104,7 +111,9 @@ export class MeshShape {
     return ordered(axes).reduce((place, axis) => place * this.sizes[axis] + own[axis], 0);
   }
 
-  /** All ranks, each once, by those that differ on `axes` alone; in the order of their first ranks. */
+  /**
+   * All ranks, each once, by those that differ on `axes` alone; in the order of their first ranks.
+   */
   groups(...axes: Axis[]): number[][] {
     const ranks = Array.from({ length: this.ranks }, (_, rank) => rank);
     return ranks

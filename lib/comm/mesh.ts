@@ -33,8 +33,9 @@ export class Mesh {
   }
 
   /**
-   * The group of these ranks, whose `rank` is this rank's place. It is opened when it is first asked for: all ranks of the
-   * job ask for the same axes in the same order. Rejects with DS_COMM when one does not, DS_ARGUMENT for another axis.
+   * The group of these ranks, whose `rank` is this rank's place. It is opened when it is first
+   * asked for: all ranks of the job ask for the same axes in the same order. Rejects with DS_COMM
+   * when one does not, DS_ARGUMENT for another axis.
    */
   async axis(...axes: Axis[]): Promise<ProcessGroup> {
     const ranks = this.shape.ranksAlong(this.world.rank, ...axes);

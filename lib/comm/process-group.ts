@@ -23,7 +23,9 @@ export interface CollectiveOptions {
   op?: ReduceOp;
   /** The collective starts after what is enqueued here. Default: the device's compute stream. */
   stream?: Stream;
-  /** What it carries, the same on every rank: ranks that mean something else fail as for another op. */
+  /**
+   * What it carries, the same on every rank: ranks that mean something else fail as for another op.
+   */
   purpose?: string;
   /** For messages alone. Default: the caller's file and line, where there is no purpose. */
   label?: string;
@@ -37,7 +39,10 @@ const ALL_REDUCE = { ...OPTIONS, output: true } as const;
 /** Tickets count from 1; this one is over from the start. */
 const NO_TICKET = 0;
 
-/** A collective under way. Its memory belongs to it until wait(), synchronize() or done says it is over. */
+/**
+ * A collective under way. Its memory belongs to it until wait(), synchronize() or done says it is
+ * over.
+ */
 export class Work {
   /** @internal */
   constructor(
@@ -47,9 +52,10 @@ export class Work {
   ) {}
 
   /**
-   * Later work of `stream` (default: the compute stream) starts after the collective. On a GPU the host does
-   * not wait; on the CPU, whose streams run at once, it does. From here on its memory must be returned in the
-   * order of `stream`, or of one that comes after it. Throws the job's failure (DS_COMM).
+   * Later work of `stream` (default: the compute stream) starts after the collective. On a GPU the
+   * host does not wait; on the CPU, whose streams run at once, it does. From here on its memory
+   * must be returned in the order of `stream`, or of one that comes after it. Throws the job's
+   * failure (DS_COMM).
    */
   wait(stream: Stream = this.compute): void {
     this.tickets.wait(this.ticket, stream);
@@ -65,21 +71,23 @@ export class Work {
     return this.tickets.done(this.ticket);
   }
 
-  /** Resolves when the collective is over, without blocking the event loop. Rejects with DS_COMM. */
+  /**
+   * Resolves when the collective is over, without blocking the event loop. Rejects with DS_COMM.
+   */
   get promise(): Promise<void> {
     return poll(() => this.done);
   }
 }
 
 /**
- * The ranks `ranks` of the job. Every member must issue the same collectives (kind, op, dtype, size,
- * root) in the same order; where they do not, all fail with DS_COMM naming what each issued. Tensors
- * are contiguous and on the group's device. Methods return at once; a collective starts after what was
- * enqueued on its stream before, and nothing is ordered after it but by Work.wait() (on a GPU, also the
- * stream itself). Collectives of one group run in the order of their calls.
+ * The ranks `ranks` of the job. Every member must issue the same collectives (kind, op, dtype,
+ * size, root) in the same order; where they do not, all fail with DS_COMM naming what each issued.
+ * Tensors are contiguous and on the group's device. Methods return at once; a collective starts
+ * after what was enqueued on its stream before, and nothing is ordered after it but by Work.wait()
+ * (on a GPU, also the stream itself). Collectives of one group run in the order of their calls.
  *
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for a call that cannot be right, and the
- * job's first failure (DS_COMM), the same on every rank, once there is one.
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for a call that cannot be right, and
+ * the job's first failure (DS_COMM), the same on every rank, once there is one.
  */
 export class ProcessGroup {
   /** Counts and times collectives while set; then each one is waited for. */
@@ -115,13 +123,19 @@ export class ProcessGroup {
     return this.start('allReduce', { input: tensor, output, count: numel(tensor.shape) }, options);
   }
 
-  /** `input` is n slots of output's size; `output` gets slot `rank` combined over all ranks, and may be it. */
+  /**
+   * `input` is n slots of output's size; `output` gets slot `rank` combined over all ranks, and may
+   * be it.
+   */
   reduceScatter(output: View, input: View, options: CollectiveOptions = {}): Work {
     this.requireSizes('reduceScatter', input, output, this.size, 1);
     return this.start('reduceScatter', { input, output, count: numel(output.shape) }, options);
   }
 
-  /** `output` is n slots of input's size and gets every rank's input; `input` may be its slot `rank`. */
+  /**
+   * `output` is n slots of input's size and gets every rank's input; `input` may be its slot
+   * `rank`.
+   */
   allGather(output: View, input: View, options: CollectiveOptions = {}): Work {
     this.requireSizes('allGather', input, output, 1, this.size);
     return this.start('allGather', { input, output, count: numel(input.shape) }, options);
@@ -150,15 +164,17 @@ export class ProcessGroup {
   }
 
   /**
-   * Sends to rank `peer` of the group, which must recv as much. A group's sends and receives run one after
-   * another: of two ranks that exchange, one sends first and the other receives first.
+   * Sends to rank `peer` of the group, which must recv as much. A group's sends and receives run
+   * one after another: of two ranks that exchange, one sends first and the other receives first.
    */
   send(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
     const count = numel(tensor.shape);
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
 
-  /** Receives what another rank sends, into a tensor of the same shape and dtype. Throws DS_COMM. */
+  /**
+   * Receives what another rank sends, into a tensor of the same shape and dtype. Throws DS_COMM.
+   */
   recv(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
     const count = numel(tensor.shape);
     return this.start('recv', { input: null, output: tensor, count, peer }, options);

@@ -89,8 +89,8 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private pass: Pass | null = null;
 
   /**
-   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for what is no dataset, a bad number, an unknown
-   * option, or for workers that cannot build the dataset.
+   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for what is no dataset, a
+   * bad number, an unknown option, or for workers that cannot build the dataset.
    */
   constructor(
     private readonly dataset: Dataset<Sample>,

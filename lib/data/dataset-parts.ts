@@ -11,7 +11,10 @@ function refused(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }
 
-/** The samples of a dataset with the given numbers, in their order; worker threads serve it where they can the dataset. */
+/**
+ * The samples of a dataset with the given numbers, in their order; worker threads serve it where
+ * they can the dataset.
+ */
 export class Subset<Sample> implements Dataset<Sample> {
   /** Throws DS_ARGUMENT for numbers that the dataset has not. */
   constructor(
@@ -114,8 +117,9 @@ export interface SplitOptions {
 const SPLIT: OptionNames<SplitOptions> = { seed: true };
 
 /**
- * Random parts without a sample in common: `sizes` in samples, which add up to all, or as fractions below 1 that add up to
- * 1; what rounding leaves goes to the first ones. The same on every rank. Throws DS_ARGUMENT.
+ * Random parts without a sample in common: `sizes` in samples, which add up to all, or as fractions
+ * below 1 that add up to 1; what rounding leaves goes to the first ones. The same on every rank.
+ * Throws DS_ARGUMENT.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,

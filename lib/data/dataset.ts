@@ -14,11 +14,14 @@ import type { Batched } from './collate.js';
 export interface Dataset<Sample> {
   /** Samples. */
   readonly length: number;
-  /** Sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects of these. */
+  /**
+   * Sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects of
+   * these.
+   */
   get(index: number): Sample | Promise<Sample>;
   /**
-   * A whole batch at once, on `device`, where the loader has no collate function and no workers: as if the samples were
-   * stacked, whose tensors the caller owns. Without it they are.
+   * A whole batch at once, on `device`, where the loader has no collate function and no workers: as
+   * if the samples were stacked, whose tensors the caller owns. Without it they are.
    */
   batch?(indices: Uint32Array, device: Device): Batched<Sample>;
   /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
@@ -38,8 +41,8 @@ export interface DatasetSource {
 /** A dataset named instead of passed, so that worker threads can build it. */
 export interface WorkerDatasetOptions {
   /**
-   * The module: `new URL('./my-dataset.mjs', import.meta.url)` or its text from an ES module, an absolute path such as
-   * require.resolve('./my-dataset.js') from a CommonJS one.
+   * The module: `new URL('./my-dataset.mjs', import.meta.url)` or its text from an ES module, an
+   * absolute path such as require.resolve('./my-dataset.js') from a CommonJS one.
    */
   module: string | URL;
   /** The exported function that returns the dataset. Default "default". */
@@ -55,9 +58,10 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
 };
 
 /**
- * A dataset that every worker thread builds for itself, and the calling thread where it needs one. Where that cannot
- * require the module (an ES module, or one with a top-level await), it imports it: samples are then promises, and `length`
- * has to be given. Throws DS_ARGUMENT for unknown or wrong options, and when the module, its export or what that returns is none.
+ * A dataset that every worker thread builds for itself, and the calling thread where it needs one.
+ * Where that cannot require the module (an ES module, or one with a top-level await), it imports
+ * it: samples are then promises, and `length` has to be given. Throws DS_ARGUMENT for unknown or
+ * wrong options, and when the module, its export or what that returns is none.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const { length, ...options } = readOptions('workerDataset', given, OPTIONS);
@@ -141,7 +145,9 @@ class ModuleDataset<Sample> implements Dataset<Sample> {
   }
 }
 
-/** The module of `source`, or a promise of one that cannot be required. Throws what its code throws. */
+/**
+ * The module of `source`, or a promise of one that cannot be required. Throws what its code throws.
+ */
 export function required({ module }: DatasetSource): unknown {
   try {
     return require(module);
@@ -152,7 +158,10 @@ export function required({ module }: DatasetSource): unknown {
   }
 }
 
-/** The dataset of `source`, in whatever thread. Throws DS_ARGUMENT where that gives none, and what its code throws. */
+/**
+ * The dataset of `source`, in whatever thread. Throws DS_ARGUMENT where that gives none, and what
+ * its code throws.
+ */
 export async function buildDataset(source: DatasetSource): Promise<Dataset<unknown>> {
   return requireDataset(await callExport(await required(source), source), source);
 }

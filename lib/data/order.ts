@@ -34,8 +34,8 @@ export function shareOf(samples: number, { worldSize, dropLast }: Deal): number 
 }
 
 /**
- * What is left of `whole` for a rank when all have served `served` of it: elements in turn, where they do not come out
- * even repeated from the beginning.
+ * What is left of `whole` for a rank when all have served `served` of it: elements in turn, where
+ * they do not come out even repeated from the beginning.
  */
 export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Array {
   const mine = new Uint32Array(shareOf(Math.max(0, whole.length - served), deal));
@@ -47,8 +47,8 @@ export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Arr
 }
 
 /**
- * `count` numbers below weights.length, each as likely as its weight: by the inverse of the summed weights, from Philox
- * stream (seed, epoch).
+ * `count` numbers below weights.length, each as likely as its weight: by the inverse of the summed
+ * weights, from Philox stream (seed, epoch).
  */
 export function drawnOrder(
   weights: Float64Array,
@@ -75,8 +75,8 @@ function firstAbove(sums: Float64Array, value: number): number {
 }
 
 /**
- * `count` different numbers below weights.length in the order in which draws without replacement give them.
- * Source: Efraimidis & Spirakis 2006: the largest of log(u) / weight first.
+ * `count` different numbers below weights.length in the order in which draws without replacement
+ * give them. Source: Efraimidis & Spirakis 2006: the largest of log(u) / weight first.
  */
 export function drawnOnce(
   weights: Float64Array,

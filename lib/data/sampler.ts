@@ -108,7 +108,9 @@ export interface DistributedSamplerOptions {
   shuffle?: boolean;
   /** Default 0; the same on every rank. */
   seed?: number;
-  /** Leaves out the samples that do not fill every rank, instead of repeating some. Default false. */
+  /**
+   * Leaves out the samples that do not fill every rank, instead of repeating some. Default false.
+   */
   dropLast?: boolean;
 }
 
@@ -196,9 +198,9 @@ const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
 };
 
 /**
- * Draws sample i with a probability in proportion to weights[i], anew in every epoch: a function of (seed, epoch), which
- * the ranks share in turn as DistributedSampler's. Source: torch.utils.data.WeightedRandomSampler; Efraimidis & Spirakis
- * 2006 for draws without replacement.
+ * Draws sample i with a probability in proportion to weights[i], anew in every epoch: a function of
+ * (seed, epoch), which the ranks share in turn as DistributedSampler's. Source:
+ * torch.utils.data.WeightedRandomSampler; Efraimidis & Spirakis 2006 for draws without replacement.
  */
 export class WeightedRandomSampler extends Sampler {
   /** Which of the ranks this is, from 0. */
@@ -212,8 +214,8 @@ export class WeightedRandomSampler extends Sampler {
   private seed: number;
 
   /**
-   * Weights are finite and not negative, and one of them is above 0. Throws DS_ARGUMENT, also for more draws without
-   * replacement than there are weights above 0.
+   * Weights are finite and not negative, and one of them is above 0. Throws DS_ARGUMENT, also for
+   * more draws without replacement than there are weights above 0.
    */
   constructor(weights: ArrayLike<number>, given: WeightedSamplerOptions = {}) {
     super();

@@ -38,21 +38,26 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short; DS_ARGUMENT for unknown
-   * or wrong options.
+   * Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short;
+   * DS_ARGUMENT for unknown or wrong options.
    */
   static fromText(given: TextSource): TokenDataset {
     const source = textSource(given);
     return new TokenDataset(tokensOfText(source), source.seq, source.path);
   }
 
-  /** Throws DS_DATA, naming file and line, for a line that is not an object with such a text; DS_ARGUMENT. */
+  /**
+   * Throws DS_DATA, naming file and line, for a line that is not an object with such a text;
+   * DS_ARGUMENT.
+   */
   static fromJsonl(given: JsonlSource): TokenDataset {
     const source = jsonlSource(given);
     return new TokenDataset(tokensOfJsonl(source), source.seq, source.path);
   }
 
-  /** All threads read the same memory; tokens that are not in shared memory are copied to it once. */
+  /**
+   * All threads read the same memory; tokens that are not in shared memory are copied to it once.
+   */
   get source(): DatasetSource {
     this.shared ??= inSharedMemory(this.tokens);
     return { module: __filename, export: 'tokenDataset', args: [this.shared, this.seq] };

@@ -78,8 +78,8 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens little-endian tokens without a header (u16 or u32, as nanoGPT writes them), or with
-   * llm.c's, which is recognised. Throws DS_DATA for a file that is not as long as it should be; DS_ARGUMENT
-   * for unknown or wrong options.
+   * llm.c's, which is recognised. Throws DS_DATA for a file that is not as long as it should be;
+   * DS_ARGUMENT for unknown or wrong options.
    */
   static open(given: TokenFileOptions): TokenFileDataset {
     const { path, seq, dtype } = readOptions('TokenFileDataset.open', given, FILE);
@@ -102,8 +102,8 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one run of all its sequences.
-   * Throws DS_DATA, naming the entry, for an index that is damaged or does not match; DS_ARGUMENT for unknown or wrong
-   * options.
+   * Throws DS_DATA, naming the entry, for an index that is damaged or does not match; DS_ARGUMENT
+   * for unknown or wrong options.
    */
   static openIndexed(given: IndexedTokenOptions): TokenFileDataset {
     const { path, seq } = readOptions('TokenFileDataset.openIndexed', given, INDEXED);

@@ -82,7 +82,9 @@ export class WorkerPool {
     this.nextReply = this.nextJob;
   }
 
-  /** The oldest batch ordered. Throws DS_DATA with a worker's error, or when one ended or stalls. */
+  /**
+   * The oldest batch ordered. Throws DS_DATA with a worker's error, or when one ended or stalls.
+   */
   take(): Reply {
     const deadline = performance.now() + this.options.timeoutMs;
     while (true) {

@@ -3,8 +3,8 @@ import type { Tensor } from '../tensor/index.js';
 import type { Engine } from './engine.js';
 
 /**
- * A loss over the outputs of several engines, scaled for one loss.backward(): by the smallest of their loss scales. End
- * the backward with engines.map((engine) => engine.backwardEpilogue()).
+ * A loss over the outputs of several engines, scaled for one loss.backward(): by the smallest of
+ * their loss scales. End the backward with engines.map((engine) => engine.backwardEpilogue()).
  */
 export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor {
   const factor = Math.min(...engines.map(({ lossScale }) => lossScale));

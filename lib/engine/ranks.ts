@@ -1,4 +1,5 @@
-// Whose ranks: every place of an engine that counts, compares or names ranks says which of these it means.
+// Whose ranks: every place of an engine that counts, compares or names ranks says which of these it
+// means.
 import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
 
 /** Ranks that differ here have other samples of a batch, and share gradients and state out. */
@@ -10,14 +11,21 @@ export const COPIES: readonly Axis[] = ['pp', 'sp', 'tp'];
 /** The same where pp has the stages of a pipeline. */
 export const COPIES_OF_STAGES: readonly Axis[] = ['sp', 'tp'];
 
-/** The axes along which parts of a model may lie: with the data rank, a rank's place among those that save. */
+/**
+ * The axes along which parts of a model may lie: with the data rank, a rank's place among those
+ * that save.
+ */
 export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
 /** A rank's groups in the job that trains an engine. */
 export interface Ranks {
-  /** All of them: who prints, whose wish to stop counts, who saves and loads checkpoints together. */
+  /**
+   * All of them: who prints, whose wish to stop counts, who saves and loads checkpoints together.
+   */
   readonly world: ProcessGroup;
-  /** Those that share out a batch: its sizes, samplers, dropout, mean gradients and losses, shards. */
+  /**
+   * Those that share out a batch: its sizes, samplers, dropout, mean gradients and losses, shards.
+   */
   readonly data: ProcessGroup;
   /** Those with the same parameters, which all start with the values of the first. */
   readonly alike: ProcessGroup;
@@ -33,8 +41,8 @@ export interface Ranks {
 }
 
 /**
- * The groups of this rank; those that are missing are opened, which every rank of the job does at the same time. With
- * `stages`, pp has the stages of a pipeline, and else copies.
+ * The groups of this rank; those that are missing are opened, which every rank of the job does at
+ * the same time. With `stages`, pp has the stages of a pipeline, and else copies.
  */
 export async function ranksOf(
   { world, mesh, localRank }: Distributed,

@@ -15,7 +15,10 @@ export class ReleaseStack {
     return thing;
   }
 
-  /** Releases everything, once; what throws does not keep the others from it, and the first such error is thrown. */
+  /**
+   * Releases everything, once; what throws does not keep the others from it, and the first such
+   * error is thrown.
+   */
   release(): void {
     const failures: unknown[] = [];
     for (let next = this.releases.pop(); next; next = this.releases.pop()) {

@@ -192,8 +192,9 @@ export function record(
 }
 
 /**
- * Puts `tensors` into the graph as its beginning: `arrive` gets their gradients, null where none reached one, borrowed,
- * after everything computed from them has been passed. Unlike a leaf's, these are never copied.
+ * Puts `tensors` into the graph as its beginning: `arrive` gets their gradients, null where none
+ * reached one, borrowed, after everything computed from them has been passed. Unlike a leaf's,
+ * these are never copied.
  */
 export function beginGraph(
   tensors: readonly Tensor[],
@@ -213,7 +214,10 @@ function enter(outputs: readonly Tensor[], node: GradFn): void {
   }
 }
 
-/** Calls `hook` when backward reaches `output`, before the op that made it and after the hooks that op already has. */
+/**
+ * Calls `hook` when backward reaches `output`, before the op that made it and after the hooks that
+ * op already has.
+ */
 export function beforeBackward(output: Tensor, hook: () => void): void {
   const node = nodeOf(output);
   if (!node) return;
@@ -345,9 +349,10 @@ function collect(head: GradFn): { nodes: GradFn[]; uses: Map<Tensor, number> } {
 }
 
 /**
- * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots, which may be leaves themselves; a root
- * that is named twice counts twice. A seed has its root's shape, dtype and device; a missing one is 1, and its root must
- * have one element. The graph is freed on the way. Throws DS_AUTOGRAD, DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots, which may be leaves
+ * themselves; a root that is named twice counts twice. A seed has its root's shape, dtype and
+ * device; a missing one is 1, and its root must have one element. The graph is freed on the way.
+ * Throws DS_AUTOGRAD, DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function backward(
   roots: Tensor | readonly Tensor[],

@@ -1,4 +1,5 @@
-// Tensors that only become more: a warning, once, with the lines of the program that made those which nobody frees.
+// Tensors that only become more: a warning, once, with the lines of the program that made those
+// which nobody frees.
 import { basename, dirname, sep } from 'node:path';
 import { liveTensors, observeCreation, type Tensor } from './tensor.js';
 
@@ -20,7 +21,9 @@ interface Sample {
   stack: { stack?: string };
 }
 
-/** Counts at the end of every step; that is all it costs until growth has lasted for SUSPECT steps. */
+/**
+ * Counts at the end of every step; that is all it costs until growth has lasted for SUSPECT steps.
+ */
 export class TensorGrowth {
   private steps = 0;
   private first = 0;

@@ -1,4 +1,5 @@
-// JavaScript values on their way into a tensor: nested arrays and typed arrays to numbers, shape and raw bits.
+// JavaScript values on their way into a tensor: nested arrays and typed arrays to numbers, shape
+// and raw bits.
 import { DsError } from '../errors.js';
 import {
   type DType,
@@ -18,7 +19,10 @@ export interface HostValues {
   /** In row-major order. */
   readonly values: ArrayLike<Element>;
   readonly shape: readonly number[];
-  /** That of the data itself: its typed array's, bool or i64 where all are booleans or bigints, else f32. */
+  /**
+   * That of the data itself: its typed array's, bool or i64 where all are booleans or bigints, else
+   * f32.
+   */
   readonly natural: DType;
 }
 
@@ -33,7 +37,10 @@ function naturalDType(data: NumericArray): DType {
   return naturals.find(([type]) => data instanceof type)?.[1] ?? 'f32';
 }
 
-/** The values of `data`. Throws DS_SHAPE where it is ragged, DS_ARGUMENT where it holds anything but numbers. */
+/**
+ * The values of `data`. Throws DS_SHAPE where it is ragged, DS_ARGUMENT where it holds anything but
+ * numbers.
+ */
 export function hostValues(data: unknown): HostValues {
   if (isNumericArray(data))
     return { values: data, shape: [data.length], natural: naturalDType(data) };
@@ -119,7 +126,10 @@ export function fits(value: Element, dtype: 'u8' | 'i32' | 'i64'): boolean {
   return BigInt(value) >= least && BigInt(value) <= most;
 }
 
-/** The raw bits of `values` as `dtype`, not f16 or bf16. Throws DS_ARGUMENT for what an integer dtype cannot hold. */
+/**
+ * The raw bits of `values` as `dtype`, not f16 or bf16. Throws DS_ARGUMENT for what an integer
+ * dtype cannot hold.
+ */
 export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArray {
   const out = rawArray(dtype, values.length);
   if (values.constructor === out.constructor && dtype !== 'bool') {

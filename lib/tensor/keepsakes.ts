@@ -1,4 +1,5 @@
-// What a checkpointed segment keeps beside its inputs: results that cost more to make again than to hold.
+// What a checkpointed segment keeps beside its inputs: results that cost more to make again than to
+// hold.
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import type { Saved } from './autograd.js';
@@ -69,8 +70,9 @@ export class GatheredKeepsakes implements Keepsakes {
 }
 
 /**
- * The results of `make`, an op called on `like`: kept by the checkpointed segment around it, if it keeps any, and in its
- * replay those kept. Throws DS_AUTOGRAD when the replay calls other ops than the forward.
+ * The results of `make`, an op called on `like`: kept by the checkpointed segment around it, if it
+ * keeps any, and in its replay those kept. Throws DS_AUTOGRAD when the replay calls other ops than
+ * the forward.
  */
 export function lasting(op: string, like: Tensor, make: () => Tensor[]): Tensor[] {
   const { to, from } = ends;

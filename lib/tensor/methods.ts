@@ -8,8 +8,8 @@ import * as ops from './ops/index.js';
 import { Tensor } from './tensor.js';
 
 /**
- * Functions of a tensor that are its methods too, and the most arguments that each takes beside it. Their types and texts
- * are those of the functions.
+ * Functions of a tensor that are its methods too, and the most arguments that each takes beside it.
+ * Their types and texts are those of the functions.
  */
 const methods = {
   ...{ add: 1, sub: 1, mul: 1, div: 1, pow: 1, maximum: 1, minimum: 1 },

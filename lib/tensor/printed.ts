@@ -11,12 +11,16 @@ const EDGE = 3;
 const DIGITS = 4;
 const WIDTH = 80;
 
-/** Lists of numbers, nested as the shape is; a number for shape []. JSON has no NaN and no infinity: they are null there. */
+/**
+ * Lists of numbers, nested as the shape is; a number for shape []. JSON has no NaN and no infinity:
+ * they are null there.
+ */
 export type NestedNumbers = number | NestedNumbers[];
 
 /**
- * "Tensor([2, 2] f32, cpu)" and the values: floating ones to 4 digits, in columns, with "..." in place of the middle of
- * more than 1000 elements. Reads the device; what has no values says why. Source: NumPy's and PyTorch's printing.
+ * "Tensor([2, 2] f32, cpu)" and the values: floating ones to 4 digits, in columns, with "..." in
+ * place of the middle of more than 1000 elements. Reads the device; what has no values says why.
+ * Source: NumPy's and PyTorch's printing.
  */
 function print(x: Tensor): string {
   const head = headOf(x);
@@ -57,7 +61,10 @@ function corners(x: Tensor): Cells {
   }
 }
 
-/** Copies the first and the last elements of every dim of `from` that `to` is too small for, block by block. */
+/**
+ * Copies the first and the last elements of every dim of `from` that `to` is too small for, block
+ * by block.
+ */
 function copyCorners(from: View, to: View, dim = 0): void {
   if (dim === from.shape.length) {
     kernels.copy({ in: from, out: to });
@@ -147,9 +154,15 @@ function nested(values: readonly number[], shape: readonly number[]): NestedNumb
 
 declare module './tensor.js' {
   interface Tensor {
-    /** The values as lists, nested as the shape is; a number for shape []. Blocks until they are there. */
+    /**
+     * The values as lists, nested as the shape is; a number for shape []. Blocks until they are
+     * there.
+     */
     toList(): NestedNumbers;
-    /** toList(), so that Tensor.from(JSON.parse(JSON.stringify(x))) is x in f32; NaN and infinities become null. */
+    /**
+     * toList(), so that Tensor.from(JSON.parse(JSON.stringify(x))) is x in f32; NaN and infinities
+     * become null.
+     */
     toJSON(): NestedNumbers;
   }
 }

@@ -11,7 +11,10 @@ export interface RandomState {
   offset: number;
 }
 
-/** The part of a global micro-batch that this rank computes: its sample i is sample i * ranks + rank of all. */
+/**
+ * The part of a global micro-batch that this rank computes: its sample i is sample i * ranks + rank
+ * of all.
+ */
 export interface SampleShare {
   /** Of this rank. */
   samples: number;
@@ -33,7 +36,9 @@ let state: RandomState = { seed: 0, offset: 0 };
 /** Null where samples are not dealt out. */
 let share: SampleShare | null = null;
 
-/** Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT. */
+/**
+ * Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT.
+ */
 export function seed(value: number): void {
   state = { seed: requireInteger('seed', value, 0), offset: 0 };
 }
@@ -74,7 +79,10 @@ export function replayRandom<T>(at: RandomPoint, body: () => T): T {
   }
 }
 
-/** Runs `body`, whose tensors with a multiple of `samples` rows hold this rank's samples of a global micro-batch. */
+/**
+ * Runs `body`, whose tensors with a multiple of `samples` rows hold this rank's samples of a global
+ * micro-batch.
+ */
 export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T {
   const saved = share;
   share = samples;
@@ -86,8 +94,9 @@ export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T
 }
 
 /**
- * Which of all ranks' elements a tensor's are, as kernels take it: by sample, where its rows are those of samples, so that
- * an element draws what it would draw on one rank; else every rank's are the same.
+ * Which of all ranks' elements a tensor's are, as kernels take it: by sample, where its rows are
+ * those of samples, so that an element draws what it would draw on one rank; else every rank's are
+ * the same.
  */
 export function placeAmongRanks({ shape, numel }: { shape: readonly number[]; numel: number }): {
   sample: number;

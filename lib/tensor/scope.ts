@@ -52,7 +52,9 @@ export class Scope {
     if (next) for (const node of nodes) if (!node.isReleased) next.adoptNode(node);
   }
 
-  /** Hands `tensor` and its gradient to `next` (null: to the caller), so that release() spares them. */
+  /**
+   * Hands `tensor` and its gradient to `next` (null: to the caller), so that release() spares them.
+   */
   surrender(tensor: Scoped, next: Scope | null): void {
     if (tensor.owner !== this) return;
     tensor.passTo(next);
@@ -67,7 +69,10 @@ export function currentScope(): Scope | null {
   return innermost;
 }
 
-/** Makes `scope` (null: none, the caller owns what is made) the innermost while `body` runs; does not release it. */
+/**
+ * Makes `scope` (null: none, the caller owns what is made) the innermost while `body` runs; does
+ * not release it.
+ */
 export function within<T>(scope: Scope | null, body: () => T): T {
   const outer = innermost;
   innermost = scope;
@@ -81,7 +86,10 @@ export function within<T>(scope: Scope | null, body: () => T): T {
 /** Tensors alone have both. */
 const isScoped = (value: object): value is Scoped => 'owner' in value && 'buffer' in value;
 
-/** The tensors in a returned value: a tensor; an array, Map, Set or plain object of them, at any depth. */
+/**
+ * The tensors in a returned value: a tensor; an array, Map, Set or plain object of them, at any
+ * depth.
+ */
 function visit(value: unknown, each: (tensor: Scoped) => void): void {
   if (value === null || typeof value !== 'object') return;
   if (isScoped(value)) each(value);
@@ -133,8 +141,9 @@ export function held<T>(body: () => T): T {
 }
 
 /**
- * @internal Runs `body`, which builds something that owns held tensors. When it throws, all that it made and has not
- * released itself are freed: also those of an object whose construction was cut short.
+ * @internal Runs `body`, which builds something that owns held tensors. When it throws, all that it
+ * made and has not released itself are freed: also those of an object whose construction was cut
+ * short.
  */
 export function allOrNothing<T>(body: () => T): T {
   const outer = unfinished;

@@ -41,7 +41,10 @@ export interface FromOptions extends TensorOptions {
 
 const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
 
-/** What made a tensor that wants a gradient. Only the tape (autograd.ts) makes these, and looks into them. */
+/**
+ * What made a tensor that wants a gradient. Only the tape (autograd.ts) makes these, and looks into
+ * them.
+ */
 export interface GraphNode {
   readonly name: string;
 }
@@ -81,7 +84,10 @@ export class Tensor implements View {
   gradFn: GraphNode | null = null;
   /** Which of the outputs of `gradFn` it is. */
   gradIndex = 0;
-  /** The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and goes when the leaf goes. */
+  /**
+   * The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and goes
+   * when the leaf goes.
+   */
   grad: Tensor | null = null;
   /** Leaf hook: called once per backward when this leaf's gradient is complete. */
   onGradReady: ((leaf: Tensor) => void) | null = null;
@@ -109,7 +115,10 @@ export class Tensor implements View {
     observer?.(this);
   }
 
-  /** Uninitialised memory: the caller overwrites every element. Throws DS_SHAPE, DS_DTYPE, DS_OUT_OF_MEMORY. */
+  /**
+   * Uninitialised memory: the caller overwrites every element. Throws DS_SHAPE, DS_DTYPE,
+   * DS_OUT_OF_MEMORY.
+   */
   static empty(shape: readonly number[], dtype: DType, device: Device): Tensor {
     requireSizes('Tensor.empty', shape);
     parseDType(dtype, 'Tensor.empty');
@@ -122,9 +131,10 @@ export class Tensor implements View {
   }
 
   /**
-   * A tensor from (nested arrays of) numbers or a typed array; default device cpu. The default dtype is the typed
-   * array's, bool for booleans, i64 for bigints, else f32. Throws DS_SHAPE for ragged arrays, DS_ARGUMENT for anything
-   * but numbers and for numbers that an integer dtype cannot hold.
+   * A tensor from (nested arrays of) numbers or a typed array; default device cpu. The default
+   * dtype is the typed array's, bool for booleans, i64 for bigints, else f32. Throws DS_SHAPE for
+   * ragged arrays, DS_ARGUMENT for anything but numbers and for numbers that an integer dtype
+   * cannot hold.
    */
   static from(data: Nested | NumericArray, given: FromOptions = {}): Tensor {
     const options = readOptions('Tensor.from', given, FROM_OPTIONS);
@@ -223,14 +233,20 @@ export class Tensor implements View {
     return this;
   }
 
-  /** @internal Changes the owner; without one the memory returns at the latest when the tensor is collected. */
+  /**
+   * @internal Changes the owner; without one the memory returns at the latest when the tensor is
+   * collected.
+   */
   passTo(owner: Scope | null): void {
     this.owner = owner;
     if (owner) owner.adopt(this);
     else collected.register(this, this.memory, this);
   }
 
-  /** Gives up the owner's hold. Memory and gradient go when no graph node holds them either. Idempotent. */
+  /**
+   * Gives up the owner's hold. Memory and gradient go when no graph node holds them either.
+   * Idempotent.
+   */
   dispose(): void {
     if (!this.owned) return;
     this.owned = false;
@@ -267,7 +283,10 @@ export class Tensor implements View {
     buffer.release();
   }
 
-  /** @internal The number of the newest node when these values were last changed in place; 0 when they never were. */
+  /**
+   * @internal The number of the newest node when these values were last changed in place; 0 when
+   * they never were.
+   */
   get changedAt(): number {
     return this.memory.changedAt;
   }

@@ -1,10 +1,14 @@
-// Who trains a leaf: it writes its values and takes its gradients, and what anybody else writes would be lost.
+// Who trains a leaf: it writes its values and takes its gradients, and what anybody else writes
+// would be lost.
 import { DsError } from '../errors.js';
 import type { Tensor } from './tensor.js';
 
 const trainers = new WeakMap<Tensor, object>();
 
-/** Gives `leaf` to `trainer`, an object of whoever trains it. Throws DS_ARGUMENT where it has another one. */
+/**
+ * Gives `leaf` to `trainer`, an object of whoever trains it. Throws DS_ARGUMENT where it has
+ * another one.
+ */
 export function claim(leaf: Tensor, trainer: object): void {
   const present = trainers.get(leaf) ?? trainer;
   if (present === trainer) trainers.set(leaf, trainer);

@@ -1,10 +1,14 @@
-// What the stages need of a group of ranks: three collectives on flat tensors, enqueued on a stream.
+// What the stages need of a group of ranks: three collectives on flat tensors, enqueued on a
+// stream.
 import type { Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 
 /** A collective under way. */
 export interface Work {
-  /** Later work of `stream` sees its result. On the CPU it blocks. Throws the job's failure (DS_COMM). */
+  /**
+   * Later work of `stream` sees its result. On the CPU it blocks. Throws the job's failure
+   * (DS_COMM).
+   */
   wait(stream: Stream): void;
 }
 
@@ -23,7 +27,10 @@ export interface Collectives {
   broadcast(tensor: Tensor, root: number, at: At): Work;
   /** Sums `tensor` over all ranks, in place. */
   allReduce(tensor: Tensor, at: At): Work;
-  /** `output` [n] gets this rank's part of `input` [size * n], summed over all ranks; it may be its place there. */
+  /**
+   * `output` [n] gets this rank's part of `input` [size * n], summed over all ranks; it may be its
+   * place there.
+   */
   reduceScatter(output: Tensor, input: Tensor, at: At): Work;
   /** Puts every rank's `input` [n] into `output` [size * n]; `input` may be its place there. */
   allGather(output: Tensor, input: Tensor, at: At): Work;

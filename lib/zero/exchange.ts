@@ -19,13 +19,16 @@ export interface Transfer {
   start(stream: Stream): Work;
   /** The result is complete in the order of `stream`. */
   done(stream: Stream): void;
-  /** Where given, compute waits for the bucket: operands may be returned in its order, however far ahead the host is. */
+  /**
+   * Where given, compute waits for the bucket: operands may be returned in its order, however far
+   * ahead the host is.
+   */
   free?(): void;
 }
 
 /**
- * A bucket is finished when the next one is sent, or by flush(): by then it has had a unit's compute to hide behind,
- * also on the CPU, where waiting blocks.
+ * A bucket is finished when the next one is sent, or by flush(): by then it has had a unit's
+ * compute to hide behind, also on the CPU, where waiting blocks.
  */
 export class Exchange {
   readonly stream: Stream;
@@ -112,7 +115,10 @@ export class Exchange {
 
 /** Times collectives on the device, and how long compute stands still for them. */
 export interface CommTimer {
-  /** A collective is about to be enqueued on `stream`; the function returned is called when it has been. */
+  /**
+   * A collective is about to be enqueued on `stream`; the function returned is called when it has
+   * been.
+   */
   collective(stream: Stream): () => void;
   /** `compute` is about to wait for collectives, likewise. */
   stall(compute: Stream): () => void;

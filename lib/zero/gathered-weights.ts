@@ -1,4 +1,5 @@
-// Weights that every rank holds a shard of: gathered in place when a unit is used, fetched ahead, let go after.
+// Weights that every rank holds a shard of: gathered in place when a unit is used, fetched ahead,
+// let go after.
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { Event, Stream } from '../runtime/stream.js';
@@ -20,9 +21,14 @@ export interface GatherOptions {
   prefetch: number;
   /** Held at a time, those in use aside (stage3_max_live_parameters). */
   maxLive: number;
-  /** A unit that is used again within so many elements is not let go (stage3_max_reuse_distance). */
+  /**
+   * A unit that is used again within so many elements is not let go (stage3_max_reuse_distance).
+   */
   maxReuseDistance: number;
-  /** Smaller units are never let go (stage3_param_persistence_threshold), as long as all of them together ... */
+  /**
+   * Smaller units are never let go (stage3_param_persistence_threshold), as long as all of them
+   * together ...
+   */
   persistenceThreshold: number;
   /** ... have no more elements than this (stage3_model_persistence_threshold). */
   modelPersistenceThreshold: number;
@@ -44,8 +50,8 @@ interface Gathered {
 }
 
 /**
- * One all-gather per unit, from the shard straight into the unit's flat weights. No host wait: memory comes and goes in
- * the order of the compute stream, gathers are ordered by events.
+ * One all-gather per unit, from the shard straight into the unit's flat weights. No host wait:
+ * memory comes and goes in the order of the compute stream, gathers are ordered by events.
  */
 export class GatheredWeights implements WeightFlow {
   readonly isSharded = true;
@@ -216,7 +222,10 @@ export const onDevice: ShardHome = {
   gather: (group, flat, shard, at) => group.allGather(flat, shard, at),
 };
 
-/** In pinned host memory (offload_param): uploaded into its place, and gathered there. Source: ZeRO-Infinity. */
+/**
+ * In pinned host memory (offload_param): uploaded into its place, and gathered there. Source:
+ * ZeRO-Infinity.
+ */
 export const onHost: ShardHome = {
   allocate: (numel, dtype, device) => pinned(device, [numel], dtype),
   gather: (group, flat, shard, at) => {

@@ -18,18 +18,24 @@ export interface GradientFlow {
   /** What reduced gradients are multiplied with, compared to what the update is to see. */
   readonly factor: number;
   /**
-   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the step's last,
-   * `receiver` is told of the partition's, now or in flush(); else it is null.
+   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the
+   * step's last, `receiver` is told of the partition's, now or in flush(); else it is null.
    */
   reduce(partition: Partition, receiver: GradientReceiver | null): void;
-  /** No micro-batch follows those given to reduce() and flush(): `receiver` is told, now or in the next flush(). */
+  /**
+   * No micro-batch follows those given to reduce() and flush(): `receiver` is told, now or in the
+   * next flush().
+   */
   conclude(partition: Partition, receiver: GradientReceiver): void;
   /** Nothing stays under way; later compute work sees the results. */
   flush(): void;
   dispose(): void;
 }
 
-/** Gradients of one rank: the unit's is the partition's; micro-batches add up in it, and nothing is reduced. */
+/**
+ * Gradients of one rank: the unit's is the partition's; micro-batches add up in it, and nothing is
+ * reduced.
+ */
 export class LocalGradients implements GradientFlow {
   readonly factor = 1;
 
@@ -59,7 +65,10 @@ export interface GradientParts {
   exchange: Exchange;
 }
 
-/** Micro-batches add up in the unit, and what conclude() sends is their sum, unless a flow does otherwise. */
+/**
+ * Micro-batches add up in the unit, and what conclude() sends is their sum, unless a flow does
+ * otherwise.
+ */
 abstract class ExchangedGradients implements GradientFlow {
   readonly factor: number;
 
@@ -82,7 +91,10 @@ abstract class ExchangedGradients implements GradientFlow {
   }
 }
 
-/** Stage 0: micro-batches add up on every rank, and the sum is summed over the ranks: each keeps all of it. */
+/**
+ * Stage 0: micro-batches add up on every rank, and the sum is summed over the ranks: each keeps all
+ * of it.
+ */
 export class SummedGradients extends ExchangedGradients {
   conclude(partition: Partition, receiver: GradientReceiver): void {
     const { unit } = partition;
@@ -100,7 +112,10 @@ export class SummedGradients extends ExchangedGradients {
   }
 }
 
-/** Stage 1: micro-batches add up on every rank, and each rank gets the sum of its shard over the ranks. */
+/**
+ * Stage 1: micro-batches add up on every rank, and each rank gets the sum of its shard over the
+ * ranks.
+ */
 export class OwnedGradients extends ExchangedGradients {
   conclude(partition: Partition, receiver: GradientReceiver): void {
     const { unit, range } = partition;
@@ -120,7 +135,10 @@ export class OwnedGradients extends ExchangedGradients {
   }
 }
 
-/** Stages 2 and 3: every micro-batch's gradient is reduced and freed; the shards add up in `partition.grad`. */
+/**
+ * Stages 2 and 3: every micro-batch's gradient is reduced and freed; the shards add up in
+ * `partition.grad`.
+ */
 export class ShardedGradients extends ExchangedGradients {
   override reduce(partition: Partition, receiver: GradientReceiver | null): void {
     const { unit, numel } = partition;

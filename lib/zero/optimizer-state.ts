@@ -1,4 +1,5 @@
-// The optimizer's state on this rank: shares of the partitions, each with a home and a schedule of its own.
+// The optimizer's state on this rank: shares of the partitions, each with a home and a schedule of
+// its own.
 import type { Tensor } from '../tensor/index.js';
 import type { Bytes, Home, LentState } from './home/home.js';
 import type { Piece } from './layout.js';
@@ -13,8 +14,9 @@ export interface Share {
 }
 
 /**
- * Sends each partition to its share. Shares update at the same time, one enqueued after the other: those that never block
- * come first. Exact: every home and every schedule gives the same bits. Homes and schedules belong to whoever made them.
+ * Sends each partition to its share. Shares update at the same time, one enqueued after the other:
+ * those that never block come first. Exact: every home and every schedule gives the same bits.
+ * Homes and schedules belong to whoever made them.
  */
 export class OptimizerState {
   readonly shares: Share[] = [];
@@ -33,7 +35,10 @@ export class OptimizerState {
     schedule.adopt(partition);
   }
 
-  /** Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute stream. */
+  /**
+   * Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute
+   * stream.
+   */
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
     this.of(partition).home.writeMaster(partition, piece, values);
   }
@@ -49,22 +54,25 @@ export class OptimizerState {
   }
 
   /**
-   * Updates every partition in forward order and tells `publisher` of each when its new weights have been enqueued.
-   * `control` is on the device, written on the compute stream.
+   * Updates every partition in forward order and tells `publisher` of each when its new weights
+   * have been enqueued. `control` is on the device, written on the compute stream.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
     for (const { schedule } of this.shares) schedule.update(control, plan, publisher);
   }
 
-  /** Called before weights are read: later compute work sees the updated ones. No update changes a frozen part. */
+  /**
+   * Called before weights are read: later compute work sees the updated ones. No update changes a
+   * frozen part.
+   */
   awaitWeights(part: WeightPart): void {
     const partition = part as Partition;
     this.shareOf.get(partition)?.schedule.awaitWeights(partition);
   }
 
   /**
-   * The master weights (name "master") or the state called `name` of a piece, as the last update leaves them. What is
-   * written there counts from the next update on, once changed() says so.
+   * The master weights (name "master") or the state called `name` of a piece, as the last update
+   * leaves them. What is written there counts from the next update on, once changed() says so.
    */
   lend(partition: Partition, piece: Piece, name: string): LentState {
     const { home, schedule } = this.of(partition);
@@ -73,8 +81,8 @@ export class OptimizerState {
   }
 
   /**
-   * The partition's gradient, from gradReady() to update(): [numel] in the unit's gradDtype, where it is kept; null where
-   * there is none. Complete when this returns; the caller releases it.
+   * The partition's gradient, from gradReady() to update(): [numel] in the unit's gradDtype, where
+   * it is kept; null where there is none. Complete when this returns; the caller releases it.
    */
   gradOf(partition: Partition): Tensor | null {
     return this.of(partition).schedule.gradOf(partition);
@@ -85,7 +93,10 @@ export class OptimizerState {
     this.of(partition).schedule.changed();
   }
 
-  /** After master weights were changed from outside (a loaded checkpoint): refreshes the partition's weights. */
+  /**
+   * After master weights were changed from outside (a loaded checkpoint): refreshes the partition's
+   * weights.
+   */
   refresh(partition: Partition): void {
     const { home, schedule } = this.of(partition);
     schedule.changed();
@@ -117,10 +128,10 @@ export class OptimizerState {
 }
 
 /**
- * The partitions whose state stays on the device where the rest is offloaded: the first ones in forward order, as many as
- * fit into `share` of all elements. Their gradients are complete last and their weights are needed first, so that an
- * update on the host would have nothing to hide behind. Source: DeepSpeed's offload_optimizer.ratio (ZeRO-Offload++,
- * "Twin-Flow").
+ * The partitions whose state stays on the device where the rest is offloaded: the first ones in
+ * forward order, as many as fit into `share` of all elements. Their gradients are complete last and
+ * their weights are needed first, so that an update on the host would have nothing to hide behind.
+ * Source: DeepSpeed's offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
  */
 export function firstInForward(
   partitions: readonly Partition[],

@@ -1,4 +1,5 @@
-// What a rank keeps of a unit: a contiguous part of its weights, and, of a trained one, a partition whose state it updates.
+// What a rank keeps of a unit: a contiguous part of its weights, and, of a trained one, a partition
+// whose state it updates.
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
@@ -46,12 +47,18 @@ export class WeightPart {
   }
 }
 
-/** Made by a stage, which fills `grad` and records `ready`; a home consumes both. An update writes the weights. */
+/**
+ * Made by a stage, which fills `grad` and records `ready`; a home consumes both. An update writes
+ * the weights.
+ */
 export class Partition extends WeightPart {
   declare readonly unit: Unit;
   /** The optimizer groups present, offsets from the partition's start. */
   readonly groups: readonly GroupRange[];
-  /** [numel] reduced over all ranks, in the unit's gradDtype; null before the last micro-batch's reduction and after dropGrad(). */
+  /**
+   * [numel] reduced over all ranks, in the unit's gradDtype; null before the last micro-batch's
+   * reduction and after dropGrad().
+   */
   grad: Tensor | null = null;
   /** `grad` is complete. */
   readonly ready: Event;

@@ -1,4 +1,5 @@
-// A unit's gradient: where backward writes it, and in which dtype the sum over micro-batches is kept.
+// A unit's gradient: where backward writes it, and in which dtype the sum over micro-batches is
+// kept.
 import type { Parameter } from '../nn/parameter.js';
 import type { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
@@ -16,11 +17,17 @@ export interface UnitGradient {
   readonly bytes: number;
   /** Whether `buffer` is part of it. */
   holds(buffer: Buffer): boolean;
-  /** Where backward writes a parameter's first gradient: in its shape and dtype, contents undefined; the caller holds it. */
+  /**
+   * Where backward writes a parameter's first gradient: in its shape and dtype, contents undefined;
+   * the caller holds it.
+   */
   place(slot: Slot): Tensor;
   /** A backward has ended: parameters without a gradient count as zero. */
   close(): void;
-  /** [numel], the sum of all backwards since drop(), held once more for the caller: zeros when there was none. */
+  /**
+   * [numel], the sum of all backwards since drop(), held once more for the caller: zeros when there
+   * was none.
+   */
   take(): Tensor;
   /** Frees it; `parameter.grad` is null (zero) from here on. */
   drop(): void;
@@ -35,7 +42,10 @@ export interface GradientShape {
   device: Device;
 }
 
-/** In the parameters' dtype: backward adds the next micro-batch to `parameter.grad`, views of one flat buffer. */
+/**
+ * In the parameters' dtype: backward adds the next micro-batch to `parameter.grad`, views of one
+ * flat buffer.
+ */
 export class InPlaceGradient implements UnitGradient {
   readonly dtype: DType;
   private flat: Tensor | null = null;
@@ -88,8 +98,9 @@ export class InPlaceGradient implements UnitGradient {
 }
 
 /**
- * In f32, where `written` is 16 bits wide: each backward's gradient is added to the sum and freed, so that `parameter.grad`
- * is null between backwards. Source: DeepSpeed's data_types.grad_accum_dtype.
+ * In f32, where `written` is 16 bits wide: each backward's gradient is added to the sum and freed,
+ * so that `parameter.grad` is null between backwards. Source: DeepSpeed's
+ * data_types.grad_accum_dtype.
  */
 export class WideGradient implements UnitGradient {
   readonly dtype = 'f32';

@@ -1,4 +1,5 @@
-// The order in which units were used in the last step: what to fetch next, and what will soon be needed again.
+// The order in which units were used in the last step: what to fetch next, and what will soon be
+// needed again.
 import type { WeightUnit } from './weight-unit.js';
 
 /** Uses remembered without an update between them: evaluation has none. */
@@ -34,7 +35,10 @@ export class UnitTrace {
     return this.place === null ? [] : this.last.slice(this.place + 1);
   }
 
-  /** Elements of other units that are used before `unit` is again; infinite where it is not foreseen. */
+  /**
+   * Elements of other units that are used before `unit` is again; infinite where it is not
+   * foreseen.
+   */
   reuseDistance(unit: WeightUnit): number {
     let distance = 0;
     for (const next of this.upcoming()) {

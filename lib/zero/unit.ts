@@ -14,7 +14,10 @@ import {
 } from './weight-unit.js';
 
 export interface UnitOptions extends WeightUnitOptions {
-  /** In which gradients are summed over micro-batches: `dtype`, in which backward writes them, or f32. Default `dtype`. */
+  /**
+   * In which gradients are summed over micro-batches: `dtype`, in which backward writes them, or
+   * f32. Default `dtype`.
+   */
   gradDtype?: DType;
 }
 
@@ -26,9 +29,15 @@ export interface UnitListener {
   unexpected(): void;
 }
 
-/** The flat gradient exists from the first gradient written in an accumulation step until it is dropped (unit-gradient.ts). */
+/**
+ * The flat gradient exists from the first gradient written in an accumulation step until it is
+ * dropped (unit-gradient.ts).
+ */
 export class Unit extends WeightUnit {
-  /** From the first gradient of an accumulation step until drop(); parameters nobody used count as zero. */
+  /**
+   * From the first gradient of an accumulation step until drop(); parameters nobody used count as
+   * zero.
+   */
   readonly gradient: UnitGradient;
   private listener: UnitListener | null = null;
   private readonly waiting = new Set<Parameter>();
@@ -72,8 +81,8 @@ export class Unit extends WeightUnit {
   }
 
   /**
-   * Starts a backward: every gradient is awaited again. Unless `streaming`, the unit is not complete before finish():
-   * several backwards may follow each other.
+   * Starts a backward: every gradient is awaited again. Unless `streaming`, the unit is not
+   * complete before finish(): several backwards may follow each other.
    */
   expect({ streaming = true } = {}): void {
     this.ready = false;

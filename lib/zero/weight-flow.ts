@@ -1,4 +1,5 @@
-// How weights flow: what of a unit a rank keeps, and how updated weights reach the ranks that compute with them.
+// How weights flow: what of a unit a rank keeps, and how updated weights reach the ranks that
+// compute with them.
 import type { Device } from '../runtime/device.js';
 import { Event, type Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
@@ -30,7 +31,10 @@ export interface WeightFlow {
   endBackward(): void;
   /** The part's weights change in the order of `stream`. */
   publish(part: WeightPart, stream: Stream): void;
-  /** Every partition of an update was published: their collectives are under way, on all ranks at the same place. */
+  /**
+   * Every partition of an update was published: their collectives are under way, on all ranks at
+   * the same place.
+   */
   dispatch(): void;
   dispose(): void;
 }
@@ -85,12 +89,16 @@ export class WholeWeights extends HeldWeights {
 }
 
 /**
- * Stages 1 and 2: every rank holds whole units and updates a shard of each, which an all-gather brings to the others, in
- * place and in the order of updates; whoever reads a unit waits for it alone.
+ * Stages 1 and 2: every rank holds whole units and updates a shard of each, which an all-gather
+ * brings to the others, in place and in the order of updates; whoever reads a unit waits for it
+ * alone.
  */
 export class PublishedWeights extends HeldWeights {
   private readonly exchange: Exchange;
-  /** Units whose gathered weights the compute stream has not been told to wait for; null until they are sent. */
+  /**
+   * Units whose gathered weights the compute stream has not been told to wait for; null until they
+   * are sent.
+   */
   private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
 

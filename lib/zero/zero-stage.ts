@@ -1,4 +1,5 @@
-// ZeRO by composition: a stage is how the gradients and the weights of some units flow between the ranks of a group.
+// ZeRO by composition: a stage is how the gradients and the weights of some units flow between the
+// ranks of a group.
 import { DsError } from '../errors.js';
 import type { Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
@@ -7,7 +8,10 @@ import type { Unit } from './unit.js';
 import type { WeightFlow } from './weight-flow.js';
 import type { WeightUnit } from './weight-unit.js';
 
-/** Units whose ranks are one group. Owns the flows, and the partitions and parts that the weight flow makes. */
+/**
+ * Units whose ranks are one group. Owns the flows, and the partitions and parts that the weight
+ * flow makes.
+ */
 export class ZeroStage {
   /** One per unit, in their order. */
   readonly partitions: readonly Partition[];
@@ -37,11 +41,15 @@ interface Route {
 }
 
 /**
- * The stages of a model, which send each unit to the group that is its own. One configuration makes all of them: they
- * agree in whether weights are sharded, and in the factor that reduced gradients carry. Owns the stages.
+ * The stages of a model, which send each unit to the group that is its own. One configuration makes
+ * all of them: they agree in whether weights are sharded, and in the factor that reduced gradients
+ * carry. Owns the stages.
  */
 export class ZeroStages {
-  /** What reduced gradients are multiplied with, compared to what the update is to see: their mean, or sum. */
+  /**
+   * What reduced gradients are multiplied with, compared to what the update is to see: their mean,
+   * or sum.
+   */
   readonly gradientFactor: number;
   /** Whether weights come with acquire() and go with release(). */
   readonly shardsWeights: boolean;
@@ -52,7 +60,9 @@ export class ZeroStages {
   private readonly routes = new Map<Unit, Route>();
   private readonly flows = new Map<WeightUnit, WeightFlow>();
 
-  /** `units` are those of all stages, in forward order. Throws DS_ARGUMENT where stages disagree. */
+  /**
+   * `units` are those of all stages, in forward order. Throws DS_ARGUMENT where stages disagree.
+   */
   constructor(
     units: readonly Unit[],
     private readonly stages: readonly ZeroStage[],
@@ -91,21 +101,28 @@ export class ZeroStages {
   }
 
   /**
-   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the step's last,
-   * `receiver` is told of the partition's gradient when that is reduced, now or in flush(); else it is null.
+   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the
+   * step's last, `receiver` is told of the partition's gradient when that is reduced, now or in
+   * flush(); else it is null.
    */
   reduce(unit: Unit, receiver: GradientReceiver | null): void {
     const { partition, gradients } = this.of(unit);
     gradients.reduce(partition, receiver);
   }
 
-  /** No micro-batch follows those given to reduce() after all: `receiver` is told, now or in flush(). */
+  /**
+   * No micro-batch follows those given to reduce() after all: `receiver` is told, now or in
+   * flush().
+   */
   conclude(unit: Unit, receiver: GradientReceiver): void {
     const { partition, gradients } = this.of(unit);
     gradients.conclude(partition, receiver);
   }
 
-  /** Every unit of this backward was given to reduce(): nothing stays behind, and compute work sees it. */
+  /**
+   * Every unit of this backward was given to reduce(): nothing stays behind, and compute work sees
+   * it.
+   */
   flush(): void {
     for (const { gradients, weights } of this.stages) {
       weights.endBackward();
@@ -113,12 +130,18 @@ export class ZeroStages {
     }
   }
 
-  /** The part's weights change in the order of `stream`: all ranks get them, where they hold the whole unit. */
+  /**
+   * The part's weights change in the order of `stream`: all ranks get them, where they hold the
+   * whole unit.
+   */
   publish(part: WeightPart, stream: Stream): void {
     this.flowOf(part.unit).publish(part, stream);
   }
 
-  /** Every partition of the update was published: waiting for weights needs no call of another rank from here on. */
+  /**
+   * Every partition of the update was published: waiting for weights needs no call of another rank
+   * from here on.
+   */
   dispatch(): void {
     for (const { weights } of this.stages) weights.dispatch();
   }

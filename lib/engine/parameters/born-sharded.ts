@@ -3,10 +3,10 @@ import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 
 /**
- * The model that `build` makes, after making sure that none of its parameters has values yet: initialize() draws them
- * one parameter at a time into the shards, so that no rank ever holds the model. Every model of this library is built
- * so; this is the check, under DeepSpeed's name. Throws DS_ARGUMENT naming a parameter that was read, converted or
- * loaded. Source: deepspeed.zero.Init.
+ * The model that `build` makes, after making sure that none of its parameters has values yet:
+ * initialize() draws them one parameter at a time into the shards, so that no rank ever holds the
+ * model. Every model of this library is built so; this is the check, under DeepSpeed's name. Throws
+ * DS_ARGUMENT naming a parameter that was read, converted or loaded. Source: deepspeed.zero.Init.
  */
 export function init<Model extends Module>(build: () => Model): Model {
   const model = build();

@@ -1,4 +1,5 @@
-// GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on all.
+// GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on
+// all.
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
@@ -12,7 +13,10 @@ import { type HeldParameter, heldBy, holderOf, isOwned } from './owned-parameter
 
 /** Options of GatheredParameters. */
 export interface GatherOptions {
-  /** The rank of the job whose changes count; null (the default): nobody's, and what `body` writes is lost. */
+  /**
+   * The rank of the job whose changes count; null (the default): nobody's, and what `body` writes
+   * is lost.
+   */
   modifierRank?: number | null;
 }
 
@@ -22,11 +26,12 @@ export type Gatherable = Engine | Module | Parameter | Iterable<Parameter>;
 const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 
 /**
- * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever the stage; all ranks
- * call it. With `modifierRank`, what that rank writes to them (loadStateDict() in `body` may) reaches all ranks, master
- * weights included, rounded to the weights' dtype; a parameter that `body` leaves as it is keeps its master weights to
- * the last bit. `body` may run forwards, but no step. Frozen parameters that are sharded are gathered likewise; others
- * that no engine trains are left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever
+ * the stage; all ranks call it. With `modifierRank`, what that rank writes to them (loadStateDict()
+ * in `body` may) reaches all ranks, master weights included, rounded to the weights' dtype; a
+ * parameter that `body` leaves as it is keeps its master weights to the last bit. `body` may run
+ * forwards, but no step. Frozen parameters that are sharded are gathered likewise; others that no
+ * engine trains are left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,

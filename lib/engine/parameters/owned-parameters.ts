@@ -6,7 +6,9 @@ import type { Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 
-/** A parameter that an engine has in a unit: one that it trains, or a frozen one that is sharded. */
+/**
+ * A parameter that an engine has in a unit: one that it trains, or a frozen one that is sharded.
+ */
 export interface HeldParameter {
   engine: Engine;
   part: WeightPart;
@@ -45,12 +47,18 @@ export function disownParameters(engine: Engine): void {
   for (const { parameter } of heldBy(engine)) holders.delete(parameter);
 }
 
-/** Null for a parameter in no unit of an engine: it is frozen and whole, or not yet given to initialize(). */
+/**
+ * Null for a parameter in no unit of an engine: it is frozen and whole, or not yet given to
+ * initialize().
+ */
 export function holderOf(parameter: Tensor): HeldParameter | OwnedParameter | null {
   return holders.get(parameter) ?? null;
 }
 
-/** Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to initialize(). */
+/**
+ * Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to
+ * initialize().
+ */
 export function ownerOf(parameter: Tensor): OwnedParameter | null {
   const held = holderOf(parameter);
   return held && isOwned(held) ? held : null;
@@ -60,8 +68,8 @@ export const isOwned = (held: HeldParameter | OwnedParameter): held is OwnedPara
   'partition' in held;
 
 /**
- * Throws DS_ARGUMENT when an engine trains a parameter of `model`: a second one would move it into a flat buffer of its
- * own, and the first would go on with what nobody reads.
+ * Throws DS_ARGUMENT when an engine trains a parameter of `model`: a second one would move it into
+ * a flat buffer of its own, and the first would go on with what nobody reads.
  */
 export function requireUnowned(model: Module): void {
   for (const [name, parameter] of model.namedParameters()) {

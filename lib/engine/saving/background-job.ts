@@ -1,4 +1,5 @@
-// What a thread is told of a save: its content by offers of memory instead of tensors, and what it answers.
+// What a thread is told of a save: its content by offers of memory instead of tensors, and what it
+// answers.
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent, SaveTarget, Shard } from '../../checkpoint/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
@@ -35,7 +36,9 @@ export interface BackgroundJob {
   ended: Int32Array;
 }
 
-/** What the thread says, in this order: warnings at any time, that the save has begun, how it ended. */
+/**
+ * What the thread says, in this order: warnings at any time, that the save has begun, how it ended.
+ */
 export type BackgroundAnswer =
   | { warning: { message: string; name: string; code?: string } }
   | { begun: string }

@@ -1,4 +1,5 @@
-// A save on a thread of its own: it goes on whatever the program's JavaScript does, and to its end when the program ends.
+// A save on a thread of its own: it goes on whatever the program's JavaScript does, and to its end
+// when the program ends.
 import { EventEmitter } from 'node:events';
 
 import type { CheckpointContent, SaveTarget } from '../../checkpoint/index.js';
@@ -15,12 +16,17 @@ import {
 } from './background-job.js';
 import type { StoreWorld } from './store-world.js';
 
-/** How long the end of the process waits for saves: a disk that does not answer must not keep it for ever. */
+/**
+ * How long the end of the process waits for saves: a disk that does not answer must not keep it for
+ * ever.
+ */
 const EXIT_PATIENCE_MS = 600_000;
 
 const running = new Set<BackgroundJob>();
 
-/** Until then the event loop has kept the process alive; process.exit() and uncaught errors do not. */
+/**
+ * Until then the event loop has kept the process alive; process.exit() and uncaught errors do not.
+ */
 function awaitAll(): void {
   const deadline = Date.now() + EXIT_PATIENCE_MS;
   for (const { ended, target } of running) {
@@ -30,7 +36,9 @@ function awaitAll(): void {
   }
 }
 
-/** The content's tensors are views of pinned memory that must not change until written() settles. */
+/**
+ * The content's tensors are views of pinned memory that must not change until written() settles.
+ */
 export class BackgroundSave {
   private readonly job: BackgroundJob;
   private readonly begins: Promise<string>;
@@ -44,7 +52,10 @@ export class BackgroundSave {
     this.start(answers);
   }
 
-  /** Resolves with the path that the checkpoint will have once all ranks have begun. Rejects as Save.begin does. */
+  /**
+   * Resolves with the path that the checkpoint will have once all ranks have begun. Rejects as
+   * Save.begin does.
+   */
   begun(): Promise<string> {
     return this.begins;
   }

@@ -1,4 +1,5 @@
-// The thread of one asynchronous save: agrees with the other ranks' threads, writes, commits, and ends.
+// The thread of one asynchronous save: agrees with the other ranks' threads, writes, commits, and
+// ends.
 import { parentPort, workerData } from 'node:worker_threads';
 
 import { Save, soloWorld } from '../../checkpoint/index.js';

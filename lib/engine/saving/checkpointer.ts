@@ -31,14 +31,14 @@ export interface SaveOptions {
   /** Delete all but this many checkpoints of the folder, oldest first. Default: none is deleted. */
   keepLast?: number;
   /**
-   * Resolve as soon as the state has been copied to host memory and all ranks have begun; a thread writes it, whatever
-   * this one does. Its end and its failure come with checkpointDone(), or the next save or load; a failure is also a
-   * warning. Default false.
+   * Resolve as soon as the state has been copied to host memory and all ranks have begun; a thread
+   * writes it, whatever this one does. Its end and its failure come with checkpointDone(), or the
+   * next save or load; a failure is also a warning. Default false.
    */
   asynchronous?: boolean;
   /**
-   * Leave out what is not trained, as with LoRA the base model: load into a model that has it already. Default false.
-   * Source: DeepSpeed's exclude_frozen_parameters.
+   * Leave out what is not trained, as with LoRA the base model: load into a model that has it
+   * already. Default false. Source: DeepSpeed's exclude_frozen_parameters.
    */
   excludeFrozenParameters?: boolean;
 }
@@ -83,10 +83,11 @@ export class Checkpointer {
   ) {}
 
   /**
-   * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new one, complete.
-   * Gradients of an unfinished accumulation step are not part of it. Returns the checkpoint's path. Rejects on all
-   * ranks with DS_IO (disk full), DS_CHECKPOINT (different tags, and what fails on another rank), DS_ARGUMENT (an
-   * unknown option, a client state that JSON does not keep) or DS_COMM (a rank does not take part).
+   * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new
+   * one, complete. Gradients of an unfinished accumulation step are not part of it. Returns the
+   * checkpoint's path. Rejects on all ranks with DS_IO (disk full), DS_CHECKPOINT (different tags,
+   * and what fails on another rank), DS_ARGUMENT (an unknown option, a client state that JSON does
+   * not keep) or DS_COMM (a rank does not take part).
    */
   async save(dir: string, given: SaveOptions): Promise<string> {
     this.requireOpen('saveCheckpoint');
@@ -127,9 +128,9 @@ export class Checkpointer {
   }
 
   /**
-   * Writes all weights and buffers as they are (f32 in an fp32 run) into the safetensors file `dir`/`file` under the
-   * model's names; no rank gathers them. Returns its path. Rejects on all ranks with DS_IO or DS_COMM. `ds consolidate`
-   * makes other formats.
+   * Writes all weights and buffers as they are (f32 in an fp32 run) into the safetensors file
+   * `dir`/`file` under the model's names; no rank gathers them. Returns its path. Rejects on all
+   * ranks with DS_IO or DS_COMM. `ds consolidate` makes other formats.
    */
   async exportWeights(
     dir: string,
@@ -158,8 +159,8 @@ export class Checkpointer {
   }
 
   /**
-   * Resolves with the path of the last asynchronous save once it is complete, null where there is none. Rejects with
-   * what made it fail, once; the next save or load waits and rejects likewise.
+   * Resolves with the path of the last asynchronous save once it is complete, null where there is
+   * none. Rejects with what made it fail, once; the next save or load waits and rejects likewise.
    */
   async done(): Promise<string | null> {
     const { pending } = this;

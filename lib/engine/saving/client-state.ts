@@ -1,7 +1,10 @@
 // What a program keeps in a checkpoint: values that come back from JSON as they were.
 import { DsError } from '../../errors.js';
 
-/** Throws DS_ARGUMENT unless it is an object, as a load returns it, of values that come back: see requireJson. */
+/**
+ * Throws DS_ARGUMENT unless it is an object, as a load returns it, of values that come back: see
+ * requireJson.
+ */
 export function requireClientState(value: unknown): void {
   const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
   requireJson('clientState', value);
@@ -16,8 +19,9 @@ export function requireClientState(value: unknown): void {
 }
 
 /**
- * Throws DS_ARGUMENT naming the first value inside `value` that JSON would drop or change: NaN and infinities (null), a
- * function, a bigint, a Map, a typed array. Properties that are undefined count as absent; a toJSON() speaks for itself.
+ * Throws DS_ARGUMENT naming the first value inside `value` that JSON would drop or change: NaN and
+ * infinities (null), a function, a bigint, a Map, a typed array. Properties that are undefined
+ * count as absent; a toJSON() speaks for itself.
  */
 export function requireJson(place: string, value: unknown, outer: readonly object[] = []): void {
   if (value === null || typeof value === 'string' || typeof value === 'boolean') return;

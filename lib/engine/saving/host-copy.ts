@@ -1,4 +1,5 @@
-// A copy of a checkpoint's tensors in pinned host memory, so that training can go on while they are written.
+// A copy of a checkpoint's tensors in pinned host memory, so that training can go on while they are
+// written.
 import type { Shard } from '../../checkpoint/index.js';
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
@@ -21,9 +22,10 @@ export class HostCopy {
   }
 
   /**
-   * Enqueues copies of the shards' values on the compute stream; the shards returned are the copies, to be released by
-   * the caller, complete after wait(). Device memory may change in the order of that stream at once; host
-   * memory only after wait(). The memory of the last call is used again where it is large enough.
+   * Enqueues copies of the shards' values on the compute stream; the shards returned are the
+   * copies, to be released by the caller, complete after wait(). Device memory may change in the
+   * order of that stream at once; host memory only after wait(). The memory of the last call is
+   * used again where it is large enough.
    */
   take(shards: readonly Shard[]): Shard[] {
     const offsets: number[] = [];

@@ -1,4 +1,5 @@
-// What a checkpoint of an engine holds: weights, master weights, optimizer state, counters and generators.
+// What a checkpoint of an engine holds: weights, master weights, optimizer state, counters and
+// generators.
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
 import { hyperparameters } from '../../optim/param-groups.js';
@@ -23,7 +24,10 @@ export interface ContentOptions {
   excludeFrozenParameters?: boolean;
 }
 
-/** This rank's part of the engine as it is now. The tensors are the engine's own: the caller releases them. */
+/**
+ * This rank's part of the engine as it is now. The tensors are the engine's own: the caller
+ * releases them.
+ */
 export function contentOf(engine: Engine, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;

@@ -38,12 +38,14 @@ export interface StoreWorldOptions {
 const CHUNK = 2 ** 20;
 /** Requests of one process wait for each other: none of them may wait for long. */
 const PATIENCE_MS = 50;
-/** A store that breaks down is often the echo of a rank's death, of which the job learns by itself. */
+/**
+ * A store that breaks down is often the echo of a rank's death, of which the job learns by itself.
+ */
 const REASON_MS = 1000;
 
 /**
- * Collectives need no part in this: a save that runs beside training disturbs no order of theirs. Every rank makes the
- * same exchanges in the same order.
+ * Collectives need no part in this: a save that runs beside training disturbs no order of theirs.
+ * Every rank makes the same exchanges in the same order.
  */
 export class StoreWorld implements CheckpointWorld {
   readonly rank: number;
@@ -61,13 +63,19 @@ export class StoreWorld implements CheckpointWorld {
     this.size = options.size;
   }
 
-  /** A world of the same ranks whose exchanges mix with no others; every rank makes it at the same time. */
+  /**
+   * A world of the same ranks whose exchanges mix with no others; every rank makes it at the same
+   * time.
+   */
   beside(): StoreWorld {
     const name = `${this.options.name}/beside/${this.worldsBeside++}`;
     return new StoreWorld(this.store, { ...this.options, name });
   }
 
-  /** This world for another thread, which takes it once with at(). Null where the store is this thread's alone. */
+  /**
+   * This world for another thread, which takes it once with at(). Null where the store is this
+   * thread's alone.
+   */
   seat(): Seat | null {
     const { rank, size, name, timeout, hint } = this.options;
     const offer = this.store.offer?.();

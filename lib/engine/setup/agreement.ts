@@ -1,4 +1,5 @@
-// Whether the ranks of a job were given the same configuration, model and optimizer: compared before they share anything.
+// Whether the ranks of a job were given the same configuration, model and optimizer: compared
+// before they share anything.
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonValue } from '../../../types/json.js';
@@ -17,7 +18,10 @@ export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedul
 /** What ranks compare. */
 type Part = 'model' | 'config' | 'optimizer' | 'generator';
 
-/** Each value as text by its place: two ranks agree when these are the same, in whatever order they were written. */
+/**
+ * Each value as text by its place: two ranks agree when these are the same, in whatever order they
+ * were written.
+ */
 type Description = Record<Part, Texts>;
 
 type Texts = Record<string, string>;
@@ -62,10 +66,10 @@ const RULES: readonly Rule[] = [
 const ALSO = 4;
 
 /**
- * Throws, on every rank alike, where a rank was given something else than the first one that must have the same:
- * DS_CONFIG with the key of the configuration, DS_ARGUMENT with the parameter or hyperparameter; ranks and both values
- * in either. DS_COMM where a rank does not come. Digests are exchanged, and descriptions of two ranks only where digests
- * differ. DeepSpeed does not compare.
+ * Throws, on every rank alike, where a rank was given something else than the first one that must
+ * have the same: DS_CONFIG with the key of the configuration, DS_ARGUMENT with the parameter or
+ * hyperparameter; ranks and both values in either. DS_COMM where a rank does not come. Digests are
+ * exchanged, and descriptions of two ranks only where digests differ. DeepSpeed does not compare.
  */
 export async function requireAgreement(job: Distributed, given: Given): Promise<void> {
   if (job.worldSize === 1) return;
@@ -84,7 +88,10 @@ export async function requireAgreement(job: Distributed, given: Given): Promise<
   });
 }
 
-/** The first rank that differs from the first of those with which it must agree, and that one; null where all agree. */
+/**
+ * The first rank that differs from the first of those with which it must agree, and that one; null
+ * where all agree.
+ */
 export function firstDifference(
   shape: MeshShape,
   digests: readonly string[],
@@ -99,7 +106,10 @@ export function firstDifference(
 
 const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(texts)).digest('hex');
 
-/** Engines that are built at the same time agree one after the other, so in the same order on every rank. */
+/**
+ * Engines that are built at the same time agree one after the other, so in the same order on every
+ * rank.
+ */
 class AgreementWorld {
   private last: Promise<unknown> = Promise.resolve();
 

@@ -1,4 +1,5 @@
-// The section "activation_checkpointing" of a ds_config.json, as options of checkpointing.configure().
+// The section "activation_checkpointing" of a ds_config.json, as options of
+// checkpointing.configure().
 import {
   type CheckpointingOptions,
   configure as configureByOptions,
@@ -30,9 +31,10 @@ const KEYS: Readonly<Record<string, keyof CheckpointingOptions | null>> = {
 };
 
 /**
- * Chooses how checkpoint() keeps and watches segments from now on, as deepspeed.checkpointing.configure does; segments
- * recorded before keep what they were recorded with. Takes options, or the section of a ds_config.json under its own
- * names. Throws DS_ARGUMENT for unknown or wrong ones, DS_CONFIG for what is not supported yet.
+ * Chooses how checkpoint() keeps and watches segments from now on, as
+ * deepspeed.checkpointing.configure does; segments recorded before keep what they were recorded
+ * with. Takes options, or the section of a ds_config.json under its own names. Throws DS_ARGUMENT
+ * for unknown or wrong ones, DS_CONFIG for what is not supported yet.
  */
 export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
   const isSection = Object.keys(KEYS).some((key) => Object.hasOwn(given ?? {}, key));
@@ -40,8 +42,9 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
 }
 
 /**
- * configure(section), but only when the section asks for something: a model trained without one keeps what its user has
- * configured. What the reader of configurations has answered with a notice is left out.
+ * configure(section), but only when the section asks for something: a model trained without one
+ * keeps what its user has configured. What the reader of configurations has answered with a notice
+ * is left out.
  */
 export function configureFromSection(section: ActivationCheckpointingSection): void {
   const {

@@ -1,4 +1,5 @@
-// What a caller of initialize() brings beside the configuration, and how it meets what the configuration says.
+// What a caller of initialize() brings beside the configuration, and how it meets what the
+// configuration says.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -15,13 +16,22 @@ import { buildSchedules } from './schedule.js';
 
 /** Each wins over what the file says. */
 export interface Clients {
-  /** Parameters to train, or groups of them. Default: every parameter of the model that wants a gradient. */
+  /**
+   * Parameters to train, or groups of them. Default: every parameter of the model that wants a
+   * gradient.
+   */
   modelParameters?: ParamsOf<ParamGroup>;
-  /** An optimizer, or a function that makes one of the parameters to train. Default: the configuration's. */
+  /**
+   * An optimizer, or a function that makes one of the parameters to train. Default: the
+   * configuration's.
+   */
   optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
   /** One schedule for all groups, or a function that gives one, or one per group. */
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
-  /** The job whose ranks train together. Default: what initDistributed() has joined, else this process alone. */
+  /**
+   * The job whose ranks train together. Default: what initDistributed() has joined, else this
+   * process alone.
+   */
   distributed?: Distributed | null;
   /** @internal Times the collectives of training; benchmarks pass one. */
   commTimer?: CommTimer;
@@ -32,8 +42,8 @@ export interface Clients {
 }
 
 /**
- * The caller's optimizer, or that of the configuration. Throws DS_CONFIG where nobody names one, DS_ARGUMENT for wrong
- * groups and where nothing is to be trained.
+ * The caller's optimizer, or that of the configuration. Throws DS_CONFIG where nobody names one,
+ * DS_ARGUMENT for wrong groups and where nothing is to be trained.
  */
 export function findOptimizer(
   module: Module,
@@ -49,7 +59,9 @@ export function findOptimizer(
     : buildOptimizer(section, params, module.namedParameters());
 }
 
-/** Throws DS_ARGUMENT for an optimizer with state of its own, which the engine would not take over. */
+/**
+ * Throws DS_ARGUMENT for an optimizer with state of its own, which the engine would not take over.
+ */
 function unused(optimizer: Optimizer): Optimizer {
   if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
   throw new DsError({
@@ -61,7 +73,10 @@ function unused(optimizer: Optimizer): Optimizer {
   });
 }
 
-/** The caller's schedules, or those of the configuration; none is fine. Throws DS_CONFIG and DS_ARGUMENT. */
+/**
+ * The caller's schedules, or those of the configuration; none is fine. Throws DS_CONFIG and
+ * DS_ARGUMENT.
+ */
 export function findSchedules(
   { scheduler }: ResolvedConfig,
   optimizer: Optimizer,

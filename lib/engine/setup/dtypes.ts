@@ -15,7 +15,10 @@ export function weightDType({ fp16, bf16 }: ResolvedConfig): DType {
   return bf16.enabled ? 'bf16' : 'f32';
 }
 
-/** In which gradients are summed over micro-batches: that of the weights, unless data_types.grad_accum_dtype says f32. */
+/**
+ * In which gradients are summed over micro-batches: that of the weights, unless
+ * data_types.grad_accum_dtype says f32.
+ */
 export function gradientDType(config: ResolvedConfig): DType {
   const { grad_accum_dtype: asked } = config.data_types;
   return asked === null ? weightDType(config) : dtypeOf[asked];

@@ -10,7 +10,10 @@ const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
 
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** One section a part, then the configuration as JSON; secrets are masked. Ends without a line break. */
+/**
+ * One section a part, then the configuration as JSON; secrets are masked. Ends without a line
+ * break.
+ */
 export function describeState(parts: Described): string {
   return [
     'engine state at initialization',

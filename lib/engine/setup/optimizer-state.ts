@@ -1,4 +1,5 @@
-// Where the optimizer's state lives and when it is updated, from the configuration: on the device, in host memory, or both.
+// Where the optimizer's state lives and when it is updated, from the configuration: on the device,
+// in host memory, or both.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
@@ -32,8 +33,8 @@ export interface StateOptions {
 }
 
 /**
- * Adds to `state` a share for each home; `owned` gets what is made. Throws DS_CONFIG when super_offload is asked of an
- * optimizer that cannot try an update out.
+ * Adds to `state` a share for each home; `owned` gets what is made. Throws DS_CONFIG when
+ * super_offload is asked of an optimizer that cannot try an update out.
  */
 export function furnish(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { config, optimizer, partitions, device } = options;
@@ -52,8 +53,9 @@ export function furnish(state: OptimizerState, options: StateOptions, owned: Rel
 }
 
 /**
- * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers hold gradients and
- * weights in turn, so that gradients of another dtype wait for their verdict (config rule speculationHasOneDtype).
+ * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers
+ * hold gradients and weights in turn, so that gradients of another dtype wait for their verdict
+ * (config rule speculationHasOneDtype).
  */
 function addOffloaded(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { config, optimizer, partitions, device } = options;
@@ -74,7 +76,10 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
   state.add({ partitions, home, schedule });
 }
 
-/** How an update goes over `partitions`: in one pass, or in several between which ranks share what they know. */
+/**
+ * How an update goes over `partitions`: in one pass, or in several between which ranks share what
+ * they know.
+ */
 function afterVerdict(
   home: Home,
   partitions: readonly Partition[],

@@ -23,8 +23,8 @@ type Builder<Type extends keyof Params> = (
 ) => Optimizer;
 
 /**
- * The optimizer that `section` names, over `params`; `named` are the model's, for rules that go by name. Throws
- * DS_CONFIG when it names none, DS_ARGUMENT when the groups are wrong.
+ * The optimizer that `section` names, over `params`; `named` are the model's, for rules that go by
+ * name. Throws DS_CONFIG when it names none, DS_ARGUMENT when the groups are wrong.
  */
 export function buildOptimizer(
   section: ResolvedOptimizer | null,

@@ -39,8 +39,8 @@ type GroupScheduler = {
 type Builder<Type extends keyof Params> = (params: Params[Type], baseLr: number) => LrSchedule;
 
 /**
- * A schedule of the type that `scheduler` names for each group of the optimizer; none without one. Throws DS_CONFIG for
- * a list of values that has not one for each group.
+ * A schedule of the type that `scheduler` names for each group of the optimizer; none without one.
+ * Throws DS_CONFIG for a list of values that has not one for each group.
  */
 export function buildSchedules(
   scheduler: ResolvedScheduler | null,

@@ -7,8 +7,8 @@ import { EventTimer, type PhaseTimer, untimed } from '../watch/phase-timer.js';
 import { ProfiledStep } from '../watch/profiled-step.js';
 
 /**
- * wall_clock_breakdown, and where this rank `prints`, flops_profiler and memory_breakdown. With none of them nothing is
- * watched.
+ * wall_clock_breakdown, and where this rank `prints`, flops_profiler and memory_breakdown. With
+ * none of them nothing is watched.
  */
 export function buildTimer(
   config: ResolvedConfig,

@@ -1,4 +1,5 @@
-// Which parameters are cut between ranks though their optimizer works by parameter, and which optimizers stand that.
+// Which parameters are cut between ranks though their optimizer works by parameter, and which
+// optimizers stand that.
 import { DsError } from '../../errors.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { shardOf } from '../../zero/layout.js';
@@ -11,8 +12,8 @@ export interface Sharding {
 }
 
 /**
- * The first parameter that `stage` cuts and that `optimizer` needs whole, or null: stages 1 to 3 cut units into equal
- * parts, wherever their parameters end. The same on every rank.
+ * The first parameter that `stage` cuts and that `optimizer` needs whole, or null: stages 1 to 3
+ * cut units into equal parts, wherever their parameters end. The same on every rank.
  */
 export function cutParameter(
   optimizer: Optimizer,
@@ -35,8 +36,8 @@ export function cutParameter(
 }
 
 /**
- * Throws DS_CONFIG, on every rank alike, where `sharding` cuts a parameter that `optimizer` needs whole, and the ranks
- * cannot share what they know of it.
+ * Throws DS_CONFIG, on every rank alike, where `sharding` cuts a parameter that `optimizer` needs
+ * whole, and the ranks cannot share what they know of it.
  */
 export function requireWholeParameters(
   optimizer: Optimizer,

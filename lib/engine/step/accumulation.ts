@@ -23,8 +23,9 @@ export function managed(steps: number): Accumulation {
 }
 
 /**
- * A pipeline's, of which a rank has `stages`, each with a backward for every micro-batch. What follows the last one waits
- * for ranks that wait for its results: it is left to those who run the batch.
+ * A pipeline's, of which a rank has `stages`, each with a backward for every micro-batch. What
+ * follows the last one waits for ranks that wait for its results: it is left to those who run the
+ * batch.
  */
 export const inStages =
   (stages: number) =>

@@ -1,4 +1,5 @@
-// The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an update.
+// The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an
+// update.
 import { DsError } from '../../errors.js';
 import type { Accumulation } from './accumulation.js';
 
@@ -55,7 +56,10 @@ export class BatchSizes {
     return this.makesStep;
   }
 
-  /** Another global batch: the micro-batch stays. Throws DS_ARGUMENT unless it is a multiple of those of all ranks. */
+  /**
+   * Another global batch: the micro-batch stays. Throws DS_ARGUMENT unless it is a multiple of
+   * those of all ranks.
+   */
   setTrain(train: number): void {
     const steps = train / this.micros;
     if (!Number.isInteger(steps) || steps < 1) {
@@ -65,7 +69,10 @@ export class BatchSizes {
     this.makesStep = this.options.accumulation(steps);
   }
 
-  /** Another micro-batch: the accumulation steps stay. Throws DS_ARGUMENT unless it is a positive integer. */
+  /**
+   * Another micro-batch: the accumulation steps stay. Throws DS_ARGUMENT unless it is a positive
+   * integer.
+   */
   setMicro(micro: number): void {
     if (!Number.isInteger(micro) || micro < 1) {
       throw wrong('engine.setTrainMicroBatchSize', 'a positive integer', micro);

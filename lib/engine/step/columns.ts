@@ -1,4 +1,5 @@
-// Where the partitions' sums of squares lie in the rows that ranks tell each other, in the order of one rank's.
+// Where the partitions' sums of squares lie in the rows that ranks tell each other, in the order of
+// one rank's.
 import type { Range } from '../../zero/layout.js';
 
 /** Columns of a row, of which each rank fills its own. */

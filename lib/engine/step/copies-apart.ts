@@ -1,4 +1,5 @@
-// Whether ranks that should do the same have done so: copies that were given other batches would drift apart unseen.
+// Whether ranks that should do the same have done so: copies that were given other batches would
+// drift apart unseen.
 import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 
@@ -7,8 +8,8 @@ export const LOSS_TOLERANCE = 1e-3;
 export const SQUARES_TOLERANCE = 1e-2;
 
 /**
- * Two ranks that differ on the axes `copies` alone and whose numbers differ by more than `tolerance`:
- * the first of such ranks, and the other. Null where there are none.
+ * Two ranks that differ on the axes `copies` alone and whose numbers differ by more than
+ * `tolerance`: the first of such ranks, and the other. Null where there are none.
  */
 export function copiesApart(
   { shape, copies }: { shape: MeshShape; copies: readonly Axis[] },

@@ -1,4 +1,5 @@
-// Collects the gradients of a step: who runs the backward, what factor they carry, and when they are complete.
+// Collects the gradients of a step: who runs the backward, what factor they carry, and when they
+// are complete.
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Unit, UnitListener } from '../../zero/unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
@@ -11,7 +12,10 @@ import type { StepControl } from './step-control.js';
 import type { UpdatePlanner } from './update-planner.js';
 import type { Verdicts } from './verdicts.js';
 
-/** A backward under way: engine.backward(), which streams units, or loss.backward() until its epilogue. */
+/**
+ * A backward under way: engine.backward(), which streams units, or loss.backward() until its
+ * epilogue.
+ */
 type Pass = 'engine' | 'direct';
 
 export interface CollectorParts {
@@ -83,13 +87,14 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Ends what loss.backward() has begun; a pass without any gradient counts as zeros. Units are handed over here and not
-   * as they complete, since that a backward was the micro-batch's last is known at this call alone: until then a new
-   * forward may add a loss. What was handed over cannot be taken back: at the boundary stages 0 and 1 have replaced the
-   * sum of this rank by that of all ranks, and offload has counted it in the norm and copied it. Nor can it be added to
-   * without changing what is promised: stages 2 and 3 would sum the losses after the ranks, in other bits than one loss
-   * has, and a rank whose data ask for one loss fewer would miss a collective. Until here full gradients, and at stage 3
-   * gathered weights, stay in memory.
+   * Ends what loss.backward() has begun; a pass without any gradient counts as zeros. Units are
+   * handed over here and not as they complete, since that a backward was the micro-batch's last is
+   * known at this call alone: until then a new forward may add a loss. What was handed over cannot
+   * be taken back: at the boundary stages 0 and 1 have replaced the sum of this rank by that of all
+   * ranks, and offload has counted it in the norm and copied it. Nor can it be added to without
+   * changing what is promised: stages 2 and 3 would sum the losses after the ranks, in other bits
+   * than one loss has, and a rank whose data ask for one loss fewer would miss a collective. Until
+   * here full gradients, and at stage 3 gathered weights, stay in memory.
    */
   endDirect(): void {
     if (!this.pass) this.beginDirect();
@@ -100,7 +105,9 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /** Before an update: completes the gradients if need be. False when the boundary is not reached. */
+  /**
+   * Before an update: completes the gradients if need be. False when the boundary is not reached.
+   */
   complete(): boolean {
     if (this.pass === 'direct') this.endDirect();
     if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
@@ -117,7 +124,10 @@ export class GradientCollector implements UnitListener {
     return true;
   }
 
-  /** No backward of this step adds to the gradients of `units` any more: they may go to the data ranks. */
+  /**
+   * No backward of this step adds to the gradients of `units` any more: they may go to the data
+   * ranks.
+   */
   conclude(units: readonly Unit[]): void {
     const { stage, control, state, planner } = this.parts;
     if (this.concluded.size === 0) state.prepare(planner.plan(this.gradientScale));
@@ -148,13 +158,18 @@ export class GradientCollector implements UnitListener {
     this.forget();
   }
 
-  /** The engine is to go on from another state: what this step has collected, handed over or not, is of none. */
+  /**
+   * The engine is to go on from another state: what this step has collected, handed over or not, is
+   * of none.
+   */
   discard(): void {
     this.applied = null;
     this.abandon();
   }
 
-  /** A backward has thrown: the step starts afresh, and what its collectives had begun ends first. */
+  /**
+   * A backward has thrown: the step starts afresh, and what its collectives had begun ends first.
+   */
   private abandon(): void {
     try {
       this.parts.stage.flush();
@@ -246,7 +261,10 @@ export class GradientCollector implements UnitListener {
     this.reduction(() => stage.reduce(unit, receiver));
   }
 
-  /** Times what reduces over the data ranks. Outside engine.backward() there is no backward that it could be a part of. */
+  /**
+   * Times what reduces over the data ranks. Outside engine.backward() there is no backward that it
+   * could be a part of.
+   */
   private reduction(body: () => void): void {
     const { ranks, watch } = this.parts;
     if (this.pass === 'engine' && ranks.data.size > 1) watch.time('reduce', body);

@@ -3,7 +3,10 @@
 import { isFloating } from '../../runtime/dtype.js';
 import { Tensor } from '../../tensor/index.js';
 
-/** The inputs that the model gets for those of forward(). New tensors belong to the scope of the call. */
+/**
+ * The inputs that the model gets for those of forward(). New tensors belong to the scope of the
+ * call.
+ */
 export type InputCast = (inputs: unknown[]) => unknown[];
 
 export const asGiven: InputCast = (inputs) => inputs;

@@ -10,7 +10,9 @@ export interface Progress {
   skippedSteps: number;
   /** Updates that changed the weights: Adam's t. */
   appliedSteps: number;
-  /** The schedules' time is appliedSteps - scheduleStart: 0 unless only one of both was restored. */
+  /**
+   * The schedules' time is appliedSteps - scheduleStart: 0 unless only one of both was restored.
+   */
   scheduleStart: number;
 }
 

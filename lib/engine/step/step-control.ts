@@ -1,4 +1,5 @@
-// The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device, read one step later.
+// The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device,
+// read one step later.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -47,8 +48,9 @@ const STOP = 1;
 const TOLD = 2;
 
 /**
- * Owns a row per rank of the job (a sum of squares per partition, the sum of the micro-batches' losses, the wish to stop), the [4]
- * control of the update kernels and the copy of both on the host.
+ * Owns a row per rank of the job (a sum of squares per partition, the sum of the micro-batches'
+ * losses, the wish to stop), the [4] control of the update kernels and the copy of both on the
+ * host.
  */
 export class StepControl implements GradientReceiver {
   /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
@@ -121,8 +123,8 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * The mean of the losses that the last decide() shared, over `micros` micro-batches and the data ranks: a scalar f32 of the
-   * current scope.
+   * The mean of the losses that the last decide() shared, over `micros` micro-batches and the data
+   * ranks: a scalar f32 of the current scope.
    */
   meanLoss(micros: number): Tensor {
     const { rows } = this;
@@ -144,7 +146,9 @@ export class StepControl implements GradientReceiver {
     this.microBatches = 0;
   }
 
-  /** Computes the control from all partitions' sums; the gradients carry the factor `gradientScale`. */
+  /**
+   * Computes the control from all partitions' sums; the gradients carry the factor `gradientScale`.
+   */
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
     this.tellStop();
@@ -166,7 +170,10 @@ export class StepControl implements GradientReceiver {
     this.pending = true;
   }
 
-  /** The verdict of the last decide(), once; null when it was taken before. Blocks until the backward has ended. */
+  /**
+   * The verdict of the last decide(), once; null when it was taken before. Blocks until the
+   * backward has ended.
+   */
   take(): Verdict | null {
     if (!this.pending) return null;
     this.pending = false;
@@ -200,7 +207,10 @@ export class StepControl implements GradientReceiver {
     return { losses, stop };
   }
 
-  /** By losses, which are a rank's own, then by squares of gradients, to which all its data ranks add. */
+  /**
+   * By losses, which are a rank's own, then by squares of gradients, to which all its data ranks
+   * add.
+   */
   private copiesApart(rows: Float32Array): Apart | null {
     const { mesh, copies } = this.ranks;
     const among = { shape: mesh.shape, copies };
@@ -221,7 +231,10 @@ export class StepControl implements GradientReceiver {
     return this.options.columns.count + TOLD;
   }
 
-  /** Where the rows of the data ranks have all sums they are read there; else gatherPartials() brings them together. */
+  /**
+   * Where the rows of the data ranks have all sums they are read there; else gatherPartials()
+   * brings them together.
+   */
   private partialsOfData(): Tensor {
     const { columns } = this.options;
     const { data } = this.ranks;
@@ -238,7 +251,10 @@ export class StepControl implements GradientReceiver {
     return rows.alias(shape, [strideOf(ranks) * width, 1], from);
   }
 
-  /** Each stage of a pipeline knows the sums of its own partitions: all of them, in the order of one rank's. */
+  /**
+   * Each stage of a pipeline knows the sums of its own partitions: all of them, in the order of one
+   * rank's.
+   */
   private gatherPartials(): void {
     const { columns } = this.options;
     if (columns.runs.length <= 1) return;

@@ -1,4 +1,5 @@
-// The wish to stop: from a signal or the program on any rank, heard by all of them at the same step.
+// The wish to stop: from a signal or the program on any rank, heard by all of them at the same
+// step.
 import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
 
 export interface StopOptions {
@@ -8,13 +9,17 @@ export interface StopOptions {
   signals: readonly NodeJS.Signals[];
 }
 
-/** What asks a program to stop: a person at the terminal, a scheduler or launcher, a terminal that closed. */
+/**
+ * What asks a program to stop: a person at the terminal, a scheduler or launcher, a terminal that
+ * closed.
+ */
 export const STOP_SIGNALS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP'];
 
 /**
- * A rank's wish travels with its gradient norm, in an exchange that every step has, and comes back with the step's
- * verdict. When a rank takes that verdict is its own affair (asking for the learning rate takes it early), so what was
- * agreed counts from the end of the following step on, by when every rank has taken it. A rank alone need not wait.
+ * A rank's wish travels with its gradient norm, in an exchange that every step has, and comes back
+ * with the step's verdict. When a rank takes that verdict is its own affair (asking for the
+ * learning rate takes it early), so what was agreed counts from the end of the following step on,
+ * by when every rank has taken it. A rank alone need not wait.
  */
 export class StopRequest {
   private readonly controller = new AbortController();

@@ -1,4 +1,5 @@
-// Hooks on the modules that read units: weights come before they are read, and sharded ones go after.
+// Hooks on the modules that read units: weights come before they are read, and sharded ones go
+// after.
 import { externalParameters } from '../../nn/external-parameters.js';
 import type { Module } from '../../nn/module.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
@@ -15,10 +16,11 @@ interface Attached {
 }
 
 /**
- * Brings weights before the forward of each module that reads them, and before its stateDict(). Where the stage shards weights, lets them go when
- * the last module under way that reads them has returned, and brings them again when backward reaches what a module has
- * returned. Trained units are let go by their last gradient; frozen ones, which have none, when backward reaches what
- * the module was given: whatever was recorded in its forward has been passed by then. Owns the hooks.
+ * Brings weights before the forward of each module that reads them, and before its stateDict().
+ * Where the stage shards weights, lets them go when the last module under way that reads them has
+ * returned, and brings them again when backward reaches what a module has returned. Trained units
+ * are let go by their last gradient; frozen ones, which have none, when backward reaches what the
+ * module was given: whatever was recorded in its forward has been passed by then. Owns the hooks.
  */
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];
@@ -102,7 +104,10 @@ export class UnitHooks {
     this.removers.push(before, after);
   }
 
-  /** Brings the parts when backward reaches `output` of a call, and lets the frozen ones go when it reaches `inputs`. */
+  /**
+   * Brings the parts when backward reaches `output` of a call, and lets the frozen ones go when it
+   * reaches `inputs`.
+   */
   private followBackward(parts: readonly WeightPart[], inputs: unknown, output: unknown): void {
     const frozen = parts.filter((part) => this.frozen.has(part));
     let reached: 'nothing' | 'output' | 'inputs' = 'nothing';
@@ -158,8 +163,9 @@ export class UnitHooks {
 }
 
 /**
- * The modules that read each unit: the unit's own; units that share parameters with it (tied weights); modules with
- * external parameters; and for the root's unit also the modules directly below the root, which may be called without it.
+ * The modules that read each unit: the unit's own; units that share parameters with it (tied
+ * weights); modules with external parameters; and for the root's unit also the modules directly
+ * below the root, which may be called without it.
  */
 function readersOf(
   model: Module,

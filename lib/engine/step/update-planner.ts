@@ -4,7 +4,9 @@ import type { ScheduleSet } from '../../optim/schedule-set.js';
 import type { UpdatePlan } from '../../zero/schedule/schedule.js';
 import type { Progress } from './progress.js';
 
-/** What it says is certain once the last step's verdict was taken: a skipped update has no number. */
+/**
+ * What it says is certain once the last step's verdict was taken: a skipped update has no number.
+ */
 export class UpdatePlanner {
   constructor(
     private readonly optimizer: Optimizer,
@@ -12,7 +14,10 @@ export class UpdatePlanner {
     private readonly progress: Progress,
   ) {}
 
-  /** The coming update of gradients that carry the factor `gradientScale`; sets the groups' hyperparameters. */
+  /**
+   * The coming update of gradients that carry the factor `gradientScale`; sets the groups'
+   * hyperparameters.
+   */
   plan(gradientScale: number): UpdatePlan {
     const { groups } = this.optimizer;
     this.schedules.apply(groups, this.scheduleTime);

@@ -1,4 +1,5 @@
-// Takes each step's verdict, one step later: counters, loss scale, what observers are told, and whether training goes on.
+// Takes each step's verdict, one step later: counters, loss scale, what observers are told, and
+// whether training goes on.
 import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
 import { nonfinite } from '../engine-errors.js';
@@ -35,8 +36,9 @@ export class Verdicts {
   }
 
   /**
-   * Takes the last step's verdict into account, once. Waits for its backward. Throws DS_NONFINITE when the loss was not
-   * finite and no smaller loss scale can help, DS_ARGUMENT when copies were given other batches.
+   * Takes the last step's verdict into account, once. Waits for its backward. Throws DS_NONFINITE
+   * when the loss was not finite and no smaller loss scale can help, DS_ARGUMENT when copies were
+   * given other batches.
    */
   take(): void {
     if (!this.due) return;

@@ -5,7 +5,10 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
 
-/** Counts on the device and reads one step later, so that no step waits. Owns the count and its copy on the host. */
+/**
+ * Counts on the device and reads one step later, so that no step waits. Owns the count and its copy
+ * on the host.
+ */
 export class EmptyBatches {
   /** [1] f32: cross-entropies without a row that counts. */
   private readonly count: Tensor;

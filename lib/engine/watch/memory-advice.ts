@@ -1,4 +1,5 @@
-// What an engine says when memory runs out: who holds it, and the settings that would free most of it.
+// What an engine says when memory runs out: who holds it, and the settings that would free most of
+// it.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Explanation } from '../../runtime/shortage.js';
 import type { Ranks } from '../ranks.js';
@@ -26,7 +27,10 @@ function size(bytes: number): string {
   return mebibytes < 1024 ? `${mebibytes.toFixed(1)} MiB` : `${(mebibytes / 1024).toFixed(1)} GiB`;
 }
 
-/** What is held by owner, under which limit, and the three settings that would free most, by what they would free. */
+/**
+ * What is held by owner, under which limit, and the three settings that would free most, by what
+ * they would free.
+ */
 export function memoryAdvice(advised: Advised): Explanation {
   const use = memoryUse(advised);
   const { device } = advised;

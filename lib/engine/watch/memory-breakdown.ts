@@ -24,7 +24,10 @@ export interface MemoryUse {
     gradients: number;
     /** Master weights and optimizer state. */
     optimizer: number;
-    /** The rest: activations, batches, frozen parameters in no unit, other models, the rounding of blocks. */
+    /**
+     * The rest: activations, batches, frozen parameters in no unit, other models, the rounding of
+     * blocks.
+     */
     other: number;
   };
   host: {
@@ -69,8 +72,8 @@ export function memoryLine(point: string, device: Device, { device: on, host }: 
 }
 
 /**
- * A phase timer around another that prints where DeepSpeed's memory_breakdown does. A peak is that since the line
- * before it, as there: printing resets the device's peaks.
+ * A phase timer around another that prints where DeepSpeed's memory_breakdown does. A peak is that
+ * since the line before it, as there: printing resets the device's peaks.
  */
 export class MemoryBreakdown extends WrappedTimer {
   constructor(

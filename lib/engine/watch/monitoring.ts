@@ -14,7 +14,10 @@ import type { FinishedStep, StepObserver } from './observer.js';
 import type { TimedStep } from './phase-timer.js';
 import { SegmentLines } from './segment-lines.js';
 
-/** A name and where its value comes from, null when the step has none; x is the number of global samples. */
+/**
+ * A name and where its value comes from, null when the step has none; x is the number of global
+ * samples.
+ */
 interface Metric {
   name: string;
   of(report: FinishedStep): number | null;
@@ -50,8 +53,8 @@ class MetricEvents implements StepObserver {
 }
 
 /**
- * "Train/Samples/elapsed_time_ms_forward" and its like. backward_allreduce is the reduction over ranks, 0 on one;
- * backward_inner is the backward without it.
+ * "Train/Samples/elapsed_time_ms_forward" and its like. backward_allreduce is the reduction over
+ * ranks, 0 on one; backward_inner is the backward without it.
  */
 class TimeEvents implements StepObserver {
   constructor(private readonly monitor: Monitor) {}
@@ -92,8 +95,9 @@ class TimeLines implements StepObserver {
 }
 
 /**
- * What the configuration asks for, and the caller's own monitors. Closing the observers closes all monitors; `opened`
- * owns those of the configuration from the moment that they are open. Throws DS_IO when a folder cannot be written.
+ * What the configuration asks for, and the caller's own monitors. Closing the observers closes all
+ * monitors; `opened` owns those of the configuration from the moment that they are open. Throws
+ * DS_IO when a folder cannot be written.
  */
 export function buildObservers(
   config: ResolvedConfig,

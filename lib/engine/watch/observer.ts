@@ -12,7 +12,9 @@ export interface FinishedStep {
   skipped: number;
   /** Whether this update changed the weights. */
   applied: boolean;
-  /** Mean over the micro-batches of all ranks; null when loss.backward() was used without scale(). */
+  /**
+   * Mean over the micro-batches of all ranks; null when loss.backward() was used without scale().
+   */
   loss: number | null;
   /** Global L2 norm of the gradients before clipping. */
   norm: number;

@@ -4,12 +4,14 @@ import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 
 /**
- * `reduce` lies inside backward: what compute waits for the reduction of gradients over ranks. What overlaps with
- * compute is not in it.
+ * `reduce` lies inside backward: what compute waits for the reduction of gradients over ranks. What
+ * overlaps with compute is not in it.
  */
 export type Phase = 'forward' | 'backward' | 'reduce' | 'step';
 
-/** Milliseconds per phase of one global step, all micro-batches together; on one rank `reduce` is 0. */
+/**
+ * Milliseconds per phase of one global step, all micro-batches together; on one rank `reduce` is 0.
+ */
 export type PhaseTimes = Record<Phase, number>;
 
 /** A closed step: its place in the run, and its times. */

@@ -16,7 +16,10 @@ interface Running {
   microBatches: number;
 }
 
-/** Hooks, counts and events exist during the profiled step only; at its end the host waits for the device. */
+/**
+ * Hooks, counts and events exist during the profiled step only; at its end the host waits for the
+ * device.
+ */
 export class ProfiledStep extends WrappedTimer {
   private nextStep = 1;
   private samples = 0;

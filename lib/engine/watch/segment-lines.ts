@@ -2,7 +2,9 @@
 import { type SegmentTimes, times as segmentTimes } from '../../tensor/recompute/index.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 
-/** Prints every N-th of the steps that it hears of: means over the runs so far, device milliseconds. */
+/**
+ * Prints every N-th of the steps that it hears of: means over the runs so far, device milliseconds.
+ */
 export class SegmentLines implements StepObserver {
   constructor(private readonly every: number) {}
 

@@ -1,4 +1,5 @@
-// Who watches the steps: the phase timer, and the observers that are told of finished steps and of their times.
+// Who watches the steps: the phase timer, and the observers that are told of finished steps and of
+// their times.
 import type { Device } from '../../runtime/device.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
@@ -20,7 +21,10 @@ export class StepWatch {
     this.timer.finishStep(step, samples);
   }
 
-  /** A step's verdict was taken; the device has passed the steps before it, whose times are told as well. */
+  /**
+   * A step's verdict was taken; the device has passed the steps before it, whose times are told as
+   * well.
+   */
   tell(report: FinishedStep): void {
     this.report(this.timer.passed());
     for (const observer of this.observers) observer.stepFinished?.(report);

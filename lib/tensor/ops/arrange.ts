@@ -1,4 +1,5 @@
-// Elements in another order or number: copies, repetitions, turns, paddings and picks, each made of views and one copy.
+// Elements in another order or number: copies, repetitions, turns, paddings and picks, each made of
+// views and one copy.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -41,7 +42,10 @@ export function clone(x: Tensor): Tensor {
   return out;
 }
 
-/** x side by side: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws DS_SHAPE. */
+/**
+ * x side by side: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws
+ * DS_SHAPE.
+ */
 export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
   requireTensor('repeat', x);
   const times = requireSizes('repeat', listOf(repeats));
@@ -56,7 +60,10 @@ export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
   return out === x ? clone(x) : out;
 }
 
-/** Each element of `dim` `count` times in a row; of the flattened tensor without `dim`. As torch.repeat_interleave. */
+/**
+ * Each element of `dim` `count` times in a row; of the flattened tensor without `dim`. As
+ * torch.repeat_interleave.
+ */
 export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor {
   requireTensor('repeatInterleave', x);
   requireInteger('repeatInterleave count', count, 0);
@@ -65,7 +72,9 @@ export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor
   return repeated(source, at, at + 1, count);
 }
 
-/** x with a new dim of `count` at `place`, which is `dim` or the one behind it, merged into `dim`. */
+/**
+ * x with a new dim of `count` at `place`, which is `dim` or the one behind it, merged into `dim`.
+ */
 function repeated(x: Tensor, dim: number, place: number, count: number): Tensor {
   const wide = unsqueeze(x, place);
   const shape = x.shape.with(dim, (x.shape[dim] as number) * count);
@@ -104,7 +113,10 @@ export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
   return out;
 }
 
-/** Element i of `dim` moves to i + shift, those that leave come in at the start; without dims x as if flattened. */
+/**
+ * Element i of `dim` moves to i + shift, those that leave come in at the start; without dims x as
+ * if flattened.
+ */
 export function roll(
   x: Tensor,
   shifts: number | readonly number[],
@@ -131,7 +143,10 @@ function rolled(x: Tensor, shift: number, dim: number): Tensor {
   return concat([slice(x, dim, start), slice(x, dim, 0, start)], dim);
 }
 
-/** `count` views along `dim`, all but the last of one size; fewer where that many do not come out, as torch.chunk. */
+/**
+ * `count` views along `dim`, all but the last of one size; fewer where that many do not come out,
+ * as torch.chunk.
+ */
 export function chunk(x: Tensor, count: number, dim = 0): Tensor[] {
   requireTensor('chunk', x);
   requireInteger('chunk count', count, 1);
@@ -183,7 +198,10 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
   return reshape(x, [...x.shape.slice(0, at), ...parts, ...x.shape.slice(at + 1)]);
 }
 
-/** The diagonal of dims `first` and `second`, `offset` places to the right, as a new last dim. A view. */
+/**
+ * The diagonal of dims `first` and `second`, `offset` places to the right, as a new last dim. A
+ * view.
+ */
 export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   requireTensor('diagonal', x);
   requirePosition('diagonal', offset);
@@ -212,7 +230,10 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   return out;
 }
 
-/** What pad() continues x with: mirrored at its border elements, these repeated, or the other end of it. */
+/**
+ * What pad() continues x with: mirrored at its border elements, these repeated, or the other end of
+ * it.
+ */
 export type PadMode = 'reflect' | 'replicate' | 'circular';
 
 /** The element of `size` that stands at place i of the continued line. */
@@ -249,9 +270,10 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
 }
 
 /**
- * x with more around it: padding [before, after] for the last dim, then for the one before it, and so on, as
- * torch.nn.functional.pad; a negative number cuts off. `fill` is what comes around it, a number or how x goes on:
- * "reflect" (at most size - 1), "replicate" or "circular" (at most size). Throws DS_SHAPE, DS_ARGUMENT.
+ * x with more around it: padding [before, after] for the last dim, then for the one before it, and
+ * so on, as torch.nn.functional.pad; a negative number cuts off. `fill` is what comes around it, a
+ * number or how x goes on: "reflect" (at most size - 1), "replicate" or "circular" (at most size).
+ * Throws DS_SHAPE, DS_ARGUMENT.
  */
 export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);
@@ -310,7 +332,10 @@ function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: n
   return out;
 }
 
-/** Slices `index` [n] (i32 or i64) of `dim`, in that order, repeated where it repeats. Throws DS_SHAPE, DS_INDEX (CPU). */
+/**
+ * Slices `index` [n] (i32 or i64) of `dim`, in that order, repeated where it repeats. Throws
+ * DS_SHAPE, DS_INDEX (CPU).
+ */
 export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('indexSelect', x, index);
   const at = normalizeDim('indexSelect', dim, x.ndim);

@@ -1,4 +1,5 @@
-// What hides keys from queries in attention beside causality: documents, windows, masks and lengths, as the kernels take them.
+// What hides keys from queries in attention beside causality: documents, windows, masks and
+// lengths, as the kernels take them.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { phrase } from '../../runtime/phrase.js';
@@ -17,31 +18,46 @@ export interface DocumentPair {
   keys: Tensor;
 }
 
-/** How far a query sees. Tiles of keys that this hides as a whole are not computed, so that it saves work. */
+/**
+ * How far a query sees. Tiles of keys that this hides as a whole are not computed, so that it saves
+ * work.
+ */
 export interface AttentionReach {
   /**
-   * Numbers of documents, i32 or i64: a query sees the keys of its own document. A negative number is padding, which sees
-   * nothing and is seen by nothing, wherever it is. [B, T], for queries and keys alike; of either where there are more keys.
+   * Numbers of documents, i32 or i64: a query sees the keys of its own document. A negative number
+   * is padding, which sees nothing and is seen by nothing, wherever it is. [B, T], for queries and
+   * keys alike; of either where there are more keys.
    */
   documents?: Tensor | DocumentPair | null;
   /**
-   * The nearest so many keys, the query's own among them: query t sees keys s > t + (S - T) - window, and where not causal
-   * s < t + (S - T) + window. `sliding_window` of Hugging Face; flash-attention's window_size is (window - 1, window - 1).
+   * The nearest so many keys, the query's own among them: query t sees keys s > t + (S - T) -
+   * window, and where not causal s < t + (S - T) + window. `sliding_window` of Hugging Face;
+   * flash-attention's window_size is (window - 1, window - 1).
    */
   window?: number | null;
 }
 
-/** Which keys a query sees: those that everything given lets it see. A query that sees none gives 0 and has a gradient of 0. */
+/**
+ * Which keys a query sees: those that everything given lets it see. A query that sees none gives 0
+ * and has a gradient of 0.
+ */
 export interface KeyFilter extends AttentionReach {
   /**
    * Broadcasts to [B, H, T, S]. Of bools: true means that the query sees the key, as in PyTorch's
-   * scaled_dot_product_attention (its modules' masks, and nn.MultiheadAttention here, mean the opposite). Of numbers: added
-   * to the scaled scores; minus infinity, and what is below -1e30, hides. It is read as it lies: repeated dims cost nothing.
+   * scaled_dot_product_attention (its modules' masks, and nn.MultiheadAttention here, mean the
+   * opposite). Of numbers: added to the scaled scores; minus infinity, and what is below -1e30,
+   * hides. It is read as it lies: repeated dims cost nothing.
    */
   mask?: Tensor | null;
-  /** The same for the keys of each row of the batch, [B, S], whatever head or query; beside `mask` where both are given. */
+  /**
+   * The same for the keys of each row of the batch, [B, S], whatever head or query; beside `mask`
+   * where both are given.
+   */
   keyMask?: Tensor | null;
-  /** [B] i32 or i64, or a list: only the first so many keys of each row of the batch are seen, and the work for the rest is saved. A tensor's numbers above S count as S. */
+  /**
+   * [B] i32 or i64, or a list: only the first so many keys of each row of the batch are seen, and
+   * the work for the rest is saved. A tensor's numbers above S count as S.
+   */
   keyLengths?: Tensor | readonly number[] | null;
 }
 
@@ -66,7 +82,10 @@ const unfiltered: FilterOperands['views'] = {
 const MASK_HINT =
   "Compare it: mask.ne(0) lets see what a mask of ones and zeros, as Hugging Face's, lets see.";
 
-/** `mask` in a dtype that the kernels read: bool, f32 or that of q. Throws DS_DTYPE, DS_DEVICE, DS_AUTOGRAD. */
+/**
+ * `mask` in a dtype that the kernels read: bool, f32 or that of q. Throws DS_DTYPE, DS_DEVICE,
+ * DS_AUTOGRAD.
+ */
 function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
   requireSameDevice(op, mask, q);
   if (mask.dtype !== 'bool' && !isFloating(mask.dtype)) {
@@ -150,7 +169,10 @@ function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]
 const DOCUMENT_HINT =
   'Number the document of each token, padding by -1: text.collateSamples does. Where keys are more than queries, as with a cache, give { queries, keys }.';
 
-/** What `given` lets T queries see of S keys of B rows, on the device of `like`. Throws as filterOperands(). */
+/**
+ * What `given` lets T queries see of S keys of B rows, on the device of `like`. Throws as
+ * filterOperands().
+ */
 export function reachOperands(
   like: Tensor,
   [B, T, S]: readonly [number, number, number],
@@ -176,7 +198,10 @@ export function reachOperands(
   return { views, saved: keys ? [queries, keys] : [queries] };
 }
 
-/** What hides keys of k [B, Hk, S, D] from q [B, H, T, D]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_AUTOGRAD, DS_ARGUMENT. */
+/**
+ * What hides keys of k [B, Hk, S, D] from q [B, H, T, D]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * DS_AUTOGRAD, DS_ARGUMENT.
+ */
 export function filterOperands(q: Tensor, k: Tensor, given: KeyFilter): FilterOperands {
   const [B, H, T] = q.shape as [number, number, number];
   const S = k.size(2);

@@ -44,7 +44,10 @@ type Drop = kernels.AttentionDropout;
 
 const keepAll: Drop = { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 };
 
-/** Which weights a call of `batch` rows drops: it takes a place in the random stream unless p is 0. Throws DS_ARGUMENT. */
+/**
+ * Which weights a call of `batch` rows drops: it takes a place in the random stream unless p is 0.
+ * Throws DS_ARGUMENT.
+ */
 function drawDropout(p: number, batch: number): Drop {
   requireFinite('attention dropout', p, 0, 1);
   if (p === 0) return keepAll;
@@ -68,10 +71,11 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
 }
 
 /**
- * dropout(softmax(scale q k^T + masks)) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h reads key head
- * h / (H / Hk). The [T, S] scores are never stored; masks get no gradient, and a query that sees no key gives 0, where
- * PyTorch gives NaN. Returns [B, H, T, D], a view of [B, T, H, D] memory, so that transposing back to [B, T, H * D] is free.
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
+ * dropout(softmax(scale q k^T + masks)) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h
+ * reads key head h / (H / Hk). The [T, S] scores are never stored; masks get no gradient, and a
+ * query that sees no key gives 0, where PyTorch gives NaN. Returns [B, H, T, D], a view of [B, T,
+ * H, D] memory, so that transposing back to [B, T, H * D] is free. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE, DS_ARGUMENT, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
   const read = readOptions('attention', options, ATTENTION);

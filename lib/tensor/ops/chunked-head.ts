@@ -74,8 +74,9 @@ export class ChunkedHead {
   }
 
   /**
-   * W with zero rows up to the padded width. A GEMM with 50257 columns runs six times slower than one with
-   * 50304; the logits of the zero rows are 0, and nothing but these GEMMs reads or writes them.
+   * W with zero rows up to the padded width. A GEMM with 50257 columns runs six times slower than
+   * one with 50304; the logits of the zero rows are 0, and nothing but these GEMMs reads or writes
+   * them.
    */
   paddedWeight(): Tensor {
     const { weight } = this;
@@ -133,8 +134,9 @@ export class ChunkedHead {
   }
 
   /**
-   * Lets `body` write, or add to, W's gradient with the rows of paddedWeight(), and drops the rows behind it. GPT-2
-   * 1558M's takes 2.0 ms of a GEMM with 50304 columns of the logits' gradient and 3.2 ms of one with 50257 (H200, 8192 rows).
+   * Lets `body` write, or add to, W's gradient with the rows of paddedWeight(), and drops the rows
+   * behind it. GPT-2 1558M's takes 2.0 ms of a GEMM with 50304 columns of the logits' gradient and
+   * 3.2 ms of one with 50257 (H200, 8192 rows).
    */
   withPaddedGradient(
     dweight: View | null,

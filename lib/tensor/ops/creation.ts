@@ -34,7 +34,10 @@ function filled(
   return out;
 }
 
-/** A tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
+/**
+ * A tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * DS_ARGUMENT.
+ */
 export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
   const { dtype = 'f32' } = options ?? {};
   requireNumber('full value', value);
@@ -42,12 +45,18 @@ export function full(shape: readonly number[], value: number, options: TensorOpt
   return filled('full', shape, value, options);
 }
 
-/** Zeros, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY. */
+/**
+ * Zeros, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * DS_OUT_OF_MEMORY.
+ */
 export function zeros(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return filled('zeros', shape, 0, options);
 }
 
-/** Ones, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY. */
+/**
+ * Ones, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * DS_OUT_OF_MEMORY.
+ */
 export function ones(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return filled('ones', shape, 1, options);
 }
@@ -91,7 +100,10 @@ export interface NormalOptions extends TensorOptions {
   stddev?: number;
 }
 
-/** Normal numbers from the library's generator: the same on every device. Throws DS_SHAPE, DS_ARGUMENT. */
+/**
+ * Normal numbers from the library's generator: the same on every device. Throws DS_SHAPE,
+ * DS_ARGUMENT.
+ */
 export function randn(shape: readonly number[], given: NormalOptions = {}): Tensor {
   const options = readOptions('randn', given, { ...TENSOR, mean: true, stddev: true });
   const mean = requireFinite('randn mean', options.mean ?? 0);
@@ -109,7 +121,10 @@ export interface UniformOptions extends TensorOptions {
   high?: number;
 }
 
-/** Uniform numbers in [low, high) from the library's generator: the same on every device. Throws DS_SHAPE, DS_ARGUMENT. */
+/**
+ * Uniform numbers in [low, high) from the library's generator: the same on every device. Throws
+ * DS_SHAPE, DS_ARGUMENT.
+ */
 export function uniform(shape: readonly number[], given: UniformOptions = {}): Tensor {
   const options = readOptions('uniform', given, { ...TENSOR, low: true, high: true });
   const low = requireFinite('uniform low', options.low ?? 0);

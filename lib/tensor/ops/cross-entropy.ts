@@ -1,4 +1,5 @@
-// Cross-entropy and negative log-likelihood with class weights, label smoothing, probabilities as targets and reductions.
+// Cross-entropy and negative log-likelihood with class weights, label smoothing, probabilities as
+// targets and reductions.
 import { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
@@ -28,13 +29,19 @@ import { expand, reshape, squeeze, unsqueeze } from './views.js';
 
 /** Options of nllLoss(). */
 export interface NllLossOptions extends RowOptions {
-  /** Shape [V], the factor of the rows with each target; a mean is divided by the sum of the factors. */
+  /**
+   * Shape [V], the factor of the rows with each target; a mean is divided by the sum of the
+   * factors.
+   */
   weight?: Tensor;
   /** Default "mean": 0 where no row counts. */
   reduction?: LossReduction;
 }
 
-/** Options of crossEntropy(). A report needs class numbers as targets, no weights, and a mean or a sum. */
+/**
+ * Options of crossEntropy(). A report needs class numbers as targets, no weights, and a mean or a
+ * sum.
+ */
 export interface CrossEntropyOptions extends RowLossOptions, Pick<NllLossOptions, 'weight'> {}
 
 const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
@@ -59,10 +66,11 @@ function rulesOf(op: string, scores: Tensor, options: CrossEntropyOptions): Rule
 }
 
 /**
- * -log softmax(logits)[target] over rows, averaged over those that count: f32 (f64 for f64); 0 where none does. The
- * classes are the last dim, where PyTorch has them in dim 1: logits [.., V] with targets [..] of i32 or i64, or with
- * probabilities [.., V] of a floating dtype, which ignore no row. Of class numbers without weights, and as one number,
- * it is one pass over the logits. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ * -log softmax(logits)[target] over rows, averaged over those that count: f32 (f64 for f64); 0
+ * where none does. The classes are the last dim, where PyTorch has them in dim 1: logits [.., V]
+ * with targets [..] of i32 or i64, or with probabilities [.., V] of a floating dtype, which ignore
+ * no row. Of class numbers without weights, and as one number, it is one pass over the logits.
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
  */
 export function crossEntropy(
   logits: Tensor,
@@ -86,8 +94,8 @@ export function crossEntropy(
 }
 
 /**
- * -logProbabilities[target] over rows: crossEntropy() of what are logarithms of probabilities already, [.., V]; f32 (f64
- * for f64). Throws as crossEntropy() does.
+ * -logProbabilities[target] over rows: crossEntropy() of what are logarithms of probabilities
+ * already, [.., V]; f32 (f64 for f64). Throws as crossEntropy() does.
  */
 export function nllLoss(
   logProbabilities: Tensor,

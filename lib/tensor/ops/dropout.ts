@@ -9,9 +9,10 @@ import { packed, requireTensor } from './shapes.js';
 import { contiguous } from './views.js';
 
 /**
- * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0. The backward draws the
- * same mask again. In an engine's forward over several ranks the mask follows the sample of the global micro-batch, where
- * dim 0 of x is that of the inputs or a multiple of it. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
+ * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0.
+ * The backward draws the same mask again. In an engine's forward over several ranks the mask
+ * follows the sample of the global micro-batch, where dim 0 of x is that of the inputs or a
+ * multiple of it. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
   requireTensor('dropout', x);

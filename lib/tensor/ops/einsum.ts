@@ -19,10 +19,11 @@ interface Term {
 }
 
 /**
- * sum over the letters that `equation` does not name behind "->": einsum('bij,bjk->bik', a, b). A letter twice in one
- * operand takes its diagonal; "..." stands for leading dims that broadcast; without "->" the letters that occur once come
- * in alphabetical order behind those of "...". Operands are combined from left to right by matrix products; floating
- * dtypes, one dtype and device. Throws DS_ARGUMENT for a bad equation, DS_SHAPE, DS_DTYPE, DS_DEVICE. As torch.einsum.
+ * sum over the letters that `equation` does not name behind "->": einsum('bij,bjk->bik', a, b). A
+ * letter twice in one operand takes its diagonal; "..." stands for leading dims that broadcast;
+ * without "->" the letters that occur once come in alphabetical order behind those of "...".
+ * Operands are combined from left to right by matrix products; floating dtypes, one dtype and
+ * device. Throws DS_ARGUMENT for a bad equation, DS_SHAPE, DS_DTYPE, DS_DEVICE. As torch.einsum.
  */
 export function einsum(equation: string, ...operands: Tensor[] | [readonly Tensor[]]): Tensor {
   const list = (Array.isArray(operands[0]) ? operands[0] : operands) as readonly Tensor[];
@@ -154,7 +155,10 @@ function summed({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
   return { x: sum(x, dims), labels: labels.filter((label) => wanted.has(label)) };
 }
 
-/** The product of two terms, summed over what they share and nobody else wants: one batched matrix product. */
+/**
+ * The product of two terms, summed over what they share and nobody else wants: one batched matrix
+ * product.
+ */
 function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
   const a = summed(left, new Set([...wanted, ...right.labels]));
   const b = summed(right, new Set([...wanted, ...left.labels]));

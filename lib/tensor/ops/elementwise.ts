@@ -42,7 +42,10 @@ function operandsFor(a: Tensor, b: Tensor): Tensor[] {
   return a.requiresGrad ? [b] : b.requiresGrad ? [a] : [];
 }
 
-/** Whether `x` is a tensor whose elements a number beside it can be added to or multiplied with in one pass. */
+/**
+ * Whether `x` is a tensor whose elements a number beside it can be added to or multiplied with in
+ * one pass.
+ */
 const isFloat = (x: Operand): x is Tensor => x instanceof Tensor && isFloating(x.dtype);
 
 /** x * factor + shift; floating dtypes. */
@@ -61,9 +64,9 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 }
 
 /**
- * a + b, broadcast; either may be a number. Integers take the floating dtype beside them, an integer tensor beside a
- * fraction is f32, two integer dtypes are the wider one; two floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE, DS_ARGUMENT.
+ * a + b, broadcast; either may be a number. Integers take the floating dtype beside them, an
+ * integer tensor beside a fraction is f32, two integer dtypes are the wider one; two floating
+ * dtypes do not mix. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function add(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
@@ -216,8 +219,8 @@ function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
 }
 
 /**
- * a to the power b, broadcast; floating dtypes. Gradients as PyTorch has them: that of a is 0 where b is 0, that of b is
- * 0 where a is 0 and b is not negative, and NaN where a is negative.
+ * a to the power b, broadcast; floating dtypes. Gradients as PyTorch has them: that of a is 0 where
+ * b is 0, that of b is 0 where a is 0 and b is not negative, and NaN where a is negative.
  */
 export function pow(a: Operand, b: Operand): Tensor {
   return withOperands('pow', a, b, (left, right) => {
@@ -236,7 +239,10 @@ export function pow(a: Operand, b: Operand): Tensor {
   });
 }
 
-/** left / (left left + right right), negated if asked, in g's dtype; f32 inside, since squares overflow f16. */
+/**
+ * left / (left left + right right), negated if asked, in g's dtype; f32 inside, since squares
+ * overflow f16.
+ */
 function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor {
   const dtype = g.dtype === 'f64' ? 'f64' : 'f32';
   const wide = (): Tensor => Tensor.empty(g.shape, dtype, g.device);
@@ -254,8 +260,8 @@ function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor 
 }
 
 /**
- * The angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32. The gradient at the origin is
- * NaN, as in PyTorch. See add.
+ * The angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32. The
+ * gradient at the origin is NaN, as in PyTorch. See add.
  */
 export function atan2(y: Operand, x: Operand): Tensor {
   return withOperands('atan2', y, x, (up, right) => {
@@ -274,8 +280,8 @@ export function atan2(y: Operand, x: Operand): Tensor {
 const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } as const;
 
 /**
- * a op b as bool, broadcast. Integers beside a number are compared with its exact value, beside a floating tensor in
- * its dtype. Not differentiable. See add.
+ * a op b as bool, broadcast. Integers beside a number are compared with its exact value, beside a
+ * floating tensor in its dtype. Not differentiable. See add.
  */
 export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
   if (typeof a === 'number' && b instanceof Tensor) return compare(mirrored[op], b, a);
@@ -306,7 +312,10 @@ export const gt = (a: Operand, b: Operand): Tensor => compare('gt', a, b);
 /** a >= b as bool, broadcast; see compare. */
 export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
 
-/** condition ? a : b, broadcast; `condition` is bool. Of two numbers f32, else as in add. Throws as add does. */
+/**
+ * condition ? a : b, broadcast; `condition` is bool. Of two numbers f32, else as in add. Throws as
+ * add does.
+ */
 export function where(condition: Tensor, a: Operand, b: Operand): Tensor {
   requireCondition(condition);
   if (typeof a === 'number' && typeof b === 'number') {

@@ -1,4 +1,5 @@
-// The forms that change a tensor instead of making one: add_, mul_, fill_ and so on, outside the graph.
+// The forms that change a tensor instead of making one: add_, mul_, fill_ and so on, outside the
+// graph.
 import { DsError } from '../../errors.js';
 import type { BinaryOp, UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -23,9 +24,9 @@ import {
 } from './shapes.js';
 
 /**
- * Runs `write`, which overwrites x. Throws DS_AUTOGRAD while operations on x or an operand are being recorded, DS_SHAPE
- * where elements of x share memory, DS_ARGUMENT for parameters of an engine. A backward that has saved x's memory throws
- * when it runs.
+ * Runs `write`, which overwrites x. Throws DS_AUTOGRAD while operations on x or an operand are
+ * being recorded, DS_SHAPE where elements of x share memory, DS_ARGUMENT for parameters of an
+ * engine. A backward that has saved x's memory throws when it runs.
  */
 function changing(op: string, x: Tensor, others: readonly unknown[], write: () => void): Tensor {
   requireTensor(op, x);
@@ -54,7 +55,10 @@ function changing(op: string, x: Tensor, others: readonly unknown[], write: () =
   return x;
 }
 
-/** `other` as an operand of an op that overwrites x: repeated to its shape, copied where it overlaps it otherwise. */
+/**
+ * `other` as an operand of an op that overwrites x: repeated to its shape, copied where it overlaps
+ * it otherwise.
+ */
 function operandFor(op: string, x: Tensor, other: Tensor): View {
   const fits = other.ndim <= x.ndim && sameShape(expandedShape(x, other), x.shape);
   if (!fits) throw shapeError(op, `an operand that broadcasts to ${describe(x)}`, describe(other));
@@ -96,7 +100,10 @@ function requireDType(op: string, x: Tensor, result: Tensor): void {
   });
 }
 
-/** x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE where the sum is no x. */
+/**
+ * x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE where
+ * the sum is no x.
+ */
 export const add_ = (x: Tensor, other: Operand): Tensor => combine('add', x, other);
 /** x -= other. */
 export const sub_ = (x: Tensor, other: Operand): Tensor => combine('sub', x, other);
@@ -140,7 +147,10 @@ export const fill_ = (x: Tensor, value: number): Tensor => filled('fill_', x, va
 /** Every element becomes 0. */
 export const zero_ = (x: Tensor): Tensor => filled('zero_', x, 0);
 
-/** The values of `source`, broadcast to x and cast to its dtype; also from another device. Throws DS_SHAPE. */
+/**
+ * The values of `source`, broadcast to x and cast to its dtype; also from another device. Throws
+ * DS_SHAPE.
+ */
 export function copy_(x: Tensor, source: Tensor): Tensor {
   requireTensor('copy_', source);
   return changing('copy_', x, [source], () =>
@@ -202,7 +212,10 @@ export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
   );
 }
 
-/** Uniform numbers in [low, high) from the library's generator, the same on every device. Throws DS_ARGUMENT. */
+/**
+ * Uniform numbers in [low, high) from the library's generator, the same on every device. Throws
+ * DS_ARGUMENT.
+ */
 export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
   requireFinite('uniform_ low', low);
   requireFinite('uniform_ high', high, low);

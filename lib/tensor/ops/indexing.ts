@@ -61,7 +61,10 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
   return out;
 }
 
-/** The part of `whole` in which `index` names places: as large as the index apart from `dim`. Throws DS_SHAPE. */
+/**
+ * The part of `whole` in which `index` names places: as large as the index apart from `dim`. Throws
+ * DS_SHAPE.
+ */
 export function partFor(op: string, whole: View, dim: number, index: View): View {
   const fits = (n: number, d: number) => d === dim || n <= (whole.shape[d] as number);
   if (index.shape.length !== whole.shape.length || !index.shape.every(fits)) {
@@ -81,8 +84,8 @@ function addAtPlaces(dx: View, dim: number, index: View, grad: View, accumulate:
 }
 
 /**
- * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather: `index` (i32 or i64) has x's sizes or less
- * apart from `dim`, and out has index's. Throws DS_SHAPE, DS_INDEX (CPU).
+ * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather: `index` (i32 or i64)
+ * has x's sizes or less apart from `dim`, and out has index's. Throws DS_SHAPE, DS_INDEX (CPU).
  */
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('gather', x, index);

@@ -1,4 +1,5 @@
-// The vocabulary head and its cross-entropy in one: the logits are never a tensor, and need not all be there at once.
+// The vocabulary head and its cross-entropy in one: the logits are never a tensor, and need not all
+// be there at once.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -38,18 +39,19 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
   /** Default "mean". */
   reduction?: Exclude<LossReduction, 'none'>;
   /**
-   * Rows whose logits are computed at a time. Default: all where all logits are kept, else the largest power of two with
-   * at most 2^27 logits, 256 MiB in 16 bits, and at most 2048.
+   * Rows whose logits are computed at a time. Default: all where all logits are kept, else the
+   * largest power of two with at most 2^27 logits, 256 MiB in 16 bits, and at most 2048.
    */
   chunkRows?: number;
   /**
-   * Keep no logits. With a trained weight the backward computes them again, chunk by chunk; with a frozen one the forward
-   * makes the gradient of x. Default: for a vocabulary above 65,536 of more than 2^30 logits in all.
+   * Keep no logits. With a trained weight the backward computes them again, chunk by chunk; with a
+   * frozen one the forward makes the gradient of x. Default: for a vocabulary above 65,536 of more
+   * than 2^30 logits in all.
    */
   recompute?: boolean;
   /**
-   * Leave ignored rows out of the products as well: worth it where many are, as when only answers are trained. The host
-   * waits for the targets to know which. Default false.
+   * Leave ignored rows out of the products as well: worth it where many are, as when only answers
+   * are trained. The host waits for the targets to know which. Default false.
    */
   skipIgnored?: boolean;
 }
@@ -63,7 +65,10 @@ const HEAD: OptionNames<LinearCrossEntropyOptions> = {
 const CHUNK_LOGITS = 2 ** 27;
 /** Rows of one chunk at most: more make the products no faster. */
 const CHUNK_ROWS = 2048;
-/** Logits that are kept, 2 GiB in 16 bits, and vocabularies whose logits are kept however many they are. */
+/**
+ * Logits that are kept, 2 GiB in 16 bits, and vocabularies whose logits are kept however many they
+ * are.
+ */
 const KEPT_LOGITS = 2 ** 30;
 const SMALL_VOCABULARY = 2 ** 16;
 
@@ -174,8 +179,9 @@ class LogitsAgain implements Plan {
 const EARLY_SCALE = 256;
 
 /**
- * For a frozen weight: the forward makes x's gradient from the logits of each chunk, and the backward scales it. As many
- * products as with kept logits, and the memory of one chunk. Source: Hsu et al. 2024 (Liger Kernel).
+ * For a frozen weight: the forward makes x's gradient from the logits of each chunk, and the
+ * backward scales it. As many products as with kept logits, and the memory of one chunk. Source:
+ * Hsu et al. 2024 (Liger Kernel).
  */
 class EarlyGradient implements Plan {
   private readonly shared: Tensor;
@@ -258,10 +264,11 @@ function planOf(
 }
 
 /**
- * crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight [V, C] and of x's dtype,
- * target [..] i32 or i64; a scalar, f32 (f64 for f64). Where no logits are kept, what it needs beside its operands is
- * chunkRows V elements in both passes (with a frozen weight N C more in between, N the rows), and V C where V is no
- * multiple of 64. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ * crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight [V, C]
+ * and of x's dtype, target [..] i32 or i64; a scalar, f32 (f64 for f64). Where no logits are kept,
+ * what it needs beside its operands is chunkRows V elements in both passes (with a frozen weight N
+ * C more in between, N the rows), and V C where V is no multiple of 64. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
  */
 export function linearCrossEntropy(
   x: Tensor,

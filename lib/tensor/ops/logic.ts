@@ -1,4 +1,5 @@
-// Truth: logical operations, any and all, what is finite, masks and limits. bool results, no gradient unless said.
+// Truth: logical operations, any and all, what is finite, masks and limits. bool results, no
+// gradient unless said.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
@@ -125,7 +126,10 @@ export function sign(x: Tensor): Tensor {
   return out;
 }
 
-/** Where `mask`, which is bool, holds: `value`; else x; broadcast. Differentiable, in `value` too if it is a tensor. */
+/**
+ * Where `mask`, which is bool, holds: `value`; else x; broadcast. Differentiable, in `value` too if
+ * it is a tensor.
+ */
 export function maskedFill(x: Tensor, mask: Tensor, value: Operand): Tensor {
   requireTensor('maskedFill', x);
   requireTensor('maskedFill', mask);
@@ -150,8 +154,9 @@ export interface ClampOptions {
 const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
 
 /**
- * x within [min, max], as clamp(x, min, max) or clamp(x, { max }); limits are numbers or tensors that broadcast. `max` wins
- * where min is larger. The gradient is that of x inside and at the limits, as in PyTorch. Throws DS_ARGUMENT.
+ * x within [min, max], as clamp(x, min, max) or clamp(x, { max }); limits are numbers or tensors
+ * that broadcast. `max` wins where min is larger. The gradient is that of x inside and at the
+ * limits, as in PyTorch. Throws DS_ARGUMENT.
  */
 export function clamp(
   x: Tensor,
@@ -177,9 +182,15 @@ function twoLimits(got: unknown): DsError {
   });
 }
 
-/** Elements on and below the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [.., R, C]. Throws DS_SHAPE. */
+/**
+ * Elements on and below the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [..,
+ * R, C]. Throws DS_SHAPE.
+ */
 export const tril = (x: Tensor, diagonal = 0): Tensor => triangle('tril', x, diagonal);
-/** Elements on and above the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [.., R, C]. Throws DS_SHAPE. */
+/**
+ * Elements on and above the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [..,
+ * R, C]. Throws DS_SHAPE.
+ */
 export const triu = (x: Tensor, diagonal = 0): Tensor => triangle('triu', x, diagonal);
 
 function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
@@ -199,7 +210,10 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
   return out;
 }
 
-/** 1 where the new last dim's place is the index, else 0: [.., classes] in i64. Throws DS_DTYPE; no check of the index. */
+/**
+ * 1 where the new last dim's place is the index, else 0: [.., classes] in i64. Throws DS_DTYPE; no
+ * check of the index.
+ */
 export function oneHot(index: Tensor, classes: number): Tensor {
   requireTensor('oneHot', index);
   if (isFloating(index.dtype)) {

@@ -1,4 +1,5 @@
-// What a loss tells beside its value: how many targets counted, and how many of them were the first choice.
+// What a loss tells beside its value: how many targets counted, and how many of them were the first
+// choice.
 import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -17,16 +18,21 @@ export interface LossCounts {
 }
 
 /**
- * Given to a loss as its `report`, it is added to on the device, without another pass over the logits and without
- * waiting: over any number of calls, until reset(). What a checkpoint computes again is not counted again.
+ * Given to a loss as its `report`, it is added to on the device, without another pass over the
+ * logits and without waiting: over any number of calls, until reset(). What a checkpoint computes
+ * again is not counted again.
  */
 export class LossReport {
-  /** Targets that counted, [1] i64 on the loss's device: to be read, copied or reduced over ranks. */
+  /**
+   * Targets that counted, [1] i64 on the loss's device: to be read, copied or reduced over ranks.
+   */
   readonly counted: Tensor;
   /** Targets whose logit was the first of the largest, [1] i64. */
   readonly correct: Tensor;
 
-  /** Default device: the CPU. Owns two numbers there until dispose(), whatever scope it is made in. */
+  /**
+   * Default device: the CPU. Owns two numbers there until dispose(), whatever scope it is made in.
+   */
   constructor(device: Device | string = cpu()) {
     const place = findDevice(device);
     this.counted = Tensor.empty([1], 'i64', place).keep();

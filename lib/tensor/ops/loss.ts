@@ -1,4 +1,5 @@
-// Cross-entropy of rows by fused kernels: how losses of rows become one number, and what is counted on the way.
+// Cross-entropy of rows by fused kernels: how losses of rows become one number, and what is counted
+// on the way.
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, statisticOf } from '../../runtime/dtype.js';
@@ -27,19 +28,26 @@ const IGNORE_INDEX = -100;
 
 /** Which rows a loss over classes leaves out. */
 export interface RowOptions {
-  /** Rows with this target count neither in the sum nor in the mean, which is 0 without any other. Default -100. */
+  /**
+   * Rows with this target count neither in the sum nor in the mean, which is 0 without any other.
+   * Default -100.
+   */
   ignoreIndex?: number;
 }
 
 /** How the losses of rows over classes become one number, and what is counted on the way. */
 export interface RowLossOptions extends RowOptions {
-  /** Share of the target that goes to all classes alike, in [0, 1]. Default 0. Source: Szegedy et al. 2016. */
+  /**
+   * Share of the target that goes to all classes alike, in [0, 1]. Default 0. Source: Szegedy et
+   * al. 2016.
+   */
   labelSmoothing?: number;
   /** Default "mean" over the rows that count: 0 where none does. */
   reduction?: LossReduction;
   /**
-   * The sum of the rows' losses is divided by this, instead of by the number of rows that count: a number above 0, or one
-   * element on the loss's device, of which 0 counts as 1. It gets no gradient. Not with "sum" or "none".
+   * The sum of the rows' losses is divided by this, instead of by the number of rows that count: a
+   * number above 0, or one element on the loss's device, of which 0 counts as 1. It gets no
+   * gradient. Not with "sum" or "none".
    */
   divisor?: number | Tensor;
   /** Gets, on the device, how many rows counted and of how many the target was the first choice. */
@@ -105,8 +113,8 @@ export function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOpt
 let emptyMeans: Tensor | null = null;
 
 /**
- * From now on adds 1 to `into`, [1] f32, for each cross-entropy on its device of which no row counts; null: to nothing.
- * Returns what it replaces.
+ * From now on adds 1 to `into`, [1] f32, for each cross-entropy on its device of which no row
+ * counts; null: to nothing. Returns what it replaces.
  */
 export function countEmptyMeans(into: Tensor | null): Tensor | null {
   const before = emptyMeans;
@@ -123,14 +131,16 @@ export interface MeasuredRows {
   readonly correct: Tensor | null;
 }
 
-/** Memory for which rows are correct, where the report wants to know and has not been told before. */
+/**
+ * Memory for which rows are correct, where the report wants to know and has not been told before.
+ */
 export function correctFor(rules: RowRules, rows: number, device: Device): Tensor | null {
   return rules.report && !isRecomputing() ? Tensor.empty([rows], 'i64', device) : null;
 }
 
 /**
- * What the sum of the losses is divided by, [1] of their dtype: for a mean the number of rows that count, and 1 where
- * none does. Tells the report.
+ * What the sum of the losses is divided by, [1] of their dtype: for a mean the number of rows that
+ * count, and 1 where none does. Tells the report.
  */
 export function divisorOf(rules: RowRules, { target, losses, correct }: MeasuredRows): Tensor {
   const { reduction, divisor, report, ignoreIndex } = rules;
@@ -148,7 +158,10 @@ export function divisorOf(rules: RowRules, { target, losses, correct }: Measured
   return out;
 }
 
-/** `count` [1], with 1 in the place of 0: what a mean of nothing is divided by. Where that is, it is told. */
+/**
+ * `count` [1], with 1 in the place of 0: what a mean of nothing is divided by. Where that is, it is
+ * told.
+ */
 export function orOne(count: Tensor): Tensor {
   const isEmpty = Tensor.empty([1], 'bool', count.device);
   const zero = expanded(constant(0, count.dtype, count.device), [1]);
@@ -220,7 +233,9 @@ function logitRows(logits: Tensor): View {
   return viewOf(packed(logits), [rows, columns]);
 }
 
-/** crossEntropy() of class numbers without class weights, as one number: one pass over the logits. */
+/**
+ * crossEntropy() of class numbers without class weights, as one number: one pass over the logits.
+ */
 export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRules): Tensor {
   const rows = logitRows(logits);
   const count = rows.shape[0] as number;

@@ -1,4 +1,5 @@
-// Operands as callers give them: tensors of several dtypes, and numbers beside tensors, brought to one dtype.
+// Operands as callers give them: tensors of several dtypes, and numbers beside tensors, brought to
+// one dtype.
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
@@ -15,9 +16,10 @@ export type Operand = Tensor | number;
 const INTEGERS: readonly DType[] = ['bool', 'u8', 'i32', 'i64'];
 
 /**
- * body(x, y) of `a` and `b` as tensors of one dtype: a number takes the tensor's, integers take a floating tensor's, or
- * the wider of two integer dtypes, and an integer tensor beside a fraction is f32, as in PyTorch. Two floating dtypes
- * do not mix. What is made for it is freed. Throws DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * body(x, y) of `a` and `b` as tensors of one dtype: a number takes the tensor's, integers take a
+ * floating tensor's, or the wider of two integer dtypes, and an integer tensor beside a fraction is
+ * f32, as in PyTorch. Two floating dtypes do not mix. What is made for it is freed. Throws
+ * DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function withOperands<Result>(
   op: string,
@@ -82,8 +84,9 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
 }
 
 /**
- * A comparison of integers of `dtype` with a number that is none of them, as one with a number that is: x < 1.5 is
- * x <= 1. True or false where it holds for all of them, or for none; null where `number` is one of them.
+ * A comparison of integers of `dtype` with a number that is none of them, as one with a number that
+ * is: x < 1.5 is x <= 1. True or false where it holds for all of them, or for none; null where
+ * `number` is one of them.
  */
 export function amongIntegers(
   op: CompareOp,

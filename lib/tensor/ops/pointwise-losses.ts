@@ -1,4 +1,5 @@
-// Losses of an input and a target element by element: squared, absolute, Huber, binary cross-entropy, KL divergence.
+// Losses of an input and a target element by element: squared, absolute, Huber, binary
+// cross-entropy, KL divergence.
 import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
@@ -43,7 +44,10 @@ function reduced(losses: Tensor, reduction: LossReduction): Tensor {
   return reduction === 'sum' ? sum(losses) : mean(losses);
 }
 
-/** Throws DS_SHAPE unless the target has x's shape or one element, DS_ARGUMENT for an x that is no tensor. */
+/**
+ * Throws DS_SHAPE unless the target has x's shape or one element, DS_ARGUMENT for an x that is no
+ * tensor.
+ */
 function requireTarget(op: string, x: Tensor, target: Operand): void {
   requireTensor(op, x);
   const isLike =
@@ -67,8 +71,8 @@ function ofDifferences(
 }
 
 /**
- * (x - target)^2, averaged: of x's dtype. The target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE,
- * DS_ARGUMENT.
+ * (x - target)^2, averaged: of x's dtype. The target has x's shape or one element. Throws DS_SHAPE,
+ * DS_DTYPE, DS_ARGUMENT.
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('mse', given, LOSS);
@@ -81,7 +85,9 @@ export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Ten
   return ofDifferences('l1_loss', x, target, reduction, abs);
 }
 
-/** d^2 / 2 for d = |x| below `bound`, bound (d - bound / 2) from there on; the slope has no step. */
+/**
+ * d^2 / 2 for d = |x| below `bound`, bound (d - bound / 2) from there on; the slope has no step.
+ */
 function huberOf(x: Tensor, bound: number): Tensor {
   const distance = abs(x);
   const near = minimum(distance, bound);
@@ -94,7 +100,10 @@ export interface HuberLossOptions extends LossOptions {
   delta?: number;
 }
 
-/** Half the squared difference below `delta`, delta (|x - target| - delta / 2) above, averaged; else as mse(). Source: Huber 1964. */
+/**
+ * Half the squared difference below `delta`, delta (|x - target| - delta / 2) above, averaged; else
+ * as mse(). Source: Huber 1964.
+ */
 export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = {}): Tensor {
   const options = readOptions('huber_loss', given, { ...LOSS, delta: true });
   const delta = requireFinite('huber_loss delta', options.delta ?? 1, Number.MIN_VALUE);
@@ -117,7 +126,10 @@ export function smoothL1Loss(x: Tensor, target: Operand, given: SmoothL1LossOpti
   return ofDifferences('smooth_l1_loss', x, target, options.reduction, rule);
 }
 
-/** log(1 + x) for x >= 0, of full relative precision where 1 + x rounds x away. Source: Kahan's correction (Goldberg 1991). */
+/**
+ * log(1 + x) for x >= 0, of full relative precision where 1 + x rounds x away. Source: Kahan's
+ * correction (Goldberg 1991).
+ */
 function log1pOf(x: Tensor): Tensor {
   const rounded = add(x, 1);
   const step = sub(rounded, 1);
@@ -147,8 +159,9 @@ export interface BceWithLogitsOptions extends LossOptions {
 }
 
 /**
- * -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary cross-entropy of logits x with targets
- * t in [0, 1] of x's shape, of x's dtype, without overflow. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ * -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary cross-entropy of
+ * logits x with targets t in [0, 1] of x's shape, of x's dtype, without overflow. Throws DS_SHAPE,
+ * DS_DTYPE, DS_ARGUMENT.
  */
 export function binaryCrossEntropyWithLogits(
   x: Tensor,
@@ -186,15 +199,19 @@ function requireBroadcast(op: string, x: Tensor, losses: Tensor): void {
 
 /** Options of klDiv(). */
 export interface KlDivOptions {
-  /** "batchmean" divides the sum by the size of dim 0, as the definition does. Default "mean", as in PyTorch. */
+  /**
+   * "batchmean" divides the sum by the size of dim 0, as the definition does. Default "mean", as in
+   * PyTorch.
+   */
   reduction?: LossReduction | 'batchmean';
   /** The target holds logarithms too. Default false. */
   logTarget?: boolean;
 }
 
 /**
- * target (log target - x) for log probabilities x and probabilities `target` of x's shape, 0 where the target is 0;
- * averaged over all elements, of x's dtype. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Source: Kullback & Leibler 1951.
+ * target (log target - x) for log probabilities x and probabilities `target` of x's shape, 0 where
+ * the target is 0; averaged over all elements, of x's dtype. Throws DS_SHAPE, DS_DTYPE,
+ * DS_ARGUMENT. Source: Kullback & Leibler 1951.
  */
 export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tensor {
   const options = readOptions('kl_div', given, { reduction: true, logTarget: true });

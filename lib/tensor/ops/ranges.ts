@@ -1,4 +1,5 @@
-// Tensors from rules: even steps, unit matrices, random integers and permutations, and products of vectors.
+// Tensors from rules: even steps, unit matrices, random integers and permutations, and products of
+// vectors.
 import { cpu, device as findDevice } from '../../runtime/device.js';
 import { parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -22,7 +23,10 @@ export function fullLike(like: Tensor, value: number): Tensor {
   return full(like.shape, value, { dtype: like.dtype, device: like.device });
 }
 
-/** `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on the CPU. Throws DS_ARGUMENT. */
+/**
+ * `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on the CPU.
+ * Throws DS_ARGUMENT.
+ */
 export function linspace(
   start: number,
   end: number,
@@ -39,7 +43,10 @@ export function linspace(
   return out;
 }
 
-/** 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32 on the CPU. Throws DS_ARGUMENT. */
+/**
+ * 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32 on the
+ * CPU. Throws DS_ARGUMENT.
+ */
 export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {
   requireInteger('eye rows', rows, 0);
   const width = requireInteger('eye columns', columns ?? rows, 0);
@@ -53,8 +60,8 @@ export function eye(rows: number, columns?: number, options: TensorOptions = {})
 const MOST_VALUES = 2 ** 48;
 
 /**
- * Integers in [low, high) from the library's generator: the same on every device; default i64 on the CPU. Throws
- * DS_ARGUMENT, DS_SHAPE.
+ * Integers in [low, high) from the library's generator: the same on every device; default i64 on
+ * the CPU. Throws DS_ARGUMENT, DS_SHAPE.
  */
 export function randint(
   low: number,
@@ -83,7 +90,10 @@ export function randint(
   );
 }
 
-/** 0 to count - 1 in a random order from the library's generator: the same on every device; default i64 on the CPU. */
+/**
+ * 0 to count - 1 in a random order from the library's generator: the same on every device; default
+ * i64 on the CPU.
+ */
 export function randperm(count: number, given: TensorOptions = {}): Tensor {
   requireInteger('randperm', count, 0);
   const options = readOptions('randperm', given, TENSOR);
@@ -113,13 +123,19 @@ export function outer(a: Tensor, b: Tensor): Tensor {
   return mul(unsqueeze(a, 1), b);
 }
 
-/** The sum of a[i] b[i] of two vectors of one size; floating dtypes. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+/**
+ * The sum of a[i] b[i] of two vectors of one size; floating dtypes. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE.
+ */
 export function dot(a: Tensor, b: Tensor): Tensor {
   requireVectors('dot', a, b);
   return matmul(a, b);
 }
 
-/** The matrix product of each pair: [B, M, K] x [B, K, N]; nothing broadcasts. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+/**
+ * The matrix product of each pair: [B, M, K] x [B, K, N]; nothing broadcasts. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE.
+ */
 export function bmm(a: Tensor, b: Tensor): Tensor {
   requireAlike('bmm', a, b);
   if (a.ndim === 3 && b.ndim === 3 && a.shape[0] === b.shape[0]) return matmul(a, b);

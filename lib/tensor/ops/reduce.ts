@@ -31,7 +31,10 @@ export interface ReduceOptions {
   keepDim?: boolean;
 }
 
-/** The options of a reduction, or its dims alone: sum(x, 1), sum(x, [0, 1]), sum(x, { dims: 1, keepDim: true }). */
+/**
+ * The options of a reduction, or its dims alone: sum(x, 1), sum(x, [0, 1]), sum(x, { dims: 1,
+ * keepDim: true }).
+ */
 export type Reduction = ReduceOptions | number | readonly number[];
 
 export const REDUCE: OptionNames<ReduceOptions> = { dims: true, dim: true, keepDim: true };
@@ -74,7 +77,10 @@ function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[
   return source.alias(shape, expandedStrides(viewOf(source, kept), shape));
 }
 
-/** The sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as in PyTorch. */
+/**
+ * The sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as in
+ * PyTorch.
+ */
 export function sum(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('sum', x);
   if (!isFloating(x.dtype)) return wholeNumber('sum', x, options);
@@ -123,8 +129,8 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
 }
 
 /**
- * The product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool; 1 where there is nothing. The
- * gradient is exact where elements are 0.
+ * The product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool; 1 where
+ * there is nothing. The gradient is exact where elements are 0.
  */
 export function prod(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('prod', x);

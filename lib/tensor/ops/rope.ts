@@ -35,10 +35,11 @@ function ropePositions(given: Tensor, x: Tensor): Tensor {
 }
 
 /**
- * Rotary position embedding in the rotate-half form. x [B, T, H, D]; token t takes the angles of row t of cos and sin
- * [T, D / 2] in f32 (f64 for f64), or, with `positions` [B, T] i32 or i64, those of row positions[b, t] of a table of any
- * length. A position outside the table is DS_INDEX on the CPU and NaN on a GPU, where the host does not look at it. Throws
- * DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Su et al. 2021.
+ * Rotary position embedding in the rotate-half form. x [B, T, H, D]; token t takes the angles of
+ * row t of cos and sin [T, D / 2] in f32 (f64 for f64), or, with `positions` [B, T] i32 or i64,
+ * those of row positions[b, t] of a table of any length. A position outside the table is DS_INDEX
+ * on the CPU and NaN on a GPU, where the host does not look at it. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE. Source: Su et al. 2021.
  */
 export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | null = null): Tensor {
   requireSameDevice('rope', x, cos);
@@ -60,8 +61,9 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
 }
 
 /**
- * Places of tokens in their own documents, from 0: [B, T] i32 for documents [B, T] i32 or i64, which begin wherever the number
- * is another than before it. For rope() and tables of positions. Throws DS_SHAPE, DS_DTYPE.
+ * Places of tokens in their own documents, from 0: [B, T] i32 for documents [B, T] i32 or i64,
+ * which begin wherever the number is another than before it. For rope() and tables of positions.
+ * Throws DS_SHAPE, DS_DTYPE.
  */
 export function documentPositions(documents: Tensor): Tensor {
   const op = 'documentPositions';
@@ -78,7 +80,8 @@ export function documentPositions(documents: Tensor): Tensor {
     if (T < 2) return places.expand([B, T]).clone();
     const others = ne(documents.narrow(1, 1, T - 1), documents.narrow(1, 0, T - 1));
     const begins = concat([full([B, 1], 0, { dtype: 'bool', device }), others], 1);
-    // Documents counted along the row; where each begins is its only token with a place that counts.
+    // Documents counted along the row; where each begins is its only token with a place that
+    // counts.
     const counted = cumsum(begins, 1);
     const starts = where(begins, places, 0).to('i64');
     const begun = scatterAdd(zeros([B, T], { dtype: 'i64', device }), 1, counted, starts);

@@ -17,8 +17,8 @@ function running(x: Tensor, dim: number, op: ScanOp): Tensor {
 }
 
 /**
- * The sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's dtype; i64 for integers and bool,
- * as torch.cumsum. Throws DS_SHAPE.
+ * The sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's dtype; i64
+ * for integers and bool, as torch.cumsum. Throws DS_SHAPE.
  */
 export function cumsum(x: Tensor, dim: number): Tensor {
   requireTensor('cumsum', x);
@@ -33,7 +33,8 @@ export function cumsum(x: Tensor, dim: number): Tensor {
 }
 
 /**
- * The products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient is exact where elements are
+ * The products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient is
+ * exact where elements are
  * 0. Throws DS_SHAPE.
  */
 export function cumprod(x: Tensor, dim: number): Tensor {

@@ -18,7 +18,10 @@ import {
   viewOf,
 } from './shapes.js';
 
-/** The elements of `src` that `index` places: its first ones, as many as the index has. Throws DS_SHAPE. */
+/**
+ * The elements of `src` that `index` places: its first ones, as many as the index has. Throws
+ * DS_SHAPE.
+ */
 function chosen(op: string, src: View, index: View): View {
   const fits = (n: number, d: number) => n <= (src.shape[d] as number);
   if (index.shape.length !== src.shape.length || !index.shape.every(fits)) {
@@ -28,7 +31,10 @@ function chosen(op: string, src: View, index: View): View {
   return viewOf(src, index.shape, src.strides);
 }
 
-/** Gives input 1, of shape `shape`, the gradient `part` of its elements that were placed, and 0 to the others. */
+/**
+ * Gives input 1, of shape `shape`, the gradient `part` of its elements that were placed, and 0 to
+ * the others.
+ */
 function givePart(sink: GradSink, shape: readonly number[], part: Tensor): void {
   if (sameShape(shape, part.shape)) {
     sink.give(1, part);
@@ -71,9 +77,10 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
 
 /**
  * x with `src`, a tensor of x's dtype or a number, at the places that `index` (i32 or i64) names:
- * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. Of several with one place the last j wins,
- * on every device. `index` has src's sizes or less, and x's or less apart from `dim`. Differentiable in x and src. Throws
- * DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU; on a GPU a bad index writes nothing).
+ * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. Of several with one
+ * place the last j wins, on every device. `index` has src's sizes or less, and x's or less apart
+ * from `dim`. Differentiable in x and src. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU; on
+ * a GPU a bad index writes nothing).
  */
 export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | number): Tensor {
   requireIndex('scatter', x, index);
@@ -104,9 +111,10 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
 }
 
 /**
- * x with `src` added at the places that `index` (i32 or i64) names: out[.., index[.., j, ..], ..] += src[.., j, ..] along
- * `dim`, as torch.scatter_add; any number of them may share a place, and the result is the same in every run on a GPU too.
- * Sizes and errors are those of scatter(); bool is refused. Differentiable in x and src.
+ * x with `src` added at the places that `index` (i32 or i64) names: out[.., index[.., j, ..], ..]
+ * += src[.., j, ..] along `dim`, as torch.scatter_add; any number of them may share a place, and
+ * the result is the same in every run on a GPU too. Sizes and errors are those of scatter(); bool
+ * is refused. Differentiable in x and src.
  */
 export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): Tensor {
   requireIndex('scatterAdd', x, index);

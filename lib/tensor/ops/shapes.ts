@@ -48,7 +48,10 @@ export function listOf(sizes: Sizes): readonly number[] {
   return sizes.length === 1 && Array.isArray(first) ? first : (sizes as readonly number[]);
 }
 
-/** `position` along a dim. Throws DS_ARGUMENT for one between two elements, as half of an odd size is. */
+/**
+ * `position` along a dim. Throws DS_ARGUMENT for one between two elements, as half of an odd size
+ * is.
+ */
 export function requirePosition(op: string, position: number): number {
   if (Number.isSafeInteger(position)) return position;
   throw new DsError({

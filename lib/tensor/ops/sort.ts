@@ -63,9 +63,9 @@ function first(x: Tensor, at: number, places: number, descending: boolean): Sort
 }
 
 /**
- * The elements of `dim` in ascending order, or `descending`, and where they were (i64): sort(x), sort(x, 0),
- * sort(x, { dim: 0, descending: true }). Any dtype; equal elements stay in their order, and NaN is the greatest. The
- * values are differentiable. Throws DS_SHAPE, DS_ARGUMENT.
+ * The elements of `dim` in ascending order, or `descending`, and where they were (i64): sort(x),
+ * sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype; equal elements stay in their order,
+ * and NaN is the greatest. The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT.
  */
 export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   requireTensor('sort', x);
@@ -88,9 +88,9 @@ export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
 }
 
 /**
- * The `k` greatest elements of `dim`, the greatest first, and where they were (i64); with `largest: false` the smallest,
- * the smallest first. Of equal ones the first are taken; NaN is the greatest. The values are differentiable. Throws
- * DS_SHAPE, DS_ARGUMENT. As torch.topk.
+ * The `k` greatest elements of `dim`, the greatest first, and where they were (i64); with `largest:
+ * false` the smallest, the smallest first. Of equal ones the first are taken; NaN is the greatest.
+ * The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT. As torch.topk.
  */
 export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): Sorted {
   requireTensor('topk', x);

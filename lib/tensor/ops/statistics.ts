@@ -26,7 +26,10 @@ import { reshape } from './views.js';
 
 /** Options of variance() and std(). */
 export interface SpreadOptions extends ReduceOptions {
-  /** What is subtracted from the number of elements. Default 1 (Bessel); 0 is the variance of the elements themselves. */
+  /**
+   * What is subtracted from the number of elements. Default 1 (Bessel); 0 is the variance of the
+   * elements themselves.
+   */
   correction?: number;
 }
 
@@ -96,9 +99,10 @@ function root(x: Tensor, power = 0.5): Tensor {
 }
 
 /**
- * The p-norm over `dims`: (sum |x|^p)^(1 / p); p may be any number, Infinity (the largest magnitude), -Infinity (the least),
- * 0 (how many are not 0) or "fro" (2). f32 or f64 inside; floating dtypes. Where the norm is 0 so is its gradient, as in
- * PyTorch. Throws DS_DTYPE, DS_ARGUMENT, DS_SHAPE.
+ * The p-norm over `dims`: (sum |x|^p)^(1 / p); p may be any number, Infinity (the largest
+ * magnitude), -Infinity (the least), 0 (how many are not 0) or "fro" (2). f32 or f64 inside;
+ * floating dtypes. Where the norm is 0 so is its gradient, as in PyTorch. Throws DS_DTYPE,
+ * DS_ARGUMENT, DS_SHAPE.
  */
 export function norm(
   x: Tensor,

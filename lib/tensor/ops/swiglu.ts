@@ -1,4 +1,5 @@
-// The gate of Llama's feed-forward block as one op: silu(gate) times up, and both gradients in one pass.
+// The gate of Llama's feed-forward block as one op: silu(gate) times up, and both gradients in one
+// pass.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
@@ -13,10 +14,11 @@ import {
 } from './shapes.js';
 
 /**
- * silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)); both of one shape and a floating dtype, any
- * strides. With one tensor [.., 2H], its first H columns are the gate and the rest is up, as one matrix product gives
- * both: the result is [.., H]. f32 inside, rounded once. The backward keeps the operands and no silu(gate). Throws
- * DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Shazeer 2020.
+ * silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)); both of one shape and a
+ * floating dtype, any strides. With one tensor [.., 2H], its first H columns are the gate and the
+ * rest is up, as one matrix product gives both: the result is [.., H]. f32 inside, rounded once.
+ * The backward keeps the operands and no silu(gate). Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source:
+ * Shazeer 2020.
  */
 export function swiglu(gate: Tensor, up: Tensor | null = null): Tensor {
   return up ? ofTwo(gate, up) : ofHalves(gate);

@@ -67,13 +67,23 @@ export const relu = (x: Tensor): Tensor => unary('relu', x);
 /** x sigmoid(x), element by element; see unary. */
 export const silu = (x: Tensor): Tensor => unary('silu', x);
 
-/** The error function, 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x, element by element; see unary. */
+/**
+ * The error function, 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x, element by element;
+ * see unary.
+ */
 export const erf = (x: Tensor): Tensor => unary('erf', x);
-/** The largest integer up to x, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+/**
+ * The largest integer up to x, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
+ */
 export const floor = (x: Tensor): Tensor => staircase('floor', x);
-/** The smallest integer from x on, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+/**
+ * The smallest integer from x on, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
+ */
 export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
-/** The nearest integer, of two the even one, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+/**
+ * The nearest integer, of two the even one, element by element, in x's dtype; gradient 0. Throws
+ * DS_ARGUMENT.
+ */
 export const round = (x: Tensor): Tensor => staircase('round', x);
 /** The integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
 export const trunc = (x: Tensor): Tensor => staircase('trunc', x);

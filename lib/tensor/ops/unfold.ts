@@ -61,8 +61,9 @@ function axisOf(
 }
 
 /**
- * The windows of x [N, C, H, W] as columns: [N, C kh kw, L], where L counts the windows row by row; the memory has
- * [N, L, C kh kw]. Throws DS_SHAPE where not one window fits, DS_ARGUMENT. Source: torch.nn.functional.unfold.
+ * The windows of x [N, C, H, W] as columns: [N, C kh kw, L], where L counts the windows row by row;
+ * the memory has [N, L, C kh kw]. Throws DS_SHAPE where not one window fits, DS_ARGUMENT. Source:
+ * torch.nn.functional.unfold.
  */
 export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): Tensor {
   requireTensor('unfold', x);

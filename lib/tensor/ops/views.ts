@@ -67,7 +67,10 @@ export function view(x: Tensor, ...shape: Sizes): Tensor {
   throw shapeError('view', 'a contiguous tensor', `${describe(x)} with strides`, 'Use reshape().');
 }
 
-/** x with dims `from` to `to`, both included, made one; row-major. A view where x is contiguous. Throws DS_SHAPE. */
+/**
+ * x with dims `from` to `to`, both included, made one; row-major. A view where x is contiguous.
+ * Throws DS_SHAPE.
+ */
 export function flatten(x: Tensor, from = 0, to = -1): Tensor {
   requireTensor('flatten', x);
   if (x.ndim === 0) return reshape(x, [1]);
@@ -130,8 +133,8 @@ export function expand(x: Tensor, ...sizes: Sizes): Tensor {
 }
 
 /**
- * x with a dim of size 1 before dim `dim`: a view. Negative dims count from the end of the new shape. Throws
- * DS_SHAPE.
+ * x with a dim of size 1 before dim `dim`: a view. Negative dims count from the end of the new
+ * shape. Throws DS_SHAPE.
  */
 export function unsqueeze(x: Tensor, dim: number): Tensor {
   requireTensor('unsqueeze', x);

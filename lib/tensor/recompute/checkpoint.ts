@@ -25,12 +25,12 @@ const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.
 
 /**
  * fn(...inputs), without keeping what its backward needs: that is computed again, from the same
- * random state, when the backward gets there, and freed at once. fn itself runs to its end again, but
- * ops after the last one that backward reads are called and not computed. Inputs may be tensors and anything
- * else, null included; what is kept of them and beside them, and where, configure() says. Parameters used inside
- * get their gradients from the nested backward. `fn` must be a function of its inputs and
- * parameters alone. Throws DS_ARGUMENT for tensors hidden inside an array or a plain object.
- * Source: Chen et al. 2016; the rule for inputs is DeepSpeed's.
+ * random state, when the backward gets there, and freed at once. fn itself runs to its end again,
+ * but ops after the last one that backward reads are called and not computed. Inputs may be tensors
+ * and anything else, null included; what is kept of them and beside them, and where, configure()
+ * says. Parameters used inside get their gradients from the nested backward. `fn` must be a
+ * function of its inputs and parameters alone. Throws DS_ARGUMENT for tensors hidden inside an
+ * array or a plain object. Source: Chen et al. 2016; the rule for inputs is DeepSpeed's.
  */
 export function checkpoint<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
   fn: (...inputs: Inputs) => Result,
@@ -103,7 +103,10 @@ interface Recorded {
   at: RandomPoint;
 }
 
-/** Runs the segment again on stand-ins for its inputs, as far as backward needs it, and a backward through it. */
+/**
+ * Runs the segment again on stand-ins for its inputs, as far as backward needs it, and a backward
+ * through it.
+ */
 function replay(
   { run, kept, keepsakes, segment, wanting, at }: Recorded,
   grads: readonly (Tensor | null)[],

@@ -18,8 +18,8 @@ export class PinnedPool {
   constructor(private readonly device: Device) {}
 
   /**
-   * The smallest idle slot of at least `bytes` and at most twice as many, else a new one of `bytes`.
-   * Throws DS_OUT_OF_MEMORY.
+   * The smallest idle slot of at least `bytes` and at most twice as many, else a new one of
+   * `bytes`. Throws DS_OUT_OF_MEMORY.
    */
   take(bytes: number): PinnedSlot {
     this.recycles = true;

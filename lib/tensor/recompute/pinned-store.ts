@@ -1,4 +1,5 @@
-// cpu_checkpointing: a segment's inputs wait in pinned host memory and are back when their replay starts.
+// cpu_checkpointing: a segment's inputs wait in pinned host memory and are back when their replay
+// starts.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize, isFloating } from '../../runtime/dtype.js';
@@ -47,7 +48,9 @@ function laneOf(device: Device): TransferLane {
 /** An input that the host has a copy of. */
 interface Moved {
   readonly index: number;
-  /** Its layout. The memory that it spans is copied as it lies, so that the strides stay the same. */
+  /**
+   * Its layout. The memory that it spans is copied as it lies, so that the strides stay the same.
+   */
   readonly like: Pick<Tensor, 'dtype' | 'shape' | 'strides'>;
   readonly bytes: number;
   /** The input on the device, held; null while only the host has it. */

@@ -26,8 +26,8 @@ export interface CheckpointingOptions {
   /** Keep the inputs of segments in pinned host memory. Default false. */
   cpuCheckpointing?: boolean;
   /**
-   * Keep what attention gives, and its statistics, on the device beside a segment's inputs; it is not computed again.
-   * Default false.
+   * Keep what attention gives, and its statistics, on the device beside a segment's inputs; it is
+   * not computed again. Default false.
    */
   keepAttention?: boolean;
   /** Wait for the device before and after every segment. Default false. */
@@ -65,8 +65,8 @@ export function currentPolicy(): CheckpointPolicy {
 
 /**
  * Chooses how checkpoint() keeps and watches segments from now on, as deepspeed.checkpointing
- * .configure does; segments recorded before keep what they were recorded with. Throws DS_ARGUMENT for
- * unknown or wrong options, DS_CONFIG for what is not supported yet.
+ * .configure does; segments recorded before keep what they were recorded with. Throws DS_ARGUMENT
+ * for unknown or wrong options, DS_CONFIG for what is not supported yet.
  */
 export function configure(given: CheckpointingOptions = {}): void {
   const options = readOptions(OP, given, OPTIONS);

@@ -11,7 +11,9 @@ export type Layer = ((x: Tensor) => Tensor) | { call(x: Tensor): Tensor };
 const apply = (layer: Layer, x: Tensor): Tensor =>
   typeof layer === 'function' ? layer(x) : layer.call(x);
 
-/** The layers one after the other; what passes between two of them is let go as soon as possible. */
+/**
+ * The layers one after the other; what passes between two of them is let go as soon as possible.
+ */
 function chain(layers: readonly Layer[], input: Tensor): Tensor {
   let x = input;
   for (const layer of layers) {
