@@ -9,6 +9,7 @@ import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
 import { numel } from '../runtime/view.js';
 import { held, noGrad, to } from '../tensor/index.js';
+import { digestOf, mergedCatalog } from './catalog.js';
 import { begin, type Draft, finish } from './commit.js';
 import { isPlainName, requirePath } from './folder.js';
 import { encodeHeader } from './header.js';
@@ -20,8 +21,8 @@ import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
- * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors` are the same on every rank;
- * the shards of all ranks are all of their elements. Throws on all ranks DS_IO, DS_CHECKPOINT, DS_COMM.
+ * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors` are those that this rank has a
+ * part of; the shards of all ranks are all elements of all of theirs. Throws on all ranks DS_IO, DS_CHECKPOINT, DS_COMM.
  */
 export async function writeTogether(
   { dir, file }: { dir: string; file: string },
@@ -29,7 +30,10 @@ export async function writeTogether(
   shards: readonly Shard[],
   world: CheckpointWorld,
 ): Promise<string> {
-  const table = Array.from(tensors, ([name, info]) => ({ name, ...info }));
+  const own = { model: tensors, optimizer: new Map<string, TensorInfo>() };
+  const digests = await inUnison(world, 'comparing tensors', async () => digestOf(own));
+  const { model } = await mergedCatalog(world, own, digests);
+  const table = Array.from(model, ([name, info]) => ({ name, ...info }));
   const { bytes: head, entries } = encodeHeader(table);
   const starts = new Map(entries.map(({ name, start }) => [name, head.length + start]));
   let draft: Draft | null = null;

@@ -45,6 +45,8 @@ export interface Holdings {
   ranks: Ranks;
   /** In forward order. */
   units: readonly Unit[];
+  /** Those of them that several stages of a pipeline have. */
+  tied: ReadonlySet<Unit>;
   stage: ZeroStages;
   state: OptimizerState;
 }

@@ -150,6 +150,7 @@ export class PipelineEngine extends Engine {
     const { rank, ranks } = pipeline.place;
     const actions = this.actionsOf(schedule, micros);
     this.parts.hooks.reset();
+    this.parts.hooks.awaitWeights();
     pipeline.begin(micros);
     const place = { rank, ranks, stages: pipeline.stages };
     await new PipelineRun(worker, links, place, training).run(actions);

@@ -67,13 +67,16 @@ function receiveOf({ kind, stage, micro }: Transfer, peer: number): Transfer {
 }
 
 /**
- * Behind the last work that adds to a stage's gradients, so that their way overlaps what follows.
+ * Behind the last work that adds to a stage's gradients, and what it sends: their way overlaps what
+ * follows, and nobody waits for it.
  */
 function addReductions(lists: readonly Action[][]): Action[][] {
   return lists.map((list) => {
     const last = new Map<number, number>();
     list.forEach(({ kind, stage }, i) => {
-      if (kind === 'B' || kind === 'W') last.set(stage, i);
+      if (kind !== 'B' && kind !== 'W') return;
+      const next = list[i + 1];
+      last.set(stage, next?.kind === 'sendB' && next.stage === stage ? i + 1 : i);
     });
     return list.flatMap((action, i): Action[] => {
       const { stage } = action;

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
+import { Parameter } from '../nn/parameter.js';
 import { numel } from '../runtime/view.js';
 import {
   checkpoint,
@@ -28,6 +29,10 @@ export class Pipeline {
   readonly layers: readonly PipelineLayer[];
   /** Stage s has layers [starts[s], starts[s + 1]). */
   readonly starts: readonly number[];
+  /** Parameters that several ranks of the pipeline have, with the places of those. */
+  readonly tied: ReadonlyMap<Parameter, readonly number[]>;
+  /** Parameters and buffers of this rank that an earlier one has, too. */
+  private readonly copies: ReadonlySet<Tensor>;
   private base: RandomState = { seed: 0, offset: 0 };
   private batches = 0;
 
@@ -43,6 +48,29 @@ export class Pipeline {
     const { partitionMethod = 'parameters' } = options;
     const weights = this.layers.map((layer) => weightOf(layer, partitionMethod));
     this.starts = balance(weights, place.ranks * stagesPerRank);
+    const shared = [...this.heldBy()].filter(([, ranks]) => ranks.length > 1);
+    const parameters = shared.filter(([tensor]) => tensor instanceof Parameter);
+    this.tied = new Map(parameters as [Parameter, number[]][]);
+    const isCopy = (ranks: readonly number[]): boolean => (ranks[0] as number) < place.rank;
+    this.copies = new Set(shared.flatMap(([tensor, ranks]) => (isCopy(ranks) ? [tensor] : [])));
+  }
+
+  /** Whether an earlier rank of the pipeline has the parameter or buffer, and saves it. */
+  isCopy(tensor: Tensor): boolean {
+    return this.copies.has(tensor);
+  }
+
+  /** The ranks of each parameter and buffer, in the order of the model. */
+  private heldBy(): Map<Tensor, number[]> {
+    const held = new Map<Tensor, number[]>();
+    const { model } = this;
+    for (const tensor of [...model.parameters(), ...model.buffers()]) held.set(tensor, []);
+    for (let rank = 0; rank < this.place.ranks; ++rank) {
+      const modules = [...this.modulesOf(this.stagesOf(rank))];
+      const own = modules.flatMap((module) => [...module.parameters(), ...module.buffers()]);
+      for (const tensor of new Set(own)) held.get(tensor)?.push(rank);
+    }
+    return held;
   }
 
   /** Stages of the model. */

@@ -5,32 +5,36 @@ import { sliceFlat } from './flat.js';
 import type { Range, Slot } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition, WeightPart } from './partition.js';
-import type { InitialValues } from './weight-unit.js';
+import type { InitialValues, WeightUnit } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 
 /**
- * Every rank of `alike` starts with the values of its first, of frozen units as well; what lies in files, which are the
- * same for all, each rank reads for itself, and of shards nothing else. Blocks until everything is in place. Device memory
- * beyond the result: one unit, and one parameter in f32.
+ * Every rank of a unit's `alike` starts with the values of its first, of frozen units as well; what lies in files, which are
+ * the same for all, each rank reads for itself, and of shards nothing else. Blocks until everything is in place. Device
+ * memory beyond the result: one unit, and one parameter in f32.
  */
-export function adoptModel(stage: ZeroStages, state: OptimizerState, alike: Collectives): void {
+export function adoptModel(
+  stage: ZeroStages,
+  state: OptimizerState,
+  alikeOf: (unit: WeightUnit) => Collectives,
+): void {
   const keptOf = ({ unit, range }: WeightPart): Range =>
     stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
-  const share = ({ values, isStored }: InitialValues): void => {
-    if (!isStored) takeOver(alike, values);
+  const share = (unit: WeightUnit, { values, isStored }: InitialValues): void => {
+    if (!isStored) takeOver(alikeOf(unit), values);
   };
   for (const partition of stage.partitions) {
     state.adopt(partition);
     stage.adopting(partition.unit);
     partition.unit.adopt(keptOf(partition), (initial) => {
-      share(initial);
+      share(partition.unit, initial);
       writePieces(state, partition, initial);
     });
     stage.adopted(partition);
   }
   for (const part of stage.frozen) {
     stage.adopting(part.unit);
-    part.unit.adopt(keptOf(part), share);
+    part.unit.adopt(keptOf(part), (initial) => share(part.unit, initial));
     stage.adopted(part);
   }
   state.synchronize();

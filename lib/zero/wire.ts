@@ -13,16 +13,13 @@ export interface Wire {
   reduceScatter(output: Tensor, full: Tensor, at: At): Work;
 }
 
-/** The gradients as they are. Their sum is the mean times the number of ranks, unless it is the sum that is wanted. */
+/** The gradients as they are. */
 export class PlainWire implements Wire {
-  readonly factor: number;
-
+  /** `factor`: over how many ranks the sum is to be averaged; 1 where it is the sum that is wanted. */
   constructor(
     private readonly group: Collectives,
-    averages = true,
-  ) {
-    this.factor = averages ? group.size : 1;
-  }
+    readonly factor: number,
+  ) {}
 
   allReduce(full: Tensor, at: At): Work {
     return this.group.allReduce(full, at);

@@ -6,10 +6,12 @@ import {
   type DsConfig,
   initialize,
   LayerSpec,
+  linear,
   nn,
   PipelineModule,
   seed,
   Tensor,
+  TiedLayerSpec,
 } from '../../lib/index.js';
 
 /** A run from the same beginning. */
@@ -20,6 +22,11 @@ export interface Leg {
   precision: 'fp32' | 'bf16' | 'fp16';
   offload?: boolean;
   checkpoint?: number;
+  /** The head is the embedding. */
+  tied?: boolean;
+  /** Where it saves after half of its steps; a leg that names what another one saved resumes there. */
+  save?: string;
+  from?: string;
 }
 
 export interface PipelineJob {
@@ -34,6 +41,8 @@ export interface LegReport {
   norms: (number | null)[];
   /** Of this rank's parameters, by name. */
   weights: Record<string, string>;
+  /** Sums of the same. */
+  sums: Record<string, number>;
   samples: number;
 }
 
@@ -51,14 +60,24 @@ class Branch extends nn.Module {
   }
 }
 
-export function model(interval = 0): PipelineModule {
+const embedding = () => new TiedLayerSpec('table', nn.Embedding, {}, VOCABULARY, CHANNELS);
+const reversed = () =>
+  new TiedLayerSpec(
+    'table',
+    nn.Embedding,
+    { forward: (table, x) => linear(x as Tensor, (table as nn.Embedding).weight) },
+    VOCABULARY,
+    CHANNELS,
+  );
+
+export function model({ checkpoint: interval = 0, tied = false }: Leg): PipelineModule {
   return new PipelineModule({
     layers: [
-      new nn.Embedding(VOCABULARY, CHANNELS),
+      tied ? embedding() : new nn.Embedding(VOCABULARY, CHANNELS),
       ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
       (x: Tensor) => x.mul(0.5),
       new LayerSpec(nn.LayerNorm, CHANNELS),
-      new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
+      tied ? reversed() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
     ],
     lossFn: (logits: Tensor, targets: Tensor) => crossEntropy(logits, targets),
     partitionMethod: 'uniform',
@@ -90,24 +109,31 @@ function configOf({ schedule, micros, stage, precision, offload }: Leg, pp: numb
 
 async function train(leg: Leg, pp: number): Promise<LegReport> {
   seed(1234);
-  const { engine } = await initialize({ model: model(leg.checkpoint), config: configOf(leg, pp) });
+  const { engine } = await initialize({ model: model(leg), config: configOf(leg, pp) });
+  if (leg.from) await engine.loadCheckpoint(leg.from);
   const data = batches(engine.device, engine.dpRank, engine.dpWorldSize);
+  // Those that a resumed run has had.
+  for (let i = 0; i < engine.globalSteps * leg.micros; ++i) data.next();
   const [losses, norms]: [number[], (number | null)[]] = [[], []];
-  for (let step = 0; step < STEPS; ++step) {
+  while (engine.globalSteps < STEPS) {
     losses.push((await engine.trainBatch(data)).item());
     norms.push(engine.getGlobalGradNorm());
+    if (leg.save && engine.globalSteps === STEPS / 2) await engine.saveCheckpoint(leg.save);
   }
+  if (leg.save) await engine.save16bitModel(leg.save, 'weights.safetensors');
   const evaluated = (await engine.evalBatch(data, 3)).item();
   engine.synchronize();
   const weights: Record<string, string> = {};
+  const sums: Record<string, number> = {};
   for (const [name, parameter] of engine.module.namedParameters()) {
+    sums[name] = parameter.to('f32').abs().sum().item();
     weights[name] = createHash('sha1')
       .update(String(parameter.to('f32').toArray()))
       .digest('hex');
   }
   const samples = engine.globalSamples;
   engine.destroy();
-  return { losses, evaluated, norms, weights, samples };
+  return { losses, evaluated, norms, weights, sums, samples };
 }
 
 async function main({ device, pp, legs }: PipelineJob): Promise<void> {

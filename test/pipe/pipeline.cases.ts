@@ -1,5 +1,8 @@
 // A model in stages trains as the same model on one rank, bit for bit, by every schedule.
 import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
@@ -45,6 +48,77 @@ async function equal(device: Device, pp: number, dp: number, wanted: Leg[]): Pro
   }
 }
 
+const near = (a: number | null, b: number | null, place: string): void =>
+  assert.ok(Math.abs((a ?? 0) - (b ?? 0)) <= 1e-5 * Math.abs(b ?? 0), `${place}: ${a} for ${b}`);
+
+/** Gradients of what two stages share are summed in another order than on one rank. */
+async function tied(device: Device, pp: number, dp: number): Promise<void> {
+  const wanted: Leg[] = [
+    { schedule: '1f1b', micros: 3, stage: 0, precision: 'fp32', tied: true },
+    { schedule: 'interleaved', micros: 4, stage: 1, precision: 'fp32', tied: true },
+    { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32', tied: true, offload: true },
+  ];
+  const alone = await run(device, dp, { pp: 1, legs: wanted });
+  const staged = await run(device, pp * dp, { pp, legs: wanted });
+  for (const [i, leg] of wanted.entries()) {
+    const expected = alone[0]?.[i] as LegReport;
+    const first = staged[0]?.[i] as LegReport;
+    const last = staged[(pp - 1) * dp]?.[i] as LegReport;
+    const place = JSON.stringify(leg);
+    assert.equal(first.weights['layers.0.weight'], last.weights['layers.0.weight'], place);
+    for (const { [i]: report } of staged) {
+      const { losses, norms, sums } = report as LegReport;
+      losses.forEach((loss, step) => void near(loss, expected.losses[step] as number, place));
+      norms.forEach((norm, step) => void near(norm, expected.norms[step] as number, place));
+      for (const [name, sum] of Object.entries(sums))
+        near(sum, expected.sums[name] as number, name);
+    }
+  }
+}
+
+/** What any number of stages saves, any other resumes, and goes on as if it had never stopped. */
+async function resumed(device: Device): Promise<void> {
+  const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
+  const leg = (tie: boolean): Leg => ({
+    ...({ schedule: '1f1b', micros: 3, stage: 1, precision: 'bf16', tied: tie } as const),
+  });
+  const saving = (pp: number): Leg[] =>
+    [false, true].map((tie) => ({ ...leg(tie), save: join(root, `${pp} ${tie}`) }));
+  const resuming = (pp: number): Leg[] =>
+    [false, true].map((tie) => ({ ...leg(tie), from: join(root, `${pp} ${tie}`) }));
+  try {
+    const one = await run(device, 1, { pp: 1, legs: saving(1) });
+    const two = await run(device, 2, { pp: 2, legs: [...saving(2), ...resuming(1)] });
+    const four = await run(device, 4, { pp: 4, legs: resuming(2) });
+    const back = await run(device, 1, { pp: 1, legs: resuming(2) });
+    const untied = one[0]?.[0] as LegReport;
+    const merged = (reports: LegReport[][], i: number) =>
+      Object.assign({}, ...reports.map((each) => each[i]?.weights));
+    for (const [reports, i] of [
+      [two, 0],
+      [two, 2],
+      [four, 0],
+      [back, 0],
+    ] as const) {
+      assert.deepEqual(merged(reports, i), untied.weights);
+    }
+    assert.deepEqual(back[0]?.[0]?.losses, untied.losses.slice(2));
+    const expected = one[0]?.[1] as LegReport;
+    for (const [reports, i] of [
+      [two, 1],
+      [two, 3],
+      [four, 1],
+      [back, 1],
+    ] as const) {
+      near(reports[0]?.[i]?.losses.at(-1) as number, expected.losses.at(-1) as number, `${i}`);
+    }
+    const exported = (pp: number) => readFileSync(join(root, `${pp} false`, 'weights.safetensors'));
+    assert.ok(exported(1).equals(exported(2)));
+  } finally {
+    rmSync(root, { recursive: true, force: true });
+  }
+}
+
 const skipBelow =
   (gpus: number) =>
   ({ kind }: Device): string | null =>
@@ -78,4 +152,15 @@ export const cases: Case[] = [
       ),
     skip: skipBelow(4),
   },
+  {
+    name: 'an embedding that is the head of the last stage',
+    run: (device) => tied(device, 2, 1),
+    skip: skipBelow(2),
+  },
+  {
+    name: 'the same beside data ranks',
+    run: (device) => tied(device, 2, 2),
+    skip: skipBelow(4),
+  },
+  { name: 'saved by stages, resumed by others', run: resumed, skip: skipBelow(4) },
 ];

@@ -142,10 +142,13 @@ export function wholeModel(engine: Engine, wanted: Wanted): Shard[] {
 /** What this rank saves of the parameters and buffers that are `wanted`. */
 function wholeShards(engine: Engine, wanted: Wanted): Shard[] {
   const { module, parts } = engine;
+  const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
   const parameters = [...module.namedParameters()].filter(
-    ([name, { region }]) => wanted(name) && saves(engine, region),
+    ([name, one]) => wanted(name) && saves(engine, one.region) && !isElsewhere(one),
   );
-  const buffers = parts.ranks.isCopy ? [] : [...module.namedBuffers()];
+  const buffers = parts.ranks.isCopy
+    ? []
+    : [...module.namedBuffers()].filter(([, one]) => !isElsewhere(one));
   return [
     ...parameters.flatMap(([name, one]) => shardsOf(name, one.region, 0, one.retain())),
     ...buffers

@@ -37,7 +37,15 @@ import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { buildScaler } from './loss-scaler.js';
 import { furnish } from './optimizer-state.js';
-import { columnsOf, keepOwn, openLinks, type PipelinePlan, planPipeline } from './pipeline.js';
+import {
+  columnsOf,
+  keepOwn,
+  openLinks,
+  openTies,
+  type PipelinePlan,
+  planPipeline,
+  type Tie,
+} from './pipeline.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
@@ -72,11 +80,12 @@ export async function buildEngine(
   await requireAgreement(job, decisions);
   const ranks = await ranksOf(job, { stages: plan !== null });
   const links = plan && (await openLinks(job, plan));
+  const ties = plan ? await openTies(job, plan, decisions.optimizer) : [];
   return completely((site) => {
     keepStages(decisions, site);
     module.moveBuffers(device, bufferDType(config));
     const observers = watchers(config, clients, ranks, site);
-    const holdings = hold(decisions, clients, ranks, site);
+    const holdings = hold(decisions, clients, { ...ranks, ties }, site);
     const stop = stopRequest(clients, ranks, site);
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);
     const meeting = checkpointWorld(job);
@@ -174,7 +183,7 @@ function stopRequest({ stopSignals }: Clients, { world }: Ranks, { owned }: Site
 function hold(
   { module, config, device, optimizer }: Decisions,
   { commTimer: timer }: Clients,
-  ranks: Ranks,
+  { ties, ...ranks }: Ranks & { ties: readonly Tie[] },
   { owned, undo }: Site,
 ): Holdings {
   const { data: group, alike } = ranks;
@@ -183,7 +192,7 @@ function hold(
     optimizer.groups,
     {
       ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
-      ...{ shards: group.size, shardsWeights: shardsWeights(config, group) },
+      ...{ shards: group.size, shardsWeights: shardsWeights(config, group), ties },
     },
     undo,
   );
@@ -191,15 +200,17 @@ function hold(
   for (const unit of [...units, ...frozen]) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
-  const stage = owned.own(buildStages(config, found, device, { group, timer }));
+  const stage = owned.own(buildStages(config, found, device, { group, timer, ties }));
   shareWhole(module, frozen, alike);
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
   furnish(state, { config, optimizer, partitions, device, group }, owned);
-  adoptModel(stage, state, alike);
-  return { ranks, units, stage, state };
+  const tieOf = ({ name }: WeightUnit) => ties.find((tie) => tie.name === name)?.group;
+  adoptModel(stage, state, (unit) => tieOf(unit) ?? alike);
+  const tied = new Set(units.filter((unit) => tieOf(unit) !== undefined));
+  return { ranks, units, tied, stage, state };
 }
 
 /** Frozen parameters in no unit, and buffers, are the first rank's everywhere. */

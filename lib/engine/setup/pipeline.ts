@@ -1,9 +1,10 @@
 // From the configuration and a model's layers to a pipeline: who has which stage, in which order they work, and the links.
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { Distributed } from '../../comm/index.js';
+import type { Distributed, ProcessGroup } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
-import type { Optimizer } from '../../optim/optimizer.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import {
   forwardsOf,
   GPIPE,
@@ -49,7 +50,6 @@ export function planPipeline(
   const options = optionsOf(module, config);
   const place = { rank: mesh.place('pp'), ranks };
   const pipeline = new Pipeline(module, place, schedule.stagesPerRank, options);
-  requireUntied(pipeline);
   return { pipeline, schedule, dynamicShape: options.dynamicShape ?? false };
 }
 
@@ -81,6 +81,54 @@ export function openLinks(
   const training = lower(schedule, ranks, 1);
   const lists = training.map((list, rank) => [...list, ...(evaluation[rank] ?? [])]);
   return Links.open(job, lists, dynamicShape);
+}
+
+/** Parameters that the same stages of a pipeline have, whose gradients these add up. */
+export interface Tie {
+  /** Of their unit. */
+  name: string;
+  /** In the order of the model. */
+  parameters: readonly Parameter[];
+  /** The data ranks of all these stages. */
+  group: ProcessGroup;
+}
+
+/** The ties of this rank, in one order on all. Rejects with DS_COMM. Throws DS_CONFIG for what cannot update them. */
+export async function openTies(
+  job: Distributed,
+  { pipeline }: PipelinePlan,
+  optimizer: Optimizer,
+): Promise<Tie[]> {
+  const { mesh, rank } = job;
+  const byStages = new Map<string, { stages: readonly number[]; parameters: Parameter[] }>();
+  for (const [parameter, stages] of pipeline.tied) {
+    if (!parameter.requiresGrad) continue;
+    const key = stages.join(', ');
+    const tie = byStages.get(key) ?? { stages, parameters: [] };
+    byStages.set(key, tie);
+    tie.parameters.push(parameter);
+  }
+  if (byStages.size > 0 && (canGather(optimizer) || canSum(optimizer))) throw untiable(optimizer);
+  const column = mesh.shape.ranksAlong(rank, 'pp');
+  const ties: Tie[] = [];
+  for (const [key, { stages, parameters }] of byStages) {
+    if (!stages.includes(pipeline.place.rank)) continue;
+    const ranks = stages.flatMap((stage) => mesh.shape.ranksAlong(column[stage] as number, 'dp'));
+    const group = (await job.newGroup(ranks)) as ProcessGroup;
+    ties.push({ name: `tied by stages ${key}`, parameters, group });
+  }
+  return ties;
+}
+
+function untiable({ name }: Optimizer): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'optimizer.type',
+    expected:
+      'an optimizer that updates element by element, where stages of a pipeline share weights',
+    got: name,
+    hint: 'Untie the layers, put them on one stage, or use AdamW.',
+  });
 }
 
 /** The groups keep what is left of the model on this rank. */
@@ -158,26 +206,6 @@ function requireStages(module: Module, config: ResolvedConfig, ranks: number): v
     got: String(stage),
     hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
   });
-}
-
-function requireUntied(pipeline: Pipeline): void {
-  const { place } = pipeline;
-  if (place.ranks === 1) return;
-  const first = new Map<Module, number>();
-  for (let rank = 0; rank < place.ranks; ++rank) {
-    for (const module of pipeline.modulesOf(pipeline.stagesOf(rank))) {
-      const other = first.get(module);
-      first.set(module, other ?? rank);
-      if (other === undefined || module.parameters().length === 0) continue;
-      throw new DsError({
-        code: 'DS_CONFIG',
-        op: 'pipeline',
-        expected: 'layers of one stage where modules are shared',
-        got: `a ${module.constructor.name} of stages ${other} and ${rank}`,
-        hint: 'Tied layers have to be on one stage.',
-      });
-    }
-  }
 }
 
 function uncut(module: Module): DsError {

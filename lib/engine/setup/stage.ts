@@ -11,7 +11,9 @@ import {
   ShardedGradients,
   SummedGradients,
 } from '../../zero/gradient-flow.js';
+import type { Unit } from '../../zero/unit.js';
 import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
+import type { WeightUnit } from '../../zero/weight-unit.js';
 import {
   byAllReduce,
   byReduceScatter,
@@ -22,6 +24,7 @@ import {
 } from '../../zero/wire.js';
 import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
+import type { Tie } from './pipeline.js';
 import type { ModelUnits } from './units.js';
 
 export interface StageOptions {
@@ -29,11 +32,15 @@ export interface StageOptions {
   group: Collectives;
   /** Default: nothing is timed. */
   timer?: CommTimer;
+  /** What several stages of a pipeline have. */
+  ties?: readonly Tie[];
 }
 
 /** What flows between the ranks of a group. */
 interface Between {
   group: Collectives;
+  /** Those of them that have other samples: gradients are means over these, and else sums. */
+  ranks: number;
   device: Device;
   timer: CommTimer;
   /** Collectives run beside compute. */
@@ -45,22 +52,32 @@ export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
   device: Device,
-  { group, timer = untimedComm }: StageOptions,
+  { group, timer = untimedComm, ties = [] }: StageOptions,
 ): ZeroStages {
   const { stage, overlap_comm } = config.zero_optimization;
-  const between = { group, device, timer, overlap: overlap_comm ?? stage === 3 };
-  const gradients = gradientFlow(config, between);
-  const weights = weightFlow(config, between);
-  return new ZeroStages(trained, [new ZeroStage(trained, gradients, weights, frozen)]);
+  const overlap = overlap_comm ?? stage === 3;
+  const between = { group, ranks: group.size, device, timer, overlap };
+  const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
+    new ZeroStage(units, gradientFlow(config, own), weightFlow(config, own), still);
+  const isTied = new Set(ties.map(({ name }) => name));
+  const rest = trained.filter(({ name }) => !isTied.has(name));
+  const tied = ties.map((tie) =>
+    stageOf(
+      trained.filter(({ name }) => name === tie.name),
+      { ...between, group: tie.group },
+      [],
+    ),
+  );
+  return new ZeroStages(trained, [stageOf(rest, between, frozen), ...tied]);
 }
 
 function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
-  const { group, device, timer, overlap } = between;
+  const { group, ranks, device, timer, overlap } = between;
   const { zero_optimization: zero } = config;
   if (group.size === 1) return new LocalGradients();
   const parts = {
     group,
-    wire: buildWire(config, group),
+    wire: buildWire(config, group, ranks),
     toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
     exchange: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
   };
@@ -103,13 +120,13 @@ export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): bo
  * Divides where the most bits are: before gradients become narrower, or after they have become f32. Source: DeepSpeed's
  * gradient averaging.
  */
-function buildWire(config: ResolvedConfig, group: Collectives): Wire {
+function buildWire(config: ResolvedConfig, group: Collectives, ranks: number): Wire {
   const written = gradientDType(config);
   const { communication_data_type: asked } = config;
   const sent = asked === null ? written : dtypeOf[asked];
-  const divisor = divisorOf(config, group.size, [written, sent].includes('f16'));
+  const divisor = divisorOf(config, ranks, [written, sent].includes('f16'));
   const divided = (wire: Wire): Wire => (divisor === 1 ? wire : new DividedWire(wire, divisor));
-  const plain = new PlainWire(group, config.gradient_allreduce_op === 'mean');
+  const plain = new PlainWire(group, config.gradient_allreduce_op === 'mean' ? ranks : 1);
   if (sent === written) return divided(plain);
   if (sent === 'f32') return new CastWire(divided(plain), sent);
   return divided(new CastWire(plain, sent));
@@ -120,6 +137,7 @@ function buildWire(config: ResolvedConfig, group: Collectives): Wire {
  * is then their mean, which is finite wherever theirs are. The range of f32 and bf16 needs no such care.
  */
 function divisorOf(config: ResolvedConfig, ranks: number, inF16: boolean): number {
+  if (ranks === 1) return 1;
   if (config.prescale_gradients) return ranks;
   const { gradient_predivide_factor: factor } = config;
   return factor === 1 && inF16 ? ranks : factor;

@@ -8,6 +8,7 @@ import type { Tensor } from '../../tensor/index.js';
 import { Unit, type UnitOptions } from '../../zero/unit.js';
 import { FROZEN, type UnitParameter, WeightUnit } from '../../zero/weight-unit.js';
 import type { ReleaseStack } from '../release-stack.js';
+import type { Tie } from './pipeline.js';
 
 /** In forward order, each. */
 export interface ModelUnits {
@@ -19,6 +20,8 @@ export interface ModelUnits {
 export interface ModelUnitOptions extends UnitOptions {
   /** Whether units come when they are used and go again: frozen parameters then form units as well. */
   shardsWeights: boolean;
+  /** Parameters of several stages of a pipeline: units of their own, whose shards are those of their ranks. */
+  ties?: readonly Tie[];
 }
 
 /** Parameters of one module that move as one: they are all trained or all frozen, and have one dtype. */
@@ -38,7 +41,7 @@ interface Together {
 export function buildUnits(
   module: Module,
   groups: readonly ParamGroup[],
-  { shardsWeights, ...options }: ModelUnitOptions,
+  { shardsWeights, ties = [], ...options }: ModelUnitOptions,
   undo: ReleaseStack,
 ): ModelUnits {
   const groupOf = indexGroups(module, groups);
@@ -48,7 +51,7 @@ export function buildUnits(
   for (const parameter of moved) {
     parameter.moveTo(options.device, parameter.fixedDtype ?? options.dtype);
   }
-  const found = partsOf(module).flatMap(([name, part, named]) => {
+  const found = partsOf(module, ties).flatMap(([name, part, named]) => {
     const wanted = named.filter(([, parameter]) => !moved.has(parameter));
     return together([name, part, wanted], groupOf, options.dtype);
   });
@@ -59,7 +62,8 @@ export function buildUnits(
     trained: found
       .filter((one) => !isFrozen(one))
       .map(({ name, module: part, parameters, dtype }) => {
-        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype) };
+        const shards = ties.find((tie) => tie.name === name)?.group.size ?? options.shards;
+        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype), shards };
         return new Unit(name, part, parameters, own);
       }),
     frozen: found.filter(isFrozen).map(({ name, module: part, parameters, dtype }) => {
@@ -70,13 +74,18 @@ export function buildUnits(
 
 type Part = [name: string, module: Module, parameters: [name: string, parameter: Parameter][]];
 
-/** The root, then the model's units, each with the parameters that none before it has. */
-function partsOf(module: Module): Part[] {
+/** What stages share, the root, then the model's units, each with the parameters that none before it has. */
+function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   const inner = module.units();
   const owned = new Set(inner.flatMap((unit) => unit.module.parameters()));
-  const taken = new Set<Parameter>();
-  const root = [...module.namedParameters()].filter(([, parameter]) => !owned.has(parameter));
-  const parts: Part[] = [['root', module, root]];
+  const taken = new Set(ties.flatMap(({ parameters }) => parameters));
+  const all = [...module.namedParameters()];
+  const root = all.filter(([, parameter]) => !owned.has(parameter) && !taken.has(parameter));
+  const parts: Part[] = ties.map(({ name, parameters }) => {
+    const own = new Set(parameters);
+    return [name, module, all.filter(([, parameter]) => own.has(parameter))];
+  });
+  parts.push(['root', module, root]);
   for (const { name, module: part } of inner) {
     const named = [...part.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
     for (const [, parameter] of named) taken.add(parameter);

@@ -19,7 +19,7 @@ import type { EngineParts } from '../engine-parts.js';
 
 type Parts = Pick<
   EngineParts,
-  'inputs' | 'ranks' | 'units' | 'gradients' | 'control' | 'batch' | 'verdicts' | 'watch'
+  'inputs' | 'ranks' | 'units' | 'tied' | 'gradients' | 'control' | 'batch' | 'verdicts' | 'watch'
 >;
 
 /** Forwards of stages, each with a scope of its own for what comes out of it. */
@@ -131,8 +131,10 @@ export class TrainingWorker extends Worker {
 
   /** The units of a stage of several are handed over with the others, by the update. */
   reduce(): void {
-    const { units, gradients } = this.parts;
-    if (this.pipeline.ownStages.length === 1) gradients.conclude(units);
+    const { units, tied, gradients } = this.parts;
+    if (this.pipeline.ownStages.length > 1) return;
+    // What is tied waits for other stages, which may wait for this one.
+    gradients.conclude(units.filter((unit) => !tied.has(unit)));
   }
 }
 
