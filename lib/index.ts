@@ -93,4 +93,8 @@ export * from './tensor/index.js';
  * Tokenizers, chat templates and datasets of text. Source: Hugging Face's tokenizers and datasets.
  */
 export * as text from './text/index.js';
+/**
+ * Trains a model as Hugging Face's Trainer does: data, options and a configuration in, events out.
+ */
+export * from './trainer/index.js';
 export { version } from './version.js';

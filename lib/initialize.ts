@@ -153,8 +153,13 @@ type AnyOptions<Sample, Batch> = InitializeOptions<Sample, Batch> | StreamingOpt
 
 type AnyLoader<Sample, Batch> = DataLoader<Sample, Batch> | IterableLoader<Sample, Batch> | null;
 
-/** The job to train in. A process alone may choose its device anew; ranks of a job have theirs. */
-async function jobOf<Sample, Batch>(options: AnyOptions<Sample, Batch>) {
+/**
+ * @internal The job to train in. A process alone may choose its device anew; ranks of a job have
+ * theirs.
+ */
+export async function jobOf<Sample, Batch>(
+  options: AnyOptions<Sample, Batch>,
+): Promise<Distributed> {
   const { distributed, device, model } = options;
   const pp = distributed ? null : stagesWanted(model, options);
   const job = distributed ?? (await joinLaunched({ device, ...(pp ? { mesh: { pp } } : {}) }));

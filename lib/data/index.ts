@@ -15,6 +15,7 @@ export {
   workerIterable,
 } from './iterable-dataset.js';
 export { IterableLoader, type IterableLoaderOptions } from './iterable-loader.js';
+export { type LengthGroupedOptions, LengthGroupedSampler } from './length-sampler.js';
 export { RepeatingLoader } from './repeating-loader.js';
 export {
   DistributedSampler,

@@ -261,6 +261,14 @@ export class Engine {
     return this.parts.verdicts.last?.norm ?? null;
   }
 
+  /**
+   * Loss of the last step as monitors are told it: the mean over its micro-batches and data ranks; null before the first
+   * step, and for loss.backward() without scale(). Waits for its backward.
+   */
+  getGlobalLoss(): number | null {
+    return this.parts.verdicts.last?.loss ?? null;
+  }
+
   /** Whether the last step changed the weights. Waits for its backward. */
   wasStepApplied(): boolean {
     return this.parts.verdicts.last?.applied ?? false;

@@ -14,6 +14,7 @@ export type Metrics = Readonly<Record<string, number>> & { readonly loss: number
 
 /** Training begins, or goes on. */
 export interface BeginEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'begin';
   /** Updates in all. */
   maxSteps: number;
@@ -23,11 +24,13 @@ export interface BeginEvent extends TrainerPlace {
 
 /** An update has been enqueued; its numbers come with a log. */
 export interface StepEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'step';
 }
 
 /** Numbers of the updates since the last log. */
 export interface LogEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'log';
   /** Mean over the updates of each one's mean over its counted targets, of all ranks. */
   loss: number;
@@ -49,6 +52,7 @@ export interface LogEvent extends TrainerPlace {
 
 /** The model has been evaluated. */
 export interface EvaluateEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'evaluate';
   /** Over all data and ranks, exactly by their counts. */
   metrics: Metrics;
@@ -58,6 +62,7 @@ export interface EvaluateEvent extends TrainerPlace {
 
 /** A checkpoint is complete. */
 export interface SaveEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'save';
   /** Its folder. */
   path: string;
@@ -65,11 +70,13 @@ export interface SaveEvent extends TrainerPlace {
 
 /** A pass over the data has ended. */
 export interface EpochEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'epoch';
 }
 
 /** Something that a person should look at. */
 export interface AlertEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'alert';
   /** How bad it is. */
   level: 'info' | 'warning' | 'error';
@@ -82,6 +89,7 @@ export type EndReason = 'done' | 'stopped' | 'early';
 
 /** Training has ended. */
 export interface EndEvent extends TrainerPlace {
+  /** Tells it from other events. */
   type: 'end';
   /** Why. */
   reason: EndReason;

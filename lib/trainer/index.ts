@@ -1,4 +1,5 @@
 // The door of the trainer room.
+export type { Prediction } from './evaluation.js';
 export type {
   AlertEvent,
   BeginEvent,
@@ -6,6 +7,8 @@ export type {
   EndReason,
   EpochEvent,
   EvaluateEvent,
+  Heard,
+  Listener,
   LogEvent,
   Metrics,
   SaveEvent,
@@ -18,6 +21,7 @@ export type {
 export type {
   BatchSource,
   BestOptions,
+  CheckpointOptions,
   DataPlace,
   EarlyStopOptions,
   EvalOptions,
@@ -28,11 +32,13 @@ export type {
   Precision,
   Report,
   Sampling,
-  SaveOptions,
+  Served,
   TrainerCallbacks,
   TrainerData,
   TrainerDataOptions,
   TrainerOptions,
 } from './options.js';
 export type { Schedule, ScheduleOptions, ScheduleType } from './own-schedule.js';
-export { readTrainerOptions, type TrainerSettings } from './read-options.js';
+export { Trainer, type TrainOptions } from './trainer.js';
+export type { Best, TrainerState } from './trainer-state.js';
+export { TrainingRun } from './training-run.js';

@@ -1,7 +1,7 @@
 // The options of a Trainer: one object, each value of which is checked before anything is built.
 import type { DsConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
-import type { Batched, Dataset } from '../data/index.js';
+import type { Batched, Dataset, IterableDataset } from '../data/index.js';
 import type { Stateful } from '../engine/saving/stateful.js';
 import type { Monitor } from '../monitor/index.js';
 import type { Module } from '../nn/index.js';
@@ -36,15 +36,15 @@ export interface DataPlace {
 }
 
 /**
- * Samples by number, which the Trainer deals out to the ranks; or batches, which this rank's source
- * has dealt out already; or a function that opens either.
+ * Samples by number or in turn, which the Trainer deals out to the ranks; or batches, which this
+ * rank's source has dealt out already; or a function that opens either.
  */
 export type TrainerData<Sample, Batch> =
-  | Dataset<Sample>
-  | BatchSource<Batch>
-  | ((
-      place: DataPlace,
-    ) => Dataset<Sample> | BatchSource<Batch> | Promise<Dataset<Sample> | BatchSource<Batch>>);
+  | Served<Sample, Batch>
+  | ((place: DataPlace) => Served<Sample, Batch> | Promise<Served<Sample, Batch>>);
+
+/** Samples by number, samples that come in turn, or batches. */
+export type Served<Sample, Batch> = Dataset<Sample> | IterableDataset<Sample> | BatchSource<Batch>;
 
 /** How samples of `train` become micro-batches; batches of a source are left as they are. */
 export interface TrainerDataOptions<Sample, Batch> {
@@ -122,7 +122,7 @@ export interface BestOptions {
 }
 
 /** Where and when checkpoints are written. */
-export interface SaveOptions {
+export interface CheckpointOptions {
   /** The folder of the checkpoint-<step> folders. */
   dir: string;
   /** "best": where an evaluation is the best so far. Default 500. The last update saves too. */
@@ -219,7 +219,7 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   /** What is logged when. */
   log?: LogOptions;
   /** Checkpoints. Default: none. */
-  save?: SaveOptions | string;
+  save?: CheckpointOptions | string;
   /** Ends training where evaluations no longer improve. Default: it goes on. */
   earlyStop?: EarlyStopOptions;
   /** Where logs go beside the events. Default: nowhere. */

@@ -10,6 +10,7 @@ import { Tokenizer } from '../text/index.js';
 import { EVENT_TYPES } from './events.js';
 import type {
   BestOptions,
+  CheckpointOptions,
   EarlyStopOptions,
   EvalOptions,
   Every,
@@ -17,13 +18,12 @@ import type {
   Precision,
   Report,
   Sampling,
-  SaveOptions,
   TrainerCallbacks,
   TrainerData,
   TrainerDataOptions,
   TrainerOptions,
 } from './options.js';
-import { readSchedule } from './own-schedule.js';
+import { readSchedule, type Schedule } from './own-schedule.js';
 
 const OPTIONS: OptionNames<TrainerOptions> = {
   ...{ model: true, tokenizer: true, train: true, eval: true },
@@ -44,7 +44,7 @@ const EVAL: OptionNames<EvalOptions<unknown, unknown>> = {
   ...{ data: true, every: true, batchSize: true, maxBatches: true, atStart: true, delay: true },
   metrics: true,
 };
-const SAVE: OptionNames<SaveOptions> = {
+const SAVE: OptionNames<CheckpointOptions> = {
   ...{ dir: true, every: true, keep: true, best: true, weights: true, weightsOnly: true },
 };
 const BEST: OptionNames<BestOptions> = { metric: true, greaterIsBetter: true, load: true };
@@ -55,16 +55,17 @@ const SAMPLINGS: Readonly<Record<Sampling, true>> = {
 };
 const PRECISIONS: Readonly<Record<Precision, true>> = { fp32: true, fp16: true, bf16: true };
 
-/** TrainerOptions with its defaults; null stands for what is not wanted. */
-export interface TrainerSettings<Sample, Batch>
+/** What of the options has nothing to do with samples, with its defaults; null is not wanted. */
+export interface RunSettings
   extends Pick<
-    TrainerOptions<Sample, Batch>,
-    'device' | 'distributed' | 'stopSignals' | 'optimizer' | 'lrScheduler' | 'loss' | 'count'
+    TrainerOptions,
+    'device' | 'distributed' | 'stopSignals' | 'optimizer' | 'lrScheduler'
   > {
+  /** Names of the options that the caller has given. */
+  given: ReadonlySet<string>;
   model: Module & { readonly hiddenSize?: number };
   tokenizer: Tokenizer | null;
-  train: TrainerData<Sample, Batch> | null;
-  eval: (Required<Omit<EvalOptions<Sample, Batch>, 'metrics'>> & EvalMetrics<Batch>) | null;
+  eval: EvalPlan | null;
   deepspeed: NonNullable<TrainerOptions['deepspeed']>;
   strict: boolean;
   precision: Precision | null;
@@ -73,15 +74,14 @@ export interface TrainerSettings<Sample, Batch>
   batchSize: number;
   accumulation: number;
   lr: number;
-  schedule: ReturnType<typeof readSchedule>;
+  schedule: Schedule;
   warmup: number;
   weightDecay: number;
   betas: readonly [number, number];
   eps: number;
   maxGradNorm: number;
   labelSmoothing: number;
-  data: Required<Omit<TrainerDataOptions<Sample, Batch>, 'collate' | 'lengths'>> &
-    Pick<TrainerDataOptions<Sample, Batch>, 'collate' | 'lengths'>;
+  data: DataPlan;
   log: Required<LogOptions>;
   save: SaveSettings | null;
   earlyStop: Required<EarlyStopOptions> | null;
@@ -92,9 +92,22 @@ export interface TrainerSettings<Sample, Batch>
   seed: number;
 }
 
-type EvalMetrics<Batch> = Pick<EvalOptions<unknown, Batch>, 'metrics'>;
+/** When and how far is evaluated. */
+export type EvalPlan = Required<Omit<EvalOptions<unknown, unknown>, 'data' | 'metrics'>>;
 
-/** SaveOptions with its defaults; `keep` null keeps all. */
+/** In which order samples come, and who gets them. */
+export type DataPlan = Required<Omit<TrainerDataOptions<unknown, unknown>, 'collate' | 'lengths'>>;
+
+/** TrainerOptions with its defaults. */
+export interface TrainerSettings<Sample, Batch> extends RunSettings {
+  train: TrainerData<Sample, Batch> | null;
+  eval: (EvalPlan & Pick<EvalOptions<Sample, Batch>, 'data' | 'metrics'>) | null;
+  data: DataPlan & Pick<TrainerDataOptions<Sample, Batch>, 'collate' | 'lengths'>;
+  loss: TrainerOptions<Sample, Batch>['loss'];
+  count: TrainerOptions<Sample, Batch>['count'];
+}
+
+/** CheckpointOptions with its defaults; `keep` null keeps all. */
 export interface SaveSettings {
   dir: string;
   every: Every | 'best';
@@ -114,7 +127,9 @@ export function readTrainerOptions<Sample, Batch>(
   const options = readOptions('Trainer', given, OPTIONS);
   const seed = requireInteger('Trainer seed', options.seed ?? 42, 0);
   const save = readSave(options.save);
+  const named = Object.entries(options).filter(([, value]) => value !== undefined);
   const settings: TrainerSettings<Sample, Batch> = {
+    given: new Set(named.map(([name]) => name)),
     model: requireModel(options.model),
     tokenizer: readTokenizer(options.tokenizer),
     train: requireData('Trainer train', options.train),
@@ -140,7 +155,7 @@ export function readTrainerOptions<Sample, Batch>(
   if (settings.precision !== null) {
     requireOneOf('Trainer precision', settings.precision, PRECISIONS);
   }
-  requireTogether(settings);
+  requireTogether(settings as unknown as TrainerSettings<never, never>);
   return settings;
 }
 
@@ -176,7 +191,8 @@ function readOptimization(options: object) {
   requireFinite('Trainer maxGradNorm', maxGradNorm, 0);
   requireFinite('Trainer labelSmoothing', labelSmoothing, 0, 1);
   const numbers = { lr, warmup, weightDecay, betas, eps, maxGradNorm, labelSmoothing };
-  return { ...numbers, schedule: readSchedule(schedule) };
+  readSchedule(schedule);
+  return { ...numbers, schedule };
 }
 
 function readCalls<Sample, Batch>(options: TrainerOptions<Sample, Batch>) {
@@ -242,7 +258,7 @@ function readEval<Sample, Batch>(
   return { data, every, batchSize, maxBatches, atStart, delay, metrics };
 }
 
-function readSave(given: SaveOptions | string | undefined): SaveSettings | null {
+function readSave(given: CheckpointOptions | string | undefined): SaveSettings | null {
   if (given === undefined) return null;
   const options = readOptions(
     'Trainer save',
@@ -324,12 +340,13 @@ function requireModel(model: unknown): Module & { readonly hiddenSize?: number }
   throw refused('Trainer model', 'an object of a class that extends nn.Module', model);
 }
 
-const SERVABLE = 'a dataset (length and get()), an async iterable of batches, or a function';
+const SERVABLE =
+  'a dataset (length and get(), or iterate()), an async iterable of batches, or a function';
 
 function isServable(value: unknown): boolean {
   if (typeof value === 'function') return true;
   if (typeof value !== 'object' || value === null) return false;
-  return 'get' in value || Symbol.asyncIterator in value;
+  return 'get' in value || 'iterate' in value || Symbol.asyncIterator in value;
 }
 
 function requireData<Data>(op: string, data: Data | null | undefined): Data | null {
@@ -361,12 +378,12 @@ function requireOneOf(op: string, value: unknown, choices: Readonly<Record<strin
 }
 
 /** What each option says alone is right; together they must make sense. */
-function requireTogether<Sample, Batch>({
+function requireTogether({
   eval: evaluation,
   save,
   earlyStop,
   deepspeed,
-}: TrainerSettings<Sample, Batch>): void {
+}: TrainerSettings<never, never>): void {
   const best = save?.best ?? null;
   if (best && !evaluation) {
     throw refused('Trainer save.best', '`eval` data to find the best by', best.metric);
@@ -374,6 +391,10 @@ function requireTogether<Sample, Batch>({
   if (best && best.metric !== 'loss' && !evaluation?.metrics) {
     const expected = '"loss", or a name that `eval.metrics` gives';
     throw refused('Trainer save.best', expected, best.metric);
+  }
+  if (best?.load && save?.weightsOnly) {
+    const expected = 'false beside a `save.best` that is loaded in the end';
+    throw refused('Trainer save.weightsOnly', expected, true, 'Or say best: { load: false }.');
   }
   if (save?.every === 'best' && !best) {
     throw refused('Trainer save.every', '`save.best` beside "best"', 'best');

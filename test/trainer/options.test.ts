@@ -72,7 +72,7 @@ test('what is left out has the defaults of transformers, or better ones that the
     log: { every: 10, first: false, nanFilter: false },
     ...{ eval: null, save: null, earlyStop: null, report: [], progress: true },
   });
-  expect(settings.schedule.type).toBe('linear');
+  expect(settings.schedule).toBe('linear');
 });
 
 test('data alone are an evaluation after each epoch, a folder alone checkpoints', () => {

@@ -1,6 +1,12 @@
 // Arguments of `ds train` as the options of a Trainer.
 import { DsError } from '../../errors.js';
-import type { EvalOptions, Every, Precision, SaveOptions, TrainerOptions } from '../options.js';
+import type {
+  CheckpointOptions,
+  EvalOptions,
+  Every,
+  Precision,
+  TrainerOptions,
+} from '../options.js';
 import type { Schedule } from '../own-schedule.js';
 import type { TrainArguments } from './arguments.js';
 
@@ -146,7 +152,7 @@ function everyOf(
   throw refused(`--${what}_strategy`, '"no", "steps" or "epoch"', JSON.stringify(strategy));
 }
 
-function saveOf(args: TrainArguments, dir: string): SaveOptions | undefined {
+function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefined {
   const { save_strategy: strategy, save_steps: steps } = args;
   const every = strategy === 'best' ? 'best' : everyOf('save', strategy, steps);
   if (every === null) return undefined;
@@ -160,7 +166,7 @@ function saveOf(args: TrainArguments, dir: string): SaveOptions | undefined {
 }
 
 /** Named, asked for, or needed by what goes by it. */
-function bestOf(args: TrainArguments): SaveOptions['best'] {
+function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
   const isNeeded = args.save_strategy === 'best' || args.early_stopping_patience !== undefined;
   if (!load && !isNeeded && args.metric_for_best_model === undefined) return undefined;

@@ -1,0 +1,112 @@
+// LengthGroupedSampler: a random order in which samples of about one length meet.
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { dealt, shareOf, shuffledOrder } from './order.js';
+import { Sampler } from './sampler.js';
+
+/** Which samples meet, and a rank's place among those that share them. */
+export interface LengthGroupedOptions {
+  /** Samples of a batch of all ranks together. */
+  batchSize: number;
+  /** Default 0; the same on every rank. */
+  seed?: number;
+  /** Default 0. */
+  rank?: number;
+  /** Default 1. */
+  worldSize?: number;
+}
+
+const OPTIONS: OptionNames<LengthGroupedOptions> = {
+  ...{ batchSize: true, seed: true, rank: true, worldSize: true },
+};
+
+/** A group has at most so many batches, and there are at least so many groups. */
+const MOST_BATCHES = 50;
+const FEWEST_GROUPS = 4;
+
+/**
+ * Shuffles all samples, cuts the order into groups of min(N / (4 batch), 50) batches, and sorts
+ * each by length, the longest first; the longest sample of all begins, so that what does not fit
+ * memory fails at once. Ranks share it in turn as DistributedSampler's. Source: transformers'
+ * get_length_grouped_indices().
+ */
+export class LengthGroupedSampler extends Sampler {
+  /** Which of the ranks this is, from 0. */
+  readonly rank: number;
+  override readonly worldSize: number;
+  /** False: samples are repeated until every rank has as many. */
+  readonly dropLast = false;
+  private readonly batchSize: number;
+  private seed: number;
+
+  /** `lengths` has one number for each sample. Throws DS_ARGUMENT. */
+  constructor(
+    private readonly lengths: ArrayLike<number>,
+    given: LengthGroupedOptions,
+  ) {
+    super();
+    const op = 'LengthGroupedSampler';
+    const options = readOptions(op, given, OPTIONS);
+    const { batchSize, seed = 0, rank = 0, worldSize = 1 } = options;
+    if (!(Array.isArray(lengths) || ArrayBuffer.isView(lengths))) {
+      const expected = 'a list of the lengths of all samples';
+      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(lengths) });
+    }
+    this.batchSize = requireInteger(`${op} batchSize`, batchSize, 1);
+    this.seed = requireInteger(`${op} seed`, seed, 0);
+    this.worldSize = requireInteger(`${op} worldSize`, worldSize, 1);
+    this.rank = requireInteger(`${op} rank`, rank, 0);
+  }
+
+  get length(): number {
+    return shareOf(this.lengths.length, this);
+  }
+
+  order(served: number): Uint32Array {
+    return dealt(this.whole(), served, this);
+  }
+
+  /** The epoch and the seed: the same on every rank. */
+  override stateDict(): JsonObject {
+    return { ...super.stateDict(), seed: this.seed };
+  }
+
+  override loadStateDict(state: JsonObject): void {
+    this.seed = requireInteger('LengthGroupedSampler seed', state.seed, 0);
+    super.loadStateDict(state);
+  }
+
+  private whole(): Uint32Array {
+    const { lengths, batchSize, seed, epoch } = this;
+    const order = shuffledOrder(lengths.length, seed, epoch);
+    const batches = Math.floor(lengths.length / (batchSize * FEWEST_GROUPS));
+    const size = Math.max(1, Math.min(batches, MOST_BATCHES)) * batchSize;
+    const lengthOf = (index: number): number => lengths[index] as number;
+    for (let at = 0; at < order.length; at += size) {
+      // Equal lengths keep the random order: the sort is stable.
+      order.subarray(at, at + size).sort((a, b) => lengthOf(b) - lengthOf(a));
+    }
+    return longestFirst(order, size, lengthOf);
+  }
+}
+
+/** Each group begins with its longest: the longest of them changes places with the first. */
+function longestFirst(
+  order: Uint32Array,
+  size: number,
+  lengthOf: (index: number) => number,
+): Uint32Array {
+  let longest = 0;
+  for (let at = 0; at < order.length; at += size) {
+    if (lengthOf(order[at] as number) > lengthOf(order[longest] as number)) longest = at;
+  }
+  if (order.length > 0) {
+    const first = order[0] as number;
+    order[0] = order[longest] as number;
+    order[longest] = first;
+  }
+  return order;
+}

@@ -1,0 +1,113 @@
+// The configuration of a Trainer's engine: the file, and what the options say that it leaves open.
+import type { DsConfig, ResolvedConfig } from '../../types/config.js';
+import { type AutoSources, readConfig, resolveConfig } from '../config/index.js';
+import { stepsOf } from './own-schedule.js';
+import type { RunSettings } from './read-options.js';
+
+type Settings = RunSettings;
+type Training = NonNullable<AutoSources['training']>;
+
+/** How long a run is, in updates. */
+export interface RunLength {
+  /** Of an epoch; null where the data do not say. */
+  updatesPerEpoch: number | null;
+  /** In all. */
+  maxSteps: number;
+  /** Of the rise of the learning rate. */
+  warmupSteps: number;
+}
+
+/**
+ * What the file says without knowing how long the run is: batch sizes, and what it names. Throws
+ * DS_CONFIG, all values that differ from options that were given in one error.
+ */
+export function firstReading(settings: Settings, worldSize: number): ResolvedConfig {
+  const { deepspeed, strict } = settings;
+  const auto = autoSources(settings, null);
+  return resolveConfig(deepspeed, { worldSize, strict, auto, autoLater: true });
+}
+
+/**
+ * What fills and checks the configuration. A value of the file stands where the option was not
+ * given, and must be the same where it was: defaults contradict nobody.
+ */
+export function autoSources(settings: Settings, length: RunLength | null): AutoSources {
+  const file = readConfig(settings.deepspeed);
+  const of = <Value>(option: keyof Training | keyof Settings, value: Value, ...keys: string[]) =>
+    settings.given.has(option)
+      ? value
+      : ((keys.map((key) => said(file, key)).find(isSaid) as Value | undefined) ?? value);
+  const { betas, eps, weightDecay, maxGradNorm } = settings;
+  const training: Training = {
+    lr: of('lr', settings.lr, 'optimizer.params.lr', 'scheduler.params.warmup_max_lr'),
+    betas: of('betas', betas, 'optimizer.params.betas'),
+    eps: of('eps', eps, 'optimizer.params.eps'),
+    weightDecay: of('weightDecay', weightDecay, 'optimizer.params.weight_decay'),
+    maxGradNorm: of('maxGradNorm', maxGradNorm, 'gradient_clipping'),
+    ...batchSizes(settings, file),
+    ...precisionOf(settings),
+    ...(length ? stepsFor(settings, file, length) : {}),
+  };
+  return { training, mustMatch: true };
+}
+
+/** Updates of the run, by `maxSteps` or by epochs of so many micro-batches. */
+export function runLength(
+  settings: Settings,
+  batches: number | null,
+  accumulation: number,
+): RunLength {
+  const updatesPerEpoch = batches === null ? null : Math.ceil(batches / accumulation);
+  const ofEpochs = Math.ceil(settings.epochs * (updatesPerEpoch ?? 0));
+  const maxSteps = settings.maxSteps ?? Math.max(1, ofEpochs);
+  return { updatesPerEpoch, maxSteps, warmupSteps: stepsOf(settings.warmup, maxSteps) };
+}
+
+/** Where the file gives the global batch, the engine derives what neither it nor an option says. */
+function batchSizes(settings: Settings, file: DsConfig): Training {
+  const isTotalSaid = isSaid(said(file, 'train_batch_size'));
+  const one = (option: 'batchSize' | 'accumulation', key: string): number | undefined => {
+    const own = said(file, key);
+    if (settings.given.has(option)) return settings[option];
+    if (isSaid(own)) return own as number;
+    return isTotalSaid ? undefined : settings[option];
+  };
+  return {
+    ...defined('perDeviceBatchSize', one('batchSize', 'train_micro_batch_size_per_gpu')),
+    ...defined('accumulationSteps', one('accumulation', 'gradient_accumulation_steps')),
+  };
+}
+
+function precisionOf({ precision }: Settings): Training {
+  return precision === null ? {} : { fp16: precision === 'fp16', bf16: precision === 'bf16' };
+}
+
+function stepsFor(settings: Settings, file: DsConfig, length: RunLength): Training {
+  const { given } = settings;
+  const total = said(file, 'scheduler.params.total_num_steps');
+  const warmup = said(file, 'scheduler.params.warmup_num_steps');
+  const isTotalTheirs = isSaid(total) && !given.has('maxSteps') && !given.has('epochs');
+  const isWarmupTheirs = isSaid(warmup) && !given.has('warmup');
+  return {
+    totalSteps: isTotalTheirs ? (total as number) : length.maxSteps,
+    warmupSteps: isWarmupTheirs ? (warmup as number) : length.warmupSteps,
+  };
+}
+
+/** Whether a configuration has a value, and not the wish for one. */
+const isSaid = (value: unknown): boolean =>
+  value !== undefined && value !== null && value !== 'auto';
+
+/** The value at a dotted path. */
+function said(file: DsConfig, path: string): unknown {
+  const step = (at: unknown, key: string): unknown =>
+    typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[key] : undefined;
+  return path.split('.').reduce(step, file as unknown);
+}
+
+function defined<Name extends keyof Training>(
+  name: Name,
+  value: number | undefined,
+): Partial<Training> {
+  return value === undefined ? {} : { [name]: value };
+}

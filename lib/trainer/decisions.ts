@@ -1,0 +1,92 @@
+// When a Trainer logs, evaluates, saves and ends: functions of what every rank knows alike.
+import { DsError } from '../errors.js';
+import type { EndReason, Metrics, TrainerPlace } from './events.js';
+import type { Every } from './options.js';
+import { stepsOf } from './own-schedule.js';
+import type { RunSettings } from './read-options.js';
+import type { TrainerState } from './trainer-state.js';
+
+/** After an update, or after the last one of an epoch once more. */
+export interface Moment extends TrainerPlace {
+  isEpochEnd: boolean;
+}
+
+type Settings = Pick<RunSettings, 'log' | 'eval' | 'save' | 'earlyStop'>;
+
+/** Says at each moment what is due. */
+export class Decisions {
+  constructor(
+    private readonly settings: Settings,
+    private readonly maxSteps: number,
+  ) {}
+
+  /** Nothing follows. */
+  isLast({ step }: Moment): boolean {
+    return step >= this.maxSteps;
+  }
+
+  logs(moment: Moment): boolean {
+    const { every, first } = this.settings.log;
+    return this.isLast(moment) || (first && moment.step === 1) || this.recurs(every, moment);
+  }
+
+  evaluates(moment: Moment): boolean {
+    const { eval: evaluation } = this.settings;
+    if (!evaluation) return false;
+    const { every, delay } = evaluation;
+    if ((every === 'epoch' ? moment.epoch : moment.step) < delay) return false;
+    return this.isLast(moment) || this.recurs(every, moment);
+  }
+
+  /** What a run that is stopped has done is kept; so is the best evaluation. */
+  saves(moment: Moment, { isBest, end }: { isBest: boolean; end: EndReason | null }): boolean {
+    const { save } = this.settings;
+    if (!save) return false;
+    if (isBest || end === 'stopped') return true;
+    return save.every !== 'best' && (end !== null || this.recurs(save.every, moment));
+  }
+
+  /** Epochs recur at their ends alone, updates at no end of an epoch: those were there before. */
+  private recurs(every: Every, { step, isEpochEnd }: Moment): boolean {
+    if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
+    return step % stepsOf(every, this.maxSteps) === 0;
+  }
+}
+
+/**
+ * Compares an evaluation with the best so far, and notes it. Null where nobody asks for the best.
+ * Throws DS_ARGUMENT where the metrics lack the one to go by. Source: transformers'
+ * EarlyStoppingCallback for what counts as better.
+ */
+export function judged(
+  { save, earlyStop }: Settings,
+  state: TrainerState,
+  metrics: Metrics,
+): boolean | null {
+  const wanted = save?.best;
+  if (!wanted) return null;
+  const value = metrics[wanted.metric];
+  if (value === undefined) throw absent(wanted.metric, metrics);
+  const gain = gainOver(state.best?.metric ?? null, value, wanted.greaterIsBetter);
+  state.unimproved = gain > (earlyStop?.threshold ?? 0) ? 0 : state.unimproved + 1;
+  if (gain > 0) state.best = { metric: value, step: state.step, checkpoint: null };
+  return gain > 0;
+}
+
+/** Whether evaluations have said enough. */
+export function isEnough({ earlyStop }: Settings, { unimproved }: TrainerState): boolean {
+  return earlyStop !== null && unimproved >= earlyStop.patience;
+}
+
+/** By how much `value` is better than the best so far; what is not finite never is. */
+function gainOver(best: number | null, value: number, greaterIsBetter: boolean): number {
+  if (!Number.isFinite(value)) return Number.NEGATIVE_INFINITY;
+  if (best === null) return Number.POSITIVE_INFINITY;
+  return greaterIsBetter ? value - best : best - value;
+}
+
+function absent(metric: string, metrics: Metrics): DsError {
+  const expected = `"${metric}" among the metrics of the evaluation`;
+  const got = Object.keys(metrics).join(', ');
+  return new DsError({ code: 'DS_ARGUMENT', op: 'Trainer save.best', expected, got });
+}

@@ -1,0 +1,207 @@
+// Evaluation and prediction: every sample once, and sums over ranks that all of them have alike.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { CheckpointWorld } from '../checkpoint/index.js';
+import type { Engine } from '../engine/engine.js';
+import { DsError } from '../errors.js';
+import type { NumericArray } from '../runtime/dtype.js';
+import { phrase } from '../runtime/phrase.js';
+import { noGrad, scope, Tensor } from '../tensor/index.js';
+import type { EvalData } from './eval-data.js';
+import type { Metrics } from './events.js';
+import { type BatchMover, discard } from './moved-batch.js';
+import type { Forward, MicroBatch, Objective } from './objective.js';
+import type { LossInput, MetricSums } from './options.js';
+
+/** What judges a model. */
+export interface Judge<Batch> {
+  engine: Engine;
+  objective: Objective<Batch>;
+  mover: BatchMover;
+  /** The ranks that judge together; every one of them calls. */
+  world: CheckpointWorld;
+}
+
+/** Values of one sample. */
+export type Prediction = NumericArray;
+
+type Sums = Record<string, { sum: number; count: number }>;
+
+/**
+ * The mean loss of `data` by what it counts, and `metrics`, over all ranks: the same bits on each.
+ * Throws DS_DATA where nothing counts, DS_ARGUMENT for metrics that are none.
+ */
+export async function evaluate<Batch>(
+  judge: Judge<Batch>,
+  data: EvalData<Batch>,
+  options: {
+    maxBatches?: number;
+    metrics?: ((input: LossInput<Batch>) => MetricSums) | undefined;
+  },
+): Promise<Metrics> {
+  const { objective, world } = judge;
+  const sums: Sums = { loss: { sum: 0, count: 0 } };
+  await inEvaluation(judge.engine, async (forward) => {
+    for await (const { micro, isOwn } of batchesOf(judge, data, options.maxBatches)) {
+      const loss = noGrad(() => scope(() => objective.mean(forward, micro).item()));
+      const further = options.metrics?.({ forward: unrecorded(forward), batch: micro.batch }) ?? {};
+      if (!isOwn) continue;
+      add(sums, {
+        loss: { sum: micro.counted > 0 ? loss * micro.counted : 0, count: micro.counted },
+      });
+      add(sums, requireSums(further));
+    }
+  });
+  const total: Sums = {};
+  for (const other of await world.exchange('evaluation', written(sums))) add(total, read(other));
+  return meansOf(total);
+}
+
+/**
+ * What the model makes of each sample of `data`, in their order, on every rank: rows of `output`,
+ * which has one for each sample of a batch.
+ */
+export async function predict<Batch>(
+  judge: Judge<Batch>,
+  data: EvalData<Batch>,
+  output?: (input: LossInput<Batch>) => Tensor,
+): Promise<Prediction[]> {
+  const own: Prediction[] = [];
+  const { objective, engine } = judge;
+  await inEvaluation(engine, async (forward) => {
+    for await (const { micro, isOwn } of batchesOf(judge, data)) {
+      noGrad(() =>
+        scope(() => {
+          const out = output
+            ? output({ forward, batch: micro.batch })
+            : objective.outputs(forward, micro);
+          if (isOwn) own.push(...rowsOf(out));
+        }),
+      );
+    }
+  });
+  const ofRanks = await judge.world.exchange('predictions', own.map(packed));
+  return inTurn(ofRanks.map((rows) => (rows as JsonObject[]).map(unpacked)));
+}
+
+/** Runs `body` with the model in evaluation mode, as training mode is afterwards what it was. */
+async function inEvaluation(
+  engine: Engine,
+  body: (forward: Forward) => Promise<void>,
+): Promise<void> {
+  const { training } = engine.module;
+  engine.eval();
+  try {
+    await body((...inputs) => engine.forward<Tensor>(...inputs));
+  } finally {
+    if (training) engine.train();
+  }
+}
+
+const unrecorded =
+  (forward: Forward): Forward =>
+  (...inputs) =>
+    noGrad(() => forward(...inputs));
+
+async function* batchesOf<Batch>(
+  { objective, mover }: Judge<Batch>,
+  data: EvalData<Batch>,
+  most = Number.POSITIVE_INFINITY,
+): AsyncGenerator<{ micro: MicroBatch<Batch>; isOwn: boolean }> {
+  let done = 0;
+  for await (const { batch, isOwn } of data) {
+    const micro = mover.moved(objective.counted(batch));
+    try {
+      yield { micro, isOwn };
+    } finally {
+      discard(micro);
+    }
+    if (++done >= most) return;
+  }
+}
+
+function add(to: Sums, sums: MetricSums): void {
+  for (const [name, { sum, count }] of Object.entries(sums)) {
+    const into = to[name] ?? { sum: 0, count: 0 };
+    to[name] = { sum: into.sum + sum, count: into.count + count };
+  }
+}
+
+function meansOf(sums: Sums): Metrics {
+  const { loss } = sums;
+  if (!loss || loss.count === 0) {
+    throw new DsError({
+      code: 'DS_DATA',
+      op: 'Trainer evaluate',
+      expected: 'data with a target that counts',
+      got: 'none',
+      hint: 'Check the labels: those of -100 are not counted.',
+    });
+  }
+  const means = Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]);
+  return Object.fromEntries(means) as Metrics;
+}
+
+function requireSums(metrics: MetricSums): MetricSums {
+  for (const [name, value] of Object.entries(metrics)) {
+    const isSum = typeof value?.sum === 'number' && Number.isFinite(value?.count);
+    if (isSum && name !== 'loss') continue;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `Trainer eval.metrics ${name}`,
+      expected:
+        name === 'loss' ? 'another name: the loss has it' : 'sums { sum, count } of a batch',
+      got: phrase(value),
+    });
+  }
+  return metrics;
+}
+
+/** JSON has no numbers that are not finite. */
+function written(sums: Sums): JsonObject {
+  const entries = Object.entries(sums).map(([name, { sum, count }]) => [
+    name,
+    [String(sum), count],
+  ]);
+  return Object.fromEntries(entries) as JsonObject;
+}
+
+function read(value: JsonValue): Sums {
+  const entries = Object.entries(value as Record<string, [string, number]>);
+  return Object.fromEntries(
+    entries.map(([name, [sum, count]]) => [name, { sum: Number(sum), count }]),
+  );
+}
+
+/** Elements of dim 0, each a flat array. */
+function rowsOf(out: unknown): Prediction[] {
+  if (!(out instanceof Tensor) || out.ndim === 0) {
+    const expected = 'a tensor with a row for each sample';
+    const op = 'Trainer predict output';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(out) });
+  }
+  const wide = out.dtype === 'f16' || out.dtype === 'bf16' ? out.to('f32') : out;
+  const values = wide.toRaw();
+  const rows = out.size(0);
+  const width = values.length / rows;
+  return Array.from({ length: rows }, (_, i) => values.slice(i * width, (i + 1) * width));
+}
+
+const ARRAYS = { Float32Array, Float64Array, Int32Array, BigInt64Array, Uint8Array };
+
+function packed(row: Prediction): JsonObject {
+  const bytes = Buffer.from(row.buffer, row.byteOffset, row.byteLength);
+  return { type: row.constructor.name, bytes: bytes.toString('base64') };
+}
+
+function unpacked({ type, bytes }: JsonObject): Prediction {
+  const raw = Uint8Array.from(Buffer.from(bytes as string, 'base64'));
+  return new ARRAYS[type as keyof typeof ARRAYS](raw.buffer) as Prediction;
+}
+
+/** Sample i of rank r is number i * ranks + r. */
+function inTurn(ofRanks: readonly Prediction[][]): Prediction[] {
+  const longest = Math.max(...ofRanks.map(({ length }) => length));
+  return Array.from({ length: longest }, (_, i) =>
+    ofRanks.flatMap((rows) => (i < rows.length ? [rows[i] as Prediction] : [])),
+  ).flat();
+}

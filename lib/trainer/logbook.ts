@@ -1,0 +1,212 @@
+// What a run reports of its updates: means since the last log, speed, and the bar that a person
+// watches.
+import { join } from 'node:path';
+import type { Engine } from '../engine/engine.js';
+import { CausalLM } from '../models/causal-lm.js';
+import {
+  CsvMonitor,
+  flopsPerToken,
+  type Monitor,
+  MonitorMaster,
+  ProgressBar,
+  peakFlops,
+  TensorBoardMonitor,
+} from '../monitor/index.js';
+import type { Module } from '../nn/index.js';
+import type { AlertEvent, LogEvent, TrainerEvent } from './events.js';
+import type { RunSettings } from './read-options.js';
+import type { TrainerState } from './trainer-state.js';
+
+/** An update whose numbers the device has not told yet. */
+interface Pending {
+  step: number;
+  epoch: number;
+  lr: number;
+  /** Whether a log follows. */
+  isDue: boolean;
+}
+
+export interface LogbookOptions {
+  engine: Engine;
+  settings: RunSettings;
+  state: TrainerState;
+  maxSteps: number;
+  /** FLOPs of a token in sequences of so many; null where no formula is known. */
+  costOf: ((sequence: number) => number) | null;
+}
+
+/** Numbers come one update late: nobody waits for the device to have them. */
+export class Logbook {
+  private pending: Pending | null = null;
+  /** The update whose numbers were taken last. */
+  private last: Pending | null = null;
+  private skipped = 0;
+  private wasSkipped = false;
+  private sum = 0;
+  private updates = 0;
+  private cost = 0;
+  /** Tokens that read() knows of. */
+  private counted = 0;
+  private since: { time: number; tokens: number };
+  private readonly bar: ProgressBar | null;
+  private readonly monitor: MonitorMaster;
+
+  /** On the first rank it opens reports and draws a bar. Throws DS_IO. */
+  constructor(private readonly options: LogbookOptions) {
+    const { engine, settings, state, maxSteps } = options;
+    const isFirst = engine.globalRank === 0;
+    const draws = isFirst && settings.progress;
+    this.bar = draws ? new ProgressBar({ total: maxSteps, stream: process.stderr }) : null;
+    this.monitor = new MonitorMaster(isFirst ? reportsOf(settings) : []);
+    this.since = { time: performance.now(), tokens: state.tokens };
+  }
+
+  /** A run begins: speeds and what is skipped count from now on. */
+  begin(): void {
+    this.skipped = this.options.engine.skippedSteps;
+    this.restart();
+  }
+
+  private restart(): void {
+    this.since = { time: performance.now(), tokens: this.options.state.tokens };
+  }
+
+  /** All ranks have read so many tokens in the updates of this run. */
+  read(tokens: number): void {
+    const { state } = this.options;
+    state.flops += this.cost * (tokens - this.counted);
+    state.tokens += tokens - this.counted;
+    this.counted = tokens;
+  }
+
+  /** An update was enqueued, of sequences of so many tokens. */
+  enqueued(update: Pending, sequence: number): void {
+    this.pending = update;
+    this.cost = this.options.costOf?.(sequence) ?? 0;
+  }
+
+  /**
+   * Takes the numbers of the update that was enqueued last, once: what there is to say of them, and
+   * a log where one is due. Waits for its backward. Throws DS_NONFINITE: see engine.backward().
+   */
+  settle(): (AlertEvent | LogEvent)[] {
+    const { pending } = this;
+    if (!pending) return [];
+    this.pending = null;
+    this.last = pending;
+    const { engine, settings } = this.options;
+    const loss = engine.getGlobalLoss() ?? Number.NaN;
+    if (Number.isFinite(loss) || !settings.log.nanFilter) {
+      this.sum += loss;
+      this.updates++;
+    }
+    this.bar?.update({ step: pending.step, loss, lr: pending.lr, ...this.speed() });
+    const alerts = this.alerts(pending);
+    return pending.isDue ? [...alerts, this.log(pending)] : alerts;
+  }
+
+  /** A log of the updates that no log has told of; null where there is none. */
+  rest(): LogEvent | null {
+    return this.last && this.updates > 0 ? this.log(this.last) : null;
+  }
+
+  /** Writes an event to the reports. */
+  report(event: TrainerEvent): void {
+    if (!this.monitor.enabled) return;
+    const numbers = numbersOf(event);
+    const events = Object.entries(numbers).map(([name, value]) => ({
+      name,
+      value,
+      step: event.step,
+    }));
+    if (events.length > 0) this.monitor.write(events);
+  }
+
+  /** Leaves the bar as it is; resolves when reports are on disk. */
+  async pause(): Promise<void> {
+    this.bar?.finish();
+    await this.monitor.flush();
+  }
+
+  close(): void {
+    this.monitor.close();
+  }
+
+  /** An update that was left out is news where it was not the one before as well. */
+  private alerts({ step, epoch }: Pending): AlertEvent[] {
+    const { skippedSteps } = this.options.engine;
+    const isSkipped = skippedSteps > this.skipped;
+    const isNews = isSkipped && !this.wasSkipped;
+    [this.skipped, this.wasSkipped] = [skippedSteps, isSkipped];
+    const message = `Update ${step} was left out: its gradients were not finite.`;
+    return isNews ? [{ type: 'alert', level: 'warning', step, epoch, message }] : [];
+  }
+
+  private log({ step, epoch, lr }: Pending): LogEvent {
+    const { engine, state } = this.options;
+    const { tokensPerSecond = 0, mfu } = this.speed();
+    const event: LogEvent = {
+      ...{ type: 'log', step, epoch, lr, tokensPerSecond },
+      loss: this.sum / this.updates,
+      gradNorm: engine.getGlobalGradNorm() ?? Number.NaN,
+      tokens: state.tokens,
+      mfu: mfu ?? null,
+      skipped: engine.skippedSteps,
+    };
+    [this.sum, this.updates] = [0, 0];
+    this.restart();
+    state.logged(event);
+    return event;
+  }
+
+  /** Since the last log. */
+  private speed(): { tokensPerSecond?: number; mfu?: number } {
+    const { engine, state } = this.options;
+    const seconds = (performance.now() - this.since.time) / 1000;
+    const tokens = state.tokens - this.since.tokens;
+    if (seconds <= 0 || tokens <= 0) return {};
+    const tokensPerSecond = tokens / seconds;
+    const { bf16, fp16 } = engine.config;
+    const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : 'f32';
+    const peak = peakFlops(engine.device, dtype);
+    if (peak === null || this.cost === 0) return { tokensPerSecond };
+    return { tokensPerSecond, mfu: (tokensPerSecond * this.cost) / (peak * engine.worldSize) };
+  }
+}
+
+/** Of a language model, by the formula of PaLM; before an engine has its parameters. */
+export function costOf(model: Module): LogbookOptions['costOf'] {
+  if (!(model instanceof CausalLM)) return null;
+  const { layers, heads, channels, headDim = channels / heads } = model.config;
+  const isTable = (name: string): boolean => /(^|\.)(wpe|wte|embed_tokens)\.weight$/.test(name);
+  const head = model.lm_head.weight;
+  const multiplied = [...model.namedParameters()].filter(
+    ([name, parameter]) => parameter === head || !isTable(name),
+  );
+  const parameters = multiplied.reduce((sum, [, { numel }]) => sum + numel, 0);
+  return (sequence) => flopsPerToken({ parameters, layers, width: heads * headDim, sequence });
+}
+
+/** Under the names of transformers' integrations. */
+function numbersOf(event: TrainerEvent): Record<string, number> {
+  if (event.type === 'evaluate') {
+    const named = Object.entries(event.metrics).map(([name, value]) => [`eval/${name}`, value]);
+    return Object.fromEntries(named);
+  }
+  if (event.type !== 'log') return {};
+  const { loss, gradNorm, lr, epoch, tokens, tokensPerSecond, mfu } = event;
+  return {
+    ...{ 'train/loss': loss, 'train/grad_norm': gradNorm, 'train/learning_rate': lr },
+    ...{ 'train/epoch': epoch, 'train/num_tokens': tokens },
+    'train/tokens_per_second': tokensPerSecond,
+    ...(mfu === null ? {} : { 'train/mfu': mfu }),
+  };
+}
+
+function reportsOf({ report, save, runName }: LogbookOptions['settings']): Monitor[] {
+  const at = { outputPath: join(save?.dir ?? '.', 'runs'), jobName: runName };
+  return report.map((one) => {
+    if (one === 'tensorboard') return new TensorBoardMonitor(at);
+    return one === 'csv' ? new CsvMonitor(at) : one;
+  });
+}

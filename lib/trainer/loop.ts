@@ -1,0 +1,162 @@
+// The training loop: updates, and between them what the decisions say is due.
+import type { Engine } from '../engine/engine.js';
+import { DsError } from '../errors.js';
+import { scope, Tensor } from '../tensor/index.js';
+import { checkpointPath, retainCheckpoints, writeCheckpoint } from './checkpoint-folder.js';
+import { isEnough, judged, type Moment } from './decisions.js';
+import { evaluate } from './evaluation.js';
+import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
+import { discard } from './moved-batch.js';
+import type { Forward, MicroBatch } from './objective.js';
+import type { BatchSource } from './options.js';
+import type { SaveSettings } from './read-options.js';
+import type { Session } from './session.js';
+import { groupsOf } from './train-data.js';
+import type { TrainerState } from './trainer-state.js';
+
+/** What a part of the run tells, and what came of it. */
+type Events<Result = void> = AsyncGenerator<TrainerEvent, Result>;
+
+/** Trains on `data` from where the state is to the end of the run, or until it is to stop. */
+export async function* trainingLoop<Batch>(
+  session: Session<Batch>,
+  data: BatchSource<Batch>,
+): Events<EndReason> {
+  const { settings, state, length, objective, accumulation } = session;
+  if (settings.eval?.atStart && state.step === 0) yield* evaluation(session);
+  let end: EndReason | null = state.step < length.maxSteps ? null : 'done';
+  while (!end) {
+    const first = state.step;
+    for await (const group of groupsOf(data, objective, accumulation)) {
+      yield* update(session, group);
+      yield { type: 'step', ...placeOf(state) };
+      end = yield* act(session, { ...placeOf(state), isEpochEnd: false });
+      if (end) break;
+    }
+    if (state.step === first) throw noBatches();
+    const { updatesPerEpoch } = length;
+    if (end && !(updatesPerEpoch && isWhole(state.epoch))) break;
+    state.epoch = updatesPerEpoch === null ? state.epoch + 1 : Math.round(state.epoch);
+    yield { type: 'epoch', ...placeOf(state) };
+    end ??= yield* act(session, { ...placeOf(state), isEpochEnd: true });
+  }
+  return end;
+}
+
+/**
+ * An update by micro-batches in which every counted target, of all of them and all ranks, weighs
+ * the same.
+ */
+async function* update<Batch>(
+  session: Session<Batch>,
+  group: readonly MicroBatch<Batch>[],
+): Events {
+  const { engine, objective, counts, mover, book, state, length, decisions } = session;
+  const forward: Forward = (...inputs) => engine.forward<Tensor>(...inputs);
+  book.read(counts.tokens());
+  const parts = shareOut(engine, group.length);
+  const divisor = counts.divisor(group, { ranks: engine.dpWorldSize, parts });
+  for (const micro of group) {
+    const here = mover.moved(micro);
+    scope(() => engine.backward(objective.shared(forward, here, divisor)));
+    discard(here);
+    yield* settled(session); // The device has the last update's numbers by now.
+  }
+  if (divisor instanceof Tensor) divisor.dispose();
+  const [lr = 0] = engine.getLr();
+  engine.step();
+  state.step++;
+  state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
+  const isDue = decisions.logs({ ...placeOf(state), isEpochEnd: false });
+  book.enqueued({ ...placeOf(state), lr, isDue }, sequenceOf(group));
+}
+
+/** Does what is due at a moment; why the run ends there, if it does. */
+async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndReason | null> {
+  const { engine, settings, state, decisions } = session;
+  const stops = engine.stopRequested;
+  const judgement = !stops && decisions.evaluates(moment) ? yield* evaluation(session) : null;
+  const isOver = judgement !== null && isEnough(settings, state);
+  const end = stops ? 'stopped' : isOver ? 'early' : decisions.isLast(moment) ? 'done' : null;
+  if (end || (moment.isEpochEnd && decisions.logs(moment))) yield* logged(session);
+  const { save } = settings;
+  const isBest = judgement?.isBest ?? false;
+  if (save && decisions.saves(moment, { isBest, end })) yield* checkpoint(session, save, isBest);
+  return end;
+}
+
+async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent | null> {
+  const { settings, state } = session;
+  if (!settings.eval) return null;
+  yield* settled(session);
+  const data = await session.evalData(settings.eval);
+  const metrics = await evaluate(session, data, settings.eval);
+  const isBest = judged(settings, state, metrics);
+  const event: EvaluateEvent = { type: 'evaluate', ...placeOf(state), metrics, isBest };
+  state.evaluated(event);
+  yield event;
+  return event;
+}
+
+async function* checkpoint<Batch>(
+  session: Session<Batch>,
+  save: SaveSettings,
+  isBest: boolean,
+): Events {
+  const { engine, world, settings, state, length, counts, book } = session;
+  yield* settled(session);
+  book.read(counts.tokens());
+  if (isBest && state.best) state.best.checkpoint = checkpointPath(save, state.step);
+  const source = { engine, world, save, tokenizer: settings.tokenizer };
+  const run = { maxSteps: length.maxSteps, batchSize: engine.trainMicroBatchSizePerGpu() };
+  const path = await writeCheckpoint(source, state.step, state.toJson(settings, run));
+  state.checkpoint = path;
+  await retainCheckpoints(source, state.best?.checkpoint ?? null);
+  yield { type: 'save', ...placeOf(state), path };
+}
+
+/** The numbers of the last update, if nobody has taken them. */
+async function* settled<Batch>({ book }: Session<Batch>): Events {
+  yield* book.settle();
+}
+
+/** Whatever has not been logged yet. */
+async function* logged<Batch>(session: Session<Batch>): Events {
+  const { book, counts } = session;
+  book.read(counts.tokens());
+  yield* settled(session);
+  const rest = book.rest();
+  if (rest) yield rest;
+}
+
+/** Has the engine update after so many micro-batches; what it divides the loss of each by. */
+function shareOut(engine: Engine, micros: number): number {
+  if (!engine.config.managed_gradient_accumulation) return 1;
+  if (engine.gradientAccumulationSteps() !== micros) {
+    engine.setTrainBatchSize(micros * engine.trainMicroBatchSizePerGpu() * engine.dpWorldSize);
+  }
+  return micros;
+}
+
+/** Tokens of a row; 1 where samples are counted. */
+function sequenceOf<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
+  return micro?.targets?.shape.at(-1) ?? 1;
+}
+
+const placeOf = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
+
+/** An update further, without what many sums would round. */
+const nextEpoch = (epoch: number, updates: number | null): number =>
+  updates === null ? epoch : Math.round(epoch * updates + 1) / updates;
+
+const isWhole = (epoch: number): boolean => Math.abs(epoch - Math.round(epoch)) < 1e-6;
+
+function noBatches(): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: 'Trainer train',
+    expected: 'data with a batch for every epoch',
+    got: 'none',
+    hint: 'A source of batches must serve them again in each iteration.',
+  });
+}

@@ -1,0 +1,69 @@
+// Batches on their way from the host to the engine's device.
+import { type Uploader, uploaderFor } from '../data/upload.js';
+import type { Device } from '../runtime/device.js';
+import { Tensor } from '../tensor/index.js';
+import type { MicroBatch } from './objective.js';
+
+/** Moves batches to one device, through pinned memory, without waiting for it. */
+export class BatchMover {
+  private readonly uploader: Uploader;
+
+  constructor(private readonly device: Device) {
+    this.uploader = uploaderFor(device);
+  }
+
+  /** `micro` with its tensors on the device, in place of those that it had: they are let go. */
+  moved<Batch>(micro: MicroBatch<Batch>): MicroBatch<Batch> {
+    const here = tensorsOf(micro);
+    const away = here.filter((tensor) => tensor.device !== this.device);
+    if (away.length === 0) return micro;
+    const uploaded = this.uploader.upload(
+      away.map((tensor) => ({
+        dtype: tensor.dtype,
+        shape: [...tensor.shape],
+        values: tensor.toRaw(),
+      })),
+    );
+    const places = new Map(away.map((tensor, i) => [tensor, uploaded[i] as Tensor]));
+    const result = replaced(micro, (tensor) => places.get(tensor) ?? tensor);
+    for (const tensor of away) tensor.dispose();
+    return result;
+  }
+
+  /** Frees staging memory. */
+  dispose(): void {
+    this.uploader.dispose();
+  }
+}
+
+/** Lets a micro-batch's tensors go. */
+export function discard(micro: MicroBatch<unknown>): void {
+  for (const tensor of tensorsOf(micro)) if (!tensor.isDisposed) tensor.dispose();
+}
+
+/** Each once. */
+function tensorsOf({ batch, targets }: MicroBatch<unknown>): Tensor[] {
+  const found = new Set<Tensor>();
+  replaced({ batch, targets }, (tensor) => {
+    found.add(tensor);
+    return tensor;
+  });
+  return [...found];
+}
+
+/** A copy of lists and plain objects in which each tensor is another one. */
+function replaced<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
+  const walk = (part: unknown): unknown => {
+    if (part instanceof Tensor) return by(part);
+    if (Array.isArray(part)) return part.map(walk);
+    if (!isPlain(part)) return part;
+    return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, walk(inner)]));
+  };
+  return walk(value) as Value;
+}
+
+function isPlain(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) return false;
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === null || prototype === Object.prototype;
+}

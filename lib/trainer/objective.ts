@@ -1,0 +1,193 @@
+// What is trained towards: how a batch becomes a loss, and what it weighs.
+import { DsError } from '../errors.js';
+import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
+import type { Module } from '../nn/index.js';
+import { PipelineModule } from '../pipe/pipeline-module.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { scope, Tensor, tensorsIn } from '../tensor/index.js';
+import { targetsOf } from '../text/index.js';
+import type { LossInput } from './options.js';
+import type { TrainerSettings } from './read-options.js';
+
+/** Runs the model, through the engine. */
+export type Forward = (...inputs: unknown[]) => Tensor;
+
+/** A micro-batch, with what it counts for; its tensors are the Trainer's. */
+export interface MicroBatch<Batch> {
+  /** As the data gave it. */
+  batch: Batch;
+  /** What a language model is to predict, [B, T]; null for other models. */
+  targets: Tensor | null;
+  /** What the loss is a mean over. */
+  counted: number;
+  /** Tokens that the model reads; of other models, samples. */
+  tokens: number;
+}
+
+/** A number, or a scalar f32 on the device, by which sums of losses are divided. */
+export type Divisor = number | Tensor;
+
+/** How the batches of one kind of model are learned from. */
+export interface Objective<Batch> {
+  /** Counts a batch; where it lies on the host, without waiting for the device. */
+  counted(batch: Batch): MicroBatch<Batch>;
+  /** The mean loss over what the micro-batch counts, f32. */
+  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor;
+  /** The sum of the losses of what it counts over `divisor`, f32; 0 where it counts nothing. */
+  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor;
+  /** What the model makes of a batch, where nobody says what else is wanted of it. */
+  outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
+}
+
+/** What the caller says of it. */
+type ObjectiveOptions<Batch> = Pick<
+  TrainerSettings<never, Batch>,
+  'loss' | 'count' | 'labelSmoothing'
+>;
+
+/** That of the model, or of the caller's own loss. Throws DS_ARGUMENT where there is neither. */
+export function objectiveOf<Batch>(
+  model: Module,
+  { loss, count, labelSmoothing }: ObjectiveOptions<Batch>,
+): Objective<Batch> {
+  if (model instanceof PipelineModule) {
+    const hint = 'Call engine.trainBatch() in a loop of your own.';
+    throw refused('Trainer model', 'a model in one part', 'a PipelineModule', hint);
+  }
+  if (loss) {
+    if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);
+    const got = `${labelSmoothing} beside a \`loss\` of your own`;
+    throw refused('Trainer labelSmoothing', 'a loss that the model makes', got);
+  }
+  if (model instanceof CausalLM) {
+    return new CausalObjective(model.config.ignoreIndex ?? IGNORED, { count, labelSmoothing });
+  }
+  const hint = 'Give `loss: ({ forward, batch }) => ...`, the mean loss of a batch.';
+  const got = `${model.constructor.name} without a \`loss\``;
+  throw refused('Trainer model', 'a CausalLM, or a `loss` beside any other model', got, hint);
+}
+
+/** What labels have where nothing is learned. */
+const IGNORED = -100;
+
+/** Batches of a text dataset, or windows of tokens. */
+interface CausalBatch {
+  tokens: Tensor;
+  targets: Tensor;
+  documents: Tensor | null;
+  positions: Tensor | null;
+}
+
+class CausalObjective<Batch> implements Objective<Batch> {
+  constructor(
+    private readonly ignored: number,
+    private readonly options: { count?: (batch: Batch) => number; labelSmoothing: number },
+  ) {}
+
+  counted(batch: Batch): MicroBatch<Batch> {
+    const { labels, targets: given } = batch as { labels?: Tensor; targets?: Tensor };
+    const targets = given ?? targetsOf(requireTensor(batch, labels));
+    const counted = this.options.count?.(batch) ?? countOthers(targets, this.ignored);
+    requireFinite('Trainer count', counted, 0);
+    return { batch, targets, counted, tokens: targets.numel };
+  }
+
+  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    return this.loss(forward, micro, {});
+  }
+
+  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
+    return this.loss(forward, micro, { divisor });
+  }
+
+  /** The most probable next token at each place, [B, T]. */
+  outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    const { tokens, documents, positions } = causalBatch(micro);
+    return forward(tokens, null, { documents, positions }).argmax(-1);
+  }
+
+  private loss(forward: Forward, micro: MicroBatch<Batch>, how: CausalLossOptions): Tensor {
+    const { tokens, targets, documents, positions } = causalBatch(micro);
+    const { labelSmoothing } = this.options;
+    const loss = labelSmoothing > 0 ? { ...how, labelSmoothing } : how;
+    return forward(tokens, targets, { documents, positions, loss });
+  }
+}
+
+class OwnObjective<Batch> implements Objective<Batch> {
+  constructor(
+    private readonly loss: (input: LossInput<Batch>) => Tensor,
+    private readonly count: (batch: Batch) => number,
+  ) {}
+
+  counted(batch: Batch): MicroBatch<Batch> {
+    const counted = requireFinite('Trainer count', this.count(batch), 0);
+    return { batch, targets: null, counted, tokens: samplesIn(batch) };
+  }
+
+  mean(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
+    return this.loss({ forward, batch });
+  }
+
+  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
+    return weighted(this.mean(forward, micro), micro.counted, divisor);
+  }
+
+  outputs(): Tensor {
+    const expected = 'what to predict of a model that is no CausalLM';
+    const hint = 'Give `output: ({ forward, batch }) => ...`, a tensor with a row for each sample.';
+    throw refused('Trainer predict output', expected, 'nothing', hint);
+  }
+}
+
+/** `mean` times what it is a mean over, over the divisor. */
+function weighted(mean: Tensor, counted: number, divisor: Divisor): Tensor {
+  if (typeof divisor !== 'number') return scope(() => mean.mul(counted).div(divisor));
+  return divisor === counted ? mean : mean.mul(counted / divisor);
+}
+
+function causalBatch<Batch>({ batch, targets }: MicroBatch<Batch>): CausalBatch {
+  const { ids, tokens = ids, documents, positions } = batch as Record<string, Tensor | undefined>;
+  return {
+    tokens: requireTensor(batch, tokens),
+    targets: targets as Tensor,
+    documents: documents ?? null,
+    positions: positions ?? null,
+  };
+}
+
+function requireTensor(batch: unknown, tensor: unknown): Tensor {
+  if (tensor instanceof Tensor) return tensor;
+  const expected = 'batches { ids, labels, ... } or { tokens, targets } of tensors';
+  const hint = 'Give `data.collate`, or a `loss` that knows its batches.';
+  throw refused('Trainer batch', expected, phrase(batch), hint);
+}
+
+/** Labels or targets other than the ignored one; samples where there are neither. */
+function countedIn(batch: unknown): number {
+  const { labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
+  const isIndices =
+    targets instanceof Tensor && (targets.dtype === 'i32' || targets.dtype === 'i64');
+  return isIndices ? countOthers(targets, IGNORED) : samplesIn(batch);
+}
+
+/** Dim 0 of the first tensor. Throws DS_ARGUMENT where there is none. */
+function samplesIn(batch: unknown): number {
+  const [first] = tensorsIn([batch]);
+  if (first) return first.shape[0] ?? 1;
+  throw refused('Trainer batch', 'batches with a tensor in them', phrase(batch));
+}
+
+/** Elements other than `ignored`. Waits for the device of tensors on one. */
+function countOthers(targets: Tensor, ignored: number): number {
+  const values = targets.toRaw();
+  const none = targets.dtype === 'i64' ? BigInt(ignored) : ignored;
+  let count = 0;
+  for (let i = 0; i < values.length; ++i) if (values[i] !== none) count++;
+  return count;
+}
+
+function refused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

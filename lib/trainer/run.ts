@@ -1,0 +1,57 @@
+// A run from its beginning to its end: where it goes on from, the loop, and the weights it leaves.
+import { findCheckpoint, readCheckpoint } from './checkpoint-folder.js';
+import type { EndEvent, EndReason, TrainerEvent } from './events.js';
+import { trainingLoop } from './loop.js';
+import type { BatchSource } from './options.js';
+import type { Session } from './session.js';
+
+/** What a run goes on from. */
+export interface Beginning {
+  resume: boolean | string;
+  /** With the data where they were. */
+  resumeData: boolean;
+}
+
+/** The events of a run; the last one says how it ended. */
+export async function* runOf<Batch>(
+  session: Session<Batch>,
+  data: BatchSource<Batch>,
+  beginning: Beginning,
+): AsyncGenerator<TrainerEvent, EndEvent> {
+  const { engine, state, book, length } = session;
+  const resumedFrom = await resumed(session, beginning);
+  engine.train();
+  book.begin();
+  const { maxSteps } = length;
+  yield { type: 'begin', step: state.step, epoch: state.epoch, maxSteps, resumedFrom };
+  const reason = yield* trainingLoop(session, data);
+  const end = await ended(session, reason);
+  yield end;
+  return end;
+}
+
+async function resumed<Batch>(
+  { engine, world, settings, state }: Session<Batch>,
+  { resume, resumeData }: Beginning,
+): Promise<string | null> {
+  if (resume === false) return null;
+  const path = await findCheckpoint(world, settings.save?.dir ?? null, resume);
+  if (path === null) return null;
+  state.loadJson(await readCheckpoint(engine, path, resumeData), path);
+  state.checkpoint = path;
+  return path;
+}
+
+/** A run that was stopped goes on later; one that is over has its best weights. */
+async function ended<Batch>(
+  { engine, settings, state }: Session<Batch>,
+  reason: EndReason,
+): Promise<EndEvent> {
+  const { step, epoch, best, checkpoint } = state;
+  const isElsewhere = best?.checkpoint != null && best.step !== step;
+  if (reason !== 'stopped' && settings.save?.best?.load && isElsewhere) {
+    await engine.loadCheckpoint(best.checkpoint as string, { loadModuleOnly: true });
+  }
+  engine.synchronize();
+  return { type: 'end', step, epoch, reason, checkpoint, best: best && { ...best } };
+}

@@ -1,0 +1,150 @@
+// What a Trainer trains with: the engine and all that stands around it, opened once.
+import type { CheckpointWorld } from '../checkpoint/index.js';
+import type { Distributed } from '../comm/index.js';
+import type { Engine } from '../engine/engine.js';
+import { DATA } from '../engine/ranks.js';
+import { DsError } from '../errors.js';
+import { initialize, jobOf } from '../initialize.js';
+import type { Optimizer } from '../optim/optimizer.js';
+import { cpu } from '../runtime/device.js';
+import { seed } from '../tensor/index.js';
+import { autoSources, firstReading, type RunLength, runLength } from './configuration.js';
+import { Decisions } from './decisions.js';
+import type { EvalData } from './eval-data.js';
+import { openEvalData } from './eval-data.js';
+import { costOf, Logbook } from './logbook.js';
+import { BatchMover } from './moved-batch.js';
+import { type Objective, objectiveOf } from './objective.js';
+import type { BatchSource, DataPlace, TrainerData } from './options.js';
+import { ownOptimizer } from './own-optimizer.js';
+import { OwnSchedule } from './own-schedule.js';
+import type { RunSettings, TrainerSettings } from './read-options.js';
+import { type TargetCounts, targetCounts } from './target-counts.js';
+import { openTrainData } from './train-data.js';
+import { TrainerState } from './trainer-state.js';
+
+/** The parts of a run; every rank has its own, and calls them in the same order. */
+export interface Session<Batch> {
+  settings: TrainerSettings<never, Batch>;
+  engine: Engine;
+  world: CheckpointWorld;
+  objective: Objective<Batch>;
+  mover: BatchMover;
+  /** What is trained on; null for a Trainer that only judges. */
+  data: BatchSource<Batch> | null;
+  /** Micro-batches of a whole update. */
+  accumulation: number;
+  /** Opens data to be judged on, once. */
+  evalData(options: {
+    data: TrainerData<never, Batch>;
+    batchSize: number;
+  }): Promise<EvalData<Batch>>;
+  /** What evalData() has opened. */
+  judgedOn(): Promise<EvalData<Batch>>[];
+  length: RunLength;
+  state: TrainerState;
+  decisions: Decisions;
+  counts: TargetCounts;
+  book: Logbook;
+}
+
+/**
+ * Joins the job, opens the data, and builds the engine for a run of their length. Throws what
+ * initialize() throws, and DS_ARGUMENT where the run has no length.
+ */
+export async function openSession<Sample, Batch>(
+  given: TrainerSettings<Sample, Batch>,
+): Promise<Session<Batch>> {
+  const settings = given as unknown as TrainerSettings<never, Batch>;
+  const { model } = settings;
+  const objective = objectiveOf<Batch>(model, settings);
+  const cost = costOf(model);
+  const job = await jobOf({ ...settings, config: settings.deepspeed });
+  const file = firstReading(settings, job.mesh.size(...DATA));
+  const place = placeIn(job, settings, file.train_micro_batch_size_per_gpu);
+  const data = settings.train && (await openTrainData(settings.train, settings, place));
+  const batches = data?.length ?? null;
+  if (data && batches === null && settings.maxSteps === null) throw endless();
+  const length = runLength(settings, batches, file.gradient_accumulation_steps);
+  seed(settings.seed);
+  const engine = await buildEngine(settings, job, length, {
+    optimizer: file.optimizer !== null,
+    scheduler: file.scheduler !== null,
+  });
+  if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
+  const state = new TrainerState();
+  const { maxSteps } = length;
+  return {
+    ...{ settings, engine, objective, data, length, state },
+    world: engine.parts.meeting,
+    mover: new BatchMover(engine.device),
+    accumulation: engine.gradientAccumulationSteps(),
+    ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
+    decisions: new Decisions(settings, maxSteps),
+    counts: targetCounts(engine.parts.ranks.data),
+    book: new Logbook({ engine, settings, state, maxSteps, costOf: cost }),
+  };
+}
+
+/** Ends what the session holds; the model keeps its weights as after engine.destroy(). */
+export async function closeSession<Batch>(session: Session<Batch>): Promise<void> {
+  const { engine, data, mover, counts, book } = session;
+  await data?.close?.();
+  for (const judged of await Promise.all(session.judgedOn())) await judged.close();
+  book.close();
+  counts.dispose();
+  mover.dispose();
+  engine.destroy();
+}
+
+/** Batches are made on the host, where their targets are counted. */
+function placeIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
+  const [rank, worldSize] = [mesh.place(...DATA), mesh.size(...DATA)];
+  return { rank, worldSize, batchSize, device: cpu(), seed: data.seed };
+}
+
+async function buildEngine(
+  settings: RunSettings,
+  job: Distributed,
+  length: RunLength,
+  has: { optimizer: boolean; scheduler: boolean },
+): Promise<Engine> {
+  const { model, deepspeed: config, strict, stopSignals } = settings;
+  const auto = autoSources(settings, length);
+  const { optimizer = has.optimizer ? undefined : () => ownOptimizer(model, settings) } = settings;
+  const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
+  const clients = { optimizer, lrScheduler, stopSignals, distributed: job };
+  const { engine } = await initialize({ model, config, auto, strict, ...clients });
+  return engine;
+}
+
+/** One for each group, from its own rate. */
+function scheduleOver({ schedule }: RunSettings, { maxSteps, warmupSteps }: RunLength) {
+  return ({ groups }: Optimizer) =>
+    groups.map(({ lr }) => new OwnSchedule(schedule, { lr, warmupSteps, totalSteps: maxSteps }));
+}
+
+/** Data are opened where they are judged on first. */
+function openedOnce<Batch>(
+  open: (data: TrainerData<never, Batch>, batchSize: number) => Promise<EvalData<Batch>>,
+): Pick<Session<Batch>, 'evalData' | 'judgedOn'> {
+  const opened = new Map<unknown, Promise<EvalData<Batch>>>();
+  return {
+    evalData: ({ data, batchSize }) => {
+      const present = opened.get(data) ?? open(data, batchSize);
+      opened.set(data, present);
+      return present;
+    },
+    judgedOn: () => [...opened.values()],
+  };
+}
+
+function endless(): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Trainer maxSteps',
+    expected: 'a number of updates for data that do not say how long an epoch is',
+    got: 'none',
+    hint: 'Give `maxSteps`, or data with a `length`.',
+  });
+}

@@ -1,0 +1,132 @@
+// How far a Trainer has come: what its checkpoints keep, in the fields of transformers'
+// trainer_state.json.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import type { EvaluateEvent, LogEvent } from './events.js';
+import type { RunSettings } from './read-options.js';
+
+/** The evaluation that was better than all others. */
+export interface Best {
+  /** The metric that `save.best` names. */
+  metric: number;
+  /** Updates before it. */
+  step: number;
+  /** Its folder; null while it was not saved. */
+  checkpoint: string | null;
+}
+
+/** The same on every rank. */
+export class TrainerState {
+  /** Updates so far. */
+  step = 0;
+  /** Passes over the data so far, parts included. */
+  epoch = 0;
+  /** Tokens (or samples) that all ranks have read. */
+  tokens = 0;
+  /** FLOPs of the model's formula for them; 0 where it has none. */
+  flops = 0;
+  /** Null before the first evaluation, and where no metric is named. */
+  best: Best | null = null;
+  /** Evaluations in a row that were not better. */
+  unimproved = 0;
+  /** The last folder that this run has written or gone on from; null before. */
+  checkpoint: string | null = null;
+  /** Logs and evaluations as transformers writes them. */
+  readonly history: JsonObject[] = [];
+
+  /** @internal Adds a log to the history. */
+  logged({ step, epoch, loss, gradNorm, lr, tokens }: LogEvent): void {
+    const numbers = { loss, grad_norm: gradNorm, learning_rate: lr, num_tokens: tokens };
+    this.history.push({ ...finite(numbers), epoch, step });
+  }
+
+  /** @internal Adds an evaluation to the history. */
+  evaluated({ step, epoch, metrics }: Pick<EvaluateEvent, 'step' | 'epoch' | 'metrics'>): void {
+    const named = Object.entries(metrics).map(([name, value]) => [`eval_${name}`, value]);
+    this.history.push({ ...finite(Object.fromEntries(named)), epoch, step });
+  }
+
+  /** @internal What trainer_state.json holds. Source: transformers' TrainerState. */
+  toJson(settings: RunSettings, run: { maxSteps: number; batchSize: number }): JsonObject {
+    const { best } = this;
+    const { earlyStop } = settings;
+    return {
+      best_global_step: best?.step ?? null,
+      best_metric: best?.metric ?? null,
+      best_model_checkpoint: best?.checkpoint ?? null,
+      epoch: this.epoch,
+      eval_steps: stepsOrNull(settings.eval?.every),
+      global_step: this.step,
+      is_hyper_param_search: false,
+      is_local_process_zero: true,
+      is_world_process_zero: true,
+      log_history: [...this.history],
+      logging_steps: stepsOrNull(settings.log.every),
+      max_steps: run.maxSteps,
+      num_input_tokens_seen: this.tokens,
+      num_train_epochs: Math.ceil(settings.epochs),
+      save_steps: stepsOrNull(settings.save?.every),
+      stateful_callbacks: earlyStop
+        ? {
+            EarlyStoppingCallback: {
+              args: {
+                early_stopping_patience: earlyStop.patience,
+                early_stopping_threshold: earlyStop.threshold,
+              },
+              attributes: { early_stopping_patience_counter: this.unimproved },
+            },
+          }
+        : {},
+      total_flos: this.flops,
+      train_batch_size: run.batchSize,
+      trial_name: null,
+      trial_params: null,
+    };
+  }
+
+  /** @internal Takes over what toJson() gave. Throws DS_CHECKPOINT for what is none. */
+  loadJson(saved: JsonObject, place: string): void {
+    const number = (name: string): number => {
+      const value = saved[name];
+      if (typeof value === 'number' && Number.isFinite(value)) return value;
+      throw damaged(`${place}: ${name}`, 'a number', value);
+    };
+    this.step = number('global_step');
+    this.epoch = number('epoch');
+    this.tokens = number('num_input_tokens_seen');
+    this.flops = number('total_flos');
+    const { log_history: history, best_metric: metric, best_model_checkpoint: folder } = saved;
+    if (!Array.isArray(history)) throw damaged(`${place}: log_history`, 'a list', history);
+    this.history.splice(0, this.history.length, ...(history as JsonObject[]));
+    this.best =
+      typeof metric === 'number'
+        ? {
+            metric,
+            step: number('best_global_step'),
+            checkpoint: typeof folder === 'string' ? folder : null,
+          }
+        : null;
+    const callbacks = (saved.stateful_callbacks ?? {}) as Record<string, JsonObject>;
+    const attributes = callbacks.EarlyStoppingCallback?.attributes as JsonObject | undefined;
+    this.unimproved = Number(attributes?.early_stopping_patience_counter ?? 0);
+  }
+}
+
+/** JSON has no NaN: null says that there was one. */
+function finite(numbers: Record<string, number>): JsonObject {
+  const entries = Object.entries(numbers);
+  return Object.fromEntries(
+    entries.map(([name, value]) => [name, Number.isFinite(value) ? value : null]),
+  );
+}
+
+const stepsOrNull = (every: unknown): number | null => (typeof every === 'number' ? every : null);
+
+function damaged(op: string, expected: string, got: JsonValue | undefined): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected,
+    got: JSON.stringify(got) ?? 'nothing',
+  });
+}

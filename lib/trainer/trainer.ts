@@ -1,0 +1,216 @@
+// Trainer: a model, its data and a configuration become a run that can be watched, stopped and
+// resumed.
+
+import type { Batched } from '../data/index.js';
+import type { Engine } from '../engine/engine.js';
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireType } from '../runtime/require-type.js';
+import type { Tensor } from '../tensor/index.js';
+import { evaluate, type Prediction, predict } from './evaluation.js';
+import {
+  type EndEvent,
+  EVENT_TYPES,
+  type Heard,
+  type Listener,
+  Listeners,
+  type Metrics,
+  type TrainerEvent,
+} from './events.js';
+import type { LossInput, TrainerData, TrainerOptions } from './options.js';
+import { readTrainerOptions, type TrainerSettings } from './read-options.js';
+import { runOf } from './run.js';
+import { closeSession, openSession, type Session } from './session.js';
+import type { TrainerState } from './trainer-state.js';
+import { TrainingRun } from './training-run.js';
+import { writeWeightFolder } from './weight-folder.js';
+
+/** How a call of train() begins and ends; the same on every rank but for the signal. */
+export interface TrainOptions {
+  /** Aborted on any rank, it ends training on all of them, with a checkpoint, after an update. */
+  signal?: AbortSignal;
+  /**
+   * true: go on from the newest checkpoint of `save.dir`, where there is one. Or the folder of one.
+   * Default false.
+   */
+  resume?: boolean | string;
+  /** Resume with the data where they were. Default true. */
+  resumeData?: boolean;
+}
+
+const TRAIN: OptionNames<TrainOptions> = { signal: true, resume: true, resumeData: true };
+
+/**
+ * Trains a model on data with an engine of its own. On several ranks each has a Trainer of the same
+ * options, and all call the same methods. Source: Hugging Face's Trainer.
+ */
+export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
+  private readonly settings: TrainerSettings<Sample, Batch>;
+  private readonly listeners = new Listeners();
+  private opened: Promise<Session<Batch>> | null = null;
+  private isTraining = false;
+  private destroyed = false;
+
+  /** Builds nothing yet. Throws DS_ARGUMENT, naming the option that is unknown or wrong. */
+  constructor(options: TrainerOptions<Sample, Batch>) {
+    this.settings = readTrainerOptions(options);
+    for (const callbacks of this.settings.callbacks) {
+      for (const [type, callback] of Object.entries(callbacks)) {
+        if (callback) this.listeners.add(type as Heard, callback as Listener<Heard>);
+      }
+    }
+  }
+
+  /**
+   * Calls `listener` for each event of a type, or of "any", before train() gives it; what it
+   * returns is awaited. Throws DS_ARGUMENT for a type that there is not.
+   */
+  on<Type extends Heard>(type: Type, listener: Listener<Type>): this {
+    requireEvent('Trainer on', type);
+    requireType('Trainer on', listener, 'function');
+    this.listeners.add(type, listener);
+    return this;
+  }
+
+  /** Ends on(). */
+  off<Type extends Heard>(type: Type, listener: Listener<Type>): this {
+    requireEvent('Trainer off', type);
+    this.listeners.remove(type, listener);
+    return this;
+  }
+
+  /** The engine, which the first call builds, or train(), evaluate() or predict() before. */
+  async engine(): Promise<Engine> {
+    return (await this.session()).engine;
+  }
+
+  /**
+   * Trains to the end of the run, from where this Trainer or the checkpoint is. Begins when it is
+   * iterated (`for await`: every event) or awaited (the last one). Rejects with what the engine,
+   * the data, a listener or a save throws.
+   */
+  train(given: TrainOptions = {}): TrainingRun {
+    const options = readOptions('Trainer train', given, TRAIN);
+    const { resume = false, signal } = options;
+    if (typeof resume !== 'string') requireType('Trainer train resume', resume, 'boolean');
+    if (signal !== undefined && !(signal instanceof AbortSignal)) {
+      throw refused('Trainer train signal', 'an AbortSignal', phrase(signal));
+    }
+    return new TrainingRun(() => this.run(options));
+  }
+
+  /**
+   * The mean loss of `data` (default: those of `eval`) by what it counts, over all ranks, and the
+   * metrics of `eval.metrics`. Throws DS_ARGUMENT where there are no data.
+   */
+  async evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics> {
+    const { eval: own, batchSize } = this.settings;
+    const judged = data ?? own?.data;
+    if (!judged) throw refused('Trainer evaluate', 'data, or those of `eval`', 'neither');
+    const session = await this.session();
+    const opened = await session.evalData({
+      data: judged as never,
+      batchSize: own?.batchSize ?? batchSize,
+    });
+    return evaluate(session, opened, data ? { metrics: own?.metrics } : (own ?? {}));
+  }
+
+  /**
+   * For each sample of `data`, in their order and on every rank, its row of `output`, which makes a
+   * tensor with a row for each sample of a batch. Default, of a CausalLM: the most probable next
+   * token at each place.
+   */
+  async predict(
+    data: TrainerData<Sample, Batch>,
+    output?: (input: LossInput<Batch>) => Tensor,
+  ): Promise<Prediction[]> {
+    if (output !== undefined) requireType('Trainer predict output', output, 'function');
+    const session = await this.session();
+    const { eval: own, batchSize } = this.settings;
+    const opened = await session.evalData({
+      data: data as never,
+      batchSize: own?.batchSize ?? batchSize,
+    });
+    return predict(session, opened, output);
+  }
+
+  /**
+   * Writes whole weights, config.json and the tokenizer into `dir`, as transformers and
+   * nn.models.fromPretrained() read them. Rejects on all ranks with DS_IO, DS_CHECKPOINT.
+   */
+  async save(dir: string): Promise<void> {
+    requireType('Trainer save', dir, 'string');
+    const { engine, world } = await this.session();
+    await writeWeightFolder({ engine, world, tokenizer: this.settings.tokenizer }, dir, null);
+  }
+
+  /** How far training is; null before the engine is built. */
+  async state(): Promise<Readonly<TrainerState>> {
+    return (await this.session()).state;
+  }
+
+  /** Ends training on all ranks after an update, with a checkpoint, as a signal does. */
+  async requestStop(): Promise<void> {
+    (await this.session()).engine.requestStop();
+  }
+
+  /** Frees everything but the weights: see engine.destroy(). */
+  async destroy(): Promise<void> {
+    this.destroyed = true;
+    const opened = await this.opened?.catch(() => null);
+    this.opened = null;
+    if (opened) await closeSession(opened);
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.destroy();
+  }
+
+  private session(): Promise<Session<Batch>> {
+    if (this.destroyed) throw refused('Trainer', 'a call before destroy()', 'one after it');
+    this.opened ??= openSession(this.settings);
+    return this.opened;
+  }
+
+  private async *run({
+    signal,
+    resume = false,
+    resumeData = true,
+  }: TrainOptions): AsyncGenerator<TrainerEvent, EndEvent> {
+    if (this.isTraining) throw refused('Trainer train', 'one run at a time', 'another one');
+    this.isTraining = true;
+    const session = await this.session().catch((error) => {
+      this.isTraining = false;
+      throw error;
+    });
+    const { engine, book, data } = session;
+    const stop = (): void => engine.requestStop();
+    signal?.addEventListener('abort', stop);
+    try {
+      if (!data) throw refused('Trainer train', '`train` data', 'none');
+      if (signal?.aborted) stop();
+      const events = runOf(session, data, { resume, resumeData });
+      for (;;) {
+        const { done, value } = await events.next();
+        if (done) return value;
+        await this.listeners.tell(value);
+        book.report(value);
+        yield value;
+      }
+    } finally {
+      this.isTraining = false;
+      signal?.removeEventListener('abort', stop);
+      await book.pause();
+    }
+  }
+}
+
+function requireEvent(op: string, type: unknown): void {
+  if (typeof type === 'string' && Object.hasOwn(EVENT_TYPES, type)) return;
+  throw refused(op, Object.keys(EVENT_TYPES).join(', '), phrase(type));
+}
+
+function refused(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}

@@ -1,0 +1,166 @@
+// Trainers on two ranks: the numbers of one, and every decision alike.
+import assert from 'node:assert/strict';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Case } from '../support/case.js';
+import type { RanksReport, RanksRun, TrainerJob } from './ranks-process.js';
+
+async function runOn(device: Device, ranks: number, runs: RanksRun[]): Promise<RanksReport[][]> {
+  const job: TrainerJob = { device: device.kind, runs };
+  return reportsOf<RanksReport[]>(await runRanks('../trainer/ranks-process', ranks, { job }));
+}
+
+type Run = Omit<RanksRun, 'options'> & { options?: RanksRun['options'] };
+
+/** Every rank has the same events, metrics and predictions; those of the first. */
+function alike(reports: readonly RanksReport[][], run: number): RanksReport {
+  const [first, ...others] = reports.map((of) => of[run] as RanksReport);
+  for (const { weights: _, ...other } of others)
+    assert.deepEqual({ ...other, weights: first?.weights }, first);
+  return first as RanksReport;
+}
+
+function assertClose(
+  got: RanksReport,
+  wanted: RanksReport,
+  tolerance: number,
+  place: string,
+): void {
+  for (const [name, values] of Object.entries(wanted.weights ?? {})) {
+    values.forEach((value, i) => {
+      const off = Math.abs((got.weights?.[name]?.[i] as number) - value);
+      assert.ok(off <= tolerance, `${place}: ${name}[${i}] is off by ${off}`);
+    });
+  }
+  for (const [name, value] of Object.entries(wanted.metrics ?? {})) {
+    const off = Math.abs((got.metrics?.[name] as number) - value);
+    assert.ok(off <= tolerance, `${place}: ${name} is off by ${off}`);
+  }
+  assert.deepEqual(got.predictions, wanted.predictions, place);
+}
+
+/** Counts of targets differ by sample: from none to nearly all. Nine are judged: one more on a rank. */
+async function countsLikeOne(device: Device): Promise<void> {
+  const run = (batchSize: number, stage: 0 | 2 | 3, accumulation: number): RanksRun => ({
+    ...{ train: 24, judged: 9, dropout: 0.1 },
+    options: {
+      ...{ batchSize, accumulation, epochs: 1, maxGradNorm: 0.1, lr: 1e-3 },
+      deepspeed: { zero_optimization: { stage } },
+    },
+  });
+  const kinds = [
+    [0, 1],
+    [2, 3],
+    [3, 2],
+  ] as const;
+  const [one] = await runOn(
+    device,
+    1,
+    kinds.map(([, accumulation]) => run(4, 0, accumulation)),
+  );
+  const two = await runOn(
+    device,
+    2,
+    kinds.map(([stage, accumulation]) => run(2, stage, accumulation)),
+  );
+  kinds.forEach(([stage], i) => {
+    const tolerance = device.kind === 'cpu' ? 1e-6 : 1e-5;
+    assertClose(alike(two, i), one?.[i] as RanksReport, tolerance, `stage ${stage}`);
+  });
+}
+
+async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-trainer-ranks-'));
+  try {
+    await body(dir);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+/** A rank alone would take another evaluation for the best, or go on. */
+async function decidedAlike(device: Device): Promise<void> {
+  await inFolder(async (dir) => {
+    const run: Run = {
+      ...{ train: 16, judged: 2 },
+      // Means 1, 3, 2, 2.5: alone, rank 1 would stop after two, and rank 0 not at all.
+      scores: [
+        [0, 2],
+        [5, 1],
+        [4, 0],
+        [5, 0],
+        [9, 9],
+      ],
+      options: {
+        ...{ batchSize: 2, epochs: 4, earlyStop: { patience: 2 } },
+        save: { dir, every: 1, keep: 2, best: 'score' },
+      },
+    };
+    const { events } = alike(await runOn(device, 2, [run as RanksRun]), 0);
+    assert.deepEqual(
+      events.filter((event) => /^(save|end)/.test(event)),
+      [...['save 1', 'save 2', 'save 3', 'save 4', 'end 4 early 2']],
+    );
+    const kept = readdirSync(dir)
+      .filter((name) => name.startsWith('checkpoint'))
+      .sort();
+    assert.equal(kept.join(), 'checkpoint-2,checkpoint-4');
+  });
+}
+
+/** A signal of the last rank alone, at a step that is another one in each run of the tests. */
+async function stoppedAlike(device: Device): Promise<void> {
+  await inFolder(async (dir) => {
+    const step = 2 + (process.pid % 5);
+    const options = (name: string): RanksRun['options'] => ({
+      ...{ batchSize: 2, epochs: 2, save: { dir: join(dir, name), every: 1000 } },
+      deepspeed: { zero_optimization: { stage: 3 } },
+    });
+    const run: Run = { train: 24, dropout: 0.1 };
+    const whole = { ...run, options: options('whole') } as RanksRun;
+    const signalled = {
+      ...run,
+      options: options('signal'),
+      stop: { step, by: 'SIGTERM' },
+    } as RanksRun;
+    const aborted = { ...run, options: options('abort'), stop: { step, by: 'abort' } } as RanksRun;
+    const first = await runOn(device, 2, [whole, aborted, signalled]);
+    const [unbroken, ...stopped] = [0, 1, 2].map((i) => alike(first, i)) as [
+      RanksReport,
+      ...RanksReport[],
+    ];
+    for (const { events } of stopped) {
+      const end = Number(/^end (\d+) stopped/.exec(events.at(-1) as string)?.[1]);
+      assert.ok(end > step && end <= step + 2, `${events.at(-1)}, asked to stop at ${step}`);
+    }
+    const resumed = [aborted, signalled].map(({ stop: _, ...one }) => ({ ...one, resume: true }));
+    const second = await runOn(device, 2, resumed);
+    resumed.forEach((_, i) => {
+      const { weights, events } = alike(second, i);
+      assert.deepEqual(weights, unbroken.weights);
+      const told = [...(stopped[i] as RanksReport).events, ...events];
+      const logsOf = (all: string[]): string[] => all.filter((event) => event.startsWith('log'));
+      assert.deepEqual(logsOf(told), logsOf(unbroken.events));
+    });
+  });
+}
+
+const skip = (device: Device): string | null =>
+  device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
+
+export const cases: Case[] = [
+  {
+    name: 'two ranks of uneven counts have the weights and metrics of one',
+    run: countsLikeOne,
+    skip,
+  },
+  { name: 'two ranks find the best and stop early alike', run: decidedAlike, skip },
+  {
+    name: 'two ranks stop alike when one is told to, and go on to the bit',
+    run: stoppedAlike,
+    skip,
+  },
+];

@@ -1,0 +1,39 @@
+// A tiny GPT-2 and windows of patterned tokens: what the Trainer's tests train.
+import { type data, nn } from '../../lib/index.js';
+import { seed } from '../../lib/tensor/index.js';
+
+export const SEQ = 9;
+export const VOCABULARY = 61;
+
+export interface Window {
+  tokens: Int32Array;
+  targets: Int32Array;
+}
+
+export function tinyModel(dropout = 0): nn.models.GPT2 {
+  seed(7);
+  return new nn.models.GPT2({
+    ...{ vocabSize: VOCABULARY, maxSeq: 16, layers: 1, heads: 2, channels: 16 },
+    dropout,
+  });
+}
+
+/** Sample i is a pattern with a start of its own; of its targets more or fewer count. */
+export function samples(length: number, first = 0): data.Dataset<Window> {
+  const get = (index: number): Window => {
+    const start = 3 * (first + index) + 1;
+    const run = Int32Array.from({ length: SEQ + 1 }, (_, i) => (start + i * i) % VOCABULARY);
+    const targets = run.slice(1);
+    // From none to nearly all are left out.
+    targets.fill(-100, 0, (5 * (first + index)) % (SEQ + 1));
+    return { tokens: run.slice(0, SEQ), targets };
+  };
+  return { length, get };
+}
+
+/** The bits of each parameter, by name. */
+export function weightsOf(module: nn.Module): Record<string, number[]> {
+  return Object.fromEntries(
+    Array.from(module.namedParameters(), ([name, tensor]) => [name, tensor.toArray()]),
+  );
+}

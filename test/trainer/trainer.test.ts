@@ -1,0 +1,282 @@
+// The Trainer on one rank: its loop beside one written by hand, what it tells, and how it ends.
+import {
+  type BatchSource,
+  data,
+  type EvaluateEvent,
+  initialize,
+  type LogEvent,
+  type LossInput,
+  nn,
+  noGrad,
+  optim,
+  seed,
+  Tensor,
+  Trainer,
+  type TrainerEvent,
+  type TrainerOptions,
+} from '../../lib/index.js';
+import { SEQ, samples, tinyModel, type Window, weightsOf } from './tiny.js';
+
+interface Batch {
+  tokens: Tensor;
+  targets: Tensor;
+}
+type Options = Partial<TrainerOptions<Window>>;
+
+const open: Trainer<Window>[] = [];
+afterEach(async () => {
+  for (const one of open.splice(0)) await one.destroy();
+});
+
+function trainer(options: Options = {}): Trainer<Window> {
+  return new Trainer<Window>({
+    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
+    ...{ batchSize: 2, epochs: 1, log: { every: 1 }, stopSignals: [], ...options },
+  });
+}
+
+/** Destroyed after the test. */
+function once(options: Options = {}): Trainer<Window> {
+  const one = trainer(options);
+  open.push(one);
+  return one;
+}
+
+const logs = (events: readonly TrainerEvent[]): LogEvent[] =>
+  events.filter((event): event is LogEvent => event.type === 'log');
+
+async function eventsOf(run: AsyncIterable<TrainerEvent>): Promise<TrainerEvent[]> {
+  const events: TrainerEvent[] = [];
+  for await (const event of run) events.push(event);
+  return events;
+}
+
+/** The same training by the engine alone. */
+async function byHand(accumulation: number): Promise<Record<string, number[]>> {
+  const model = tinyModel();
+  const groups = [
+    { params: model.parameters().filter(({ ndim }) => ndim >= 2), weightDecay: 0.1 },
+    { params: model.parameters().filter(({ ndim }) => ndim < 2), weightDecay: 0 },
+  ];
+  seed(42);
+  const { engine } = await initialize({
+    model,
+    device: 'cpu',
+    config: {
+      train_micro_batch_size_per_gpu: 2,
+      gradient_accumulation_steps: accumulation,
+      gradient_clipping: 1,
+    },
+    optimizer: () => new optim.AdamW(groups, { lr: 3e-3 }),
+    lrScheduler: () =>
+      new optim.LambdaLr({ baseLr: 3e-3, factor: (n) => 1 - n / Math.ceil(10 / accumulation) }),
+  });
+  const sampler = new data.DistributedSampler(20, { rank: 0, worldSize: 1, seed: 42 });
+  const loader = new data.DataLoader(samples(20), { batchSize: 2, sampler });
+  let left = 10;
+  let micros: { tokens: Tensor; targets: Tensor }[] = [];
+  for (const batch of loader) {
+    micros.push(batch);
+    left--;
+    if (micros.length < accumulation && left > 0) continue;
+    const counts = micros.map(({ targets }) => targets.toArray().filter((id) => id >= 0).length);
+    const all = counts.reduce((sum, count) => sum + count);
+    if (micros.length < accumulation) engine.setTrainBatchSize(2 * micros.length);
+    for (const { tokens, targets } of micros) {
+      const loss = { divisor: all / micros.length };
+      engine.backward(engine.forward<Tensor>(tokens, targets, accumulation > 1 ? { loss } : {}));
+    }
+    engine.step();
+    micros = [];
+  }
+  engine.synchronize();
+  const weights = weightsOf(model);
+  engine.destroy();
+  return weights;
+}
+
+test.each([1, 3])(
+  'an epoch, %i micro-batches an update, is a loop by hand bit for bit',
+  async (accumulation) => {
+    const model = tinyModel();
+    const ours = trainer({ model, train: samples(20), accumulation, weightDecay: 0.1 });
+    const end = await ours.train();
+    // 10 micro-batches: with 3 an update, the last one has 1.
+    expect(end).toMatchObject({ type: 'end', reason: 'done', step: Math.ceil(10 / accumulation) });
+    expect(weightsOf(model)).toEqual(await byHand(accumulation));
+    await ours.destroy();
+  },
+);
+
+test('events come in their order, to listeners first, and numbers are those of the engine', async () => {
+  const heard: string[] = [];
+  const one = trainer({ epochs: 2, batchSize: 5, callbacks: [{ end: () => heard.push('end') }] });
+  one.on('log', ({ step, loss, gradNorm, lr }) => {
+    heard.push(`log ${step}`);
+    expect([loss, gradNorm, lr].every((value) => Number.isFinite(value))).toBe(true);
+  });
+  const events = await eventsOf(one.train());
+  expect(events.map(({ type, step }) => `${type} ${step}`)).toEqual([
+    ...['begin 0', 'step 1', 'log 1', 'step 2', 'epoch 2', 'log 2'],
+    ...['step 3', 'log 3', 'step 4', 'log 4', 'epoch 4', 'end 4'],
+  ]);
+  expect(heard).toEqual(['log 1', 'log 2', 'log 3', 'log 4', 'end']);
+  await one.destroy();
+});
+
+test('logs are means over their updates, and say tokens, epochs and the rate', async () => {
+  const each = logs(await eventsOf(once({ train: samples(12) }).train()));
+  const pairs = logs(await eventsOf(once({ train: samples(12), log: { every: 4 } }).train()));
+  expect(pairs.map(({ step }) => step)).toEqual([4, 6]);
+  const mean = (from: number, to: number): number =>
+    each.slice(from, to).reduce((sum, { loss }) => sum + loss, 0) / (to - from);
+  expect(pairs[0]?.loss).toBeCloseTo(mean(0, 4), 12);
+  expect(pairs[1]?.loss).toBeCloseTo(mean(4, 6), 12);
+  expect(pairs.map(({ tokens }) => tokens)).toEqual([4 * 2 * SEQ, 6 * 2 * SEQ]);
+  expect(pairs[0]?.epoch).toBeCloseTo(4 / 6, 12);
+  expect(pairs[0]?.lr).toBeCloseTo(3e-3 * (1 - 3 / 6), 12);
+  expect(pairs[0]).toMatchObject({ mfu: null, skipped: 0 });
+});
+
+test('parts of epochs, numbers of updates and streams', async () => {
+  const half = await once({ train: samples(12), epochs: 1.5 }).train();
+  expect(half).toMatchObject({ step: 9, reason: 'done' });
+  expect(half.epoch).toBeCloseTo(1.5, 12);
+  const repeated = await once({ train: samples(4), maxSteps: 5 }).train();
+  expect(repeated).toMatchObject({ step: 5, epoch: 2.5 });
+  const loader = new data.DataLoader(samples(6), { batchSize: 2 });
+  const stream = { [Symbol.asyncIterator]: () => loader[Symbol.asyncIterator]() };
+  const source = stream as unknown as BatchSource<Batch>;
+  const streamed = await eventsOf(once({ train: () => source, maxSteps: 4 }).train());
+  expect(streamed.filter(({ type }) => type === 'epoch')).toMatchObject([{ step: 3, epoch: 1 }]);
+  await expect(once({ train: source }).train()).rejects.toThrow('Trainer maxSteps');
+  const empty = { async *[Symbol.asyncIterator]() {} };
+  await expect(once({ train: empty, maxSteps: 1 }).train()).rejects.toThrow(
+    'expected data with a batch for every epoch',
+  );
+});
+
+test('the loss of an evaluation is that of its targets, however they are batched', async () => {
+  const judged = samples(7, 100);
+  const metrics = ({ batch }: LossInput<Batch>) => ({
+    rows: { sum: batch.tokens.size(0), count: 1 },
+  });
+  const means: number[] = [];
+  for (const batchSize of [1, 3, 7]) {
+    const one = once({ eval: { data: judged, batchSize, metrics } });
+    const { loss, rows } = await one.evaluate();
+    expect(rows).toBeCloseTo(7 / Math.ceil(7 / batchSize), 12);
+    expect(await one.evaluate()).toEqual({ loss, rows }); // From the first sample on again.
+    means.push(loss);
+  }
+  expect(means[1]).toBeCloseTo(means[0] as number, 6);
+  expect(means[2]).toBeCloseTo(means[0] as number, 6);
+  const none: data.Dataset<Window> = {
+    length: 1,
+    get: () => ({ tokens: new Int32Array(SEQ), targets: new Int32Array(SEQ).fill(-100) }),
+  };
+  await expect(once().evaluate(none)).rejects.toThrow('expected data with a target');
+});
+
+test('evaluation leaves training as it was, to the bit', async () => {
+  const model = tinyModel(0.1);
+  const judged = tinyModel(0.1);
+  await once({ model, epochs: 2 }).train();
+  const evaluation = { data: samples(3, 50), every: 2, atStart: true };
+  const events = await eventsOf(once({ model: judged, epochs: 2, eval: evaluation }).train());
+  expect(events.filter(({ type }) => type === 'evaluate').map(({ step }) => step)).toEqual([
+    ...[0, 2, 4, 6, 8, 10],
+  ]);
+  expect(weightsOf(judged)).toEqual(weightsOf(model));
+});
+
+test('a model of another kind has a loss of its own, whose batches weigh by their samples', async () => {
+  const layer = new nn.Linear(2, 1);
+  const train = {
+    length: 5,
+    get: (i: number) => ({ x: Float32Array.of(i, 1), y: Float32Array.of(2 * i + 1) }),
+  };
+  const line = new Trainer({
+    ...{ model: layer, train, device: 'cpu', progress: false, epochs: 60, batchSize: 2 },
+    ...{ accumulation: 3, lr: 0.1, schedule: 'constant', log: { every: 1 }, stopSignals: [] },
+    loss: ({ forward, batch }) => forward(batch.x).sub(batch.y).square().mean(),
+    eval: { data: train, every: 'epoch' },
+  });
+  const events = await eventsOf(line.train());
+  const { metrics } = events.findLast(({ type }) => type === 'evaluate') as EvaluateEvent;
+  expect(logs(events)[0]?.loss).toBeGreaterThan(10 * metrics.loss);
+  const rows = await line.predict(train, ({ forward, batch }) => forward(batch.x));
+  expect(rows).toHaveLength(5);
+  for (const [i, row] of rows.entries()) expect(Number(row[0])).toBeCloseTo(2 * i + 1, 0);
+  await expect(line.predict(train)).rejects.toThrow('Trainer predict output');
+  await line.destroy();
+});
+
+test('predictions of a language model are its next tokens, a row for each sample in order', async () => {
+  const one = once();
+  const judged = samples(5, 20);
+  const rows = await one.predict(judged);
+  const { module } = await one.engine();
+  const by = rows.map((row) => [...row].map(Number));
+  const alone = Array.from({ length: 5 }, (_, i) => {
+    const { tokens } = judged.get(i) as Window;
+    const input = Tensor.from(tokens, { shape: [1, SEQ], dtype: 'i32' });
+    return noGrad(() => (module as nn.models.GPT2).call(input).argmax(-1).toArray());
+  });
+  expect(by).toEqual(alone);
+});
+
+const misuses: readonly [
+  string,
+  Options,
+  (one: Trainer<Window>) => PromiseLike<unknown>,
+  string,
+][] = [
+  ['no data', { train: undefined }, (one) => one.train(), 'Trainer train: expected `train` data'],
+  ['nothing to judge', {}, (one) => one.evaluate(), 'Trainer evaluate: expected data'],
+  ['another event', {}, async (one) => one.on('lgo' as never, () => {}), 'begin, step, log'],
+  ['a wrong signal', {}, async (one) => one.train({ signal: {} as never }), 'an AbortSignal'],
+  ['a wrong option', {}, async (one) => one.train({ resme: true } as never), '"resume"'],
+  ['no loss', { model: new nn.Linear(1, 1) as never }, (one) => one.train(), 'a `loss` beside'],
+  [
+    'samples of another kind',
+    { train: { length: 1, get: () => ({ x: Int32Array.of(1) }) } as never },
+    (one) => one.train(),
+    'Trainer batch: expected batches { ids, labels, ... } or { tokens, targets } of tensors',
+  ],
+  [
+    'an error of a listener',
+    { callbacks: [{ step: () => Promise.reject(new Error('heard')) }] },
+    (one) => one.train(),
+    'heard',
+  ],
+  [
+    'a checkpoint that is none',
+    {},
+    (one) => one.train({ resume: '/nowhere' }),
+    'expected a checkpoint-<step> folder of a Trainer, got nothing of this name',
+  ],
+];
+
+test.each(misuses)('%s: said in one line', async (_, options, use, message) => {
+  const one = once(options);
+  await expect((async () => use(one))()).rejects.toThrow(message);
+});
+
+test('one run at a time, each iterated once; leaving it leaves training where it is', async () => {
+  const one = once({ epochs: 2 });
+  const run = one.train();
+  for await (const { type, step } of run) {
+    if (type !== 'step' || step < 3) continue;
+    await expect(one.train()).rejects.toThrow('one run at a time');
+    break;
+  }
+  expect(() => run[Symbol.asyncIterator]()).toThrow('one iteration of a run');
+  expect((await one.state()).step).toBe(3);
+  const whole = tinyModel();
+  await once({ model: whole, epochs: 2 }).train();
+  expect(await one.train()).toMatchObject({ step: 10, reason: 'done' });
+  expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(whole));
+  await one.destroy();
+  await expect(one.evaluate(samples(1))).rejects.toThrow('a call before destroy()');
+});
