@@ -6,7 +6,9 @@ import { KeyValueCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { type LossReport, linearCrossEntropy, type Tensor } from '../tensor/index.js';
+import { phrase } from '../runtime/phrase.js';
+import { describe } from '../runtime/view.js';
+import { documentPositions, type LossReport, linearCrossEntropy, Tensor } from '../tensor/index.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 
@@ -85,6 +87,21 @@ const STALE = [
   ...['rope_parameters', 'quantization_config'],
 ];
 
+/** Where the tokens of a forward stand. */
+export interface Places {
+  /** The document of each, [B, T]; null where each row is one. */
+  documents: Tensor | null;
+  /** The position of each, [B, T]; null where they follow each other. */
+  positions: Tensor | null;
+  /** Whether positions may be others than those inside a document or row of these tokens. */
+  isFree: boolean;
+  /** The keys and values that they follow, of each layer; null where they follow none. */
+  caches: readonly KeyValueCache[] | null;
+}
+
+/** Each row is a text. */
+export const inRows: Places = { documents: null, positions: null, isFree: false, caches: null };
+
 /** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
   /** [vocabSize, channels]. */
@@ -104,11 +121,8 @@ export abstract class CausalLM extends Module {
   /** From channels to the logits of tokens. */
   abstract readonly lm_head: LanguageHead;
 
-  /**
-   * Hidden states [B, T, channels] of tokens [B, T], ready for the head; with caches, the tokens
-   * follow those that these hold.
-   */
-  protected abstract hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor;
+  /** Hidden states [B, T, channels] of tokens [B, T], ready for the head. */
+  protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
 
   /** What a config.json says that follows from the sizes, and which parameters it transposes. */
   protected abstract described(): PretrainedDescription;
@@ -170,18 +184,20 @@ export abstract class CausalLM extends Module {
     inputs: CausalInputs = {},
   ): Tensor {
     this.requireLength(tokens);
-    const loss = honoured(this.constructor.name, inputs);
-    const x = this.hiddenOf(tokens, null);
+    const op = `${this.constructor.name} inputs`;
+    const { loss, ...given } = readOptions(op, inputs, INPUTS);
+    const how = readOptions(`${op}.loss`, loss, LOSS);
+    const x = this.hiddenOf(tokens, placesOf(op, tokens, given));
     if (!targets) return this.lm_head.call(x);
     const { ignoreIndex, activationCheckpointing } = this.config;
     const recompute = activationCheckpointing === true || undefined;
-    const options = { ...loss, ignoreIndex, recompute };
+    const options = { ...how, ignoreIndex, recompute };
     return linearCrossEntropy(x, this.lm_head.weight, targets, options);
   }
 
   /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
   next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
-    const x = this.hiddenOf(tokens, caches);
+    const x = this.hiddenOf(tokens, { ...inRows, caches });
     return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
@@ -215,15 +231,30 @@ export abstract class CausalLM extends Module {
   }
 }
 
-/**
- * How the loss is made. Refuses what the kernels cannot do yet, rather than computing something
- * else.
- */
-function honoured(op: string, given: CausalInputs): CausalLossOptions {
-  const { loss = {}, ...places } = readOptions(`${op} inputs`, given, INPUTS);
-  const asked = Object.entries(places);
-  const [name] = asked.find(([, value]) => value !== null && value !== undefined) ?? [];
-  if (name === undefined) return readOptions(`${op} inputs.loss`, loss, LOSS);
-  const expected = 'tokens and targets alone';
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} inputs.${name}`, expected, got: name });
+/** What is said of the places of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */
+function placesOf(
+  op: string,
+  tokens: Tensor,
+  { documents = null, positions = null }: Omit<CausalInputs, 'loss'>,
+): Places {
+  if (documents) requireAlike(`${op}.documents`, documents, tokens);
+  if (positions) requireAlike(`${op}.positions`, positions, tokens);
+  return {
+    documents,
+    positions: positions ?? (documents && documentPositions(documents)),
+    isFree: positions !== null,
+    caches: null,
+  };
+}
+
+/** Throws unless there is a whole number for each token. */
+function requireAlike(op: string, given: Tensor, tokens: Tensor): void {
+  const expected = `a tensor [${tokens.shape.join(', ')}] i32, a number for each token`;
+  if (!(given instanceof Tensor)) {
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+  }
+  const isWhole = given.dtype === 'i32' || given.dtype === 'i64';
+  if (isWhole && given.shape.join() === tokens.shape.join()) return;
+  const code = isWhole ? 'DS_SHAPE' : 'DS_DTYPE';
+  throw new DsError({ code, op, expected, got: describe(given) });
 }

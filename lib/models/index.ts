@@ -5,6 +5,7 @@ export {
   CausalLM,
   type CausalLossOptions,
   type LanguageHead,
+  type Places,
 } from './causal-lm.js';
 export { fromConfig, fromPretrained, type PretrainedOptions } from './from-pretrained.js';
 export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
@@ -21,7 +22,12 @@ export { Mistral, type MistralConfig } from './mistral/mistral.js';
 export type { FolderOptions } from './model-folder.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
 export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
-export { type RotaryAttention, RotaryBlock, type RotaryModel } from './rotary/body.js';
+export {
+  type Passage,
+  type RotaryAttention,
+  RotaryBlock,
+  type RotaryModel,
+} from './rotary/body.js';
 export type { RotaryConfig, RotaryOptions, RotarySizes, Window } from './rotary/config.js';
 export type {
   DynamicScaling,
@@ -32,4 +38,5 @@ export type {
   YarnScaling,
 } from './rotary/rope-scaling.js';
 export { RotaryLM } from './rotary/rotary-lm.js';
+export type { Angles } from './rotary/rotary-table.js';
 export type { TiedHead } from './tied-head.js';

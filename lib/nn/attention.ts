@@ -65,10 +65,19 @@ export class CausalSelfAttention extends Module {
     this.c_proj = new Linear(channels, channels, projOptions);
   }
 
-  /** x [B, T, C]; with a cache, x are the tokens after those it holds. */
-  override forward(x: Tensor, cache: KeyValueCache | null = null): Tensor {
+  /**
+   * x [B, T, C]; with a cache, x are the tokens after those it holds; without one, attention stays
+   * inside `documents` [B, T], see attention().
+   */
+  override forward(
+    x: Tensor,
+    cache: KeyValueCache | null = null,
+    documents: Tensor | null = null,
+  ): Tensor {
     const qkv = this.c_attn.call(x);
-    const mixed = cache ? this.cached(qkv, cache) : causalSelfAttentionPacked(qkv, this.heads);
+    const mixed = cache
+      ? this.cached(qkv, cache)
+      : causalSelfAttentionPacked(qkv, this.heads, { documents });
     return this.c_proj.call(mixed);
   }
 

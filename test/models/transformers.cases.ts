@@ -7,7 +7,7 @@ import { WeightFiles } from '../../lib/checkpoint/index.js';
 import { initialize, nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
-import { noGrad, Tensor } from '../../lib/tensor/index.js';
+import { LossReport, noGrad, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
 const folder = join(packageRoot(), 'test', 'golden', 'transformers', 'models');
@@ -28,6 +28,8 @@ interface Golden {
   };
   /** Of ten steps: tokens, which are their own labels; the loss before and the norm of each. */
   batches: number[][][];
+  /** Texts apart: sums and counts of their losses. */
+  documents: { ids: number[]; labels: number[]; sum: number; count: number }[];
   losses: number[];
   norms: number[];
 }
@@ -130,6 +132,51 @@ async function agrees(name: string, device: Device): Promise<void> {
   await files.close();
 }
 
+/** Rows padded on either side, positions from 5 on, and documents packed into one row. */
+async function stands(name: string, device: Device): Promise<void> {
+  const dir = join(folder, name);
+  const { ids, documents } = goldenOf(name);
+  const files = await WeightFiles.open(join(dir, 'golden.safetensors'));
+  const model = (await nn.models.fromPretrained(dir)).to(device);
+  const tokens = rowsOf(ids, device);
+  const agree = async (kind: string, inputs: nn.models.CausalInputs, mask: number[] | null) => {
+    const expected = await files.read(`logits.${kind}`);
+    const logits = noGrad(() => model.call(tokens, null, inputs).contiguous());
+    const width = logits.size(-1);
+    const got = logits.toArray().map((one, i) => one * (mask?.[Math.floor(i / width)] ?? 1));
+    isClose(`logits.${kind}`, got, expected.toArray(), 1e-5);
+    for (const tensor of [logits, expected, inputs.documents, inputs.positions]) tensor?.dispose();
+  };
+  for (const side of ['right', 'left']) {
+    const mask = await files.read(`mask.${side}`);
+    const rows = mask.toList() as number[][];
+    const padding = rows.map((row) => row.map((seen) => seen - 1));
+    await agree(side, { documents: rowsOf(padding, device) }, rows.flat());
+    mask.dispose();
+  }
+  const places = ids.map((row) => row.map((_, t) => t + 5));
+  await agree('shifted', { positions: rowsOf(places, device) }, null);
+  const packed = [
+    rowsOf([documents.flatMap((one) => one.ids)], device),
+    rowsOf([documents.flatMap(({ labels }) => [...labels.slice(1), IGNORED])], device),
+    rowsOf([documents.flatMap((one, i) => one.ids.map(() => i))], device),
+  ] as const;
+  const report = new LossReport(device);
+  const loss = model.call(packed[0], packed[1], {
+    documents: packed[2],
+    loss: { divisor: 1, report },
+  });
+  const total = documents.reduce((sum, one) => sum + one.sum, 0);
+  isClose('packed', [loss.item()], [total], 1e-6);
+  assert.equal(
+    report.read().counted,
+    documents.reduce((sum, { count }) => sum + count, 0),
+  );
+  report.dispose();
+  for (const tensor of [tokens, ...packed, loss, ...model.parameters()]) tensor.dispose();
+  await files.close();
+}
+
 /** Every rope type on one set of weights, in both generations of configurations. */
 async function turns(device: Device): Promise<void> {
   const from = join(folder, 'ropes');
@@ -167,6 +214,10 @@ const perModel = models.flatMap((name) => [
   {
     name: `transformers: ${name} gives its logits, loss and gradients`,
     run: (device: Device) => agrees(name, device),
+  },
+  {
+    name: `transformers: ${name} gives its logits of padded, moved and packed texts`,
+    run: (device: Device) => stands(name, device),
   },
   {
     name: `transformers: ${name} trains to its losses and norms`,

@@ -14,7 +14,7 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
-import { CausalLM } from '../causal-lm.js';
+import { CausalLM, inRows, type Places } from '../causal-lm.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
@@ -96,9 +96,10 @@ export class GPT2Block extends Module {
     branch: Tensor,
     residual: Tensor | null,
     cache: KeyValueCache | null = null,
+    documents: Tensor | null = null,
   ): [Tensor, Tensor] {
     const [stream, x] = this.normalize(branch, residual, this.ln_1);
-    const attended = this.drop(this.attn.call(x, cache));
+    const attended = this.drop(this.attn.call(x, cache, documents));
     const [next, y] = this.normalize(attended, stream, this.ln_2);
     return [this.drop(this.mlp.call(y)), next];
   }
@@ -145,34 +146,44 @@ export class Transformer extends Module {
   }
 
   /** Tokens [B, T] to hidden states [B, T, channels]. */
-  override forward(tokens: Tensor, caches: readonly KeyValueCache[] | null = null): Tensor {
-    const start = caches?.[0]?.length ?? 0;
-    const embedded = scope(() => this.embed(tokens, start));
+  override forward(tokens: Tensor, places: Places = inRows): Tensor {
+    const { caches, documents } = places;
+    const embedded = scope(() => this.embed(tokens, places));
     const keepsInputsOnly = this.config.activationCheckpointing === true && !caches;
-    return keepsInputsOnly ? this.checkpointed(embedded) : this.fused(embedded, caches);
+    return keepsInputsOnly
+      ? this.checkpointed(embedded, documents)
+      : this.fused(embedded, caches, documents);
   }
 
-  private embed(tokens: Tensor, start: number): Tensor {
-    const positions = this.wpe.weight.narrow(0, start, tokens.shape[1] as number);
-    const sum = this.wte.call(tokens).add(positions);
+  private embed(tokens: Tensor, { positions, caches }: Places): Tensor {
+    const start = caches?.[0]?.length ?? 0;
+    const rows = positions
+      ? this.wpe.call(positions)
+      : this.wpe.weight.narrow(0, start, tokens.size(1));
+    const sum = this.wte.call(tokens).add(rows);
     return this.training ? dropout(sum, this.config.dropout ?? 0) : sum;
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
+  private fused(
+    x: Tensor,
+    caches: readonly KeyValueCache[] | null,
+    documents: Tensor | null,
+  ): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     this.h.forEach((block, i) => {
       const used = [branch, residual];
-      [branch, residual] = scope(() => block.call(branch, residual, caches?.[i] ?? null));
+      const cache = caches?.[i] ?? null;
+      [branch, residual] = scope(() => block.call(branch, residual, cache, documents));
       for (const tensor of used) tensor?.dispose();
     });
     return scope(() => normalized(branch, residual, this.ln_f)[1]);
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor): Tensor {
+  private checkpointed(x: Tensor, documents: Tensor | null): Tensor {
     const layers = this.h.map((block) => (input: Tensor) => {
-      const [branch, residual] = block.call(input, null);
+      const [branch, residual] = block.call(input, null, null, documents);
       return branch.add(residual);
     });
     const stream = checkpointSequential(layers, this.config.numberCheckpoints ?? null, x);
@@ -226,7 +237,7 @@ export class GPT2 extends CausalLM {
     return describeGpt2(this, this.config);
   }
 
-  protected override hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
-    return this.transformer.call(tokens, caches);
+  protected override hiddenOf(tokens: Tensor, places: Places): Tensor {
+    return this.transformer.call(tokens, places);
   }
 }

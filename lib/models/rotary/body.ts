@@ -1,5 +1,6 @@
 // The body that Llama, Mistral and Qwen share: rotary positions, grouped heads, RMS norms, gated
 // feed-forward blocks, under the names of Hugging Face's LlamaModel.
+import { DsError } from '../../errors.js';
 import type { KeyValueCache } from '../../nn/attention.js';
 import { normal } from '../../nn/initializers.js';
 import { Embedding, Linear, RMSNorm, SwiGLU } from '../../nn/layers.js';
@@ -10,10 +11,20 @@ import {
   checkpointSequential,
   rope,
   scope,
-  Tensor,
+  type Tensor,
 } from '../../tensor/index.js';
+import { inRows, type Places } from '../causal-lm.js';
 import type { Body, Window } from './config.js';
+import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
+
+/** What the blocks of one forward have alike. */
+export interface Passage extends Angles {
+  /** The rows of cos and sin for the tokens, [B, T]; null for the first ones in turn. */
+  positions: Tensor | null;
+  /** The document of each token, [B, T]; null where each row is one. */
+  documents: Tensor | null;
+}
 
 /** Attention with rotary positions; several heads of queries share one of keys and values. */
 export class RotaryAttention extends Module {
@@ -44,16 +55,17 @@ export class RotaryAttention extends Module {
     this.k_norm = body.qkNorm ? new RMSNorm(headDim, eps) : null;
   }
 
-  /** x [B, T, C], at the positions of `angles`; with a cache, the tokens after those it holds. */
-  override forward(x: Tensor, angles: Angles, cache: KeyValueCache | null): Tensor {
+  /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
+  override forward(x: Tensor, passage: Passage, cache: KeyValueCache | null): Tensor {
     const [B, T] = x.shape as [number, number];
-    const newKeys = this.turned(this.k_proj.call(x), this.k_norm, angles);
+    const newKeys = this.turned(this.k_proj.call(x), this.k_norm, passage);
     const newValues = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
     const [k, v] = cache ? cache.append(newKeys, newValues) : [newKeys, newValues];
-    const q = this.turned(this.q_proj.call(x), this.q_norm, angles);
+    const q = this.turned(this.q_proj.call(x), this.q_norm, passage);
     const mixed = attention(q, k, v, {
       causal: true,
-      mask: windowMask(q, k, this.window),
+      documents: passage.documents,
+      window: this.window,
       dropout: this.training ? this.body.attentionDropout : 0,
     });
     return this.o_proj.call(mixed.transpose(1, 2).reshape([B, T, -1]));
@@ -64,31 +76,10 @@ export class RotaryAttention extends Module {
     return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
   }
 
-  private turned(x: Tensor, norm: RMSNorm | null, { cos, sin }: Angles): Tensor {
+  private turned(x: Tensor, norm: RMSNorm | null, { cos, sin, positions }: Passage): Tensor {
     const heads = this.headsOf(x);
-    return rope(norm ? norm.call(heads) : heads, cos, sin).transpose(1, 2);
+    return rope(norm ? norm.call(heads) : heads, cos, sin, positions).transpose(1, 2);
   }
-}
-
-/** Which keys lie inside the window of each query, [T, S] bool; null where all do. */
-function windowMask(q: Tensor, k: Tensor, window: Window): Tensor | null {
-  const [T, S] = [q.size(2), k.size(2)];
-  if (window === null || S <= window) return null;
-  const rows = Tensor.from(
-    Int32Array.from({ length: T }, (_, t) => t + S - T - window),
-    {
-      shape: [T, 1],
-      device: q.device,
-    },
-  );
-  const columns = Tensor.from(
-    Int32Array.from({ length: S }, (_, s) => s),
-    {
-      shape: [1, S],
-      device: q.device,
-    },
-  );
-  return columns.gt(rows);
 }
 
 /**
@@ -121,11 +112,11 @@ export class RotaryBlock extends Module {
   override forward(
     branch: Tensor,
     residual: Tensor | null,
-    angles: Angles,
+    passage: Passage,
     cache: KeyValueCache | null = null,
   ): [Tensor, Tensor] {
     const [stream, x] = normalized(branch, residual, this.input_layernorm);
-    const attended = this.self_attn.call(x, angles, cache);
+    const attended = this.self_attn.call(x, passage, cache);
     const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
     return [this.mlp.call(y), next];
   }
@@ -159,34 +150,60 @@ export class RotaryModel extends Module {
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
   }
 
-  /** Hidden states [B, T, C] of tokens [B, T]. */
-  override forward(tokens: Tensor, caches: readonly KeyValueCache[] | null = null): Tensor {
+  /** Hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
+  override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embed_tokens.call(tokens);
-    const angles = this.rotary.at(caches?.[0]?.length ?? 0, tokens.size(1), embedded);
-    const keepsInputsOnly = this.body.activationCheckpointing && !caches;
+    const passage = this.passageOf(embedded, places);
+    const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
     return keepsInputsOnly
-      ? this.checkpointed(embedded, angles)
-      : this.fused(embedded, angles, caches);
+      ? this.checkpointed(embedded, passage)
+      : this.fused(embedded, passage, places.caches);
+  }
+
+  private passageOf(x: Tensor, { documents, positions, isFree, caches }: Places): Passage {
+    const T = x.size(1);
+    if (!positions) {
+      const angles = this.rotary.at(caches?.[0]?.length ?? 0, T, x);
+      return { ...angles, positions, documents };
+    }
+    // The angles of a text follow from its length where it is stretched so; those here are unknown.
+    const longest = isFree && !documents ? this.body.maxSeq : T;
+    requireOneRegime(this.body.ropeScaling, longest);
+    const angles = isFree ? this.rotary.whole(x) : this.rotary.at(0, T, x);
+    return { ...angles, positions, documents };
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, angles: Angles, caches: readonly KeyValueCache[] | null): Tensor {
+  private fused(x: Tensor, passage: Passage, caches: readonly KeyValueCache[] | null): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     this.layers.forEach((block, i) => {
       const used = [branch, residual];
-      [branch, residual] = scope(() => block.call(branch, residual, angles, caches?.[i] ?? null));
+      [branch, residual] = scope(() => block.call(branch, residual, passage, caches?.[i] ?? null));
       for (const tensor of used) tensor?.dispose();
     });
     return scope(() => normalized(branch, residual, this.norm)[1]);
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, angles: Angles): Tensor {
+  private checkpointed(x: Tensor, passage: Passage): Tensor {
     const layers = this.layers.map((block) => (input: Tensor) => {
-      const [branch, residual] = block.call(input, null, angles);
+      const [branch, residual] = block.call(input, null, passage);
       return branch.add(residual);
     });
     const stream = checkpointSequential(layers, this.body.numberCheckpoints ?? null, x);
     return this.norm.call(stream);
   }
+}
+
+/** Throws DS_ARGUMENT where texts of up to `longest` tokens have different angles. */
+function requireOneRegime(scaling: RopeScaling | null, longest: number): void {
+  if (regimeOf(scaling, longest) === regimeOf(scaling, 1)) return;
+  const { type } = scaling as RopeScaling;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'inputs of a model with rope scaling',
+    expected: `documents and positions below the length from which on "${type}" goes by that of the text`,
+    got: `up to ${longest} tokens`,
+    hint: 'Give documents in rows of at most original_max_position_embeddings tokens, or each text in a row of its own.',
+  });
 }

@@ -1,10 +1,9 @@
 // The language model over the shared body, and how a family of it is made of its traits.
-import type { KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
-import { CausalLM } from '../causal-lm.js';
+import { CausalLM, type Places } from '../causal-lm.js';
 import type { Family } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
 import { RotaryModel } from './body.js';
@@ -58,8 +57,8 @@ export abstract class RotaryLM extends CausalLM {
     return describeRotary(this.traits, this.config);
   }
 
-  protected override hiddenOf(tokens: Tensor, caches: readonly KeyValueCache[] | null): Tensor {
-    return this.model.call(tokens, caches);
+  protected override hiddenOf(tokens: Tensor, places: Places): Tensor {
+    return this.model.call(tokens, places);
   }
 }
 

@@ -4,9 +4,11 @@ import type { DType } from '../../runtime/dtype.js';
 import { Tensor, within } from '../../tensor/index.js';
 import { type AngleSizes, type RopeScaling, regimeOf, rotaryRule } from './rope-scaling.js';
 
-/** Cosines and sines of some positions, [T, headDim / 2], views that the caller's scope frees. */
+/** Of some positions; views that the caller's scope frees. */
 export interface Angles {
+  /** Cosines, [T, headDim / 2] f32; f64 for f64. */
   cos: Tensor;
+  /** Sines, likewise. */
   sin: Tensor;
 }
 
@@ -32,9 +34,9 @@ export class RotaryTable {
     return { cos: cos.narrow(0, start, count), sin: sin.narrow(0, start, count) };
   }
 
-  /** Those of all positions up to maxSeq, in texts of at most `length` tokens. */
-  whole(length: number, like: { dtype: DType; device: Device }): Angles {
-    const { cos, sin } = this.table(this.maxSeq, length, like);
+  /** Those of all positions below maxSeq, of texts that no scaling by length changes. */
+  whole(like: { dtype: DType; device: Device }): Angles {
+    const { cos, sin } = this.table(this.maxSeq, 1, like);
     return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
   }
 
