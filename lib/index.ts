@@ -67,6 +67,11 @@ export * as monitor from './monitor/index.js';
 export * as nn from './nn.js';
 /** Optimizers, learning-rate schedules and loss scalers. Source: torch.optim and DeepSpeed. */
 export * as optim from './optim/index.js';
+/**
+ * Adapters (LoRA), their files, and weights in 4 bits. Source: Hugging Face's PEFT and
+ * bitsandbytes.
+ */
+export * as peft from './peft/index.js';
 /** Models in stages, and the schedules by which they train. Source: deepspeed.pipe. */
 export * as pipe from './pipe/door.js';
 export { LayerSpec, PipelineModule, TiedLayerSpec } from './pipe/index.js';

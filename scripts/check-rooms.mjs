@@ -16,7 +16,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler'],
   ['zero', 'models'],
-  ['text', 'pipe'],
+  ['text', 'pipe', 'peft'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
   ['tensor'],

@@ -19,6 +19,7 @@
 #include "matmul.h"
 #include "multinomial.h"
 #include "muon.h"
+#include "nf4.h"
 #include "norm.h"
 #include "random.h"
 #include "reduce.h"

@@ -34,6 +34,9 @@
   ROW(MuonMomentum) \
   ROW(MuonDirection) \
   ROW(MuonApply) \
+  ROW(Nf4Quantize) \
+  ROW(BytesQuantize) \
+  ROW(Nf4Dequantize) \
   ROW(LayerNorm) \
   ROW(LayerNormBackward) \
   ROW(RmsNorm) \
@@ -89,6 +92,9 @@
   NAMES(MuonMomentum, "momentum", "grad", "starts", "sums", "control") \
   NAMES(MuonDirection, "momentum", "grad", "squares", "direction", "control") \
   NAMES(MuonApply, "master", "direction", "weight", "control") \
+  NAMES(Nf4Quantize, "in", "code", "packed", "absmax") \
+  NAMES(BytesQuantize, "in", "code", "out", "absmax") \
+  NAMES(Nf4Dequantize, "packed", "code", "absmax", "nested_code", "nested_absmax", "offset", "out") \
   NAMES(LayerNorm, "x", "residual", "weight", "bias", "sum", "out", "mean", "rstd") \
   NAMES(LayerNormBackward, "s", "weight", "mean", "rstd", "dout", "dsum", "dx", "dweight", "dbias") \
   NAMES(RmsNorm, "x", "residual", "weight", "sum", "out", "rstd") \
@@ -111,4 +117,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 171666263
+#define DS_INTERFACE_HASH 197457198

@@ -37,6 +37,8 @@ export interface Layout {
   readonly transposed: ReadonlySet<string>;
   /** The module's name for what the files call `name`; null for what is no weight. */
   nameOf(name: string): string | null;
+  /** Names of the module's tensors that have their values already. Default: none. */
+  readonly filled?: ReadonlySet<string>;
 }
 
 /** Whose files are read, for messages, and what they look like. */
@@ -148,10 +150,15 @@ function transposedNames(
   return new Set(format === 'hf' || (files.config && isTheirs) ? description.transposed : []);
 }
 
-function match(module: Module, files: WeightFiles, { transposed, nameOf }: Layout): Matched {
+function match(
+  module: Module,
+  files: WeightFiles,
+  { transposed, nameOf, filled }: Layout,
+): Matched {
   const own = new Map<string, Destination>();
   for (const [name, target] of Object.entries(module.stateDict())) {
-    own.set(name, { target, sources: [], transposed: transposed.has(name) });
+    if (!filled?.has(name))
+      own.set(name, { target, sources: [], transposed: transposed.has(name) });
   }
   const tied = module.tiedNames();
   const unexpected: string[] = [];

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
 import type { CausalLM } from './causal-lm.js';
@@ -147,15 +148,17 @@ export async function readPretrained<Model extends CausalLM, Options>(
   const { dtype: given, ...rest } = requireFolderOptions(options);
   const files = await openFolder(dir);
   try {
-    const values = files.config;
-    if (!values) throw notPretrained(dir, 'none called config.json');
+    if (!files.config) throw notPretrained(dir, 'none called config.json');
+    const { quantization_config: quantization = null, ...values } = files.config;
     const place = join(dir, 'config.json');
     const family = familyOf(place, values, families);
     const config = new ModelConfig(place, values, family.architecture);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? storedDType(files);
     model.cameFrom({ config: values, generation: await generationOf(dir) });
-    await startWhole(model, files, { op: 'fromPretrained', layout: family.layout(model), dtype });
+    const own = family.layout(model);
+    const layout = await besideQuantized(model, files, own, { config, quantization });
+    await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
     return model;
   } catch (error) {
     await files.close();
@@ -198,6 +201,26 @@ function readConfig(path: string): [string, JsonObject] {
     const code = cause.code ? 'DS_IO' : 'DS_CHECKPOINT';
     throw new DsError({ code, op: file, expected: 'a JSON object', got: cause.message, cause });
   }
+}
+
+/**
+ * Reads the layers that the files have in 4 bits; the layout of the rest. Throws DS_CHECKPOINT for
+ * other ways to store weights in fewer bits.
+ */
+async function besideQuantized(
+  model: CausalLM,
+  files: WeightFiles,
+  layout: Layout,
+  { config, quantization }: { config: ModelConfig; quantization: JsonValue },
+): Promise<Layout> {
+  if (quantization === null) return layout;
+  const { quant_method, bnb_4bit_quant_type } = Object(quantization) as JsonObject;
+  if (quant_method !== 'bitsandbytes' || bnb_4bit_quant_type !== 'nf4') {
+    throw config.refusal('quantization_config', 'NF4 of bitsandbytes', quantization);
+  }
+  const { consumed, filled } = await readQuantized(model, files);
+  const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
+  return { ...layout, nameOf, filled };
 }
 
 function familyOf<Model extends CausalLM, Options>(

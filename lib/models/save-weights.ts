@@ -14,6 +14,7 @@ import {
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
+import { lorasOf, quantizationConfig, quantizedNames, quantStates } from '../peft/index.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -64,13 +65,19 @@ export async function saveWeights(
   const format = options.format ?? (description && !isFile ? 'hf' : 'native');
   const layout = format === 'hf' ? description : null;
   const transposed = new Set(layout?.transposed);
-  const sources = sourcesOf(module, options.dtype, transposed);
+  const own = sourcesOf(module, options.dtype, transposed);
+  const torch = torchDType(own);
+  const sources = layout ? forTransformers(module, own, torch.torch_dtype ?? 'float32') : own;
   if (isFile) {
     await writeAlone(path, sources);
     return [path];
   }
   const home = await requireFree(path);
-  const config = layout && { ...layout.config, ...torchDType(sources) };
+  const quantization_config = quantizationConfig(module, torch.torch_dtype ?? 'float32');
+  const config = layout && {
+    ...{ ...layout.config, ...torch },
+    ...(quantization_config && { quantization_config }),
+  };
   const generation = (layout?.generation ?? null) as JsonObject | null;
   const content = { sources, config, generation, maxShardBytes: options.maxShardBytes ?? 5e9 };
   const files = await writeFolder(home, content);
@@ -92,6 +99,31 @@ function sourcesOf(
     const values = async () => copyOf(name, tensor, { dtype: wanted, transposed: isTransposed });
     return { name, dtype: wanted, shape, values };
   });
+}
+
+/**
+ * As transformers calls them: layers in 4 bits by bitsandbytes' names, and of layers with adapters
+ * the weights. Throws DS_ARGUMENT where these lack what the adapters add.
+ */
+function forTransformers(
+  module: Module,
+  sources: readonly TensorSource[],
+  torchName: string,
+): TensorSource[] {
+  const apart = [...lorasOf(module)].find(([, { isMerged }]) => !isMerged);
+  if (apart) {
+    const hint = 'peft.merge(model) adds them to the weights; peft.saveAdapter() saves them alone.';
+    throw misuse('saveWeights', 'adapters that are merged', `one beside ${apart[0]}`, hint);
+  }
+  const names = quantizedNames(module);
+  const adapters = new Set([...lorasOf(module).values()].flatMap(({ factors }) => factors));
+  const parameters = new Map(module.namedParameters());
+  const kept = sources.flatMap((source) => {
+    const name = names.get(source.name) ?? source.name;
+    const isAdapter = adapters.has(parameters.get(source.name) as Parameter);
+    return isAdapter || names.get(source.name) === null ? [] : [{ ...source, name }];
+  });
+  return [...kept, ...quantStates(module, torchName)];
 }
 
 /** On the host; the caller releases it. */

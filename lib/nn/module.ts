@@ -127,6 +127,11 @@ export abstract class Module {
     }
   }
 
+  /** @internal fields() of another module, for one that stands in its place. */
+  protected static fieldsOf(module: Module): Generator<[string, Field]> {
+    return module.fields();
+  }
+
   private ownHooks(value: object): boolean {
     return value === this.preHooks || value === this.hooks;
   }

@@ -36,7 +36,10 @@ export interface StoredValues {
 export class Parameter extends Tensor {
   /** An engine has taken it over, and waits for new values of it (zero.GatheredParameters). */
   isOpen = false;
-  /** The dtype in which an engine keeps it, whatever the engine's own; null: the engine's. */
+  /**
+   * The dtype that moveTo() and an engine leave it in, whatever they are asked for; null: what is
+   * asked.
+   */
   fixedDtype: DType | null = null;
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
@@ -45,15 +48,20 @@ export class Parameter extends Tensor {
   /** See startFrom(). */
   private from: StoredValues | null = null;
 
-  /** Throws DS_SHAPE, DS_ARGUMENT. */
+  /**
+   * `dtype` is that of the first values: f32 or, for what is stored and never trained, one of whole
+   * numbers, which it keeps. Throws DS_SHAPE, DS_ARGUMENT.
+   */
   constructor(
     shape: readonly number[],
     private init: Initializer,
+    dtype: DType = 'f32',
   ) {
-    super(Buffer.released, 'f32', requireSizes('Parameter', shape));
+    super(Buffer.released, dtype, requireSizes('Parameter', shape));
     if (typeof init !== 'function') throw noInitializer(init);
     this.owner?.surrender(this, null);
-    this.requiresGrad = true;
+    this.requiresGrad = isFloating(dtype);
+    if (!isFloating(dtype)) this.fixedDtype = dtype;
   }
 
   override get buffer(): Buffer {
@@ -98,8 +106,9 @@ export class Parameter extends Tensor {
 
   /**
    * Writes the current values, or the initial ones if nobody has asked for any yet, into an f32
-   * tensor; of stored ones those from element `from` on. Throws DS_RELEASED where values existed
-   * and went with the engine that had them in shards, DS_IO for stored ones.
+   * tensor, or one of its dtype where that is of whole numbers; of stored ones those from element
+   * `from` on. Throws DS_RELEASED where values existed and went with the engine that had them in
+   * shards, DS_IO for stored ones.
    */
   writeInitial(out: Tensor, from = 0): void {
     if (this.vacant) throw gone(this.vacant.home);
@@ -107,7 +116,7 @@ export class Parameter extends Tensor {
       this.writeFirst(out, from);
       return;
     }
-    noGrad(() => scope(() => kernels.copy({ in: to(cast(this, 'f32'), out.device), out })));
+    noGrad(() => scope(() => kernels.copy({ in: to(cast(this, out.dtype), out.device), out })));
   }
 
   /**
@@ -206,9 +215,13 @@ export class Parameter extends Tensor {
     this.vacant = { home, device };
   }
 
-  /** Moves the values, the initial ones included, to memory of its own. Throws DS_DTYPE. */
-  moveTo(home: Device, dtype: DType): void {
-    if (!isFloating(dtype)) {
+  /**
+   * Moves the values, the initial ones included, to memory of its own. What has a dtype of its own
+   * keeps it. Throws DS_DTYPE.
+   */
+  moveTo(home: Device, asked: DType): void {
+    const dtype = this.fixedDtype ?? asked;
+    if (!isFloating(dtype) && dtype !== this.dtype) {
       throw new DsError({
         code: 'DS_DTYPE',
         op: 'Parameter.moveTo',
@@ -219,7 +232,7 @@ export class Parameter extends Tensor {
     noGrad(() =>
       scope(() => {
         const moved = held(() => Tensor.empty(this.shape, dtype, home));
-        if (this.from) this.writeInitial(moved);
+        if (this.from || !isFloating(dtype)) this.writeInitial(moved);
         else {
           const values = Tensor.empty(this.shape, 'f32', home);
           this.writeInitial(values);

@@ -1570,6 +1570,133 @@ export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
 }
 
 /**
+ * absmax[b] is the largest magnitude of block b of `in`; element i becomes the number of the code
+ * nearest to in[i] * (1 / absmax), the lower one at a tie. Two make a byte, the first in its high
+ * half; after an odd last one stands the code of 0. f32 arithmetic.
+ */
+export interface Nf4QuantizeArgs {
+  /** n floating, contiguous */
+  in: View;
+  /** [16] f32, ascending, contiguous */
+  code: View;
+  /** ceil(n / 2) u8, contiguous */
+  packed: View;
+  /** ceil(n / block) f32, contiguous */
+  absmax: View;
+  block: number;
+}
+
+function putNf4Quantize(args: Nf4QuantizeArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.code, at);
+  at = putView(args.packed, at);
+  at = putView(args.absmax, at);
+  block[at] = args.block;
+}
+
+export function nf4Quantize(
+  args: Nf4QuantizeArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putNf4Quantize(args);
+  call(32, stream, args);
+}
+
+export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
+  putNf4Quantize(args);
+  callOnHost(32, stream);
+}
+
+/**
+ * The same with 256 codes, a byte an element. Of two codes around a value the nearer one; at a tie
+ * the one that the bisection of `code` looked at last.
+ */
+export interface BytesQuantizeArgs {
+  /** n f32, contiguous */
+  in: View;
+  /** [256] f32, ascending, contiguous */
+  code: View;
+  /** n u8, contiguous */
+  out: View;
+  /** ceil(n / block) f32, contiguous */
+  absmax: View;
+  block: number;
+}
+
+function putBytesQuantize(args: BytesQuantizeArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.code, at);
+  at = putView(args.out, at);
+  at = putView(args.absmax, at);
+  block[at] = args.block;
+}
+
+export function bytesQuantize(
+  args: BytesQuantizeArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putBytesQuantize(args);
+  call(33, stream, args);
+}
+
+export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
+  putBytesQuantize(args);
+  callOnHost(33, stream);
+}
+
+/**
+ * out[i] = code[half of a byte] * scale of its block, rounded once from f32. A scale is absmax[b],
+ * f32, or, where absmax is u8, nested_code[absmax[b]] * nested_absmax[b / nested_block] + offset,
+ * rounded after the product and the sum.
+ */
+export interface Nf4DequantizeArgs {
+  /** ceil(n / 2) u8, contiguous */
+  packed: View;
+  /** [16] f32, contiguous */
+  code: View;
+  /** ceil(n / block) f32 or u8, contiguous */
+  absmax: View;
+  /** [256] f32, contiguous; with absmax in u8 */
+  nestedCode: View | null;
+  /** ceil(blocks / nested_block) f32, contiguous; likewise */
+  nestedAbsmax: View | null;
+  /** 1 f32; likewise */
+  offset: View | null;
+  /** n floating, contiguous */
+  out: View;
+  block: number;
+  nestedBlock: number;
+}
+
+function putNf4Dequantize(args: Nf4DequantizeArgs): void {
+  let at = 0;
+  at = putView(args.packed, at);
+  at = putView(args.code, at);
+  at = putView(args.absmax, at);
+  at = putView(args.nestedCode, at);
+  at = putView(args.nestedAbsmax, at);
+  at = putView(args.offset, at);
+  at = putView(args.out, at);
+  block[at++] = args.block;
+  block[at] = args.nestedBlock;
+}
+
+export function nf4Dequantize(
+  args: Nf4DequantizeArgs,
+  stream: Stream = args.packed.buffer.device.compute,
+): void {
+  putNf4Dequantize(args);
+  call(34, stream, args);
+}
+
+export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
+  putNf4Dequantize(args);
+  callOnHost(34, stream);
+}
+
+/**
  * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
  * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
  * Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
@@ -1613,12 +1740,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(32, stream, args);
+  call(35, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(32, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1667,12 +1794,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(33, stream, args);
+  call(36, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(33, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1710,12 +1837,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(34, stream, args);
+  call(37, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(34, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1757,12 +1884,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(35, stream, args);
+  call(38, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(35, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1792,12 +1919,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(36, stream, args);
+  call(39, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(36, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -1827,12 +1954,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(37, stream, args);
+  call(40, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(37, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -1863,12 +1990,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(38, stream, args);
+  call(41, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(38, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -1892,12 +2019,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(39, stream, args);
+  call(42, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(39, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -1952,12 +2079,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(40, stream, args);
+  call(43, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(40, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -1994,12 +2121,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(41, stream, args);
+  call(44, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(41, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2032,12 +2159,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(42, stream, args);
+  call(45, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(42, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2070,12 +2197,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(43, stream, args);
+  call(46, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(43, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2106,12 +2233,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(44, stream, args);
+  call(47, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(44, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2144,12 +2271,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(45, stream, args);
+  call(48, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(45, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2202,12 +2329,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(46, stream, args);
+  call(49, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(46, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2233,12 +2360,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(47, stream, args);
+  call(50, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(47, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2269,12 +2396,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(48, stream, args);
+  call(51, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(48, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2304,12 +2431,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(49, stream, args);
+  call(52, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(49, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2336,12 +2463,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(50, stream, args);
+  call(53, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(50, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2378,12 +2505,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(51, stream, args);
+  call(54, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(51, stream);
+  callOnHost(54, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -2420,6 +2547,9 @@ export interface OpArgs {
   MuonMomentum: MuonMomentumArgs;
   MuonDirection: MuonDirectionArgs;
   MuonApply: MuonApplyArgs;
+  Nf4Quantize: Nf4QuantizeArgs;
+  BytesQuantize: BytesQuantizeArgs;
+  Nf4Dequantize: Nf4DequantizeArgs;
   LayerNorm: LayerNormArgs;
   LayerNormBackward: LayerNormBackwardArgs;
   RmsNorm: RmsNormArgs;
@@ -2476,6 +2606,9 @@ export const opNames = [
   'MuonMomentum',
   'MuonDirection',
   'MuonApply',
+  'Nf4Quantize',
+  'BytesQuantize',
+  'Nf4Dequantize',
   'LayerNorm',
   'LayerNormBackward',
   'RmsNorm',

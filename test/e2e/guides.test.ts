@@ -9,6 +9,7 @@ import {
   initDistributed,
   initialize,
   nn,
+  peft,
   Tensor,
 } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -72,6 +73,19 @@ test('fine-tuning reads a folder of Hugging Face, trains its upper half and give
   }
   expect([...changed].filter((name) => /wte|wpe|\.h\.0\./.test(name))).toEqual([]);
   expect(changed).toContain('transformer.h.1.mlp.c_fc.weight');
+}, 120_000);
+
+test('adapters are trained over 4-bit weights, and saved for PEFT', async () => {
+  rmSync(join(folder, 'gpt2'), { recursive: true, force: true });
+  rmSync(join(folder, 'made'), { recursive: true, force: true });
+  await writeFolder(join(folder, 'gpt2'));
+  mkdirSync(join(folder, 'my-text'), { recursive: true });
+  writeFileSync(join(folder, 'my-text/a.txt'), 'The quick brown fox. '.repeat(80));
+  expect(runPage('docs/lora.md')).toContain('adapter_model.safetensors');
+  const model = await nn.models.fromPretrained(join(folder, 'gpt2'));
+  await peft.loadAdapter(model, join(folder, 'adapter'));
+  const trained = [...peft.lorasOf(model).values()].map(({ factors }) => factors[1]?.toArray());
+  expect(trained.flat().some((x) => x !== 0)).toBe(true);
 }, 120_000);
 
 /** Makes a mistake, and gives the words of its error that the page has. */

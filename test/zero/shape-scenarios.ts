@@ -1,6 +1,6 @@
 // Ways of training models whose structure is hard on sharded weights: each must give the same weights at every stage.
 import assert from 'node:assert/strict';
-import { type DsConfig, type Engine, nn, noGrad, Tensor, zero } from '../../lib/index.js';
+import { type DsConfig, type Engine, nn, noGrad, peft, Tensor, zero } from '../../lib/index.js';
 import { full } from '../../lib/tensor/index.js';
 import { tinyBatch, tinyShape } from '../e2e/tiny-training.js';
 import {
@@ -181,6 +181,20 @@ const untrained: Scenario[] = [
     model: () => onlyTraining(tokensModel({ activationCheckpointing })(), /ln_/),
     train: tokenSteps,
   })),
+  ...([false, true] as const).map((activationCheckpointing) => ({
+    name: `GPT-2 with LoRA, activation checkpointing ${activationCheckpointing}`,
+    model: () =>
+      peft.addLora(tokensModel({ activationCheckpointing })(), {
+        ...{ r: 3, targetModules: 'all-linear', loraDropout: 0.1, bias: 'lora_only' },
+      }),
+    train: tokenSteps,
+  })),
+  {
+    name: 'GPT-2 with LoRA over 4-bit weights',
+    model: () =>
+      peft.addLora(peft.quantize(tokensModel({})()), { r: 3, targetModules: 'all-linear' }),
+    train: tokenSteps,
+  },
   {
     name: 'an external parameter, all but biases frozen',
     model: () => onlyTraining(new BorrowingNet(zero.registerExternalParameter), /bias/),

@@ -153,7 +153,9 @@ function project(
   const from = z ?? x;
   const inputs = bias ? [from, weight, bias] : [from, weight];
   const kept = new SavedTensor(x);
-  const saved = z ? [kept, weight, z] : [kept, weight];
+  // Only the gradient of the weight reads x.
+  const read = weight.requiresGrad ? [kept, weight] : [weight];
+  const saved = z ? [...read, z] : read;
   record('linear', inputs, [out], saved, ([grad], sink) => {
     const dz = gemmRows(grad as Tensor);
     if (z) linearBackwardThroughGelu(dz, { x: kept, z }, weight, sink);
@@ -196,7 +198,8 @@ export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null
   const inputs = bias ? [x, weight, bias] : [x, weight];
   const kept = new SavedTensor(x);
   const outputs = [out, before];
-  record('linear_gelu', inputs, outputs, [kept, weight, before], ([grad, given], sink) => {
+  const read = weight.requiresGrad ? [kept, weight] : [weight];
+  record('linear_gelu', inputs, outputs, [...read, before], ([grad, given], sink) => {
     const dz = asRows(geluBackward(before, grad ?? null, given ?? null));
     linearBackward(dz, kept, weight, sink);
     if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));

@@ -1,0 +1,96 @@
+// Weights in 4 bits of a codebook and a scale per block (NF4), whose scales may be in 8 bits
+// themselves. Source: Dettmers et al. 2023, "QLoRA"; layout and rounding are those of bitsandbytes.
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// Entries of the codebooks.
+constexpr int64_t kNf4Codes = 16, kByteCodes = 256;
+
+inline int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+
+/// absmax[b] is the largest magnitude of block b of `in`; element i becomes the number of the code
+/// nearest to in[i] * (1 / absmax), the lower one at a tie. Two make a byte, the first in its high
+/// half; after an odd last one stands the code of 0. f32 arithmetic.
+struct Nf4Quantize {
+  View in;      // n floating, contiguous
+  View code;    // [16] f32, ascending, contiguous
+  View packed;  // ceil(n / 2) u8, contiguous
+  View absmax;  // ceil(n / block) f32, contiguous
+  int64_t block;
+};
+
+inline void check(const Nf4Quantize& op) {
+  constexpr const char* kOp = "nf4_quantize";
+  require_narrow(kOp, op.in, "in");
+  require_contiguous(kOp, op.in, "in");
+  DS_CHECK_SHAPE(op.block > 0 && op.block % 2 == 0, kOp, "a positive, even block", text(op.block));
+  const int64_t n = op.in.numel();
+  require_list(kOp, op.code, kNf4Codes, DType::f32, "code");
+  require_list(kOp, op.packed, blocks_of(n, 2), DType::u8, "packed");
+  require_list(kOp, op.absmax, blocks_of(n, op.block), DType::f32, "absmax");
+}
+
+/// The same with 256 codes, a byte an element. Of two codes around a value the nearer one; at a tie
+/// the one that the bisection of `code` looked at last.
+struct BytesQuantize {
+  View in;      // n f32, contiguous
+  View code;    // [256] f32, ascending, contiguous
+  View out;     // n u8, contiguous
+  View absmax;  // ceil(n / block) f32, contiguous
+  int64_t block;
+};
+
+inline void check(const BytesQuantize& op) {
+  constexpr const char* kOp = "bytes_quantize";
+  DS_CHECK_SHAPE(op.block > 0, kOp, "a positive block", text(op.block));
+  const int64_t n = op.in.numel();
+  require_list(kOp, op.in, n, DType::f32, "in");
+  require_list(kOp, op.code, kByteCodes, DType::f32, "code");
+  require_list(kOp, op.out, n, DType::u8, "out");
+  require_list(kOp, op.absmax, blocks_of(n, op.block), DType::f32, "absmax");
+}
+
+/// out[i] = code[half of a byte] * scale of its block, rounded once from f32. A scale is absmax[b],
+/// f32, or, where absmax is u8, nested_code[absmax[b]] * nested_absmax[b / nested_block] + offset,
+/// rounded after the product and the sum.
+struct Nf4Dequantize {
+  View packed;                 // ceil(n / 2) u8, contiguous
+  View code;                   // [16] f32, contiguous
+  View absmax;                 // ceil(n / block) f32 or u8, contiguous
+  OptionalView nested_code;    // [256] f32, contiguous; with absmax in u8
+  OptionalView nested_absmax;  // ceil(blocks / nested_block) f32, contiguous; likewise
+  OptionalView offset;         // 1 f32; likewise
+  View out;                    // n floating, contiguous
+  int64_t block;
+  int64_t nested_block;
+};
+
+inline void check(const Nf4Dequantize& op) {
+  constexpr const char* kOp = "nf4_dequantize";
+  require_narrow(kOp, op.out, "out");
+  require_contiguous(kOp, op.out, "out");
+  DS_CHECK_SHAPE(op.block > 0 && op.block % 2 == 0 && op.nested_block > 0, kOp,
+                 "positive blocks, the first even", text(op.block, " and ", op.nested_block));
+  const int64_t n = op.out.numel(), blocks = blocks_of(n, op.block);
+  require_list(kOp, op.packed, blocks_of(n, 2), DType::u8, "packed");
+  require_list(kOp, op.code, kNf4Codes, DType::f32, "code");
+  const bool nested = op.absmax.dtype == DType::u8;
+  require_list(kOp, op.absmax, blocks, nested ? DType::u8 : DType::f32, "absmax");
+  const bool given = op.nested_code && op.nested_absmax && op.offset;
+  const bool none = !op.nested_code && !op.nested_absmax && !op.offset;
+  if (!(nested ? given : none)) {
+    throw Error("DS_ARGUMENT", kOp,
+                "nested_code, nested_absmax and offset with absmax in u8, and only then",
+                nested ? "some of them missing" : "some of them");
+  }
+  if (!nested) return;
+  require_list(kOp, op.nested_code, kByteCodes, DType::f32, "nested_code");
+  require_list(kOp, op.nested_absmax, blocks_of(blocks, op.nested_block), DType::f32,
+               "nested_absmax");
+  require_list(kOp, op.offset, 1, DType::f32, "offset");
+}
+
+}  // namespace ds

@@ -1,0 +1,255 @@
+// Adapters to and from PEFT's files: adapter_config.json and adapter_model.safetensors.
+import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { JsonObject } from '../../types/json.js';
+import { converted, WeightFiles, writeAlone } from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { cpu } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
+import { describe } from '../runtime/view.js';
+import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
+import { adapterConfigOf, parseAdapterConfig } from './adapter-config.js';
+import { addAdapters, configOf, lorasOf } from './lora.js';
+import { isNamed } from './targets.js';
+
+const CONFIG = 'adapter_config.json';
+const WEIGHTS = 'adapter_model.safetensors';
+/** What PEFT puts before the names of the model that it wraps. */
+const PREFIX = 'base_model.model.';
+const SHOWN = 10;
+
+/** A tensor of the files. */
+interface Saved {
+  /** In the files. */
+  name: string;
+  parameter: Parameter;
+  /** The files have the transpose. */
+  transposed: boolean;
+}
+
+/**
+ * Writes the adapters of `model`, with the biases and modules that are trained beside them, to the
+ * folder `dir`: PEFT loads it. Values are copied in the call itself, so that of a model that an
+ * engine trains one rank writes what all have gathered:
+ * `await engine.withFullWeights(() => engine.globalRank === 0 && saveAdapter(model, dir))`.
+ * Resolves with the paths. Rejects with DS_ARGUMENT for a model without adapters, DS_RELEASED for
+ * one whose values are in shards, DS_IO. Source: PEFT's save_pretrained.
+ */
+export async function saveAdapter(model: Module, dir: string): Promise<string[]> {
+  requireType('saveAdapter dir', dir, 'string');
+  const config = configOf('saveAdapter', model);
+  model.stateDict(); // What an engine has under way arrives.
+  const copies: Tensor[] = [];
+  try {
+    const sources = savedOf(model).map(({ name, parameter, transposed }) => {
+      const { dtype } = parameter;
+      const copy = held(() => noGrad(() => scope(() => to(parameter, cpu()).clone())));
+      const values = converted(name, copy, { dtype, transposed });
+      copies.push(values);
+      return { name, dtype, shape: values.shape, values };
+    });
+    const text = JSON.stringify(
+      adapterConfigOf(model, config, [...lorasOf(model).keys()]),
+      null,
+      2,
+    );
+    await mkdir(dir, { recursive: true });
+    const paths = [CONFIG, WEIGHTS].map((file) => join(dir, file)) as [string, string];
+    await writeAlone(paths[1], sources);
+    await writeFile(`${paths[0]}.part`, `${text}\n`);
+    await rename(`${paths[0]}.part`, paths[0]);
+    return paths;
+  } catch (cause) {
+    throw asIo('saveAdapter', dir, cause);
+  } finally {
+    for (const copy of copies) copy.release();
+  }
+}
+
+/** Options of loadAdapter(). */
+export interface LoadAdapterOptions {
+  /** Whether the adapter is to be trained on. Default false: all of the model is frozen. */
+  isTrainable?: boolean;
+}
+
+/**
+ * Gives `model` the adapter in the folder `dir`, which PEFT or saveAdapter() wrote; where it has
+ * adapters of the same layers already, their values. Before initialize(), on every rank. Returns
+ * the model. Rejects with DS_CHECKPOINT for another method than LoRA, options that are not there,
+ * and tensors that are missing, unexpected or of another shape, before anything has changed but the
+ * layers; DS_ARGUMENT where no layer fits, DS_IO. Source: PEFT's PeftModel.from_pretrained.
+ */
+export async function loadAdapter<Model extends Module>(
+  model: Model,
+  dir: string,
+  given: LoadAdapterOptions = {},
+): Promise<Model> {
+  const { isTrainable = false } = readOptions('loadAdapter', given, { isTrainable: true });
+  requireType('loadAdapter dir', dir, 'string');
+  const path = join(dir, CONFIG);
+  const config = parseAdapterConfig(path, await readJson(path));
+  const files = await WeightFiles.open(join(dir, WEIGHTS));
+  try {
+    if (lorasOf(model).size === 0) addAdapters(model, config);
+    const matched = match(files, savedOf(model), basesOf(model));
+    for (const [name, saved] of matched) await fill(files, name, saved);
+    await files.requireUnchanged();
+  } finally {
+    await files.close();
+  }
+  if (!isTrainable) model.requiresGrad_(false);
+  return model;
+}
+
+/** Everything of a model with adapters that the files have. */
+function savedOf(model: Module): Saved[] {
+  const config = configOf('saveAdapter', model);
+  const layers = lorasOf(model);
+  const theirs = new Set(model.describe()?.transposed);
+  const saved: Saved[] = [];
+  for (const [name, parameter] of model.namedParameters()) {
+    const dot = name.lastIndexOf('.');
+    const [owner, last] = [name.slice(0, Math.max(dot, 0)), name.slice(dot + 1)];
+    const isWrapped = layers.has(owner);
+    const isFactor = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B)$/.test(name);
+    const isBias = last === 'bias' && wantsBias(config.bias, isWrapped);
+    const isWhole = parentsOf(name).some((one) => isNamed(one, config.modulesToSave));
+    if (!isFactor && !isBias && !isWhole) continue;
+    const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
+    saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });
+  }
+  return saved;
+}
+
+/**
+ * Tables and heads of the base, which PEFT saves along where a table has an adapter: its
+ * save_embedding_layers.
+ */
+function basesOf(model: Module): Map<string, Saved> {
+  const layers = lorasOf(model);
+  const found = new Map<string, Saved>();
+  for (const [name, parameter] of model.namedParameters()) {
+    if (!/(^|\.)(embed_tokens|wte|wpe|lm_head)\.weight$/.test(name)) continue;
+    const own = layers.has(name.slice(0, -'.weight'.length))
+      ? name.replace(/weight$/, 'base_layer.weight')
+      : name;
+    found.set(PREFIX + own, { name: PREFIX + own, parameter, transposed: false });
+  }
+  for (const [tied, name] of model.tiedNames()) {
+    const first =
+      found.get(PREFIX + name) ?? found.get(PREFIX + name.replace(/weight$/, 'base_layer.weight'));
+    if (first) found.set(PREFIX + tied, { ...first, name: PREFIX + tied });
+  }
+  return found;
+}
+
+const wantsBias = (bias: string, isWrapped: boolean): boolean =>
+  bias === 'all' || (bias === 'lora_only' && isWrapped);
+
+/** The names of the modules in which a parameter lies. */
+function parentsOf(name: string): string[] {
+  const keys = name.split('.').slice(0, -1);
+  return keys.map((_, i) => keys.slice(0, i + 1).join('.'));
+}
+
+/** The files' names by ours. Throws DS_CHECKPOINT where they differ. */
+function match(
+  files: WeightFiles,
+  wanted: readonly Saved[],
+  bases: ReadonlyMap<string, Saved>,
+): Map<string, Saved> {
+  const own = new Map(wanted.map((saved) => [saved.name, saved]));
+  const found = new Map<string, Saved>();
+  const unexpected: string[] = [];
+  for (const [name, entry] of files.tensors) {
+    const plain = name.replace('.modules_to_save.', '.').replace(/\.default(?=\.|$)/, '');
+    const saved =
+      own.get(plain) ?? own.get(plain.replace(/\.bias$/, '.base_layer.bias')) ?? bases.get(plain);
+    if (!saved) unexpected.push(name);
+    else {
+      requireShape(`${files.path}: ${name}`, entry, saved);
+      found.set(name, saved);
+    }
+  }
+  const there = new Set([...found.values()].map(({ name }) => name));
+  const missing = [...own.keys()].filter((name) => !there.has(name));
+  if (missing.length === 0 && unexpected.length === 0) return found;
+  const problems = [
+    missing.length > 0 ? `without ${listed(missing)}` : '',
+    unexpected.length > 0 ? `with unexpected ${listed(unexpected)}` : '',
+  ];
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: files.path,
+    expected: 'the tensors of the adapter',
+    got: `a file ${problems.filter(Boolean).join('; ')}`,
+    hint: 'Is it an adapter of another model, or of other layers than this one has adapters for?',
+  });
+}
+
+function requireShape(
+  op: string,
+  entry: { shape: readonly number[]; dtype: string },
+  { parameter, transposed }: Saved,
+): void {
+  const shape = transposed ? [...parameter.shape].reverse() : parameter.shape;
+  if (entry.shape.join() === shape.join()) return;
+  const expected = `[${shape.join(', ')}]`;
+  throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: describe(entry) });
+}
+
+async function fill(
+  files: WeightFiles,
+  name: string,
+  { parameter, transposed }: Saved,
+): Promise<void> {
+  const read = await files.read(name);
+  const values = converted(name, read, { dtype: read.dtype, transposed });
+  try {
+    parameter.requireWritable('loadAdapter');
+    noGrad(() => scope(() => kernels.copy({ in: values.to(parameter.device), out: parameter })));
+  } finally {
+    values.release();
+  }
+}
+
+async function readJson(path: string): Promise<JsonObject> {
+  let text: string;
+  try {
+    text = await readFile(path, 'utf8');
+  } catch (cause) {
+    throw asIo('loadAdapter', path, cause);
+  }
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value))
+      return value as JsonObject;
+  } catch {
+    // Said below.
+  }
+  const expected = 'a JSON object';
+  throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'something else' });
+}
+
+function asIo(op: string, path: string, cause: unknown): Error {
+  if (cause instanceof DsError) return cause;
+  const { code = '', message } = cause as NodeJS.ErrnoException;
+  if (code === 'ENOENT') {
+    return new DsError({
+      code: 'DS_CHECKPOINT',
+      op: path,
+      expected: `${CONFIG} and ${WEIGHTS}, as PEFT writes them`,
+      got: 'no such file',
+    });
+  }
+  return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'to succeed', got: message });
+}
+
+function listed(names: readonly string[]): string {
+  const more = names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '';
+  return names.slice(0, SHOWN).join(', ') + more;
+}

@@ -1,0 +1,14 @@
+// The peft room's door: adapters of models, and weights in 4 bits.
+export { type LoadAdapterOptions, loadAdapter, saveAdapter } from './adapter-files.js';
+export { addLora, lorasOf, merge, unload, unmerge, withoutAdapters } from './lora.js';
+export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
+export type { LoraBias, LoraOptions } from './lora-options.js';
+export {
+  quantizationConfig,
+  quantizedNames,
+  quantStates,
+  type ReadQuantized,
+  readQuantized,
+} from './nf4-files.js';
+export { type NF4Layout, NF4Linear, type NF4Options } from './nf4-linear.js';
+export { type QuantizeOptions, quantize } from './quantize.js';

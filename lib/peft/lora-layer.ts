@@ -1,0 +1,243 @@
+// A layer with an adapter: a wrapper that keeps the layer's place and the names of its parameters.
+import { DsError } from '../errors.js';
+import { kaimingUniform, normal, zeros } from '../nn/initializers.js';
+import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import { type Field, Module } from '../nn/module.js';
+import { Parameter } from '../nn/parameter.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import {
+  cast,
+  dropout,
+  embedding,
+  gelu,
+  linear,
+  noGrad,
+  recomputed,
+  scope,
+  type Tensor,
+} from '../tensor/index.js';
+import { NF4Linear } from './nf4-linear.js';
+
+/** What one adapter of a LoraConfig is. */
+export interface LoraSizes {
+  /** Its rank. */
+  r: number;
+  /** The factor of the update. */
+  scaling: number;
+  /** Probability with which an element of its input becomes 0 in training. */
+  dropout: number;
+  /** How A and B start: see LoraOptions. */
+  init: boolean | 'gaussian';
+  /** f32 whatever the dtype of the layer. */
+  isWide: boolean;
+}
+
+/** As PyTorch's Linear starts. Source: PEFT's reset_lora_parameters. */
+const asLinear = kaimingUniform({ a: Math.sqrt(5) });
+
+/**
+ * y = base(x) + scaling * B A dropout(x). The base's parameters keep their names: it is not a
+ * child, its fields are this module's. Source: Hu et al. 2021; names and defaults as in PEFT.
+ */
+export abstract class LoraLayer<Base extends Module = Module> extends Module {
+  /** In whose place this module stands; no child of it, whose names would change. */
+  readonly #base: Base;
+  /** Whether the update is part of the base's weight now. */
+  isMerged = false;
+  /** False: the base alone computes. */
+  isEnabled = true;
+
+  protected constructor(
+    base: Base,
+    /** What the adapter is. */
+    readonly sizes: LoraSizes,
+  ) {
+    super();
+    this.#base = base;
+    this.training = base.training;
+  }
+
+  /** The layer without its adapter. */
+  get base(): Base {
+    return this.#base;
+  }
+
+  /** @internal */
+  protected override *fields(): Generator<[string, Field]> {
+    yield* Module.fieldsOf(this.#base);
+    yield* super.fields();
+  }
+
+  /** A and B. */
+  abstract get factors(): readonly Parameter[];
+
+  /** The update of the weight, f32, in its shape [out, in] or [rows, channels]. */
+  abstract update(): Tensor;
+
+  /** Whether the adapter is to be computed beside the base. */
+  protected get isActive(): boolean {
+    return this.isEnabled && !this.isMerged;
+  }
+
+  /**
+   * Adds the update to the weight, in f32, rounded once. Throws DS_ARGUMENT where an engine has it.
+   */
+  merge(): void {
+    if (!this.isMerged) this.addToWeight(1);
+    this.isMerged = true;
+  }
+
+  /** Takes it away again; the weight is what it was before but for rounding. Throws DS_ARGUMENT. */
+  unmerge(): void {
+    if (this.isMerged) this.addToWeight(-1);
+    this.isMerged = false;
+  }
+
+  private addToWeight(sign: 1 | -1): void {
+    noGrad(() =>
+      scope(() => changeWeight(this.base, (before) => before.add(this.update().mul(sign)))),
+    );
+  }
+
+  /** A parameter of the adapter; it has the base's device. */
+  protected factor(parameter: Parameter): Parameter {
+    if (this.sizes.isWide) parameter.fixedDtype = 'f32';
+    return parameter;
+  }
+}
+
+/** Replaces a base's weight by what `body` makes of its values in f32. */
+function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
+  if (base instanceof NF4Linear) {
+    base.setValues(body(base.values('f32')));
+    return;
+  }
+  const { weight } = base as Linear | Embedding;
+  weight.requireWritable('peft.merge');
+  kernels.copy({ in: body(cast(weight, 'f32')), out: weight });
+}
+
+/** `x` in `dtype`; what reads it keeps x instead of the copy. */
+const inDtype = (x: Tensor, dtype: Tensor['dtype']): Tensor =>
+  x.dtype === dtype ? x : recomputed((values) => cast(values, dtype), x);
+
+/** An adapter of a linear layer: lora_A [r, in], lora_B [out, r]. */
+export class LoraLinear extends LoraLayer<Linear | NF4Linear> {
+  /** From inputs to r values. */
+  readonly lora_A: Linear;
+  /** From them to outputs. */
+  readonly lora_B: Linear;
+
+  constructor(base: Linear | NF4Linear, sizes: LoraSizes) {
+    super(base, sizes);
+    const [outputs, inputs] = shapeOf(base);
+    const { r, init } = sizes;
+    const startOfA = init === 'gaussian' ? normal(1 / r) : asLinear;
+    const startOfB = init === false ? asLinear : zeros;
+    this.lora_A = new Linear(inputs, r, { bias: false, weightInit: startOfA });
+    this.lora_B = new Linear(r, outputs, { bias: false, weightInit: startOfB });
+    for (const parameter of this.factors) this.factor(parameter);
+  }
+
+  /** The base's weight, which some models read themselves: without the adapter. */
+  get weight(): Parameter {
+    return this.base.weight;
+  }
+
+  /** The base's bias. */
+  get bias(): Parameter | null {
+    return this.base.bias;
+  }
+
+  override get factors(): readonly Parameter[] {
+    return [this.lora_A.weight, this.lora_B.weight];
+  }
+
+  override update(): Tensor {
+    const [a, b] = this.factors.map((one) => cast(one, 'f32')) as [Tensor, Tensor];
+    return b.matmul(a).mul(this.sizes.scaling);
+  }
+
+  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  override forward(x: Tensor): Tensor {
+    const { base } = this;
+    if (!this.isActive) return base.call(x);
+    return scope(() => {
+      const sum = project(base, x).add(this.beside(x));
+      return hasGelu(base) ? gelu(sum, 'tanh') : sum;
+    });
+  }
+
+  private beside(x: Tensor): Tensor {
+    const { dropout: p, scaling } = this.sizes;
+    const given = this.training ? dropout(x, p) : x;
+    const inner = this.lora_A.call(inDtype(given, this.lora_A.weight.dtype));
+    return cast(this.lora_B.call(inner.mul(scaling)), x.dtype);
+  }
+}
+
+const shapeOf = (base: Linear | NF4Linear): readonly [number, number] =>
+  (base instanceof NF4Linear ? base.shape : base.weight.shape) as [number, number];
+
+const hasGelu = (base: Linear | NF4Linear): boolean =>
+  base instanceof NF4Linear ? base.hasGelu : base instanceof LinearGelu;
+
+/** The linear layer without the activation that may follow it. */
+function project(base: Linear | NF4Linear, x: Tensor): Tensor {
+  return base instanceof NF4Linear ? base.project(x) : linear(x, base.weight, base.bias);
+}
+
+/** An adapter of a table: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */
+export class LoraEmbedding extends LoraLayer<Embedding> {
+  /** [r, rows]. */
+  readonly lora_embedding_A: Parameter;
+  /** [channels, r]. */
+  readonly lora_embedding_B: Parameter;
+
+  constructor(base: Embedding, sizes: LoraSizes) {
+    super(base, sizes);
+    const [rows, channels] = base.weight.shape as [number, number];
+    const { r, init } = sizes;
+    const startOfA = init === false ? normal(1) : zeros;
+    this.lora_embedding_A = this.factor(new Parameter([r, rows], startOfA));
+    this.lora_embedding_B = this.factor(new Parameter([channels, r], normal(1)));
+  }
+
+  /** The base's table, which a tied head reads itself: without the adapter. */
+  get weight(): Parameter {
+    return this.base.weight;
+  }
+
+  override get factors(): readonly Parameter[] {
+    return [this.lora_embedding_A, this.lora_embedding_B];
+  }
+
+  override update(): Tensor {
+    const [a, b] = this.factors.map((one) => cast(one, 'f32')) as [Tensor, Tensor];
+    return b.matmul(a).transpose(0, 1).mul(this.sizes.scaling);
+  }
+
+  /** Whole numbers [...] to their rows [..., channels]. */
+  override forward(index: Tensor): Tensor {
+    const { base } = this;
+    if (!this.isActive) return base.call(index);
+    return scope(() => {
+      const rows = base.call(index);
+      const inner = embedding(this.lora_embedding_A.transpose(0, 1), index);
+      const beside = linear(inner.mul(this.sizes.scaling), this.lora_embedding_B);
+      return rows.add(cast(beside, rows.dtype));
+    });
+  }
+}
+
+/** `base` with an adapter. Throws DS_ARGUMENT for a layer that takes none. */
+export function adapted(name: string, base: Module, sizes: LoraSizes): LoraLayer {
+  if (base instanceof Embedding) return new LoraEmbedding(base, sizes);
+  if (base instanceof Linear || base instanceof NF4Linear) return new LoraLinear(base, sizes);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `addLora ${name}`,
+    expected: 'a Linear or an Embedding',
+    got: `a ${base.constructor.name}`,
+  });
+}

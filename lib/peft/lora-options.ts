@@ -1,0 +1,195 @@
+// What an adapter is: LoRA's options, checked, with PEFT's names and defaults.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+
+/** Which biases are trained beside the adapters. */
+export type LoraBias = 'none' | 'all' | 'lora_only';
+
+/** Options of addLora(), under the names of PEFT's LoraConfig, in either spelling. */
+export interface LoraOptions {
+  /** Rank of the update: A is [r, in], B [out, r]. Default 8. */
+  r?: number;
+  /** The update is multiplied with loraAlpha / r. Default 8. */
+  loraAlpha?: number;
+  /** Dropout of the adapters' inputs in training. Default 0. */
+  loraDropout?: number;
+  /** Default "none". */
+  bias?: LoraBias;
+  /**
+   * Whether the factor is loraAlpha / sqrt(r) instead. Default false. Source: Kalajdzievski 2023.
+   */
+  useRslora?: boolean;
+  /**
+   * The modules that get an adapter: a list of names or ends of names, a regular expression for
+   * whole names, or "all-linear" for all linear layers but the head. Default: what PEFT takes for
+   * the model's family.
+   */
+  targetModules?: string | readonly string[];
+  /** Modules that get none though they are named above: a list or an expression, likewise. */
+  excludeModules?: string | readonly string[];
+  /** Numbers of the layers whose modules get one. Default: all. */
+  layersToTransform?: number | readonly number[];
+  /** Names of the list of layers in the modules' names. Default: any. */
+  layersPattern?: string | readonly string[];
+  /** Other ranks by name or regular expression for the end of a name. */
+  rankPattern?: Readonly<Record<string, number>>;
+  /** Other values of loraAlpha, likewise. */
+  alphaPattern?: Readonly<Record<string, number>>;
+  /** Names, or ends of names, of modules that are trained whole and saved with the adapter. */
+  modulesToSave?: readonly string[];
+  /**
+   * How A and B start. True, the default: A as PyTorch's Linear, B zero, so that nothing changes at
+   * first; "gaussian": A from N(0, 1/r^2); false: both as PyTorch's Linear.
+   */
+  initLoraWeights?: boolean | 'gaussian';
+  /** Whether adapters are f32 whatever the model's dtype, also under an engine. Default true. */
+  autocastAdapterDtype?: boolean;
+  /** Whether the files keep the base weights as [in, out]: written, and of no effect here. */
+  fanInFanOut?: boolean;
+  /** Which model the adapter is for: written to adapter_config.json. */
+  baseModelNameOrPath?: string | null;
+  /** Written to adapter_config.json. Default "CAUSAL_LM". */
+  taskType?: string | null;
+}
+
+/** LoraOptions, complete; null where a default depends on the model. */
+export interface LoraConfig {
+  readonly r: number;
+  readonly loraAlpha: number;
+  readonly loraDropout: number;
+  readonly bias: LoraBias;
+  readonly useRslora: boolean;
+  readonly targetModules: string | readonly string[] | null;
+  readonly excludeModules: string | readonly string[];
+  readonly layersToTransform: readonly number[] | null;
+  readonly layersPattern: readonly string[];
+  readonly rankPattern: Readonly<Record<string, number>>;
+  readonly alphaPattern: Readonly<Record<string, number>>;
+  readonly modulesToSave: readonly string[];
+  readonly initLoraWeights: boolean | 'gaussian';
+  readonly autocastAdapterDtype: boolean;
+  readonly fanInFanOut: boolean | null;
+  readonly baseModelNameOrPath: string | null;
+  readonly taskType: string | null;
+}
+
+const NAMES: OptionNames<LoraOptions> = {
+  ...{ r: true, loraAlpha: true, loraDropout: true, bias: true, useRslora: true },
+  ...{ targetModules: true, excludeModules: true, layersToTransform: true, layersPattern: true },
+  ...{ rankPattern: true, alphaPattern: true, modulesToSave: true, initLoraWeights: true },
+  ...{ autocastAdapterDtype: true, fanInFanOut: true },
+  ...{ baseModelNameOrPath: true, taskType: true },
+};
+
+/** Options that PEFT has and that change what an adapter computes. */
+const MISSING: Readonly<Record<string, string>> = {
+  useDora: 'DoRA',
+  useQalora: 'QA-LoRA',
+  loraBias: 'a bias of B',
+};
+
+/** Throws DS_ARGUMENT for a value that cannot be, an unknown name and what is not built. */
+export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
+  const rest = withoutMissing(op, given);
+  const options = readOptions(op, rest, NAMES);
+  const flag = (name: keyof LoraOptions, value: unknown): boolean =>
+    requireType(`${op} ${name}`, value, 'boolean');
+  const { bias = 'none', initLoraWeights = true } = options;
+  requireOneOf(`${op} bias`, bias, ['none', 'all', 'lora_only']);
+  requireOneOf(`${op} initLoraWeights`, initLoraWeights, [true, false, 'gaussian']);
+  return {
+    r: requireInteger(`${op} r`, options.r ?? 8, 1),
+    loraAlpha: requireFinite(`${op} loraAlpha`, options.loraAlpha ?? 8),
+    loraDropout: requireFinite(`${op} loraDropout`, options.loraDropout ?? 0, 0, 1),
+    ...{ bias, initLoraWeights },
+    useRslora: flag('useRslora', options.useRslora ?? false),
+    targetModules: namesOrNull(`${op} targetModules`, options.targetModules),
+    excludeModules: namesOrNull(`${op} excludeModules`, options.excludeModules) ?? [],
+    layersToTransform: layersOf(`${op} layersToTransform`, options.layersToTransform),
+    layersPattern: [options.layersPattern ?? []].flat(),
+    rankPattern: patternOf(`${op} rankPattern`, options.rankPattern, (place, value) =>
+      requireInteger(place, value, 1),
+    ),
+    alphaPattern: patternOf(`${op} alphaPattern`, options.alphaPattern, requireFinite),
+    modulesToSave: listOf(`${op} modulesToSave`, options.modulesToSave ?? []),
+    autocastAdapterDtype: flag('autocastAdapterDtype', options.autocastAdapterDtype ?? true),
+    fanInFanOut: options.fanInFanOut ?? null,
+    baseModelNameOrPath: options.baseModelNameOrPath ?? null,
+    taskType: options.taskType === undefined ? 'CAUSAL_LM' : options.taskType,
+  };
+}
+
+function withoutMissing(op: string, given: LoraOptions): LoraOptions {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+  const rest: Record<string, unknown> = { ...given };
+  for (const [name, what] of Object.entries(MISSING)) {
+    const snake = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+    for (const key of [name, snake]) {
+      if (rest[key] === true) throw refused(`${op} ${key}`, `no ${what}, which is not there`, true);
+      if (rest[key] === false) delete rest[key];
+    }
+  }
+  return rest as LoraOptions;
+}
+
+function listOf(op: string, value: unknown): readonly string[] {
+  const isList = Array.isArray(value) && value.every((item) => typeof item === 'string');
+  if (isList) return value;
+  throw refused(op, 'a list of names', value);
+}
+
+function namesOrNull(op: string, value: unknown): string | readonly string[] | null {
+  if (value === undefined || value === null) return null;
+  return typeof value === 'string' ? value : listOf(op, value);
+}
+
+function layersOf(op: string, value: unknown): readonly number[] | null {
+  if (value === undefined || value === null) return null;
+  return [value].flat().map((layer) => requireInteger(op, layer, 0));
+}
+
+function patternOf(
+  op: string,
+  value: Readonly<Record<string, number>> | undefined,
+  check: (place: string, value: unknown) => number,
+): Readonly<Record<string, number>> {
+  if (value !== undefined && (typeof value !== 'object' || Array.isArray(value))) {
+    throw refused(op, 'an object of numbers by name', value);
+  }
+  const entries = Object.entries(value ?? {});
+  return Object.fromEntries(entries.map(([key, one]) => [key, check(`${op} ${key}`, one)]));
+}
+
+function requireOneOf(op: string, value: unknown, known: readonly unknown[]): void {
+  if (known.includes(value)) return;
+  throw refused(op, known.map((one) => JSON.stringify(one)).join(', '), value);
+}
+
+function refused(op: string, expected: string, value: unknown): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+}
+
+/** The value of the pattern that fits the end of `name`, as PEFT matches them; else `fallback`. */
+export function byPattern(
+  name: string,
+  pattern: Readonly<Record<string, number>>,
+  fallback: number,
+): number {
+  const found = Object.keys(pattern).find((key) =>
+    expression(`pattern ${key}`, `(.*\\.)?(${key})`).test(name),
+  );
+  return found === undefined ? fallback : (pattern[found] as number);
+}
+
+/** A regular expression for whole names. Throws DS_ARGUMENT for one that is none. */
+export function expression(op: string, text: string): RegExp {
+  try {
+    return new RegExp(`^(?:${text})$`);
+  } catch (cause) {
+    const { message } = cause as Error;
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a regular expression', got: message });
+  }
+}

@@ -1,0 +1,184 @@
+// addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
+import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
+import { replaceModules } from './replace.js';
+import { findTargets, isNamed } from './targets.js';
+
+const configs = new WeakMap<Module, LoraConfig>();
+
+/**
+ * Freezes `model` and gives its layers low-rank adapters, which alone are trained, with the biases
+ * and modules that the options name. At first nothing that it computes changes. The names of its
+ * own parameters stay as they are. Before initialize(), on every rank, alike. Returns the model.
+ * Throws DS_ARGUMENT for options that cannot be or name no layer, for a model that has adapters
+ * already and for one that an engine has. Source: PEFT's get_peft_model with a LoraConfig.
+ */
+export function addLora<Model extends Module>(model: Model, options: LoraOptions = {}): Model {
+  addAdapters(model, readLoraOptions('addLora', options));
+  return model;
+}
+
+/** addLora() of options that were read. */
+export function addAdapters(model: Module, config: LoraConfig): void {
+  if (lorasOf(model).size > 0)
+    throw misused('addLora', 'a model without adapters', 'one with some');
+  const targets = findTargets(model, config);
+  const saved = savedModules(model, config);
+  const biases = biasesOf(model, config.bias, [...targets.values()]);
+  model.requiresGrad_(false);
+  const instead = new Map<Module, Module>();
+  for (const [name, base] of targets) instead.set(base, adapted(name, base, sizesOf(name, config)));
+  replaceModules(model, instead);
+  for (const parameter of [...saved, ...biases]) parameter.requireGrad(true);
+  configs.set(model, config);
+}
+
+/**
+ * What `model` was given by addLora() or loadAdapter(). Throws DS_ARGUMENT where it has no
+ * adapters.
+ */
+export function configOf(op: string, model: Module): LoraConfig {
+  const config = configs.get(model);
+  if (config) return config;
+  throw misused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
+}
+
+function sizesOf(name: string, config: LoraConfig): LoraSizes {
+  const r = byPattern(name, config.rankPattern, config.r);
+  const alpha = byPattern(name, config.alphaPattern, config.loraAlpha);
+  return {
+    r,
+    scaling: alpha / (config.useRslora ? Math.sqrt(r) : r),
+    dropout: config.loraDropout,
+    init: config.initLoraWeights,
+    isWide: config.autocastAdapterDtype,
+  };
+}
+
+/**
+ * The parameters of the modules that are trained whole. Throws DS_ARGUMENT for names that nobody
+ * has.
+ */
+function savedModules(model: Module, { modulesToSave }: LoraConfig): Parameter[] {
+  const found = new Map([...model.namedModules()].filter(([name]) => isNamed(name, modulesToSave)));
+  for (const wanted of modulesToSave) {
+    if ([...found.keys()].some((name) => isNamed(name, [wanted]))) continue;
+    throw misused(
+      'addLora modulesToSave',
+      'names of modules',
+      `${JSON.stringify(wanted)}, which none has`,
+    );
+  }
+  const parameters = [...found.values()].flatMap((module) => module.parameters());
+  requireUntied(model, found, new Set(parameters));
+  return parameters;
+}
+
+/** PEFT copies such a module; one that is tied would be trained here in both of its places. */
+function requireUntied(
+  model: Module,
+  found: ReadonlyMap<string, Module>,
+  parameters: ReadonlySet<Parameter>,
+): void {
+  const inside = (name: string): boolean =>
+    [...found.keys()].some((one) => name.startsWith(`${one}.`));
+  const first = new Map(model.namedParameters());
+  for (const [tied, name] of model.tiedNames()) {
+    if (!parameters.has(first.get(name) as Parameter) || inside(tied) === inside(name)) continue;
+    const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
+    throw misused(
+      `addLora modulesToSave, ${whole}`,
+      'parameters that the module has alone',
+      `one that is tied to ${other}`,
+      'Name both modules.',
+    );
+  }
+}
+
+function biasesOf(
+  model: Module,
+  bias: LoraConfig['bias'],
+  targets: readonly Module[],
+): Parameter[] {
+  const isBias = ([name]: [string, Parameter]): boolean =>
+    name === 'bias' || name.endsWith('.bias');
+  const among = { none: [], all: [model], lora_only: targets }[bias];
+  return among.flatMap((module) =>
+    [...module.namedParameters()].filter(isBias).map(([, one]) => one),
+  );
+}
+
+/** The layers with adapters, by their paths. */
+export function lorasOf(model: Module): Map<string, LoraLayer> {
+  const found = new Map<string, LoraLayer>();
+  for (const [name, module] of model.namedModules()) {
+    if (module instanceof LoraLayer) found.set(name, module);
+  }
+  return found;
+}
+
+/**
+ * Adds every adapter's update to the weight of its layer, in f32: what the model computes stays the
+ * same but for rounding, and takes no longer than without. Before initialize() or, on all ranks, in
+ * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT where an engine has the weights.
+ * Source: PEFT's merge_adapter.
+ */
+export function merge(model: Module): void {
+  for (const layer of present('merge', model)) layer.merge();
+}
+
+/** Takes the updates away again, as merge(). Source: PEFT's unmerge_adapter. */
+export function unmerge(model: Module): void {
+  for (const layer of present('unmerge', model)) layer.unmerge();
+}
+
+/** Runs `body` while the layers compute without their adapters. Source: PEFT's disable_adapter. */
+export function withoutAdapters<Result>(model: Module, body: () => Result): Result {
+  const config = configOf('withoutAdapters', model);
+  if (config.modulesToSave.length > 0 || config.bias !== 'none') {
+    const got = 'modules or biases that were trained in place';
+    throw misused('withoutAdapters', 'adapters alone', got, 'Load the base model beside it.');
+  }
+  const layers = present('withoutAdapters', model);
+  const merged = layers.find(({ isMerged }) => isMerged);
+  if (merged)
+    throw misused(
+      'withoutAdapters',
+      'adapters beside the weights',
+      'merged ones',
+      'unmerge() first.',
+    );
+  const before = layers.map(({ isEnabled }) => isEnabled);
+  try {
+    for (const layer of layers) layer.isEnabled = false;
+    return body();
+  } finally {
+    layers.forEach((layer, i) => {
+      layer.isEnabled = before[i] as boolean;
+    });
+  }
+}
+
+/**
+ * Takes the adapters off: after merge() their updates stay in the weights, else they are lost.
+ * Returns the model. Source: PEFT's merge_and_unload and unload.
+ */
+export function unload<Model extends Module>(model: Model): Model {
+  const layers = present('unload', model);
+  replaceModules(model, new Map(layers.map((layer) => [layer, layer.base])));
+  configs.delete(model);
+  return model;
+}
+
+function present(op: string, model: Module): LoraLayer[] {
+  const layers = [...lorasOf(model).values()];
+  if (layers.length > 0) return layers;
+  throw misused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
+}
+
+function misused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

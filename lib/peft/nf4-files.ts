@@ -1,0 +1,202 @@
+// Layers in 4 bits to and from files as transformers writes them with bitsandbytes.
+import type { JsonObject } from '../../types/json.js';
+import type { TensorSource, WeightFiles } from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import { Linear, LinearGelu } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { numel } from '../runtime/view.js';
+import { held, scope, Tensor } from '../tensor/index.js';
+import { NF4Linear } from './nf4-linear.js';
+import { replaceModules } from './replace.js';
+
+const STATE = '.weight.quant_state.bitsandbytes__nf4';
+
+/** Our fields by the ends of the files' names; the offset is in the JSON beside them. */
+const ENDS: Readonly<Record<string, keyof NF4Linear & string>> = {
+  '.weight': 'weight',
+  '.weight.absmax': 'absmax',
+  '.weight.quant_map': 'quant_map',
+  '.weight.nested_absmax': 'nested_absmax',
+  '.weight.nested_quant_map': 'nested_quant_map',
+};
+
+/** @internal What was read of a folder, by the files' names and by the model's. */
+export interface ReadQuantized {
+  /** Names of the files that were read. */
+  consumed: ReadonlySet<string>;
+  /** Names of the model's tensors that have their values. */
+  filled: ReadonlySet<string>;
+}
+
+/** What the JSON of a layer says. */
+interface QuantState {
+  shape: number[];
+  blockSize: number;
+  /** Null where scales are f32. */
+  offset: number | null;
+}
+
+/**
+ * @internal Puts an NF4Linear with its values in the place of each linear layer that `files` have
+ * in 4 bits; the bias is left to whoever reads the rest. Throws DS_CHECKPOINT for what is not NF4,
+ * for a layer that the model has not got, and for tensors of other sizes.
+ */
+export async function readQuantized(model: Module, files: WeightFiles): Promise<ReadQuantized> {
+  const layers = new Map(model.namedModules());
+  const transposed = new Set(model.describe()?.transposed);
+  const [consumed, filled] = [new Set<string>(), new Set<string>()];
+  const instead = new Map<Module, Module>();
+  for (const name of files.tensors.keys()) {
+    if (!name.endsWith(STATE)) continue;
+    const path = name.slice(0, -STATE.length);
+    const layer = layers.get(path);
+    if (!(layer instanceof Linear) || transposed.has(`${path}.weight`)) {
+      throw damaged(
+        `${files.path}: ${name}`,
+        'a linear layer of the model',
+        `${path}, which is none`,
+      );
+    }
+    const state = parseState(`${files.path}: ${name}`, await textOf(files, name), layer);
+    const made = emptyLayer(layer, state);
+    instead.set(layer, made);
+    consumed.add(name);
+    for (const [end, field] of Object.entries(ENDS)) {
+      const parameter = made[field] as Parameter | null;
+      if (!parameter) continue;
+      await fill(files, path + end, parameter);
+      consumed.add(path + end);
+    }
+    for (const [own, parameter] of made.namedParameters()) {
+      if (parameter !== made.bias) filled.add(`${path}.${own}`);
+    }
+  }
+  replaceModules(model, instead);
+  return { consumed, filled };
+}
+
+function emptyLayer(layer: Linear, { shape, blockSize, offset }: QuantState): NF4Linear {
+  const { bias } = layer;
+  const layout = { shape, blockSize, doubleQuant: offset !== null };
+  const made = new NF4Linear({ ...layout, hasGelu: layer instanceof LinearGelu }, bias);
+  if (offset !== null) {
+    const values = held(() => Tensor.from(Float32Array.of(offset)));
+    made.nested_offset?.place(values);
+    values.release();
+  }
+  return made;
+}
+
+async function fill(files: WeightFiles, name: string, parameter: Parameter): Promise<void> {
+  const entry = files.tensors.get(name);
+  const isSame = entry?.dtype === parameter.dtype && numel(entry.shape) === parameter.numel;
+  if (!isSame) {
+    const wanted = `${parameter.numel} elements of ${parameter.dtype}`;
+    const got = entry ? `${numel(entry.shape)} of ${entry.dtype}` : 'no such tensor';
+    throw damaged(`${files.path}: ${name}`, wanted, got);
+  }
+  const values = await files.read(name);
+  parameter.place(values);
+  values.release();
+}
+
+async function textOf(files: WeightFiles, name: string): Promise<string> {
+  const bytes = await files.read(name);
+  try {
+    return Buffer.from(bytes.toRaw() as Uint8Array).toString('utf8');
+  } finally {
+    bytes.release();
+  }
+}
+
+function parseState(op: string, text: string, { weight }: Linear): QuantState {
+  let state: JsonObject = {};
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null) state = value as JsonObject;
+  } catch {
+    // Said below.
+  }
+  const { shape, blocksize, quant_type, nested_blocksize, nested_offset = null } = state;
+  const require = (holds: boolean, expected: string, got: unknown): void => {
+    if (!holds) throw damaged(op, expected, JSON.stringify(got) ?? 'nothing');
+  };
+  require(quant_type === 'nf4', 'quant_type "nf4"', quant_type);
+  require(String(shape) === weight.shape.join(), `shape [${weight.shape.join(', ')}]`, shape);
+  const isBlock =
+    Number.isSafeInteger(blocksize) && Number(blocksize) > 0 && Number(blocksize) % 2 === 0;
+  require(isBlock, 'a positive, even blocksize', blocksize);
+  require(nested_offset === null ||
+    Number.isFinite(nested_offset), 'a number as nested_offset', nested_offset);
+  require(nested_offset === null ||
+    nested_blocksize === 256, 'nested_blocksize 256', nested_blocksize);
+  return {
+    shape: [...weight.shape],
+    blockSize: Number(blocksize),
+    offset: nested_offset === null ? null : Number(nested_offset),
+  };
+}
+
+/** The layers of a model that are in 4 bits, by their paths. */
+export function quantizedOf(model: Module): Map<string, NF4Linear> {
+  const found = new Map<string, NF4Linear>();
+  for (const [name, module] of model.namedModules()) {
+    if (module instanceof NF4Linear) found.set(name, module);
+  }
+  return found;
+}
+
+/** @internal The names that bitsandbytes has for ours; null for what it has elsewhere. */
+export function quantizedNames(model: Module): Map<string, string | null> {
+  const names = new Map<string, string | null>();
+  for (const path of quantizedOf(model).keys()) {
+    for (const [end, field] of Object.entries(ENDS)) names.set(`${path}.${field}`, path + end);
+    names.set(`${path}.nested_offset`, null);
+  }
+  return names;
+}
+
+/** @internal What files say of each layer beside its tensors; `torchDType` as in config.json. */
+export function quantStates(model: Module, torchDType: string): TensorSource[] {
+  return Array.from(quantizedOf(model), ([path, layer]) => {
+    const { shape, blockSize, nested_offset: offset } = layer;
+    const text = JSON.stringify({
+      quant_type: 'nf4',
+      blocksize: blockSize,
+      dtype: torchDType,
+      shape,
+      ...(offset && {
+        nested_blocksize: layer.nestedBlockSize,
+        nested_dtype: 'float32',
+        nested_offset: offset.toArray()[0],
+      }),
+    });
+    const bytes = new TextEncoder().encode(text);
+    const values = async (): Promise<Tensor> => held(() => scope(() => Tensor.from(bytes)));
+    return { name: path + STATE, dtype: 'u8' as const, shape: [bytes.length], values };
+  });
+}
+
+/**
+ * @internal The section of config.json by which transformers knows such a folder; null for a model
+ * without such layers.
+ */
+export function quantizationConfig(model: Module, torchDType: string): JsonObject | null {
+  const [first] = quantizedOf(model).values();
+  if (!first) return null;
+  return {
+    ...{ quant_method: 'bitsandbytes', load_in_4bit: true, load_in_8bit: false },
+    ...{ _load_in_4bit: true, _load_in_8bit: false },
+    bnb_4bit_quant_type: 'nf4',
+    bnb_4bit_use_double_quant: first.nested_offset !== null,
+    bnb_4bit_compute_dtype: torchDType,
+    bnb_4bit_quant_storage: 'uint8',
+    llm_int8_skip_modules: null,
+    llm_int8_threshold: 6,
+  };
+}
+
+function damaged(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });
+}

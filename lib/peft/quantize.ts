@@ -1,0 +1,50 @@
+// quantize: the linear layers of a model with their weights in 4 bits.
+
+import { DsError } from '../errors.js';
+import { Linear } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { lorasOf } from './lora.js';
+import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
+import { replaceModules } from './replace.js';
+import { isNamed } from './targets.js';
+
+/** Options of quantize(). */
+export interface QuantizeOptions extends NF4Options {
+  /** Names, or ends of names, of layers that stay as they are. Default: the head. */
+  skipModules?: readonly string[];
+}
+
+/**
+ * Stores the weights of all linear layers of `model` but the head in NF4, frozen; one layer at a
+ * time exists in full. Then addLora(): QLoRA. Before initialize(). Returns the model. Throws
+ * DS_ARGUMENT for a model that an engine has or that has adapters, and where no layer is linear.
+ * Source: transformers' BitsAndBytesConfig with load_in_4bit.
+ */
+export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
+  const { skipModules = ['lm_head', 'score', 'classifier'], ...rest } = given;
+  const options = readNF4Options('quantize', rest);
+  if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');
+  const instead = new Map<Module, Module>();
+  const shared = sharedParameters(model);
+  for (const [name, module] of model.namedModules()) {
+    if (!(module instanceof Linear) || isNamed(name, skipModules)) continue;
+    module.weight.requireWritable('quantize');
+    instead.set(module, NF4Linear.from(module, options));
+    if (!shared.has(module.weight)) module.weight.dispose();
+  }
+  if (instead.size === 0) throw misused('a model with linear layers', 'none but those it skips');
+  replaceModules(model, instead);
+  return model;
+}
+
+/** Parameters that several modules have. */
+function sharedParameters(model: Module): ReadonlySet<Parameter> {
+  const named = new Map(model.namedParameters());
+  return new Set(Array.from(model.tiedNames().values(), (name) => named.get(name) as Parameter));
+}
+
+function misused(expected: string, got: string): DsError {
+  const hint = 'Quantize first, then addLora().';
+  return new DsError({ code: 'DS_ARGUMENT', op: 'quantize', expected, got, hint });
+}

@@ -1,0 +1,34 @@
+// Puts one module in the place of another, wherever a model holds it.
+import { Module } from '../nn/module.js';
+
+/**
+ * Replaces each key of `instead` below `model` by its value: in fields, lists, plain objects and
+ * Maps.
+ */
+export function replaceModules(model: Module, instead: ReadonlyMap<Module, Module>): void {
+  for (const module of model.modules()) replaceIn(module, instead, new Set());
+}
+
+function replaceIn(holder: object, instead: ReadonlyMap<Module, Module>, seen: Set<object>): void {
+  if (seen.has(holder)) return;
+  seen.add(holder);
+  const entries = holder instanceof Map ? [...holder] : Object.entries(holder);
+  for (const [key, value] of entries) {
+    const other = value instanceof Module ? instead.get(value) : undefined;
+    if (other) put(holder, key, other);
+    else if (isCollection(value)) replaceIn(value, instead, seen);
+  }
+}
+
+function put(holder: object, key: unknown, value: Module): void {
+  if (holder instanceof Map) holder.set(key, value);
+  else (holder as Record<string, unknown>)[key as string] = value;
+}
+
+/** Where Module.fields() looks for modules; a Set has no places to put one into. */
+function isCollection(value: unknown): value is object {
+  if (typeof value !== 'object' || value === null) return false;
+  if (Array.isArray(value) || value instanceof Map) return true;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
+}

@@ -1,0 +1,114 @@
+// Which modules of a model get an adapter, by PEFT's rules.
+import { DsError } from '../errors.js';
+import { Embedding, Linear } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import { expression, type LoraConfig } from './lora-options.js';
+import { NF4Linear } from './nf4-linear.js';
+
+/** What PEFT takes by default, by the model_type of config.json. */
+const FAMILIES: Readonly<Record<string, readonly string[]>> = {
+  gpt2: ['c_attn'],
+  llama: ['q_proj', 'v_proj'],
+  mistral: ['q_proj', 'v_proj'],
+  qwen2: ['q_proj', 'v_proj'],
+  qwen3: ['q_proj', 'v_proj'],
+};
+
+/** Names of the last module, which turns hidden states into logits. */
+const HEADS = ['lm_head', 'score', 'classifier'];
+
+/** Modules whose weights a model reads past their forward: an adapter there would never run. */
+const READ_DIRECTLY = ['lm_head', 'wpe'];
+
+const SHOWN = 12;
+
+const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
+
+export const isProjection = (module: Module): module is Linear | NF4Linear =>
+  module instanceof Linear || module instanceof NF4Linear;
+
+/**
+ * The modules that `config` names, by their paths. Throws DS_ARGUMENT where there is none, where
+ * one is neither linear nor an embedding, and for a model whose family has no default.
+ */
+export function findTargets(model: Module, config: LoraConfig): Map<string, Module> {
+  const wanted = config.targetModules ?? defaultsOf(model);
+  const named = [...model.namedModules()].filter(([name]) => name !== '');
+  const found = new Map(
+    named.filter(
+      ([name, module]) =>
+        isWanted(name, module, wanted) &&
+        !isNamed(name, config.excludeModules) &&
+        inLayers(name, config),
+    ),
+  );
+  if (found.size === 0) throw noTargets(wanted, config, named);
+  for (const [name, module] of found) requireAdaptable(name, module);
+  return found;
+}
+
+function defaultsOf(model: Module): readonly string[] {
+  const family = model.describe()?.config.model_type;
+  const known = typeof family === 'string' ? FAMILIES[family] : undefined;
+  if (known) return known;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'addLora targetModules',
+    expected: 'names of modules, for a model of no known family',
+    got: 'nothing',
+    hint: 'For example ["q_proj", "v_proj"], or "all-linear".',
+  });
+}
+
+function isWanted(name: string, module: Module, wanted: string | readonly string[]): boolean {
+  if (typeof wanted === 'string' && wanted.toLowerCase() === 'all-linear') {
+    return isProjection(module) && !HEADS.includes(lastOf(name));
+  }
+  return isNamed(name, wanted);
+}
+
+/** A list names modules or their ends, a text is an expression for whole names. */
+export function isNamed(name: string, wanted: string | readonly string[]): boolean {
+  if (typeof wanted === 'string') return expression('addLora targetModules', wanted).test(name);
+  return wanted.some((one) => name === one || name.endsWith(`.${one}`));
+}
+
+function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {
+  if (layersToTransform === null) return true;
+  const lists = layersPattern.length > 0 ? layersPattern : ['[^.]*'];
+  for (const list of lists) {
+    const [, layer] = new RegExp(`^.*\\.(?:${list})\\.(\\d+)\\.`).exec(`.${name}`) ?? [];
+    if (layer !== undefined) return layersToTransform.includes(Number(layer));
+  }
+  return false;
+}
+
+function requireAdaptable(name: string, module: Module): void {
+  const isDirect = READ_DIRECTLY.includes(lastOf(name));
+  if (!isDirect && (isProjection(module) || module instanceof Embedding)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `addLora targetModules, ${name}`,
+    expected: 'a Linear or an Embedding that the model calls',
+    got: isDirect ? 'one whose weight it reads directly' : `a ${module.constructor.name}`,
+    hint: `modulesToSave: ["${lastOf(name)}"] trains it whole.`,
+  });
+}
+
+function noTargets(
+  wanted: string | readonly string[],
+  { layersToTransform }: LoraConfig,
+  named: readonly [string, Module][],
+): DsError {
+  const linear = named.filter(([, module]) => isProjection(module)).map(([name]) => lastOf(name));
+  const there = [...new Set(linear)];
+  const more = there.length > SHOWN ? ', ...' : '';
+  const layers = layersToTransform ? ` in layers ${layersToTransform.join(', ')}` : '';
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'addLora targetModules',
+    expected: `modules called ${[wanted].flat().join(', ')}${layers}`,
+    got: 'none in this model',
+    hint: `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.`,
+  });
+}

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Records what PEFT and bitsandbytes say of tiny models with adapters, for the tests to compare with.
+
+    python3 scripts/record-peft.py OUTDIR            # records: OUTDIR is test/golden/peft
+    python3 scripts/record-peft.py --check DIR       # loads what saveAdapter() wrote beside a base
+
+Writes OUTDIR/<case>/base (config.json, model.safetensors), OUTDIR/<case>/adapter (PEFT's files),
+OUTDIR/<case>/golden.safetensors (tokens, logits, loss, the gradient of each trained parameter, the
+logits of the merged model), OUTDIR/nf4/ (values and what bitsandbytes makes of them) and
+OUTDIR/summary.json. Downloads nothing. Needs torch, transformers, peft, safetensors, bitsandbytes.
+
+DIR of --check holds base/, adapter/ and logits.safetensors (tokens, logits), of our own making.
+"""
+
+import argparse
+import json
+import os
+import sys
+import traceback
+
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def llama():
+    config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=False)
+    return transformers.LlamaForCausalLM(config)
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=96, n_positions=64, n_embd=32, n_layer=2, n_head=2, attn_pdrop=0
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+CASES = {
+    "llama": (llama, {"target_modules": "all-linear", "r": 4, "lora_alpha": 16}),
+    "llama-rslora": (
+        llama,
+        {
+            "r": 6,
+            "lora_alpha": 3,
+            "use_rslora": True,
+            "target_modules": ["q_proj", "v_proj", "embed_tokens"],
+            "rank_pattern": {"layers.1.*v_proj": 2},
+            "alpha_pattern": {"q_proj": 5},
+            "layers_to_transform": None,
+            "modules_to_save": ["lm_head"],
+        },
+    ),
+    "gpt2": (gpt2, {"r": 4, "lora_alpha": 8, "fan_in_fan_out": True, "bias": "all"}),
+}
+
+
+def tokens_of(vocabulary):
+    generator = torch.Generator().manual_seed(11)
+    return torch.randint(0, vocabulary, (2, 10), generator=generator)
+
+
+def stir(model):
+    """B begins with zeros: everything that is trained moves away from where it starts."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+
+
+def record(out, name):
+    make, options = CASES[name]
+    torch.manual_seed(3)
+    base = make().eval()
+    base.save_pretrained(os.path.join(out, name, "base"))
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **options)).eval()
+    stir(model)
+    model.save_pretrained(os.path.join(out, name, "adapter"))
+    tokens = tokens_of(base.config.vocab_size)
+    result = model(input_ids=tokens, labels=tokens)
+    result.loss.backward()
+    golden = {"tokens": tokens.int(), "logits": result.logits, "loss": result.loss}
+    for key, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            golden[f"grad.{key}"] = parameter.grad
+    merged = model.merge_and_unload()
+    golden["merged"] = merged(input_ids=tokens).logits
+    save_file(
+        {key: value.detach().contiguous() for key, value in golden.items()},
+        os.path.join(out, name, "golden.safetensors"),
+    )
+
+
+def record_nf4(out):
+    from bitsandbytes import functional
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    golden = {}
+    for count, dtype in ((4096, torch.bfloat16), (70 * 130, torch.float32), (64, torch.float16)):
+        generator = torch.Generator().manual_seed(count)
+        values = torch.randn(count, generator=generator).to(dtype)
+        for nested in (False, True):
+            key = f"{count}.{'nested' if nested else 'plain'}"
+            packed, state = functional.quantize_4bit(
+                values.to(device), quant_type="nf4", blocksize=64, compress_statistics=nested
+            )
+            golden[f"{key}.values"] = values
+            golden[f"{key}.packed"] = packed.cpu().flatten()
+            golden[f"{key}.absmax"] = state.absmax.cpu()
+            golden[f"{key}.restored"] = functional.dequantize_4bit(packed, state).cpu().flatten()
+            if nested:
+                golden[f"{key}.offset"] = state.offset.cpu().reshape(1)
+                golden[f"{key}.nested_absmax"] = state.state2.absmax.cpu()
+                golden[f"{key}.code"] = state.state2.code.cpu()
+    os.makedirs(os.path.join(out, "nf4"), exist_ok=True)
+    save_file(golden, os.path.join(out, "nf4", "golden.safetensors"))
+
+
+def record_quantized(out):
+    """A model that transformers has loaded in 4 bits and saved, with its logits."""
+    folder = os.path.join(out, "llama-nf4")
+    torch.manual_seed(3)
+    whole = os.path.join(folder, "whole")
+    llama().bfloat16().save_pretrained(whole)
+    config = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        whole, quantization_config=config, dtype=torch.bfloat16
+    ).eval()
+    model.save_pretrained(os.path.join(folder, "base"))
+    tokens = tokens_of(model.config.vocab_size)
+    with torch.no_grad():
+        logits = model(input_ids=tokens.to(model.device)).logits
+    golden = {"tokens": tokens.int(), "logits": logits.float().cpu().contiguous()}
+    save_file(golden, os.path.join(folder, "golden.safetensors"))
+
+
+def check(folder):
+    """Whether PEFT computes with our files what we do. Ends with an error where it does not."""
+    wanted = load_file(os.path.join(folder, "logits.safetensors"))
+    base = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "base"))
+    model = PeftModel.from_pretrained(base, os.path.join(folder, "adapter")).eval()
+    with torch.no_grad():
+        logits = model(input_ids=wanted["tokens"].long()).logits
+    error = (logits - wanted["logits"]).abs().max().item()
+    print(f"largest difference of logits: {error}")
+    sys.exit(0 if error < 1e-5 else 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", metavar="OUTDIR", nargs="?")
+    parser.add_argument("--check", metavar="DIR")
+    args = parser.parse_args()
+    if args.check:
+        check(args.check)
+    failures = []
+    parts = {name: lambda name=name: record(args.out, name) for name in CASES}
+    parts["nf4"] = lambda: record_nf4(args.out)
+    parts["llama-nf4"] = lambda: record_quantized(args.out)
+    for name, body in parts.items():
+        try:
+            body()
+        except Exception as error:  # noqa: BLE001: whatever is missing is reported, not fatal
+            traceback.print_exc()
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+    versions = {name: __import__(name).__version__ for name in ("torch", "transformers", "peft")}
+    with open(os.path.join(args.out, "summary.json"), "w") as file:
+        json.dump({"versions": versions, "failures": failures}, file, indent=2)
+        file.write("\n")
+    for failure in failures:
+        print(f"NOT RECORDED: {failure}", file=sys.stderr)
+    sys.exit(1 if failures else 0)
+
+
+main()

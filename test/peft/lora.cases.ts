@@ -1,0 +1,315 @@
+// Adapters: what they compute against plain sums in f64, what they train, and what becomes of the weights.
+import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn, peft, seed, Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import type { Case } from '../support/case.js';
+import { largest, logits, on, stir, tinyGpt2, tinyLlama } from './models.js';
+
+type Matrix = number[][];
+
+const [INPUTS, OUTPUTS, RANK, ROWS] = [5, 7, 3, 4];
+
+const times = (a: Matrix, b: Matrix): Matrix =>
+  a.map((row) =>
+    (b[0] as number[]).map((_, j) => row.reduce((s, x, k) => s + x * (b[k]?.[j] as number), 0)),
+  );
+const flipped = (a: Matrix): Matrix =>
+  (a[0] as number[]).map((_, j) => a.map((row) => row[j] as number));
+const scaled = (a: Matrix, by: number): Matrix => a.map((row) => row.map((x) => x * by));
+const sum = (a: Matrix, b: Matrix): Matrix =>
+  a.map((row, i) => row.map((x, j) => x + (b[i]?.[j] as number)));
+
+const filled = (rows: number, columns: number, phase: number): Matrix =>
+  Array.from({ length: rows }, (_, i) =>
+    Array.from({ length: columns }, (_, j) => Math.fround(Math.sin(phase + 1.7 * i + 0.9 * j))),
+  );
+
+/** The values of a matrix, row by row. */
+function matrixOf(tensor: Tensor): Matrix {
+  const [rows, columns] = tensor.shape as [number, number];
+  const values = tensor.toArray();
+  return Array.from({ length: rows }, (_, i) => values.slice(i * columns, (i + 1) * columns));
+}
+
+function near(name: string, got: Tensor | null, wanted: Matrix): void {
+  const error = largest((got as Tensor).toArray(), wanted.flat());
+  assert.ok(error < 2e-6, `${name} is off by ${error}`);
+}
+
+class One extends nn.Module {
+  constructor(readonly proj: nn.Linear) {
+    super();
+  }
+
+  forward(x: Tensor): Tensor {
+    return this.proj.call(x);
+  }
+}
+
+/** y = x (W + s B A)^T + b, and the gradients of A, B and x for dy given. */
+async function asInF64(device: Device, options: peft.LoraOptions, s: number): Promise<void> {
+  seed(3);
+  const model = on(device, new One(new nn.Linear(INPUTS, OUTPUTS)));
+  const w = matrixOf(model.proj.weight);
+  const bias = (model.proj.bias as nn.Parameter).toArray();
+  peft.addLora(model, { r: RANK, targetModules: ['proj'], ...options });
+  stir(model);
+  on(device, model);
+  const layer = model.proj as unknown as peft.LoraLinear;
+  const [a, b] = layer.factors.map(matrixOf) as [Matrix, Matrix];
+  const [xs, dys] = [filled(ROWS, INPUTS, 0.3), filled(ROWS, OUTPUTS, 2.1)];
+  const x = Tensor.from(xs, { device }).requireGrad();
+  const y = model.call(x);
+  const whole = sum(w, scaled(times(b, a), s));
+  near(
+    'y',
+    y,
+    times(xs, flipped(whole)).map((row) => row.map((v, j) => v + (bias[j] as number))),
+  );
+  y.backward(Tensor.from(dys, { device }));
+  near('dx', x.grad, times(dys, whole));
+  near('dA', layer.lora_A.weight.grad, scaled(times(flipped(times(dys, b)), xs), s));
+  near('dB', layer.lora_B.weight.grad, scaled(times(flipped(dys), times(xs, flipped(a))), s));
+  assert.equal(layer.weight.grad, null);
+}
+
+async function embeddings(device: Device): Promise<void> {
+  class Words extends nn.Module {
+    readonly table = new nn.Embedding(6, 4);
+    forward(index: Tensor): Tensor {
+      return this.table.call(index);
+    }
+  }
+  const model = on(device, new Words());
+  const table = matrixOf(model.table.weight);
+  const index = Tensor.from(Int32Array.from([5, 0, 5]), { device });
+  const before = model.call(index).toArray();
+  peft.addLora(model, { r: 2, loraAlpha: 6, targetModules: ['table'] });
+  on(device, model);
+  assert.deepEqual(model.call(index).toArray(), before);
+  stir(model);
+  const layer = model.table as unknown as peft.LoraEmbedding;
+  const [a, b] = layer.factors.map(matrixOf) as [Matrix, Matrix];
+  const whole = sum(table, scaled(flipped(times(b, a)), 3));
+  near(
+    'rows',
+    model.call(index),
+    [5, 0, 5].map((row) => whole[row] as number[]),
+  );
+  model.call(index).sum().backward();
+  assert.deepEqual(layer.lora_embedding_A.grad?.shape, [2, 6]);
+  peft.merge(model);
+  near(
+    'merged',
+    model.call(index),
+    [5, 0, 5].map((row) => whole[row] as number[]),
+  );
+}
+
+/** At first nothing changes; merged, unmerged and unloaded, the model computes the same. */
+async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise<void> {
+  on(device, model);
+  const names = [...model.namedParameters()].map(([name]) => name);
+  const plain = logits(model, device);
+  peft.addLora(model, { r: 4, loraAlpha: 16, targetModules: 'all-linear' });
+  on(device, model);
+  const own = [...model.namedParameters()].map(([name]) => name);
+  assert.deepEqual(
+    own.filter((name) => !name.includes('lora_')),
+    names,
+  );
+  assert.deepEqual(logits(model, device), plain);
+  stir(model);
+  const adapted = logits(model, device);
+  assert.ok(largest(adapted, plain) > 1e-3);
+  assert.deepEqual(
+    peft.withoutAdapters(model, () => logits(model, device)),
+    plain,
+  );
+  const options = { maxNewTokens: 6, temperature: 0 };
+  const text = model.generate([1, 2, 3], options);
+  peft.merge(model);
+  assert.ok(largest(logits(model, device), adapted) < 1e-5);
+  assert.deepEqual(model.generate([1, 2, 3], options), text);
+  peft.unmerge(model);
+  assert.ok(largest(logits(model, device), adapted) < 1e-5);
+  peft.merge(model);
+  peft.unload(model);
+  assert.deepEqual(
+    [...model.namedParameters()].map(([name]) => name),
+    names,
+  );
+  assert.ok(largest(logits(model, device), adapted) < 1e-5);
+}
+
+/** Files as PEFT names them; another model of the same base becomes the same. */
+async function files(device: Device): Promise<void> {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
+  try {
+    const model = on(device, tinyGpt2(5));
+    const targetModules = ['c_attn', 'c_fc'];
+    const beside = { bias: 'lora_only', modulesToSave: ['ln_f'] } as const;
+    peft.addLora(model, { r: 4, loraAlpha: 2, targetModules, ...beside });
+    on(device, model);
+    stir(model);
+    await peft.saveAdapter(model, dir);
+    const config = JSON.parse(readFileSync(join(dir, 'adapter_config.json'), 'utf8'));
+    assert.deepEqual(
+      [config.peft_type, config.r, config.lora_alpha, config.bias, config.fan_in_fan_out],
+      ['LORA', 4, 2, 'lora_only', true],
+    );
+    const names = headerOf(join(dir, 'adapter_model.safetensors'));
+    const first = 'base_model.model.transformer.h.0.attn.c_attn';
+    for (const name of ['lora_A.weight', 'lora_B.weight', 'base_layer.bias']) {
+      assert.ok(names.includes(`${first}.${name}`), names.join(' '));
+    }
+    assert.ok(names.includes('base_model.model.transformer.ln_f.weight'));
+    assert.equal(names.length, 2 * 2 * 3 + 2);
+    const other = on(device, tinyGpt2(5));
+    await peft.loadAdapter(other, dir, { isTrainable: true });
+    assert.deepEqual(logits(other, device), logits(model, device));
+    const trained = (one: nn.Module) =>
+      [...one.namedParameters()]
+        .filter(([, { requiresGrad }]) => requiresGrad)
+        .map(([name]) => name);
+    assert.deepEqual(trained(other), trained(model));
+    await peft.loadAdapter(other, dir);
+    assert.deepEqual(trained(other), []);
+    await assert.rejects(peft.loadAdapter(on(device, tinyLlama()), dir), /none in this model/);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+function headerOf(path: string): string[] {
+  const bytes = readFileSync(path);
+  const length = Number(bytes.readBigUInt64LE(0));
+  return Object.keys(JSON.parse(bytes.subarray(8, 8 + length).toString())).filter(
+    (name) => name !== '__metadata__',
+  );
+}
+
+/** bf16 layers with adapters in f32, and with adapters of their own dtype. */
+async function dtypes(device: Device): Promise<void> {
+  for (const autocastAdapterDtype of [true, false]) {
+    const model = on(device, tinyLlama().to('bf16'));
+    peft.addLora(model, { autocastAdapterDtype, targetModules: 'all-linear' });
+    if (!autocastAdapterDtype) model.to('bf16');
+    on(device, model);
+    stir(model);
+    const tokens = Tensor.from(Int32Array.from([1, 2, 3, 4]), { shape: [1, 4], device });
+    const out = model.train().call(tokens);
+    assert.equal(out.dtype, 'bf16');
+    out.to('f32').square().mean().backward();
+    for (const [name, parameter] of model.namedParameters()) {
+      assert.equal(parameter.grad !== null, name.includes('lora_'), name);
+      const wanted = name.includes('lora_') && autocastAdapterDtype ? 'f32' : 'bf16';
+      assert.equal(parameter.dtype, wanted, name);
+    }
+  }
+}
+
+/** What backward does not read does not stay: only the weight's gradient needs the input. */
+async function keepsNoInput(device: Device): Promise<void> {
+  const width = 4096;
+  for (const [layer, isFrozen] of [true, false].flatMap((frozen) =>
+    [new nn.Linear(width, 8), new nn.LinearGelu(width, 8)].map((one) => [one, frozen] as const),
+  )) {
+    on(device, layer).requiresGrad_(!isFrozen);
+    const start = Tensor.from(new Float32Array(64 * width), { shape: [64, width], device });
+    start.requireGrad();
+    const before = device.memory.inUse;
+    const input = start.mul(2);
+    const output = layer.call(input);
+    const { bytes } = input;
+    input.dispose();
+    const kept = device.memory.inUse - before;
+    assert.equal(kept >= bytes, !isFrozen, `${kept} of ${bytes} bytes`);
+    output.sum().backward();
+    assert.deepEqual(start.grad?.shape, [64, width]);
+    assert.equal(layer.weight.grad === null, isFrozen);
+  }
+}
+
+/** PEFT saves the table and the head along where a table has an adapter. */
+async function savedTables(device: Device): Promise<void> {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
+  try {
+    const model = on(device, tinyLlama(2));
+    peft.addLora(model, { r: 2, targetModules: ['embed_tokens'] });
+    on(device, model);
+    stir(model);
+    await peft.saveAdapter(model, dir);
+    const path = join(dir, 'adapter_model.safetensors');
+    const tensors = await nn.loadWeights(new Tables(), path, { strict: false });
+    assert.equal(tensors.unexpected.length, 2);
+    const whole = new Whole(model);
+    await nn.saveWeights(whole, path);
+    const other = await peft.loadAdapter(on(device, tinyLlama(9)), dir);
+    for (const [name, table] of [...other.namedParameters()].filter(([one]) =>
+      /embed_tokens|head/.test(one),
+    )) {
+      const wanted = model.stateDict()[name] as Tensor;
+      assert.deepEqual(table.toArray(), wanted.toArray(), name);
+    }
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+class Tables extends nn.Module {
+  forward(): void {}
+}
+
+/** The tensors of a file under the names that PEFT gives them. */
+class Whole extends nn.Module {
+  readonly base_model: object;
+
+  constructor(model: nn.models.Llama) {
+    super();
+    const table = model.model.embed_tokens as unknown as peft.LoraEmbedding;
+    const { lora_embedding_A, lora_embedding_B } = table;
+    const embed_tokens = {
+      lora_embedding_A,
+      lora_embedding_B,
+      base_layer: { weight: table.weight },
+    };
+    this.base_model = {
+      model: { model: { embed_tokens }, lm_head: { weight: model.lm_head.weight } },
+    };
+  }
+
+  forward(): void {}
+}
+
+export const cases: Case[] = [
+  {
+    name: 'y, dx, dA and dB are those in f64',
+    run: (device) => asInF64(device, { loraAlpha: 6 }, 2),
+  },
+  {
+    name: 'rslora and a pattern of ranks and alphas',
+    run: (device) =>
+      asInF64(
+        device,
+        { r: 9, useRslora: true, rankPattern: { proj: RANK }, alphaPattern: { 'p.*': 5 } },
+        5 / Math.sqrt(RANK),
+      ),
+  },
+  { name: 'embeddings', run: embeddings },
+  {
+    name: 'Llama with adapters, merged, unmerged, unloaded',
+    run: (device) => stagesOfALife(device, tinyLlama()),
+  },
+  {
+    name: 'GPT-2 with adapters, merged, unmerged, unloaded',
+    run: (device) => stagesOfALife(device, tinyGpt2()),
+  },
+  { name: "PEFT's files", run: files },
+  { name: "PEFT's files with tables of the base", run: savedTables },
+  { name: 'frozen layers keep nothing of their inputs', run: keepsNoInput },
+  { name: 'adapters in f32 over bf16 layers', run: dtypes },
+];

@@ -1,0 +1,78 @@
+// Models with layers in 4 bits, written and read under bitsandbytes' names; what saving does with adapters.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { WeightFiles } from '../../lib/checkpoint/index.js';
+import { cpu, nn, peft } from '../../lib/index.js';
+import { largest, logits, stir, tinyGpt2, tinyLlama } from './models.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-nf4-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+const bits = (model: nn.models.CausalLM): number[] => logits(model, cpu());
+
+test.each([true, false])(
+  'written and read again, with scales in 8 bits: %s',
+  async (doubleQuant) => {
+    const model = peft.quantize(tinyLlama().to('bf16'), { doubleQuant });
+    const folder = join(dir, 'small');
+    await nn.saveWeights(model, folder);
+    const config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8'));
+    expect(config.quantization_config).toMatchObject({
+      ...{ quant_method: 'bitsandbytes', load_in_4bit: true, bnb_4bit_quant_type: 'nf4' },
+      ...{ bnb_4bit_use_double_quant: doubleQuant, bnb_4bit_compute_dtype: 'bfloat16' },
+    });
+    const files = await WeightFiles.open(folder);
+    const first = 'model.layers.0.self_attn.q_proj.weight';
+    const own = [...files.tensors.keys()].filter((name) => name.startsWith(first)).sort();
+    const nested = doubleQuant ? ['.nested_absmax', '.nested_quant_map'] : [];
+    expect(own).toEqual(
+      ['', '.absmax', ...nested, '.quant_map', '.quant_state.bitsandbytes__nf4'].map(
+        (end) => first + end,
+      ),
+    );
+    expect(files.tensors.get(first)).toMatchObject({ dtype: 'u8', shape: [512, 1] });
+    const state = await files.read(`${first}.quant_state.bitsandbytes__nf4`);
+    const text = JSON.parse(Buffer.from(state.toRaw() as Uint8Array).toString());
+    expect(text).toMatchObject({
+      quant_type: 'nf4',
+      blocksize: 64,
+      dtype: 'bfloat16',
+      shape: [32, 32],
+    });
+    await files.close();
+    const again = await nn.models.fromPretrained(folder);
+    expect(bits(again)).toEqual(bits(model));
+    peft.addLora(again, { targetModules: 'all-linear' });
+    expect(bits(again)).toEqual(bits(model));
+  },
+);
+
+test('another way to store weights in few bits is refused', async () => {
+  const folder = join(dir, 'other');
+  await nn.saveWeights(tinyLlama(), folder);
+  const path = join(folder, 'config.json');
+  const config = JSON.parse(readFileSync(path, 'utf8'));
+  writeFileSync(path, JSON.stringify({ ...config, quantization_config: { quant_method: 'gptq' } }));
+  await expect(nn.models.fromPretrained(folder)).rejects.toThrow(
+    /quantization_config: expected NF4 of bitsandbytes, got {"quant_method":"gptq"}/,
+  );
+});
+
+test.each([tinyLlama, tinyGpt2])(
+  '%p: merged adapters are saved as the weights that they are part of',
+  async (make) => {
+    const model: nn.models.CausalLM = peft.addLora(make(), { targetModules: 'all-linear' });
+    stir(model);
+    await expect(nn.saveWeights(model, join(dir, 'apart'))).rejects.toThrow(
+      /adapters that are merged, got one beside .*peft\.merge\(model\)/,
+    );
+    peft.merge(model);
+    await nn.saveWeights(model, join(dir, 'merged'));
+    const again = await nn.models.fromPretrained(join(dir, 'merged'));
+    expect(largest(bits(again), bits(model))).toBe(0);
+  },
+);

@@ -1,0 +1,176 @@
+// Which modules get an adapter, and what options and files are refused.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type nn, peft } from '../../lib/index.js';
+import { tinyGpt2, tinyLlama } from './models.js';
+
+const adapted = (model: nn.Module, options: peft.LoraOptions): string[] => [
+  ...peft.lorasOf(peft.addLora(model, options)).keys(),
+];
+const inLayer = (layer: number, ...names: string[]): string[] =>
+  names.map((name) => `model.layers.${layer}.${name}`);
+
+test.each<[string, peft.LoraOptions, string[]]>([
+  [
+    'the default',
+    {},
+    [0, 1].flatMap((layer) => inLayer(layer, 'self_attn.q_proj', 'self_attn.v_proj')),
+  ],
+  [
+    'ends of names',
+    { targetModules: ['mlp.up_proj'] },
+    [0, 1].flatMap((l) => inLayer(l, 'mlp.up_proj')),
+  ],
+  [
+    'an expression',
+    { targetModules: '.*layers\\.1\\..*(q|k)_proj' },
+    inLayer(1, 'self_attn.q_proj', 'self_attn.k_proj'),
+  ],
+  [
+    'an expression is for whole names',
+    { targetModules: 'model.layers.0.mlp.(up|gate)_proj' },
+    inLayer(0, 'mlp.gate_proj', 'mlp.up_proj'),
+  ],
+  ['layers', { targetModules: ['o_proj'], layersToTransform: 1 }, inLayer(1, 'self_attn.o_proj')],
+  [
+    'layers of a list',
+    { targetModules: ['o_proj'], layersToTransform: [0], layersPattern: 'layers' },
+    inLayer(0, 'self_attn.o_proj'),
+  ],
+  [
+    'exclusion',
+    { targetModules: ['o_proj'], excludeModules: ['layers.0.self_attn.o_proj'] },
+    inLayer(1, 'self_attn.o_proj'),
+  ],
+])('%s', (_, options, names) => {
+  expect(adapted(tinyLlama(), options)).toEqual(names);
+});
+
+test('all-linear leaves the head and the embeddings out', () => {
+  expect(adapted(tinyLlama(), { targetModules: 'all-linear' })).toHaveLength(2 * 7);
+  expect(adapted(tinyGpt2(), { targetModules: 'all-linear' })).toHaveLength(2 * 4);
+  expect(adapted(tinyGpt2(), {})).toEqual([
+    'transformer.h.0.attn.c_attn',
+    'transformer.h.1.attn.c_attn',
+  ]);
+});
+
+test('ranks and factors by pattern', () => {
+  const model = peft.addLora(tinyLlama(), {
+    ...{ r: 4, loraAlpha: 8, rankPattern: { 'layers.1.*v_proj': 2, q_proj: 8 } },
+    alphaPattern: { 'model.layers.0.self_attn.q_proj': 32 },
+  });
+  const sizes = Object.fromEntries(
+    Array.from(
+      peft.lorasOf(model),
+      ([
+        name,
+        {
+          sizes: { r, scaling },
+        },
+      ]) => [name, [r, scaling]],
+    ),
+  );
+  expect(sizes).toEqual({
+    'model.layers.0.self_attn.q_proj': [8, 4],
+    'model.layers.0.self_attn.v_proj': [4, 2],
+    'model.layers.1.self_attn.q_proj': [8, 1],
+    'model.layers.1.self_attn.v_proj': [2, 4],
+  });
+});
+
+test('how A and B start', () => {
+  const norm = (parameter: nn.Parameter): number => Math.hypot(...parameter.toArray());
+  const starts = ([true, 'gaussian', false] as const).map((initLoraWeights) => {
+    const model = peft.addLora(tinyLlama(), { initLoraWeights, targetModules: ['q_proj'] });
+    const [first] = peft.lorasOf(model).values();
+    return (first as peft.LoraLayer).factors.map(norm) as [number, number];
+  });
+  expect(starts.map(([a]) => a > 0)).toEqual([true, true, true]);
+  expect(starts.map(([, b]) => b > 0)).toEqual([false, false, true]);
+});
+
+test('only what is named is trained, biases and whole modules included', () => {
+  const trained = (options: peft.LoraOptions): string[] => {
+    const model = peft.addLora(tinyGpt2(), options);
+    const all = [...model.namedParameters()].filter(([, { requiresGrad }]) => requiresGrad);
+    return all.map(([name]) => name.replace(/\.h\.\d\./, '.h.N.'));
+  };
+  const lora = [
+    'transformer.h.N.attn.c_attn.lora_A.weight',
+    'transformer.h.N.attn.c_attn.lora_B.weight',
+  ];
+  expect([...new Set(trained({}))]).toEqual(lora);
+  expect(new Set(trained({ bias: 'lora_only' }))).toEqual(
+    new Set(['transformer.h.N.attn.c_attn.bias', ...lora]),
+  );
+  expect(trained({ bias: 'all' }).filter((name) => name.endsWith('bias'))).toHaveLength(2 * 6 + 1);
+  expect(trained({ modulesToSave: ['ln_f'] })).toContain('transformer.ln_f.weight');
+});
+
+test.each<[peft.LoraOptions | object, RegExp]>([
+  [
+    { targetModules: ['nothing'] },
+    /modules called nothing, got none in this model\. Its linear layers are q_proj/,
+  ],
+  [
+    { targetModules: ['input_layernorm'] },
+    /input_layernorm: expected a Linear or an Embedding .*, got a RMSNorm/,
+  ],
+  [{ targetModules: ['lm_head'] }, /reads directly\. modulesToSave: \["lm_head"\]/],
+  [{ targetModules: '(' }, /a regular expression/],
+  [{ modulesToSave: ['head'] }, /modulesToSave: expected names of modules, got "head"/],
+  [{ r: 0 }, /addLora r: expected an integer of at least 1/],
+  [{ loraDropout: 1 }, /addLora loraDropout/],
+  [{ bias: 'some' }, /addLora bias: expected "none", "all", "lora_only"/],
+  [{ useDora: true }, /addLora useDora: expected no DoRA/],
+  [{ use_dora: true }, /addLora use_dora: expected no DoRA/],
+  [{ initLoraWeights: 'pissa' }, /addLora initLoraWeights/],
+  [{ alpha: 3 }, /alpha/],
+])('%j is refused', (options, message) => {
+  const model = tinyLlama();
+  expect(() => peft.addLora(model, options as peft.LoraOptions)).toThrow(message);
+  expect(peft.lorasOf(model).size).toBe(0);
+  expect(model.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
+});
+
+test('a tied head is not trained by one of its names', () => {
+  expect(() => peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head'] })).toThrow(/tied to/);
+  peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head', 'wte'] });
+});
+
+test('a model has one set of adapters', () => {
+  const model = peft.addLora(tinyLlama());
+  expect(() => peft.addLora(model)).toThrow(/a model without adapters/);
+  expect(() => peft.merge(tinyLlama())).toThrow(/a model with adapters/);
+  peft.merge(model);
+  expect(() => peft.withoutAdapters(model, () => 0)).toThrow(/unmerge\(\) first/);
+});
+
+const plainConfig = {
+  peft_type: 'LORA',
+  r: 4,
+  target_modules: ['q_proj'],
+  use_dora: false,
+  loftq_config: {},
+};
+
+test.each<[object, RegExp]>([
+  [{ peft_type: 'IA3' }, /peft_type: expected "LORA", got "IA3"/],
+  [{ use_dora: true }, /use_dora: expected no DoRA/],
+  [
+    { trainable_token_indices: [1] },
+    /trainable_token_indices: expected nothing: it is not there, got \[1\]/,
+  ],
+  [{ r: -1 }, /r: expected an integer/],
+  [{}, /adapter_model\.safetensors|no such file/],
+])('a folder with %j is refused', async (change, message) => {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
+  try {
+    writeFileSync(join(dir, 'adapter_config.json'), JSON.stringify({ ...plainConfig, ...change }));
+    await expect(peft.loadAdapter(tinyLlama(), dir)).rejects.toThrow(message);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+});
