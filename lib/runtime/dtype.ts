@@ -1,24 +1,11 @@
-// Element types: their native codes, sizes and typed arrays.
+// Element types: their native codes, names elsewhere, and typed arrays.
 import { DsError } from '../errors.js';
+import { type DType, dtypeSizes, dtypes } from './dtypes.generated.js';
 import { phrase } from './phrase.js';
 
-/** Element types of tensors. */
-export type DType = 'f32' | 'f16' | 'bf16' | 'i32' | 'i64' | 'u8' | 'bool' | 'f64';
-
-/** Order is that of ds::DType in csrc/core/dtype.h. */
-export const dtypes: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'i64', 'u8', 'bool', 'f64'];
+export { type DType, dtypes };
 
 const codes = Object.fromEntries(dtypes.map((name, code) => [name, code])) as Record<DType, number>;
-const sizes: Record<DType, number> = {
-  f32: 4,
-  f16: 2,
-  bf16: 2,
-  i32: 4,
-  i64: 8,
-  u8: 1,
-  bool: 1,
-  f64: 8,
-};
 
 /**
  * Typed arrays that hold a tensor's elements on the host; f16 and bf16 are raw bits in a
@@ -43,7 +30,7 @@ export function dtypeCode(dtype: DType): number {
 
 /** Bytes per element. Throws DS_DTYPE for a name that is none. */
 export function dtypeSize(dtype: DType): number {
-  const size = Object.hasOwn(sizes, dtype) ? sizes[dtype] : undefined;
+  const size = Object.hasOwn(dtypeSizes, dtype) ? dtypeSizes[dtype] : undefined;
   if (size !== undefined) return size;
   throw new DsError({
     code: 'DS_DTYPE',

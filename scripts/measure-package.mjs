@@ -1,0 +1,97 @@
+#!/usr/bin/env node
+// Measures what the package costs a consumer: bytes of the tarball, time to install it into an
+// empty folder, and time of an import in a new process. Usage: measure-package.mjs [TARBALL]
+// [RESULT.json]; without a tarball it packs one.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { cpus, loadavg, tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..');
+const STARTS = 15;
+const INSTALLS = 3;
+
+const run = (command, args, cwd) => execFileSync(command, args, { cwd, encoding: 'utf8' });
+
+function packed(folder) {
+  run('npm', ['pack', '--silent', '--pack-destination', folder], root);
+  return join(
+    folder,
+    readdirSync(folder).find((name) => name.endsWith('.tgz')),
+  );
+}
+
+/** Bytes of all files below. */
+function bytesBelow(folder) {
+  return readdirSync(folder, { withFileTypes: true }).reduce((sum, entry) => {
+    const path = join(folder, entry.name);
+    return sum + (entry.isDirectory() ? bytesBelow(path) : statSync(path).size);
+  }, 0);
+}
+
+const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
+const rounded = (values) => ({
+  median: Math.round(median(values)),
+  least: Math.round(Math.min(...values)),
+  most: Math.round(Math.max(...values)),
+});
+
+/** Milliseconds of an installation whose packages npm's cache has. */
+function installed(folder, tarball) {
+  writeFileSync(join(folder, 'package.json'), '{ "name": "consumer", "private": true }\n');
+  rmSync(join(folder, 'node_modules'), { recursive: true, force: true });
+  rmSync(join(folder, 'package-lock.json'), { force: true });
+  const start = performance.now();
+  run('npm', ['install', '--no-fund', '--no-audit', '--prefer-offline', tarball], folder);
+  return performance.now() - start;
+}
+
+/**
+ * Milliseconds that the import alone takes in a new process, Node's own start left out: by the
+ * clock, and of processors, which a busy machine changes less.
+ */
+function imported(folder, statement) {
+  const program = `
+    const [start, before] = [performance.now(), process.cpuUsage()];
+    ${statement};
+    const { user, system } = process.cpuUsage(before);
+    console.log(JSON.stringify([performance.now() - start, (user + system) / 1000]));`;
+  return JSON.parse(run(process.execPath, ['--input-type=module', '-e', program], folder));
+}
+
+function measure(tarball, folder) {
+  const installs = Array.from({ length: INSTALLS }, () => installed(folder, tarball));
+  const times = (statement) => {
+    const all = Array.from({ length: STARTS }, () => imported(folder, statement));
+    return { clock: rounded(all.map(([ms]) => ms)), processor: rounded(all.map(([, ms]) => ms)) };
+  };
+  const REQUIRE =
+    "(await import('node:module')).createRequire(process.cwd() + '/x.js')('@ds/native')";
+  const modules = join(folder, 'node_modules');
+  return {
+    tarball_bytes: statSync(tarball).size,
+    package_bytes: bytesBelow(join(modules, '@ds', 'native')),
+    installed_bytes: bytesBelow(modules),
+    install_ms: rounded(installs),
+    import_ms: times("await import('@ds/native')"),
+    require_ms: times(REQUIRE),
+  };
+}
+
+const [given, result] = process.argv.slice(2);
+const work = mkdtempSync(join(tmpdir(), 'ds-package-'));
+try {
+  const tarball = given ? resolve(given) : packed(work);
+  const [{ model }] = cpus();
+  const host = { cpu: model.trim(), cores: cpus().length, node: process.versions.node };
+  const commit = run('git', ['rev-parse', '--short', 'HEAD'], root).trim();
+  const date = new Date().toISOString().slice(0, 10);
+  const load = loadavg()[0];
+  const report = { command: 'scripts/measure-package.mjs', commit, date, host, load };
+  const text = `${JSON.stringify({ ...report, result: measure(tarball, work) }, null, 2)}\n`;
+  if (result) writeFileSync(result, text);
+  else process.stdout.write(text);
+} finally {
+  rmSync(work, { recursive: true });
+}

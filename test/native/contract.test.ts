@@ -1,0 +1,26 @@
+// The addon's functions are those that types/addon.d.ts promises, each once and no other.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { addon } from '../../lib/runtime/addon.js';
+import { dtypeSize, dtypes } from '../../lib/runtime/dtype.js';
+
+const ROOT = join(__dirname, '..', '..');
+
+/** The methods of the interface Addon. */
+function promised(): string[] {
+  const text = readFileSync(join(ROOT, 'types', 'addon.d.ts'), 'utf8');
+  const body = /export interface Addon \{\n([\s\S]*?)^\}/m.exec(text)?.[1] ?? '';
+  return [...body.matchAll(/^ {2}(\w+)\(/gm)].map(([, name]) => name as string);
+}
+
+test('the addon has the functions that its types name', () => {
+  const names = promised();
+  expect(names.length).toBeGreaterThan(50);
+  expect(Object.keys(addon).sort()).toEqual([...names].sort());
+});
+
+test('an element takes as many bytes here as there', () => {
+  const words = { f32: 4, f16: 2, bf16: 2, i32: 4, i64: 8, u8: 1, bool: 1, f64: 8 };
+  expect(Object.fromEntries(dtypes.map((dtype) => [dtype, dtypeSize(dtype)]))).toEqual(words);
+});
