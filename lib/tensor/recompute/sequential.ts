@@ -5,19 +5,22 @@ import type { Tensor } from '../tensor.js';
 import { checkpoint } from './checkpoint.js';
 import { currentPolicy } from './policy.js';
 
-/** A function, or a module (anything with call()), from one tensor to the next. */
-export type Layer = ((x: Tensor) => Tensor) | { call(x: Tensor): Tensor };
-
-const apply = (layer: Layer, x: Tensor): Tensor =>
-  typeof layer === 'function' ? layer(x) : layer.call(x);
-
 /**
- * The layers one after the other; what passes between two of them is let go as soon as possible.
+ * A function, or a module (anything with call()), from one tensor to the next; it gets as well what
+ * all layers are given.
  */
-function chain(layers: readonly Layer[], input: Tensor): Tensor {
+export type Layer =
+  | ((x: Tensor, ...given: (Tensor | null)[]) => Tensor)
+  | { call(x: Tensor, ...given: (Tensor | null)[]): Tensor };
+
+const apply = (layer: Layer, x: Tensor, given: (Tensor | null)[]): Tensor =>
+  typeof layer === 'function' ? layer(x, ...given) : layer.call(x, ...given);
+
+/** The layers one after the other; what passes between two of them is let go as soon as possible. */
+function chain(layers: readonly Layer[], input: Tensor, given: (Tensor | null)[]): Tensor {
   let x = input;
   for (const layer of layers) {
-    const next = scope(() => apply(layer, x));
+    const next = scope(() => apply(layer, x, given));
     if (x !== input && x !== next) x.dispose();
     x = next;
   }
@@ -30,12 +33,14 @@ function chain(layers: readonly Layer[], input: Tensor): Tensor {
  * segment per layer. With L layers of S bytes each, k to a segment, the forward keeps L / k inputs
  * and the backward rebuilds k * S: k = sqrt(L) keeps least of all where an input is as large as S.
  * Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential the last
- * segment is checkpointed too. Throws DS_ARGUMENT. Source: Chen et al. 2016.
+ * segment is checkpointed too. `given` goes to every layer, and lives until the last replay. Throws
+ * DS_ARGUMENT. Source: Chen et al. 2016.
  */
 export function checkpointSequential(
   layers: Iterable<Layer>,
   segments: number | null,
   input: Tensor,
+  ...given: (Tensor | null)[]
 ): Tensor {
   const list = [...layers];
   const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
@@ -52,7 +57,7 @@ export function checkpointSequential(
   for (let i = 0; i < count; ++i) {
     const [from, to] = [i, i + 1].map((at) => Math.floor((at * list.length) / count));
     const part = list.slice(from, to);
-    const next = checkpoint((given: Tensor) => chain(part, given), x);
+    const next = checkpoint((first, ...also) => chain(part, first, also), x, ...given);
     if (x !== input) x.dispose();
     x = next;
   }
