@@ -3,6 +3,7 @@
 
 import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
+import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
 import { hostBench } from './host.js';
 import { kernelsBench } from './kernels.js';
@@ -21,6 +22,7 @@ const benches: Record<string, Bench> = {
   checkpoint: checkpointBench,
   train: trainBench,
   activations: activationsBench,
+  attention: attentionBench,
   kernels: kernelsBench,
   loader: loaderBench,
   'zero-memory': zeroMemoryBench,

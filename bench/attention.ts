@@ -1,0 +1,126 @@
+// Attention forward and backward below the boundary: whole rows beside rows of documents, padding
+// and windows.
+import { type Device, device as findDevice } from '../lib/runtime/device.js';
+import * as kernels from '../lib/runtime/kernels.generated.js';
+import { Event } from '../lib/runtime/stream.js';
+import { scope, Tensor } from '../lib/tensor/index.js';
+import type { Options } from './main.js';
+import { median } from './report.js';
+
+/** Batch, query heads, key heads, tokens, width of a head. */
+type Shape = readonly [b: number, h: number, hk: number, t: number, d: number];
+
+/** GPT-2 124M, and Llama 8B at a short and a long row. */
+const shapes: Readonly<Record<string, Shape>> = {
+  'GPT-2 124M': [16, 12, 12, 1024, 64],
+  'Llama 8B': [2, 32, 8, 2048, 128],
+  'Llama 8B, long': [1, 32, 8, 8192, 128],
+};
+
+/** What hides keys beside causality, of rows of t tokens. */
+interface Hidden {
+  documents: ((b: number, t: number) => Int32Array) | null;
+  window: (t: number) => number;
+}
+
+/** Documents of t / `parts` tokens on average, from a quarter to seven quarters of that. */
+function documentsOf(parts: number): (b: number, t: number) => Int32Array {
+  return (b, t) => {
+    let state = parts + t;
+    const random = (): number => {
+      state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
+      return state / 2 ** 32;
+    };
+    const ids = new Int32Array(b * t);
+    let [left, document] = [0, -1];
+    for (let i = 0; i < ids.length; ++i, --left) {
+      if (i % t === 0) document = -1;
+      if (i % t === 0 || left === 0) {
+        left = Math.ceil((t / parts) * (0.25 + 1.5 * random()));
+        ++document;
+      }
+      ids[i] = document;
+    }
+    return ids;
+  };
+}
+
+const padding = (b: number, t: number): Int32Array =>
+  Int32Array.from({ length: b * t }, (_, i) => (i % t < t / 4 ? -1 : 0));
+
+const none = (): number => 0;
+const kinds: Readonly<Record<string, Hidden>> = {
+  whole: { documents: null, window: none },
+  'one document': { documents: (b, t) => new Int32Array(b * t), window: none },
+  '4 documents': { documents: documentsOf(4), window: none },
+  '16 documents': { documents: documentsOf(16), window: none },
+  'a quarter of padding, left': { documents: padding, window: none },
+  'a window of an eighth': { documents: null, window: (t) => t / 8 },
+};
+
+/** The share of a causal row's pairs of query and key that are seen. */
+function seenShare(ids: Int32Array | null, window: number, t: number): number {
+  let seen = 0;
+  for (let query = 0; query < t; ++query) {
+    for (let key = query; key >= 0 && (window === 0 || query - key < window); --key)
+      if (!ids || (ids[query] === ids[key] && (ids[key] as number) >= 0)) ++seen;
+  }
+  return seen / ((t * (t + 1)) / 2);
+}
+
+/** Median milliseconds of one launch, of `count` back to back. */
+function timed(device: Device, count: number, run: () => void): number {
+  const [start, end] = [new Event(device, true), new Event(device, true)];
+  const samples = Array.from({ length: 12 }, () => {
+    start.record(device.compute);
+    for (let i = 0; i < count; ++i) run();
+    end.record(device.compute).synchronize();
+    return end.since(start) / count;
+  });
+  start.dispose();
+  end.dispose();
+  return median(samples.slice(2));
+}
+
+function measured(device: Device, shape: Shape, hidden: Hidden, count: number): object {
+  const [b, h, hk, t, d] = shape;
+  let offset = 0;
+  const drawn = (heads: number): Tensor => {
+    const memory = Tensor.empty([b, t, heads, d], 'bf16', device);
+    kernels.randomUniform({ out: memory, low: -1, high: 1, seed: 1, offset: ++offset });
+    return memory.transpose(1, 2);
+  };
+  const ids = hidden.documents?.(b, t) ?? null;
+  const documents = ids && Tensor.from(ids, { shape: [b, t], device });
+  const window = hidden.window(t);
+  const [q, k, v, out, dout] = [drawn(h), drawn(hk), drawn(hk), drawn(h), drawn(h)];
+  const [dq, dk, dv] = [drawn(h), drawn(hk), drawn(hk)];
+  const shared = {
+    ...{ q, k, v, out, lse: Tensor.empty([b, h, t], 'f32', device) },
+    ...{ mask: null, keyMask: null, keyLengths: null },
+    ...{ queryDocuments: documents, keyDocuments: documents, window },
+    dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 },
+    ...{ scale: d ** -0.5, causal: true },
+  };
+  const forward = timed(device, count, () => kernels.attention(shared));
+  const backward = timed(device, count, () =>
+    kernels.attentionBackward({ ...shared, dout, dq, dk, dv }),
+  );
+  return { forward_ms: forward, backward_ms: backward, seen: seenShare(ids, window, t) };
+}
+
+/**
+ * --count 20 launches back to back; --device cuda. `seen` is what an ideal kernel would take of
+ * whole's time.
+ */
+export function attentionBench(options: Options): object {
+  const device = findDevice(options.device ?? 'cuda');
+  const count = Number(options.count ?? 20);
+  const rows = Object.entries(shapes).flatMap(([name, shape]) =>
+    Object.entries(kinds).map(([kind, hidden]) => {
+      const result = scope(() => measured(device, shape, hidden, count));
+      return { shape: `${name} [${shape}]`, kind, ...result };
+    }),
+  );
+  return { device: device.info.name, rows };
+}
