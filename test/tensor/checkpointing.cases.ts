@@ -306,16 +306,16 @@ const optionCases: Case[] = [
   ...bothStores('what checkpointSequential gives its layers lives until the replay', (device) => {
     const x = leaf([2, 3], device);
     const layers = Array.from({ length: 3 }, () => {
-      return (y: Tensor, factor: Tensor | null = null, none: Tensor | null = null): Tensor => {
+      return (y: Tensor, factor: Tensor, none: Tensor | null): Tensor => {
         assert.equal(none, null);
-        return y.sin().mul((factor as Tensor).to('f32'));
+        return y.sin().mul(factor.to('f32'));
       };
     });
     const factorOf = (): Tensor => Tensor.from([1, 2, 3], { dtype: 'i32', device });
     const loss = (): Tensor =>
       scope(() => checkpointSequential(layers, 2, x, factorOf(), null).sum());
     const plain = (): Tensor =>
-      layers.reduce((y, layer) => layer(y, factorOf()), x as Tensor).sum();
+      layers.reduce((y, layer) => layer(y, factorOf(), null), x as Tensor).sum();
     assert.deepEqual(gradients([x], loss), gradients([x], plain));
     x.dispose();
   }),

@@ -182,11 +182,12 @@ export class Transformer extends Module {
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
   private checkpointed(x: Tensor, documents: Tensor | null): Tensor {
-    const layers = this.h.map((block) => (input: Tensor) => {
-      const [branch, residual] = block.call(input, null, null, documents);
+    const layers = this.h.map((block) => (input: Tensor, within: Tensor | null) => {
+      const [branch, residual] = block.call(input, null, null, within);
       return branch.add(residual);
     });
-    const stream = checkpointSequential(layers, this.config.numberCheckpoints ?? null, x);
+    const segments = this.config.numberCheckpoints ?? null;
+    const stream = checkpointSequential(layers, segments, x, documents);
     return this.ln_f.call(stream);
   }
 }

@@ -153,11 +153,10 @@ export class RotaryModel extends Module {
   /** Hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embed_tokens.call(tokens);
-    const passage = this.passageOf(embedded, places);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
     return keepsInputsOnly
-      ? this.checkpointed(embedded, passage)
-      : this.fused(embedded, passage, places.caches);
+      ? this.checkpointed(embedded, places)
+      : this.fused(embedded, this.passageOf(embedded, places), places.caches);
   }
 
   private passageOf(x: Tensor, { documents, positions, isFree, caches }: Places): Passage {
@@ -185,12 +184,17 @@ export class RotaryModel extends Module {
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, passage: Passage): Tensor {
-    const layers = this.layers.map((block) => (input: Tensor) => {
-      const [branch, residual] = block.call(input, null, passage);
-      return branch.add(residual);
+  private checkpointed(x: Tensor, places: Places): Tensor {
+    const layers = this.layers.map((block) => {
+      return (input: Tensor, documents: Tensor | null, positions: Tensor | null): Tensor => {
+        const passage = this.passageOf(input, { ...places, documents, positions });
+        const [branch, residual] = block.call(input, null, passage);
+        return branch.add(residual);
+      };
     });
-    const stream = checkpointSequential(layers, this.body.numberCheckpoints ?? null, x);
+    const segments = this.body.numberCheckpoints ?? null;
+    const { documents, positions } = places;
+    const stream = checkpointSequential(layers, segments, x, documents, positions);
     return this.norm.call(stream);
   }
 }

@@ -9,15 +9,22 @@ import { currentPolicy } from './policy.js';
  * A function, or a module (anything with call()), from one tensor to the next; it gets as well what
  * all layers are given.
  */
-export type Layer =
-  | ((x: Tensor, ...given: (Tensor | null)[]) => Tensor)
-  | { call(x: Tensor, ...given: (Tensor | null)[]): Tensor };
+export type Layer<Given extends (Tensor | null)[] = []> =
+  | ((x: Tensor, ...given: Given) => Tensor)
+  | { call(x: Tensor, ...given: Given): Tensor };
 
-const apply = (layer: Layer, x: Tensor, given: (Tensor | null)[]): Tensor =>
-  typeof layer === 'function' ? layer(x, ...given) : layer.call(x, ...given);
+function apply<Given extends (Tensor | null)[]>(layer: Layer<Given>, x: Tensor, given: Given) {
+  return typeof layer === 'function' ? layer(x, ...given) : layer.call(x, ...given);
+}
 
-/** The layers one after the other; what passes between two of them is let go as soon as possible. */
-function chain(layers: readonly Layer[], input: Tensor, given: (Tensor | null)[]): Tensor {
+/**
+ * The layers one after the other; what passes between two of them is let go as soon as possible.
+ */
+function chain<Given extends (Tensor | null)[]>(
+  layers: readonly Layer<Given>[],
+  input: Tensor,
+  given: Given,
+): Tensor {
   let x = input;
   for (const layer of layers) {
     const next = scope(() => apply(layer, x, given));
@@ -36,11 +43,11 @@ function chain(layers: readonly Layer[], input: Tensor, given: (Tensor | null)[]
  * segment is checkpointed too. `given` goes to every layer, and lives until the last replay. Throws
  * DS_ARGUMENT. Source: Chen et al. 2016.
  */
-export function checkpointSequential(
-  layers: Iterable<Layer>,
+export function checkpointSequential<Given extends (Tensor | null)[]>(
+  layers: Iterable<Layer<Given>>,
   segments: number | null,
   input: Tensor,
-  ...given: (Tensor | null)[]
+  ...given: Given
 ): Tensor {
   const list = [...layers];
   const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
@@ -57,7 +64,7 @@ export function checkpointSequential(
   for (let i = 0; i < count; ++i) {
     const [from, to] = [i, i + 1].map((at) => Math.floor((at * list.length) / count));
     const part = list.slice(from, to);
-    const next = checkpoint((first, ...also) => chain(part, first, also), x, ...given);
+    const next = checkpoint((first, ...also: Given) => chain(part, first, also), x, ...given);
     if (x !== input) x.dispose();
     x = next;
   }
