@@ -136,3 +136,40 @@ test.each(['examples/own-model.js', 'build/js/examples/own-model.js'])(
   },
   120_000,
 );
+
+/** Numbers after `before`, in the order of the lines. */
+const numbersAfter = (before: RegExp, out: string): number[] =>
+  [...out.matchAll(before)].map(([, number]) => Number(number));
+
+test.each([[''], ['--lora']])(
+  'llama-finetune %s learns its answers',
+  (flag) => {
+    const saved = join(folder, `chat${flag}`);
+    const words = ['--device', 'cpu', '--output', saved, ...(flag ? [flag] : [])];
+    const out = run('examples/llama-finetune.js', ...words);
+    const [, first, last] = /^loss (\S+) -> (\S+)$/m.exec(out) ?? [];
+    expect(Number(last)).toBeLessThan(Number(first) / 2);
+    expect(out).toMatch(/^before: Which stage shards parameters\? -> /m);
+    expect(out).toMatch(/^after: Which stage shards parameters\? -> Stage 3 shards parameters\.$/m);
+    expect(out).toMatch(/^saved /m);
+  },
+  120_000,
+);
+
+test('trainer.ts on two ranks: evaluations improve, and its second run has nothing left to do', () => {
+  const script = join(root, 'build/js/examples/trainer.js');
+  const words = [
+    '--num_procs',
+    '2',
+    script,
+    join(folder, 'trained'),
+    join(root, 'examples/tokenizer'),
+  ];
+  const out = run('dist/launch/cli.js', ...words);
+  const losses = numbersAfter(/evaluation (\d\.\d+)/g, out);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 2);
+  expect(out).toMatch(/^\[0\] saved .*checkpoint-16$/m);
+  expect(out).not.toMatch(/^\[1\]/m);
+  const again = run('dist/launch/cli.js', ...words);
+  expect(again).not.toMatch(/step \d+: loss/);
+}, 120_000);

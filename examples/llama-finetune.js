@@ -1,0 +1,96 @@
+// Fine-tunes a Llama on conversations, packed into samples, by a Trainer: node
+// examples/llama-finetune.js [--model DIR] [--data FILE.jsonl] [--output DIR] [--steps N]
+// [--device cpu] [--lora]. Without a model and data it makes tiny ones on the spot.
+'use strict';
+const { mkdirSync, mkdtempSync, writeFileSync } = require('node:fs');
+const { tmpdir } = require('node:os');
+const { join } = require('node:path');
+const { parseArgs } = require('node:util');
+const { nn, peft, seed, text, Trainer } = require('@ds/native');
+
+const string = { type: 'string' };
+const { values: given } = parseArgs({
+  options: {
+    ...{ model: string, data: string, output: string, device: string },
+    ...{ steps: { type: 'string', default: '120' }, lora: { type: 'boolean' } },
+  },
+});
+
+/** What the tiny model is to learn: questions, and their answers. */
+const FACTS = [
+  ['Which stage shards gradients?', 'Stage 2 shards gradients.'],
+  ['Which stage shards parameters?', 'Stage 3 shards parameters.'],
+  ['Where does the optimizer go under offload?', 'Its state lives in pinned host memory.'],
+  ['What holds a checkpoint?', 'A folder of safetensors.'],
+  ['Who starts the ranks?', 'The launcher starts one process for each GPU.'],
+  ['What is a unit?', 'The parameters of a block in one flat buffer.'],
+];
+
+/** Rows { messages }: each question asked in several ways. */
+function makeData() {
+  const ways = [(question) => question, (question) => `Please say: ${question}`];
+  const rows = ways.flatMap((ask) =>
+    FACTS.map(([question, answer]) => ({
+      messages: [
+        { role: 'user', content: ask(question) },
+        { role: 'assistant', content: answer },
+      ],
+    })),
+  );
+  const path = join(mkdtempSync(join(tmpdir(), 'chat-')), 'chat.jsonl');
+  writeFileSync(path, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+  return path;
+}
+
+/** A Llama so small that it learns by heart. */
+function makeModel(tokenizer) {
+  const { vocabSize } = tokenizer;
+  const sizes = { layers: 2, heads: 4, kvHeads: 2, channels: 64, hidden: 128, maxSeq: 256 };
+  // Large first weights: with --lora they stay as they are, and have to tell tokens apart.
+  return new nn.models.Llama({ vocabSize, ...sizes, tied: true, initializerRange: 0.1 });
+}
+
+/** What the model answers, word for word the likeliest. */
+function answer(model, tokenizer, question) {
+  const asked = [{ role: 'user', content: question }];
+  const { ids } = tokenizer.applyChatTemplate(asked, { addGenerationPrompt: true });
+  const all = model.generate([...ids], { maxNewTokens: 24, temperature: 0 });
+  const said = all.slice(ids.length);
+  const end = said.indexOf(tokenizer.eosId);
+  return tokenizer.decode(end < 0 ? said : said.slice(0, end), { skipSpecialTokens: true });
+}
+
+async function main() {
+  seed(1);
+  const tokenizer = text.Tokenizer.fromPretrained(given.model ?? join(__dirname, 'tokenizer'));
+  const model = given.model ? await nn.models.fromPretrained(given.model) : makeModel(tokenizer);
+  if (given.lora) peft.addLora(model, { r: 16, loraAlpha: 32, targetModules: 'all-linear' });
+  const files = given.data ?? makeData();
+  const length = Math.min(model.maxSeq, 1024);
+  const train = await text.TextDataset.open({ files, tokenizer, length, loss: 'assistant' });
+  const [question] = FACTS[1];
+  console.log(`before: ${question} -> ${answer(model, tokenizer, question)}`);
+
+  const trainer = new Trainer({
+    ...{ model, tokenizer, train, device: given.device },
+    ...{ maxSteps: Number(given.steps), batchSize: 2, lr: given.lora ? 1e-2 : 3e-3 },
+    ...{ schedule: 'cosine', warmup: 0.05, weightDecay: 0.01 },
+    deepspeed: { optimizer: { type: 'AdamW', params: { lr: 'auto', weight_decay: 'auto' } } },
+    log: { every: 20 },
+  });
+  const losses = [];
+  trainer.on('log', ({ loss }) => losses.push(loss));
+  await trainer.train();
+  if (given.output) {
+    mkdirSync(given.output, { recursive: true });
+    if (given.lora) await peft.saveAdapter(model, given.output);
+    else await trainer.save(given.output);
+    console.log(`saved ${given.output}`);
+  }
+  await trainer.destroy();
+
+  console.log(`loss ${losses[0].toFixed(3)} -> ${losses.at(-1).toFixed(3)}`);
+  console.log(`after: ${question} -> ${answer(model, tokenizer, question)}`);
+}
+
+main();
