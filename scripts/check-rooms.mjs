@@ -23,7 +23,7 @@ const LIB_ROWS = [
   ['runtime'],
 ];
 /** The command line stands beside the rows and imports exactly these. */
-const LIB_BESIDE = { launch: ['config', 'checkpoint', 'runtime'] };
+const LIB_BESIDE = { launch: ['config', 'checkpoint', 'runtime', 'trainer'] };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
 /** What a room builds on that programs call as well. */

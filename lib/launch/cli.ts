@@ -6,7 +6,7 @@ import { DsError } from '../errors.js';
 import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
-import { launchCommand } from './launch-options.js';
+import { type LaunchOptions, launchCommand } from './launch-options.js';
 import { requireNoCommand } from './script.js';
 import type { ValidateOptions } from './validate.js';
 
@@ -40,6 +40,13 @@ async function finish(run: () => Promise<number>): Promise<void> {
     console.error(`ds: ${error.message}`);
     process.exitCode = USAGE;
   }
+}
+
+const TRAIN = 'train';
+
+async function train(words: readonly string[], before: LaunchOptions | null): Promise<number> {
+  const { trainCommand } = await import('./train.js');
+  return trainCommand(words, before);
 }
 
 const program = new Command('ds').description('Tools of @ds/native.').version(version);
@@ -79,6 +86,14 @@ program
   );
 
 program
+  .command(TRAIN)
+  .description('train or fine-tune a model on files of rows')
+  .allowUnknownOption()
+  .allowExcessArguments()
+  .helpOption(false)
+  .action(() => finish(() => train(process.argv.slice(3), null)));
+
+program
   .command('consolidate')
   .description('write the weights of a checkpoint as safetensors that transformers loads')
   .argument('<dir>', 'folder with checkpoints')
@@ -106,9 +121,10 @@ program
 const commands = program.commands.map((command) => command.name());
 const launcher = launchCommand((options, script, args) =>
   finish(async () => {
+    if (script === TRAIN && !options.module) return train(args, options);
     if (!options.module) requireNoCommand(script, commands);
     const { launch } = await import('./launch.js');
-    return launch(options, script, args);
+    return launch(options, { name: script, args });
   }),
 )
   .version(version)

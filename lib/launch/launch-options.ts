@@ -40,10 +40,52 @@ export function launchCommand(
     .argument('[arguments...]', "the script's own, passed on as they are")
     .passThroughOptions()
     .action((script, args, options) => start(options, script, args));
-  for (const option of [...placeOptions(), ...nodeOptions(), ...runOptions()]) {
-    command.addOption(option);
-  }
+  for (const option of launchOptions()) command.addOption(option);
   return command;
+}
+
+/**
+ * The launcher's options among the words of a command that starts ranks of its own, in snake_case
+ * or kebab-case: those that stand there, over `before`, and the other words in their order.
+ */
+export function takeLaunchOptions(
+  words: readonly string[],
+  before: LaunchOptions | null,
+): { options: LaunchOptions; rest: string[] } {
+  const command = new Command('ds train').allowUnknownOption().allowExcessArguments();
+  const known = launchOptions();
+  for (const option of known) command.addOption(option);
+  const names = new Map(known.map(({ long }) => [long?.replaceAll('_', '-'), long as string]));
+  command
+    .helpOption(false)
+    .exitOverride()
+    .configureOutput({ writeErr: () => {} });
+  try {
+    command.parse(
+      words.map((word) => spelled(word, names)),
+      { from: 'user' },
+    );
+  } catch (error) {
+    const { message } = error as Error;
+    return refuse('ds train', 'options of the launcher as they are', message);
+  }
+  const isGiven = (name: string) => command.getOptionValueSource(name) === 'cli';
+  const options = Object.entries(command.opts()).filter(([name]) => !before || isGiven(name));
+  return {
+    options: { ...before, ...Object.fromEntries(options) } as LaunchOptions,
+    rest: command.args,
+  };
+}
+
+/** "--num-procs=2" as "--num_procs=2". */
+function spelled(word: string, names: ReadonlyMap<string | undefined, string>): string {
+  const [flag = '', ...value] = word.split('=');
+  const own = flag.startsWith('--') ? names.get(flag.replaceAll('_', '-')) : undefined;
+  return own ? [own, ...value].join('=') : word;
+}
+
+function launchOptions(): Option[] {
+  return [...placeOptions(), ...nodeOptions(), ...runOptions()];
 }
 
 function placeOptions(): Option[] {

@@ -12,6 +12,7 @@ import { MergedOutput } from './merged-output.js';
 import { makePlan, type Plan } from './plan.js';
 import { worldSizeOf } from './rank-environment.js';
 import { Reaper } from './reaper.js';
+import type { Program } from './script.js';
 import { SshNode } from './ssh-node.js';
 import { startRanks } from './start-ranks.js';
 import { Supervisor } from './supervisor.js';
@@ -21,17 +22,13 @@ import { Supervisor } from './supervisor.js';
  * number of a signal (the rank's, or this process's own), or 0. Throws DS_ARGUMENT for what it
  * refuses to start.
  */
-export async function launch(
-  options: LaunchOptions,
-  script: string,
-  args: readonly string[],
-): Promise<number> {
+export async function launch(options: LaunchOptions, program: Program): Promise<number> {
   const notice = (text: string) => {
     if (!options.quiet) console.error(`ds: ${text}`);
   };
   const { env } = process;
   const probe = async () => (await import('../runtime/device.js')).probeGpus();
-  const plan = await makePlan(options, script, args, { env, probe, notice });
+  const plan = await makePlan(options, program, { env, probe, notice });
   const pidFile = options.save_pid ? savePid() : null;
   const { grace } = plan.job;
   const reaper = new Reaper(grace, (reason) => notice(`no reaper: ${reason}`));

@@ -8,6 +8,7 @@ import { fileVariables, forwardedVariables } from './exported-environment.js';
 import type { Job } from './job.js';
 import { type LaunchOptions, requireConsistent } from './launch-options.js';
 import { type Selection, type Surroundings, selectNodes } from './nodes.js';
+import type { Program } from './script.js';
 import { splitWords } from './shell-words.js';
 
 export interface Plan {
@@ -30,8 +31,7 @@ const MASTER_PORT = 29_500;
 /** Throws DS_ARGUMENT for everything that the launcher refuses. */
 export async function makePlan(
   options: LaunchOptions,
-  script: string,
-  args: readonly string[],
+  program: Program,
   around: Surroundings,
 ): Promise<Plan> {
   requireConsistent(options);
@@ -50,9 +50,8 @@ export async function makePlan(
     masterPort,
     secret: secretOf(options, selection, around),
     script: {
-      name: script,
+      ...program,
       module: options.module ?? false,
-      args,
       localRankArgument: !options.no_local_rank,
     },
     directory: process.cwd(),

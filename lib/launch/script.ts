@@ -7,11 +7,17 @@ import { pathToFileURL } from 'node:url';
 import { closest } from '../runtime/suggestion.js';
 import { refuse } from './argument-error.js';
 
-export interface Script {
-  /** A path, or with `module` the name of a module, both relative to the current folder. */
+/** What is to be run, in the words of a command line. */
+export interface Program {
+  /** A path, or with --module the name of a module, both relative to the current folder. */
   name: string;
-  module: boolean;
   args: readonly string[];
+  /** Arguments of Node, of a program that knows what it needs. Default: found by its kind. */
+  node?: readonly string[];
+}
+
+export interface Script extends Program {
+  module: boolean;
   /** Give each rank --local_rank=N before `args`. */
   localRankArgument: boolean;
 }
@@ -33,6 +39,7 @@ const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
  */
 export function nodeArguments(script: Script): string[] {
   const file = script.module ? modulePath(script.name) : scriptPath(script.name);
+  if (script.node) return [...script.node, file];
   const typescript = TYPESCRIPT.includes(extname(file));
   return [...(typescript ? typescriptArguments(file) : []), file];
 }

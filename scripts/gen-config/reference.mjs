@@ -31,7 +31,7 @@ The status of a key is one of
 - **not supported yet**: an error that names the key, unless it is off (\`false\`, \`null\`, \`"enabled": false\`,
   \`"device": "none"\`) or the default.
 
-Where a type says \`"auto"\`, Hugging Face's Trainer fills the value.
+Where a type says \`"auto"\`, a [Trainer](trainer.md#the-command) fills the value, by the table of Hugging Face's.
 `;
 
 const STATUS = [

@@ -30,7 +30,7 @@ export interface FileArguments {
   /** Resume with the data from their beginning. */
   ignore_data_skip?: boolean;
   run_name?: string;
-  /** "cpu", "cuda", "cuda:N" or "auto". */
+  /** "cpu", "cuda" or "auto"; which ones, the launcher says. */
   device?: string;
   use_cpu?: boolean;
   /** Text after which the trained model goes on at the end; none with --no_sample. */

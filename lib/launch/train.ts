@@ -1,0 +1,38 @@
+// `ds train`: ranks of this package's own training program, with the arguments of transformers.
+import { checkArguments } from '../trainer/command/check-arguments.js';
+import { helpText } from '../trainer/command/help.js';
+import { readArguments } from '../trainer/command/read-arguments.js';
+import { refuse } from './argument-error.js';
+import { launch } from './launch.js';
+import { type LaunchOptions, takeLaunchOptions } from './launch-options.js';
+
+/**
+ * Runs what `words` ask for and returns the exit code of launch(). Options of the launcher may
+ * stand among them, and win over those `before` the command. What is wrong is refused here, once,
+ * and not by each rank.
+ */
+export async function trainCommand(
+  words: readonly string[],
+  before: LaunchOptions | null = null,
+): Promise<number> {
+  if (words.includes('--help') || words.includes('-h')) {
+    console.log(helpText());
+    return 0;
+  }
+  const { options, rest } = takeLaunchOptions(words, before);
+  const { args, notices } = await readArguments(rest);
+  checkArguments(args);
+  if (!options.quiet) for (const notice of notices) console.error(`ds: ${notice}`);
+  if (args.device?.includes(':')) {
+    const hint = 'GPUs are chosen by --include localhost:0,1 or CUDA_VISIBLE_DEVICES.';
+    refuse('--device', 'a kind of device, not one of them', `"${args.device}"`, hint);
+  }
+  const onCpu = args.use_cpu === true || args.device === 'cpu';
+  if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" beside --num_gpus', '"cpu"');
+  const isPlaced = [options.num_procs, options.hostfile, options.include, options.exclude];
+  const procs = onCpu && isPlaced.every((one) => one === undefined) ? { num_procs: 1 } : {};
+  // Of a package, JavaScript; of its sources, what this process runs itself.
+  const name = require.resolve('../trainer/command/main.js');
+  const program = { name, args: rest, node: process.execArgv };
+  return launch({ ...options, ...procs, module: false, no_local_rank: true }, program);
+}

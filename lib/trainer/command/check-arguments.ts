@@ -1,0 +1,48 @@
+// What the arguments of `ds train` must be together, judged before anything is loaded.
+import { DsError } from '../../errors.js';
+import type { TrainArguments } from './arguments.js';
+import { trainerPart } from './trainer-options.js';
+
+/** Arguments, of which those are there without which there is nothing to do. */
+export type CheckedArguments = TrainArguments &
+  Required<Pick<TrainArguments, 'train_file' | 'output_dir'>>;
+
+/** Arguments of LoRA beside the one that asks for it, and those of 4-bit weights. */
+const OF_LORA: readonly (keyof TrainArguments)[] = [
+  ...(['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'exclude_modules'] as const),
+  ...(['modules_to_save', 'bias', 'use_rslora', 'fan_in_fan_out', 'init_lora_weights'] as const),
+  ...(['rank_pattern', 'alpha_pattern', 'layers_to_transform', 'layers_pattern'] as const),
+  ...(['load_in_4bit', 'bnb_4bit_quant_type', 'bnb_4bit_use_double_quant'] as const),
+];
+
+/**
+ * `args`. Throws DS_ARGUMENT for what is missing, excludes each other, or is no value of an option.
+ */
+export function checkArguments(args: TrainArguments): CheckedArguments {
+  const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
+  const missing = Object.entries({ model: dir ?? config, data: files, output: out });
+  for (const [name, value] of missing) {
+    if (value === undefined) throw refused(`--${name}`, 'to be given', 'nothing');
+  }
+  if (dir !== undefined && config !== undefined) {
+    throw refused('--config_name', 'no --model beside it', 'both');
+  }
+  requireLora(args);
+  trainerPart(args, out as string);
+  return args as CheckedArguments;
+}
+
+function requireLora(args: TrainArguments): void {
+  const { config_name: config, bnb_4bit_quant_type: type = 'nf4' } = args;
+  const [orphan] = OF_LORA.filter((name) => args[name] !== undefined && args[name] !== false);
+  if (!args.use_peft && orphan) throw refused(`--${orphan}`, '--lora beside it', 'none');
+  if (type !== 'nf4') throw refused('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));
+  if (!args.use_peft) return;
+  if (args.save_only_model) throw refused('--save_only_model', 'no --lora beside it', 'both');
+  if (config === undefined) return;
+  throw refused('--lora', 'a --model, whose weights stay as they are', '--config_name');
+}
+
+function refused(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}

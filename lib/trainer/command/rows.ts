@@ -1,0 +1,62 @@
+// The files of `ds train` as a Trainer's data, and what became of their rows.
+import {
+  type TextBatch,
+  TextDataset,
+  type TextOptions,
+  type TextSample,
+  TextStream,
+  type Tokenizer,
+} from '../../text/index.js';
+import type { EvalOptions, TrainerData } from '../options.js';
+import type { TrainArguments } from './arguments.js';
+import { textPart } from './text-part.js';
+import type { Evaluation } from './trainer-options.js';
+
+type Report = NonNullable<TextDataset['report']>;
+
+/** What a Trainer is given. */
+export interface RowData {
+  train: TrainerData<TextSample, TextBatch>;
+  eval?: EvalOptions<TextSample, TextBatch>;
+  /** One line for each kind of data. */
+  lines: readonly string[];
+}
+
+/**
+ * Reads the rows of `args`, all of them, or with --streaming as they are needed. Throws DS_DATA for
+ * files and rows that cannot be read, DS_ARGUMENT.
+ */
+export async function openRows(
+  args: TrainArguments,
+  evaluation: Evaluation | null,
+  { tokenizer, maxSeq }: { tokenizer: Tokenizer; maxSeq: number },
+): Promise<RowData> {
+  const { train_file: files = [], validation_file: judged } = args;
+  const how = { tokenizer, files, ...textPart(args, maxSeq, 'training') };
+  const train = args.streaming ? null : await TextDataset.open(how);
+  const lines = [`learns from ${files.join(', ')}: ${counted(train?.report ?? null, how)}`];
+  const data = train ?? streamed(how);
+  if (!evaluation || !judged) return { train: data, lines };
+  const alike = { tokenizer, files: judged, ...textPart(args, maxSeq, 'evaluation') };
+  const dataset = await TextDataset.open(alike);
+  lines.push(`judged by ${judged.join(', ')}: ${counted(dataset.report, alike)}`);
+  return { train: data, eval: { ...evaluation, data: dataset }, lines };
+}
+
+/** Opened by the Trainer, which knows the ranks. */
+function streamed(how: TextOptions): TrainerData<TextSample, TextBatch> {
+  return async ({ rank, worldSize, batchSize, device, seed }) =>
+    await TextStream.open({ ...how, rank, worldSize, batchSize, device, seed });
+}
+
+function counted(report: Report | null, { length, packing }: TextOptions): string {
+  const shape = `${packing ? 'packed to' : 'of at most'} ${length} tokens`;
+  if (!report) return `a stream of samples ${shape}`;
+  const { rows, samples, tokens, learned, cutRows, unlearned } = report;
+  const lost = [
+    ...(cutRows > 0 ? [`${cutRows} rows cut`] : []),
+    ...(unlearned > 0 ? [`${unlearned} left out, without a token to learn`] : []),
+  ];
+  const parts = [`${rows} rows, ${samples} samples ${shape}`, ...lost];
+  return `${parts.join(', ')}; ${tokens} tokens, ${learned} of them learned`;
+}

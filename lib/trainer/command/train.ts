@@ -1,0 +1,171 @@
+// What a rank of `ds train` does: it reads model and rows, trains, saves, and lets the result
+// write.
+import { copyFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+
+import { type Distributed, joinLaunched } from '../../comm/index.js';
+import type { CausalLM } from '../../models/index.js';
+import type { Device } from '../../runtime/device.js';
+import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
+import type { EndEvent, TrainerEvent } from '../events.js';
+import type { TrainerOptions } from '../options.js';
+import { Trainer } from '../trainer.js';
+import type { TrainerState } from '../trainer-state.js';
+import type { TrainArguments } from './arguments.js';
+import type { CheckedArguments } from './check-arguments.js';
+import { openRows } from './rows.js';
+import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
+import { openModel, savedModel, sourceOf, writeAdapter } from './trained-model.js';
+import { trainerPart } from './trainer-options.js';
+
+/** Prints a line on the first rank. */
+type Say = (line: string) => void;
+
+/** Tokens of a sample. */
+const SAMPLE_TOKENS = 48;
+
+/** Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and what a Trainer throws. */
+export async function train(args: CheckedArguments): Promise<void> {
+  const { options, evaluation } = trainerPart(args, args.output_dir);
+  const job = await joinLaunched({ device: options.device });
+  const { device } = job.world;
+  const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
+  let after: (() => Promise<void>) | null = null;
+  try {
+    const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
+    const model = await openModel(args);
+    say(described(args, model, job));
+    const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
+    rows.lines.forEach(say);
+    const prompt = job.rank === 0 ? await promptFor(args, tokenizer) : null;
+    const { train: data, eval: judged } = rows;
+    const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
+    const isWhole = await trained(all as RowTrainerOptions, args, say);
+    if (isWhole && prompt) after = () => showSample(args, { tokenizer, prompt, device });
+  } finally {
+    await job.destroy();
+  }
+  await after?.();
+}
+
+type RowTrainer = Trainer<TextSample, TextBatch>;
+type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: CausalLM };
+
+/** Trains and saves; false where it was told to stop before the end, and has left a checkpoint. */
+async function trained(
+  options: RowTrainerOptions,
+  args: CheckedArguments,
+  say: Say,
+): Promise<boolean> {
+  const { output_dir: dir, use_peft: isAdapter = false } = args;
+  const trainer: RowTrainer = new Trainer(options);
+  try {
+    const keep = async (path: string) => writeAdapter(options.model, await trainer.engine(), path);
+    if (isAdapter) trainer.on('save', ({ path }) => keep(path));
+    const end = await run(trainer, args, say);
+    if (end.reason === 'stopped') return false;
+    await (isAdapter ? keep(dir) : trainer.save(dir));
+    const { globalRank } = await trainer.engine();
+    if (globalRank === 0) await writeState(end, await trainer.state(), dir);
+    say(`saved ${dir}`);
+    return true;
+  } finally {
+    await trainer.destroy();
+  }
+}
+
+function described(
+  args: CheckedArguments,
+  model: CausalLM,
+  { worldSize, world }: Distributed,
+): string {
+  const all = model.parameters();
+  const count = (parameters: typeof all) => parameters.reduce((sum, { numel }) => sum + numel, 0);
+  const total = count(all).toLocaleString('en');
+  const trained = count(all.filter(({ requiresGrad }) => requiresGrad)).toLocaleString('en');
+  const which = trained === total ? '' : `, ${trained} of them trained`;
+  const ranks = worldSize === 1 ? 'one rank' : `${worldSize} ranks`;
+  const device = worldSize === 1 ? world.device.name : world.device.kind;
+  const name = model.constructor.name;
+  const from = sourceOf(args);
+  return `trains ${name} of ${from}: ${total} parameters${which}, ${ranks} on ${device}`;
+}
+
+/** Trains to the end. A line for each evaluation and save; for each log where no bar is drawn. */
+async function run(
+  trainer: RowTrainer,
+  { resume_from_checkpoint: resume, ignore_data_skip: skip, disable_tqdm: plain }: TrainArguments,
+  say: Say,
+): Promise<EndEvent> {
+  let last: TrainerEvent | null = null;
+  for await (const event of trainer.train({ resume, resumeData: skip ? !skip : undefined })) {
+    const line = lineOf(event, plain ?? false);
+    if (line) say(line);
+    last = event;
+  }
+  return last as EndEvent;
+}
+
+function lineOf(event: TrainerEvent, logs: boolean): string | null {
+  switch (event.type) {
+    case 'begin':
+      return event.resumedFrom ? `goes on from ${event.resumedFrom}, step ${event.step}` : null;
+    case 'log': {
+      const { step, loss, lr, gradNorm, tokensPerSecond: speed } = event;
+      const numbers = `loss ${loss.toFixed(4)}, rate ${lr.toPrecision(3)}, grad norm ${gradNorm.toPrecision(3)}`;
+      return logs ? `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s` : null;
+    }
+    case 'evaluate': {
+      const numbers = Object.entries(event.metrics).map(([name, x]) => `${name} ${x.toFixed(4)}`);
+      return `step ${event.step}: evaluation ${numbers.join(', ')}${event.isBest ? ' (best)' : ''}`;
+    }
+    case 'save':
+      return `step ${event.step}: saved ${event.path}`;
+    case 'alert':
+      return `step ${event.step}: ${event.level}: ${event.message}`;
+    case 'end':
+      return `step ${event.step}: ${ENDS[event.reason]}`;
+    default:
+      return null;
+  }
+}
+
+const ENDS = {
+  done: 'done',
+  stopped: 'stopped; --resume_from_checkpoint goes on',
+  early: 'ends early: evaluations no longer improve',
+} as const;
+
+/** What the run has been, beside the weights: logs and evaluations by step. */
+async function writeState(
+  { checkpoint }: EndEvent,
+  { step, epoch, history }: Readonly<TrainerState>,
+  dir: string,
+): Promise<void> {
+  const path = join(dir, STATE);
+  if (checkpoint) return copyFile(join(checkpoint, STATE), path);
+  const state = { epoch, global_step: step, log_history: history };
+  await writeFile(path, `${JSON.stringify(state, null, 2)}\n`);
+}
+
+const STATE = 'trainer_state.json';
+
+/** Null where no sample is wanted, or rows show nothing to go on from. */
+async function promptFor(args: CheckedArguments, tokenizer: Tokenizer): Promise<Prompt | null> {
+  const { sample = true, train_file: files, dataset_text_field: key } = args;
+  if (typeof sample === 'string') return promptOf(tokenizer, sample);
+  return sample ? firstPrompt(tokenizer, files, key) : null;
+}
+
+/** Reads what was saved, as anybody would who uses it. */
+async function showSample(
+  args: CheckedArguments,
+  { tokenizer, prompt, device }: { tokenizer: Tokenizer; prompt: Prompt; device: Device },
+): Promise<void> {
+  const model = await savedModel(args);
+  model.to(device);
+  const text = continued(model, tokenizer, prompt, args.sample_tokens ?? SAMPLE_TOKENS);
+  console.log(
+    `sample: ${prompt.text}\n     -> ${text.replaceAll(/\s+/g, ' ') || '(it ends at once)'}`,
+  );
+}

@@ -1,0 +1,66 @@
+// The model of `ds train`: read or made new, with adapters where they are asked for, and saved.
+import type { Engine } from '../../engine/engine.js';
+import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
+import { addLora, type LoraOptions, loadAdapter, quantize, saveAdapter } from '../../peft/index.js';
+import { seed } from '../../tensor/index.js';
+import type { TrainArguments } from './arguments.js';
+
+/** The folder of the model, or of the configuration of a new one. */
+export function sourceOf({ model_name_or_path: dir, config_name: config }: TrainArguments): string {
+  return (dir ?? config) as string;
+}
+
+/**
+ * The model that is to be trained. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT of LoRA's options.
+ */
+export async function openModel(args: TrainArguments): Promise<CausalLM> {
+  seed(args.seed ?? 42);
+  const base = await openBase(args);
+  return args.use_peft ? addLora(base, loraOptions(args)) : base;
+}
+
+/** Without adapters. */
+async function openBase(args: TrainArguments): Promise<CausalLM> {
+  const { gradient_checkpointing: checkpoint, model_name_or_path: dir } = args;
+  const options = checkpoint === undefined ? {} : { activationCheckpointing: checkpoint };
+  if (!dir) return fromConfig(args.config_name as string, options);
+  const model = await fromPretrained(dir, options);
+  const { load_in_4bit: isSmall, bnb_4bit_use_double_quant: doubleQuant } = args;
+  return isSmall ? quantize(model, { doubleQuant }) : model;
+}
+
+function loraOptions(args: TrainArguments): LoraOptions {
+  return {
+    r: args.r,
+    loraAlpha: args.lora_alpha,
+    loraDropout: args.lora_dropout,
+    bias: args.bias as LoraOptions['bias'],
+    useRslora: args.use_rslora,
+    targetModules: alone(args.target_modules),
+    excludeModules: alone(args.exclude_modules),
+    layersToTransform: args.layers_to_transform,
+    layersPattern: args.layers_pattern,
+    rankPattern: args.rank_pattern as LoraOptions['rankPattern'],
+    alphaPattern: args.alpha_pattern as LoraOptions['alphaPattern'],
+    modulesToSave: args.modules_to_save,
+    initLoraWeights: args.init_lora_weights as LoraOptions['initLoraWeights'],
+    fanInFanOut: args.fan_in_fan_out,
+    baseModelNameOrPath: sourceOf(args),
+  };
+}
+
+/** One word is "all-linear" or a regular expression, as TRL reads it. */
+function alone(names: readonly string[] | undefined): string | readonly string[] | undefined {
+  return names?.length === 1 ? names[0] : names;
+}
+
+/** Writes the adapters that `engine` trains into `dir`; every rank calls. */
+export async function writeAdapter(model: CausalLM, engine: Engine, dir: string): Promise<void> {
+  await engine.withFullWeights(() => (engine.globalRank === 0 ? saveAdapter(model, dir) : null));
+}
+
+/** What was saved in the output, as anybody would read it who uses it. */
+export async function savedModel(args: TrainArguments): Promise<CausalLM> {
+  const dir = args.output_dir as string;
+  return args.use_peft ? loadAdapter(await openBase(args), dir) : fromPretrained(dir);
+}

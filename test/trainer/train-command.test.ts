@@ -1,0 +1,203 @@
+// `ds train` as users run it: processes, from a folder and rows to a trained folder.
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { nn, seed } from '../../lib/index.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { DS, type Finished, Run } from '../launch/jobs.js';
+
+/** Questions with answers that the tiny model learns by heart. */
+const FACTS = [
+  ['Which stage shards gradients?', 'Stage 2.'],
+  ['Who starts the ranks?', 'The launcher does.'],
+];
+
+let dir: string;
+beforeAll(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-train-'));
+  seed(1);
+  const sizes = { layers: 1, heads: 2, kvHeads: 1, channels: 32, hidden: 64, maxSeq: 64 };
+  const model = new nn.models.Llama({ vocabSize: 1007, ...sizes, tied: true });
+  await nn.saveWeights(model, join(dir, 'model'), { format: 'hf' });
+  cpSync(join(packageRoot(), 'examples', 'tokenizer'), join(dir, 'model'), { recursive: true });
+  const rows = Array.from({ length: 24 }, (_, i) => FACTS[i % FACTS.length] as string[]);
+  const lines = rows.map(([user, assistant]) =>
+    JSON.stringify({
+      messages: [
+        { role: 'user', content: user },
+        { role: 'assistant', content: assistant },
+      ],
+    }),
+  );
+  writeFileSync(join(dir, 'rows.jsonl'), lines.join('\n'));
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const ds = (line: string): Promise<Finished> =>
+  new Run([...DS, ...line.split(' ')], dir, { DS_NUM_THREADS: '1' }).finished;
+
+/** What all runs here have in common; rows are read by the rank itself, not by threads. */
+const COMMON =
+  '--model model --data rows.jsonl --dataset_num_proc 0 --max_length 64 --per_device_train_batch_size 4';
+
+function file(name: string, text: string): string {
+  writeFileSync(join(dir, name), text);
+  return name;
+}
+
+/** Losses of the logs in the folder of a run. */
+function losses(folder: string): number[] {
+  const text = readFileSync(join(dir, folder, 'trainer_state.json'), 'utf8');
+  const { log_history: history } = JSON.parse(text) as { log_history: { loss?: number }[] };
+  return history.flatMap(({ loss }) => loss ?? []);
+}
+
+test('a folder, rows and a file of arguments become a trained folder, plots and a sample', async () => {
+  const run = file(
+    'run.yaml',
+    `
+output_dir: elsewhere
+learning-rate: 1e-2
+lr_scheduler_type: cosine
+assistant_only_loss: true
+packing: true
+logging_steps: 5
+report_to: [csv, tensorboard]
+`,
+  );
+  const line = `train ${COMMON} --config ${run} --output out --device cpu --max-steps 40 --eval_data rows.jsonl --eval_steps 20 --save_steps 20 --save_total_limit 1`;
+  const { code, stdout, stderr } = await ds(line);
+  expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
+  expect(stdout).toMatch(/^trains Llama of model: [\d,]+ parameters, one rank on cpu$/m);
+  expect(stdout).toMatch(/^learns from rows\.jsonl: 24 rows, \d+ samples packed to 64 tokens; /m);
+  expect(stdout).toMatch(/^step 20: evaluation loss \d\.\d+$/m);
+  expect(stdout).toMatch(/^step 40: saved out\/checkpoint-40$/m);
+  expect(stdout).toMatch(/^saved out$/m);
+  expect(stdout).toMatch(/^sample: Which stage shards gradients\?\n {5}-> Stage 2\.$/m);
+  expect(stderr).toMatch(/40\/40 {2}loss /);
+  const [first = 0, ...rest] = losses('out');
+  expect(rest.at(-1)).toBeLessThan(first / 4);
+  expect(existsSync(join(dir, 'out', 'checkpoint-20'))).toBe(false);
+  expect(existsSync(join(dir, 'out', 'runs', 'trainer', 'train_loss.csv'))).toBe(true);
+  expect(existsSync(join(dir, 'elsewhere'))).toBe(false);
+  const saved = await nn.models.fromPretrained(join(dir, 'out'));
+  expect(saved.maxSeq).toBe(64);
+
+  const more = await ds(
+    `${line} --max_steps 44 --resume_from_checkpoint --sample Who? --sample_tokens 3`,
+  );
+  expect(more.code).toBe(0);
+  expect(more.stdout).toMatch(/^goes on from out\/checkpoint-40, step 40$/m);
+  expect(more.stdout).toMatch(/^step 44: done$/m);
+  expect(more.stdout).toMatch(/^sample: Who\?$/m);
+}, 120_000);
+
+test('two ranks at stage 3 fill "auto", and the first one alone prints', async () => {
+  const config = file(
+    'ds_config.json',
+    JSON.stringify({
+      train_batch_size: 'auto',
+      train_micro_batch_size_per_gpu: 'auto',
+      gradient_accumulation_steps: 'auto',
+      optimizer: { type: 'AdamW', params: { lr: 'auto', weight_decay: 'auto' } },
+      scheduler: {
+        type: 'WarmupDecayLR',
+        params: { warmup_max_lr: 'auto', warmup_num_steps: 'auto', total_num_steps: 'auto' },
+      },
+      zero_optimization: { stage: 3, stage3_prefetch_bucket_size: 'auto' },
+    }),
+  );
+  const line = `--num_procs 2 train ${COMMON} --deepspeed ${config} --output two --max_steps 12 --learning_rate 1e-2 --logging_steps 4 --disable_tqdm`;
+  const { code, stdout, stderr } = await ds(line);
+  expect([code, stderr]).toEqual([0, expect.not.stringMatching(/Error|failed/)]);
+  expect(stdout.match(/trains Llama/g)).toHaveLength(1);
+  expect(stdout).toMatch(/2 ranks on cpu$/m);
+  expect(stdout).toMatch(/step 4: loss \d\.\d+, rate \S+, grad norm \S+, \d+ tokens\/s$/m);
+  const found = losses('two');
+  expect(found).toHaveLength(3);
+  expect(found[2]).toBeLessThan(found[0] as number);
+  await nn.models.fromPretrained(join(dir, 'two'));
+}, 120_000);
+
+test('--lora trains adapters alone, on two ranks, and leaves the files of PEFT', async () => {
+  const stage3 = file('stage3.json', '{ "zero_optimization": { "stage": 3 } }');
+  const line = `train --num-procs 2 ${COMMON} --deepspeed ${stage3} --output adapter --lora --lora-r 4 --target_modules all-linear --max_steps 12 --learning_rate 3e-2 --logging_steps 4 --save_steps 12`;
+  const { code, stdout } = await ds(line);
+  expect(code).toBe(0);
+  expect(stdout).toMatch(
+    /^\[0\] trains Llama of model: [\d,]+ parameters, [\d,]+ of them trained, 2 ranks on cpu$/m,
+  );
+  const found = losses('adapter');
+  expect(found.at(-1)).toBeLessThan(found[0] as number);
+  for (const folder of ['adapter', 'adapter/checkpoint-12']) {
+    const path = join(dir, folder, 'adapter_config.json');
+    expect(JSON.parse(readFileSync(path, 'utf8'))).toMatchObject({
+      peft_type: 'LORA',
+      r: 4,
+      base_model_name_or_path: 'model',
+    });
+    expect(existsSync(join(dir, folder, 'adapter_model.safetensors'))).toBe(true);
+    expect(existsSync(join(dir, folder, 'model.safetensors'))).toBe(false);
+  }
+  expect(stdout).toMatch(/^\[0\] sample: Which stage shards gradients\?$/m);
+}, 120_000);
+
+test('a configuration alone makes a new model', async () => {
+  const line = `train --config_name model --tokenizer_name model ${COMMON.replace('--model model ', '')} --output new --device cpu --max_steps 2`;
+  const { code, stdout } = await ds(line);
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/^trains Llama of model: /m);
+  await nn.models.fromPretrained(join(dir, 'new'));
+}, 60_000);
+
+describe('is refused by the launcher, once, before a rank runs', () => {
+  test.each([
+    ['train', /^ds: --model: expected to be given, got nothing\.$/m],
+    ['train --model m --data d', /^ds: --output: expected to be given/m],
+    [`train ${COMMON} --output o --learning_rte 1`, /Did you mean --learning_rate\?/],
+    [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(nothing is sent anywhere/],
+    [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" beside --num_gpus/],
+    [`train ${COMMON} --output o --r 4`, /--r: expected --lora beside it/],
+    [`train ${COMMON} --output o --lora --save_only_model`, /expected no --lora beside it/],
+    [`train ${COMMON} --output o --lora --bnb_4bit_quant_type fp4`, /expected "nf4"/],
+    [`train ${COMMON} --output o --config_name model`, /expected no --model beside it/],
+    [`train ${COMMON} --output o --fp16 --bf16`, /--fp16: expected one of --fp16 and --bf16/],
+    [`train ${COMMON} --output o --device cuda:1`, /--device: .*--include localhost:0,1/],
+    [`train ${COMMON} --output o --num_procs many`, /Expected a whole number from 1/],
+    [`--num_procs 2 train ${COMMON} --output o --seed x`, /--seed: expected a whole number/],
+  ])('%s', async (line, message) => {
+    const { code, stdout, stderr } = await ds(line);
+    expect([code, stdout]).toEqual([2, '']);
+    expect(stderr).toMatch(message);
+  });
+});
+
+test('a configuration that says something else than the arguments names all of it', async () => {
+  const config = file(
+    'other.json',
+    '{ "gradient_clipping": 0.5,\n  "gradient_accumulation_steps": 4,\n  "bf16": { "enabled": true } }',
+  );
+  const line = `train ${COMMON} --deepspeed ${config} --output none --device cpu --max_steps 1 --gradient_accumulation_steps 2 --max_grad_norm 1 --bf16 false`;
+  const { code, stderr } = await ds(line);
+  expect(code).toBe(1);
+  expect(stderr).toMatch(
+    /other\.json:1:3: gradient_clipping: expected the values of the training, got 3 others: gradient_clipping at 1:3: expected 1 \(maxGradNorm, --max_grad_norm\), got 0\.5; gradient_accumulation_steps at 2:3: .*; bf16\.enabled at 3:13: expected false/,
+  );
+}, 60_000);
+
+test('--help lists the arguments and their other names', async () => {
+  const { code, stdout } = await ds('train --help');
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/^ {2}--learning_rate X$/m);
+  expect(stdout).toMatch(/^ {2}--model_name_or_path TEXT {2,}also --model$/m);
+  expect((await ds('--help')).stdout).toMatch(/^ {2}ds train {2,}train or fine-tune/m);
+});
+
+test('what has no effect is said once', async () => {
+  const line = `--num_procs 2 train ${COMMON} --output quiet --max_steps 1 --no_sample --torch_compile --no_cuda false`;
+  const { code, stdout, stderr } = await ds(line);
+  expect(code).toBe(0);
+  expect(stderr.match(/--torch_compile has no effect/g)).toHaveLength(1);
+  expect(stdout).not.toMatch(/sample:/);
+}, 60_000);
