@@ -4,6 +4,7 @@ export { addLora, lorasOf, merge, unload, unmerge, withoutAdapters } from './lor
 export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
 export type { LoraBias, LoraOptions } from './lora-options.js';
 export {
+  isPlain,
   quantizationConfig,
   quantizedNames,
   quantStates,

@@ -7,6 +7,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { numel } from '../runtime/view.js';
 import { held, scope, Tensor } from '../tensor/index.js';
+import { lorasOf } from './lora.js';
 import { NF4Linear } from './nf4-linear.js';
 import { replaceModules } from './replace.js';
 
@@ -145,6 +146,14 @@ export function quantizedOf(model: Module): Map<string, NF4Linear> {
     if (module instanceof NF4Linear) found.set(name, module);
   }
   return found;
+}
+
+/**
+ * @internal Whether a model has neither adapters nor layers in 4 bits: its tensors are as its
+ * describe() says.
+ */
+export function isPlain(model: Module): boolean {
+  return quantizedOf(model).size === 0 && lorasOf(model).size === 0;
 }
 
 /** @internal The names that bitsandbytes has for ours; null for what it has elsewhere. */

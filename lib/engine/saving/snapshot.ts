@@ -3,6 +3,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
 import { hyperparameters } from '../../optim/param-groups.js';
+import { isPlain } from '../../peft/index.js';
 import { getRandomState } from '../../tensor/index.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import { MODEL } from '../ranks.js';
@@ -43,7 +44,8 @@ export function contentOf(engine: Engine, options: ContentOptions): CheckpointCo
     catalog: catalogOf(engine, wanted),
     state: sharedState(engine, options),
     rankState: rankState(engine),
-    description: engine.module.describe(),
+    // Nobody else knows the tensors of adapters and of weights in 4 bits by our names.
+    description: isPlain(engine.module) ? engine.module.describe() : null,
   };
 }
 
