@@ -5,7 +5,7 @@ import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
 import type { NumericArray } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
-import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { LossReport, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { EvalData } from './eval-data.js';
 import type { Metrics } from './events.js';
 import { type BatchMover, discard } from './moved-batch.js';
@@ -35,22 +35,26 @@ export async function evaluate<Batch>(
   data: EvalData<Batch>,
   options: {
     maxBatches?: number;
+    accuracy?: boolean;
     metrics?: ((input: LossInput<Batch>) => MetricSums) | undefined;
   },
 ): Promise<Metrics> {
   const { objective, world } = judge;
   const sums: Sums = { loss: { sum: 0, count: 0 } };
+  const report = options.accuracy ? new LossReport(judge.engine.device) : null;
   await inEvaluation(judge.engine, async (forward) => {
     for await (const { micro, isOwn } of batchesOf(judge, data, options.maxBatches)) {
-      const loss = noGrad(() => scope(() => objective.mean(forward, micro).item()));
+      report?.reset();
+      const loss = noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
       const further = options.metrics?.({ forward: unrecorded(forward), batch: micro.batch }) ?? {};
       if (!isOwn) continue;
       add(sums, {
         loss: { sum: micro.counted > 0 ? loss * micro.counted : 0, count: micro.counted },
       });
-      add(sums, requireSums(further));
+      if (report) add(sums, { accuracy: choicesOf(report) });
+      add(sums, requireSums(further, report ? ['loss', 'accuracy'] : ['loss']));
     }
-  });
+  }).finally(() => report?.dispose());
   const total: Sums = {};
   for (const other of await world.exchange('evaluation', written(sums))) add(total, read(other));
   return meansOf(total);
@@ -141,15 +145,21 @@ function meansOf(sums: Sums): Metrics {
   return Object.fromEntries(means) as Metrics;
 }
 
-function requireSums(metrics: MetricSums): MetricSums {
+/** What share of the targets was the first choice, as sums. */
+function choicesOf(report: LossReport): { sum: number; count: number } {
+  const { correct, counted } = report.read();
+  return { sum: correct, count: counted };
+}
+
+function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums {
   for (const [name, value] of Object.entries(metrics)) {
     const isSum = typeof value?.sum === 'number' && Number.isFinite(value?.count);
-    if (isSum && name !== 'loss') continue;
+    const isTaken = taken.includes(name);
+    if (isSum && !isTaken) continue;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `Trainer eval.metrics ${name}`,
-      expected:
-        name === 'loss' ? 'another name: the loss has it' : 'sums { sum, count } of a batch',
+      expected: isTaken ? `another name: the ${name} has it` : 'sums { sum, count } of a batch',
       got: phrase(value),
     });
   }

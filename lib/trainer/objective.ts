@@ -5,7 +5,7 @@ import type { Module } from '../nn/index.js';
 import { PipelineModule } from '../pipe/pipeline-module.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { scope, Tensor, tensorsIn } from '../tensor/index.js';
+import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
 import { targetsOf } from '../text/index.js';
 import type { LossInput } from './options.js';
 import type { TrainerSettings } from './read-options.js';
@@ -32,8 +32,8 @@ export type Divisor = number | Tensor;
 export interface Objective<Batch> {
   /** Counts a batch; where it lies on the host, without waiting for the device. */
   counted(batch: Batch): MicroBatch<Batch>;
-  /** The mean loss over what the micro-batch counts, f32. */
-  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor;
+  /** The mean loss over what the micro-batch counts, f32. The model's own loss tells `report`. */
+  mean(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
   /** The sum of the losses of what it counts over `divisor`, f32; 0 where it counts nothing. */
   shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor;
   /** What the model makes of a batch, where nobody says what else is wanted of it. */
@@ -93,8 +93,8 @@ class CausalObjective<Batch> implements Objective<Batch> {
     return { batch, targets, counted, tokens: targets.numel };
   }
 
-  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
-    return this.loss(forward, micro, {});
+  mean(forward: Forward, micro: MicroBatch<Batch>, report: LossReport | null = null): Tensor {
+    return this.loss(forward, micro, report ? { report } : {});
   }
 
   shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {

@@ -107,13 +107,18 @@ export interface EvalOptions<Sample, Batch> {
   atStart?: boolean;
   /** Updates, or epochs with "epoch", before the first evaluation. Default 0. */
   delay?: number;
+  /**
+   * Gives `accuracy` beside the loss, without another pass: the share of counted targets that are
+   * the model's first choice. Language models without a `loss` of your own. Default false.
+   */
+  accuracy?: boolean;
   /** Further metrics beside the loss, by name, as sums over a batch. */
   metrics?: (input: LossInput<Batch>) => MetricSums;
 }
 
 /** Which evaluation is the best. */
 export interface BestOptions {
-  /** "loss", or one of `eval.metrics`. */
+  /** "loss", "accuracy" where `eval.accuracy` asks for it, or one of `eval.metrics`. */
   metric: string;
   /** Default: false where the name ends in "loss", else true. */
   greaterIsBetter?: boolean;

@@ -42,7 +42,7 @@ const DATA: OptionNames<TrainerDataOptions<unknown, unknown>> = {
 const LOG: OptionNames<LogOptions> = { every: true, first: true, nanFilter: true };
 const EVAL: OptionNames<EvalOptions<unknown, unknown>> = {
   ...{ data: true, every: true, batchSize: true, maxBatches: true, atStart: true, delay: true },
-  metrics: true,
+  ...{ accuracy: true, metrics: true },
 };
 const SAVE: OptionNames<CheckpointOptions> = {
   ...{ dir: true, every: true, keep: true, best: true, weights: true, weightsOnly: true },
@@ -246,6 +246,7 @@ function readEval<Sample, Batch>(
     maxBatches = Number.POSITIVE_INFINITY,
     atStart = false,
     delay = 0,
+    accuracy = false,
   } = options as EvalOptions<Sample, Batch>;
   requireEvery('Trainer eval.every', every);
   requireInteger('Trainer eval.batchSize', batchSize, 1);
@@ -254,8 +255,9 @@ function readEval<Sample, Batch>(
   }
   requireType('Trainer eval.atStart', atStart, 'boolean');
   requireFinite('Trainer eval.delay', delay, 0);
+  requireType('Trainer eval.accuracy', accuracy, 'boolean');
   if (metrics !== undefined) requireType('Trainer eval.metrics', metrics, 'function');
-  return { data, every, batchSize, maxBatches, atStart, delay, metrics };
+  return { data, every, batchSize, maxBatches, atStart, delay, accuracy, metrics };
 }
 
 function readSave(given: CheckpointOptions | string | undefined): SaveSettings | null {
@@ -383,13 +385,20 @@ function requireTogether({
   save,
   earlyStop,
   deepspeed,
+  loss,
 }: TrainerSettings<never, never>): void {
+  if (evaluation?.accuracy && loss) {
+    const expected = 'a loss that the model makes';
+    const hint = 'Count the right answers in `eval.metrics`.';
+    throw refused('Trainer eval.accuracy', expected, '`loss`', hint);
+  }
   const best = save?.best ?? null;
   if (best && !evaluation) {
     throw refused('Trainer save.best', '`eval` data to find the best by', best.metric);
   }
-  if (best && best.metric !== 'loss' && !evaluation?.metrics) {
-    const expected = '"loss", or a name that `eval.metrics` gives';
+  const isKnown = best?.metric === 'loss' || (best?.metric === 'accuracy' && evaluation?.accuracy);
+  if (best && !isKnown && !evaluation?.metrics) {
+    const expected = '"loss", "accuracy" by `eval.accuracy`, or a name that `eval.metrics` gives';
     throw refused('Trainer save.best', expected, best.metric);
   }
   if (best?.load && save?.weightsOnly) {

@@ -102,7 +102,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
 
   /**
    * The mean loss of `data` (default: those of `eval`) by what it counts, over all ranks, and the
-   * metrics of `eval.metrics`. Throws DS_ARGUMENT where there are no data.
+   * metrics of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT where there are no data.
    */
   async evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics> {
     const { eval: own, batchSize } = this.settings;
@@ -113,7 +113,11 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
       data: judged as never,
       batchSize: own?.batchSize ?? batchSize,
     });
-    return evaluate(session, opened, data ? { metrics: own?.metrics } : (own ?? {}));
+    return evaluate(
+      session,
+      opened,
+      data ? { accuracy: own?.accuracy, metrics: own?.metrics } : (own ?? {}),
+    );
   }
 
   /**

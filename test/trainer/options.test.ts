@@ -40,6 +40,12 @@ const wrong: readonly Bad[] = [
   [{ save: { dir: 'd', best: 'loss' } }, 'Trainer save.best: expected `eval` data'],
   [{ save: { dir: 'd', every: 'best' } }, 'Trainer save.every: expected `save.best`'],
   [{ eval: train, save: { dir: 'd', best: 'f1' } }, 'or a name that `eval.metrics` gives'],
+  [{ eval: { data: train, accuracy: 1 } }, 'Trainer eval.accuracy: expected true or false'],
+  [
+    { eval: { data: train, accuracy: true }, loss: () => model },
+    'Trainer eval.accuracy: expected a loss that the model makes',
+  ],
+  [{ eval: train, save: { dir: 'd', best: 'accuracy' } }, '"accuracy" by `eval.accuracy`'],
   [{ save: { dir: 'd', weights: false, weightsOnly: true } }, 'Trainer save.weights'],
   [{ earlyStop: { patience: 1 } }, 'Trainer earlyStop: expected `save.best`'],
   [{ earlyStop: { patience: 0 } }, 'Trainer earlyStop.patience'],

@@ -15,7 +15,7 @@ import {
   type TrainerEvent,
   type TrainerOptions,
 } from '../../lib/index.js';
-import { SEQ, samples, tinyModel, type Window, weightsOf } from './tiny.js';
+import { SEQ, samples, tinyModel, VOCABULARY, type Window, weightsOf } from './tiny.js';
 
 interface Batch {
   tokens: Tensor;
@@ -176,6 +176,33 @@ test('the loss of an evaluation is that of its targets, however they are batched
     get: () => ({ tokens: new Int32Array(SEQ), targets: new Int32Array(SEQ).fill(-100) }),
   };
   await expect(once().evaluate(none)).rejects.toThrow('expected data with a target');
+});
+
+test('accuracy is the share of counted targets that are the first choice', async () => {
+  const model = tinyModel();
+  let [right, counted] = [0, 0];
+  // Of every two targets that count, one is the model's choice.
+  const judged = Array.from({ length: 7 }, (_, i) => {
+    const { tokens, targets } = samples(7, 100).get(i) as Window;
+    const logits = noGrad(() => model.call(Tensor.from(tokens).reshape([1, SEQ])));
+    const choices = logits.argmax(-1).toArray();
+    const answers = targets.map((target, at) => {
+      if (target === -100) return target;
+      right += Number(++counted % 2 === 0);
+      return ((choices[at] as number) + (counted % 2)) % VOCABULARY;
+    });
+    return { tokens, targets: answers };
+  });
+  const data = { length: 7, get: (i: number) => judged[i] as Window };
+  const metrics = () => ({ ones: { sum: 1, count: 1 } });
+  const one = once({ model, eval: { data, batchSize: 3, accuracy: true, metrics } });
+  for (let again = 0; again < 2; ++again) {
+    expect(await one.evaluate()).toMatchObject({ accuracy: right / counted, ones: 1 });
+  }
+  expect(await one.evaluate(data)).toMatchObject({ accuracy: right / counted });
+  const taken = () => ({ accuracy: { sum: 1, count: 1 } });
+  const both = once({ eval: { data, accuracy: true, metrics: taken } });
+  await expect(both.evaluate()).rejects.toThrow('another name: the accuracy has it');
 });
 
 test('evaluation leaves training as it was, to the bit', async () => {
