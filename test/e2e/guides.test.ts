@@ -56,6 +56,15 @@ test('a pipeline of two stages learns', () => {
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 2);
 }, 120_000);
 
+test("the Trainer's program learns, has its folders, and is over when it runs again", async () => {
+  const out = runPage('docs/trainer.md');
+  const losses = Array.from(out.matchAll(/step \d+: (\d\.\d+)/g), ([, loss]) => Number(loss));
+  expect(losses.length).toBeGreaterThan(3);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
+  await nn.models.fromPretrained(join(folder, 'numbers'));
+  expect(runPage('docs/trainer.md')).toBe('');
+}, 120_000);
+
 test('fine-tuning reads a folder of Hugging Face, trains its upper half and gives one back', async () => {
   await writeFolder(join(folder, 'gpt2'));
   mkdirSync(join(folder, 'my-text'));

@@ -14,6 +14,7 @@ import {
   Trainer,
   type TrainerEvent,
   type TrainerOptions,
+  type text,
 } from '../../lib/index.js';
 import { SEQ, samples, tinyModel, VOCABULARY, type Window, weightsOf } from './tiny.js';
 
@@ -251,6 +252,100 @@ test('predictions of a language model are its next tokens, a row for each sample
     return noGrad(() => (module as nn.models.GPT2).call(input).argmax(-1).toArray());
   });
   expect(by).toEqual(alone);
+});
+
+test('what the file says stands, "auto" is filled, and what differs from options is one error', async () => {
+  const deepspeed = {
+    train_micro_batch_size_per_gpu: 5,
+    gradient_accumulation_steps: 'auto',
+    gradient_clipping: 0.5,
+    optimizer: { type: 'AdamW', params: { lr: 0.25, weight_decay: 'auto' } },
+    scheduler: {
+      type: 'WarmupDecayLR',
+      params: { total_num_steps: 'auto', warmup_num_steps: 'auto', warmup_max_lr: 'auto' },
+    },
+    bf16: { enabled: 'auto' },
+  } as const;
+  const options = { model: tinyModel(), train: samples(20), device: 'cpu', progress: false };
+  const own = new Trainer({
+    ...options,
+    deepspeed,
+    warmup: 0.5,
+    weightDecay: 0.1,
+    stopSignals: [],
+  });
+  open.push(own);
+  const { config } = await own.engine();
+  expect(config).toMatchObject({
+    ...{ train_batch_size: 5, gradient_clipping: 0.5, gradient_accumulation_steps: 1 },
+    optimizer: { params: { lr: 0.25, weight_decay: 0.1 } },
+    scheduler: { params: { total_num_steps: 12, warmup_num_steps: 6, warmup_max_lr: 0.25 } },
+    bf16: { enabled: false },
+  });
+  const other = once({ deepspeed, batchSize: 2, lr: 1e-3, maxGradNorm: 1 });
+  const error = await other.train().then(
+    () => null,
+    (failure: unknown) => failure as Error,
+  );
+  expect(error).toMatchObject({ code: 'DS_CONFIG' });
+  for (const key of ['per_gpu', 'gradient_clipping', 'optimizer.params.lr']) {
+    expect(error?.message).toContain(key);
+  }
+});
+
+test('rows of text: packed with their documents, or padded each for itself', async () => {
+  const rows: text.TextSample[] = [3, 7, 5, 4, 6, 2].map((length, row) => ({
+    ids: Int32Array.from({ length }, (_, i) => (row * 9 + i * 4) % 61),
+    labels: Int32Array.from({ length }, (_, i) => (i === 0 ? -100 : (row * 9 + i * 4) % 61)),
+    positions: Int32Array.from({ length }, (_, i) => i),
+    documents: new Int32Array(length),
+  }));
+  const joined = (parts: readonly text.TextSample[]): text.TextSample => ({
+    ids: Int32Array.from(parts.flatMap(({ ids }) => [...ids])),
+    labels: Int32Array.from(parts.flatMap(({ labels }) => [...labels])),
+    positions: Int32Array.from(parts.flatMap(({ positions }) => [...positions])),
+    documents: Int32Array.from(parts.flatMap(({ ids }, i) => Array(ids.length).fill(i))),
+  });
+  const packed = [joined(rows.slice(0, 2)), joined(rows.slice(2, 4)), joined(rows.slice(4))];
+  const served = <T>(list: readonly T[]) => ({
+    length: list.length,
+    get: (i: number) => list[i] as T,
+  });
+  const weights: Record<string, number[]>[] = [];
+  for (const [list, batchSize] of [
+    [rows, 6],
+    [packed, 3],
+  ] as const) {
+    const model = tinyModel();
+    const one = new Trainer({
+      ...{ model, train: served(list), batchSize, device: 'cpu', progress: false },
+      ...{ epochs: 2, data: { sampling: 'group_by_length' }, stopSignals: [] },
+    });
+    await one.train();
+    await one.destroy();
+    weights.push(weightsOf(model));
+  }
+  const [apart, together] = weights as [Record<string, number[]>, Record<string, number[]>];
+  for (const [name, values] of Object.entries(apart)) {
+    values.forEach((value, i) => {
+      expect(Math.abs(value - (together[name]?.[i] as number))).toBeLessThan(1e-6);
+    });
+  }
+});
+
+test('samples that come in turn train as those by number do', async () => {
+  const model = tinyModel();
+  const turn = tinyModel();
+  const all = samples(8);
+  await once({ model, train: all, data: { sampling: 'sequential' } }).train();
+  const iterate = function* () {
+    for (let i = 0; i < 8; ++i) yield all.get(i);
+  };
+  const judged = { data: { iterate } };
+  const streamed = once({ model: turn, train: { iterate }, maxSteps: 4, eval: judged });
+  await streamed.train();
+  expect(weightsOf(turn)).toEqual(weightsOf(model));
+  expect(await streamed.evaluate()).toEqual(await streamed.evaluate(all));
 });
 
 const misuses: readonly [
