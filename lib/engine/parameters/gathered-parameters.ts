@@ -7,7 +7,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { publishMasters, writeFrozen, writeMaster } from './full-state.js';
 import { type HeldParameter, heldBy, holderOf, isOwned } from './owned-parameters.js';
 
@@ -21,7 +21,7 @@ export interface GatherOptions {
 }
 
 /** All that an engine has in units, the parameters of a module, one parameter, or some of them. */
-export type Gatherable = Engine | Module | Parameter | Iterable<Parameter>;
+export type Gatherable = EngineCore | Module | Parameter | Iterable<Parameter>;
 
 const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 

@@ -4,13 +4,13 @@ import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 
 /**
  * A parameter that an engine has in a unit: one that it trains, or a frozen one that is sharded.
  */
 export interface HeldParameter {
-  engine: Engine;
+  engine: EngineCore;
   part: WeightPart;
   slot: Slot;
   parameter: Tensor;
@@ -24,7 +24,7 @@ export interface OwnedParameter extends HeldParameter {
 const holders = new WeakMap<Tensor, HeldParameter | OwnedParameter>();
 
 /** The parameters in the units of `engine`. */
-export function* heldBy(engine: Engine): Generator<HeldParameter | OwnedParameter> {
+export function* heldBy(engine: EngineCore): Generator<HeldParameter | OwnedParameter> {
   const { partitions, frozen } = engine.parts.stage;
   for (const partition of partitions) {
     for (const held of inPart(engine, partition)) yield { ...held, partition };
@@ -32,18 +32,18 @@ export function* heldBy(engine: Engine): Generator<HeldParameter | OwnedParamete
   for (const part of frozen) yield* inPart(engine, part);
 }
 
-function* inPart(engine: Engine, part: WeightPart): Generator<HeldParameter> {
+function* inPart(engine: EngineCore, part: WeightPart): Generator<HeldParameter> {
   const { unit } = part;
   for (const slot of unit.layout.slots) {
     yield { engine, part, slot, parameter: unit.parameterOf(slot) };
   }
 }
 
-export function claimParameters(engine: Engine): void {
+export function claimParameters(engine: EngineCore): void {
   for (const held of heldBy(engine)) holders.set(held.parameter, held);
 }
 
-export function disownParameters(engine: Engine): void {
+export function disownParameters(engine: EngineCore): void {
   for (const { parameter } of heldBy(engine)) holders.delete(parameter);
 }
 

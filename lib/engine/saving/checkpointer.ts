@@ -12,7 +12,7 @@ import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { misuse } from '../engine-errors.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { BackgroundSave } from './background-save.js';
 import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
@@ -78,7 +78,7 @@ export class Checkpointer {
   private closed = false;
 
   constructor(
-    private readonly engine: Engine,
+    private readonly engine: EngineCore,
     private readonly world: CheckpointWorld,
   ) {}
 
@@ -243,7 +243,7 @@ function release({ model, optimizer }: Pick<CheckpointContent, 'model' | 'optimi
   releaseShards(optimizer);
 }
 
-function targetOf(engine: Engine, dir: string, options: SaveOptions): SaveTarget {
+function targetOf(engine: EngineCore, dir: string, options: SaveOptions): SaveTarget {
   const { tag = `global_step${engine.globalSteps}`, saveLatest = true, keepLast } = options;
   const tagValidation: TagValidation = engine.config.checkpoint.tag_validation;
   return { dir, tag, saveLatest, keepLast, tagValidation };

@@ -5,7 +5,7 @@ import type { CheckpointContent } from '../../checkpoint/index.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { isPlain } from '../../peft/index.js';
 import { getRandomState } from '../../tensor/index.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { MODEL } from '../ranks.js';
 import { requireClientState } from './client-state.js';
 import {
@@ -29,7 +29,7 @@ export interface ContentOptions {
  * This rank's part of the engine as it is now. The tensors are the engine's own: the caller
  * releases them.
  */
-export function contentOf(engine: Engine, options: ContentOptions): CheckpointContent {
+export function contentOf(engine: EngineCore, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;
   const isFirst = ranks.data.rank === 0;
@@ -50,7 +50,7 @@ export function contentOf(engine: Engine, options: ContentOptions): CheckpointCo
 }
 
 function sharedState(
-  { parts, progress }: Engine,
+  { parts, progress }: EngineCore,
   { clientState, excludeFrozenParameters }: ContentOptions,
 ): JsonObject {
   requireClientState(clientState);
@@ -64,7 +64,7 @@ function sharedState(
   };
 }
 
-function rankState(engine: Engine): JsonObject {
+function rankState(engine: EngineCore): JsonObject {
   const companions: JsonObject = {};
   for (const [name, part] of engine.companions) companions[name] = part.stateDict();
   return { random: { ...getRandomState() }, companions };
