@@ -1,5 +1,6 @@
 // Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -51,8 +52,9 @@ export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
     this.groups = makeGroups<AdagradGroup>('Adagrad', params, defaults);
   }
 
-  initialState(group: number): { sum: number } {
-    return { sum: (this.groups[group] as AdagradGroup).initialAccumulatorValue };
+  declareState(group: number, shape: readonly number[]): DeclaredState {
+    const { initialAccumulatorValue } = this.groups[group] as AdagradGroup;
+    return { sum: perElement(shape, initialAccumulatorValue) };
   }
 
   update(

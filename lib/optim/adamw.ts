@@ -1,6 +1,7 @@
 // Adam with decoupled (AdamW) or L2 weight decay, under all of its names. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { type DeclaredState, perElement } from './declared-state.js';
 import type {
   SpeculationTensors,
   SpeculativeOptimizer,
@@ -62,8 +63,8 @@ export class AdamW
     this.decoupled = options.decoupled ?? true;
   }
 
-  initialState(): { exp_avg: number; exp_avg_sq: number } {
-    return { exp_avg: 0, exp_avg_sq: 0 };
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    return { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
   }
 
   update(

@@ -17,6 +17,8 @@ export {
 } from './adamw.js';
 export { ConstantLr, type ConstantOptions } from './constant.js';
 export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
+export type { DeclaredState, StateTensor } from './declared-state.js';
+export { perBlock, perElement, perParameter } from './declared-state.js';
 export { ExponentialLr, type ExponentialOptions } from './exponential.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
 export { LambdaLr, type LambdaOptions } from './lambda.js';
@@ -55,7 +57,7 @@ export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.j
 export { ScheduleSet } from './schedule-set.js';
 export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 export { StandaloneOptimizer } from './standalone.js';
-export type { OptimizerState } from './state-dict.js';
+export type { OptimizerStateDict } from './state-dict.js';
 export { StepLr, type StepOptions } from './step-decay.js';
 export type { UpdateKernels } from './update-kernels.js';
 export type * from './update-ops.generated.js';

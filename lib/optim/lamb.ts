@@ -3,14 +3,15 @@
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import type { Tensor } from '../tensor/index.js';
-import {
-  type ParameterPlace,
-  requireWhole,
-  type SummedOptimizer,
-  type UpdateSettings,
-  type UpdateTensors,
+import { type DeclaredState, perElement, perParameter } from './declared-state.js';
+import type {
+  ParameterPlace,
+  SummedOptimizer,
+  UpdateSettings,
+  UpdateTensors,
 } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -96,17 +97,17 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     this.epsInsideSqrt = options.epsInsideSqrt ?? false;
   }
 
-  initialState(): { exp_avg: number; exp_avg_sq: number } {
-    return { exp_avg: 0, exp_avg_sq: 0 };
-  }
-
-  override initialScalars(): { trust_ratio: number } {
-    return { trust_ratio: 1 };
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    return {
+      exp_avg: perElement(shape),
+      exp_avg_sq: perElement(shape),
+      trust_ratio: perParameter([], { saved: false, initial: 1 }),
+    };
   }
 
   /** Of the squares of weights and of directions. */
-  override sumsPerParameter(): number {
-    return 2;
+  override sumsPerRound(): readonly number[] {
+    return [2];
   }
 
   needsWholeParameters(): boolean {
@@ -131,7 +132,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   ): void {
     const { grad, places, sums } = tensors;
     if (places.length === 0) return;
-    kernels.lambMoments({ ...this.shared(tensors, settings), grad, sums: sums! });
+    kernels.lambMoments({ ...this.shared(tensors, settings), grad, sums: sums[0]! });
   }
 
   applySums(
@@ -139,13 +140,13 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     settings: UpdateSettings<LambGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { group, weight, scalars, control, places, sums } = tensors;
+    const { group, weight, state, control, places, sums } = tensors;
     if (places.length === 0) return;
-    const coefficients = scalars.trust_ratio!;
+    const coefficients = state.trust_ratio!;
     this.ratios.set(coefficients, { places, kernels });
     const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
     const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
-    kernels.lambCoefficients({ sums: sums!, coefficients, control, ...bounds });
+    kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
     kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
   }
 

@@ -1,5 +1,6 @@
 // Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -40,8 +41,8 @@ export class Lion extends StandaloneOptimizer<LionGroup> {
     this.groups = makeGroups<LionGroup>('Lion', params, { lr, betas, weightDecay });
   }
 
-  initialState(): { exp_avg: number } {
-    return { exp_avg: 0 };
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    return { exp_avg: perElement(shape) };
   }
 
   update(

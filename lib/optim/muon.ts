@@ -5,6 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
+import { type DeclaredState, perElement } from './declared-state.js';
 import {
   type MuonGroup,
   type MuonGroupOptions,
@@ -18,14 +19,14 @@ import {
   orthogonalize,
   workspaceSize,
 } from './newton-schulz.js';
-import {
-  type GatheredOptimizer,
-  type ParameterPlace,
-  requireWhole,
-  type UpdateSettings,
-  type UpdateTensors,
+import type {
+  GatheredOptimizer,
+  ParameterPlace,
+  UpdateSettings,
+  UpdateTensors,
 } from './optimizer.js';
 import { makeGroups } from './param-groups.js';
+import { part, requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -93,13 +94,15 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     this.method = options.nsMethod ?? 'gram';
   }
 
-  initialState(group: number): Record<string, number> {
-    return this.usesMuon(group) ? { momentum_buffer: 0 } : { exp_avg: 0, exp_avg_sq: 0 };
+  declareState(group: number, shape: readonly number[]): DeclaredState {
+    return this.usesMuon(group)
+      ? { momentum_buffer: perElement(shape) }
+      : { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
   }
 
   /** Of the squares of a matrix's direction. */
-  override sumsPerParameter(group: number): number {
-    return this.usesMuon(group) ? 1 : 0;
+  override sumsPerRound(group: number): readonly number[] {
+    return this.usesMuon(group) ? [1] : [];
   }
 
   needsWholeParameters(group: number): boolean {
@@ -146,7 +149,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
       momentum: state.momentum_buffer!,
       grad,
       starts,
-      sums: sums!,
+      sums: sums[0]!,
       ...rule,
     });
   }
@@ -202,7 +205,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     kernels.muonDirection({
       momentum: part(state.momentum_buffer!, place),
       grad: part(grad, place),
-      squares: part(sums!, { offset: index, numel: 1 }),
+      squares: part(sums[0]!, { offset: index, numel: 1 }),
       direction,
       control,
       beta: (settings.groups[group] as MuonGroup).momentum,
@@ -269,12 +272,6 @@ function adamUpdate(
     correction2: 1 - betas[1] ** step,
     decoupled: true,
   });
-}
-
-/** Elements of a flat tensor, borrowed. */
-function part(tensor: Tensor, { offset, numel: size }: { offset: number; numel: number }): View {
-  const { buffer, dtype } = tensor;
-  return { buffer, dtype, offset: tensor.offset + offset, shape: [size], strides: [1] };
 }
 
 const flat = (matrix: View): View => ({ ...matrix, shape: [numel(matrix.shape)], strides: [1] });

@@ -1,8 +1,7 @@
 // What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat range.
-import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
-import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
+import type { StateKeeper } from './declared-state.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -12,15 +11,17 @@ export interface ParameterPlace {
   readonly name: string;
   /** Of the whole parameter. */
   readonly shape: readonly number[];
-  /** Its first element in the range. */
+  /** Its first element that is here, counted from its own first. */
+  readonly from: number;
+  /** Where that lies in the range. */
   readonly offset: number;
   /** Elements of it in the range: fewer than its shape has where ranks hold parts of it. */
   readonly numel: number;
 }
 
 /**
- * One group's part of one unit: flat tensors of equal length in one memory. Parameters start at multiples of 64
- * elements; master, gradient and state are zero between them.
+ * One group's part of one unit, of parameters that keep the same kind of state: flat tensors in one memory. Parameters
+ * start at multiples of 64 elements, or of a block; master, gradient and state are zero between them.
  */
 export interface UpdateTensors {
   /** Index of the group. */
@@ -31,12 +32,13 @@ export interface UpdateTensors {
   grad: Tensor;
   /** Receives the updated weights in their dtype; it may be `grad`. Null when master is what the model computes with. */
   weight: Tensor | null;
-  /** f32 optimizer state by name. */
+  /**
+   * Optimizer state by name, see StateTensor. With `per` n it has an element for each n of the range; else it is that of
+   * each of `places`, one after the other.
+   */
   state: Record<string, Tensor>;
-  /** [places] f32 by name, see Optimizer.initialScalars. */
-  scalars: Record<string, Tensor>;
-  /** [places, n] f64, see Optimizer.sumsPerParameter; null where n is 0. */
-  sums: Tensor | null;
+  /** By round, the f64 sums of each of `places`, one after the other: see Optimizer.sumsPerRound. */
+  sums: readonly Tensor[];
   /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
   control: Tensor;
   /** The parameters of the range, and parts of them, in order; none in a range of padding. */
@@ -69,7 +71,7 @@ export interface SpeculationTensors {
   group: number;
   /** f32 weights. */
   master: Tensor;
-  /** f32 optimizer state by name. */
+  /** Optimizer state by name. */
   state: Record<string, Tensor>;
   /** The step to commit: master and state change. */
   previous: StepGradient | null;
@@ -83,17 +85,13 @@ export interface SpeculationTensors {
  * A rule that updates f32 master weights from gradients, range by range; whoever holds the state calls it.
  * Implement it for an optimizer of your own.
  */
-export interface Optimizer<Group extends ParamGroup = ParamGroup> {
+export interface Optimizer<Group extends ParamGroup = ParamGroup> extends StateKeeper {
   /** What it is called in configurations, checkpoints and errors. */
   readonly name: string;
   /** Its parameter groups; rates and other hyperparameters may be changed between steps. */
   readonly groups: Group[];
-  /** f32 tensors kept per parameter of a group beside the master weights: names, and the value that each starts with. */
-  initialState(group: number): Readonly<Record<string, number>>;
-  /** f32 scalars kept per parameter, which no checkpoint holds: names, and the value that each starts with. */
-  initialScalars?(group: number): Readonly<Record<string, number>>;
-  /** f64 sums over each parameter of a group that the rule works with. Default 0. */
-  sumsPerParameter?(group: number): number;
+  /** How many f64 sums over a parameter of this shape the rule works with, by the round that makes them. Default: none. */
+  sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
   /**
    * Whether update() refuses a part of a parameter of this group. Default: it takes any range. Ranks that hold parts
    * take a SummedOptimizer or a GatheredOptimizer through its halves instead.
@@ -103,21 +101,27 @@ export interface Optimizer<Group extends ParamGroup = ParamGroup> {
   update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
 
-/** An update in two halves, between which ranks that hold parts of a parameter add up their sums. */
+/** An update in rounds, after each of which ranks that hold parts of a parameter add up their sums. */
 export interface MeasuringOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
-  sumsPerParameter(group: number): number;
+  sumsPerRound(group: number, shape: readonly number[]): readonly number[];
   /**
-   * Enqueues the first half for a range of whole parameters or parts: the state changes, `sums` receives those over what
-   * is here, zeros when control[1] is 0. Does nothing for groups without sums.
+   * Enqueues round number `round`, from 0, for a range of whole parameters or parts: the state changes, sums[round]
+   * receives those over what is here, zeros when control[1] is 0. The sums of earlier rounds are over whole parameters. Does
+   * nothing for parameters without sums in that round.
    */
-  measure(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
+  measure(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<Group>,
+    kernels: UpdateKernels,
+    round: number,
+  ): void;
 }
 
 /** A rule that is by element once it knows sums over whole parameters, such as LAMB's. */
 export interface SummedOptimizer<Group extends ParamGroup = ParamGroup>
   extends MeasuringOptimizer<Group> {
-  /** Enqueues the second half, with `sums` over whole parameters. */
+  /** Enqueues the last pass, with all sums over whole parameters. */
   applySums(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
 
@@ -126,7 +130,7 @@ export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
   extends MeasuringOptimizer<Group> {
   /** Of directions, for gradients of dtype `grad`. */
   directionDType(grad: DType): DType;
-  /** Enqueues the directions [range] of a range of a group with sums, with `sums` over whole parameters. */
+  /** Enqueues the directions [range] of a range with sums, with these over whole parameters. */
   direct(
     tensors: UpdateTensors,
     direction: Tensor,
@@ -135,7 +139,7 @@ export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
   ): void;
   /** Enqueues the transformation of a whole parameter's direction [numel], in place. */
   transform(direction: Tensor, shape: readonly number[], kernels: UpdateKernels): void;
-  /** Enqueues the second half for a range of any group; `direction` [range] is null where the group has no sums. */
+  /** Enqueues the last pass over a range of any group; `direction` [range] is null where it has no sums. */
   applyDirection(
     tensors: UpdateTensors,
     direction: Tensor | null,
@@ -162,20 +166,7 @@ export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }
 
-/** An update in two halves cannot be tried out in one pass. */
+/** An update in rounds cannot be tried out in one pass. */
 export function canSpeculate(optimizer: Optimizer): optimizer is SpeculativeOptimizer {
   return 'speculate' in optimizer && !('measure' in optimizer);
-}
-
-/** Throws DS_CONFIG for a range that holds part of a parameter, where the rule of `optimizer` needs all of it. */
-export function requireWhole(optimizer: string, { places }: UpdateTensors): void {
-  const part = places.find((place) => place.numel < numel(place.shape));
-  if (!part) return;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: optimizer,
-    expected: 'whole parameters in every range that update() gets',
-    got: `${part.numel} of the ${numel(part.shape)} elements of ${part.name}`,
-    hint: 'Where ranks hold parts of parameters, call measure() first and share the sums, as the engine does.',
-  });
 }

@@ -2,7 +2,9 @@
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { numel as sizeOf } from '../runtime/view.js';
 import { cast, compare, Tensor, where, within } from '../tensor/index.js';
+import { type DeclaredState, declaredState, savedState } from './declared-state.js';
 import type { Optimizer, ParameterPlace, UpdateTensors } from './optimizer.js';
 
 /** Tensors without an owner: they are freed by dispose(), or when nobody refers to them. */
@@ -15,9 +17,8 @@ export class OwnState {
     readonly place: ParameterPlace,
     /** [numel] f32; null for an f32 parameter, which is its own. */
     readonly master: Tensor | null,
-    /** [numel] f32 by name. */
-    readonly state: Readonly<Record<string, Tensor>>,
-    private readonly extras: Pick<UpdateTensors, 'scalars' | 'sums' | 'starts' | 'control'>,
+    private readonly declared: DeclaredState,
+    private readonly kept: Pick<UpdateTensors, 'state' | 'sums' | 'starts' | 'control'>,
   ) {}
 
   /** Initial state of a parameter of `group`. */
@@ -28,25 +29,25 @@ export class OwnState {
   ): OwnState {
     const { device, dtype, numel, shape } = parameter;
     return within(null, () => {
-      const filled = (size: number, value: number): Tensor => {
-        const out = Tensor.empty([size], 'f32', device);
+      const filled = (size: number, kind: DType, value: number): Tensor => {
+        const out = Tensor.empty([size], kind, device);
         kernels.fill({ out, value });
         return out;
       };
-      const named = (values: Readonly<Record<string, number>>, size: number) =>
-        Object.fromEntries(
-          Object.entries(values).map(([key, value]) => [key, filled(size, value)]),
-        );
-      const master = dtype === 'f32' ? null : filled(numel, Number.NaN);
-      const sums = optimizer.sumsPerParameter?.(group) ?? 0;
+      const declared = declaredState(optimizer, group, shape);
+      const state = Object.entries(declared).map(([key, one]) => [
+        key,
+        filled(sizeOf(one.shape), one.dtype, one.initial),
+      ]);
+      const sums = optimizer.sumsPerRound?.(group, shape) ?? [];
       return new OwnState(
         { device, dtype },
-        { name, shape, offset: 0, numel },
-        master,
-        named(optimizer.initialState(group), numel),
+        { name, shape, from: 0, offset: 0, numel },
+        dtype === 'f32' ? null : filled(numel, 'f32', Number.NaN),
+        declared,
         {
-          scalars: named(optimizer.initialScalars?.(group) ?? {}, 1),
-          sums: sums > 0 ? Tensor.empty([1, sums], 'f64', device) : null,
+          state: Object.fromEntries(state),
+          sums: sums.map((count) => Tensor.empty([count], 'f64', device)),
           starts: Tensor.from(BigInt64Array.of(0n, BigInt(numel)), { device }),
           control: Tensor.from([1, 1, 0, 1], { device }),
         },
@@ -56,7 +57,7 @@ export class OwnState {
 
   /** For an update of `parameter`, which has a gradient; in the current scope. */
   tensorsOf(parameter: Tensor, group: number): UpdateTensors {
-    const { place, master, state, extras } = this;
+    const { place, master, kept } = this;
     const flat = [place.numel];
     const own = parameter.alias(flat);
     const grad = parameter.grad as Tensor;
@@ -66,22 +67,28 @@ export class OwnState {
       master: master ?? own,
       grad: grad.isContiguous ? grad.alias(flat) : packed(grad).alias(flat),
       weight: master && own,
-      state,
-      ...extras,
+      ...kept,
       places: [place],
     };
   }
 
-  /** The tensors that a checkpoint keeps, by name. */
-  get saved(): Record<string, Tensor> {
-    return { ...(this.master ? { master: this.master } : {}), ...this.state };
+  /** The tensors that a checkpoint keeps, flat, by name, and what shape each has as a whole. */
+  get saved(): Record<string, { tensor: Tensor; shape: readonly number[] }> {
+    const { master, place } = this;
+    const { state } = this.kept;
+    const kept = Object.entries(savedState(this.declared)).map(([name, { shape }]) => [
+      name,
+      { tensor: state[name], shape },
+    ]);
+    const own = master ? { master: { tensor: master, shape: place.shape } } : {};
+    return { ...own, ...Object.fromEntries(kept) };
   }
 
   dispose(): void {
-    const { scalars, sums, starts, control } = this.extras;
-    const kept = [...Object.values(this.saved), ...Object.values(scalars), starts, control];
-    for (const tensor of kept) tensor.dispose();
-    sums?.dispose();
+    const { state, sums, starts, control } = this.kept;
+    const all = [...Object.values(state), ...sums, starts, control];
+    for (const tensor of all) tensor.dispose();
+    this.master?.dispose();
   }
 }
 

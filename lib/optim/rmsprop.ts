@@ -1,6 +1,7 @@
 // RMSprop: rates that fall with a running mean of squared gradients.
 // Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -57,12 +58,12 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
     this.groups = makeGroups<RMSpropGroup>('RMSprop', params, defaults);
   }
 
-  initialState(group: number): Record<string, number> {
+  declareState(group: number, shape: readonly number[]): DeclaredState {
     const { centered, momentum } = this.groups[group] as RMSpropGroup;
     return {
-      square_avg: 0,
-      ...(centered ? { grad_avg: 0 } : {}),
-      ...(momentum > 0 ? { momentum_buffer: 0 } : {}),
+      square_avg: perElement(shape),
+      ...(centered ? { grad_avg: perElement(shape) } : {}),
+      ...(momentum > 0 ? { momentum_buffer: perElement(shape) } : {}),
     };
   }
 

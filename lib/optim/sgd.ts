@@ -2,6 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -53,8 +54,9 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
     this.groups.forEach(requireNesterovMomentum);
   }
 
-  initialState(group: number): { momentum_buffer?: number } {
-    return (this.groups[group] as SgdGroup).momentum === 0 ? {} : { momentum_buffer: 0 };
+  declareState(group: number, shape: readonly number[]): DeclaredState {
+    const { momentum } = this.groups[group] as SgdGroup;
+    return momentum === 0 ? {} : { momentum_buffer: perElement(shape) };
   }
 
   update(tensors: UpdateTensors, settings: UpdateSettings<SgdGroup>, kernels: UpdateKernels): void {

@@ -3,10 +3,11 @@ import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import { newestNode } from '../tensor/autograd.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
+import type { DeclaredState } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { OwnState } from './own-state.js';
 import type { ParamGroup } from './param-groups.js';
-import { type OptimizerState, readState, stateOf } from './state-dict.js';
+import { type OptimizerStateDict, readState, stateOf } from './state-dict.js';
 import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 
 /**
@@ -26,7 +27,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   private readonly kept = new Map<Tensor, OwnState>();
   private readonly kernels = deviceKernels();
 
-  abstract initialState(group: number): Readonly<Record<string, number>>;
+  abstract declareState(group: number, shape: readonly number[]): DeclaredState;
 
   abstract update(
     tensors: UpdateTensors,
@@ -34,9 +35,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     kernels: UpdateKernels,
   ): void;
 
-  initialScalars?(group: number): Readonly<Record<string, number>>;
-
-  sumsPerParameter?(group: number): number;
+  sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
 
   /**
    * Updates every parameter that has a gradient; the others stay as they are. With `closure`, which computes the loss and
@@ -67,10 +66,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
 
   /**
    * The hyperparameters of the groups, and the state of each parameter under its number over all groups: the tensors
-   * themselves with the parameter's shape (f32; `master` for 16-bit parameters), not copies, and its number of updates.
+   * themselves in the shapes that the optimizer declares, the parameter's for moments, not copies; `master`, f32, for
+   * 16-bit parameters; and its number of updates.
    * A parameter without a gradient so far has none.
    */
-  stateDict(): OptimizerState {
+  stateDict(): OptimizerStateDict {
     return stateOf(this.groups, this.kept);
   }
 
@@ -79,7 +79,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
    * converted to each parameter's device, and numbers of updates. Throws DS_CHECKPOINT where groups, names or shapes
    * differ, before anything has changed; DS_ARGUMENT for parameters that an engine has.
    */
-  loadStateDict(state: OptimizerState): void {
+  loadStateDict(state: OptimizerStateDict): void {
     for (const { parameter } of this.members()) this.requireFree('loadStateDict', parameter);
     readState(this, state, (parameter, group, index) => this.stateFor(parameter, group, index));
   }

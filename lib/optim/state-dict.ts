@@ -4,24 +4,25 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { type DeclaredState, declaredState, savedState } from './declared-state.js';
 import type { Optimizer } from './optimizer.js';
 import type { OwnState } from './own-state.js';
 import { hyperparameters, type ParamGroup, requireHyperparameter } from './param-groups.js';
 
 /** What stateDict() of an optimizer gives. */
-export interface OptimizerState {
-  /** By the parameter's number over all groups: tensors of its shape, and the number of its updates. */
+export interface OptimizerStateDict {
+  /** By the parameter's number over all groups: tensors as declared, and the number of its updates. */
   state: Record<string, { step: number } & Record<string, number | Tensor>>;
   /** Hyperparameters of each group, and the numbers of its parameters. */
   groups: ({ params: number[] } & Record<string, unknown>)[];
 }
 
-/** The state of an optimizer with `groups`: views with the parameters' shapes, in the current scope. */
+/** The state of an optimizer with `groups`: views with the declared shapes, in the current scope. */
 export function stateOf(
   groups: readonly ParamGroup[],
   kept: ReadonlyMap<Tensor, OwnState>,
-): OptimizerState {
-  const out: OptimizerState = { state: {}, groups: [] };
+): OptimizerStateDict {
+  const out: OptimizerStateDict = { state: {}, groups: [] };
   let index = 0;
   for (const group of groups) {
     const params: number[] = [];
@@ -35,9 +36,9 @@ export function stateOf(
   return out;
 }
 
-function shaped({ saved, place }: OwnState): Record<string, Tensor> {
+function shaped({ saved }: OwnState): Record<string, Tensor> {
   const named = Object.entries(saved);
-  return Object.fromEntries(named.map(([name, tensor]) => [name, tensor.alias(place.shape)]));
+  return Object.fromEntries(named.map(([name, { tensor, shape }]) => [name, tensor.alias(shape)]));
 }
 
 /** A parameter whose state `given` is to become. */
@@ -54,7 +55,7 @@ interface Entry {
  */
 export function readState(
   optimizer: Optimizer,
-  state: OptimizerState,
+  state: OptimizerStateDict,
   stateFor: (parameter: Tensor, group: number, index: number) => OwnState,
 ): void {
   const { name, groups } = optimizer;
@@ -62,18 +63,19 @@ export function readState(
   requireGroups(op, groups, state);
   const entries = entriesOf(groups, state);
   for (const entry of entries) {
-    requireEntry(op, entry, Object.keys(optimizer.initialState(entry.group)));
+    const { group, parameter } = entry;
+    requireEntry(op, entry, savedState(declaredState(optimizer, group, parameter.shape)));
   }
   noGrad(() => {
     for (const entry of entries) write(stateFor(entry.parameter, entry.group, entry.index), entry);
   });
   groups.forEach((group, i) => {
-    const { params: _, ...settings } = state.groups[i] as OptimizerState['groups'][number];
+    const { params: _, ...settings } = state.groups[i] as OptimizerStateDict['groups'][number];
     Object.assign(group, settings);
   });
 }
 
-function entriesOf(groups: readonly ParamGroup[], { state }: OptimizerState): Entry[] {
+function entriesOf(groups: readonly ParamGroup[], { state }: OptimizerStateDict): Entry[] {
   const all = groups.flatMap(({ params }, group) =>
     params.map((parameter) => ({ parameter, group })),
   );
@@ -85,7 +87,7 @@ function entriesOf(groups: readonly ParamGroup[], { state }: OptimizerState): En
 
 function write(own: OwnState, { given }: Entry): void {
   own.step = given.step as number;
-  for (const [name, target] of Object.entries(own.saved)) {
+  for (const [name, { tensor: target }] of Object.entries(own.saved)) {
     const value = given[name] as Tensor | undefined;
     if (!value) continue; // A master that the state lacks follows the parameter at the next step.
     const out = target.alias(value.shape);
@@ -95,7 +97,7 @@ function write(own: OwnState, { given }: Entry): void {
 }
 
 function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown): void {
-  const { groups: given, state: values } = (state ?? {}) as Partial<OptimizerState>;
+  const { groups: given, state: values } = (state ?? {}) as Partial<OptimizerStateDict>;
   if (!Array.isArray(given) || typeof values !== 'object' || values === null) {
     const expected = 'what stateDict() gives: { state, groups }';
     throw misfit(op, expected, phrase(state));
@@ -104,7 +106,7 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
     throw misfit(op, `${groups.length} groups`, `${given.length}`);
   }
   groups.forEach((group, i) => {
-    const { params, ...settings } = given[i] as OptimizerState['groups'][number];
+    const { params, ...settings } = given[i] as OptimizerStateDict['groups'][number];
     const place = `${op} group ${i}`;
     if (!Array.isArray(params) || params.length !== group.params.length) {
       throw misfit(place, `${group.params.length} parameters`, phrase(params?.length));
@@ -117,23 +119,29 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
   });
 }
 
-function requireEntry(op: string, { parameter, index, given }: Entry, names: string[]): void {
+function requireEntry(
+  op: string,
+  { parameter, index, given }: Entry,
+  declared: DeclaredState,
+): void {
   const place = `${op} ${index}`;
   const { step } = given;
   if (!Number.isSafeInteger(step) || (step as number) < 0) {
     throw misfit(`${place} step`, 'a number of updates', phrase(step));
   }
+  const names = Object.keys(declared);
   const extra = Object.keys(given).find((key) => !['step', 'master', ...names].includes(key));
   if (extra) throw misfit(place, ['step', ...names].join(', '), extra);
-  for (const name of names) requireLike(`${place} ${name}`, parameter, given[name]);
-  if (given.master !== undefined) requireLike(`${place} master`, parameter, given.master);
+  for (const name of names) requireLike(`${place} ${name}`, declared[name]!, given[name]);
+  if (given.master === undefined) return;
+  requireLike(`${place} master`, { dtype: 'f32', shape: parameter.shape }, given.master);
 }
 
-function requireLike(place: string, { shape }: Tensor, value: unknown): void {
-  const isLike = value instanceof Tensor && value.shape.join() === shape.join();
-  if (isLike && value.dtype === 'f32') return;
+function requireLike(place: string, wanted: Pick<Tensor, 'dtype' | 'shape'>, value: unknown): void {
+  const isLike = value instanceof Tensor && value.shape.join() === wanted.shape.join();
+  if (isLike && value.dtype === wanted.dtype) return;
   const got = value instanceof Tensor ? describe(value) : phrase(value);
-  throw misfit(place, describe({ dtype: 'f32', shape }), got);
+  throw misfit(place, describe(wanted), got);
 }
 
 function misfit(op: string, expected: string, got: string): DsError {

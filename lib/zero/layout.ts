@@ -15,6 +15,16 @@ export interface ParameterShape {
   region?: Region;
 }
 
+/** How parameters are laid out. */
+export interface LayoutOptions {
+  /** Into how many equal parts the unit can be cut. Default 1. */
+  shards?: number;
+  /** Parameters and shards start at multiples of so many elements, a multiple of slotAlignment. Default: of that. */
+  alignment?: number;
+  /** What kind of state is kept of a parameter: those of one kind lie together. Default: all are of one. */
+  kindOf?: (parameter: ParameterShape) => string;
+}
+
 /** Where one parameter lies in its unit's flat buffers. Offsets and sizes in elements. */
 export interface Slot extends ParameterShape {
   offset: number;
@@ -28,58 +38,77 @@ export interface Range {
   numel: number;
 }
 
-/** The part of a unit that one optimizer group updates, padding included. */
+/** Parameters of one optimizer group that keep the same kind of state, padding included. */
 export interface GroupRange extends Range {
   group: number;
+  /** The shape of one of them, for what is kept of padding alone. */
+  like: readonly number[];
   /** Its parameters, and parts of them, by offset from the range's start. */
   places: readonly ParameterPlace[];
 }
 
 export interface UnitLayout {
   slots: readonly Slot[];
-  /** One contiguous range per optimizer group present. */
+  /** One contiguous range per optimizer group, and kind of state in it, present. */
   groups: readonly GroupRange[];
   /** Elements between parameters that belong to none: gradients must be zero there. */
   gaps: readonly Range[];
-  /** Total elements, a multiple of slotAlignment times the number of shards. */
+  /** Total elements, a multiple of the alignment times the number of shards. */
   numel: number;
 }
 
-const alignUp = (n: number, unit = slotAlignment): number => Math.ceil(n / unit) * unit;
+const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
 
 /**
- * Lays parameters out one after the other, those of one optimizer group together, order kept otherwise. The end is
- * padded so that `shards` equal parts are aligned as well.
+ * Lays parameters out one after the other, those of one optimizer group together, in it those of one kind, order kept
+ * otherwise. The end is padded so that `shards` equal parts are aligned as well.
  */
-export function layoutUnit(parameters: readonly ParameterShape[], shards = 1): UnitLayout {
-  const ordered = [...parameters].sort((a, b) => a.group - b.group);
+export function layoutUnit(
+  parameters: readonly ParameterShape[],
+  { shards = 1, alignment = slotAlignment, kindOf = () => '' }: LayoutOptions = {},
+): UnitLayout {
   const slots: Slot[] = [];
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];
   let end = 0;
-  for (const parameter of ordered) {
-    const size = numel(parameter.shape);
-    const padded = alignUp(size);
-    const region = parameter.region ?? wholeRegion(parameter.shape);
-    slots.push({ ...parameter, offset: end, numel: size, region });
-    if (padded > size) gaps.push({ offset: end + size, numel: padded - size });
-    let last = groups.at(-1);
-    if (last?.group !== parameter.group) {
-      last = { group: parameter.group, offset: end, numel: 0, places: [] };
-      groups.push(last);
+  for (const alike of gathered(parameters, kindOf)) {
+    const { group, shape: like } = alike[0] as ParameterShape;
+    const range = { group, like, offset: end, numel: 0, places: [] as ParameterPlace[] };
+    groups.push(range);
+    for (const parameter of alike) {
+      const { name, shape } = parameter;
+      const size = numel(shape);
+      const padded = alignUp(size, alignment);
+      const region = parameter.region ?? wholeRegion(shape);
+      slots.push({ ...parameter, offset: end, numel: size, region });
+      if (padded > size) gaps.push({ offset: end + size, numel: padded - size });
+      range.places.push({ name, shape, from: 0, offset: end - range.offset, numel: size });
+      range.numel += padded;
+      end += padded;
     }
-    const { name, shape } = parameter;
-    last.places.push({ name, shape, offset: end - last.offset, numel: size });
-    last.numel += padded;
-    end += padded;
   }
-  const total = alignUp(end, slotAlignment * shards);
+  const total = alignUp(end, alignment * shards);
   const last = groups.at(-1);
   if (last && total > end) {
     gaps.push({ offset: end, numel: total - end });
     last.numel += total - end;
   }
   return { slots, groups, gaps, numel: total };
+}
+
+/** Those of one group and kind, groups in order, kinds as they come. */
+function gathered(
+  parameters: readonly ParameterShape[],
+  kindOf: (parameter: ParameterShape) => string,
+): Iterable<ParameterShape[]> {
+  const alike = new Map<string, ParameterShape[]>();
+  for (const parameter of [...parameters].sort((a, b) => a.group - b.group)) {
+    const key = `${parameter.group} ${kindOf(parameter)}`;
+    const list = alike.get(key) ?? [];
+    alike.set(key, list);
+    list.push(parameter);
+  }
+  return alike.values();
 }
 
 /** The part of `numel` elements, a multiple of `shards`, that belongs to `rank`. */
@@ -107,7 +136,7 @@ export const overlap = (range: Range, window: Range): Range => {
 
 /** The groups' parts inside `window`, by offset from its start, with the parameters in them and parts of such. */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
-  return groups.flatMap(({ group, places, ...range }) => {
+  return groups.flatMap(({ group, like, places, ...range }) => {
     const { offset, numel } = overlap(range, window);
     if (numel === 0) return [];
     const shifted = places.map((place) => ({
@@ -115,8 +144,11 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
       offset: range.offset + place.offset - offset,
     }));
     const here = shifted.filter((place) => place.offset + place.numel > 0 && place.offset < numel);
-    const clipped = here.map((place) => ({ ...place, ...overlap(place, { offset: 0, numel }) }));
-    return [{ group, offset: offset - window.offset, numel, places: clipped }];
+    const clipped = here.map((place) => {
+      const part = overlap(place, { offset: 0, numel });
+      return { ...place, ...part, from: part.offset - place.offset };
+    });
+    return [{ group, like, offset: offset - window.offset, numel, places: clipped }];
   });
 }
 

@@ -7,7 +7,14 @@ import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { claim, disclaim, held, Tensor } from '../tensor/index.js';
 import { sliceFlat, zeroRange } from './flat.js';
-import { layoutUnit, overlap, type Range, type Slot, type UnitLayout } from './layout.js';
+import {
+  type LayoutOptions,
+  layoutUnit,
+  overlap,
+  type Range,
+  type Slot,
+  type UnitLayout,
+} from './layout.js';
 
 export interface UnitParameter {
   name: string;
@@ -23,8 +30,8 @@ export interface WeightUnitOptions {
   /** Of the weights. */
   dtype: DType;
   device: Device;
-  /** Into how many equal parts the flat buffers can be cut. Default 1. */
-  shards?: number;
+  /** How parameters lie in the flat buffers. */
+  layout?: LayoutOptions;
 }
 
 /** What a parameter starts with, as far as this rank needs it. */
@@ -50,7 +57,7 @@ export class WeightUnit {
     /** The module whose forward reads these weights. */
     readonly module: Module,
     readonly parameters: readonly UnitParameter[],
-    { dtype, device, shards = 1 }: WeightUnitOptions,
+    { dtype, device, layout }: WeightUnitOptions,
   ) {
     this.dtype = dtype;
     this.device = device;
@@ -60,7 +67,7 @@ export class WeightUnit {
       group,
       region: parameter.region,
     }));
-    this.layout = layoutUnit(shapes, shards);
+    this.layout = layoutUnit(shapes, layout);
   }
 
   /** Flat weights in the unit's dtype. Throws DS_RELEASED while they are not here. */

@@ -1,4 +1,6 @@
 // A trained tiny engine seen as one rank of a stage: real units, partitions and state, without collectives.
+
+import { keptState } from '../../lib/engine/saving/engine-shards.js';
 import { type Engine, initialize, seed } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Tensor } from '../../lib/tensor/index.js';
@@ -71,11 +73,11 @@ function cut(unit: Unit, { stage, rank, size }: Place): Partition {
 
 /** Every piece of state that the rank holds, and every weight and buffer, as raw bits by name. */
 export function stateBits(engine: Engine): Record<string, string> {
-  const { stage, state: kept, optimizer } = engine.parts;
+  const { stage, state: kept } = engine.parts;
   const bits: Record<string, string> = {};
   for (const partition of stage.partitions) {
     for (const piece of partition.pieces) {
-      for (const state of ['master', ...Object.keys(optimizer.initialState(piece.slot.group))]) {
+      for (const state of Object.keys(keptState(engine, piece.slot))) {
         const tensor = kept.lend(partition, piece, state).tensor;
         bits[`${piece.slot.name} ${state} from ${piece.from}`] = rawBits(tensor);
         tensor.release();

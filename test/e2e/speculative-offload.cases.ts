@@ -43,7 +43,8 @@ function stateBits(engine: Engine): Map<string, string> {
   for (const partition of stage.partitions) {
     for (const piece of partition.pieces) {
       const { slot } = piece;
-      for (const name of ['master', ...Object.keys(optimizer.initialState(slot.group))]) {
+      const declared = optimizer.declareState(slot.group, slot.shape);
+      for (const name of ['master', ...Object.keys(declared)]) {
         const lent = state.lend(partition, piece, name);
         lent.wait();
         const { tensor } = lent;

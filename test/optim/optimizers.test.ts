@@ -2,6 +2,7 @@
 import { resolveConfig } from '../../lib/config/index.js';
 import { buildSchedules } from '../../lib/engine/setup/schedule.js';
 import { DsError } from '../../lib/errors.js';
+import { perElement } from '../../lib/optim/declared-state.js';
 import {
   Adagrad,
   Adam,
@@ -32,8 +33,8 @@ function argumentsOf(optimizer: Sgd | Adagrad | Lion | AdamW, step: number): obj
 
 test('SGD keeps state for groups with momentum alone', () => {
   const sgd = new Sgd([{ params: [parameter()] }, { params: [parameter()], momentum: 0.9 }]);
-  expect(sgd.initialState(0)).toEqual({});
-  expect(sgd.initialState(1)).toEqual({ momentum_buffer: 0 });
+  expect(sgd.declareState(0, [3])).toEqual({});
+  expect(sgd.declareState(1, [3])).toEqual({ momentum_buffer: perElement([3]) });
 });
 
 test('the first SGD update is marked', () => {
@@ -57,8 +58,8 @@ test('Adagrad starts its sums as told, per group, and lowers its rate', () => {
     [{ params: [parameter()] }, { params: [parameter()], initialAccumulatorValue: 0.5 }],
     { lr: 0.1, lrDecay: 0.5 },
   );
-  expect(adagrad.initialState(0)).toEqual({ sum: 0 });
-  expect(adagrad.initialState(1)).toEqual({ sum: 0.5 });
+  expect(adagrad.declareState(0, [3])).toEqual({ sum: perElement([3]) });
+  expect(adagrad.declareState(1, [3])).toEqual({ sum: perElement([3], 0.5) });
   expect(argumentsOf(adagrad, 1)).toMatchObject({ lr: 0.1, eps: 1e-10 });
   expect(argumentsOf(adagrad, 3)).toMatchObject({ lr: 0.05 });
 });
@@ -102,5 +103,5 @@ test.each([
 ] as const)('%p with %j is decoupled: %p', (Optimizer, options, decoupled) => {
   const optimizer = new Optimizer([parameter()], options as object);
   expect(argumentsOf(optimizer, 1)).toMatchObject({ decoupled, lr: 1e-3 });
-  expect(optimizer.initialState()).toEqual({ exp_avg: 0, exp_avg_sq: 0 });
+  expect(Object.keys(optimizer.declareState(0, [3]))).toEqual(['exp_avg', 'exp_avg_sq']);
 });

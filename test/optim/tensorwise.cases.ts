@@ -171,10 +171,9 @@ function refusesParts(device: Device): void {
     grad: parameter,
     weight: null,
     state: {},
-    scalars: {},
     control: parameter,
-    sums: parameter,
-    places: [{ name: 'weight', shape: [2, 3], offset: 0, numel: 3 }],
+    sums: [parameter],
+    places: [{ name: 'weight', shape: [2, 3], from: 0, offset: 0, numel: 3 }],
     starts: parameter,
   };
   const update = (): void =>
@@ -232,7 +231,7 @@ async function muonSplits(device: Device): Promise<void> {
   assert.equal(optimizer.groups.length, 2);
   for (const { name, shape, group } of slots) {
     const matrix = shape.length > 1 && !/wte|wpe/.test(name);
-    assert.equal('momentum_buffer' in optimizer.initialState(group), matrix, name);
+    assert.equal('momentum_buffer' in optimizer.declareState(group, shape), matrix, name);
     assert.equal(optimizer.groups[group]?.lr, matrix ? 0.02 : 3e-3, name);
   }
   engine.destroy();

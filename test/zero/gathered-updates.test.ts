@@ -10,7 +10,7 @@ function partitionsOf(units: readonly { matrices: number[]; vectors: number[] }[
     const shapes = [matrices, vectors].flatMap((sizes, group) =>
       sizes.map((size, i) => ({ name: `${u}.${group}.${i}`, shape: [size], group })),
     );
-    const layout = layoutUnit(shapes, 2);
+    const layout = layoutUnit(shapes, { shards: 2 });
     return { unit: { layout }, numel: layout.numel / 2 } as unknown as Partition;
   });
 }

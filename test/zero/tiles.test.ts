@@ -1,4 +1,5 @@
 // How partitions are cut into tiles: sizes, borders, and ranges that stay whole.
+import { perElement, perParameter } from '../../lib/optim/declared-state.js';
 import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
@@ -39,8 +40,10 @@ test.each([
 /** Group 0 has a scalar per parameter, group 1 works by element, group 2 needs parameters whole. */
 const optimizer = {
   name: 'Mine',
-  initialState: () => ({ momentum: 0.5 }),
-  initialScalars: (group: number) => (group === 0 ? { norm: 0 } : {}),
+  declareState: (group: number, shape: readonly number[]) => ({
+    momentum: perElement(shape, 0.5),
+    ...(group === 0 ? { norm: perParameter([]) } : {}),
+  }),
   needsWholeParameters: (group: number): boolean => group === 2,
 } as unknown as Optimizer;
 
@@ -49,7 +52,13 @@ function numbers({ range, state, starts }: RangeState): object {
   const { buffer, offset } = state.momentum!;
   buffer.read(offset * 4, momentum);
   starts.buffer.read(starts.offset * 8, ends);
-  return { ...range, places: range.places.length, momentum, starts: Array.from(ends, Number) };
+  const { group, offset: start, numel, places } = range;
+  return {
+    ...{ group, offset: start, numel },
+    places: places.length,
+    momentum,
+    starts: Array.from(ends, Number),
+  };
 }
 
 test('a range whose update looks at parameters is one tile, another has views of its state', () => {

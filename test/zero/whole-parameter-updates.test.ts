@@ -12,7 +12,7 @@ const optimizer = {
 
 function refuses(shapes: [group: number, size: number][], stage: number, shards: number) {
   const parameters = shapes.map(([group, size], i) => ({ name: `p${i}`, shape: [size], group }));
-  const units = [{ layout: layoutUnit(parameters, shards) }] as unknown as Unit[];
+  const units = [{ layout: layoutUnit(parameters, { shards }) }] as unknown as Unit[];
   try {
     requireWholeParameters(optimizer, units, { stage, shards });
     return null;
@@ -71,7 +71,7 @@ test.each<[shapes: [number, number][], stage: number, ranks: number, cut: string
 });
 
 test('an optimizer whose ranks share what they know is not refused', () => {
-  const units = [{ layout: layoutUnit([{ name: 'p', shape: [128], group: 0 }], 2) }];
+  const units = [{ layout: layoutUnit([{ name: 'p', shape: [128], group: 0 }], { shards: 2 }) }];
   const sharing = { ...optimizer, applySums() {} } as unknown as Optimizer;
   const sharding = { stage: 1, shards: 2 };
   expect(() => requireWholeParameters(optimizer, units as unknown as Unit[], sharding)).toThrow();

@@ -1,6 +1,12 @@
 // Reads and writes a parameter's master weights, gradient and optimizer state as a whole, wherever the parts are.
 import { DsError } from '../../errors.js';
 import type { Parameter } from '../../nn/parameter.js';
+import {
+  declaredState,
+  perElement,
+  portionOf,
+  type StateTensor,
+} from '../../optim/declared-state.js';
 import { describe } from '../../runtime/view.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writePieces } from '../../zero/adopt.js';
@@ -33,7 +39,8 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   if (!grad) return null;
   return noGrad(() =>
     scope(() => {
-      const scaled = assemble(owned, grad.dtype, (piece) => slicePiece(grad, piece));
+      const whole = { ...stateOf(owned, 'master'), dtype: grad.dtype };
+      const scaled = assemble(owned, whole, (piece) => slicePiece(grad, piece));
       grad.release();
       return scaled.to('f32').mul(1 / engine.parts.gradients.gradientScale);
     }),
@@ -41,8 +48,9 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
 }
 
 /**
- * A tensor of the optimizer's state, such as "exp_avg", or "fp32" for the master weights: f32 as above. Throws
- * DS_ARGUMENT for one that it does not keep. Source: deepspeed.utils.safe_get_full_optimizer_state.
+ * A tensor of the optimizer's state, such as "exp_avg", or "fp32" for the master weights: as above, but in the shape and
+ * dtype in which the optimizer keeps it, which for moments are the parameter's and f32. Throws DS_ARGUMENT for one that it
+ * does not keep. Source: deepspeed.utils.safe_get_full_optimizer_state.
  */
 export function safeGetFullOptimizerState(parameter: Parameter, key: string): Tensor | null {
   return getState(parameter, key === 'fp32' ? 'master' : key);
@@ -61,7 +69,8 @@ export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void 
  * same `value`. Throws as above, and where safeGetFullGrad() gives null. Source: deepspeed.utils.safe_set_full_grad.
  */
 export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
-  const owned = requireOwned('safeSetFullGrad', parameter, value);
+  const owned = requireOwned('safeSetFullGrad', parameter);
+  requireShape('safeSetFullGrad', parameter.shape, value);
   const { engine, partition } = owned;
   const { gradients, state } = engine.parts;
   const grad = gradients.isDecided ? state.gradOf(partition) : null;
@@ -76,7 +85,8 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   noGrad(() =>
     scope(() => {
       const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
-      writeParts(owned, scaled, (piece) => slicePiece(grad, piece));
+      const whole = stateOf(owned, 'master');
+      writeParts(owned, { ...whole, values: scaled }, (piece) => slicePiece(grad, piece));
       state.changed(partition);
       countAgain(owned, grad);
     }),
@@ -92,25 +102,25 @@ export function safeSetFullOptimizerState(parameter: Parameter, value: Tensor, k
 function getState(parameter: Parameter, name: string): Tensor | null {
   const owned = ownerOf(parameter);
   if (!owned) return null;
-  requireKept(owned, name);
+  const kept = stateOf(owned, name);
   const { partition, engine } = owned;
   engine.parts.state.synchronize();
-  return scope(() => assemble(owned, 'f32', (piece) => borrow(engine, partition, piece, name)));
+  return scope(() => assemble(owned, kept, (piece) => borrow(engine, partition, piece, name)));
 }
 
 function setState(parameter: Parameter, value: Tensor, name: string): void {
   const op = name === 'master' ? 'safeSetFullFp32Param' : 'safeSetFullOptimizerState';
-  const owned = requireOwned(op, parameter, value);
-  requireKept(owned, name);
+  const owned = requireOwned(op, parameter);
+  const kept = stateOf(owned, name);
+  requireShape(op, kept.shape, value);
   const { partition, engine } = owned;
   const { state } = engine.parts;
   state.synchronize();
   noGrad(() =>
-    scope(() =>
-      writeParts(owned, wide(value, engine.device), (piece) =>
-        borrow(engine, partition, piece, name),
-      ),
-    ),
+    scope(() => {
+      const values = value.to(engine.device).to(kept.dtype).contiguous();
+      writeParts(owned, { ...kept, values }, (piece) => borrow(engine, partition, piece, name));
+    }),
   );
   state.changed(partition);
   if (name === 'master') publishMasters(engine, [partition]);
@@ -124,7 +134,8 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
 /** Keeps this rank's part of a frozen parameter as it is gathered now, for later gathers. Waits for the device. */
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
   const { compute } = engine.device;
-  writeParts({ engine, part, slot }, parameter, (piece) => slicePiece(part.weights, piece));
+  const values = { ...perElement(slot.shape), values: parameter };
+  writeParts({ engine, part, slot }, values, (piece) => slicePiece(part.weights, piece));
   engine.parts.stage.publish(part, compute);
   if (parameter.missing !== null) engine.parts.stage.acquire(part.unit);
 }
@@ -147,27 +158,29 @@ function borrow({ parts }: Engine, partition: Partition, piece: Piece, name: str
   return lent.tensor;
 }
 
-/** The whole of what `read` gives this rank's pieces of; the tensors it gives are released. */
+/** The whole of a state, of which `read` gives this rank's pieces; the tensors it gives are released. */
 function assemble(
   { engine, partition, slot }: OwnedParameter,
-  dtype: Tensor['dtype'],
+  state: StateTensor,
   read: (piece: Piece) => Tensor,
 ): Tensor {
   const { device, parts } = engine;
   const { data } = parts.ranks;
-  const full = Tensor.empty(slot.shape, dtype, device);
+  const full = Tensor.empty(state.shape, state.dtype, device);
   for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
     const part = read(piece);
-    const all = { offset: 0, numel: piece.numel };
-    copyFlat(full, { ...all, offset: piece.from }, part, all, device.compute);
+    const { from, numel } = portionOf(state, piece);
+    copyFlat(full, { offset: from, numel }, part, { offset: 0, numel }, device.compute);
     part.release();
   }
   device.compute.synchronize();
   if (partition.isWhole) return full;
   for (let shard = 0; shard < data.size; ++shard) {
     const { offset, numel } = overlap(slot, shardOf(partition.unit.layout.numel, shard, data.size));
-    if (numel === 0) continue;
-    const part = sliceFlat(full, { offset: offset - slot.offset, numel });
+    const first = offset - slot.offset;
+    if (numel === 0 || (state.per === null && first > 0)) continue;
+    const portion = portionOf(state, { from: first, numel });
+    const part = sliceFlat(full, { offset: portion.from, numel: portion.numel });
     takeOver(data, part, shard);
     part.release();
   }
@@ -177,14 +190,14 @@ function assemble(
 /** Copies this rank's pieces of `values` to where `place` says; the tensors it gives are released. */
 function writeParts(
   { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
-  values: Tensor,
+  { values, ...state }: StateTensor & { values: Tensor },
   place: (piece: Piece) => Tensor,
 ): void {
   const { compute } = engine.device;
   for (const piece of part.pieces.filter((one) => one.slot === slot)) {
     const into = place(piece);
-    const all = { offset: 0, numel: piece.numel };
-    copyFlat(into, all, values, { ...all, offset: piece.from }, compute);
+    const { from, numel } = portionOf(state, piece);
+    copyFlat(into, { offset: 0, numel }, values, { offset: from, numel }, compute);
     compute.synchronize();
     into.release();
   }
@@ -210,25 +223,29 @@ function wide(value: Tensor, device: Tensor['device']): Tensor {
   return value.to(device).to('f32').contiguous();
 }
 
-function requireOwned(op: string, parameter: Parameter, value: Tensor): OwnedParameter {
+function requireOwned(op: string, parameter: Parameter): OwnedParameter {
   const owned = ownerOf(parameter);
-  if (!owned) {
-    const got = 'one that is frozen, in no group, or not given to initialize()';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a parameter that is trained', got });
-  }
-  if (value.shape.join() === parameter.shape.join()) return owned;
-  const expected = `[${parameter.shape.join(', ')}]`;
+  if (owned) return owned;
+  const got = 'one that is frozen, in no group, or not given to initialize()';
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a parameter that is trained', got });
+}
+
+function requireShape(op: string, shape: readonly number[], value: Tensor): void {
+  if (value.shape.join() === shape.join()) return;
+  const expected = `[${shape.join(', ')}]`;
   throw new DsError({ code: 'DS_SHAPE', op, expected, got: describe(value) });
 }
 
-function requireKept({ engine, slot }: OwnedParameter, name: string): void {
+/** What is kept under this name. Throws DS_ARGUMENT where that is nothing. */
+function stateOf({ engine, slot }: OwnedParameter, name: string): StateTensor {
   const { optimizer } = engine.parts;
-  const kept = Object.keys(optimizer.initialState(slot.group));
-  if (name === 'master' || kept.includes(name)) return;
+  const declared = declaredState(optimizer, slot.group, slot.shape);
+  const found = name === 'master' ? perElement(slot.shape) : declared[name];
+  if (found) return found;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'optimizer state',
-    expected: `${['fp32', ...kept].join(', ')}, which ${optimizer.name} keeps`,
+    expected: `${['fp32', ...Object.keys(declared)].join(', ')}, which ${optimizer.name} keeps`,
     got: JSON.stringify(name),
   });
 }

@@ -1,6 +1,21 @@
 // What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
 import type { Shard, TensorInfo } from '../../checkpoint/index.js';
-import { type Box, isSameBox, type Region, rangesOf, wholeBox } from '../../runtime/box.js';
+import {
+  type DeclaredState,
+  declaredState,
+  perElement,
+  portionOf,
+  type StateTensor,
+  savedState,
+} from '../../optim/declared-state.js';
+import {
+  type Box,
+  isSameBox,
+  type Region,
+  rangesOf,
+  wholeBox,
+  wholeRegion,
+} from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -14,9 +29,22 @@ import type { EngineCore as Engine } from '../engine-parts.js';
 export const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
-/** What is kept of a parameter: its master weights and the state of its group. */
-export function stateNames(engine: Engine, slot: Slot): string[] {
-  return ['master', ...Object.keys(engine.parts.optimizer.initialState(slot.group))];
+/** What a checkpoint keeps of a parameter, by name: its master weights and what the optimizer declares. */
+export function keptState({ parts }: Engine, { group, shape }: Slot): DeclaredState {
+  return {
+    master: perElement(shape),
+    ...savedState(declaredState(parts.optimizer, group, shape)),
+  };
+}
+
+/** What of a state a part of its parameter has, as elements of a tensor, whose shape is that of `region`. */
+export function statePart(
+  state: StateTensor,
+  { slot, from, numel: count }: Piece,
+): { region: Region; from: number; numel: number } {
+  if (state.per === 1) return { region: slot.region, from, numel: count };
+  const part = portionOf(state, { from, numel: count });
+  return { region: wholeRegion(state.shape), ...part };
 }
 
 /** The pieces of which this rank has the state. */
@@ -93,11 +121,14 @@ function shardsOf(name: string, region: Region, from: number, tensor: Tensor): S
 export function optimizerShards(engine: Engine): Shard[] {
   const shards: Shard[] = [];
   for (const { part, piece } of savedOf(engine, engine.parts.stage.partitions)) {
-    const { slot, from } = piece;
-    for (const state of stateNames(engine, slot)) {
-      const lent = engine.parts.state.lend(part, piece, state);
+    const { slot } = piece;
+    for (const [name, state] of Object.entries(keptState(engine, slot))) {
+      const { region, from, numel: count } = statePart(state, piece);
+      // Of a state that every rank has which has a part of the parameter, the one with its start saves all.
+      if (count === 0 || (state.per === null && piece.from > 0)) continue;
+      const lent = engine.parts.state.lend(part, piece, name);
       lent.wait();
-      shards.push(...shardsOf(stateKey(slot.name, state), slot.region, from, lent.tensor));
+      shards.push(...shardsOf(stateKey(slot.name, name), region, from, lent.tensor));
     }
   }
   return shards;
@@ -181,8 +212,10 @@ export function catalogOf(
   for (const { unit } of engine.parts.stage.partitions) {
     for (const slot of unit.layout.slots) {
       dtypes.set(slot.name, unit.dtype);
-      for (const state of stateNames(engine, slot)) {
-        optimizer.set(stateKey(slot.name, state), { dtype: 'f32', shape: slot.region.whole });
+      for (const [name, state] of Object.entries(keptState(engine, slot))) {
+        const { dtype } = state;
+        const shape = state.per === 1 ? slot.region.whole : state.shape;
+        optimizer.set(stateKey(slot.name, name), { dtype, shape });
       }
     }
   }

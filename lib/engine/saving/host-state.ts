@@ -2,9 +2,11 @@
 import type { JsonObject } from '../../../types/json.js';
 import { Fields } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { declaredState } from '../../optim/declared-state.js';
 import { hyperparameters, type ParamGroup } from '../../optim/param-groups.js';
 import { getRandomState, setRandomState } from '../../tensor/index.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
+import { slotsOf } from './engine-shards.js';
 import type { SavedState } from './saved-state.js';
 
 /** What of a checkpoint is wanted. */
@@ -74,7 +76,11 @@ export class HostState {
     const { optimizer } = this.engine.parts;
     const group = optimizer.groups[index] as ParamGroup;
     const reader = new Fields(place);
-    const states = () => Object.keys(optimizer.initialState(index)).join();
+    const slots = slotsOf(this.engine).filter((slot) => slot.group === index);
+    const states = () => {
+      const kept = slots.map(({ shape }) => declaredState(optimizer, index, shape));
+      return [...new Set(kept.flatMap(Object.keys))].join();
+    };
     const before = states();
     for (const [name, own] of Object.entries(hyperparameters(group))) {
       const value = saved[name];

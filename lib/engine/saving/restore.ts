@@ -11,15 +11,14 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { slicePiece } from '../../zero/home/range-state.js';
-import type { Piece } from '../../zero/layout.js';
-import type { Partition } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import {
   type BoxedPart,
   boxedParts,
   heldPieces,
+  keptState,
   stateKey,
-  stateNames,
+  statePart,
   unitSlotsOf,
 } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
@@ -159,26 +158,17 @@ async function readPieces(
   for (const { partition, piece } of heldPieces(engine)) {
     const { name } = piece.slot;
     if (!isPresent(checkpoint, name)) continue;
-    for (const state of withOptimizer ? stateNames(engine, piece.slot) : ['master']) {
+    for (const [state, declared] of Object.entries(keptState(engine, piece.slot))) {
+      if (!withOptimizer && state !== 'master') continue;
       const key = stateKey(name, state);
-      const saved = checkpoint.tensors('optimizer').has(key);
-      if (saved)
-        await readPiece(engine, { partition, piece, state }, checkpoint, ['optimizer', key]);
-      else await readPiece(engine, { partition, piece, state }, checkpoint, ['model', name]);
+      const isSaved = checkpoint.tensors('optimizer').has(key);
+      const from: [Section, string] = isSaved ? ['optimizer', key] : ['model', name];
+      const lent = engine.parts.state.lend(partition, piece, state);
+      const { region, from: first } = statePart(declared, piece);
+      const into = boxedParts(region, first, lent.tensor);
+      await readParts(checkpoint, from, into, lent.arrived());
     }
   }
-}
-
-async function readPiece(
-  { parts }: Engine,
-  { partition, piece, state }: { partition: Partition; piece: Piece; state: string },
-  checkpoint: Checkpoint,
-  [section, key]: [Section, string],
-): Promise<void> {
-  const { slot, from } = piece;
-  const lent = parts.state.lend(partition, piece, state);
-  const into = boxedParts(slot.region, from, lent.tensor);
-  await readParts(checkpoint, [section, key], into, lent.arrived());
 }
 
 async function readParts(

@@ -5,7 +5,7 @@ import { isFloating } from '../../runtime/dtype.js';
 import { describe } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
-import { slotsOf, stateKey, stateNames } from './engine-shards.js';
+import { keptState, slotsOf, stateKey } from './engine-shards.js';
 import type { SavedState } from './saved-state.js';
 
 type Outline = Pick<Tensor, 'dtype' | 'shape'>;
@@ -62,28 +62,37 @@ export function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict:
   for (const [name, tensor] of own) {
     const info = saved.get(name);
     if (!info) continue;
-    const isSameKind = isFloating(tensor.dtype)
-      ? isFloating(info.dtype)
-      : info.dtype === tensor.dtype;
-    if (isSameKind && info.shape.join() === tensor.shape.join()) continue;
+    if (isAlike(info, tensor)) continue;
     throw otherModel(`${checkpoint.path}: ${name}`, describe(tensor), describe(info));
   }
 }
 
-/** Master weights and states are of the parameter's shape, in floating point. */
+/** Master weights and states have the shapes that the optimizer declares, in floating point or in its dtype. */
 export function requireSameShapes(engine: Engine, checkpoint: Checkpoint): void {
-  const states = new Map(slotsOf(engine).map((slot) => [slot.name, stateNames(engine, slot)]));
+  const kept = new Map<string, Record<string, Outline>>();
+  for (const slot of slotsOf(engine)) {
+    const { whole } = slot.region;
+    const named = Object.entries(keptState(engine, slot)).map(([name, { dtype, shape, per }]) => [
+      name,
+      { dtype, shape: per === 1 ? whole : shape },
+    ]);
+    kept.set(slot.name, Object.fromEntries(named));
+  }
   for (const [name, { region }] of engine.module.namedParameters()) {
-    const shape = region.whole;
-    for (const state of states.get(name) ?? ['master']) {
+    const alone = { master: { dtype: 'f32', shape: region.whole } } as const;
+    for (const [state, wanted] of Object.entries(kept.get(name) ?? alone)) {
       const key = stateKey(name, state);
       const info = checkpoint.tensors('optimizer').get(key);
-      if (!info) continue;
-      if (isFloating(info.dtype) && info.shape.join() === shape.join()) continue;
-      const wanted = describe({ dtype: 'f32', shape });
-      throw otherModel(`${checkpoint.path}: ${key}`, wanted, describe(info));
+      if (!info || isAlike(info, wanted)) continue;
+      throw otherModel(`${checkpoint.path}: ${key}`, describe(wanted), describe(info));
     }
   }
+}
+
+/** Of one shape, and of one dtype or both floating. */
+function isAlike(info: Outline, { dtype, shape }: Outline): boolean {
+  const isSameKind = isFloating(dtype) ? isFloating(info.dtype) : info.dtype === dtype;
+  return isSameKind && info.shape.join() === shape.join();
 }
 
 export function requireSameGroups({ parts }: Engine, { place, shared }: SavedState): void {
@@ -112,7 +121,8 @@ export function requireSameOptimizer(
   }
   for (const slot of slotsOf(engine)) {
     if (!strict && !isPresent(checkpoint, slot.name)) continue;
-    const own = stateNames(engine, slot).map((state) => (state === 'master' ? 'fp32' : state));
+    const names = Object.keys(keptState(engine, slot));
+    const own = names.map((name) => (name === 'master' ? 'fp32' : name));
     const found = saved.get(slot.name) ?? [];
     if ([...own].sort().join() === [...found].sort().join()) continue;
     throw new DsError({

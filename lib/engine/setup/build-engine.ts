@@ -47,6 +47,7 @@ import {
   type Tie,
 } from './pipeline.js';
 import { buildStages, shardsWeights } from './stage.js';
+import { layoutFor, requireUncutState } from './state-layout.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
 import { requireWholeParameters } from './whole-parameters.js';
@@ -192,13 +193,15 @@ function hold(
     optimizer.groups,
     {
       ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
-      ...{ shards: group.size, shardsWeights: shardsWeights(config, group), ties },
+      layout: layoutFor(optimizer, group.size),
+      ...{ shardsWeights: shardsWeights(config, group), ties },
     },
     undo,
   );
   const { trained: units, frozen } = found;
   for (const unit of [...units, ...frozen]) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
+  requireUncutState(optimizer, units);
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
   const stage = owned.own(buildStages(config, found, device, { group, timer, ties }));
   shareWhole(module, frozen, alike);

@@ -94,7 +94,9 @@ export class DeviceHome implements Home {
   }
 
   lend(partition: Partition, piece: Piece, name: string): LentState {
-    return new LentState(namedPiece(this.of(partition), piece, name), this.device.compute);
+    const { optimizer } = this;
+    const kept = namedPiece({ optimizer, ...this.of(partition) }, piece, name);
+    return new LentState(kept, this.device.compute);
   }
 
   refresh(partition: Partition): void {

@@ -136,11 +136,11 @@ export class HostHome implements Home {
 
   acquire(partition: Partition, tile: Tile): TileTensors {
     const { master, grad, weight } = this.partOf(partition);
-    const { range, state, scalars, sums, starts, arrived } = tile;
+    const { range, state, sums, starts, arrived } = tile;
     const { group, places } = range;
     this.host.wait(arrived);
     return {
-      ...{ group, places, state, scalars, sums, starts },
+      ...{ group, places, state, sums, starts },
       master: sliceFlat(master, range),
       grad: sliceFlat(grad, range),
       weight: weight === master ? null : sliceFlat(weight, range),
@@ -201,7 +201,9 @@ export class HostHome implements Home {
   }
 
   lend(partition: Partition, piece: Piece, name: string): LentState {
-    return new LentState(namedPiece(this.partOf(partition), piece, name), this.host);
+    const { optimizer } = this;
+    const kept = namedPiece({ optimizer, ...this.partOf(partition) }, piece, name);
+    return new LentState(kept, this.host);
   }
 
   refresh(partition: Partition): void {

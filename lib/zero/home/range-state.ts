@@ -1,6 +1,8 @@
-// The optimizer state of one partition: a set of flat f32 tensors per optimizer group, in memory of the home's choice.
-import type { Optimizer } from '../../optim/optimizer.js';
+// The optimizer state of one partition: flat tensors per range, as the optimizer declares them, in memory of the home's choice.
+import { declaredState, portionOf, type StateTensor } from '../../optim/declared-state.js';
+import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
+import { numel as sizeOf } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
 import type { GroupRange, Piece } from '../layout.js';
@@ -9,15 +11,13 @@ import type { Partition } from '../partition.js';
 /** Memory of a home: a held tensor of `shape`, each element `value`. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
-/** State of one group's range of a partition. Owned by the home that made it. */
+/** State of one range of a partition. Owned by the home that made it. */
 export interface RangeState {
   readonly range: GroupRange;
-  /** [range.numel] f32 by name. */
+  /** By name, see UpdateTensors. */
   readonly state: Readonly<Record<string, Tensor>>;
-  /** [places] f32 by name, see Optimizer.initialScalars. */
-  readonly scalars: Readonly<Record<string, Tensor>>;
-  /** [places, n] f64, see Optimizer.sumsPerParameter; null where n is 0. */
-  readonly sums: Tensor | null;
+  /** By round, see UpdateTensors. */
+  readonly sums: readonly Tensor[];
   /** [places + 1] i64, see UpdateTensors. */
   readonly starts: Tensor;
 }
@@ -30,33 +30,42 @@ export function allocateState(
 ): RangeState[] {
   return groups.map((range) => ({
     range,
-    state: allocateEach(optimizer.initialState(range.group), range.numel, allocate),
-    scalars: allocateEach(
-      optimizer.initialScalars?.(range.group) ?? {},
-      range.places.length,
-      allocate,
-    ),
-    sums: sumsOf(range, optimizer, allocate),
+    state: stateOf(range, optimizer, allocate),
+    sums: sumSizes(range, optimizer).map((size) => allocate([size], 'f64', 0)),
     starts: startsOf(range, allocate),
   }));
 }
 
-function allocateEach(
-  values: Readonly<Record<string, number>>,
-  numel: number,
-  allocate: Allocate,
-): Record<string, Tensor> {
-  const named = Object.entries(values);
-  return Object.fromEntries(named.map(([name, value]) => [name, allocate([numel], 'f32', value)]));
-}
-
-function sumsOf(
-  { group, places }: GroupRange,
+function stateOf(
+  range: GroupRange,
   optimizer: Optimizer,
   allocate: Allocate,
-): Tensor | null {
-  const count = optimizer.sumsPerParameter?.(group) ?? 0;
-  return count > 0 ? allocate([places.length, count], 'f64', 0) : null;
+): Record<string, Tensor> {
+  const declared = declaredState(optimizer, range.group, range.like);
+  const named = Object.entries(declared).map(([name, { per, dtype, initial }]) => {
+    const size = per === null ? sizeOfWhole(range, optimizer, name) : Math.ceil(range.numel / per);
+    return [name, allocate([size], dtype, initial)];
+  });
+  return Object.fromEntries(named);
+}
+
+/** Elements of a state that is of whole parameters, for all places together. */
+function sizeOfWhole({ group, places }: GroupRange, optimizer: Optimizer, name: string): number {
+  return places.reduce((sum, { shape }) => {
+    return sum + sizeOf((declaredState(optimizer, group, shape)[name] as StateTensor).shape);
+  }, 0);
+}
+
+/** Sums over all places together, by round. */
+export function sumSizes({ group, places }: GroupRange, optimizer: Optimizer): number[] {
+  const sizes: number[] = [];
+  for (const { shape } of places) {
+    const counts = optimizer.sumsPerRound?.(group, shape) ?? [];
+    counts.forEach((count, round) => {
+      sizes[round] = (sizes[round] ?? 0) + count;
+    });
+  }
+  return sizes;
 }
 
 function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
@@ -66,29 +75,53 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
   return starts;
 }
 
-/** A piece's part of the master weights (name "master") or of the state called `name`; the caller releases it. */
+/** What a piece of state is taken from. */
+export interface KeptState {
+  readonly optimizer: Optimizer;
+  readonly master: Tensor;
+  readonly ranges: readonly RangeState[];
+}
+
+/**
+ * A piece's part of the master weights (name "master") or of the state called `name`, see portionOf(); in its shape
+ * where it is all of it, else flat. The caller releases it.
+ */
 export function namedPiece(
-  { master, ranges }: { master: Tensor; ranges: readonly RangeState[] },
+  { optimizer, master, ranges }: KeptState,
   piece: Piece,
   name: string,
 ): Tensor {
   if (name === 'master') return slicePiece(master, piece);
-  const { range, state } = ranges.find((one) => one.range.group === piece.slot.group) as RangeState;
-  return slicePiece(state[name] as Tensor, piece, range.offset);
+  const { slot, offset } = piece;
+  const { range, state } = ranges.find(
+    (one) => offset >= one.range.offset && offset < one.range.offset + one.range.numel,
+  ) as RangeState;
+  const flat = state[name] as Tensor;
+  const declared = declaredState(optimizer, slot.group, slot.shape)[name] as StateTensor;
+  const { numel } = portionOf(declared, piece);
+  const first =
+    declared.per === null
+      ? startOfWhole({ optimizer, range, name }, slot.name)
+      : Math.ceil((offset - range.offset) / declared.per);
+  const isAll = numel === sizeOf(declared.shape);
+  return sliceFlat(flat, { offset: first, numel }, isAll ? declared.shape : [numel]);
 }
 
-/** A piece of a flat tensor that starts `base` elements into the partition; a whole parameter has its shape. */
-export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece, base = 0): Tensor {
-  const place = { offset: offset - base, numel };
-  return sliceFlat(flat, place, numel === slot.numel ? slot.shape : [numel]);
+function startOfWhole(
+  { optimizer, range, name }: { optimizer: Optimizer; range: GroupRange; name: string },
+  parameter: string,
+): number {
+  const index = range.places.findIndex((place) => place.name === parameter);
+  const before: readonly ParameterPlace[] = range.places.slice(0, index);
+  return sizeOfWhole({ ...range, places: before }, optimizer, name);
+}
+
+/** A piece of a flat tensor that starts where the partition does; a whole parameter has its shape. */
+export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece): Tensor {
+  return sliceFlat(flat, { offset, numel }, numel === slot.numel ? slot.shape : [numel]);
 }
 
 /** Every tensor of the state. */
 export function stateTensors(ranges: readonly RangeState[]): Tensor[] {
-  return ranges.flatMap(({ state, scalars, sums, starts }) => [
-    ...Object.values(state),
-    ...Object.values(scalars),
-    ...(sums ? [sums] : []),
-    starts,
-  ]);
+  return ranges.flatMap(({ state, sums, starts }) => [...Object.values(state), ...sums, starts]);
 }

@@ -1,10 +1,11 @@
 // Tiles: the parts of a partition that an offloaded update copies and computes one after the other.
+import { declaredState } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
-import { type Range, slotAlignment } from '../layout.js';
+import { type GroupRange, type Range, slotAlignment } from '../layout.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
 /** A part of one group's range. The tensors are parts of the range's, except `starts`. */
@@ -25,10 +26,13 @@ export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / slotAlignment)) * slotAlignment;
 }
 
-/** Cuts `numel` elements into parts of about equal size, at most `size`; all but the last are multiples of 64. */
-export function cutEvenly(numel: number, size: number): Range[] {
+/**
+ * Cuts `numel` elements into parts of about equal size, at most `size` where that is a multiple of `alignment`; all but the
+ * last are such multiples.
+ */
+export function cutEvenly(numel: number, size: number, alignment = slotAlignment): Range[] {
   const count = Math.ceil(numel / size);
-  const each = Math.ceil(numel / count / slotAlignment) * slotAlignment;
+  const each = Math.ceil(numel / count / alignment) * alignment;
   const parts: Range[] = [];
   for (let offset = 0; offset < numel; offset += each) {
     parts.push({ offset, numel: Math.min(each, numel - offset) });
@@ -46,9 +50,11 @@ export function makeTiles(
   { device, size, allocate }: { device: Device; size: number; allocate: Allocate },
 ): Tile[] {
   return ranges.flatMap((whole) => {
-    const { group, numel } = whole.range;
-    const cuts = isElementwise(optimizer, group) ? cutEvenly(numel, size) : [];
-    const parts = cuts.length > 1 ? cutState(whole, cuts, allocate) : [retained(whole)];
+    const { range } = whole;
+    const per = isElementwise(optimizer, range) ? blockSizes(optimizer, range) : {};
+    const alignment = Math.max(slotAlignment, ...Object.values(per));
+    const cuts = isElementwise(optimizer, range) ? cutEvenly(range.numel, size, alignment) : [];
+    const parts = cuts.length > 1 ? cutState(whole, cuts, per, allocate) : [retained(whole)];
     return parts.map((part) => ({
       ...part,
       arrived: new Event(device),
@@ -62,47 +68,59 @@ export function disposeTile(tile: Tile): void {
   for (const event of [tile.arrived, tile.updated]) event.dispose();
 }
 
-/** What is kept per parameter, or done per parameter, knows nothing of parts of one. */
-function isElementwise(optimizer: Optimizer, group: number): boolean {
-  const scalars = Object.keys(optimizer.initialScalars?.(group) ?? {});
-  const sums = optimizer.sumsPerParameter?.(group) ?? 0;
-  return scalars.length === 0 && sums === 0 && !optimizer.needsWholeParameters?.(group);
+/** What is kept of whole parameters, or done with them, knows nothing of parts of one. */
+function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boolean {
+  const declared = Object.values(declaredState(optimizer, group, like));
+  const sums = optimizer.sumsPerRound?.(group, like) ?? [];
+  const isOfParts = declared.every(({ per }) => per !== null) && sums.length === 0;
+  return isOfParts && !optimizer.needsWholeParameters?.(group);
+}
+
+/** How many elements of the range an element of each state belongs to. */
+function blockSizes(optimizer: Optimizer, { group, like }: GroupRange): Record<string, number> {
+  const declared = Object.entries(declaredState(optimizer, group, like));
+  return Object.fromEntries(declared.map(([name, { per }]) => [name, per as number]));
 }
 
 /** The parts of a range; none has places, since their parameters may be cut. */
 function cutState(
   { range, state }: RangeState,
   cuts: readonly Range[],
+  per: Readonly<Record<string, number>>,
   allocate: Allocate,
 ): RangeState[] {
   const ends = allocate([cuts.length], 'i64', 0);
   const sizes = cuts.map(({ numel }) => BigInt(numel));
   ends.buffer.write(0, BigInt64Array.from(sizes), ends.device.compute);
+  const blocks = ({ offset, numel }: Range, size: number): Range => ({
+    offset: offset / size,
+    numel: Math.ceil(numel / size),
+  });
   const parts = cuts.map((cut, index) => ({
-    range: { group: range.group, offset: range.offset + cut.offset, numel: cut.numel, places: [] },
-    state: mapValues(state, (flat) => sliceFlat(flat, cut)),
-    scalars: {},
-    sums: null,
+    range: { ...range, offset: range.offset + cut.offset, numel: cut.numel, places: [] },
+    state: mapValues(state, (flat, name) => sliceFlat(flat, blocks(cut, per[name] as number))),
+    sums: [],
     starts: sliceFlat(ends, { offset: index, numel: 1 }),
   }));
   ends.release();
   return parts;
 }
 
-function retained({ range, state, scalars, sums, starts }: RangeState): RangeState {
+function retained({ range, state, sums, starts }: RangeState): RangeState {
   const retain = (tensor: Tensor): Tensor => tensor.retain();
   return {
     range,
     state: mapValues(state, retain),
-    scalars: mapValues(scalars, retain),
-    sums: sums?.retain() ?? null,
+    sums: sums.map(retain),
     starts: retain(starts),
   };
 }
 
 function mapValues(
   values: Readonly<Record<string, Tensor>>,
-  change: (value: Tensor) => Tensor,
+  change: (value: Tensor, name: string) => Tensor,
 ): Record<string, Tensor> {
-  return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, change(value)]));
+  return Object.fromEntries(
+    Object.entries(values).map(([name, value]) => [name, change(value, name)]),
+  );
 }

@@ -49,7 +49,8 @@ export class GatheredUpdates extends AfterVerdict {
   ) {
     super(parts.home);
     const { partitions, home, group } = parts;
-    const isTransformed = (slot: Slot): boolean => optimizer.sumsPerParameter(slot.group) > 0;
+    const isTransformed = ({ group: index, shape }: Slot): boolean =>
+      optimizer.sumsPerRound(index, shape).length > 0;
     this.sums = new TensorSums(optimizer, parts);
     this.batches = makeBatches(partitions, isTransformed, group.size);
     this.dtype = optimizer.directionDType((partitions[0] as Partition).unit.gradDtype);
@@ -87,7 +88,7 @@ export class GatheredUpdates extends AfterVerdict {
     const { home, group } = this.parts;
     const { unit, range } = partition;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
-      if (!tensors.sums) return;
+      if (tensors.sums.length === 0) return;
       const direction = sliceFlat(this.scratch, { offset: place.offset + offset, numel });
       this.optimizer.direct(tensors, direction, settings, home.kernels);
       direction.release();
@@ -132,7 +133,7 @@ export class GatheredUpdates extends AfterVerdict {
     const { kernels } = this.parts.home;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       const where = { offset: place.offset + offset, numel };
-      const direction = tensors.sums && sliceFlat(this.scratch, where);
+      const direction = tensors.sums.length > 0 ? sliceFlat(this.scratch, where) : null;
       this.optimizer.applyDirection(tensors, direction, settings, kernels);
       direction?.release();
     });

@@ -10,6 +10,7 @@ import { held, Tensor } from '../../tensor/index.js';
 import type { Collectives } from '../collectives.js';
 import { sliceFlat } from '../flat.js';
 import type { Home } from '../home/home.js';
+import { sumSizes } from '../home/range-state.js';
 import type { GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { AfterVerdict } from './deferred.js';
@@ -23,49 +24,65 @@ export interface SharedUpdateParts {
   group: Collectives;
 }
 
+/** The sums of one round over the parameters of all partitions. */
+interface Round {
+  /** On the device. */
+  readonly row: Tensor;
+  /** In the home's memory: this rank's row, and the totals. */
+  readonly own: Tensor;
+  readonly whole: Tensor;
+}
+
 /**
- * One row of f64 per rank, with the same place for a parameter in each: zeros where a rank has nothing of it. A step
- * adds the rows up over the ranks by one all-reduce, which gives all of them the same bits. A sum of parts differs from
- * that of the whole by a rounding in f64.
+ * For each round of the optimizer one row of f64 per rank, with the same place for a parameter in each: zeros where a rank
+ * has nothing of it. After a round the rows are added up over the ranks by one all-reduce, which gives all of them the same
+ * bits. A sum of parts differs from that of the whole by a rounding in f64.
  */
 export class TensorSums {
-  /** [width] on the device. */
-  private readonly row: Tensor;
-  /** [width] each in the home's memory: this rank's row, and the totals. */
-  private readonly own: Tensor;
-  private readonly whole: Tensor;
-  /** Where the places of a partition's range lie in a row, by group. */
-  private readonly spans = new Map<Partition, Map<number, Range>>();
+  private readonly rounds: readonly Round[];
+  /** Where the sums of a range lie in the rows, by round. */
+  private readonly spans = new Map<GroupRange, readonly Range[]>();
 
   constructor(
     private readonly optimizer: MeasuringOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
     const { partitions, home } = parts;
-    let width = 0;
+    const widths: number[] = [];
     for (const partition of partitions) {
-      const offsets = new Map<string, number>();
-      for (const slot of partition.unit.layout.slots) {
-        offsets.set(slot.name, width);
-        width += optimizer.sumsPerParameter(slot.group);
+      const offsets = new Map<string, readonly number[]>();
+      for (const { name, group, shape } of partition.unit.layout.slots) {
+        const counts = optimizer.sumsPerRound(group, shape);
+        offsets.set(
+          name,
+          counts.map((_, round) => widths[round] ?? 0),
+        );
+        counts.forEach((count, round) => {
+          widths[round] = (widths[round] ?? 0) + count;
+        });
       }
-      this.spans.set(partition, this.spansOf(partition, offsets));
+      for (const range of partition.groups) this.spans.set(range, this.spansOf(range, offsets));
     }
     const { device } = partitions[0] as Partition;
-    this.row = held(() => Tensor.empty([width], 'f64', device));
-    this.own = home.allocate(width, 'f64');
-    this.whole = home.allocate(width, 'f64');
+    this.rounds = widths.map((width) => ({
+      row: held(() => Tensor.empty([width], 'f64', device)),
+      own: home.allocate(width, 'f64'),
+      whole: home.allocate(width, 'f64'),
+    }));
   }
 
-  /** The optimizer's first half over all partitions, and the exchange. `control` is the home's. */
+  /** Every round of the optimizer over all partitions, and the exchanges. `control` is the home's. */
   measure(control: Tensor, settings: UpdateSettings): void {
     const { partitions, home } = this.parts;
-    for (const partition of partitions) {
-      this.eachRange(partition, control, this.own, (tensors) =>
-        this.optimizer.measure(tensors, settings, home.kernels),
-      );
+    for (const [number, round] of this.rounds.entries()) {
+      for (const partition of partitions) {
+        this.eachRange(partition, control, number, (tensors) => {
+          if (number >= tensors.sums.length) return;
+          this.optimizer.measure(tensors, settings, home.kernels, number);
+        });
+      }
+      this.share(round);
     }
-    this.share();
   }
 
   /** Calls `body` with each range of the partition, and the sums over whole parameters that measure() has found. */
@@ -74,53 +91,53 @@ export class TensorSums {
     control: Tensor,
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
-    this.eachRange(partition, control, this.whole, body);
+    this.eachRange(partition, control, this.rounds.length, body);
   }
 
   /** Waits for updates that are under way. */
   dispose(): void {
     this.parts.home.synchronize();
-    for (const tensor of [this.row, this.own, this.whole]) tensor.release();
+    for (const { row, own, whole } of this.rounds) {
+      for (const tensor of [row, own, whole]) tensor.release();
+    }
   }
 
+  /** The sums of rounds before number `round` are those over all ranks. */
   private eachRange(
     partition: Partition,
     control: Tensor,
-    row: Tensor,
+    round: number,
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
     const { home } = this.parts;
-    const spans = this.spans.get(partition);
     for (const tile of home.tilesOf(partition)) {
       const { range } = tile;
       const tensors = home.acquire(partition, tile);
-      const span = spans?.get(range.group);
-      const sums = span ? sliceFlat(row, span) : null;
+      const sums = (this.spans.get(range) ?? []).map((span, number) => {
+        const { own, whole } = this.rounds[number] as Round;
+        return sliceFlat(number < round ? whole : own, span);
+      });
       body({ ...tensors, control, sums }, range);
-      sums?.release();
+      for (const one of sums) one.release();
       home.release(tensors);
     }
   }
 
-  private share(): void {
+  private share({ row, own, whole }: Round): void {
     const { group, home } = this.parts;
-    const { row, own, whole } = this;
     const { compute } = row.device;
     home.toDevice(row, own);
     group.allReduce(row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
     home.toHome(whole, row);
   }
 
-  private spansOf({ groups }: Partition, offsets: ReadonlyMap<string, number>): Map<number, Range> {
-    const spans = new Map<number, Range>();
-    for (const { group, places } of groups) {
-      const count = this.optimizer.sumsPerParameter(group);
-      const first = places[0];
-      if (count === 0 || !first) continue;
-      const offset = offsets.get(first.name) as number;
-      spans.set(group, { offset, numel: places.length * count });
-    }
-    return spans;
+  /** The places of a range follow each other in the rows as they do in the unit. */
+  private spansOf(range: GroupRange, offsets: ReadonlyMap<string, readonly number[]>): Range[] {
+    const [first] = range.places;
+    if (!first) return [];
+    return sumSizes(range, this.optimizer).map((numel, round) => {
+      return { offset: offsets.get(first.name)?.[round] as number, numel };
+    });
   }
 }
 
