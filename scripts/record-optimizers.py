@@ -141,6 +141,41 @@ def lamb(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0
         p[i] -= rate * min(max(ratio, min_coeff), max_coeff) * u[i]
 
 
+def adafactor(p, g, state, t, shape, lr, eps=(1e-30, 1e-3), clip_threshold=1, decay_rate=-0.8,
+              beta1=None, weight_decay=0, scale_parameter=True, relative_step=True,
+              warmup_init=False):
+    """Shazeer & Stern 2018, arXiv:1804.04235, with the options of transformers' and fairseq's Adafactor."""
+    decay = 1 - t**decay_rate
+    squares = [x * x + eps[0] for x in g]
+    if len(shape) > 1:
+        rows, columns = shape
+        row = state.setdefault("row", [0.0] * rows)
+        column = state.setdefault("column", [0.0] * columns)
+        for r in range(rows):
+            mean = math.fsum(squares[r * columns:(r + 1) * columns]) / columns
+            row[r] = decay * row[r] + (1 - decay) * mean
+        for c in range(columns):
+            column[c] = decay * column[c] + (1 - decay) * math.fsum(squares[c::columns]) / rows
+        mean = math.fsum(row) / rows
+        u = [x / math.sqrt(row[i // columns] / mean * column[i % columns]) for i, x in enumerate(g)]
+    else:
+        v = state.setdefault("v", [0.0] * len(p))
+        for i in range(len(p)):
+            v[i] = decay * v[i] + (1 - decay) * squares[i]
+        u = [x / math.sqrt(y) for x, y in zip(g, v)]
+    rate = lr
+    if relative_step:
+        rate *= min(1e-6 * t if warmup_init else 1e-2, 1 / math.sqrt(t))
+    if scale_parameter:
+        rate *= max(eps[1], norm(p) / math.sqrt(len(p)))
+    excess = max(1, norm(u) / math.sqrt(len(u)) / clip_threshold)
+    m = state.setdefault("m", [0.0] * len(p))
+    for i in range(len(p)):
+        d = rate / excess * u[i]
+        m[i] = (beta1 or 0) * m[i] + (1 - (beta1 or 0)) * d
+        p[i] -= rate * weight_decay * p[i] + (d if beta1 is None else m[i])
+
+
 def product(a, b):
     columns = list(zip(*b))
     return [[math.fsum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
@@ -187,6 +222,7 @@ RULES = {
     "Lion": lion,
     "Lamb": lamb,
     "Muon": muon,
+    "Adafactor": adafactor,
 }
 
 GROUPS = [{"lr": 0.01, "weight_decay": 0.1}, {"lr": 0.004, "weight_decay": 0.03}]
@@ -214,6 +250,10 @@ CASES = [
     ("Lamb", {"moment_correction": True}),
     ("Lamb", {"bias_correction": False}),
     ("Muon", {"adam_lr": 0.002}),
+    ("Adafactor", {}),
+    ("Adafactor", {"decay_rate": -0.6, "eps": [1e-6, 0.9]}),
+    ("Adafactor", {"lr": 0.01, "relative_step": False, "scale_parameter": False}),
+    ("Adafactor", {"lr": 0.01, "relative_step": False, "beta1": 0.9, "clip_threshold": 0.5}),
 ]
 
 

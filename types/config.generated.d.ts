@@ -369,6 +369,19 @@ export type OptimizerConfig =
        * fused.
        */
       legacy_fusion?: boolean;
+    }
+  | {
+      /**
+       * Adam's second moment from rows and columns, steps relative to the size of the parameter.
+       */
+      type: AnyCase<'Adafactor'>;
+      /** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+      params?: AdafactorParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
     };
 
 /** Hyperparameters of Adam and AdamW. */
@@ -505,6 +518,33 @@ export interface MuonParams {
   betas?: [number, number] | 'auto';
   /** Added to the root of Adam's second moment. Default 1e-10. */
   eps?: number | 'auto';
+}
+
+/** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+export interface AdafactorParams {
+  /** Learning rate; null with relative_step. Default null. */
+  lr?: number | null | 'auto';
+  /**
+   * What is added to squared gradients, and the least size of a parameter that scale_parameter
+   * sees. Default [1e-30, 0.001].
+   */
+  eps?: [number, number];
+  /** Largest root mean square of the direction of an update. Default 1. */
+  clip_threshold?: number;
+  /** The second moment decays by 1 - t^decay_rate at update t. Default -0.8. */
+  decay_rate?: number;
+  /**
+   * Decay of a first moment, which costs 4 bytes per parameter; null: there is none. Default null.
+   */
+  beta1?: number | null;
+  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  weight_decay?: number | 'auto';
+  /** Multiplies the rate by the root mean square of the parameter. Default true. */
+  scale_parameter?: boolean;
+  /** The rate is min(0.01, 1 / sqrt(t)) at update t; null: where lr is null. Default null. */
+  relative_step?: boolean | null;
+  /** With relative_step 1e-6 t stands for 0.01. Default false. */
+  warmup_init?: boolean;
 }
 
 /** The learning-rate schedule; null keeps the optimizer's rate. */
@@ -1985,6 +2025,16 @@ export type ResolvedOptimizer =
       readonly params: ResolvedMuonParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
+    }
+  | {
+      /**
+       * Adam's second moment from rows and columns, steps relative to the size of the parameter.
+       */
+      readonly type: 'Adafactor';
+      /** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+      readonly params: ResolvedAdafactorParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
     };
 
 /** Hyperparameters of Adam and AdamW. */
@@ -2117,6 +2167,31 @@ export interface ResolvedMuonParams {
   readonly betas: readonly [number, number];
   /** Added to the root of Adam's second moment. */
   readonly eps: number;
+}
+
+/** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+export interface ResolvedAdafactorParams {
+  /** Learning rate; null with relative_step. */
+  readonly lr: number | null;
+  /**
+   * What is added to squared gradients, and the least size of a parameter that scale_parameter
+   * sees.
+   */
+  readonly eps: readonly [number, number];
+  /** Largest root mean square of the direction of an update. */
+  readonly clip_threshold: number;
+  /** The second moment decays by 1 - t^decay_rate at update t. */
+  readonly decay_rate: number;
+  /** Decay of a first moment, which costs 4 bytes per parameter; null: there is none. */
+  readonly beta1: number | null;
+  /** Share of the learning rate by which weights shrink per update. */
+  readonly weight_decay: number;
+  /** Multiplies the rate by the root mean square of the parameter. */
+  readonly scale_parameter: boolean;
+  /** The rate is min(0.01, 1 / sqrt(t)) at update t; null: where lr is null. */
+  readonly relative_step: boolean | null;
+  /** With relative_step 1e-6 t stands for 0.01. */
+  readonly warmup_init: boolean;
 }
 
 /** The learning-rate schedule; null keeps the optimizer's rate. */

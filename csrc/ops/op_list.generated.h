@@ -3,6 +3,11 @@
 
 #define DS_OP_LIST(ROW) \
   ROW(Accumulate) \
+  ROW(AdafactorSums) \
+  ROW(AdafactorFactors) \
+  ROW(AdafactorDirection) \
+  ROW(AdafactorMoment) \
+  ROW(AdafactorApply) \
   ROW(Adagrad) \
   ROW(AdamW) \
   ROW(AdamWSpeculate) \
@@ -61,6 +66,11 @@
 /// The operands of each op, in the order of its fields.
 #define DS_OPERAND_NAMES(NAMES) \
   NAMES(Accumulate, "in", "out") \
+  NAMES(AdafactorSums, "master", "grad", "squares", "rows", "columns", "control") \
+  NAMES(AdafactorFactors, "row_sums", "column_sums", "row", "column", "row_factor", "column_factor", "control") \
+  NAMES(AdafactorDirection, "grad", "row_factor", "column_factor", "squares", "control") \
+  NAMES(AdafactorMoment, "master", "v", "grad", "squares", "control") \
+  NAMES(AdafactorApply, "master", "grad", "row_factor", "column_factor", "v", "moment", "weight", "parameter_squares", "direction_squares", "control") \
   NAMES(Adagrad, "master", "sum", "grad", "weight", "control") \
   NAMES(AdamW, "master", "m", "v", "grad", "weight", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
@@ -117,4 +127,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 197457198
+#define DS_INTERFACE_HASH 135043110

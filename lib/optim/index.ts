@@ -5,6 +5,7 @@ export type {
   MatmulEpilogue,
   ScaleArgs,
 } from '../runtime/kernels.generated.js';
+export { Adafactor, type AdafactorOptions } from './adafactor.js';
 export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
 export {
   Adam,

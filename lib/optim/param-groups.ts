@@ -77,7 +77,8 @@ const HYPERPARAMETERS: readonly string[] = [
   ...['params', 'lr', 'weightDecay', 'betas', 'eps', 'momentum', 'dampening', 'nesterov'],
   ...['useMuon', 'lrDecay', 'initialAccumulatorValue', 'minCoeff', 'maxCoeff', 'biasCorrection'],
   ...['amsgrad', 'maximize', 'alpha', 'centered', 'adamWMode', 'initialLr', 'learningRate'],
-  ...['decay', 'wd', 'l2', 'beta1', 'beta2', 'epsilon'],
+  ...['decay', 'wd', 'l2', 'beta1', 'beta2', 'epsilon', 'clipThreshold', 'decayRate'],
+  ...['scaleParameter', 'relativeStep', 'warmupInit'],
 ];
 
 /** Whether a group may have it for its owner's use: it is nobody's hyperparameter, nor one that is mistyped. */

@@ -3,6 +3,12 @@ import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 
 export type {
+  AdafactorApplyArgs,
+  AdafactorDirectionArgs,
+  AdafactorFactorsArgs,
+  AdafactorMomentArgs,
+  AdafactorScalars,
+  AdafactorSumsArgs,
   AdagradArgs,
   AdamWArgs,
   AdamWScalars,
@@ -12,6 +18,7 @@ export type {
   LambMomentsArgs,
   LambScalars,
   LionArgs,
+  MatrixPart,
   MuonApplyArgs,
   MuonDirectionArgs,
   MuonMomentumArgs,
@@ -21,6 +28,11 @@ export type {
 
 /** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
 export interface UpdateOps {
+  adafactorSums(args: kernels.AdafactorSumsArgs): void;
+  adafactorFactors(args: kernels.AdafactorFactorsArgs): void;
+  adafactorDirection(args: kernels.AdafactorDirectionArgs): void;
+  adafactorMoment(args: kernels.AdafactorMomentArgs): void;
+  adafactorApply(args: kernels.AdafactorApplyArgs): void;
   adagrad(args: kernels.AdagradArgs): void;
   adamW(args: kernels.AdamWArgs): void;
   adamWSpeculate(args: kernels.AdamWSpeculateArgs): void;
@@ -37,6 +49,11 @@ export interface UpdateOps {
 
 /** On the device's compute stream. */
 export const deviceOps: UpdateOps = {
+  adafactorSums: (args) => kernels.adafactorSums(args),
+  adafactorFactors: (args) => kernels.adafactorFactors(args),
+  adafactorDirection: (args) => kernels.adafactorDirection(args),
+  adafactorMoment: (args) => kernels.adafactorMoment(args),
+  adafactorApply: (args) => kernels.adafactorApply(args),
   adagrad: (args) => kernels.adagrad(args),
   adamW: (args) => kernels.adamW(args),
   adamWSpeculate: (args) => kernels.adamWSpeculate(args),
@@ -53,6 +70,11 @@ export const deviceOps: UpdateOps = {
 
 /** On host threads, in the order of `stream`. */
 export const hostOps = (stream: Stream): UpdateOps => ({
+  adafactorSums: (args) => kernels.adafactorSumsOnHost(args, stream),
+  adafactorFactors: (args) => kernels.adafactorFactorsOnHost(args, stream),
+  adafactorDirection: (args) => kernels.adafactorDirectionOnHost(args, stream),
+  adafactorMoment: (args) => kernels.adafactorMomentOnHost(args, stream),
+  adafactorApply: (args) => kernels.adafactorApplyOnHost(args, stream),
   adagrad: (args) => kernels.adagradOnHost(args, stream),
   adamW: (args) => kernels.adamWOnHost(args, stream),
   adamWSpeculate: (args) => kernels.adamWSpeculateOnHost(args, stream),

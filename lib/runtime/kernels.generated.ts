@@ -137,6 +137,33 @@ const scanOpCodes: Record<ScanOp, number> = {
 };
 
 /**
+ * Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of rows / matrices by
+ * columns elements, one after the other.
+ */
+export interface MatrixPart {
+  from: number;
+  matrices: number;
+  /** of all matrices together */
+  rows: number;
+  /** below 2^31 */
+  columns: number;
+}
+
+/**
+ * One group's hyperparameters at one step.
+ */
+export interface AdafactorScalars {
+  lr: number;
+  /** of the rate by the parameter's size, where that scales it */
+  leastScale: number;
+  clipThreshold: number;
+  weightDecay: number;
+  /** of the first moment, where there is one */
+  beta1: number;
+  scaleParameter: boolean;
+}
+
+/**
  * One group's hyperparameters at one step, as in AdamW.
  */
 export interface AdamWScalars {
@@ -214,6 +241,270 @@ export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
 }
 
 /**
+ * The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and columns =
+ * sums of g^2 along both, over what is here, in f64 and in one order on every back end: the same bits everywhere.
+ * All are 0 when control[1] is 0. The sums of a parameter's parts add up to those of the whole.
+ */
+export interface AdafactorSumsArgs {
+  /** [n] f32, read */
+  master: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [1] f64, overwritten */
+  squares: View;
+  /** [rows] f64, overwritten */
+  rows: View;
+  /** [matrices * columns] f64, overwritten */
+  columns: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  part: MatrixPart;
+}
+
+function putAdafactorSums(args: AdafactorSumsArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.grad, at);
+  at = putView(args.squares, at);
+  at = putView(args.rows, at);
+  at = putView(args.columns, at);
+  at = putView(args.control, at);
+  block[at++] = args.part.from;
+  block[at++] = args.part.matrices;
+  block[at++] = args.part.rows;
+  block[at] = args.part.columns;
+}
+
+export function adafactorSums(
+  args: AdafactorSumsArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAdafactorSums(args);
+  call(1, stream, args);
+}
+
+export function adafactorSumsOnHost(args: AdafactorSumsArgs, stream: Stream): void {
+  putAdafactorSums(args);
+  callOnHost(1, stream);
+}
+
+/**
+ * Between the rounds: the moments of rows and columns follow their means of g^2 + eps,
+ *   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its matrix,
+ * in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column), each
+ * 0 where the moment is. When control[1] is 0 nothing changes.
+ */
+export interface AdafactorFactorsArgs {
+  /** [rows] f64, over whole parameters */
+  rowSums: View;
+  /** [matrices * columns] f64 */
+  columnSums: View;
+  /** [rows] f32, updated */
+  row: View;
+  /** [matrices * columns] f32, updated */
+  column: View;
+  /** [rows] f32, overwritten */
+  rowFactor: View;
+  /** [matrices * columns] f32, overwritten */
+  columnFactor: View;
+  /** [4] f32 */
+  control: View;
+  /** from is 0 */
+  part: MatrixPart;
+  /** of the second moment at this step */
+  decay: number;
+  eps: number;
+}
+
+function putAdafactorFactors(args: AdafactorFactorsArgs): void {
+  let at = 0;
+  at = putView(args.rowSums, at);
+  at = putView(args.columnSums, at);
+  at = putView(args.row, at);
+  at = putView(args.column, at);
+  at = putView(args.rowFactor, at);
+  at = putView(args.columnFactor, at);
+  at = putView(args.control, at);
+  block[at++] = args.part.from;
+  block[at++] = args.part.matrices;
+  block[at++] = args.part.rows;
+  block[at++] = args.part.columns;
+  block[at++] = args.decay;
+  block[at] = args.eps;
+}
+
+export function adafactorFactors(
+  args: AdafactorFactorsArgs,
+  stream: Stream = args.rowSums.buffer.device.compute,
+): void {
+  putAdafactorFactors(args);
+  call(2, stream, args);
+}
+
+export function adafactorFactorsOnHost(args: AdafactorFactorsArgs, stream: Stream): void {
+  putAdafactorFactors(args);
+  callOnHost(2, stream);
+}
+
+/**
+ * The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor column_factor g; in the
+ * order of core/segments.h, 0 when control[1] is 0.
+ */
+export interface AdafactorDirectionArgs {
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [rows] f32 */
+  rowFactor: View;
+  /** [matrices * columns] f32 */
+  columnFactor: View;
+  /** [1] f64, overwritten */
+  squares: View;
+  /** [4] f32 */
+  control: View;
+  part: MatrixPart;
+}
+
+function putAdafactorDirection(args: AdafactorDirectionArgs): void {
+  let at = 0;
+  at = putView(args.grad, at);
+  at = putView(args.rowFactor, at);
+  at = putView(args.columnFactor, at);
+  at = putView(args.squares, at);
+  at = putView(args.control, at);
+  block[at++] = args.part.from;
+  block[at++] = args.part.matrices;
+  block[at++] = args.part.rows;
+  block[at] = args.part.columns;
+}
+
+export function adafactorDirection(
+  args: AdafactorDirectionArgs,
+  stream: Stream = args.grad.buffer.device.compute,
+): void {
+  putAdafactorDirection(args);
+  call(3, stream, args);
+}
+
+export function adafactorDirectionOnHost(args: AdafactorDirectionArgs, stream: Stream): void {
+  putAdafactorDirection(args);
+  callOnHost(3, stream);
+}
+
+/**
+ * The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of u^2) with
+ * u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the sums are 0.
+ */
+export interface AdafactorMomentArgs {
+  /** [n] f32, read */
+  master: View;
+  /** [n] f32, updated */
+  v: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [2] f64, overwritten */
+  squares: View;
+  /** [4] f32 */
+  control: View;
+  decay: number;
+  eps: number;
+}
+
+function putAdafactorMoment(args: AdafactorMomentArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.v, at);
+  at = putView(args.grad, at);
+  at = putView(args.squares, at);
+  at = putView(args.control, at);
+  block[at++] = args.decay;
+  block[at] = args.eps;
+}
+
+export function adafactorMoment(
+  args: AdafactorMomentArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAdafactorMoment(args);
+  call(4, stream, args);
+}
+
+export function adafactorMomentOnHost(args: AdafactorMomentArgs, stream: Stream): void {
+  putAdafactorMoment(args);
+  callOnHost(4, stream);
+}
+
+/**
+ * The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 / whole):
+ *   rate = lr max(least_scale, rms(p)), or lr where scale_parameter is false;
+ *   u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
+ *   with a moment m = beta1 m + (1 - beta1) u, which then stands for u;
+ *   p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
+ * weight may be grad itself, which is read before it is written. When control[1] is 0 only `weight` is written, from the
+ * unchanged master.
+ */
+export interface AdafactorApplyArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [rows] f32, of matrices */
+  rowFactor: View | null;
+  /** [matrices * columns] f32, of matrices */
+  columnFactor: View | null;
+  /** [n] f32, of what is no matrix */
+  v: View | null;
+  /** [n] f32, updated */
+  moment: View | null;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [1] f64, over the whole parameter */
+  parameterSquares: View;
+  /** [1] f64, over the whole parameter */
+  directionSquares: View;
+  /** [4] f32 */
+  control: View;
+  part: MatrixPart;
+  rule: AdafactorScalars;
+}
+
+function putAdafactorApply(args: AdafactorApplyArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.grad, at);
+  at = putView(args.rowFactor, at);
+  at = putView(args.columnFactor, at);
+  at = putView(args.v, at);
+  at = putView(args.moment, at);
+  at = putView(args.weight, at);
+  at = putView(args.parameterSquares, at);
+  at = putView(args.directionSquares, at);
+  at = putView(args.control, at);
+  block[at++] = args.part.from;
+  block[at++] = args.part.matrices;
+  block[at++] = args.part.rows;
+  block[at++] = args.part.columns;
+  block[at++] = args.rule.lr;
+  block[at++] = args.rule.leastScale;
+  block[at++] = args.rule.clipThreshold;
+  block[at++] = args.rule.weightDecay;
+  block[at++] = args.rule.beta1;
+  block[at] = args.rule.scaleParameter ? 1 : 0;
+}
+
+export function adafactorApply(
+  args: AdafactorApplyArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAdafactorApply(args);
+  call(5, stream, args);
+}
+
+export function adafactorApplyOnHost(args: AdafactorApplyArgs, stream: Stream): void {
+  putAdafactorApply(args);
+  callOnHost(5, stream);
+}
+
+/**
  * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
  *   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
  * Denormals are flushed to zero on every back end.
@@ -252,12 +543,12 @@ export function adagrad(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdagrad(args);
-  call(1, stream, args);
+  call(6, stream, args);
 }
 
 export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
   putAdagrad(args);
-  callOnHost(1, stream);
+  callOnHost(6, stream);
 }
 
 /**
@@ -317,12 +608,12 @@ export function adamW(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamW(args);
-  call(2, stream, args);
+  call(7, stream, args);
 }
 
 export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
   putAdamW(args);
-  callOnHost(2, stream);
+  callOnHost(7, stream);
 }
 
 /**
@@ -389,12 +680,12 @@ export function adamWSpeculate(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamWSpeculate(args);
-  call(3, stream, args);
+  call(8, stream, args);
 }
 
 export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
   putAdamWSpeculate(args);
-  callOnHost(3, stream);
+  callOnHost(8, stream);
 }
 
 /**
@@ -462,12 +753,12 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(4, stream, args);
+  call(9, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
   putAttention(args);
-  callOnHost(4, stream);
+  callOnHost(9, stream);
 }
 
 /**
@@ -534,12 +825,12 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(5, stream, args);
+  call(10, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
   putAttentionBackward(args);
-  callOnHost(5, stream);
+  callOnHost(10, stream);
 }
 
 /**
@@ -564,12 +855,12 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(6, stream, args);
+  call(11, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(6, stream);
+  callOnHost(11, stream);
 }
 
 /**
@@ -609,12 +900,12 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(7, stream, args);
+  call(12, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
   putCrossEntropy(args);
-  callOnHost(7, stream);
+  callOnHost(12, stream);
 }
 
 /**
@@ -652,12 +943,12 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(8, stream, args);
+  call(13, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
   putCrossEntropyBackward(args);
-  callOnHost(8, stream);
+  callOnHost(13, stream);
 }
 
 /**
@@ -700,12 +991,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(9, stream, args);
+  call(14, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(9, stream);
+  callOnHost(14, stream);
 }
 
 /**
@@ -732,12 +1023,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(10, stream, args);
+  call(15, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(10, stream);
+  callOnHost(15, stream);
 }
 
 /**
@@ -768,12 +1059,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(11, stream, args);
+  call(16, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(11, stream);
+  callOnHost(16, stream);
 }
 
 /**
@@ -805,12 +1096,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(12, stream, args);
+  call(17, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(12, stream);
+  callOnHost(17, stream);
 }
 
 /**
@@ -839,12 +1130,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(13, stream, args);
+  call(18, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(13, stream);
+  callOnHost(18, stream);
 }
 
 /**
@@ -874,12 +1165,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(14, stream, args);
+  call(19, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(14, stream);
+  callOnHost(19, stream);
 }
 
 /**
@@ -909,12 +1200,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(15, stream, args);
+  call(20, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(15, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -942,12 +1233,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(16, stream, args);
+  call(21, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(16, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -978,12 +1269,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(17, stream, args);
+  call(22, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(17, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1006,12 +1297,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(18, stream, args);
+  call(23, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(18, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1036,12 +1327,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(19, stream, args);
+  call(24, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(19, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1070,12 +1361,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(20, stream, args);
+  call(25, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(20, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1099,12 +1390,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(21, stream, args);
+  call(26, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(21, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1138,12 +1429,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(22, stream, args);
+  call(27, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(22, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1200,12 +1491,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(23, stream, args);
+  call(28, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(23, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1237,12 +1528,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(24, stream, args);
+  call(29, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(24, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1291,12 +1582,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(25, stream, args);
+  call(30, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(25, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1340,12 +1631,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(26, stream, args);
+  call(31, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(26, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1389,12 +1680,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(27, stream, args);
+  call(32, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(27, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1431,12 +1722,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(28, stream, args);
+  call(33, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(28, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1476,12 +1767,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(29, stream, args);
+  call(34, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(29, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1519,12 +1810,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(30, stream, args);
+  call(35, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(30, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1561,12 +1852,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(31, stream, args);
+  call(36, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(31, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1600,12 +1891,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(32, stream, args);
+  call(37, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(32, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1638,12 +1929,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(33, stream, args);
+  call(38, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(33, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1688,12 +1979,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(34, stream, args);
+  call(39, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(34, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -1740,12 +2031,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(35, stream, args);
+  call(40, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(35, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -1794,12 +2085,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(36, stream, args);
+  call(41, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(36, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -1837,12 +2128,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(37, stream, args);
+  call(42, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(37, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -1884,12 +2175,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(38, stream, args);
+  call(43, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(38, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -1919,12 +2210,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(39, stream, args);
+  call(44, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(39, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -1954,12 +2245,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(40, stream, args);
+  call(45, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(40, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -1990,12 +2281,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(41, stream, args);
+  call(46, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(41, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2019,12 +2310,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(42, stream, args);
+  call(47, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(42, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2079,12 +2370,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(43, stream, args);
+  call(48, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(43, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2121,12 +2412,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(44, stream, args);
+  call(49, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(44, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2159,12 +2450,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(45, stream, args);
+  call(50, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(45, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2197,12 +2488,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(46, stream, args);
+  call(51, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(46, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2233,12 +2524,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(47, stream, args);
+  call(52, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(47, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2271,12 +2562,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(48, stream, args);
+  call(53, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(48, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2329,12 +2620,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(49, stream, args);
+  call(54, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(49, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2360,12 +2651,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(50, stream, args);
+  call(55, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(50, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2396,12 +2687,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(51, stream, args);
+  call(56, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(51, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2431,12 +2722,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(52, stream, args);
+  call(57, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(52, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2463,12 +2754,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(53, stream, args);
+  call(58, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(53, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2505,17 +2796,22 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(54, stream, args);
+  call(59, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(54, stream);
+  callOnHost(59, stream);
 }
 
 /** The arguments of each op, by its name. */
 export interface OpArgs {
   Accumulate: AccumulateArgs;
+  AdafactorSums: AdafactorSumsArgs;
+  AdafactorFactors: AdafactorFactorsArgs;
+  AdafactorDirection: AdafactorDirectionArgs;
+  AdafactorMoment: AdafactorMomentArgs;
+  AdafactorApply: AdafactorApplyArgs;
   Adagrad: AdagradArgs;
   AdamW: AdamWArgs;
   AdamWSpeculate: AdamWSpeculateArgs;
@@ -2575,6 +2871,11 @@ export interface OpArgs {
 /** Op names in table order; the index is the native op id. */
 export const opNames = [
   'Accumulate',
+  'AdafactorSums',
+  'AdafactorFactors',
+  'AdafactorDirection',
+  'AdafactorMoment',
+  'AdafactorApply',
   'Adagrad',
   'AdamW',
   'AdamWSpeculate',
@@ -2633,6 +2934,11 @@ export const opNames = [
 
 /** Ops that update a flat range of parameters. */
 export type UpdateOp =
+  | 'AdafactorSums'
+  | 'AdafactorFactors'
+  | 'AdafactorDirection'
+  | 'AdafactorMoment'
+  | 'AdafactorApply'
   | 'Adagrad'
   | 'AdamW'
   | 'AdamWSpeculate'

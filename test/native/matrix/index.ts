@@ -1,6 +1,7 @@
 // All cases of the native op matrix.
 import type { Case } from '../../support/case.js';
 import { cases as accumulate } from './accumulate.js';
+import { cases as adafactor } from './adafactor.js';
 import { cases as adamw } from './adamw.js';
 import { cases as adamwSpeculate, equalities } from './adamw-speculate.js';
 import { cases as attention } from './attention.js';
@@ -47,6 +48,7 @@ export const opCases: readonly MatrixCase[] = [
   ...adamw,
   ...adamwSpeculate,
   ...optimizerRules,
+  ...adafactor,
   ...lamb,
   ...muon,
 ];

@@ -1,0 +1,170 @@
+// Adafactor over one parameter or a part of one: a second moment of a matrix from its rows and columns alone.
+// Sources: Shazeer & Stern 2018, arXiv:1804.04235, algorithms 4 to 6; the Adafactor of fairseq and transformers.
+#pragma once
+
+#include "flat_update.h"
+
+namespace ds {
+
+/// Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of rows / matrices by
+/// columns elements, one after the other.
+struct MatrixPart {
+  int64_t from;
+  int64_t matrices;
+  int64_t rows;     // of all matrices together
+  int64_t columns;  // below 2^31
+};
+
+/// `rows` has a value for each row of the matrices, `columns` one for each column of each.
+inline void check_factors(const char* op, const MatrixPart& part, const View& rows, DType dtype,
+                          const View& columns, int64_t n) {
+  const bool even = part.matrices > 0 && part.rows >= 0 && part.rows % part.matrices == 0;
+  const bool narrow = part.columns > 0 && part.columns < int64_t{1} << 31;
+  if (!even || !narrow) {
+    throw Error("DS_ARGUMENT", op, "matrices of alike rows and 1 to 2^31 - 1 columns",
+                text(part.matrices, " of ", part.rows, " rows together and ", part.columns, " columns"));
+  }
+  if (part.from < 0 || part.from + n > part.rows * part.columns) {
+    throw Error("DS_ARGUMENT", op, text("a part of ", part.rows * part.columns, " elements"),
+                text(n, " from ", part.from));
+  }
+  require_list(op, rows, part.rows, dtype, "rows");
+  require_list(op, columns, part.matrices * part.columns, dtype, "columns");
+}
+
+/// The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and columns =
+/// sums of g^2 along both, over what is here, in f64 and in one order on every back end: the same bits everywhere.
+/// All are 0 when control[1] is 0. The sums of a parameter's parts add up to those of the whole.
+struct AdafactorSums {
+  View master;   // [n] f32, read
+  View grad;     // [n] f32, f16 or bf16
+  View squares;  // [1] f64, overwritten
+  View rows;     // [rows] f64, overwritten
+  View columns;  // [matrices * columns] f64, overwritten
+  View control;  // [4] f32, see GradientControl
+  MatrixPart part;
+};
+
+inline void check(const AdafactorSums& op) {
+  constexpr const char* kOp = "adafactor_sums";
+  check_states(kOp, op.master, {&op.master});
+  check_elements(kOp, op.master, op.grad, "grad");
+  require_list(kOp, op.squares, 1, DType::f64, "squares");
+  check_factors(kOp, op.part, op.rows, DType::f64, op.columns, op.master.numel());
+  check_control(kOp, op.control);
+}
+
+/// Between the rounds: the moments of rows and columns follow their means of g^2 + eps,
+///   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its matrix,
+/// in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column), each
+/// 0 where the moment is. When control[1] is 0 nothing changes.
+struct AdafactorFactors {
+  View row_sums;       // [rows] f64, over whole parameters
+  View column_sums;    // [matrices * columns] f64
+  View row;            // [rows] f32, updated
+  View column;         // [matrices * columns] f32, updated
+  View row_factor;     // [rows] f32, overwritten
+  View column_factor;  // [matrices * columns] f32, overwritten
+  View control;        // [4] f32
+  MatrixPart part;     // from is 0
+  double decay;        // of the second moment at this step
+  double eps;
+};
+
+inline void check(const AdafactorFactors& op) {
+  constexpr const char* kOp = "adafactor_factors";
+  check_factors(kOp, op.part, op.row_sums, DType::f64, op.column_sums, 0);
+  check_factors(kOp, op.part, op.row, DType::f32, op.column, 0);
+  check_factors(kOp, op.part, op.row_factor, DType::f32, op.column_factor, 0);
+  check_control(kOp, op.control);
+}
+
+/// The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor column_factor g; in the
+/// order of core/segments.h, 0 when control[1] is 0.
+struct AdafactorDirection {
+  View grad;           // [n] f32, f16 or bf16
+  View row_factor;     // [rows] f32
+  View column_factor;  // [matrices * columns] f32
+  View squares;        // [1] f64, overwritten
+  View control;        // [4] f32
+  MatrixPart part;
+};
+
+inline void check(const AdafactorDirection& op) {
+  constexpr const char* kOp = "adafactor_direction";
+  require_narrow(kOp, op.grad, "grad");
+  require_contiguous(kOp, op.grad, "grad");
+  check_factors(kOp, op.part, op.row_factor, DType::f32, op.column_factor, op.grad.numel());
+  require_list(kOp, op.squares, 1, DType::f64, "squares");
+  check_control(kOp, op.control);
+}
+
+/// The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of u^2) with
+/// u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the sums are 0.
+struct AdafactorMoment {
+  View master;   // [n] f32, read
+  View v;        // [n] f32, updated
+  View grad;     // [n] f32, f16 or bf16
+  View squares;  // [2] f64, overwritten
+  View control;  // [4] f32
+  double decay;
+  double eps;
+};
+
+inline void check(const AdafactorMoment& op) {
+  constexpr const char* kOp = "adafactor_moment";
+  check_states(kOp, op.master, {&op.master, &op.v});
+  check_elements(kOp, op.master, op.grad, "grad");
+  require_list(kOp, op.squares, 2, DType::f64, "squares");
+  check_control(kOp, op.control);
+}
+
+/// One group's hyperparameters at one step.
+struct AdafactorScalars {
+  double lr;
+  double least_scale;     // of the rate by the parameter's size, where that scales it
+  double clip_threshold;
+  double weight_decay;
+  double beta1;           // of the first moment, where there is one
+  bool scale_parameter;
+};
+
+/// The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 / whole):
+///   rate = lr max(least_scale, rms(p)), or lr where scale_parameter is false;
+///   u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
+///   with a moment m = beta1 m + (1 - beta1) u, which then stands for u;
+///   p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
+/// weight may be grad itself, which is read before it is written. When control[1] is 0 only `weight` is written, from the
+/// unchanged master.
+struct AdafactorApply {
+  View master;   // [n] f32, updated
+  View grad;     // [n] f32, f16 or bf16
+  OptionalView row_factor;     // [rows] f32, of matrices
+  OptionalView column_factor;  // [matrices * columns] f32, of matrices
+  OptionalView v;              // [n] f32, of what is no matrix
+  OptionalView moment;         // [n] f32, updated
+  OptionalView weight;         // [n] f32, f16 or bf16: the copy that the model computes with
+  View parameter_squares;      // [1] f64, over the whole parameter
+  View direction_squares;      // [1] f64, over the whole parameter
+  View control;                // [4] f32
+  MatrixPart part;
+  AdafactorScalars rule;
+};
+
+inline void check(const AdafactorApply& op) {
+  constexpr const char* kOp = "adafactor_apply";
+  check_states(kOp, op.master, {&op.master});
+  check_elements(kOp, op.master, op.grad, "grad");
+  if (!op.v == !op.row_factor || !op.row_factor != !op.column_factor) {
+    throw Error("DS_ARGUMENT", kOp, "either v, or row_factor and column_factor", "both or neither");
+  }
+  if (op.v) check_states(kOp, op.master, {&op.v});
+  else check_factors(kOp, op.part, op.row_factor, DType::f32, op.column_factor, op.master.numel());
+  if (op.moment) check_states(kOp, op.master, {&op.moment});
+  if (op.weight) check_elements(kOp, op.master, op.weight, "weight");
+  require_list(kOp, op.parameter_squares, 1, DType::f64, "parameter_squares");
+  require_list(kOp, op.direction_squares, 1, DType::f64, "direction_squares");
+  check_control(kOp, op.control);
+}
+
+}  // namespace ds

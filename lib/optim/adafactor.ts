@@ -1,0 +1,320 @@
+// Adafactor: Adam's second moment from its rows and columns, steps relative to the size of the parameter.
+// Sources: Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and transformers.
+import { DsError } from '../errors.js';
+import type {
+  AdafactorScalars,
+  AdafactorSumsArgs,
+  MatrixPart,
+} from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { numel, type View } from '../runtime/view.js';
+import { type DeclaredState, perElement, perParameter } from './declared-state.js';
+import type {
+  ParameterPlace,
+  SummedOptimizer,
+  UpdateSettings,
+  UpdateTensors,
+} from './optimizer.js';
+import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { part, requireWhole } from './places.js';
+import { StandaloneOptimizer } from './standalone.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+/** Options of Adafactor; those but lr and weightDecay are of all groups. */
+export interface AdafactorOptions {
+  /** The rate; null, the default, for relativeStep. */
+  lr?: number | null;
+  /** What is added to squared gradients, and the least size of a parameter that scaleParameter sees. Default [1e-30, 1e-3]. */
+  eps?: readonly [number, number];
+  /** Largest root mean square of a direction. Default 1. */
+  clipThreshold?: number;
+  /** The second moment decays by 1 - t^decayRate at update t. Default -0.8. */
+  decayRate?: number;
+  /** Decay of a first moment, which costs 4 bytes per element. Default null: there is none. */
+  beta1?: number | null;
+  /** Decoupled. Default 0. */
+  weightDecay?: number;
+  /** Multiplies the rate by the root mean square of the parameter. Default true. */
+  scaleParameter?: boolean;
+  /**
+   * The rate at update t is min(1e-2, 1 / sqrt(t)) times that of the group, which is 1 unless somebody sets it. Default:
+   * true where there is no lr.
+   */
+  relativeStep?: boolean | null;
+  /** With relativeStep 1e-6 t stands for 1e-2. Default false. */
+  warmupInit?: boolean;
+}
+
+const NAMES: OptionNames<AdafactorOptions> = {
+  ...{ lr: true, eps: true, clipThreshold: true, decayRate: true, beta1: true },
+  ...{ weightDecay: true, scaleParameter: true, relativeStep: true, warmupInit: true },
+};
+
+/** One parameter of a range, or a part of one. */
+interface PlaceUpdate {
+  place: ParameterPlace;
+  index: number;
+  /** What it is of its matrices; of what is no matrix, its elements alone count. */
+  matrix: MatrixPart;
+  /** Where its sums of the first round, its rows and its columns begin among those of the range. */
+  sums: number;
+  rows: number;
+  columns: number;
+}
+
+/**
+ * With d = 1 - t^decayRate, for a parameter of two dims or more, as matrices of its last two:
+ * row = d row + (1 - d) mean over columns of (g^2 + eps0); column likewise over rows; u = g / sqrt(row column / mean(row)).
+ * For others v = d v + (1 - d) (g^2 + eps0); u = g / sqrt(v). Then a = lr max(eps1, rms(p)), or lr without
+ * scaleParameter; u = a u / max(1, rms(u) / clipThreshold); with beta1 m = beta1 m + (1 - beta1) u, which stands for u;
+ * p -= a wd p; p -= u. The exact sequence of operations stands in csrc/ops/adafactor_rule.h.
+ */
+export class Adafactor extends StandaloneOptimizer<ParamGroup> implements SummedOptimizer {
+  readonly name = 'Adafactor';
+  readonly groups: ParamGroup[];
+  private readonly options: Required<Omit<AdafactorOptions, 'lr' | 'weightDecay'>>;
+
+  /** Throws DS_ARGUMENT for an lr beside relativeStep, warmupInit without it, and as makeGroups. */
+  constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
+    super();
+    const options = readOptions('Adafactor', given, NAMES);
+    const { lr = null, weightDecay = 0, eps = [1e-30, 1e-3], decayRate = -0.8 } = options;
+    const { clipThreshold = 1, beta1 = null, scaleParameter = true, warmupInit = false } = options;
+    const relativeStep = options.relativeStep ?? lr === null;
+    requireRate({ lr, relativeStep, warmupInit });
+    requireFinite('Adafactor eps[0]', eps[0], 0);
+    requireFinite('Adafactor eps[1]', eps[1], 0);
+    requireFinite('Adafactor decayRate', decayRate, Number.NEGATIVE_INFINITY, 0);
+    requireFinite('Adafactor clipThreshold', clipThreshold, Number.MIN_VALUE);
+    if (beta1 !== null) requireFinite('Adafactor beta1', beta1, 0, 1);
+    this.groups = makeGroups<ParamGroup>('Adafactor', params, { lr: lr ?? 1, weightDecay });
+    this.options = {
+      ...{ eps, decayRate, clipThreshold, beta1, scaleParameter, relativeStep, warmupInit },
+    };
+  }
+
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    const moment: DeclaredState = this.options.beta1 === null ? {} : { exp_avg: perElement(shape) };
+    if (!isFactored(shape)) return { exp_avg_sq: perElement(shape), ...moment };
+    const rows = shape.slice(0, -1);
+    const columns = [...shape.slice(0, -2), shape.at(-1) as number];
+    return {
+      exp_avg_sq_row: perParameter(rows),
+      exp_avg_sq_col: perParameter(columns),
+      row_factor: perParameter(rows, { saved: false }),
+      column_factor: perParameter(columns, { saved: false }),
+      ...moment,
+    };
+  }
+
+  /** Of matrices: squares of weights, of gradients along rows and columns; then of directions. Of others: of both. */
+  override sumsPerRound(_group: number, shape: readonly number[]): readonly number[] {
+    if (!isFactored(shape)) return [2];
+    const { rows, matrices, columns } = matrixOf(shape);
+    return [1 + rows + matrices * columns, 1];
+  }
+
+  needsWholeParameters(): boolean {
+    return true;
+  }
+
+  /** Throws DS_CONFIG for a range that holds part of a parameter: a mean needs all of it. */
+  update(tensors: UpdateTensors, settings: UpdateSettings, kernels: UpdateKernels): void {
+    requireWhole(this.name, tensors);
+    tensors.sums.forEach((_, round) => {
+      this.measure(tensors, settings, kernels, round);
+    });
+    this.applySums(tensors, settings, kernels);
+  }
+
+  measure(
+    tensors: UpdateTensors,
+    { step }: UpdateSettings,
+    kernels: UpdateKernels,
+    round: number,
+  ): void {
+    const { decayRate, eps } = this.options;
+    const rule = { decay: 1 - step ** decayRate, eps: eps[0] };
+    for (const one of placesOf(tensors)) {
+      if (!isFactored(one.place.shape)) measureMoment(tensors, one, rule, kernels);
+      else if (round === 0) measureMatrix(tensors, one, kernels);
+      else measureDirection(tensors, one, rule, kernels);
+    }
+  }
+
+  applySums(tensors: UpdateTensors, settings: UpdateSettings, kernels: UpdateKernels): void {
+    const rule = this.rule(settings, tensors.group);
+    for (const one of placesOf(tensors)) apply(tensors, one, rule, kernels);
+  }
+
+  private rule({ step, groups }: UpdateSettings, group: number): AdafactorScalars {
+    const { lr, weightDecay } = groups[group] as ParamGroup;
+    const { eps, clipThreshold, beta1, scaleParameter } = this.options;
+    const { relativeStep, warmupInit } = this.options;
+    const relative = Math.min(warmupInit ? 1e-6 * step : 1e-2, 1 / Math.sqrt(step));
+    return {
+      ...{ lr: relativeStep ? lr * relative : lr, leastScale: eps[1], clipThreshold },
+      ...{ weightDecay, beta1: beta1 ?? 0, scaleParameter },
+    };
+  }
+}
+
+/** Whether the second moment is kept by rows and columns. */
+const isFactored = (shape: readonly number[]): boolean => shape.length > 1 && numel(shape) > 0;
+
+/** All of a parameter of two dims or more. */
+function matrixOf(shape: readonly number[]): MatrixPart {
+  const [rows, columns] = shape.slice(-2) as [number, number];
+  const matrices = numel(shape) / (rows * columns);
+  return { from: 0, matrices, rows: matrices * rows, columns };
+}
+
+function* placesOf({ places }: UpdateTensors): Generator<PlaceUpdate> {
+  const start = { sums: 0, rows: 0, columns: 0 };
+  for (const [index, place] of places.entries()) {
+    const { shape, from } = place;
+    const isMatrix = isFactored(shape);
+    const whole = isMatrix ? matrixOf(shape) : asColumn(shape);
+    yield { place, index, matrix: { ...whole, from }, ...start };
+    start.rows += whole.rows;
+    start.columns += whole.matrices * whole.columns;
+    start.sums += isMatrix ? 1 + whole.rows + whole.matrices * whole.columns : 2;
+  }
+}
+
+const asColumn = (shape: readonly number[]): MatrixPart => ({
+  ...{ from: 0, matrices: 1, rows: numel(shape), columns: 1 },
+});
+
+/** The sums of a matrix's first round. */
+function sumsOf(
+  { sums }: UpdateTensors,
+  { matrix, sums: offset }: PlaceUpdate,
+): Pick<AdafactorSumsArgs, 'squares' | 'rows' | 'columns'> {
+  const { rows, matrices, columns } = matrix;
+  const first = sums[0]!;
+  return {
+    squares: part(first, { offset, numel: 1 }),
+    rows: part(first, { offset: offset + 1, numel: rows }),
+    columns: part(first, { offset: offset + 1 + rows, numel: matrices * columns }),
+  };
+}
+
+/** The matrix's values for rows and for columns, of those that the range has under these names. */
+function factorsOf(
+  { state }: UpdateTensors,
+  { matrix, rows, columns }: PlaceUpdate,
+  [row, column]: readonly [string, string],
+): [View, View] {
+  return [
+    part(state[row]!, { offset: rows, numel: matrix.rows }),
+    part(state[column]!, { offset: columns, numel: matrix.matrices * matrix.columns }),
+  ];
+}
+
+function measureMatrix(
+  tensors: UpdateTensors,
+  one: PlaceUpdate,
+  { adafactorSums }: UpdateKernels,
+): void {
+  const { master, grad, control } = tensors;
+  adafactorSums({
+    master: part(master, one.place),
+    grad: part(grad, one.place),
+    ...sumsOf(tensors, one),
+    control,
+    part: one.matrix,
+  });
+}
+
+interface Decay {
+  decay: number;
+  eps: number;
+}
+
+function measureDirection(
+  tensors: UpdateTensors,
+  one: PlaceUpdate,
+  rule: Decay,
+  kernels: UpdateKernels,
+): void {
+  const { grad, sums, control } = tensors;
+  const { rows: rowSums, columns: columnSums } = sumsOf(tensors, one);
+  const [row, column] = factorsOf(tensors, one, ['exp_avg_sq_row', 'exp_avg_sq_col']);
+  const [rowFactor, columnFactor] = factorsOf(tensors, one, ['row_factor', 'column_factor']);
+  const factors = { rowFactor, columnFactor, control };
+  kernels.adafactorFactors({
+    ...{ rowSums, columnSums, row, column, ...factors },
+    part: { ...one.matrix, from: 0 },
+    ...rule,
+  });
+  kernels.adafactorDirection({
+    grad: part(grad, one.place),
+    ...factors,
+    squares: part(sums[1]!, { offset: one.index, numel: 1 }),
+    part: one.matrix,
+  });
+}
+
+function measureMoment(
+  { master, grad, state, sums, control }: UpdateTensors,
+  { place, sums: offset }: PlaceUpdate,
+  rule: Decay,
+  { adafactorMoment }: UpdateKernels,
+): void {
+  adafactorMoment({
+    master: part(master, place),
+    v: part(state.exp_avg_sq!, place),
+    grad: part(grad, place),
+    squares: part(sums[0]!, { offset, numel: 2 }),
+    control,
+    ...rule,
+  });
+}
+
+function apply(
+  tensors: UpdateTensors,
+  one: PlaceUpdate,
+  rule: AdafactorScalars,
+  { adafactorApply }: UpdateKernels,
+): void {
+  const { master, grad, weight, state, sums, control } = tensors;
+  const { place, matrix, index, sums: offset } = one;
+  const isMatrix = isFactored(place.shape);
+  const [rowFactor, columnFactor] = isMatrix
+    ? factorsOf(tensors, one, ['row_factor', 'column_factor'])
+    : [null, null];
+  adafactorApply({
+    master: part(master, place),
+    grad: part(grad, place),
+    ...{ rowFactor, columnFactor },
+    v: isMatrix ? null : part(state.exp_avg_sq!, place),
+    moment: state.exp_avg ? part(state.exp_avg, place) : null,
+    weight: weight && part(weight, place),
+    parameterSquares: part(sums[0]!, { offset, numel: 1 }),
+    directionSquares: isMatrix
+      ? part(sums[1]!, { offset: index, numel: 1 })
+      : part(sums[0]!, { offset: offset + 1, numel: 1 }),
+    control,
+    part: matrix,
+    rule,
+  });
+}
+
+function requireRate({
+  lr,
+  relativeStep,
+  warmupInit,
+}: {
+  lr: number | null;
+  relativeStep: boolean;
+  warmupInit: boolean;
+}): void {
+  const refuse = (expected: string, got: string): never => {
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'Adafactor', expected, got });
+  };
+  if (relativeStep && lr !== null) refuse('lr or relativeStep', `both, lr ${lr}`);
+  if (!relativeStep && lr === null) refuse('an lr where relativeStep is false', 'none');
+  if (warmupInit && !relativeStep) refuse('relativeStep with warmupInit', 'warmupInit alone');
+}
