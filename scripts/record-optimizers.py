@@ -176,6 +176,48 @@ def adafactor(p, g, state, t, shape, lr, eps=(1e-30, 1e-3), clip_threshold=1, de
         p[i] -= rate * weight_decay * p[i] + (d if beta1 is None else m[i])
 
 
+def to_float32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def dynamic_map(signed):
+    """create_dynamic_map of bitsandbytes, in order."""
+    parts = [1 << i if signed else 2 << i for i in range(7)]
+    found = [
+        10 ** (i - 6) * (0.1 + 0.9 * (k + 0.5) / n) for i, n in enumerate(parts) for k in range(n)
+    ]
+    return sorted(map(to_float32, found + [0, 1] + ([-x for x in found] if signed else [])))
+
+
+CODES = {True: dynamic_map(True), False: dynamic_map(False)}
+BLOCK = 256
+
+
+def rounded(x, signed):
+    """x as the nearest numbers of the code times the largest magnitude of each block."""
+    out = []
+    for at in range(0, len(x), BLOCK):
+        block = x[at:at + BLOCK]
+        scale = max(map(abs, block))
+        for value in block:
+            code = 0.0
+            if scale > 0:
+                code = min(CODES[signed], key=lambda one: abs(one - value / scale))
+                if value < 0 and code == 0:
+                    code = max(one for one in CODES[signed] if one < 0)
+            out.append(code * scale)
+    return out
+
+
+def adamw8bit(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
+              bias_correction=True, min_8bit_size=4096):
+    """Dettmers et al. 2021, arXiv:2110.02861: AdamW with moments that are rounded after each step."""
+    adam(p, g, state, t, shape, lr, betas, eps, weight_decay, bias_correction)
+    if len(p) >= min_8bit_size:
+        state["m"] = rounded(state["m"], True)
+        state["v"] = rounded(state["v"], False)
+
+
 def product(a, b):
     columns = list(zip(*b))
     return [[math.fsum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
@@ -223,6 +265,7 @@ RULES = {
     "Lamb": lamb,
     "Muon": muon,
     "Adafactor": adafactor,
+    "AdamW8bit": adamw8bit,
 }
 
 GROUPS = [{"lr": 0.01, "weight_decay": 0.1}, {"lr": 0.004, "weight_decay": 0.03}]
@@ -254,6 +297,9 @@ CASES = [
     ("Adafactor", {"decay_rate": -0.6, "eps": [1e-6, 0.9]}),
     ("Adafactor", {"lr": 0.01, "relative_step": False, "scale_parameter": False}),
     ("Adafactor", {"lr": 0.01, "relative_step": False, "beta1": 0.9, "clip_threshold": 0.5}),
+    ("AdamW8bit", {}),
+    ("AdamW8bit", {"min_8bit_size": 20}),
+    ("AdamW8bit", {"min_8bit_size": 0, "betas": [0.8, 0.95], "eps": 1e-3}),
 ]
 
 

@@ -382,6 +382,17 @@ export type OptimizerConfig =
        * fused.
        */
       legacy_fusion?: boolean;
+    }
+  | {
+      /** AdamW with moments of 8 bits: not exact, a quarter of their memory. */
+      type: AnyCase<'AdamW8bit'>;
+      /** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+      params?: AdamW8bitParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
     };
 
 /** Hyperparameters of Adam and AdamW. */
@@ -545,6 +556,22 @@ export interface AdafactorParams {
   relative_step?: boolean | null;
   /** With relative_step 1e-6 t stands for 0.01. Default false. */
   warmup_init?: boolean;
+}
+
+/** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+export interface AdamW8bitParams {
+  /** Learning rate. Default 0.001. */
+  lr?: number | 'auto';
+  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  betas?: [number, number] | 'auto';
+  /** Added to the root of the second moment. Default 1e-8. */
+  eps?: number | 'auto';
+  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  weight_decay?: number | 'auto';
+  /** Divides the moments by 1 - beta^t. Default true. */
+  bias_correction?: boolean;
+  /** Parameters of fewer elements have f32 moments, as AdamW's. Default 4096. */
+  min_8bit_size?: number;
 }
 
 /** The learning-rate schedule; null keeps the optimizer's rate. */
@@ -2035,6 +2062,14 @@ export type ResolvedOptimizer =
       readonly params: ResolvedAdafactorParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
+    }
+  | {
+      /** AdamW with moments of 8 bits: not exact, a quarter of their memory. */
+      readonly type: 'AdamW8bit';
+      /** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+      readonly params: ResolvedAdamW8bitParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
     };
 
 /** Hyperparameters of Adam and AdamW. */
@@ -2192,6 +2227,22 @@ export interface ResolvedAdafactorParams {
   readonly relative_step: boolean | null;
   /** With relative_step 1e-6 t stands for 0.01. */
   readonly warmup_init: boolean;
+}
+
+/** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+export interface ResolvedAdamW8bitParams {
+  /** Learning rate. */
+  readonly lr: number;
+  /** Decay of the first and the second moment. */
+  readonly betas: readonly [number, number];
+  /** Added to the root of the second moment. */
+  readonly eps: number;
+  /** Share of the learning rate by which weights shrink per update. */
+  readonly weight_decay: number;
+  /** Divides the moments by 1 - beta^t. */
+  readonly bias_correction: boolean;
+  /** Parameters of fewer elements have f32 moments, as AdamW's. */
+  readonly min_8bit_size: number;
 }
 
 /** The learning-rate schedule; null keeps the optimizer's rate. */

@@ -5,6 +5,7 @@
 #include "adafactor.h"
 #include "adagrad.h"
 #include "adamw.h"
+#include "adamw8bit.h"
 #include "adamw_speculate.h"
 #include "attention.h"
 #include "copy.h"

@@ -10,6 +10,7 @@
   ROW(AdafactorApply) \
   ROW(Adagrad) \
   ROW(AdamW) \
+  ROW(AdamW8bit) \
   ROW(AdamWSpeculate) \
   ROW(Attention) \
   ROW(AttentionBackward) \
@@ -73,6 +74,7 @@
   NAMES(AdafactorApply, "master", "grad", "row_factor", "column_factor", "v", "moment", "weight", "parameter_squares", "direction_squares", "control") \
   NAMES(Adagrad, "master", "sum", "grad", "weight", "control") \
   NAMES(AdamW, "master", "m", "v", "grad", "weight", "control") \
+  NAMES(AdamW8bit, "master", "m", "v", "m_scale", "v_scale", "grad", "weight", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
   NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
   NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
@@ -127,4 +129,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 135043110
+#define DS_INTERFACE_HASH 1391681016

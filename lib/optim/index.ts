@@ -16,6 +16,7 @@ export {
   DeepSpeedCPUAdam,
   FusedAdam,
 } from './adamw.js';
+export { AdamW8bit, type AdamW8bitOptions } from './adamw8bit.js';
 export { ConstantLr, type ConstantOptions } from './constant.js';
 export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
 export type { DeclaredState, StateTensor } from './declared-state.js';

@@ -78,7 +78,7 @@ const HYPERPARAMETERS: readonly string[] = [
   ...['useMuon', 'lrDecay', 'initialAccumulatorValue', 'minCoeff', 'maxCoeff', 'biasCorrection'],
   ...['amsgrad', 'maximize', 'alpha', 'centered', 'adamWMode', 'initialLr', 'learningRate'],
   ...['decay', 'wd', 'l2', 'beta1', 'beta2', 'epsilon', 'clipThreshold', 'decayRate'],
-  ...['scaleParameter', 'relativeStep', 'warmupInit'],
+  ...['scaleParameter', 'relativeStep', 'warmupInit', 'min8bitSize'],
 ];
 
 /** Whether a group may have it for its owner's use: it is nobody's hyperparameter, nor one that is mistyped. */

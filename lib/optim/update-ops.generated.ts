@@ -10,6 +10,7 @@ export type {
   AdafactorScalars,
   AdafactorSumsArgs,
   AdagradArgs,
+  AdamW8bitArgs,
   AdamWArgs,
   AdamWScalars,
   AdamWSpeculateArgs,
@@ -35,6 +36,7 @@ export interface UpdateOps {
   adafactorApply(args: kernels.AdafactorApplyArgs): void;
   adagrad(args: kernels.AdagradArgs): void;
   adamW(args: kernels.AdamWArgs): void;
+  adamW8bit(args: kernels.AdamW8bitArgs): void;
   adamWSpeculate(args: kernels.AdamWSpeculateArgs): void;
   lambMoments(args: kernels.LambMomentsArgs): void;
   lambCoefficients(args: kernels.LambCoefficientsArgs): void;
@@ -56,6 +58,7 @@ export const deviceOps: UpdateOps = {
   adafactorApply: (args) => kernels.adafactorApply(args),
   adagrad: (args) => kernels.adagrad(args),
   adamW: (args) => kernels.adamW(args),
+  adamW8bit: (args) => kernels.adamW8bit(args),
   adamWSpeculate: (args) => kernels.adamWSpeculate(args),
   lambMoments: (args) => kernels.lambMoments(args),
   lambCoefficients: (args) => kernels.lambCoefficients(args),
@@ -77,6 +80,7 @@ export const hostOps = (stream: Stream): UpdateOps => ({
   adafactorApply: (args) => kernels.adafactorApplyOnHost(args, stream),
   adagrad: (args) => kernels.adagradOnHost(args, stream),
   adamW: (args) => kernels.adamWOnHost(args, stream),
+  adamW8bit: (args) => kernels.adamW8bitOnHost(args, stream),
   adamWSpeculate: (args) => kernels.adamWSpeculateOnHost(args, stream),
   lambMoments: (args) => kernels.lambMomentsOnHost(args, stream),
   lambCoefficients: (args) => kernels.lambCoefficientsOnHost(args, stream),

@@ -617,6 +617,75 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
 }
 
 /**
+ * As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without) times the scale of their
+ * block of 256 elements, counted from the range's start; the last block may be shorter. They are widened, updated in f32,
+ * used for the weights, and rounded to the nearest codes of the largest magnitude of their block, which is its new
+ * scale; a block of zeros has the scale 0. The same bits on every back end, denormals flushed to zero.
+ * When control[1] is 0 only `weight` is written, from the unchanged master.
+ */
+export interface AdamW8bitArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] u8, updated */
+  m: View;
+  /** [n] u8, updated */
+  v: View;
+  /** [ceil(n / 256)] f32, updated */
+  mScale: View;
+  /** [ceil(n / 256)] f32, updated */
+  vScale: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+  /** 1 - beta1^t, or 1 without bias correction */
+  correction1: number;
+  /** 1 - beta2^t, or 1 */
+  correction2: number;
+  decoupled: boolean;
+}
+
+function putAdamW8bit(args: AdamW8bitArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.mScale, at);
+  at = putView(args.vScale, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.beta1;
+  block[at++] = args.beta2;
+  block[at++] = args.eps;
+  block[at++] = args.weightDecay;
+  block[at++] = args.correction1;
+  block[at++] = args.correction2;
+  block[at] = args.decoupled ? 1 : 0;
+}
+
+export function adamW8bit(
+  args: AdamW8bitArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAdamW8bit(args);
+  call(8, stream, args);
+}
+
+export function adamW8bitOnHost(args: AdamW8bitArgs, stream: Stream): void {
+  putAdamW8bit(args);
+  callOnHost(8, stream);
+}
+
+/**
  * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates master, m
  * and v. Speculation: where `next` is present, AdamW with next_control and next_rule runs on the
  * values so committed and nothing of it is stored but `weight`, rounded to its dtype. Without `next`
@@ -680,12 +749,12 @@ export function adamWSpeculate(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamWSpeculate(args);
-  call(8, stream, args);
+  call(9, stream, args);
 }
 
 export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
   putAdamWSpeculate(args);
-  callOnHost(8, stream);
+  callOnHost(9, stream);
 }
 
 /**
@@ -753,12 +822,12 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(9, stream, args);
+  call(10, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
   putAttention(args);
-  callOnHost(9, stream);
+  callOnHost(10, stream);
 }
 
 /**
@@ -825,12 +894,12 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(10, stream, args);
+  call(11, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
   putAttentionBackward(args);
-  callOnHost(10, stream);
+  callOnHost(11, stream);
 }
 
 /**
@@ -855,12 +924,12 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(11, stream, args);
+  call(12, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(11, stream);
+  callOnHost(12, stream);
 }
 
 /**
@@ -900,12 +969,12 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(12, stream, args);
+  call(13, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
   putCrossEntropy(args);
-  callOnHost(12, stream);
+  callOnHost(13, stream);
 }
 
 /**
@@ -943,12 +1012,12 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(13, stream, args);
+  call(14, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
   putCrossEntropyBackward(args);
-  callOnHost(13, stream);
+  callOnHost(14, stream);
 }
 
 /**
@@ -991,12 +1060,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(14, stream, args);
+  call(15, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(14, stream);
+  callOnHost(15, stream);
 }
 
 /**
@@ -1023,12 +1092,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(15, stream, args);
+  call(16, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(15, stream);
+  callOnHost(16, stream);
 }
 
 /**
@@ -1059,12 +1128,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(16, stream, args);
+  call(17, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(16, stream);
+  callOnHost(17, stream);
 }
 
 /**
@@ -1096,12 +1165,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(17, stream, args);
+  call(18, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(17, stream);
+  callOnHost(18, stream);
 }
 
 /**
@@ -1130,12 +1199,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(18, stream, args);
+  call(19, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(18, stream);
+  callOnHost(19, stream);
 }
 
 /**
@@ -1165,12 +1234,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(19, stream, args);
+  call(20, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(19, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -1200,12 +1269,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(20, stream, args);
+  call(21, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(20, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1233,12 +1302,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(21, stream, args);
+  call(22, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(21, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1269,12 +1338,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(22, stream, args);
+  call(23, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(22, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1297,12 +1366,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(23, stream, args);
+  call(24, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(23, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1327,12 +1396,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(24, stream, args);
+  call(25, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(24, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1361,12 +1430,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(25, stream, args);
+  call(26, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(25, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1390,12 +1459,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(26, stream, args);
+  call(27, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(26, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1429,12 +1498,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(27, stream, args);
+  call(28, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(27, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1491,12 +1560,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(28, stream, args);
+  call(29, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(28, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1528,12 +1597,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(29, stream, args);
+  call(30, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(29, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1582,12 +1651,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(30, stream, args);
+  call(31, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(30, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1631,12 +1700,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(31, stream, args);
+  call(32, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(31, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1680,12 +1749,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(32, stream, args);
+  call(33, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(32, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1722,12 +1791,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(33, stream, args);
+  call(34, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(33, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1767,12 +1836,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(34, stream, args);
+  call(35, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(34, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1810,12 +1879,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(35, stream, args);
+  call(36, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(35, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1852,12 +1921,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(36, stream, args);
+  call(37, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(36, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1891,12 +1960,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(37, stream, args);
+  call(38, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(37, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1929,12 +1998,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(38, stream, args);
+  call(39, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(38, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -1979,12 +2048,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(39, stream, args);
+  call(40, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(39, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2031,12 +2100,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2085,12 +2154,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(41, stream, args);
+  call(42, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(41, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2128,12 +2197,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(42, stream, args);
+  call(43, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(42, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2175,12 +2244,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(43, stream, args);
+  call(44, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(43, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2210,12 +2279,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(44, stream, args);
+  call(45, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(44, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2245,12 +2314,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(45, stream, args);
+  call(46, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(45, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2281,12 +2350,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(46, stream, args);
+  call(47, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(46, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2310,12 +2379,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(47, stream, args);
+  call(48, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(47, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2370,12 +2439,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(48, stream, args);
+  call(49, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(48, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2412,12 +2481,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(49, stream, args);
+  call(50, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(49, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2450,12 +2519,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(50, stream, args);
+  call(51, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(50, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2488,12 +2557,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(51, stream, args);
+  call(52, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(51, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2524,12 +2593,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(52, stream, args);
+  call(53, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(52, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2562,12 +2631,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(53, stream, args);
+  call(54, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(53, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2620,12 +2689,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(54, stream, args);
+  call(55, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(54, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2651,12 +2720,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(55, stream, args);
+  call(56, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(55, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2687,12 +2756,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(56, stream, args);
+  call(57, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(56, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2722,12 +2791,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(57, stream, args);
+  call(58, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(57, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2754,12 +2823,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(58, stream, args);
+  call(59, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(58, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2796,12 +2865,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(59, stream, args);
+  call(60, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(59, stream);
+  callOnHost(60, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -2814,6 +2883,7 @@ export interface OpArgs {
   AdafactorApply: AdafactorApplyArgs;
   Adagrad: AdagradArgs;
   AdamW: AdamWArgs;
+  AdamW8bit: AdamW8bitArgs;
   AdamWSpeculate: AdamWSpeculateArgs;
   Attention: AttentionArgs;
   AttentionBackward: AttentionBackwardArgs;
@@ -2878,6 +2948,7 @@ export const opNames = [
   'AdafactorApply',
   'Adagrad',
   'AdamW',
+  'AdamW8bit',
   'AdamWSpeculate',
   'Attention',
   'AttentionBackward',
@@ -2941,6 +3012,7 @@ export type UpdateOp =
   | 'AdafactorApply'
   | 'Adagrad'
   | 'AdamW'
+  | 'AdamW8bit'
   | 'AdamWSpeculate'
   | 'LambMoments'
   | 'LambCoefficients'

@@ -24,7 +24,7 @@ function file(text: string): string {
 
 const OPTIMIZERS =
   '"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam", "SGD", "Adagrad", "RMSprop", "Lion", "Lamb", ' +
-  '"FusedLamb", "Muon", "Adafactor"';
+  '"FusedLamb", "Muon", "Adafactor", "AdamW8bit"';
 
 /** The error of an object that is wrong on purpose. */
 function refusal(config: unknown): DsError {

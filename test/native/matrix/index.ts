@@ -4,6 +4,7 @@ import { cases as accumulate } from './accumulate.js';
 import { cases as adafactor } from './adafactor.js';
 import { cases as adamw } from './adamw.js';
 import { cases as adamwSpeculate, equalities } from './adamw-speculate.js';
+import { cases as adamw8bit } from './adamw8bit.js';
 import { cases as attention } from './attention.js';
 import { cases as big } from './big.js';
 import { cases as copy } from './copy.js';
@@ -49,6 +50,7 @@ export const opCases: readonly MatrixCase[] = [
   ...adamwSpeculate,
   ...optimizerRules,
   ...adafactor,
+  ...adamw8bit,
   ...lamb,
   ...muon,
 ];

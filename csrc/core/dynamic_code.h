@@ -1,0 +1,49 @@
+// The code books of 8-bit moments: 256 numbers in [-1, 1] or [0, 1], dense around zero in every decade.
+// Source: Dettmers et al. 2021, arXiv:2110.02861, dynamic tree quantization; bitsandbytes' create_dynamic_map.
+#pragma once
+
+#include "exact_math.h"
+
+namespace ds {
+
+/// Elements that share a scale.
+constexpr int64_t kCodeBlock = 256;
+
+/// Ascending values, and the f32 middles between neighbours.
+struct DynamicCode {
+  float value[256];
+  float middle[255];
+  int zero;  // the code of 0
+};
+
+/// For each decade 10^(i - 6), i from 0 to 6, the middles of equal parts of [0.1, 1] of it, twice as many as in the decade
+/// below: 2^i with both signs, 2^(i + 1) without; and 0 and 1.
+constexpr DynamicCode dynamic_code(bool has_sign) {
+  DynamicCode code = {};
+  code.zero = has_sign ? 127 : 0;
+  int at = code.zero;
+  double decade = 1e-6;
+  code.value[at++] = 0.0f;
+  for (int i = 0; i < 7; ++i, decade *= 10) {
+    const int parts = has_sign ? 1 << i : 2 << i;
+    for (int k = 0; k < parts; ++k)
+      code.value[at++] = static_cast<float>(decade * (0.1 + 0.9 * (k + 0.5) / parts));
+  }
+  code.value[at] = 1.0f;
+  for (int i = 0; i < code.zero; ++i) code.value[i] = -code.value[2 * code.zero - i];
+  for (int i = 0; i < 255; ++i) {
+    code.middle[i] = static_cast<float>(
+        (static_cast<double>(code.value[i]) + static_cast<double>(code.value[i + 1])) / 2);
+  }
+  return code;
+}
+
+/// The nearest code of x, the lower one of two; what is negative stays it, as in bitsandbytes.
+DS_HOST_DEVICE int nearest_code(const float* middle, int zero, float x) {
+  int code = 0;
+#pragma GCC unroll 8
+  for (int step = 128; step > 0; step /= 2) code += x > middle[code + step - 1] ? step : 0;
+  return code == zero && x < 0.0f ? zero - 1 : code;
+}
+
+}  // namespace ds

@@ -1,0 +1,94 @@
+// AdamW whose moments are codes of 8 bits: not exact. Sources: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { numel } from '../runtime/view.js';
+import type { AdamGroup } from './adamw.js';
+import { type DeclaredState, perBlock, perElement, type StateTensor } from './declared-state.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+/** Defaults of AdamW8bit's groups, and which parameters have moments of 8 bits. */
+export interface AdamW8bitOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Default [0.9, 0.999]. */
+  betas?: readonly [number, number];
+  /** Default 1e-8. */
+  eps?: number;
+  /** Default 0. */
+  weightDecay?: number;
+  /** Divides the moments by 1 - beta^t. Default true. */
+  biasCorrection?: boolean;
+  /** Parameters of fewer elements have f32 moments, as AdamW's. Default 4096, as bitsandbytes. */
+  min8bitSize?: number;
+}
+
+const NAMES: OptionNames<AdamW8bitOptions> = {
+  ...{ lr: true, betas: true, eps: true, weightDecay: true },
+  ...{ biasCorrection: true, min8bitSize: true },
+};
+
+/** Elements that share a scale: those of csrc/core/dynamic_code.h. */
+const BLOCK = 256;
+/** The codes of 0. */
+const ZERO = { signed: 127, unsigned: 0 };
+
+/**
+ * AdamW's rule in f32 on moments that are widened before an update and rounded after it: each is a code of 256 numbers
+ * (dynamic tree quantization) times the largest magnitude of its block of 256 elements. A parameter takes 2 bytes and
+ * 1/32 of one for its moments, not 8. Master weights stay f32. Trainings take another path than AdamW's, to losses
+ * that are alike; ZeRO's stages and offload have the bits of one another.
+ */
+export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
+  readonly name = 'AdamW8bit';
+  readonly groups: AdamGroup[];
+  private readonly biasCorrection: boolean;
+  private readonly min8bitSize: number;
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<AdamGroup>, given: AdamW8bitOptions = {}) {
+    super();
+    const options = readOptions('AdamW8bit', given, NAMES);
+    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
+    this.groups = makeGroups<AdamGroup>('AdamW8bit', params, { lr, betas, eps, weightDecay });
+    this.biasCorrection = options.biasCorrection ?? true;
+    this.min8bitSize = options.min8bitSize ?? 4096;
+    requireFinite('AdamW8bit min8bitSize', this.min8bitSize, 0);
+  }
+
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    if (numel(shape) < this.min8bitSize) {
+      return { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
+    }
+    const codes = (initial: number): StateTensor => ({
+      ...{ shape, dtype: 'u8', saved: true, initial, per: 1 },
+    });
+    return {
+      exp_avg: codes(ZERO.signed),
+      exp_avg_sq: codes(ZERO.unsigned),
+      exp_avg_absmax: perBlock(shape, BLOCK),
+      exp_avg_sq_absmax: perBlock(shape, BLOCK),
+    };
+  }
+
+  update(
+    { group, master, grad, weight, state, control }: UpdateTensors,
+    { step, groups }: UpdateSettings<AdamGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { lr, betas, eps, weightDecay } = groups[group] as AdamGroup;
+    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
+    const rule = {
+      ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay, decoupled: true },
+      correction1: correction(betas[0]),
+      correction2: correction(betas[1]),
+    };
+    const [m, v] = [state.exp_avg!, state.exp_avg_sq!];
+    const operands = { master, m, v, grad, weight, control, ...rule };
+    const { exp_avg_absmax: mScale, exp_avg_sq_absmax: vScale } = state;
+    if (mScale && vScale) kernels.adamW8bit({ ...operands, mScale, vScale });
+    else kernels.adamW(operands);
+  }
+}
