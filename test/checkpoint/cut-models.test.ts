@@ -340,3 +340,21 @@ test.each<[string, Region, RegExp]>([
     expect.objectContaining({ code: 'DS_SHAPE', message: expect.stringMatching(message) }),
   );
 });
+
+test('rows, columns and blocks of a part of a parameter are refused, state by element is not', async () => {
+  const start = (type: 'Adafactor' | 'AdamW8bit', params: object) => {
+    const optimizer = { type, params } as NonNullable<DsConfig['optimizer']>;
+    const model = new CutModel({ rank: 1, ranks: 2 });
+    return initialize({ model, config: { ...CONFIG, optimizer }, device: 'cpu' });
+  };
+  await expect(start('Adafactor', {})).rejects.toMatchObject({
+    code: 'DS_CONFIG',
+    message: expect.stringMatching(/whole parameters.*exp_avg_sq_row.*qkv, a part of \[36, 7\]/),
+  });
+  await expect(start('AdamW8bit', { min_8bit_size: 9 })).rejects.toMatchObject({
+    code: 'DS_CONFIG',
+    message: expect.stringMatching(/exp_avg_absmax/),
+  });
+  const { engine } = await start('AdamW8bit', {});
+  engine.destroy();
+});

@@ -25,6 +25,8 @@ export interface Leg {
   to: number;
   /** Save after this step, beside the steps that follow. */
   saveAt?: number;
+  /** Save there what was loaded, before any step. */
+  copyTo?: string;
 }
 
 export interface ResumeJob {
@@ -40,7 +42,7 @@ export interface Report {
 }
 
 async function run(leg: Leg): Promise<Report> {
-  const { stage, precision, offload, dir, optimizer, from, to, saveAt } = leg;
+  const { stage, precision, offload, dir, optimizer, from, to, saveAt, copyTo } = leg;
   seed(from > 0 ? 99 : 1234);
   const model = tinyModel();
   const config = tinyConfig({ precision, offload, optimizer, accumulation: 1 });
@@ -55,6 +57,7 @@ async function run(leg: Leg): Promise<Report> {
     },
   });
   if (from > 0) await engine.loadCheckpoint(dir);
+  if (copyTo !== undefined) await engine.saveCheckpoint(copyTo, { tag: 't' });
   const losses: number[] = [];
   for (let step = from; step < to; ++step) {
     let sum = 0;

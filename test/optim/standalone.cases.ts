@@ -15,7 +15,7 @@ import type { StandaloneOptimizer } from '../../lib/optim/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 
-const { Adagrad, AdamW, Lamb, Lion, Muon, RMSprop, Sgd } = optim;
+const { Adafactor, Adagrad, AdamW, AdamW8bit, Lamb, Lion, Muon, RMSprop, Sgd } = optim;
 
 class Net extends nn.Module {
   readonly first = new nn.Linear(5, 13);
@@ -42,6 +42,9 @@ const makers: [string, Make][] = [
   ['RMSprop', (m) => new RMSprop(halves(m), { momentum: 0.5, centered: true })],
   ['Lion', (m) => new Lion(halves(m), { lr: 1e-2 })],
   ['Lamb', (m) => new Lamb(halves(m), { lr: 1e-2 })],
+  ['Adafactor', (m) => new Adafactor(halves(m), { lr: 1e-2, beta1: 0.9 })],
+  ['Adafactor by itself', (m) => new Adafactor(m.parameters(), { warmupInit: true })],
+  ['AdamW8bit', (m) => new AdamW8bit(halves(m), { lr: 1e-2, min8bitSize: 20 })],
   ['Muon', (m) => new Muon(optim.makeMuonGroups(m.namedParameters()), { weightDecay: 0.1 })],
 ];
 

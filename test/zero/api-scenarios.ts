@@ -191,6 +191,37 @@ function synchronizing(engine: Engine): number[] {
   });
 }
 
+/** State that is of whole parameters, and of blocks of them: read as it is kept, and written. */
+function readingDeclared(engine: Engine): number[] {
+  const losses = [step(engine, 0), step(engine, 1)];
+  const { optimizer, units } = engine.parts;
+  const slots = units.flatMap((unit) => unit.layout.slots.map((slot) => ({ unit, slot })));
+  const found = slots.flatMap(({ unit, slot }) => {
+    const parameter = unit.parameterOf(slot);
+    const { group, shape } = slot;
+    return Object.entries(optimizer.declareState(group, shape)).map(([name, declared]) => {
+      const value = zero.safeGetFullOptimizerState(parameter, name) as Tensor;
+      const { shape: kept, dtype } = declared;
+      assert.deepEqual([value.shape, value.dtype], [kept, dtype], name);
+      const bits = bitsIn([value]);
+      const other = Tensor.from(new Float32Array(value.numel).fill(3), {
+        shape: kept,
+        device: engine.device,
+      });
+      zero.safeSetFullOptimizerState(parameter, other, name);
+      const written = zero.safeGetFullOptimizerState(parameter, name) as Tensor;
+      assert.ok(
+        written.toArray().every((x) => x === 3),
+        name,
+      );
+      zero.safeSetFullOptimizerState(parameter, value, name);
+      for (const one of [value, other, written]) one.dispose();
+      return bits;
+    });
+  });
+  return [...losses, ...found, step(engine, 2)];
+}
+
 const inFp16 = {
   bf16: { enabled: false },
   fp16: { enabled: true, loss_scale: 128 },
@@ -202,6 +233,18 @@ export const apiScenarios: readonly Scenario[] = [
   { name: 'safeSet', model: () => new Net(), train: writing },
   { name: 'safeSet, fp16', model: () => new Net(), train: writing, config: inFp16 },
   { name: 'weights after step()', model: () => new Net(), train: synchronizing },
+  {
+    name: 'safeGet of rows and columns',
+    model: () => new Net({ tied: true }),
+    train: readingDeclared,
+    config: { optimizer: { type: 'Adafactor', params: { lr: 1e-2, beta1: 0.9 } } },
+  },
+  {
+    name: 'safeGet of 8-bit blocks',
+    model: () => new Net(),
+    train: readingDeclared,
+    config: { optimizer: { type: 'AdamW8bit', params: { lr: 1e-2, min_8bit_size: 32 } } },
+  },
   { name: 'GatheredParameters', model: () => new Net(), train: gathering },
   {
     name: 'zero.Init',

@@ -1,12 +1,12 @@
 // How partitions are cut into tiles: sizes, borders, and ranges that stay whole.
-import { perElement, perParameter } from '../../lib/optim/declared-state.js';
+import { perBlock, perElement, perParameter } from '../../lib/optim/declared-state.js';
 import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { pinnedFilled } from '../../lib/zero/home/pinned.js';
 import { allocateState, type RangeState, stateTensors } from '../../lib/zero/home/range-state.js';
 import { cutEvenly, disposeTile, makeTiles, tileSize } from '../../lib/zero/home/tiles.js';
-import { layoutUnit } from '../../lib/zero/layout.js';
+import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
 import type { Partition } from '../../lib/zero/partition.js';
 
 test.each([
@@ -60,6 +60,60 @@ function numbers({ range, state, starts }: RangeState): object {
     starts: Array.from(ends, Number),
   };
 }
+
+test('blocks are cut with their elements, and not within', () => {
+  const device = cpu();
+  const before = liveTensors();
+  const blocked = {
+    name: 'Mine',
+    declareState: (_: number, shape: readonly number[]) => ({
+      codes: { ...perElement(shape, 9), dtype: 'u8' as const },
+      scale: perBlock(shape, 256),
+    }),
+  } as unknown as Optimizer;
+  const parameters = [600, 300].map((n) => ({ name: `p${n}`, shape: [n], group: 0 }));
+  const { groups, slots, gaps, numel } = layoutUnit(parameters, { shards: 3, alignment: 256 });
+  expect([slots.map(({ offset }) => offset), numel]).toEqual([[0, 768], 1536]);
+  expect(gaps.map(({ offset, numel: size }) => [offset, size])).toEqual([
+    [600, 168],
+    [1068, 212],
+    [1280, 256],
+  ]);
+  const allocate = pinnedFilled.bind(null, device);
+  const ranges = allocateState({ groups } as unknown as Partition, blocked, allocate);
+  expect(ranges[0]?.state.scale?.shape).toEqual([6]);
+  const tiles = makeTiles(ranges, blocked, { device, size: 640, allocate });
+  const sizes = tiles.map(({ range, state }) => [
+    range.offset,
+    range.numel,
+    ...[state.codes, state.scale].map((one) => `${one?.dtype} ${one?.offset} ${one?.numel}`),
+  ]);
+  expect(sizes).toEqual([
+    [0, 512, 'u8 0 512', 'f32 0 2'],
+    [512, 512, 'u8 512 512', 'f32 2 2'],
+    [1024, 512, 'u8 1024 512', 'f32 4 2'],
+  ]);
+  for (const tile of tiles) disposeTile(tile);
+  for (const tensor of stateTensors(ranges)) tensor.release();
+  expect(liveTensors()).toBe(before);
+});
+
+test('parameters of one kind of state lie together, padding keeps that of the last', () => {
+  const shapes = [[5, 5], [7], [2, 3], [1]];
+  const parameters = shapes.map((shape, i) => ({ name: `p${i}`, shape, group: i < 3 ? 0 : 1 }));
+  const kindOf = ({ shape }: { shape: readonly number[] }) => `${shape.length}`;
+  const layout = layoutUnit(parameters, { shards: 2, kindOf });
+  const [matrices, vector, other] = layout.groups;
+  expect(layout.slots.map(({ name }) => name)).toEqual(['p0', 'p2', 'p1', 'p3']);
+  expect(matrices).toMatchObject({ group: 0, like: [5, 5], offset: 0, numel: 128 });
+  expect(vector).toMatchObject({ group: 0, like: [7], offset: 128, numel: 64 });
+  expect(other).toMatchObject({ group: 1, like: [1], offset: 192, numel: 64 });
+  const [part] = clipGroups(layout, { offset: 10, numel: 64 });
+  expect(part?.places).toMatchObject([
+    { name: 'p0', from: 10, offset: 0, numel: 15 },
+    { name: 'p2', from: 0, offset: 54, numel: 6 },
+  ]);
+});
 
 test('a range whose update looks at parameters is one tile, another has views of its state', () => {
   const device = cpu();

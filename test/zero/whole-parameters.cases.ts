@@ -1,4 +1,4 @@
-// Optimizers that work by parameter, LAMB and Muon, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
+// Optimizers that work by parameter or by block, LAMB, Muon, Adafactor and AdamW8bit, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
 import assert from 'node:assert/strict';
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -14,6 +14,8 @@ const SCALED = 14;
 const optimizers = {
   Lamb: { type: 'Lamb', params: { lr: 3e-3, weight_decay: 0.1, max_coeff: 2, min_coeff: 0.1 } },
   Muon: { type: 'Muon', params: { lr: 3e-3, weight_decay: 0.1 } },
+  Adafactor: { type: 'Adafactor', params: { lr: 3e-3, weight_decay: 0.1, beta1: 0.8 } },
+  AdamW8bit: { type: 'AdamW8bit', params: { lr: 3e-3, weight_decay: 0.1, min_8bit_size: 100 } },
 } as const;
 
 /**
@@ -42,8 +44,10 @@ const variants: Record<string, Partial<Setting>> = {
   'stage 3, a third offloaded': { zero: { stage: 3 }, offload: true, ratio: 0.35 },
 };
 
+type Type = keyof typeof optimizers;
+
 /** The first is the reference. */
-function settings(type: 'Lamb' | 'Muon', precision: Precision): Setting[] {
+function settings(type: Type, precision: Precision): Setting[] {
   const steps = precision === 'fp16' ? SCALED : STEPS;
   const plain = { steps, precision, offload: false, optimizer: optimizers[type] };
   const stages = ([1, 2, 3] as const).flatMap((stage) =>
@@ -63,10 +67,10 @@ function settings(type: 'Lamb' | 'Muon', precision: Precision): Setting[] {
  * Muon may take other kernels.
  */
 const equalsStage0 =
-  (type: 'Lamb' | 'Muon', precision: 'fp32' | 'bf16' | 'fp16', ranks: number) =>
+  (type: Type, precision: 'fp32' | 'bf16' | 'fp16', ranks: number) =>
   async (device: Device): Promise<void> => {
     const job: TrainJob = { device: device.kind, settings: settings(type, precision) };
-    const exact = device.kind === 'cpu' || type === 'Lamb';
+    const exact = device.kind === 'cpu' || type !== 'Muon';
     const results = await runRanks('../zero/train-process', ranks, {
       job: { ...job, weights: !exact },
     });
@@ -95,16 +99,32 @@ const skipFor =
     return probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
   };
 
-export const cases: Case[] = (['Lamb', 'Muon'] as const).flatMap((type) =>
-  (
-    [
-      [2, 'fp32'],
-      [2, 'bf16'],
-      [2, 'fp16'],
-      [3, 'fp32'],
-      [3, 'bf16'],
-    ] as const
-  ).map(([ranks, precision]) => ({
+type Runs = readonly (readonly [ranks: number, precision: Precision])[];
+
+const everywhere: Runs = [
+  [2, 'fp32'],
+  [2, 'bf16'],
+  [2, 'fp16'],
+  [3, 'fp32'],
+  [3, 'bf16'],
+];
+
+const ranksAndPrecisions: Record<Type, Runs> = {
+  Lamb: everywhere,
+  Muon: everywhere,
+  Adafactor: [
+    [2, 'fp32'],
+    [2, 'fp16'],
+    [3, 'bf16'],
+  ],
+  AdamW8bit: [
+    [2, 'bf16'],
+    [3, 'fp32'],
+  ],
+};
+
+export const cases: Case[] = (Object.keys(optimizers) as Type[]).flatMap((type) =>
+  ranksAndPrecisions[type].map(([ranks, precision]) => ({
     name: `${type} on ${ranks} ranks, ${precision}: stages 1 to 3 equal stage 0`,
     run: equalsStage0(type, precision, ranks),
     skip: skipFor(ranks),
