@@ -8,6 +8,7 @@ import { describe, numel } from '../runtime/view.js';
 export interface StateTensor {
   /** Of the state of a whole parameter. */
   readonly shape: readonly number[];
+  /** Of its elements, in memory and in checkpoints. */
   readonly dtype: DType;
   /** Whether checkpoints hold it. What they do not hold every update makes anew. */
   readonly saved: boolean;

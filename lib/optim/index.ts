@@ -19,7 +19,7 @@ export {
 export { AdamW8bit, type AdamW8bitOptions } from './adamw8bit.js';
 export { ConstantLr, type ConstantOptions } from './constant.js';
 export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
-export type { DeclaredState, StateTensor } from './declared-state.js';
+export type { DeclaredState, StateKeeper, StateTensor } from './declared-state.js';
 export { perBlock, perElement, perParameter } from './declared-state.js';
 export { ExponentialLr, type ExponentialOptions } from './exponential.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
