@@ -19,8 +19,11 @@ export interface ParameterShape {
 export interface LayoutOptions {
   /** Into how many equal parts the unit can be cut. Default 1. */
   shards?: number;
-  /** Parameters and shards start at multiples of so many elements, a multiple of slotAlignment. Default: of that. */
-  alignment?: number;
+  /**
+   * Elements of a block of what is kept of a parameter, a power of two: those of its unit, and the
+   * unit's shards, start at multiples of the largest. Default: of slotAlignment, as all do.
+   */
+  blockOf?: (parameter: ParameterShape) => number;
   /** What kind of state is kept of a parameter: those of one kind lie together. Default: all are of one. */
   kindOf?: (parameter: ParameterShape) => string;
 }
@@ -65,8 +68,9 @@ const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
  */
 export function layoutUnit(
   parameters: readonly ParameterShape[],
-  { shards = 1, alignment = slotAlignment, kindOf = () => '' }: LayoutOptions = {},
+  { shards = 1, blockOf = () => 1, kindOf = () => '' }: LayoutOptions = {},
 ): UnitLayout {
+  const alignment = Math.max(slotAlignment, ...parameters.map(blockOf));
   const slots: Slot[] = [];
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];

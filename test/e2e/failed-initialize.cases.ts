@@ -87,7 +87,9 @@ class Stateless extends optim.AdamW {
   private asked = 0;
 
   override declareState(group: number, shape: readonly number[]): optim.DeclaredState {
-    if (this.asked++ > 2) throw new Error('no state');
+    // The layout asks twice for each parameter, before the first state is made.
+    const laidOut = 2 * this.groups.flatMap(({ params }) => params).length;
+    if (this.asked++ > laidOut + 1) throw new Error('no state');
     return super.declareState(group, shape);
   }
 }

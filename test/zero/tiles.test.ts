@@ -72,7 +72,7 @@ test('blocks are cut with their elements, and not within', () => {
     }),
   } as unknown as Optimizer;
   const parameters = [600, 300].map((n) => ({ name: `p${n}`, shape: [n], group: 0 }));
-  const { groups, slots, gaps, numel } = layoutUnit(parameters, { shards: 3, alignment: 256 });
+  const { groups, slots, gaps, numel } = layoutUnit(parameters, { shards: 3, blockOf: () => 256 });
   expect([slots.map(({ offset }) => offset), numel]).toEqual([[0, 768], 1536]);
   expect(gaps.map(({ offset, numel: size }) => [offset, size])).toEqual([
     [600, 168],

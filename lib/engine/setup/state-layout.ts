@@ -1,33 +1,31 @@
 // What the state that an optimizer declares asks of the layout of units.
 import { DsError } from '../../errors.js';
-import { declaredState, kindOf } from '../../optim/declared-state.js';
+import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import { isSameBox, wholeBox } from '../../runtime/box.js';
-import { type LayoutOptions, slotAlignment } from '../../zero/layout.js';
+import type { LayoutOptions, ParameterShape } from '../../zero/layout.js';
 import type { Unit } from '../../zero/unit.js';
 import { FROZEN } from '../../zero/weight-unit.js';
 
 /**
- * Parameters of one kind of state lie together, and neither a parameter nor a shard begins within a block of it, so that
- * blocks are the same ones whatever the cut. Throws DS_ARGUMENT for what is no state.
+ * Parameters of one kind of state lie together, and neither a parameter nor a shard begins within a
+ * block of it, so that blocks are the same ones whatever the cut.
  */
 export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
-  let alignment = slotAlignment;
-  for (const [group, { params }] of optimizer.groups.entries()) {
-    for (const { shape } of params) {
-      for (const { per } of Object.values(declaredState(optimizer, group, shape))) {
-        alignment = Math.max(alignment, per ?? 1);
-      }
-    }
-  }
-  const kind: LayoutOptions['kindOf'] = ({ group, shape }) =>
-    group === FROZEN ? '' : kindOf(declaredState(optimizer, group, shape));
-  return { shards, alignment, kindOf: kind };
+  const stateOf = ({ group, shape }: ParameterShape): DeclaredState =>
+    group === FROZEN ? {} : declaredState(optimizer, group, shape);
+  return {
+    shards,
+    blockOf: (parameter) =>
+      Math.max(1, ...Object.values(stateOf(parameter)).map(({ per }) => per ?? 1)),
+    kindOf: (parameter) => kindOf(stateOf(parameter)),
+  };
 }
 
 /**
- * Throws DS_CONFIG where the model itself is cut between ranks (nn.Parameter.partOf) and `optimizer` keeps more than
- * values per element: of blocks, rows and columns of a part none has the meaning that those of the whole would have.
+ * Throws DS_CONFIG where the model itself is cut between ranks (nn.Parameter.partOf) and
+ * `optimizer` keeps more than values per element: of blocks, rows and columns of a part none has
+ * the meaning that those of the whole would have.
  */
 export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
   for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.slots)) {

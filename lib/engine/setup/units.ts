@@ -62,8 +62,9 @@ export function buildUnits(
     trained: found
       .filter((one) => !isFrozen(one))
       .map(({ name, module: part, parameters, dtype }) => {
-        const shards = ties.find((tie) => tie.name === name)?.group.size ?? options.shards;
-        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype), shards };
+        const tie = ties.find((one) => one.name === name);
+        const layout = tie ? { ...options.layout, shards: tie.group.size } : options.layout;
+        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype), layout };
         return new Unit(name, part, parameters, own);
       }),
     frozen: found.filter(isFrozen).map(({ name, module: part, parameters, dtype }) => {
