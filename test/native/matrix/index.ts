@@ -18,6 +18,7 @@ import { cases as lookup } from './lookup.js';
 import { cases as matmul } from './matmul.js';
 import { cases as multinomial } from './multinomial.js';
 import { cases as muon } from './muon.js';
+import { cases as nf4 } from './nf4.js';
 import { cases as norm } from './norm.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as reduce } from './reduce.js';
@@ -53,6 +54,7 @@ export const opCases: readonly MatrixCase[] = [
   ...adamw8bit,
   ...lamb,
   ...muon,
+  ...nf4,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...equalities, ...gradients, ...errors, ...big];
