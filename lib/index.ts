@@ -58,6 +58,7 @@ export {
   type InitializedWithLoader,
   type InitializedWithStream,
   type InitializeOptions,
+  type InStages,
   initialize,
   type StreamingOptions,
 } from './initialize.js';

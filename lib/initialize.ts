@@ -22,7 +22,7 @@ import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
-import { PipelineModule } from './pipe/index.js';
+import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
 import { seed } from './tensor/index.js';
@@ -83,7 +83,12 @@ export interface Initialized<Sample, Batch> {
   lrScheduler: ScheduleSet;
 }
 
-/** What initialize() gives for a PipelineModule. */
+/** A model that is a pipeline, or a configuration that makes one of it. */
+export type InStages =
+  | { model: PipelineModule }
+  | { model: Module & Pipelined; config: { pipeline: { stages: number } } };
+
+/** What initialize() gives for a model in stages. */
 export interface InitializedPipeline<Sample, Batch> extends Initialized<Sample, Batch> {
   /** What trains, by whole batches. */
   engine: PipelineEngine;
@@ -120,7 +125,7 @@ export interface InitializedWithStream<Sample, Batch>
  * by then). A job stays joined until its destroy(), as it does after engine.destroy().
  */
 export function initialize<Sample, Batch = Batched<Sample>>(
-  options: InitializeOptions<Sample, Batch> & { model: PipelineModule },
+  options: InitializeOptions<Sample, Batch> & InStages,
 ): Promise<InitializedPipeline<Sample, Batch>>;
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },

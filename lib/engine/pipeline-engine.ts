@@ -194,12 +194,16 @@ export class PipelineEngine extends Engine {
   }
 }
 
+type Named = Record<string, unknown>;
+
 /** [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for anything else. */
 function batchOf(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
   if (typeof item === 'object' && item !== null) {
-    const { tokens, targets, inputs = tokens, labels = targets } = item as Record<string, unknown>;
-    if (inputs !== undefined) return [inputs as Values, labels];
+    const { tokens, targets, inputs = tokens, labels = targets, ...more } = item as Named;
+    const [other] = Object.entries(more).filter(([, value]) => value != null);
+    if (inputs !== undefined && !other) return [inputs as Values, labels];
+    if (other) throw beside(op, other[0]);
   }
   throw new DsError({
     code: 'DS_DATA',
@@ -207,6 +211,16 @@ function batchOf(op: string, item: unknown): PipelineBatch {
     expected: 'micro-batches [inputs, labels]',
     got: phrase(item),
     hint: 'Let the collate function of the loader make such pairs.',
+  });
+}
+
+function beside(op: string, name: string): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op,
+    expected: 'inputs and labels alone',
+    got: `${name} beside them`,
+    hint: 'Only what layers give each other travels between stages: give it as one of several inputs.',
   });
 }
 

@@ -5,12 +5,14 @@ import { DsError } from '../errors.js';
 import { KeyValueCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { documentPositions, type LossReport, linearCrossEntropy, Tensor } from '../tensor/index.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
+import { TiedHead } from './tied-head.js';
 
 /** What the configuration of every language model says. */
 export interface CausalConfig {
@@ -115,7 +117,7 @@ export interface LanguageHead extends Module {
  * [B, T], already shifted (the token to be predicted at each place, ignoreIndex where there is
  * none), a loss, f32. A subclass has its embeddings and blocks below `hiddenOf`, and a head.
  */
-export abstract class CausalLM extends Module {
+export abstract class CausalLM extends Module implements Pipelined {
   /** What it was made with. */
   abstract readonly config: CausalConfig;
   /** From channels to the logits of tokens. */
@@ -123,6 +125,9 @@ export abstract class CausalLM extends Module {
 
   /** Hidden states [B, T, channels] of tokens [B, T], ready for the head. */
   protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
+
+  /** @internal What hiddenOf() does, cut into layers: see Pipelined. */
+  protected abstract bodyLayers(): PipelineLayer[];
 
   /** What a config.json says that follows from the sizes, and which parameters it transposes. */
   protected abstract described(): PretrainedDescription;
@@ -157,6 +162,22 @@ export abstract class CausalLM extends Module {
     return saveWeights(this, dir, { ...options, format: 'hf' });
   }
 
+  /**
+   * @internal The embedding, the blocks, the norm, and the head, whose logits are a part of the
+   * loss.
+   */
+  pipelineLayers(): PipelineLayer[] {
+    const { lm_head } = this;
+    const modules = lm_head instanceof TiedHead ? [lm_head, lm_head.embedding] : [lm_head];
+    const macs = lm_head.weight.numel;
+    return [...this.bodyLayers(), { modules, macs, forward: (hidden) => hidden }];
+  }
+
+  /** @internal Of hidden states [B, T, channels], and targets [B, T]. */
+  pipelineLoss(hidden: Values, targets: unknown): Tensor {
+    return this.lossOf(hidden as Tensor, targets as Tensor, {});
+  }
+
   /** Tokens that there are. */
   get vocabSize(): number {
     return this.config.vocabSize;
@@ -189,9 +210,13 @@ export abstract class CausalLM extends Module {
     const how = readOptions(`${op}.loss`, loss, LOSS);
     const x = this.hiddenOf(tokens, placesOf(op, tokens, given));
     if (!targets) return this.lm_head.call(x);
+    return this.lossOf(x, targets, how);
+  }
+
+  private lossOf(x: Tensor, targets: Tensor, loss: CausalLossOptions): Tensor {
     const { ignoreIndex, activationCheckpointing } = this.config;
     const recompute = activationCheckpointing === true || undefined;
-    const options = { ...how, ignoreIndex, recompute };
+    const options = { ...loss, ignoreIndex, recompute };
     return linearCrossEntropy(x, this.lm_head.weight, targets, options);
   }
 

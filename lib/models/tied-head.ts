@@ -9,9 +9,18 @@ export class TiedHead extends Module {
   /** [vocabSize, channels], the token table's. */
   readonly weight: Parameter;
 
+  /** @internal */
+  readonly #embedding: Embedding;
+
   constructor(embedding: Embedding) {
     super();
     this.weight = embedding.weight;
+    this.#embedding = embedding;
+  }
+
+  /** @internal Whose weight it has. */
+  get embedding(): Embedding {
+    return this.#embedding;
   }
 
   /** x [.., C] to logits [.., V]. */

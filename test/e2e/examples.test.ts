@@ -173,3 +173,22 @@ test('trainer.ts on two ranks: evaluations improve, and its second run has nothi
   const again = run('dist/launch/cli.js', ...words);
   expect(again).not.toMatch(/step \d+: loss/);
 }, 120_000);
+
+test('pipeline trains GPT-2 in two stages, which have all of its parameters between them', () => {
+  const script = join(root, 'examples/pipeline.js');
+  const out = run(
+    'dist/launch/cli.js',
+    '--num_procs',
+    '2',
+    script,
+    '--device',
+    'cpu',
+    '--steps',
+    '6',
+  );
+  const losses = Array.from(out.matchAll(/loss (\d+\.\d+)/g), ([, loss]) => Number(loss));
+  expect(losses).toHaveLength(6);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 1);
+  expect(out).toMatch(/stage 0 of 2: \d+ parameters/);
+  expect(out).toMatch(/stage 1 of 2: \d+ parameters/);
+}, 120_000);

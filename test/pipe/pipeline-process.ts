@@ -27,6 +27,10 @@ export interface Leg {
   /** Where it saves after half of its steps; a leg that names what another one saved resumes there. */
   save?: string;
   from?: string;
+  /** A language model instead of the small layers. */
+  model?: 'gpt2' | 'llama' | 'qwen3';
+  /** Its blocks keep their inputs alone. */
+  inputsOnly?: boolean;
 }
 
 export interface PipelineJob {
@@ -85,12 +89,26 @@ export function model({ checkpoint: interval = 0, tied = false }: Leg): Pipeline
   });
 }
 
+const sizes = { vocabSize: VOCABULARY, maxSeq: 16, layers: 4, heads: 4, channels: CHANNELS };
+
+/** The rotary ones are untied, so that each parameter is one stage's. */
+function languageModel({ model: name, inputsOnly = false }: Leg) {
+  const own = { ...sizes, activationCheckpointing: inputsOnly };
+  const { GPT2, Llama, Qwen3 } = nn.models;
+  if (name === 'gpt2') return new GPT2({ ...own, dropout: 0.1 });
+  const rotary = { ...own, hidden: 2 * CHANNELS, kvHeads: 2 };
+  return name === 'llama' ? new Llama(rotary) : new Qwen3({ ...rotary, headDim: 16 });
+}
+
 /** Micro-batches without end, whatever rank asks: those of data rank `rank` of `ranks`. */
-function* batches(device: Tensor['device'], rank: number, ranks: number) {
+function* batches(device: Tensor['device'], rank: number, ranks: number, columns: number) {
   for (let index = rank; ; index += ranks) {
-    const draw = (salt: number) =>
-      Int32Array.from({ length: ROWS }, (_, i) => (index * 31 + i * 17 + salt * 7) % VOCABULARY);
-    yield [Tensor.from(draw(1), { device }), Tensor.from(draw(2), { device })] as const;
+    const shape = columns === 1 ? [ROWS] : [ROWS, columns];
+    const draw = (salt: number) => {
+      const one = (_: unknown, i: number) => (index * 31 + i * 17 + salt * 7) % VOCABULARY;
+      return Tensor.from(Int32Array.from({ length: columns * ROWS }, one), { shape, device });
+    };
+    yield [draw(1), draw(2)] as const;
   }
 }
 
@@ -109,9 +127,12 @@ function configOf({ schedule, micros, stage, precision, offload }: Leg, pp: numb
 
 async function train(leg: Leg, pp: number): Promise<LegReport> {
   seed(1234);
-  const { engine } = await initialize({ model: model(leg), config: configOf(leg, pp) });
+  const whole = leg.model ? languageModel(leg) : model(leg);
+  const config = configOf(leg, pp) as DsConfig & { pipeline: { stages: number } };
+  const { engine } = await initialize({ model: whole, config });
   if (leg.from) await engine.loadCheckpoint(leg.from);
-  const data = batches(engine.device, engine.dpRank, engine.dpWorldSize);
+  const columns = leg.model ? 11 : 1;
+  const data = batches(engine.device, engine.dpRank, engine.dpWorldSize, columns);
   // Those that a resumed run has had.
   for (let i = 0; i < engine.globalSteps * leg.micros; ++i) data.next();
   const [losses, norms]: [number[], (number | null)[]] = [[], []];

@@ -3,6 +3,7 @@ import { CausalSelfAttention, type KeyValueCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module, type PretrainedDescription } from '../../nn/module.js';
+import type { PipelineLayer, Values } from '../../pipe/index.js';
 import {
   addLayerNorm,
   checkpointSequential,
@@ -14,6 +15,7 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
+import { streaming, streamOf } from '../block-layers.js';
 import { CausalLM, inRows, type Places } from '../causal-lm.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
@@ -155,6 +157,28 @@ export class Transformer extends Module {
       : this.fused(embedded, caches, documents);
   }
 
+  /**
+   * @internal The same, cut: the stream and the branch that is not yet added to it travel between
+   * layers.
+   */
+  pipelineLayers(): PipelineLayer[] {
+    const embedding = (tokens: Values): Tensor => scope(() => this.embed(tokens as Tensor, inRows));
+    const keepsInputsOnly = this.config.activationCheckpointing === true;
+    const through = (block: GPT2Block) => (branch: Tensor, residual: Tensor | null) =>
+      block.call(branch, residual);
+    return [
+      { modules: [this.wte, this.wpe], macs: 0, forward: embedding },
+      ...this.h.map((block) => ({
+        modules: [block],
+        forward: streaming(through(block), keepsInputsOnly),
+      })),
+      {
+        modules: [this.ln_f],
+        forward: (values) => scope(() => normalized(...streamOf(values), this.ln_f)[1]),
+      },
+    ];
+  }
+
   private embed(tokens: Tensor, { positions, caches }: Places): Tensor {
     const start = caches?.[0]?.length ?? 0;
     const rows = positions
@@ -236,6 +260,10 @@ export class GPT2 extends CausalLM {
 
   protected override described(): PretrainedDescription {
     return describeGpt2(this, this.config);
+  }
+
+  protected override bodyLayers(): PipelineLayer[] {
+    return this.transformer.pipelineLayers();
   }
 
   protected override hiddenOf(tokens: Tensor, places: Places): Tensor {

@@ -5,6 +5,7 @@ import type { KeyValueCache } from '../../nn/attention.js';
 import { normal } from '../../nn/initializers.js';
 import { Embedding, Linear, RMSNorm, SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
+import type { PipelineLayer } from '../../pipe/index.js';
 import {
   addRmsNorm,
   attention,
@@ -13,6 +14,7 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
+import { streaming, streamOf } from '../block-layers.js';
 import { inRows, type Places } from '../causal-lm.js';
 import type { Body, Window } from './config.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
@@ -170,6 +172,28 @@ export class RotaryModel extends Module {
     requireOneRegime(this.body.ropeScaling, longest);
     const angles = isFree ? this.rotary.whole(x) : this.rotary.at(0, T, x);
     return { ...angles, positions, documents };
+  }
+
+  /** @internal The same, cut: see GPT-2's. Every layer has its own angles, which are a table. */
+  pipelineLayers(): PipelineLayer[] {
+    const keepsInputsOnly = this.body.activationCheckpointing === true;
+    const through = (block: RotaryBlock) => (branch: Tensor, residual: Tensor | null) =>
+      block.call(branch, residual, this.passageOf(branch, inRows));
+    return [
+      {
+        modules: [this.embed_tokens],
+        macs: 0,
+        forward: (tokens) => this.embed_tokens.call(tokens as Tensor),
+      },
+      ...this.layers.map((block) => ({
+        modules: [block],
+        forward: streaming(through(block), keepsInputsOnly),
+      })),
+      {
+        modules: [this.norm],
+        forward: (values) => scope(() => normalized(...streamOf(values), this.norm)[1]),
+      },
+    ];
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */

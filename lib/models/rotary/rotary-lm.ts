@@ -2,6 +2,7 @@
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
+import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
 import { CausalLM, type Places } from '../causal-lm.js';
 import type { Family } from '../model-folder.js';
@@ -55,6 +56,10 @@ export abstract class RotaryLM extends CausalLM {
 
   protected override described(): PretrainedDescription {
     return describeRotary(this.traits, this.config);
+  }
+
+  protected override bodyLayers(): PipelineLayer[] {
+    return this.model.pipelineLayers();
   }
 
   protected override hiddenOf(tokens: Tensor, places: Places): Tensor {

@@ -1,0 +1,59 @@
+// GPT-2 in two stages on two ranks: each has half of the blocks.
+//
+//   ds --num_procs 2 examples/pipeline.js --device cpu      two processes on the CPU
+//   ds --num_gpus 2 examples/pipeline.js --size 1558M       two GPUs
+//
+const { parseArgs } = require('node:util');
+const { comm, initDistributed, initialize, nn, Tensor } = require('@ds/native');
+
+const options = {
+  device: { type: 'string', default: 'auto' },
+  size: { type: 'string', default: 'tiny' },
+  steps: { type: 'string', default: '20' },
+  schedule: { type: 'string', default: '1f1b' },
+  local_rank: { type: 'string' }, // the launcher's
+};
+const { values } = parseArgs({ options, allowPositionals: true });
+
+async function main() {
+  const { worldSize } = await initDistributed({ device: values.device, mesh: { pp: 2 } });
+  if (worldSize % 2 !== 0)
+    throw new Error(`two stages need an even number of ranks, not ${worldSize}`);
+  const sizes = nn.models.GPT2.config(values.size);
+  const { engine } = await initialize({
+    model: new nn.models.GPT2(sizes),
+    config: {
+      train_micro_batch_size_per_gpu: 2,
+      gradient_accumulation_steps: 8, // micro-batches under way in one update
+      gradient_clipping: 1,
+      optimizer: { type: 'AdamW', params: { lr: 3e-3 } },
+      bf16: { enabled: true },
+      pipeline: { stages: 2, schedule: values.schedule },
+      seed: 7,
+    },
+  });
+
+  // Counting up to 97, from another start in each sequence: the first and the last stage make the
+  // same.
+  const length = Math.min(64, sizes.maxSeq);
+  function* batches() {
+    for (let first = engine.dpRank * 17; ; first += engine.dpWorldSize * 17) {
+      const ids = (shift) =>
+        Int32Array.from({ length: 2 * length }, (_, i) => (first + i + shift) % 97);
+      const tensor = (data) => Tensor.from(data, { shape: [2, length], device: engine.device });
+      yield { tokens: tensor(ids(0)), targets: tensor(ids(1)) };
+    }
+  }
+
+  const data = batches();
+  for (let step = 1; step <= Number(values.steps); ++step) {
+    const loss = await engine.trainBatch(data);
+    if (engine.globalRank === 0) console.log(`step ${step}: loss ${loss.item().toFixed(3)}`);
+  }
+  const own = engine.module.numParameters();
+  console.log(`stage ${engine.stageId} of ${engine.numStages}: ${own} parameters`);
+  engine.destroy();
+  await comm.distributed()?.destroy();
+}
+
+main();

@@ -1,0 +1,25 @@
+// Blocks as layers of a pipeline, between which the residual stream travels beside the last branch.
+import type { Values } from '../pipe/index.js';
+import { checkpoint, Tensor } from '../tensor/index.js';
+
+type Through = (branch: Tensor, residual: Tensor | null) => [Tensor, Tensor];
+
+/**
+ * The branch and the stream to which it is not yet added; the branch alone where that is all there
+ * is.
+ */
+export function streamOf(values: Values): [branch: Tensor, residual: Tensor | null] {
+  if (values instanceof Tensor) return [values, null];
+  const [branch, residual = null] = values as [Tensor, Tensor?];
+  return [branch, residual];
+}
+
+/** A block's forward on a stream; with `keepsInputsOnly`, its activations are computed again. */
+export function streaming(through: Through, keepsInputsOnly: boolean): (values: Values) => Values {
+  return (values) => {
+    const [branch, residual] = streamOf(values);
+    if (!keepsInputsOnly) return through(branch, residual);
+    const body = (x: Tensor, stream: Tensor | null): Tensor[] => through(x, stream);
+    return checkpoint(body, branch, residual);
+  };
+}

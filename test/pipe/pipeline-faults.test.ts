@@ -1,0 +1,66 @@
+// What goes wrong in one stage is said on every rank, and nobody waits for ever.
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Fault } from './fault-process.js';
+
+async function said(fault: Fault): Promise<string[]> {
+  const results = await runRanks('../pipe/fault-process', 2, { job: fault });
+  return reportsOf<string>(results);
+}
+
+test('a stage that dies in its forward or its backward is missed by the other', async () => {
+  for (const [kind, rank] of [
+    ['dies in forward', 1],
+    ['dies in forward', 0],
+    ['dies in backward', 1],
+  ] as const) {
+    const results = await runRanks('../pipe/fault-process', 2, { job: { kind, rank } });
+    const other = results[1 - rank];
+    expect([kind, rank, String(other?.report)]).toEqual([
+      ...[kind, rank],
+      expect.stringMatching(new RegExp(`^DS_COMM .*rank ${rank}`)),
+    ]);
+  }
+}, 120_000);
+
+test('a stage whose layer throws says why, and the other is told that it left', async () => {
+  const [first, last] = await said({ kind: 'throws in forward', rank: 1 });
+  expect(last).toMatch(/^Error a layer of mine/);
+  expect(first).toMatch(/^DS_COMM .*rank 1/);
+});
+
+test('iterators of unequal length', async () => {
+  const [first, last] = await said({ kind: 'short iterator', rank: 1 });
+  expect(last).toMatch(
+    /^DS_DATA engine\.trainBatch: expected 3 micro-batches .* got an iterator that ended after 2/,
+  );
+  expect(first).toMatch(/^DS_COMM /);
+});
+
+test('shapes that change are refused where they are made, and taken where the model says so', async () => {
+  const [first] = await said({ kind: 'shapes', rank: 0 });
+  expect(first).toMatch(
+    /^DS_SHAPE pipeline, output of stage 0: expected \[4, 8\] f32, as in the first micro-batch, got \[2, 8\] f32\. .*dynamicShape/,
+  );
+  const both = await said({ kind: 'dynamic shapes', rank: 0 });
+  expect(both).toEqual(['trained 3', 'trained 3']);
+});
+
+test('what a pipeline does not do is refused by name, on every rank', async () => {
+  for (const [kind, expected] of [
+    ['stage 2', /^DS_CONFIG zero_optimization\.stage: expected 0 or 1 for a pipeline/],
+    ['more stages', /^DS_ARGUMENT pipeline: expected at most 1 stages/],
+    ['forward', /^DS_AUTOGRAD engine\.forward: expected engine\.trainBatch\(\)/],
+    [
+      'other stages',
+      /^DS_CONFIG pipeline\.stages: expected 2, the ranks on the mesh's axis pp, got 3/,
+    ],
+    [
+      'tied Muon',
+      /^DS_CONFIG optimizer\.type: expected an optimizer that updates element by element/,
+    ],
+  ] as const) {
+    const reports = await said({ kind, rank: 0 });
+    for (const report of reports)
+      expect([kind, report]).toEqual([kind, expect.stringMatching(expected)]);
+  }
+}, 120_000);
