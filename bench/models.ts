@@ -2,6 +2,7 @@
 // weights.
 import { DsError } from '../lib/errors.js';
 import * as models from '../lib/models/index.js';
+import * as peft from '../lib/peft/index.js';
 import type { Options } from './main.js';
 
 type LlamaShape = Omit<models.LlamaConfig, 'maxSeq'>;
@@ -24,8 +25,21 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
   return checkpoint === 'selective' ? 'selective' : checkpoint !== undefined;
 }
 
-/** --model NAME and --checkpoint, for sequences of `seq` tokens. Throws DS_ARGUMENT. */
+/**
+ * --model NAME, --checkpoint, --lora RANK and --qlora RANK (alpha twice the rank, all linear layers
+ * but the head).
+ */
 export function benchModel(options: Options, seq: number): models.CausalLM {
+  const model = plainModel(options, seq);
+  const rank = options.qlora ?? options.lora;
+  if (rank === undefined) return model;
+  if (options.qlora) peft.quantize(model);
+  const r = rank === 'true' ? 16 : Number(rank);
+  return peft.addLora(model, { r, loraAlpha: 2 * r, targetModules: 'all-linear' });
+}
+
+/** --model NAME and --checkpoint, for sequences of `seq` tokens. Throws DS_ARGUMENT. */
+function plainModel(options: Options, seq: number): models.CausalLM {
   const name = options.model ?? '124M';
   const activationCheckpointing = checkpointMode(options);
   const llama = llamas[name];

@@ -56,9 +56,9 @@ function configOf(
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
  * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]] [--precision bf16]
  * [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
- * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3]
- * [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under the launcher
- * every rank trains; the first one reports.
+ * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
+ * --qlora [RANK]] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under
+ * the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});
@@ -111,6 +111,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   return {
     model: name,
     params: model.numParameters(),
+    trained: model.numParameters({ trainable: true }),
     batch,
     seq,
     world_size: engine.worldSize,
