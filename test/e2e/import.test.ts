@@ -72,3 +72,16 @@ test('what a program uses is loaded then: the test sees packages and commands', 
   expect(used.files).toContain('lib/launch/validate.ts');
   expect(used.builtIn).toContain('child_process');
 });
+
+test('import gives what require gives, the same objects under the same names', () => {
+  const program = `
+    import { createRequire } from 'node:module';
+    const { default: _, ...door } = await import('./dist/index.mjs');
+    const whole = createRequire(process.cwd() + '/dist/')('./index.js');
+    const names = Object.keys(whole).sort();
+    console.log(Object.keys(door).sort().join() === names.join());
+    console.log(names.every((name) => door[name] === whole[name]));`;
+  const words = ['--input-type=module', '-e', program];
+  const { stdout, stderr } = spawnSync(process.execPath, words, { cwd: ROOT, encoding: 'utf8' });
+  expect([stdout.trim().split('\n'), stderr]).toEqual([['true', 'true'], '']);
+});
