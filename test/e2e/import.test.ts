@@ -1,5 +1,6 @@
 // What `import '@ds/native'` loads: everything else waits until somebody needs it.
 import { spawnSync } from 'node:child_process';
+import { statSync } from 'node:fs';
 import { join } from 'node:path';
 
 const ROOT = join(__dirname, '..', '..');
@@ -84,4 +85,8 @@ test('import gives what require gives, the same objects under the same names', (
   const words = ['--input-type=module', '-e', program];
   const { stdout, stderr } = spawnSync(process.execPath, words, { cwd: ROOT, encoding: 'utf8' });
   expect([stdout.trim().split('\n'), stderr]).toEqual([['true', 'true'], '']);
+});
+
+test('the command is executable, whoever has linked it', () => {
+  expect(statSync(join(ROOT, 'dist/launch/cli.js')).mode & 0o111).toBe(0o111);
 });

@@ -52,14 +52,22 @@ class Context final : public tcp::Context {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       const auto slot = static_cast<size_t>(peer);
-      pairs_[slot] = std::make_unique<PatientPair>(this, device_.get(), peer, connections[slot]);
+      auto pair = std::make_unique<PatientPair>(this, device_.get(), peer, connections[slot]);
+      patient_.push_back(pair.get());
+      pairs_[slot] = std::move(pair);
     }
+  }
+  void await_loop() {
+    for (PatientPair* pair : patient_) pair->await_loop();
   }
   void close() {
     for (auto& pair : pairs_) {
       if (pair) pair->close();
     }
   }
+
+ private:
+  std::vector<PatientPair*> patient_;  // the same, which the base class owns
 };
 
 class GlooTransport final : public Transport {
@@ -73,6 +81,8 @@ class GlooTransport final : public Transport {
       std::lock_guard lock(mutex_);
       buffers_.clear();
     }
+    // A transfer that was cut short may have left the loop in the midst of the caller's memory.
+    if (interrupted_.load() || !failure.empty()) context_->await_loop();
     if (interrupted_.load()) {
       context_->close();  // else Gloo's loop waits for messages that nobody takes
       fail("an interrupted collective");

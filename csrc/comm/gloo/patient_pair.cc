@@ -51,4 +51,6 @@ void PatientPair::handleEvents(int events) {
   }
 }
 
+void PatientPair::await_loop() { std::lock_guard lock(m_); }
+
 }  // namespace ds::comm

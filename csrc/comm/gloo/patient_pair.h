@@ -27,6 +27,10 @@ class PatientPair final : public ::gloo::transport::tcp::Pair {
 
   void handleEvents(int events) override;
 
+  /// Returns when the loop thread is not inside this pair: all that it has read and written for
+  /// buffers that are gone was before.
+  void await_loop();
+
  private:
   std::atomic<bool> connected_{false};
 };

@@ -1,8 +1,8 @@
 #!/usr/bin/env node
-// Writes dist/index.mjs, through which `import` reaches the CommonJS build. It lists the names
-// itself: Node would read every module behind `export *` once more to find them, which took as long
-// as running them.
-import { readFileSync, writeFileSync } from 'node:fs';
+// Completes what the compiler leaves in dist/: makes the command executable, and writes index.mjs,
+// through which `import` reaches the CommonJS build. It lists the names itself: Node would read
+// every module behind `export *` once more to find them, which took as long as running them.
+import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -33,3 +33,6 @@ ${names.map((name) => `  $${name} as ${name},`).join('\n')}
 };
 `;
 writeFileSync(join(dist, 'index.mjs'), door);
+
+// npm does so once, where it first links the command: a later build would not be executable.
+chmodSync(join(dist, 'launch/cli.js'), 0o755);
