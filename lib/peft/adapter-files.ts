@@ -1,8 +1,8 @@
 // Adapters to and from PEFT's files: adapter_config.json and adapter_model.safetensors.
-import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
-import { converted, WeightFiles, writeAlone } from '../checkpoint/index.js';
+import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -60,8 +60,7 @@ export async function saveAdapter(model: Module, dir: string): Promise<string[]>
     await mkdir(dir, { recursive: true });
     const paths = [CONFIG, WEIGHTS].map((file) => join(dir, file)) as [string, string];
     await writeAlone(paths[1], sources);
-    await writeFile(`${paths[0]}.part`, `${text}\n`);
-    await rename(`${paths[0]}.part`, paths[0]);
+    await replaceFile(paths[0], `${text}\n`);
     return paths;
   } catch (cause) {
     throw asIo('saveAdapter', dir, cause);

@@ -1,20 +1,24 @@
 // The checkpoint-<step> folders of a run: written, kept, found again and resumed from.
-import { readdir, readFile, rm, rmdir, stat, unlink } from 'node:fs/promises';
+import { lstat, readdir, readFile, stat, unlink } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { ifThere, orDsError } from '../checkpoint/file-error.js';
-import { type CheckpointWorld, findLatest, inUnison } from '../checkpoint/index.js';
-import { removeCheckpoint, requireReplaceable } from '../checkpoint/ours.js';
+import { type CheckpointWorld, findLatest, inUnison, replaceFile } from '../checkpoint/index.js';
+import { makeFolder } from '../checkpoint/make-folder.js';
+import { removeCheckpoint, removeOwn, requireReplaceable } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
 import type { Tokenizer } from '../text/index.js';
 import type { SaveSettings } from './read-options.js';
-import { isWeightFile, writeJson, writeWeightFolder } from './weight-folder.js';
+import { isMadeByTrainer } from './trainer-state.js';
+import { isSavedFile, writeJson, writeWeightFolder } from './weight-folder.js';
 
 /** Says that a checkpoint is whole: it is written last. */
 const STATE = 'trainer_state.json';
 const NAME = /^checkpoint-(\d+)$/;
 const LATEST = 'latest';
+/** Lies in a folder of ours while it is being written, or was when the process ended. */
+const UNFINISHED = '.unfinished';
 
 /** What a checkpoint is made of; every rank calls what takes it. */
 export interface CheckpointSource {
@@ -31,8 +35,8 @@ export function checkpointPath(save: SaveSettings, step: number): string {
 
 /**
  * Writes the folder of `step`: the engine's checkpoint, whole weights, the tokenizer, and last
- * trainer_state.json with `state`. Returns its path. Rejects on all ranks with DS_IO,
- * DS_CHECKPOINT.
+ * trainer_state.json with `state`. Returns its path. Rejects on all ranks with DS_IO, and with
+ * DS_CHECKPOINT where something lies there that no Trainer has made: nothing of it is touched.
  */
 export async function writeCheckpoint(
   source: CheckpointSource,
@@ -42,36 +46,85 @@ export async function writeCheckpoint(
   const { engine, world, save } = source;
   const dir = checkpointPath(save, step);
   await inUnison(world, 'beginning a checkpoint', async () => {
-    // An older one of this step is none from now on.
-    if (world.rank === 0) await orDsError(dir, () => rm(join(dir, STATE), { force: true }));
+    if (world.rank === 0) await orDsError(dir, () => open(dir));
     return null;
   });
   if (!save.weightsOnly) await engine.saveCheckpoint(dir, { clientState: { trainer: state } });
   if (save.weights) await writeWeightFolder(source, dir, save.weightsOnly ? null : dir);
   await inUnison(world, 'ending a checkpoint', async () => {
-    if (world.rank === 0) await writeJson(dir, STATE, state);
+    if (world.rank !== 0) return null;
+    await writeJson(dir, STATE, state);
+    await orDsError(dir, () => unlink(join(dir, UNFINISHED)));
     return null;
   });
   return dir;
 }
 
+/** Makes the folder; a checkpoint of a Trainer's that lies there is none from now on. */
+async function open(dir: string): Promise<void> {
+  await requireOurs(dir);
+  await makeFolder(dir);
+  await replaceFile(join(dir, UNFINISHED), '');
+  if (await readState(dir)) await unlink(join(dir, STATE));
+}
+
+/** Throws DS_CHECKPOINT unless nothing lies at `dir`, or what a Trainer has made, whole or not. */
+async function requireOurs(dir: string): Promise<void> {
+  const status = await ifThere(dir, () => lstat(dir));
+  if (!status) return;
+  const found = status.isDirectory() ? await readdir(dir) : null;
+  if (found && (found.length === 0 || found.includes(UNFINISHED) || (await readState(dir)))) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: dir,
+    expected: 'nothing of this name, or a checkpoint of a Trainer to replace',
+    got: found ? `a folder with ${found.slice(0, 3).join(', ')}` : 'something else',
+    hint: 'Nothing of it was touched: choose another save.dir, or move it away.',
+  });
+}
+
 /**
  * Deletes all but the newest `keep` checkpoints and `best`, of which one is of the newest if it is.
+ * Those behind `step`, where a run has gone back, are another run's and stay.
  */
 export async function retainCheckpoints(
   { world, save }: CheckpointSource,
+  step: number,
   best: string | null,
 ): Promise<void> {
   const { keep, dir } = save;
   if (keep === null) return;
   await inUnison(world, 'deleting old checkpoints', async () => {
     if (world.rank !== 0) return null;
-    const found = await wholeCheckpoints(dir);
+    const whole = await wholeCheckpoints(dir);
+    const found = whole.filter((one) => one.step <= step).map(({ path }) => path);
     const isBest = (path: string): boolean => best !== null && resolve(path) === resolve(best);
     const others = found.filter((path) => !isBest(path));
     const room = Math.max(1, keep - (found.length - others.length));
     for (const path of others.slice(0, -room)) await removeFolder(path);
     return null;
+  });
+}
+
+/**
+ * Rejects on all ranks with DS_CHECKPOINT where `dir` has checkpoints behind `step`: a run from
+ * there would mix its own with those of another.
+ */
+export async function requireNoneBehind(
+  world: CheckpointWorld,
+  dir: string,
+  step: number,
+): Promise<void> {
+  await inUnison(world, 'looking for checkpoints', async () => {
+    const last = world.rank === 0 ? (await wholeCheckpoints(dir)).at(-1) : undefined;
+    if (!last || last.step <= step) return null;
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: `Trainer save.dir ${dir}`,
+      expected: `a folder without checkpoints of another run, to begin at step ${step}`,
+      got: `checkpoint-${last.step}`,
+      hint: 'train({ resume: true }) (--resume_from_checkpoint) goes on from it; else choose another folder, or move the checkpoints away.',
+    });
   });
 }
 
@@ -89,7 +142,7 @@ export async function findCheckpoint(
     if (world.rank !== 0) return null;
     if (resume !== true) return requireResumable(resume);
     const all = dir === null ? [] : await wholeCheckpoints(dir);
-    for (const path of all.reverse()) if (await isResumable(path)) return path;
+    for (const { path } of all.reverse()) if (await isResumable(path)) return path;
     return null;
   });
   return (found as string | null) ?? null;
@@ -117,16 +170,29 @@ async function isResumable(path: string): Promise<boolean> {
   return (await findLatest(path).catch(() => null)) !== null;
 }
 
-/** Paths by step, the newest last. */
-async function wholeCheckpoints(dir: string): Promise<string[]> {
+interface Found {
+  step: number;
+  path: string;
+}
+
+/** Those of Trainers in `dir`, the newest last. Folders of transformers' own are none. */
+async function wholeCheckpoints(dir: string): Promise<Found[]> {
   const names = (await ifThere(dir, () => readdir(dir))) ?? [];
   const steps = names.flatMap((name) => NAME.exec(name)?.[1] ?? []).map(Number);
-  const paths = steps.sort((a, b) => a - b).map((step) => join(dir, `checkpoint-${step}`));
-  const whole: string[] = [];
-  for (const path of paths) {
-    if (await ifThere(path, () => readFile(join(path, STATE)))) whole.push(path);
+  const whole: Found[] = [];
+  for (const step of steps.sort((a, b) => a - b)) {
+    const path = join(dir, `checkpoint-${step}`);
+    const status = await ifThere(path, () => lstat(path));
+    if (status?.isDirectory() && (await readState(path))) whole.push({ step, path });
   }
   return whole;
+}
+
+/** Whether a Trainer's trainer_state.json lies in the folder. */
+async function readState(folder: string): Promise<boolean> {
+  const path = join(folder, STATE);
+  const text = await ifThere(path, () => readFile(path, 'utf8'));
+  return text !== null && isMadeByTrainer(text);
 }
 
 /** Deletes what a checkpoint is made of. What else lies in the folder stays, with a warning. */
@@ -134,12 +200,10 @@ async function removeFolder(path: string): Promise<void> {
   await orDsError(path, async () => {
     await unlink(join(path, STATE));
     for (const name of await readdir(path)) {
-      const inside = join(path, name);
-      if (name === LATEST || isWeightFile(name)) await rm(inside, { recursive: true });
-      else if (await isEngineTag(inside)) await removeCheckpoint(inside);
+      if (await isEngineTag(join(path, name))) await removeCheckpoint(join(path, name));
     }
+    if (await removeOwn(path, (name) => name === LATEST || isSavedFile(name))) return;
     const left = await readdir(path);
-    if (left.length === 0) return rmdir(path);
     const text = `${path} stays: save.keep does not delete ${left.slice(0, 3).join(', ')}, which no checkpoint has.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
   });

@@ -111,7 +111,7 @@ async function* checkpoint<Batch>(
   const run = { maxSteps: length.maxSteps, batchSize: engine.trainMicroBatchSizePerGpu() };
   const path = await writeCheckpoint(source, state.step, state.toJson(settings, run));
   state.checkpoint = path;
-  await retainCheckpoints(source, state.best?.checkpoint ?? null);
+  await retainCheckpoints(source, state.step, state.best?.checkpoint ?? null);
   yield { type: 'save', ...placeOf(state), path };
 }
 

@@ -1,5 +1,5 @@
 // A run from its beginning to its end: where it goes on from, the loop, and the weights it leaves.
-import { findCheckpoint, readCheckpoint } from './checkpoint-folder.js';
+import { findCheckpoint, readCheckpoint, requireNoneBehind } from './checkpoint-folder.js';
 import type { EndEvent, EndReason, TrainerEvent } from './events.js';
 import { trainingLoop } from './loop.js';
 import type { BatchSource } from './options.js';
@@ -34,7 +34,10 @@ async function resumed<Batch>(
   { engine, world, settings, state }: Session<Batch>,
   { resume, resumeData }: Beginning,
 ): Promise<string | null> {
-  if (resume === false) return null;
+  if (resume === false) {
+    if (settings.save) await requireNoneBehind(world, settings.save.dir, state.step);
+    return null;
+  }
   const path = await findCheckpoint(world, settings.save?.dir ?? null, resume);
   if (path === null) return null;
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);

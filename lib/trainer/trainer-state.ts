@@ -5,6 +5,21 @@ import { DsError } from '../errors.js';
 import type { EvaluateEvent, LogEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
 
+/**
+ * By which our trainer_state.json is told from transformers', in the one place where these take
+ * names that they do not know.
+ */
+const OURS = '@ds/native';
+
+/** Whether the text of a trainer_state.json is a Trainer's here. */
+export function isMadeByTrainer(text: string): boolean {
+  try {
+    return OURS in (JSON.parse(text) as { stateful_callbacks: object }).stateful_callbacks;
+  } catch {
+    return false; // Neither JSON nor such an object.
+  }
+}
+
 /** The evaluation that was better than all others. */
 export interface Best {
   /** The metric that `save.best` names. */
@@ -66,17 +81,18 @@ export class TrainerState {
       num_input_tokens_seen: this.tokens,
       num_train_epochs: Math.ceil(settings.epochs),
       save_steps: stepsOrNull(settings.save?.every),
-      stateful_callbacks: earlyStop
-        ? {
-            EarlyStoppingCallback: {
-              args: {
-                early_stopping_patience: earlyStop.patience,
-                early_stopping_threshold: earlyStop.threshold,
-              },
-              attributes: { early_stopping_patience_counter: this.unimproved },
+      stateful_callbacks: {
+        [OURS]: { args: {}, attributes: {} },
+        ...(earlyStop && {
+          EarlyStoppingCallback: {
+            args: {
+              early_stopping_patience: earlyStop.patience,
+              early_stopping_threshold: earlyStop.threshold,
             },
-          }
-        : {},
+            attributes: { early_stopping_patience_counter: this.unimproved },
+          },
+        }),
+      },
       total_flos: this.flops,
       train_batch_size: run.batchSize,
       trial_name: null,

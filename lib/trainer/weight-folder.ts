@@ -1,16 +1,21 @@
 // Whole weights of a model in training as a folder that transformers reads, with its tokenizer.
-import { copyFile, mkdir, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { mkdtemp, readdir, readFile, realpath, rmdir, unlink } from 'node:fs/promises';
+import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
+import { begin, finish } from '../checkpoint/commit.js';
 import { orDsError } from '../checkpoint/file-error.js';
 import {
   type CheckpointWorld,
   consolidate,
   type ExportDType,
   inUnison,
+  isUnfinishedFile,
+  moveFile,
+  replaceFile,
   TORCH_DTYPES,
 } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
+import { removeCheckpoint } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
 import type { Tokenizer } from '../text/index.js';
 
@@ -22,18 +27,16 @@ const TOKENIZER_FILES: readonly string[] = [
 const CONFIG = 'config.json';
 const GENERATION = 'generation_config.json';
 const WEIGHTS = 'model.safetensors';
-/**
- * Where files lie until they are whole; the engine's checkpoint, where it is made for its weights
- * alone.
- */
-const DRAFT = '.weights';
-const PASSING = '.passing';
+/** What a model with adapters has beside its weights. */
+const ADAPTER_FILES: readonly string[] = ['adapter_config.json', 'adapter_model.safetensors'];
+/** The engine's checkpoint, where it is made for its weights alone. */
+const PASSING = { folder: '.passing-', tag: 'whole', latest: 'latest' };
 
-/** Whether a save of ours has made a file of this name. */
-export function isWeightFile(name: string): boolean {
+/** Whether a save of ours makes a file of this name. */
+export function isSavedFile(name: string): boolean {
   const isPart = /^model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?$/.test(name);
-  const own = [CONFIG, GENERATION, DRAFT];
-  return isPart || own.includes(name) || TOKENIZER_FILES.includes(name);
+  const known = [CONFIG, GENERATION, ...TOKENIZER_FILES, ...ADAPTER_FILES];
+  return isPart || known.includes(name) || isUnfinishedFile(name);
 }
 
 /** What is written, and who writes it together; every rank calls. */
@@ -76,45 +79,71 @@ export async function writeWeightFolder(
   });
 }
 
-/** `file` of `dir` at once, whatever happens. */
-export async function writeJson(dir: string, file: string, value: JsonObject): Promise<void> {
-  const draft = join(dir, `.${file}`);
-  await orDsError(dir, async () => {
-    await writeFile(draft, `${JSON.stringify(value, null, 2)}\n`);
-    await rename(draft, join(dir, file));
-  });
+/** `file` of `dir`, at once. */
+export function writeJson(dir: string, file: string, value: JsonObject): Promise<void> {
+  return replaceFile(join(dir, file), `${JSON.stringify(value, null, 2)}\n`);
 }
 
 /**
  * The first rank reads the parts that all have saved, and writes them in the layout of the files.
  */
 async function consolidated(
-  { engine, world }: WeightSource,
+  source: WeightSource,
   dir: string,
   checkpoint: string | null,
 ): Promise<void> {
-  const passing = join(dir, PASSING);
-  if (checkpoint === null) await engine.saveCheckpoint(passing);
-  await inUnison(world, 'consolidating weights', async () => {
-    if (world.rank !== 0) return null;
-    const draft = join(dir, DRAFT);
-    await orDsError(dir, () => rm(draft, { recursive: true, force: true }));
-    await consolidate(checkpoint ?? passing, draft, { dtype: exportDType(engine) });
-    await orDsError(dir, async () => {
-      for (const file of await readdir(draft)) await rename(join(draft, file), join(dir, file));
-      await rmdir(draft);
-      if (checkpoint === null) await rm(passing, { recursive: true });
+  const { engine, world } = source;
+  const passing = checkpoint === null ? await passingFolder(source, dir) : null;
+  try {
+    if (passing) await engine.saveCheckpoint(passing, { tag: PASSING.tag });
+    await inUnison(world, 'consolidating weights', async () => {
+      if (world.rank !== 0) return null;
+      const draft = await begin(dir, 'weights');
+      try {
+        const dtype = exportDType(engine);
+        await consolidate(passing ?? (checkpoint as string), draft.folder, { dtype });
+        for (const file of await orDsError(dir, () => readdir(draft.folder))) {
+          await moveFile(join(draft.folder, file), join(dir, file));
+        }
+      } finally {
+        await finish(draft);
+      }
+      return null;
     });
-    return null;
-  });
+  } finally {
+    if (passing && world.rank === 0) await removePassing(passing);
+  }
 }
 
+/** A new folder in `dir`, the same on every rank. */
+async function passingFolder({ world }: WeightSource, dir: string): Promise<string> {
+  const [name] = await inUnison(world, 'making a folder for a checkpoint', async () => {
+    if (world.rank !== 0) return null;
+    return basename(await orDsError(dir, () => mkdtemp(join(dir, PASSING.folder))));
+  });
+  return join(dir, name as string);
+}
+
+/** What cannot be removed stays; why something else has failed says more. */
+async function removePassing(folder: string): Promise<void> {
+  try {
+    await removeCheckpoint(join(folder, PASSING.tag));
+    await unlink(join(folder, PASSING.latest)).catch(() => {});
+    await rmdir(folder);
+  } catch (error) {
+    const text = `${folder} could not be removed: ${(error as Error).message}`;
+    process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
+  }
+}
+
+/** Files that are there already, as where a model is saved to where it came from, stay. */
 async function copyTokenizer(tokenizer: Tokenizer, dir: string): Promise<void> {
   await orDsError(dir, async () => {
-    await mkdir(dir, { recursive: true });
-    const there = new Set(await readdir(tokenizer.folder));
+    const { folder } = tokenizer;
+    if ((await realpath(folder)) === (await realpath(dir))) return;
+    const there = new Set(await readdir(folder));
     for (const file of TOKENIZER_FILES.filter((name) => there.has(name))) {
-      await copyFile(join(tokenizer.folder, file), join(dir, file));
+      await replaceFile(join(dir, file), await readFile(join(folder, file)));
     }
   });
 }

@@ -155,6 +155,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
   test.each([
     ['train', /^ds: --model: expected to be given, got nothing\.$/m],
     ['train --model m --data d', /^ds: --output: expected to be given/m],
+    [`train ${COMMON} --output model`, /--output: expected another folder than that of --model/],
     [`train ${COMMON} --output o --learning_rte 1`, /Did you mean --learning_rate\?/],
     [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(nothing is sent anywhere/],
     [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" beside --num_gpus/],

@@ -1,4 +1,7 @@
 // What the arguments of `ds train` must be together, judged before anything is loaded.
+import { realpathSync } from 'node:fs';
+import { resolve } from 'node:path';
+
 import { DsError } from '../../errors.js';
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
@@ -27,9 +30,21 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   if (dir !== undefined && config !== undefined) {
     throw refused('--config_name', 'no --model beside it', 'both');
   }
+  if (dir !== undefined && placeOf(dir) === placeOf(out as string)) {
+    throw refused('--output', 'another folder than that of --model, which stays as it is', dir);
+  }
   requireLora(args);
   trainerPart(args, out as string);
   return args as CheckedArguments;
+}
+
+/** Where a path leads; as it is written where nothing is there yet. */
+function placeOf(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch {
+    return resolve(path);
+  }
 }
 
 function requireLora(args: TrainArguments): void {

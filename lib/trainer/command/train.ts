@@ -1,8 +1,9 @@
 // What a rank of `ds train` does: it reads model and rows, trains, saves, and lets the result
 // write.
-import { copyFile, writeFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
+import { replaceFile } from '../../checkpoint/index.js';
 import { type Distributed, joinLaunched } from '../../comm/index.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
@@ -143,9 +144,9 @@ async function writeState(
   dir: string,
 ): Promise<void> {
   const path = join(dir, STATE);
-  if (checkpoint) return copyFile(join(checkpoint, STATE), path);
   const state = { epoch, global_step: step, log_history: history };
-  await writeFile(path, `${JSON.stringify(state, null, 2)}\n`);
+  const text = `${JSON.stringify(state, null, 2)}\n`;
+  await replaceFile(path, checkpoint ? await readFile(join(checkpoint, STATE)) : text);
 }
 
 const STATE = 'trainer_state.json';

@@ -1,0 +1,56 @@
+// Small files that appear at once, in place of a file that may be there and of nothing else.
+import { randomUUID } from 'node:crypto';
+import { lstat, rename, rm, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+
+import { DsError } from '../errors.js';
+import { syncPath } from '../runtime/file.js';
+import { orDsError } from './file-error.js';
+
+/** What replaceFile() calls a file until it is whole; one of a process that died stays. */
+const DRAFT = /^\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+/** Whether a replaceFile() that did not end has left a file of this name. */
+export const isUnfinishedFile = (name: string): boolean => DRAFT.test(name);
+
+/**
+ * Writes `path`. Whatever happens, the old file is there or the new one, whole. Throws DS_CHECKPOINT
+ * where there is something else than a file, DS_IO.
+ */
+export async function replaceFile(path: string, data: string | Uint8Array): Promise<void> {
+  const draft = join(dirname(path), `.${basename(path)}.${randomUUID()}`);
+  await orDsError(path, async () => {
+    await requireFileOrNothing(path);
+    try {
+      await writeFile(draft, data, { flag: 'wx' });
+      await syncPath(draft);
+      await rename(draft, path);
+    } catch (error) {
+      await rm(draft, { force: true });
+      throw error;
+    }
+  });
+}
+
+/** `from`, a file, becomes `path`. Throws as replaceFile(). */
+export async function moveFile(from: string, path: string): Promise<void> {
+  await orDsError(path, async () => {
+    await requireFileOrNothing(path);
+    await rename(from, path);
+  });
+}
+
+async function requireFileOrNothing(path: string): Promise<void> {
+  const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return null;
+    throw error;
+  });
+  if (!status || status.isFile()) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: 'nothing of this name, or a file to replace',
+    got: status.isSymbolicLink() ? 'a symbolic link' : 'something else',
+    hint: 'Nothing of it was touched: choose another folder, or move it away.',
+  });
+}

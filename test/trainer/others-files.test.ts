@@ -1,0 +1,134 @@
+// What lies where a Trainer saves and is not its own stays as it is, byte for byte.
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Trainer, type TrainerOptions } from '../../lib/index.js';
+import { samples, tinyModel, type Window } from './tiny.js';
+
+let dir: string;
+const open: Trainer<Window>[] = [];
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-others-'));
+});
+afterEach(async () => {
+  for (const one of open.splice(0)) await one.destroy();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+function trainer(options: Partial<TrainerOptions<Window>>): Trainer<Window> {
+  const one = new Trainer<Window>({
+    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false },
+    ...{ batchSize: 2, epochs: 1, stopSignals: [], ...options },
+  });
+  open.push(one);
+  return one;
+}
+
+/** Every file below `folder` with its content. */
+function contentOf(folder: string): Record<string, string> {
+  const entries = readdirSync(folder, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => entry.isFile());
+  const paths = files.map((entry) => join(entry.parentPath, entry.name)).sort();
+  return Object.fromEntries(paths.map((path) => [path, readFileSync(path, 'latin1')]));
+}
+
+/** A folder as transformers leaves it. */
+function foreignCheckpoint(name: string): string {
+  const path = join(dir, name);
+  mkdirSync(path);
+  const state = { global_step: 1, log_history: [], stateful_callbacks: {} };
+  writeFileSync(join(path, 'trainer_state.json'), JSON.stringify(state));
+  for (const file of ['config.json', 'model.safetensors', 'tokenizer.json']) {
+    writeFileSync(join(path, file), `theirs: ${file}`);
+  }
+  return path;
+}
+
+test("transformers' checkpoints are neither deleted, nor resumed from, nor written over", async () => {
+  const theirs = foreignCheckpoint('checkpoint-1');
+  const before = contentOf(theirs);
+  const one = trainer({ save: { dir, every: 2, keep: 1 } });
+  const end = await one.train({ resume: true });
+  expect(end.step).toBe(5);
+  expect(readdirSync(dir).sort()).toEqual(['checkpoint-1', 'checkpoint-5']);
+  expect(contentOf(theirs)).toEqual(before);
+  const over = trainer({ save: { dir, every: 1 }, maxSteps: 1 });
+  rmSync(join(dir, 'checkpoint-5'), { recursive: true });
+  await expect(over.train()).rejects.toThrow(/checkpoint-1: expected nothing of this name/);
+  expect(contentOf(theirs)).toEqual(before);
+});
+
+test('a link to a checkpoint is not followed', async () => {
+  await trainer({ save: { dir, every: 1000 }, maxSteps: 1 }).train();
+  const elsewhere = join(dir, 'kept');
+  renameSync(join(dir, 'checkpoint-1'), elsewhere);
+  symlinkSync(elsewhere, join(dir, 'checkpoint-1'));
+  const before = contentOf(elsewhere);
+  await trainer({ save: { dir, every: 2, keep: 1 } }).train();
+  expect(contentOf(elsewhere)).toEqual(before);
+});
+
+test('a run that begins afresh does not mix with an older one; one that goes back keeps what it writes', async () => {
+  await trainer({ save: { dir, every: 2 } }).train();
+  const before = contentOf(dir);
+  await expect(trainer({ save: dir }).train()).rejects.toThrow(
+    /a folder without checkpoints of another run, to begin at step 0, got checkpoint-5\. train\(\{ resume: true \}\)/,
+  );
+  expect(contentOf(dir)).toEqual(before);
+  const back = trainer({ save: { dir, every: 3, keep: 1 }, maxSteps: 3 });
+  await back.train({ resume: join(dir, 'checkpoint-2') });
+  // 4 and 5 are the older run's; 2 is behind the limit.
+  expect(readdirSync(dir).sort()).toEqual(['checkpoint-3', 'checkpoint-4', 'checkpoint-5']);
+});
+
+test('what a killed process left of a checkpoint is written again', async () => {
+  await trainer({ save: { dir, every: 1000 }, maxSteps: 1 }).train();
+  const path = join(dir, 'checkpoint-1');
+  writeFileSync(join(path, '.unfinished'), '');
+  rmSync(join(path, 'trainer_state.json'));
+  const end = await trainer({ save: { dir, every: 1000 }, maxSteps: 1 }).train({ resume: true });
+  expect(end.step).toBe(1);
+  expect(existsSync(join(path, 'trainer_state.json'))).toBe(true);
+  expect(existsSync(join(path, '.unfinished'))).toBe(false);
+});
+
+test('save() leaves nothing of its own beside the model, and takes nothing of others', async () => {
+  const out = join(dir, 'out');
+  for (const name of ['.weights', '.passing', '.export']) {
+    mkdirSync(join(out, name), { recursive: true });
+    writeFileSync(join(out, name, 'notes.txt'), 'mine');
+  }
+  writeFileSync(join(out, '.config.json'), 'mine, too');
+  const before = contentOf(out);
+  await trainer({}).save(out);
+  expect(contentOf(out)).toMatchObject(before);
+  expect(readdirSync(out).sort()).toEqual([
+    ...['.config.json', '.export', '.passing', '.weights', 'config.json', 'model.safetensors'],
+  ]);
+});
+
+test('a save that cannot end says where, and leaves nothing behind', async () => {
+  const out = join(dir, 'out');
+  mkdirSync(join(out, 'config.json'), { recursive: true });
+  await expect(trainer({}).save(out)).rejects.toMatchObject({ code: 'DS_CHECKPOINT' });
+  expect(readdirSync(out).filter((name) => name.startsWith('.'))).toEqual([]);
+});
+
+test('a model saved to where its tokenizer lies keeps the tokenizer', async () => {
+  const out = join(dir, 'out');
+  cpSync(join(__dirname, '../../examples/tokenizer'), out, { recursive: true });
+  const before = contentOf(out);
+  await trainer({ tokenizer: out }).save(out);
+  expect(contentOf(out)).toMatchObject(before);
+});
