@@ -85,6 +85,9 @@ export class PipelineEngine extends Engine {
         await this.run(this.pipe.schedule, micros, worker, true);
         this.update();
         return parts.control.meanLoss(micros);
+      } catch (error) {
+        this.forget();
+        throw error;
       } finally {
         worker.dispose();
       }
@@ -128,6 +131,15 @@ export class PipelineEngine extends Engine {
   /** Throws: see trainBatch(). */
   override step(): void {
     throw inBatches('engine.step');
+  }
+
+  /** A batch that has failed leaves no gradients. */
+  private forget(): void {
+    try {
+      this.parts.gradients.discard();
+    } catch {
+      // Ranks are missing, for example; why the batch has failed says more.
+    }
   }
 
   private async alone<Result>(op: string, body: () => Promise<Result>): Promise<Result> {

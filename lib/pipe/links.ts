@@ -28,11 +28,37 @@ export class Arriving {
     for (const work of this.works) work.wait();
     return this.several ? this.tensors : (this.tensors[0] as Tensor);
   }
+
+  /** Nobody wants them. */
+  drop(): void {
+    for (const tensor of this.tensors) tensor.release();
+  }
 }
 
 /** The values as a list. */
 export const listOf = (values: Values): readonly Tensor[] =>
   values instanceof Tensor ? [values] : values;
+
+/** Open until the job ends: engines that follow each other use the same. */
+const groupsOfJobs = new WeakMap<Distributed, Map<string, Promise<ProcessGroup | null>>>();
+
+/**
+ * The group of `ranks`, this one among them, for the use that `use` names; opened once. Rejects with
+ * DS_COMM.
+ */
+export async function groupOf(
+  job: Distributed,
+  ranks: readonly number[],
+  use: string,
+): Promise<ProcessGroup> {
+  const groups = groupsOfJobs.get(job) ?? new Map<string, Promise<ProcessGroup | null>>();
+  groupsOfJobs.set(job, groups);
+  const key = `${use} [${ranks.join()}]`;
+  const group = groups.get(key) ?? job.newGroup(ranks);
+  groups.set(key, group);
+  group.catch(() => groups.delete(key));
+  return (await group) as ProcessGroup;
+}
 
 /** Links have numbers, the same on all ranks: an engine's are not another's. */
 let opened = 0;
@@ -73,7 +99,7 @@ export class Links {
       const [from = 0, to = 0] = key.split(' ').map(Number);
       if (rank !== from && rank !== to) continue;
       const pair = [ranks[from] as number, ranks[to] as number];
-      groups.set(key, (await job.newGroup(pair)) as ProcessGroup);
+      groups.set(key, await groupOf(job, pair, key));
     }
     return new Links(job, rank, groups, { name, dynamicShape });
   }
@@ -124,6 +150,13 @@ export class Links {
       for (const tensor of tensors) tensor.release();
       return false;
     });
+  }
+
+  /** Forgets what is leaving, whose memory is kept until it has left. */
+  drop(): void {
+    for (const { tensors } of this.departing.splice(0)) {
+      for (const tensor of tensors) tensor.release();
+    }
   }
 
   private send(transfer: Transfer, tensors: readonly Tensor[]): void {

@@ -17,10 +17,10 @@ export interface StageWorker {
    */
   forward(stage: number, micro: number, values: Values): Values;
   /**
-   * The backward of what forward() has given, from the gradients of those of its outputs that want
-   * one; null for the loss.
+   * The backward of `outputs`, those of what forward() has given that want gradients, from their
+   * `gradients`; null for the loss.
    */
-  backward(stage: number, micro: number, gradients: readonly Tensor[] | null): void;
+  backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
   /** No backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
   /** What forward() has given is no longer needed. */
@@ -62,6 +62,15 @@ class Mail {
     this.arriving.delete(name);
     return values;
   }
+
+  drop(): void {
+    for (const values of this.here.values()) release(values);
+    for (const arriving of this.arriving.values()) arriving.drop();
+  }
+}
+
+function release(values: Values): void {
+  for (const value of listOf(values)) value.release();
 }
 
 /** One run of a rank's list. */
@@ -80,13 +89,26 @@ export class PipelineRun {
     private readonly training: boolean,
   ) {}
 
-  /** Rejects with what the worker or a link throws. */
+  /** Rejects with what the worker or a link throws; then nothing of the run is left. */
   async run(actions: readonly Action[]): Promise<void> {
-    for (const action of actions) {
-      await this.act(action);
-      this.links.settle();
+    try {
+      for (const action of actions) {
+        await this.act(action);
+        this.links.settle();
+      }
+      this.links.settle(true);
+    } catch (error) {
+      this.drop();
+      throw error;
     }
-    this.links.settle(true);
+  }
+
+  /** What transfers under way write and read is theirs until they end. */
+  private drop(): void {
+    for (const { inputs } of this.visits.values()) release(inputs ?? []);
+    for (const gradients of this.leaving.values()) release(gradients);
+    for (const mail of [this.values, this.gradients]) mail.drop();
+    this.links.drop();
   }
 
   private async act(action: Action): Promise<void> {
@@ -132,9 +154,9 @@ export class PipelineRun {
     const at = { stage, micro };
     const isLast = stage === this.place.stages - 1;
     const gradients = isLast ? null : listOf(this.gradients.take(at));
-    this.worker.backward(stage, micro, gradients);
+    const { inputs, outputs } = this.visitAt(at);
+    this.worker.backward(stage, wanting(outputs), gradients);
     for (const gradient of gradients ?? []) gradient.release();
-    const { inputs } = this.visitAt(at);
     if (inputs !== null) {
       const own = gradientsOf(inputs);
       if (this.isHere(stage - 1)) this.gradients.put({ stage: stage - 1, micro }, own);
@@ -153,7 +175,7 @@ export class PipelineRun {
     const { inputs } = this.visitAt(at);
     this.visits.delete(nameOf(at));
     this.worker.done(at.stage, at.micro);
-    for (const input of inputs ? listOf(inputs) : []) input.release();
+    release(inputs ?? []);
   }
 
   private visitAt(at: Place): Visit {
@@ -166,7 +188,7 @@ export class PipelineRun {
 }
 
 /** Those of `values` that want gradients. */
-export const wanting = (values: Values): readonly Tensor[] =>
+const wanting = (values: Values): readonly Tensor[] =>
   listOf(values).filter(({ requiresGrad }) => requiresGrad);
 
 /** The same values as another rank would get them: where a graph ends and the next one begins. */

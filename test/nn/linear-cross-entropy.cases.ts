@@ -8,6 +8,7 @@ import { checkpoint, scope, Tensor } from '../../lib/tensor/index.js';
 import { chunkRowsFor } from '../../lib/tensor/ops/linear-cross-entropy.js';
 import { assertClose, generator, indices } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
+import { peakOf } from '../support/peak.js';
 
 type Options = ops.LinearCrossEntropyOptions;
 
@@ -236,14 +237,6 @@ const gradients: Case[] = [
     assert.ok(Math.abs(gradient({ recompute: true }) / kept - 1) < 5e-3, `${kept}`);
   }),
 ];
-
-function peakOf(device: Device, body: () => void): number {
-  device.synchronize();
-  device.resetPeaks();
-  const before = device.memory.inUse;
-  scope(body);
-  return device.memory.peakInUse - before;
-}
 
 const memory = headCase('peak memory is that of a chunk where no logits are kept', (device) => {
   const [rows, classes, chunkRows] = [512, 4096, 32];

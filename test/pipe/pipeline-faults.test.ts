@@ -1,4 +1,5 @@
 // What goes wrong in one stage is said on every rank, and nobody waits for ever.
+import { initialize, liveTensors, nn, PipelineModule, seed, Tensor } from '../../lib/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Fault } from './fault-process.js';
 
@@ -64,3 +65,52 @@ test('what a pipeline does not do is refused by name, on every rank', async () =
       expect([kind, report]).toEqual([kind, expect.stringMatching(expected)]);
   }
 }, 120_000);
+
+test('a batch that has failed leaves nothing, and can be given again', async () => {
+  let good = Number.POSITIVE_INFINITY;
+  const model = () =>
+    new PipelineModule({
+      layers: [new nn.Linear(4, 8), (x: Tensor) => x.tanh(), new nn.Linear(8, 1)],
+      lossFn: (outputs: Tensor, labels: Tensor) => {
+        if (good-- === 0) throw new Error('labels of no kind');
+        return outputs.sub(labels).pow(2).mean();
+      },
+    });
+  const config = {
+    train_micro_batch_size_per_gpu: 2,
+    gradient_accumulation_steps: 3,
+    optimizer: { type: 'AdamW', params: { lr: 0.01 } },
+    pipeline: { schedule: 'interleaved', stages_per_rank: 3 },
+    seed: 3,
+  } as const;
+  const [x, y] = [
+    Tensor.from([1, 2, 3, 4, 5, 6, 7, 8], { shape: [2, 4] }),
+    Tensor.from([[1], [2]]),
+  ];
+  /** The third micro-batch of the second batch fails at first, where `fails`. */
+  const losses = async (fails: boolean): Promise<number[]> => {
+    seed(3);
+    const { engine } = await initialize({ model: model(), config, device: 'cpu' });
+    let asked = 0;
+    const given = {
+      next: () => {
+        asked++;
+        return { value: [x, y], done: false } as const;
+      },
+    };
+    const found = [(await engine.trainBatch(given)).item()];
+    if (fails) {
+      good = 2;
+      await expect(engine.trainBatch(given)).rejects.toThrow('labels of no kind');
+      good = Number.POSITIVE_INFINITY;
+      expect(asked).toBe(6);
+    }
+    found.push((await engine.trainBatch(given)).item(), (await engine.trainBatch(given)).item());
+    engine.destroy();
+    return found;
+  };
+  const whole = await losses(false);
+  const before = liveTensors();
+  expect(await losses(true)).toEqual(whole);
+  expect(liveTensors()).toBeLessThanOrEqual(before + 8); // The model's parameters and the losses.
+});

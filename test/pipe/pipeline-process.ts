@@ -22,6 +22,8 @@ export interface Leg {
   precision: 'fp32' | 'bf16' | 'fp16';
   offload?: boolean;
   checkpoint?: number;
+  /** The first layers, which are all of the first stage and more, want no gradients. */
+  frozen?: boolean;
   /** The head is the embedding. */
   tied?: boolean;
   /** Where it saves after half of its steps; a leg that names what another one saved resumes there. */
@@ -128,6 +130,9 @@ function configOf({ schedule, micros, stage, precision, offload }: Leg, pp: numb
 async function train(leg: Leg, pp: number): Promise<LegReport> {
   seed(1234);
   const whole = leg.model ? languageModel(leg) : model(leg);
+  if (leg.frozen && whole instanceof PipelineModule) {
+    for (const [layer, part] of Object.entries(whole.layers)) part.requiresGrad_(Number(layer) > 5);
+  }
   const config = configOf(leg, pp) as DsConfig & { pipeline: { stages: number } };
   const { engine } = await initialize({ model: whole, config });
   if (leg.from) await engine.loadCheckpoint(leg.from);

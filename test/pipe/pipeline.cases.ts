@@ -23,6 +23,7 @@ const legs: Leg[] = [
   { schedule: '1f1b', micros: 3, stage: 1, precision: 'fp16' },
   { schedule: '1f1b', micros: 3, stage: 1, precision: 'bf16', offload: true },
   { schedule: '1f1b', micros: 4, stage: 0, precision: 'fp32', checkpoint: 2 },
+  { schedule: '1f1b', micros: 3, stage: 0, precision: 'fp16', frozen: true },
 ];
 
 /** `pp` stages times `dp` data ranks equal `dp` data ranks. */

@@ -1,9 +1,7 @@
 // Masks of attention: every form against the same one written out, what hidden keys may hold, memory, and mistakes.
 import assert from 'node:assert/strict';
-import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { numel } from '../../lib/runtime/view.js';
 import {
   type AttentionOptions,
   attention,
@@ -15,23 +13,13 @@ import {
   Tensor,
   zeros,
 } from '../../lib/tensor/index.js';
-import { assertClose, generator } from '../autograd/check.js';
+import { assertClose } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
+import { peakOf } from '../support/peak.js';
+import { draw, refuses } from './attention-checks.js';
 
 function attentionCase(name: string, body: (device: Device) => void): Case {
   return { name: `attention: ${name}`, run: (device) => scope(() => body(device)) };
-}
-
-const refuses = (code: string, says: RegExp, body: () => unknown): void =>
-  assert.throws(
-    body,
-    (error: unknown) => error instanceof DsError && error.code === code && says.test(error.message),
-  );
-
-function draw(name: string, shape: readonly number[], device: Device): Tensor {
-  const random = generator(name);
-  const values = Array.from({ length: numel(shape) }, () => random() * 2 - 1);
-  return Tensor.from(values, { shape, device });
 }
 
 const [B, H, T, S, D] = [2, 4, 9, 13, 8];
@@ -200,15 +188,6 @@ const dropped = attentionCase('dropout draws anew, replays, and keeps the mean',
   );
   refuses('DS_ARGUMENT', /dropout/, () => call(1));
 });
-
-/** Bytes of device memory that `body` needs beside what is there. */
-function peakOf(device: Device, body: () => void): number {
-  device.synchronize();
-  device.resetPeaks();
-  const before = device.memory.inUse;
-  scope(body);
-  return device.memory.peakInUse - before;
-}
 
 const memory = attentionCase(
   'no scores are stored, whatever the masks, nor with dropout',

@@ -1,9 +1,7 @@
 // Documents and windows in attention, positions in rope: packed rows against their documents by themselves.
 import assert from 'node:assert/strict';
-import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
-import { numel } from '../../lib/runtime/view.js';
 import {
   type AttentionOptions,
   attention,
@@ -13,23 +11,11 @@ import {
   scope,
   Tensor,
 } from '../../lib/tensor/index.js';
-import { generator } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
+import { draw, refuses } from './attention-checks.js';
 
 function documentCase(name: string, body: (device: Device) => void): Case {
   return { name: `documents: ${name}`, run: (device) => scope(() => body(device)) };
-}
-
-const refuses = (code: string, says: RegExp, body: () => unknown): void =>
-  assert.throws(
-    body,
-    (error: unknown) => error instanceof DsError && error.code === code && says.test(error.message),
-  );
-
-function draw(name: string, shape: readonly number[], device: Device): Tensor {
-  const random = generator(name);
-  const values = Float32Array.from({ length: numel(shape) }, () => random() * 2 - 1);
-  return Tensor.from(values, { shape, device });
 }
 
 function integers(rows: readonly (readonly number[])[], device: Device, dtype: DType = 'i32') {

@@ -8,6 +8,7 @@ import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import {
   forwardsOf,
   GPIPE,
+  groupOf,
   interleaved,
   isPipelined,
   Links,
@@ -114,8 +115,8 @@ export async function openTies(
   for (const [key, { stages, parameters }] of byStages) {
     if (!stages.includes(pipeline.place.rank)) continue;
     const ranks = stages.flatMap((stage) => mesh.shape.ranksAlong(column[stage] as number, 'dp'));
-    const group = (await job.newGroup(ranks)) as ProcessGroup;
-    ties.push({ name: `tied by stages ${key}`, parameters, group });
+    const name = `tied by stages ${key}`;
+    ties.push({ name, parameters, group: await groupOf(job, ranks, name) });
   }
   return ties;
 }

@@ -1,6 +1,5 @@
 // What a stage of a pipeline computes of each micro-batch, in training and in evaluation.
 import type { Pipeline, PipelineBatch, StageWorker, Values } from '../../pipe/index.js';
-import { wanting } from '../../pipe/index.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import {
   backward,
@@ -56,7 +55,11 @@ abstract class Worker implements StageWorker {
     }
   }
 
-  abstract backward(stage: number, micro: number, gradients: readonly Tensor[] | null): void;
+  abstract backward(
+    stage: number,
+    outputs: readonly Tensor[],
+    gradients: readonly Tensor[] | null,
+  ): void;
 
   abstract reduce(stage: number): void;
 
@@ -88,7 +91,6 @@ abstract class Worker implements StageWorker {
 
 /** Adds up gradients in the units, as engine.backward() does. */
 export class TrainingWorker extends Worker {
-  private readonly outputs = new Map<string, Values>();
   /** Where micro-batches are counted on a rank that does not get their losses; null on the others. */
   private readonly uncounted: number | null;
 
@@ -99,23 +101,16 @@ export class TrainingWorker extends Worker {
   }
 
   override forward(stage: number, micro: number, values: Values): Values {
-    return this.parts.watch.time('forward', () => {
-      const outputs = super.forward(stage, micro, values);
-      this.outputs.set(`${stage} ${micro}`, outputs);
-      return outputs;
-    });
+    return this.parts.watch.time('forward', () => super.forward(stage, micro, values));
   }
 
-  backward(stage: number, micro: number, gradients: readonly Tensor[] | null): void {
+  backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
     const { gradients: collector, verdicts, batch, control, watch } = this.parts;
-    const name = `${stage} ${micro}`;
-    const outputs = wanting(this.outputs.get(name) as Values);
-    this.outputs.delete(name);
     const { lossScale } = verdicts;
     watch.time('backward', () =>
       collector.run(lossScale, () => {
         if (gradients) {
-          backward(outputs, gradients);
+          if (outputs.length > 0) backward(outputs, gradients); // Else all below is frozen.
           if (stage === this.uncounted) control.addUnknownLoss();
           return;
         }

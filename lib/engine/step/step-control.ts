@@ -238,9 +238,10 @@ export class StepControl implements GradientReceiver {
   private partialsOfData(): Tensor {
     const { columns } = this.options;
     const { data } = this.ranks;
-    if (columns.runs.length <= 1)
-      return this.sumsOf(data.ranks, { offset: 0, numel: columns.count });
-    return zeros([data.size, columns.count], { device: this.rows.device });
+    const [only, another] = columns.runs;
+    if (another) return zeros([data.size, columns.count], { device: this.rows.device });
+    // Of a pipeline it may be another stage that trains.
+    return this.sumsOf(only?.ranks ?? data.ranks, { offset: 0, numel: columns.count });
   }
 
   /** Columns `range` of the rows of `ranks`, which lie equally far apart in the job. */

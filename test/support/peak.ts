@@ -1,0 +1,11 @@
+// Bytes of device memory that something needs beside what is there.
+import type { Device } from '../../lib/runtime/device.js';
+import { scope } from '../../lib/tensor/index.js';
+
+export function peakOf(device: Device, body: () => void): number {
+  device.synchronize();
+  device.resetPeaks();
+  const before = device.memory.inUse;
+  scope(body);
+  return device.memory.peakInUse - before;
+}
