@@ -14,8 +14,8 @@ const DRAFT = /^\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 export const isUnfinishedFile = (name: string): boolean => DRAFT.test(name);
 
 /**
- * Writes `path`. Whatever happens, the old file is there or the new one, whole. Throws DS_CHECKPOINT
- * where there is something else than a file, DS_IO.
+ * Writes `path`. Whatever happens, the old file is there or the new one, whole. Throws
+ * DS_CHECKPOINT where there is something else than a file, DS_IO.
  */
 export async function replaceFile(path: string, data: string | Uint8Array): Promise<void> {
   const draft = join(dirname(path), `.${basename(path)}.${randomUUID()}`);

@@ -43,8 +43,8 @@ export const listOf = (values: Values): readonly Tensor[] =>
 const groupsOfJobs = new WeakMap<Distributed, Map<string, Promise<ProcessGroup | null>>>();
 
 /**
- * The group of `ranks`, this one among them, for the use that `use` names; opened once. Rejects with
- * DS_COMM.
+ * The group of `ranks`, this one among them, for the use that `use` names; opened once. Rejects
+ * with DS_COMM.
  */
 export async function groupOf(
   job: Distributed,

@@ -193,8 +193,9 @@ export class Tokenizer {
   }
 
   /**
-   * Texts as one tensor: ids [B, T], mask [B, T] (1 for tokens, 0 for padding) and positions [B, T]
-   * (counted from each row's first token), all i32; the caller owns them. Throws DS_ARGUMENT for
+   * Texts as one tensor: ids [B, T], mask [B, T] (1 for tokens, 0 for padding), positions [B, T]
+   * (counted from each row's first token) and documents [B, T] (0 for tokens, -1 for padding, as
+   * models take them), all i32; the caller owns them. Throws DS_ARGUMENT for
    * wrong options and where rows differ and no padding token is known.
    */
   encodeBatch(texts: readonly string[], given: BatchOptions = {}): PaddedBatch {
