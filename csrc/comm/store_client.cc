@@ -96,9 +96,12 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
   std::string payload;
   try {
     payload = exchange(request.frame(), deadline);
-  } catch (const Error&) {
+  } catch (const Error& broken) {
     socket_.shut();  // the next request must not take this one's answer for its own
-    throw;
+    if (cancellation_->cancelled()) throw;
+    throw Error("DS_COMM", "store",
+                "an answer of the process that holds the job's store (rank 0 or the launcher)",
+                broken.got, "It ended first, or the connection broke: look at its output.");
   }
   Reader answer(payload);
   switch (answer.get<Answer>()) {

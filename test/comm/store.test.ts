@@ -112,6 +112,25 @@ test(
 );
 
 test(
+  'a store whose process dies is named by every request, the one under way too',
+  () =>
+    withStoreProcess(async (store, serving) => {
+      const job = await Job.join({ store, rank: 1, worldSize: 2, timeout: MINUTE });
+      const underWay = job.get('what nobody sets', MINUTE);
+      const died = {
+        code: 'DS_COMM',
+        expected: expect.stringContaining("the process that holds the job's store (rank 0 or"),
+        hint: expect.stringContaining('look at its output'),
+      };
+      serving.kill('SIGKILL');
+      await expect(underWay).rejects.toMatchObject(died);
+      await expect(job.set('a', '1')).rejects.toMatchObject(died);
+      job.close();
+    }),
+  20_000,
+);
+
+test(
   'a rank that leaves while the store is busy has left; one that only ends is named',
   () =>
     withStoreProcess(async (store, serving) => {
