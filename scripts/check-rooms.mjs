@@ -16,7 +16,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler'],
   ['zero', 'models'],
-  ['text', 'pipe', 'peft'],
+  ['text', 'pipe', 'peft', 'parallel'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
   ['tensor'],

@@ -41,6 +41,16 @@ export class Parameter extends Tensor {
    * asked.
    */
   fixedDtype: DType | null = null;
+  /**
+   * Another rank of those that share a model's layers between them has the same values, and answers
+   * for them: it counts them in norms and writes them into checkpoints. See region for what is cut.
+   */
+  isReplica = false;
+  /**
+   * A gradient here is a part, from this rank's tokens; that of the parameter is the sum over the
+   * ranks that share the model's layers between them (sequence parallelism).
+   */
+  hasPartialGradient = false;
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */

@@ -2,9 +2,9 @@
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { replaceModules } from '../nn/replace-modules.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
-import { replaceModules } from './replace.js';
 import { findTargets, isNamed } from './targets.js';
 
 const configs = new WeakMap<Module, LoraConfig>();

@@ -5,11 +5,11 @@ import { DsError } from '../errors.js';
 import { Linear, LinearGelu } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { replaceModules } from '../nn/replace-modules.js';
 import { numel } from '../runtime/view.js';
 import { held, scope, Tensor } from '../tensor/index.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear } from './nf4-linear.js';
-import { replaceModules } from './replace.js';
 
 const STATE = '.weight.quant_state.bitsandbytes__nf4';
 

@@ -4,9 +4,9 @@ import { DsError } from '../errors.js';
 import { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { replaceModules } from '../nn/replace-modules.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
-import { replaceModules } from './replace.js';
 import { isNamed } from './targets.js';
 
 /** Options of quantize(). */

@@ -1,5 +1,5 @@
 // Puts one module in the place of another, wherever a model holds it.
-import { Module } from '../nn/module.js';
+import { Module } from './module.js';
 
 /**
  * Replaces each key of `instead` below `model` by its value: in fields, lists, plain objects and
