@@ -22,8 +22,17 @@ const LIB_ROWS = [
   ['tensor'],
   ['runtime'],
 ];
-/** The command line stands beside the rows and imports exactly these. */
-const LIB_BESIDE = { launch: ['config', 'checkpoint', 'runtime', 'trainer'] };
+/** What inference builds on: models, what they are made of, and the reading of configurations. */
+const MODEL_ROOMS = [
+  ...['config', 'models', 'text', 'pipe', 'peft', 'data', 'comm'],
+  ...['checkpoint', 'nn', 'tensor', 'runtime'],
+];
+/** These stand beside the rows and import exactly what they say. */
+const LIB_BESIDE = {
+  inference: MODEL_ROOMS,
+  serve: [...MODEL_ROOMS, 'inference'],
+  launch: ['config', 'checkpoint', 'runtime', 'trainer', 'serve'],
+};
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
 /** What a room builds on that programs call as well. */

@@ -2,7 +2,7 @@
 // text.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { KeyValueCache } from '../nn/attention.js';
+import { KeyValueCache, type LayerCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
@@ -95,14 +95,21 @@ export interface Places {
   documents: Tensor | null;
   /** The position of each, [B, T]; null where they follow each other. */
   positions: Tensor | null;
-  /** Whether positions may be others than those inside a document or row of these tokens. */
-  isFree: boolean;
-  /** The keys and values that they follow, of each layer; null where they follow none. */
-  caches: readonly KeyValueCache[] | null;
+  /**
+   * The longest text that `positions` may be of; null where they are those inside a document or row
+   * of these tokens.
+   */
+  reach: number | null;
+  /** The position of the first token of each row where `positions` is null. */
+  start: number;
+  /** What keeps keys and values, of each layer; null where nothing does. */
+  caches: readonly LayerCache[] | null;
 }
 
 /** Each row is a text. */
-export const inRows: Places = { documents: null, positions: null, isFree: false, caches: null };
+export const inRows: Places = {
+  ...{ documents: null, positions: null, reach: null, start: 0, caches: null },
+};
 
 /** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
@@ -208,7 +215,7 @@ export abstract class CausalLM extends Module implements Pipelined {
     const op = `${this.constructor.name} inputs`;
     const { loss, ...given } = readOptions(op, inputs, INPUTS);
     const how = readOptions(`${op}.loss`, loss, LOSS);
-    const x = this.hiddenOf(tokens, placesOf(op, tokens, given));
+    const x = this.hiddenOf(tokens, placesOf(op, tokens, given, this.maxSeq));
     if (!targets) return this.lm_head.call(x);
     return this.lossOf(x, targets, how);
   }
@@ -222,7 +229,8 @@ export abstract class CausalLM extends Module implements Pipelined {
 
   /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
   next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
-    const x = this.hiddenOf(tokens, { ...inRows, caches });
+    const start = caches[0]?.length ?? 0;
+    const x = this.hiddenOf(tokens, { ...inRows, start, caches });
     return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
@@ -261,14 +269,15 @@ function placesOf(
   op: string,
   tokens: Tensor,
   { documents = null, positions = null }: Omit<CausalInputs, 'loss'>,
+  maxSeq: number,
 ): Places {
   if (documents) requireAlike(`${op}.documents`, documents, tokens);
   if (positions) requireAlike(`${op}.positions`, positions, tokens);
   return {
+    ...inRows,
     documents,
     positions: positions ?? (documents && documentPositions(documents)),
-    isFree: positions !== null,
-    caches: null,
+    reach: positions && (documents ? tokens.size(1) : maxSeq),
   };
 }
 

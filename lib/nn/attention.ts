@@ -8,12 +8,22 @@ import { attention, causalSelfAttentionPacked, Tensor } from '../tensor/index.js
 import { Linear, type LinearOptions } from './layers.js';
 import { Module } from './module.js';
 
+/** Keys and values of one layer that later tokens attend to. */
+export interface LayerCache {
+  /**
+   * Stores k and v [B, Hk, T, D] of new tokens, and gives the attention [B, H, T, D] of their
+   * queries q to all that they may see: themselves and what their text has before them, the nearest
+   * `window` tokens of it where there is one. Records nothing on the tape.
+   */
+  attend(q: Tensor, k: Tensor, v: Tensor, reach: { window: number | null }): Tensor;
+}
+
 /**
- * Keys and values of the tokens so far, [B, H, capacity, D] each; owned by the scope it was made
- * in.
+ * Keys and values of texts of one length, side by side: [B, Hk, capacity, D] each; owned by the
+ * scope it was made in.
  */
-export class KeyValueCache {
-  /** [B, H, capacity, D], of which the first `length` tokens are there. */
+export class KeyValueCache implements LayerCache {
+  /** [B, Hk, capacity, D], of which the first `length` tokens are there. */
   readonly keys: Tensor;
   /** As `keys`. */
   readonly values: Tensor;
@@ -25,8 +35,13 @@ export class KeyValueCache {
     this.values = Tensor.empty(shape, dtype, device);
   }
 
-  /** Appends k and v [B, H, T, D] and returns all keys and values so far, as views. */
-  append(k: Tensor, v: Tensor): [Tensor, Tensor] {
+  attend(q: Tensor, k: Tensor, v: Tensor, { window }: { window: number | null }): Tensor {
+    const [keys, values] = this.append(k, v);
+    return attention(q, keys, values, { causal: true, window });
+  }
+
+  /** Appends k and v [B, Hk, T, D] and returns all keys and values so far, as views. */
+  private append(k: Tensor, v: Tensor): [Tensor, Tensor] {
     const count = k.shape[2] as number;
     kernels.copy({ in: k, out: this.keys.narrow(2, this.length, count) });
     kernels.copy({ in: v, out: this.values.narrow(2, this.length, count) });
@@ -71,7 +86,7 @@ export class CausalSelfAttention extends Module {
    */
   override forward(
     x: Tensor,
-    cache: KeyValueCache | null = null,
+    cache: LayerCache | null = null,
     documents: Tensor | null = null,
   ): Tensor {
     const qkv = this.c_attn.call(x);
@@ -81,7 +96,7 @@ export class CausalSelfAttention extends Module {
     return this.c_proj.call(mixed);
   }
 
-  private cached(qkv: Tensor, cache: KeyValueCache): Tensor {
+  private cached(qkv: Tensor, cache: LayerCache): Tensor {
     const [B, T, width] = qkv.shape as [number, number, number];
     const D = width / 3 / this.heads;
     const [q, k, v] = qkv
@@ -89,8 +104,9 @@ export class CausalSelfAttention extends Module {
       .permute([2, 0, 3, 1, 4])
       .split(1)
       .map((part) => part.squeeze(0)) as [Tensor, Tensor, Tensor];
-    const [keys, values] = cache.append(k, v);
-    const out = attention(q, keys, values, { causal: true });
-    return out.transpose(1, 2).reshape([B, T, width / 3]);
+    return cache
+      .attend(q, k, v, { window: null })
+      .transpose(1, 2)
+      .reshape([B, T, width / 3]);
   }
 }

@@ -1,7 +1,7 @@
 // The nn room's door.
 
 export type { Box, Region } from '../runtime/box.js';
-export { CausalSelfAttention, KeyValueCache } from './attention.js';
+export { CausalSelfAttention, KeyValueCache, type LayerCache } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
 export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';

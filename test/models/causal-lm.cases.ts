@@ -42,6 +42,7 @@ function answers(make: () => nn.models.CausalLM, device: Device): void {
     .forEach((value, i) => {
       assert.ok(Math.abs(value - (expected[i] as number)) < 1e-5, `${value}, not ${expected[i]}`);
     });
+  attendsOnlyThroughCaches(model, tokens);
   assert.equal(model.call(tokens, tokens).ndim, 0);
   const long = rows([Array(17).fill(0)], device);
   assert.throws(() => model.call(long), { code: 'DS_SHAPE', message: /T <= 16/ });
@@ -50,6 +51,29 @@ function answers(make: () => nn.models.CausalLM, device: Device): void {
     code: 'DS_ARGUMENT',
     message: /documents/,
   });
+}
+
+/** A cache is what it answers to attend(): here with nothing, of the right shape, to each layer. */
+function attendsOnlyThroughCaches(model: nn.models.CausalLM, tokens: Tensor): void {
+  const asked: string[] = [];
+  const deaf = (layer: number): nn.LayerCache => ({
+    attend(q, k, v, { window }) {
+      asked.push(`${layer}: ${q.shape} ${k.shape} ${v.shape} ${window}`);
+      return q.mul(0);
+    },
+  });
+  const hidden = model as unknown as {
+    hiddenOf(tokens: Tensor, places: nn.models.Places): Tensor;
+  };
+  const places = { documents: null, positions: null, reach: null, start: 0 };
+  noGrad(() =>
+    scope(() => void hidden.hiddenOf(tokens, { ...places, caches: [deaf(0), deaf(1)] })),
+  );
+  const keys = `2,${model.config.kvHeads ?? 2},4,4`;
+  assert.deepEqual(
+    asked,
+    [0, 1].map((layer) => `${layer}: 2,2,4,4 ${keys} ${keys} null`),
+  );
 }
 
 /** What the loss is told reaches it, with kept logits and without. */

@@ -1,5 +1,5 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
-import { CausalSelfAttention, type KeyValueCache } from '../../nn/attention.js';
+import { CausalSelfAttention, type LayerCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module, type PretrainedDescription } from '../../nn/module.js';
@@ -97,7 +97,7 @@ export class GPT2Block extends Module {
   override forward(
     branch: Tensor,
     residual: Tensor | null,
-    cache: KeyValueCache | null = null,
+    cache: LayerCache | null = null,
     documents: Tensor | null = null,
   ): [Tensor, Tensor] {
     const [stream, x] = this.normalize(branch, residual, this.ln_1);
@@ -179,8 +179,7 @@ export class Transformer extends Module {
     ];
   }
 
-  private embed(tokens: Tensor, { positions, caches }: Places): Tensor {
-    const start = caches?.[0]?.length ?? 0;
+  private embed(tokens: Tensor, { positions, start }: Places): Tensor {
     const rows = positions
       ? this.wpe.call(positions)
       : this.wpe.weight.narrow(0, start, tokens.size(1));
@@ -189,11 +188,7 @@ export class Transformer extends Module {
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(
-    x: Tensor,
-    caches: readonly KeyValueCache[] | null,
-    documents: Tensor | null,
-  ): Tensor {
+  private fused(x: Tensor, caches: readonly LayerCache[] | null, documents: Tensor | null): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     this.h.forEach((block, i) => {
       const used = [branch, residual];

@@ -1,7 +1,7 @@
 // The body that Llama, Mistral and Qwen share: rotary positions, grouped heads, RMS norms, gated
 // feed-forward blocks, under the names of Hugging Face's LlamaModel.
 import { DsError } from '../../errors.js';
-import type { KeyValueCache } from '../../nn/attention.js';
+import type { LayerCache } from '../../nn/attention.js';
 import { normal } from '../../nn/initializers.js';
 import { Embedding, Linear, RMSNorm, SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
@@ -58,18 +58,20 @@ export class RotaryAttention extends Module {
   }
 
   /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
-  override forward(x: Tensor, passage: Passage, cache: KeyValueCache | null): Tensor {
+  override forward(x: Tensor, passage: Passage, cache: LayerCache | null): Tensor {
     const [B, T] = x.shape as [number, number];
-    const newKeys = this.turned(this.k_proj.call(x), this.k_norm, passage);
-    const newValues = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
-    const [k, v] = cache ? cache.append(newKeys, newValues) : [newKeys, newValues];
+    const k = this.turned(this.k_proj.call(x), this.k_norm, passage);
+    const v = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
     const q = this.turned(this.q_proj.call(x), this.q_norm, passage);
-    const mixed = attention(q, k, v, {
-      causal: true,
-      documents: passage.documents,
-      window: this.window,
-      dropout: this.training ? this.body.attentionDropout : 0,
-    });
+    const { window } = this;
+    const mixed = cache
+      ? cache.attend(q, k, v, { window })
+      : attention(q, k, v, {
+          causal: true,
+          documents: passage.documents,
+          window,
+          dropout: this.training ? this.body.attentionDropout : 0,
+        });
     return this.o_proj.call(mixed.transpose(1, 2).reshape([B, T, -1]));
   }
 
@@ -115,7 +117,7 @@ export class RotaryBlock extends Module {
     branch: Tensor,
     residual: Tensor | null,
     passage: Passage,
-    cache: KeyValueCache | null = null,
+    cache: LayerCache | null = null,
   ): [Tensor, Tensor] {
     const [stream, x] = normalized(branch, residual, this.input_layernorm);
     const attended = this.self_attn.call(x, passage, cache);
@@ -161,16 +163,15 @@ export class RotaryModel extends Module {
       : this.fused(embedded, this.passageOf(embedded, places), places.caches);
   }
 
-  private passageOf(x: Tensor, { documents, positions, isFree, caches }: Places): Passage {
+  private passageOf(x: Tensor, { documents, positions, reach, start }: Places): Passage {
     const T = x.size(1);
     if (!positions) {
-      const angles = this.rotary.at(caches?.[0]?.length ?? 0, T, x);
+      const angles = this.rotary.at(start, T, x);
       return { ...angles, positions, documents };
     }
     // The angles of a text follow from its length where it is stretched so; those here are unknown.
-    const longest = isFree && !documents ? this.body.maxSeq : T;
-    requireOneRegime(this.body.ropeScaling, longest);
-    const angles = isFree ? this.rotary.whole(x) : this.rotary.at(0, T, x);
+    requireOneRegime(this.body.ropeScaling, reach ?? T);
+    const angles = reach !== null ? this.rotary.whole(x) : this.rotary.at(0, T, x);
     return { ...angles, positions, documents };
   }
 
@@ -197,7 +198,7 @@ export class RotaryModel extends Module {
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, passage: Passage, caches: readonly KeyValueCache[] | null): Tensor {
+  private fused(x: Tensor, passage: Passage, caches: readonly LayerCache[] | null): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     this.layers.forEach((block, i) => {
       const used = [branch, residual];
