@@ -23,6 +23,7 @@
 #include "muon.h"
 #include "nf4.h"
 #include "norm.h"
+#include "paged_attention.h"
 #include "random.h"
 #include "reduce.h"
 #include "rmsprop.h"

@@ -47,6 +47,8 @@
   ROW(LayerNormBackward) \
   ROW(RmsNorm) \
   ROW(RmsNormBackward) \
+  ROW(PagedStore) \
+  ROW(PagedAttention) \
   ROW(RandomUniform) \
   ROW(RandomNormal) \
   ROW(Reduce) \
@@ -111,6 +113,8 @@
   NAMES(LayerNormBackward, "s", "weight", "mean", "rstd", "dout", "dsum", "dx", "dweight", "dbias") \
   NAMES(RmsNorm, "x", "residual", "weight", "sum", "out", "rstd") \
   NAMES(RmsNormBackward, "s", "weight", "rstd", "dout", "dsum", "dx", "dweight") \
+  NAMES(PagedStore, "k", "v", "slots", "pool") \
+  NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out") \
   NAMES(RandomUniform, "out") \
   NAMES(RandomNormal, "out") \
   NAMES(Reduce, "in", "out") \
@@ -129,4 +133,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1391681016
+#define DS_INTERFACE_HASH 1981727780

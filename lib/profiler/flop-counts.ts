@@ -55,6 +55,15 @@ function attentionProducts({
   return 2 * B * H * D * (T * S - hidden);
 }
 
+/**
+ * The two products of each query with all that its sequence's table has room for: the lengths are
+ * on the device.
+ */
+function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): number {
+  const room = (tables.shape[1] as number) * (pool.shape[3] as number);
+  return 2 * size(q) * (window > 0 ? Math.min(window, room) : room);
+}
+
 /** Additions of a residual stream inside a normalisation. */
 const residual = (view: View | null): number => (view ? size(view) : 0);
 
@@ -88,6 +97,7 @@ const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]?: Count<OpArg
   Rope: ({ out }) => plain(3 * size(out)),
   Attention: (args) => products(attentionProducts(args)),
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
+  PagedAttention: (args) => products(pagedProducts(args)),
   Swiglu: ({ out }) => plain(2 * size(out)),
   SwigluBackward: ({ dout }) => plain(4 * size(dout)),
   CrossEntropy: ({ logits }) => plain(size(logits)),

@@ -2253,6 +2253,98 @@ export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream)
 }
 
 /**
+ * Writes the key and value of each token to its slot: row slot % block of block slot / block. A negative slot is that of no
+ * token, of which nothing is written; no two tokens share another. One outside the pool is DS_INDEX on
+ * the CPU, before anything is written; the GPU leaves its token out.
+ */
+export interface PagedStoreArgs {
+  /** [N, Hk, D], last stride 1 */
+  k: View;
+  /** like k, with strides of its own */
+  v: View;
+  /** [N] i32, contiguous */
+  slots: View;
+  /** [blocks, 2, Hk, block, D] of k's dtype, contiguous: keys before values */
+  pool: View;
+}
+
+function putPagedStore(args: PagedStoreArgs): void {
+  let at = 0;
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.slots, at);
+  putView(args.pool, at);
+}
+
+export function pagedStore(
+  args: PagedStoreArgs,
+  stream: Stream = args.k.buffer.device.compute,
+): void {
+  putPagedStore(args);
+  call(45, stream, args);
+}
+
+export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
+  putPagedStore(args);
+  callOnHost(45, stream);
+}
+
+/**
+ * Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own. The queries of sequence s
+ * are the rows from starts[s] to starts[s + 1], less starts[0]; they are the last of its lengths[s] tokens, whose
+ * keys and values lie in the blocks tables[s, 0], tables[s, 1], ... A query sees its own token and those before it: with
+ * `window` w the nearest w, its own among them. Grouped heads as in Attention. A sequence of length 0
+ * gives 0. Scores and sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than `longest`
+ * queries of a sequence, fewer tokens than queries, and blocks outside table and pool are DS_INDEX on the
+ * CPU; the GPU reads nothing out of place, and gives NaN where a block is none.
+ */
+export interface PagedAttentionArgs {
+  /** [N, H, D], last stride 1 */
+  q: View;
+  /** [blocks, 2, Hk, block, D], contiguous */
+  pool: View;
+  /** [S, most] i32, last stride 1: numbers of blocks, of which those in use are read */
+  tables: View;
+  /** [S + 1] i32, contiguous */
+  starts: View;
+  /** [S] i32, contiguous */
+  lengths: View;
+  /** like q, with strides of its own */
+  out: View;
+  scale: number;
+  /** 0: none */
+  window: number;
+  /** at least the most queries of a sequence: what the host knows of starts */
+  longest: number;
+}
+
+function putPagedAttention(args: PagedAttentionArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.pool, at);
+  at = putView(args.tables, at);
+  at = putView(args.starts, at);
+  at = putView(args.lengths, at);
+  at = putView(args.out, at);
+  block[at++] = args.scale;
+  block[at++] = args.window;
+  block[at] = args.longest;
+}
+
+export function pagedAttention(
+  args: PagedAttentionArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putPagedAttention(args);
+  call(46, stream, args);
+}
+
+export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
+  putPagedAttention(args);
+  callOnHost(46, stream);
+}
+
+/**
  * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. Element i uses
  * word i % 4 of block i / 4.
  */
@@ -2279,12 +2371,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(45, stream, args);
+  call(47, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(45, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2314,12 +2406,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(46, stream, args);
+  call(48, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(46, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2350,12 +2442,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(47, stream, args);
+  call(49, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(47, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2379,12 +2471,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(48, stream, args);
+  call(50, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(48, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2439,12 +2531,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(49, stream, args);
+  call(51, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(49, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2481,12 +2573,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(50, stream, args);
+  call(52, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(50, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2519,12 +2611,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(51, stream, args);
+  call(53, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(51, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2557,12 +2649,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(52, stream, args);
+  call(54, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(52, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2593,12 +2685,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(53, stream, args);
+  call(55, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(53, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2631,12 +2723,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(54, stream, args);
+  call(56, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(54, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2689,12 +2781,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(55, stream, args);
+  call(57, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(55, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2720,12 +2812,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(56, stream, args);
+  call(58, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(56, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2756,12 +2848,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(57, stream, args);
+  call(59, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(57, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2791,12 +2883,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(58, stream, args);
+  call(60, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(58, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2823,12 +2915,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(59, stream, args);
+  call(61, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(59, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -2865,12 +2957,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(60, stream, args);
+  call(62, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(60, stream);
+  callOnHost(62, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -2920,6 +3012,8 @@ export interface OpArgs {
   LayerNormBackward: LayerNormBackwardArgs;
   RmsNorm: RmsNormArgs;
   RmsNormBackward: RmsNormBackwardArgs;
+  PagedStore: PagedStoreArgs;
+  PagedAttention: PagedAttentionArgs;
   RandomUniform: RandomUniformArgs;
   RandomNormal: RandomNormalArgs;
   Reduce: ReduceArgs;
@@ -2985,6 +3079,8 @@ export const opNames = [
   'LayerNormBackward',
   'RmsNorm',
   'RmsNormBackward',
+  'PagedStore',
+  'PagedAttention',
   'RandomUniform',
   'RandomNormal',
   'Reduce',

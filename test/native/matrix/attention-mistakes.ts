@@ -25,7 +25,108 @@ const ropeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   inverse: false,
 });
 
+/** What a call of paged attention takes, all right but for its numbers, which are all -1. */
+const pagedOperands = (m: Parameters<Mistake['run']>[0]) => ({
+  q: m([3, 4, 8]),
+  pool: m([5, 2, 2, 16, 8]),
+  tables: m([2, 2], 'i32'),
+  starts: m([3], 'i32'),
+  lengths: m([2], 'i32'),
+  out: m([3, 4, 8]),
+  ...{ scale: 1, window: 0, longest: 2 },
+});
+
+/** What a call of the store takes, likewise. */
+const storeOperands = (m: Parameters<Mistake['run']>[0]) => ({
+  k: m([3, 2, 8]),
+  v: m([3, 2, 8]),
+  slots: m([3], 'i32'),
+  pool: m([5, 2, 2, 16, 8]),
+});
+
+const pagedMistakes: readonly Mistake[] = [
+  {
+    op: 'paged_attention',
+    what: 'tokens',
+    code: 'DS_INDEX',
+    says: 'in sequence 0, got -1',
+    cpuOnly: 'numbers are checked on the CPU only',
+    run: (m) => kernels.pagedAttention(pagedOperands(m)),
+  },
+  {
+    op: 'paged_attention',
+    what: 'heads',
+    code: 'DS_SHAPE',
+    says: '4 query heads, 3 key heads',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), pool: m([5, 2, 3, 16, 8]) }),
+  },
+  {
+    op: 'paged_attention',
+    what: "a pool's width",
+    code: 'DS_SHAPE',
+    says: '[5, 2, 2, 16, 4] f32',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), pool: m([5, 2, 2, 16, 4]) }),
+  },
+  {
+    op: 'paged_attention',
+    what: "a pool's dtype",
+    code: 'DS_DTYPE',
+    says: 'bf16',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), pool: m([5, 2, 2, 16, 8], 'bf16') }),
+  },
+  {
+    op: 'paged_attention',
+    what: 'starts',
+    code: 'DS_SHAPE',
+    says: '[2] i32',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), starts: m([2], 'i32') }),
+  },
+  {
+    op: 'paged_attention',
+    what: 'lengths',
+    code: 'DS_SHAPE',
+    says: '[2] i64',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), lengths: m([2], 'i64') }),
+  },
+  {
+    op: 'paged_attention',
+    what: 'tables',
+    code: 'DS_DTYPE',
+    says: 'i64',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), tables: m([2, 2], 'i64') }),
+  },
+  {
+    op: 'paged_attention',
+    what: 'window',
+    code: 'DS_ARGUMENT',
+    says: '-1',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), window: -1 }),
+  },
+  {
+    op: 'paged_store',
+    what: 'values',
+    code: 'DS_SHAPE',
+    says: '[3, 2, 4] f32',
+    run: (m) => kernels.pagedStore({ ...storeOperands(m), v: m([3, 2, 4]) }),
+  },
+  {
+    op: 'paged_store',
+    what: 'slots',
+    code: 'DS_SHAPE',
+    says: '[4] i32',
+    run: (m) => kernels.pagedStore({ ...storeOperands(m), slots: m([4], 'i32') }),
+  },
+  {
+    op: 'paged_store',
+    what: "a pool's heads",
+    code: 'DS_SHAPE',
+    says: '[5, 2, 1, 16, 8] f32',
+    run: (m) => kernels.pagedStore({ ...storeOperands(m), pool: m([5, 2, 1, 16, 8]) }),
+  },
+];
+
 export const attentionMistakes: readonly Mistake[] = [
+  ...pagedMistakes,
   {
     op: 'rope',
     what: 'an odd head',

@@ -21,6 +21,7 @@ import { cases as muon } from './muon.js';
 import { cases as nf4 } from './nf4.js';
 import { cases as norm } from './norm.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
+import { cases as pagedAttention } from './paged-attention.js';
 import { cases as reduce } from './reduce.js';
 import { cases as rope } from './rope.js';
 import { cases as scan } from './scan.js';
@@ -46,6 +47,7 @@ export const opCases: readonly MatrixCase[] = [
   ...multinomial,
   ...norm,
   ...attention,
+  ...pagedAttention,
   ...rope,
   ...adamw,
   ...adamwSpeculate,

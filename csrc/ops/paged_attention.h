@@ -1,0 +1,87 @@
+// Keys and values in blocks of a pool, and the attention of ragged queries to them. Sources: Kwon et al.
+// 2023 (PagedAttention); Dao et al. 2023 (Flash-Decoding) for keys split among thread blocks.
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// Writes the key and value of each token to its slot: row slot % block of block slot / block. A negative slot is that of no
+/// token, of which nothing is written; no two tokens share another. One outside the pool is DS_INDEX on
+/// the CPU, before anything is written; the GPU leaves its token out.
+struct PagedStore {
+  View k;      // [N, Hk, D], last stride 1
+  View v;      // like k, with strides of its own
+  View slots;  // [N] i32, contiguous
+  View pool;   // [blocks, 2, Hk, block, D] of k's dtype, contiguous: keys before values
+};
+
+/// Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own. The queries of sequence s
+/// are the rows from starts[s] to starts[s + 1], less starts[0]; they are the last of its lengths[s] tokens, whose
+/// keys and values lie in the blocks tables[s, 0], tables[s, 1], ... A query sees its own token and those before it: with
+/// `window` w the nearest w, its own among them. Grouped heads as in Attention. A sequence of length 0
+/// gives 0. Scores and sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than `longest`
+/// queries of a sequence, fewer tokens than queries, and blocks outside table and pool are DS_INDEX on the
+/// CPU; the GPU reads nothing out of place, and gives NaN where a block is none.
+struct PagedAttention {
+  View q;        // [N, H, D], last stride 1
+  View pool;     // [blocks, 2, Hk, block, D], contiguous
+  View tables;   // [S, most] i32, last stride 1: numbers of blocks, of which those in use are read
+  View starts;   // [S + 1] i32, contiguous
+  View lengths;  // [S] i32, contiguous
+  View out;      // like q, with strides of its own
+  double scale;
+  int64_t window;   // 0: none
+  int64_t longest;  // at least the most queries of a sequence: what the host knows of starts
+};
+
+/// `v` is [tokens, heads, D] with last stride 1.
+inline void check_ragged(const char* name, const View& v, const char* what) {
+  DS_CHECK_SHAPE(v.ndim == 3 && (v.shape[2] <= 1 || v.strides[2] == 1), name,
+                 text(what, " [tokens, heads, D] with last stride 1"), v.describe());
+}
+
+/// `pool` is [blocks, 2, heads, block, D] for the heads and D of `v`, whose heads it divides.
+inline void check_pool(const char* name, const View& pool, const View& v) {
+  require_floating(name, v);
+  require_same_dtype(name, v, pool);
+  const int64_t* const p = pool.shape;
+  DS_CHECK_SHAPE(pool.ndim == 5 && p[1] == 2 && p[3] > 0 && p[4] == v.shape[2], name,
+                 text("a pool [blocks, 2, heads, block, ", v.shape[2], "]"), pool.describe());
+  require_contiguous(name, pool, "pool");
+}
+
+inline void check(const PagedStore& op) {
+  constexpr const char* kOp = "paged_store";
+  check_ragged(kOp, op.k, "k");
+  check_ragged(kOp, op.v, "v");
+  require_like(kOp, op.k, op.v);
+  check_pool(kOp, op.pool, op.k);
+  DS_CHECK_SHAPE(op.pool.shape[2] == op.k.shape[1], kOp, text("a pool of ", op.k.shape[1], " heads"),
+                 op.pool.describe());
+  require_list(kOp, op.slots, op.k.shape[0], DType::i32, "slots");
+}
+
+inline void check(const PagedAttention& op) {
+  constexpr const char* kOp = "paged_attention";
+  check_ragged(kOp, op.q, "q");
+  check_ragged(kOp, op.out, "out");
+  require_like(kOp, op.q, op.out);
+  check_pool(kOp, op.pool, op.q);
+  const int64_t heads = op.q.shape[1], key_heads = op.pool.shape[2];
+  DS_CHECK_SHAPE(heads == 0 || (key_heads > 0 && heads % key_heads == 0), kOp,
+                 "query heads a multiple of key heads",
+                 text(heads, " query heads, ", key_heads, " key heads"));
+  const View& tables = op.tables;
+  require_dtype(kOp, tables, DType::i32, "tables");
+  DS_CHECK_SHAPE(tables.ndim == 2 && (tables.shape[1] <= 1 || tables.strides[1] == 1), kOp,
+                 "tables [sequences, blocks] with last stride 1", tables.describe());
+  require_list(kOp, op.starts, tables.shape[0] + 1, DType::i32, "starts");
+  require_list(kOp, op.lengths, tables.shape[0], DType::i32, "lengths");
+  DS_CHECK_SHAPE(tables.shape[0] > 0 || op.q.shape[0] == 0, kOp, "a sequence for each query",
+                 text(op.q.shape[0], " queries of no sequence"));
+  if (op.window < 0) throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));
+  if (op.longest < 0) throw Error("DS_ARGUMENT", kOp, "longest of 0 or more", text(op.longest));
+}
+
+}  // namespace ds

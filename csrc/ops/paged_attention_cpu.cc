@@ -1,0 +1,197 @@
+// Paged attention on the CPU, a query and its group of heads at a time: every sum goes over the keys in
+// the order of the text, whatever the blocks and the other sequences are.
+#include "paged_attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../core/exponential.h"
+#include "../cpu/index_check.h"
+#include "../cpu/rows.h"
+#include "../cpu/strided.h"
+
+namespace ds::cpu {
+namespace {
+
+/// Where the rows of a pool lie.
+struct PoolRows {
+  int64_t blocks, heads, block, d;
+
+  explicit PoolRows(const View& pool)
+      : blocks(pool.shape[0]), heads(pool.shape[2]), block(pool.shape[3]), d(pool.shape[4]) {}
+
+  /// The first element of `row` of block b, among the keys (0) or values (1) of a head.
+  int64_t at(int64_t b, int64_t which, int64_t head, int64_t row) const {
+    return (((b * 2 + which) * heads + head) * block + row) * d;
+  }
+};
+
+/// One query: its sequence, and the tokens of that which it sees.
+struct Query {
+  int32_t sequence;
+  int64_t first, end;
+};
+
+void require(bool holds, const char* expected, int64_t got, int64_t sequence) {
+  if (holds) return;
+  throw Error("DS_INDEX", "paged_attention", text(expected, " in sequence ", sequence), text(got));
+}
+
+/// Checks what the numbers say, and lists the queries.
+std::vector<Query> queries_of(const PagedAttention& op) {
+  const int64_t rows = op.q.shape[0], most = op.tables.shape[1] * op.pool.shape[3];
+  const auto *starts = op.starts.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
+  std::vector<Query> out;
+  out.reserve(static_cast<size_t>(rows));
+  for (int64_t s = 0; s < op.tables.shape[0]; ++s) {
+    const int64_t count = int64_t{starts[s + 1]} - starts[s], length = lengths[s];
+    require(count >= 0 && count <= op.longest, text("0 to ", op.longest, " queries").c_str(), count,
+            s);
+    require(length <= most && (length == 0 || length >= count),
+            text(count, " to ", most, " tokens").c_str(), length, s);
+    const auto* table = op.tables.as<int32_t>() + s * op.tables.strides[0];
+    for (int64_t b = 0; b * op.pool.shape[3] < length; ++b)
+      require_index("paged_attention", table[b], op.pool.shape[0], "the pool");
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t end = length == 0 ? 0 : length - count + i + 1;
+      const int64_t first = op.window > 0 ? std::max<int64_t>(0, end - op.window) : 0;
+      out.push_back({static_cast<int32_t>(s), first, end});
+    }
+  }
+  require(static_cast<int64_t>(out.size()) == rows, text(rows, " queries up to the last one").c_str(),
+          static_cast<int64_t>(out.size()), op.tables.shape[0] - 1);
+  return out;
+}
+
+/// The keys or values of a sequence in one head, row by row, in the compute type.
+template <class T>
+class SequenceRows {
+ public:
+  SequenceRows(const PagedAttention& op, int64_t sequence, int64_t which, int64_t head)
+      : rows_(op.pool), pool_(op.pool.as<T>()), which_(which), head_(head),
+        table_(op.tables.as<int32_t>() + sequence * op.tables.strides[0]),
+        wide_(std::is_same_v<T, compute_t<T>> ? 0 : static_cast<size_t>(rows_.d)) {}
+
+  /// Valid until the next call.
+  const compute_t<T>* row(int64_t token) {
+    const T* from = pool_ + rows_.at(table_[token / rows_.block], which_, head_, token % rows_.block);
+    if constexpr (std::is_same_v<T, compute_t<T>>) return from;
+    else {
+      widen(from, wide_.data(), rows_.d);
+      return wide_.data();
+    }
+  }
+
+ private:
+  PoolRows rows_;
+  const T* pool_;
+  int64_t which_, head_;
+  const int32_t* table_;
+  std::vector<compute_t<T>> wide_;
+};
+
+/// What one thread keeps for a query: its group of heads, their scores and their sums.
+template <class C>
+struct Scratch {
+  std::vector<C> q, scores, sum;
+};
+
+/// scores [group, keys] to weights that add up to 1.
+template <class C>
+void softmax(C* scores, int64_t keys) {
+  const C largest = max_of(scores, keys);
+  for (int64_t j = 0; j < keys; ++j) scores[j] = exp_of(scores[j] - largest);
+  const C inverse = C(1) / sum_of<C>(keys, [&](int64_t j) { return scores[j]; });
+  for (int64_t j = 0; j < keys; ++j) scores[j] *= inverse;
+}
+
+template <class T>
+void attend(const PagedAttention& op, const Query& query, int64_t n, int64_t head,
+            Scratch<compute_t<T>>& x) {
+  using C = compute_t<T>;
+  const int64_t d = op.q.shape[2], group = op.q.shape[1] / op.pool.shape[2];
+  const int64_t keys = query.end - query.first;
+  x.q.resize(static_cast<size_t>(group * d));
+  x.scores.resize(static_cast<size_t>(group * keys));
+  x.sum.assign(static_cast<size_t>(group * d), C(0));
+  const auto row_of = [&](const View& v, int64_t g) {
+    return v.as<T>() + n * v.strides[0] + (head * group + g) * v.strides[1];
+  };
+  for (int64_t g = 0; g < group; ++g) {
+    C* const q = x.q.data() + g * d;
+    widen(row_of(op.q, g), q, d);
+    for (int64_t i = 0; i < d; ++i) q[i] *= static_cast<C>(op.scale);
+  }
+  SequenceRows<T> k(op, query.sequence, 0, head), v(op, query.sequence, 1, head);
+  for (int64_t j = 0; j < keys; ++j) {
+    const C* const key = k.row(query.first + j);
+    for (int64_t g = 0; g < group; ++g) {
+      const C* const q = x.q.data() + g * d;
+      x.scores[static_cast<size_t>(g * keys + j)] =
+          sum_of<C>(d, [&](int64_t i) { return q[i] * key[i]; });
+    }
+  }
+  for (int64_t g = 0; keys > 0 && g < group; ++g) softmax(x.scores.data() + g * keys, keys);
+  for (int64_t j = 0; j < keys; ++j) {
+    const C* const value = v.row(query.first + j);
+    for (int64_t g = 0; g < group; ++g) {
+      const C weight = x.scores[static_cast<size_t>(g * keys + j)];
+      C* const sum = x.sum.data() + g * d;
+      for (int64_t i = 0; i < d; ++i) sum[i] += weight * value[i];
+    }
+  }
+  for (int64_t g = 0; g < group; ++g) narrow(x.sum.data() + g * d, row_of(op.out, g), d);
+}
+
+template <class T>
+void store(const View& rows, int64_t n, int64_t which, const PoolRows& place, const PagedStore& op) {
+  const int32_t slot = op.slots.as<int32_t>()[n];
+  for (int64_t h = 0; h < place.heads; ++h) {
+    const T* const from = rows.as<T>() + n * rows.strides[0] + h * rows.strides[1];
+    std::copy_n(from, place.d,
+                op.pool.as<T>() + place.at(slot / place.block, which, h, slot % place.block));
+  }
+}
+
+}  // namespace
+
+void run(const PagedStore& op, CpuContext& ctx) {
+  const PoolRows place(op.pool);
+  const auto* slots = op.slots.as<int32_t>();
+  const int64_t tokens = op.k.shape[0], row = std::max<int64_t>(1, place.heads * place.d);
+  for (int64_t n = 0; n < tokens; ++n)
+    if (slots[n] >= 0)
+      require_index("paged_store", slots[n], place.blocks * place.block, "the pool");
+  for_floating("paged_store", op.k.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    ctx.pool.parallel_for(tokens, std::max<int64_t>(1, kElementGrain / row),
+                          [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        if (slots[n] < 0) continue;
+        store<T>(op.k, n, 0, place, op);
+        store<T>(op.v, n, 1, place, op);
+      }
+    });
+  });
+}
+
+/// Scratch: a score for each key that a query sees, for the heads of a group.
+void run(const PagedAttention& op, CpuContext& ctx) {
+  const std::vector<Query> queries = queries_of(op);
+  if (op.out.numel() == 0) return;
+  const int64_t heads = op.pool.shape[2];
+  int64_t seen = 1;
+  for (const Query& query : queries) seen = std::max(seen, query.end - query.first);
+  const int64_t work = seen * op.q.shape[1] / heads * op.q.shape[2];
+  for_floating("paged_attention", op.q.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    ctx.pool.parallel_for(op.q.shape[0] * heads, std::max<int64_t>(1, kElementGrain / work),
+                          [&](int64_t begin, int64_t end) {
+      Scratch<compute_t<T>> x;
+      for (int64_t i = begin; i < end; ++i)
+        attend<T>(op, queries[static_cast<size_t>(i / heads)], i / heads, i % heads, x);
+    });
+  });
+}
+
+}  // namespace ds::cpu

@@ -1,0 +1,324 @@
+// PagedStore and PagedAttention against the formulas: ragged batches of prompts and single tokens,
+// windows, grouped heads, blocks in any order, tables that say more than is used.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import {
+  close,
+  exact,
+  input,
+  type MatrixCase,
+  opCase,
+  output,
+  updated,
+  type Values,
+} from './harness.js';
+import { floating, padded } from './layouts.js';
+import type { Random } from './numbers.js';
+
+const { ceil, exp, floor, max, sqrt } = Math;
+
+/** Sequences by their queries and tokens. */
+interface Sizes {
+  title: string;
+  h: number;
+  hk: number;
+  d: number;
+  block: number;
+  sequences: readonly (readonly [queries: number, tokens: number])[];
+  window?: number;
+  padded?: boolean;
+}
+
+const sizes: readonly Sizes[] = [
+  {
+    title: 'tokens',
+    h: 4,
+    hk: 2,
+    d: 8,
+    block: 4,
+    sequences: [
+      [1, 1],
+      [1, 9],
+      [1, 4],
+    ],
+  },
+  {
+    title: 'one head',
+    h: 1,
+    hk: 1,
+    d: 5,
+    block: 3,
+    sequences: [
+      [1, 7],
+      [1, 300],
+    ],
+  },
+  {
+    title: 'a group',
+    h: 8,
+    hk: 1,
+    d: 64,
+    block: 16,
+    sequences: [
+      [1, 33],
+      [1, 0],
+      [1, 257],
+    ],
+  },
+  {
+    title: 'long',
+    h: 4,
+    hk: 4,
+    d: 16,
+    block: 64,
+    sequences: [
+      [1, 1100],
+      [1, 65],
+    ],
+  },
+  {
+    title: 'prompts',
+    h: 4,
+    hk: 2,
+    d: 8,
+    block: 4,
+    sequences: [
+      [5, 5],
+      [3, 3],
+      [17, 17],
+    ],
+  },
+  {
+    title: 'pieces',
+    h: 6,
+    hk: 2,
+    d: 34,
+    block: 16,
+    sequences: [
+      [3, 20],
+      [1, 50],
+      [0, 5],
+      [9, 9],
+    ],
+  },
+  {
+    title: 'padding',
+    h: 2,
+    hk: 2,
+    d: 8,
+    block: 4,
+    sequences: [
+      [1, 6],
+      [1, 0],
+      [2, 0],
+    ],
+  },
+  {
+    title: 'window',
+    h: 4,
+    hk: 2,
+    d: 8,
+    block: 4,
+    window: 5,
+    sequences: [
+      [1, 3],
+      [7, 30],
+      [1, 90],
+    ],
+  },
+  {
+    title: 'window of 1',
+    h: 2,
+    hk: 1,
+    d: 3,
+    block: 4,
+    window: 1,
+    sequences: [
+      [4, 9],
+      [1, 2],
+    ],
+  },
+  {
+    title: 'wide',
+    h: 3,
+    hk: 3,
+    d: 130,
+    block: 16,
+    sequences: [
+      [2, 19],
+      [1, 40],
+    ],
+    padded: true,
+  },
+  {
+    title: 'widest',
+    h: 2,
+    hk: 1,
+    d: 256,
+    block: 8,
+    sequences: [
+      [1, 70],
+      [6, 11],
+    ],
+    padded: true,
+  },
+  {
+    title: 'gaps',
+    h: 4,
+    hk: 2,
+    d: 64,
+    block: 64,
+    sequences: [
+      [1, 64],
+      [9, 70],
+    ],
+    padded: true,
+  },
+  { title: 'none', h: 2, hk: 2, d: 4, block: 4, sequences: [] },
+  { title: 'no channels', h: 2, hk: 1, d: 0, block: 4, sequences: [[1, 3]] },
+];
+
+/** Blocks of each sequence, all different and out of order; tables end in numbers of no block. */
+function tablesOf(z: Sizes): { tables: number[][]; blocks: number; most: number } {
+  const used = z.sequences.map(([, tokens]) => ceil(tokens / z.block));
+  const blocks = used.reduce((sum, n) => sum + n, 0) + 2;
+  const most = max(1, ...used) + 1;
+  let next = 0;
+  const tables = used.map((n) =>
+    Array.from({ length: most }, (_, i) => (i < n ? blocks - 1 - next++ : -1)),
+  );
+  return { tables, blocks, most };
+}
+
+function attend(z: Sizes, v: Values, scale: number): Float64Array {
+  const { h, hk, d, block, window = 0 } = z;
+  const { most } = tablesOf(z);
+  const out = new Float64Array(v.q!.length);
+  const row = (s: number, which: number, head: number, token: number): Float64Array => {
+    const at = v.tables![s * most + floor(token / block)]!;
+    const start = (((at * 2 + which) * hk + head) * block + (token % block)) * d;
+    return v.pool!.subarray(start, start + d);
+  };
+  let n = 0;
+  z.sequences.forEach(([queries, tokens], s) => {
+    for (let i = 0; i < queries; ++i, ++n) {
+      const end = tokens === 0 ? 0 : tokens - queries + i + 1;
+      const first = window > 0 ? max(0, end - window) : 0;
+      const seen = Array.from({ length: end - first }, (_, j) => first + j);
+      for (let head = 0; head < h; ++head) {
+        const start = (n * h + head) * d;
+        const kept = floor(head / (h / hk));
+        const scores = seen.map((token) =>
+          row(s, 0, kept, token).reduce((sum, x, c) => sum + scale * x * v.q![start + c]!, 0),
+        );
+        const top = max(...scores);
+        const total = scores.reduce((sum, x) => sum + exp(x - top), 0);
+        seen.forEach((token, j) => {
+          const weight = exp(scores[j]! - top) / total;
+          row(s, 1, kept, token).forEach((x, c) => {
+            out[start + c]! += weight * x;
+          });
+        });
+      }
+    }
+  });
+  return out;
+}
+
+function attention(dtype: DType, z: Sizes): MatrixCase {
+  const { h, hk, d, block, window = 0 } = z;
+  const { tables, blocks, most } = tablesOf(z);
+  const starts = [3];
+  for (const [queries] of z.sequences) starts.push(starts.at(-1)! + queries);
+  const tokens = starts.at(-1)! - 3;
+  const shape = [tokens, h, d];
+  const layout = z.padded ? padded(shape, 8) : {};
+  const scale = 1 / sqrt(max(d, 1));
+  return opCase({
+    op: 'PagedAttention',
+    dtype,
+    title: `${z.title} H${h}/${hk} D${d} block ${block}`,
+    build: (random: Random) => ({
+      operands: {
+        q: input(dtype, shape, random.normal(tokens * h * d), layout),
+        pool: input(
+          dtype,
+          [blocks, 2, hk, block, d],
+          random.normal(blocks * 2 * hk * block * d),
+          z.padded ? { lead: 5 } : {},
+        ),
+        tables: input('i32', [tables.length, most], tables.flat(), padded([tables.length, most])),
+        starts: input('i32', [starts.length], starts),
+        lengths: input(
+          'i32',
+          [tables.length],
+          z.sequences.map(([, length]) => length),
+        ),
+        out: output(dtype, shape, close(dtype, 2, 'tensor'), layout),
+      },
+      args: { scale, window, longest: max(0, ...z.sequences.map(([queries]) => queries)) },
+      reference: (v) => ({ out: attend(z, v, scale) }),
+    }),
+  });
+}
+
+interface Stored {
+  tokens: number;
+  hk: number;
+  d: number;
+  block: number;
+  blocks: number;
+}
+
+const stored: readonly Stored[] = [
+  { tokens: 5, hk: 2, d: 8, block: 4, blocks: 3 },
+  { tokens: 1, hk: 1, d: 3, block: 1, blocks: 2 },
+  { tokens: 70, hk: 3, d: 64, block: 16, blocks: 9 },
+  { tokens: 0, hk: 2, d: 8, block: 4, blocks: 2 },
+  { tokens: 3, hk: 2, d: 0, block: 4, blocks: 2 },
+];
+
+/** Token n has slot 5 n of the pool, modulo the slots there are; every fourth has none. */
+function store(dtype: DType, z: Stored, gaps: boolean): MatrixCase {
+  const { tokens, hk, d, block, blocks } = z;
+  const places = block * blocks;
+  const step = [5, 7, 11].find((n) => places % n !== 0) as number;
+  const slots = Float64Array.from({ length: tokens }, (_, n) =>
+    n % 4 === 3 ? -1 - n : (n * step) % places,
+  );
+  const shape = [tokens, hk, d];
+  const layout = gaps ? padded(shape) : {};
+  return opCase({
+    op: 'PagedStore',
+    dtype,
+    title: `${tokens} x${hk} D${d} block ${block}${gaps ? ', gaps' : ''}`,
+    build: (random: Random) => ({
+      operands: {
+        k: input(dtype, shape, random.normal(tokens * hk * d), layout),
+        v: input(dtype, shape, random.normal(tokens * hk * d)),
+        slots: input('i32', [tokens], slots, { lead: 3 }),
+        pool: updated(
+          input(dtype, [blocks, 2, hk, block, d], random.normal(places * 2 * hk * d)),
+          exact,
+        ),
+      },
+      reference: (v) => {
+        const pool = Float64Array.from(v.pool!);
+        slots.forEach((slot, n) => {
+          for (let i = 0; slot >= 0 && i < 2 * hk * d; ++i) {
+            const which = floor(i / (hk * d));
+            const head = floor(i / d) % hk;
+            const row = ((floor(slot / block) * 2 + which) * hk + head) * block + (slot % block);
+            const from = which ? v.v! : v.k!;
+            pool[row * d + (i % d)] = from[(n * hk + head) * d + (i % d)]!;
+          }
+        });
+        return { pool };
+      },
+    }),
+  });
+}
+
+export const cases: MatrixCase[] = floating.flatMap((dtype) => [
+  ...sizes.map((z) => attention(dtype, z)),
+  ...stored.flatMap((z) => [false, true].map((gaps) => store(dtype, z, gaps))),
+]);
