@@ -28,6 +28,7 @@
 #include "reduce.h"
 #include "rmsprop.h"
 #include "rope.h"
+#include "sample.h"
 #include "scan.h"
 #include "scatter.h"
 #include "sgd.h"

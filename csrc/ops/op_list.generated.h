@@ -55,6 +55,7 @@
   ROW(ArgMax) \
   ROW(Rmsprop) \
   ROW(Rope) \
+  ROW(SampleTokens) \
   ROW(Scan) \
   ROW(CumprodBackward) \
   ROW(Scatter) \
@@ -121,6 +122,7 @@
   NAMES(ArgMax, "in", "out") \
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out", "positions") \
+  NAMES(SampleTokens, "scores", "slots", "tokens", "logprobs", "settings", "numbers", "recent", "counts", "bias", "bans") \
   NAMES(Scan, "in", "out") \
   NAMES(CumprodBackward, "in", "dout", "dx") \
   NAMES(Scatter, "src", "index", "out") \
@@ -133,4 +135,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1981727780
+#define DS_INTERFACE_HASH 1173564776

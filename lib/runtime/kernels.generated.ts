@@ -2582,6 +2582,73 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
+ * For each row the token that follows in the sequence of its slot; -1 where a score is NaN or +infinity,
+ * -2 where nothing may follow (and for both the slot stays as it is and its logprobs are NaN). Scores are
+ * taken to f32 and changed in this order:
+ * 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`, negative
+ * ones times it; 3. frequency times the number of times the token was sampled is subtracted; 4. presence
+ * is, where it was sampled at all; 5. tokens that would complete a banned sequence are left out. The
+ * largest wins, the first one of several, if the temperature is 0. Else: 6. y = (score - largest) /
+ * temperature; 7. those below the top_k-th stay out, equal ones in; 8. of the rest, in ascending order
+ * (equal ones by their column), those stay out whose running sum of e^y is at most (1 - top_p) of the whole,
+ * but never the last one; 9. so do those with e^y < min_p. The largest y - log(E) wins, where E of token c
+ * is exponential, from word c % 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that
+ * depends on neither row nor slot. Source: transformers' logits processors; presence and frequency as in
+ * OpenAI's interface; Gumbel's way to draw.
+ * e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same on every
+ * back end.
+ */
+export interface SampleTokensArgs {
+  /** [S, V] f32, f16 or bf16; rows contiguous */
+  scores: View;
+  /** [S] i32, no two equal */
+  slots: View;
+  /** [S] i32 */
+  tokens: View;
+  /** [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp */
+  logprobs: View | null;
+  /** [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, frequency */
+  settings: View;
+  /** [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the next two */
+  numbers: View;
+  /** [slots, 64] i32: the token at position p is in column p % 64; updated */
+  recent: View;
+  /** [.., V] i32: twice the times it was sampled, plus 1 if the prompt has it; updated */
+  counts: View | null;
+  /** [.., V] f32 */
+  bias: View | null;
+  /** [B, 3 + L] i32: slot, sampled tokens up to which it holds, length, tokens */
+  bans: View | null;
+}
+
+function putSampleTokens(args: SampleTokensArgs): void {
+  let at = 0;
+  at = putView(args.scores, at);
+  at = putView(args.slots, at);
+  at = putView(args.tokens, at);
+  at = putView(args.logprobs, at);
+  at = putView(args.settings, at);
+  at = putView(args.numbers, at);
+  at = putView(args.recent, at);
+  at = putView(args.counts, at);
+  at = putView(args.bias, at);
+  putView(args.bans, at);
+}
+
+export function sampleTokens(
+  args: SampleTokensArgs,
+  stream: Stream = args.scores.buffer.device.compute,
+): void {
+  putSampleTokens(args);
+  call(53, stream, args);
+}
+
+export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
+  putSampleTokens(args);
+  callOnHost(53, stream);
+}
+
+/**
  * out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
  * inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
  */
@@ -2611,12 +2678,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(53, stream, args);
+  call(54, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(53, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2649,12 +2716,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(54, stream, args);
+  call(55, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(54, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2685,12 +2752,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(55, stream, args);
+  call(56, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(55, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2723,12 +2790,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(56, stream, args);
+  call(57, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(56, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2781,12 +2848,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(57, stream, args);
+  call(58, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(57, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2812,12 +2879,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(58, stream, args);
+  call(59, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(58, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2848,12 +2915,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(59, stream, args);
+  call(60, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(59, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2883,12 +2950,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(60, stream, args);
+  call(61, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(60, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -2915,12 +2982,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(61, stream, args);
+  call(62, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(61, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -2957,12 +3024,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(62, stream, args);
+  call(63, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(62, stream);
+  callOnHost(63, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -3020,6 +3087,7 @@ export interface OpArgs {
   ArgMax: ArgMaxArgs;
   Rmsprop: RmspropArgs;
   Rope: RopeArgs;
+  SampleTokens: SampleTokensArgs;
   Scan: ScanArgs;
   CumprodBackward: CumprodBackwardArgs;
   Scatter: ScatterArgs;
@@ -3087,6 +3155,7 @@ export const opNames = [
   'ArgMax',
   'Rmsprop',
   'Rope',
+  'SampleTokens',
   'Scan',
   'CumprodBackward',
   'Scatter',

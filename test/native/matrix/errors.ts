@@ -9,6 +9,7 @@ import type { Case } from '../../support/case.js';
 import { attentionMistakes } from './attention-mistakes.js';
 import { layerMistakes } from './layer-mistakes.js';
 import { type Make, type Mistake, mistakes } from './mistakes.js';
+import { sampleMistakes } from './sample-mistakes.js';
 
 /** Runs the op over memory of 0xFF bytes: every index is -1. */
 function check(mistake: Mistake, device: Device): void {
@@ -36,10 +37,11 @@ function check(mistake: Mistake, device: Device): void {
   }
 }
 
-export const cases: Case[] = [...mistakes, ...layerMistakes, ...attentionMistakes].map(
-  (mistake) => ({
-    name: `${mistake.op} refuses wrong ${mistake.what}`,
-    run: (device) => check(mistake, device),
-    skip: (device) => (device.kind === 'cpu' ? null : (mistake.cpuOnly ?? null)),
-  }),
-);
+export const cases: Case[] = [
+  ...[...mistakes, ...layerMistakes],
+  ...[...attentionMistakes, ...sampleMistakes],
+].map((mistake) => ({
+  name: `${mistake.op} refuses wrong ${mistake.what}`,
+  run: (device) => check(mistake, device),
+  skip: (device) => (device.kind === 'cpu' ? null : (mistake.cpuOnly ?? null)),
+}));

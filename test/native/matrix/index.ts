@@ -24,6 +24,7 @@ import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as pagedAttention } from './paged-attention.js';
 import { cases as reduce } from './reduce.js';
 import { cases as rope } from './rope.js';
+import { cases as sample } from './sample.js';
 import { cases as scan } from './scan.js';
 import { cases as scatter } from './scatter.js';
 import { cases as softmax } from './softmax.js';
@@ -45,6 +46,7 @@ export const opCases: readonly MatrixCase[] = [
   ...scatter,
   ...sort,
   ...multinomial,
+  ...sample,
   ...norm,
   ...attention,
   ...pagedAttention,

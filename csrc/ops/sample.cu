@@ -1,0 +1,447 @@
+// The next token of each sequence on the GPU: a block per row, which narrows the candidates down by radix
+// selection over counts and over integer weights, so that no order of summation matters.
+#include "sample.h"
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/vector.cuh"
+#include "sample_math.h"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr float kOut = -INFINITY;
+
+template <class T>
+struct Problem {
+  const T* scores;
+  int64_t row_stride;
+  const int32_t* slots;
+  int32_t* tokens;
+  float* logprobs;  // null where nobody asks
+  const float* settings;
+  int32_t *numbers, *recent;
+  int32_t* counts;     // null where no slot has a row
+  const float* bias;   // null where no slot has a row
+  const int32_t* bans;
+  float* staged;       // [S, pitch]
+  int64_t count_rows, bias_rows, ban_rows, ban_width, slot_count;
+  uint32_t columns, pitch;  // pitch is a multiple of 4
+
+  __device__ __forceinline__ const T* row() const { return scores + blockIdx.x * row_stride; }
+};
+
+// -------------------------------------------------------------------------------------------------
+// Orders
+
+/// Unsigned numbers in the order of floats without NaN; -0 is 0.
+__device__ __forceinline__ uint32_t ascending_key(float x) {
+  const uint32_t bits = x == 0.0f ? 0u : __float_as_uint(x);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float value_of(uint32_t ascending) {
+  return __uint_as_float(ascending & 0x80000000u ? ascending & 0x7fffffffu : ~ascending);
+}
+
+/// The larger of two is the one with the larger value, then the one with the lower column.
+__device__ __forceinline__ uint64_t ranked(float x, uint32_t column) {
+  return uint64_t{ascending_key(x)} << 32 | ~column;
+}
+
+__device__ __forceinline__ uint32_t column_in(uint64_t rank) { return ~static_cast<uint32_t>(rank); }
+
+/// The last candidate that stays: by value, then by column, both downwards.
+struct Boundary {
+  uint32_t key = 0;     // ascending
+  uint32_t column = 0;  // among equal keys, this one and those above stay
+
+  __device__ __forceinline__ bool keeps(float y, uint32_t c) const {
+    const uint32_t k = ascending_key(y);
+    return k > key || (k == key && c >= column);
+  }
+};
+
+// -------------------------------------------------------------------------------------------------
+// Radix selection over weights
+
+constexpr int kDigit = 11, kBins = 1 << kDigit;
+
+/// What a bin search finds: the bin, the weight that is wanted of it, and the weight that it has.
+struct Found {
+  uint64_t wanted, inside;
+  uint32_t bin;
+};
+
+/// The bin in which the `wanted`-th unit of weight lies, counted from bin 0; starts and ends with a barrier.
+__device__ Found find_bin(const uint64_t* bins, uint64_t wanted) {
+  __shared__ uint64_t sums[kThreads / 32];
+  __shared__ Found answer;
+  constexpr int kEach = kBins / kThreads;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __syncthreads();
+  uint64_t own[kEach], total = 0;
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) total += own[u] = bins[threadIdx.x * kEach + u];
+  unsigned long long upto = total;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const unsigned long long below = __shfl_up_sync(0xffffffffu, upto, distance);
+    if (lane >= distance) upto += below;
+  }
+  if (lane == 31) sums[warp] = upto;
+  __syncthreads();
+  uint64_t before = upto - total;
+  for (uint32_t w = 0; w < warp; ++w) before += sums[w];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    if (before < wanted && wanted <= before + own[u])
+      answer = {wanted - before, own[u], threadIdx.x * kEach + u};
+    before += own[u];
+  }
+  __syncthreads();
+  return answer;
+}
+
+__device__ __forceinline__ void add_weight(uint64_t* bin, uint64_t weight) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(bin), static_cast<unsigned long long>(weight));
+}
+
+/// Bins of 1/64 from the largest value, 0, downwards: near the top, where the bits of a float are coarse,
+/// they spread values out, and they are in the order of the keys.
+__device__ __forceinline__ uint32_t coarse_bin(float y) {
+  const float at = mul_rn(-y, 64.0f);
+  return at < kBins - 1 ? static_cast<uint32_t>(at) : kBins - 1;
+}
+
+/// The candidates of a row: y [count], and their columns where they are not their places.
+struct Candidates {
+  const float* y;
+  const uint32_t* columns;  // null where y lies by column
+  uint32_t count;
+
+  __device__ __forceinline__ uint32_t column(uint32_t i) const { return columns ? columns[i] : i; }
+};
+
+/// One pass of a selection: adds the weight of each candidate in `holds` to the bin that `digit` says.
+template <class Weight, class Holds, class Digit>
+__device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, uint64_t wanted,
+                                      Weight weight, Holds holds, Digit digit) {
+  __syncthreads();
+  for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < from.count; i += kThreads) {
+    const float y = from.y[i];
+    if (y == kOut || !holds(i, y)) continue;
+    const uint64_t w = weight(y);
+    if (w > 0) add_weight(&bins[digit(i, y)], w);
+  }
+  return find_bin(bins, wanted);
+}
+
+/// The candidate in which the `wanted`-th unit of weight lies, from the largest on; wanted is at most the
+/// sum of weights. Without `by_column` all that are equal to it are meant.
+template <class Weight>
+__device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t wanted, bool by_column,
+                           Weight weight) {
+  Found found = pass(
+      from, bins, wanted, weight, [](uint32_t, float) { return true; },
+      [](uint32_t, float y) { return coarse_bin(y); });
+  const uint32_t coarse = found.bin;
+  Boundary last;
+  // The key's bits from the highest on: larger keys are in lower bins.
+  uint32_t known = 0, mask = 0;
+  for (int left = 32; left > 0;) {
+    const int taken = min(kDigit, left), shift = left - taken;
+    const uint32_t digit_mask = (1u << taken) - 1;
+    found = pass(
+        from, bins, found.wanted, weight,
+        [&](uint32_t, float y) {
+          return coarse_bin(y) == coarse && (~ascending_key(y) & mask) == known;
+        },
+        [&](uint32_t, float y) { return ~ascending_key(y) >> shift & digit_mask; });
+    known |= found.bin << shift;
+    mask |= digit_mask << shift;
+    left -= taken;
+  }
+  last.key = ~known;
+  const uint64_t each = weight(value_of(last.key));
+  if (!by_column || found.inside == each) return last;
+  // Of equal ones those with larger columns come first.
+  uint32_t known_column = 0;
+  mask = 0;
+  for (int left = 24; left > 0;) {
+    const int taken = min(kDigit, left), shift = left - taken;
+    const uint32_t digit_mask = (1u << taken) - 1;
+    const auto downwards = [&](uint32_t i) { return ~from.column(i) & 0xffffffu; };
+    found = pass(
+        from, bins, found.wanted, weight,
+        [&](uint32_t i, float y) {
+          return ascending_key(y) == last.key && (downwards(i) & mask) == known_column;
+        },
+        [&](uint32_t i, float) { return downwards(i) >> shift & digit_mask; });
+    known_column |= found.bin << shift;
+    mask |= digit_mask << shift;
+    left -= taken;
+  }
+  last.column = ~known_column & 0xffffffu;
+  return last;
+}
+
+// -------------------------------------------------------------------------------------------------
+// A row
+
+/// A slot's row of a table, or null where it has none.
+template <class T>
+__device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32_t columns) {
+  return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
+}
+
+/// Steps 1 to 4: writes the row's scores to `y` where it is not null. Returns the rank of the best, or 0
+/// where a score is no number.
+template <class T>
+__device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules,
+                          float* y) {
+  const T* const row = p.row();
+  const int32_t counts_row = numbers[kCountsRow], bias_row = numbers[kBiasRow];
+  const int32_t* const counts = row_of(p.counts, counts_row, p.count_rows, p.columns);
+  const float* const bias = row_of(p.bias, bias_row, p.bias_rows, p.columns);
+  uint64_t best = 0;
+  int bad = 0;
+#pragma unroll 4
+  for (uint32_t c = threadIdx.x; c < p.columns; c += kThreads) {
+    float x = to_float(row[c]);
+    if (bias) x = add_rn(x, bias[c]);
+    if (counts) x = penalized(x, counts[c], rules);
+    bad |= !(x < INFINITY);
+    if (y) y[c] = x;
+    const uint64_t rank = ranked(x, c);
+    best = rank > best ? rank : best;
+  }
+  if (y)
+    for (uint32_t c = p.columns + threadIdx.x; c < p.pitch; c += kThreads) y[c] = kOut;
+  best = block_reduce(best, Max{});
+  return __syncthreads_or(bad) ? 0 : best;
+}
+
+/// Step 5. Returns whether a token was left out.
+template <class T>
+__device__ bool ban(const Problem<T>& p, int32_t slot, const SampleRules& rules, float* y) {
+  const int32_t* const recent = p.recent + slot * kSampleRecent;
+  int any = 0;
+  for (int64_t b = threadIdx.x; b < p.ban_rows; b += kThreads) {
+    const int32_t* const one = p.bans + b * p.ban_width;
+    if (one[kBanSlot] != slot || !ban_applies(one, recent, rules)) continue;
+    const uint32_t last = one[kBanTokens + one[kBanLength] - 1];
+    if (last >= p.columns) continue;
+    y[last] = kOut;
+    any = 1;
+  }
+  return __syncthreads_or(any);
+}
+
+/// The rank of the best of y.
+__device__ uint64_t best_of(const float* y, uint32_t columns) {
+  uint64_t best = 0;
+  for (uint32_t c = threadIdx.x; c < columns; c += kThreads) {
+    const uint64_t rank = ranked(y[c], c);
+    best = rank > best ? rank : best;
+  }
+  return block_reduce(best, Max{});
+}
+
+constexpr uint32_t kMostListed = 1024;
+
+/// Candidates that are few enough for shared memory.
+struct List {
+  float y[kMostListed];
+  uint32_t columns[kMostListed];
+  uint32_t count;
+};
+
+/// Leaves only those that `last` keeps, in `list` where they fit, which they do if there are no more than
+/// `at_most`; else in place.
+__device__ Candidates keep(const Candidates& from, float* y, const Boundary& last, List& list,
+                           uint32_t at_most) {
+  uint32_t kept = 0;
+  for (uint32_t i = threadIdx.x; i < from.count; i += kThreads)
+    kept += y[i] != kOut && last.keeps(y[i], i);
+  kept = block_sum(kept);
+  const bool fits = kept <= at_most;
+  if (threadIdx.x == 0) list.count = 0;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < from.count; i += kThreads) {
+    const bool stays = y[i] != kOut && last.keeps(y[i], i);
+    if (!fits) {
+      if (!stays) y[i] = kOut;
+    } else if (stays) {
+      const uint32_t at = atomicAdd(&list.count, 1u);
+      list.y[at] = y[i];
+      list.columns[at] = i;
+    }
+  }
+  __syncthreads();
+  return fits ? Candidates{list.y, list.columns, kept} : from;
+}
+
+/// Step 8: the last candidate that stays.
+__device__ Boundary nucleus(const Candidates& from, uint64_t* bins, float top_p) {
+  uint64_t total = 0;
+  for (uint32_t i = threadIdx.x; i < from.count; i += kThreads) total += sample_weight(from.y[i]);
+  total = block_sum(total);
+  return select(from, bins, kept_weight(total, top_p), true,
+                [](float y) { return sample_weight(y); });
+}
+
+/// Step 9 and the race. A thread takes four columns at a time, which share a block of random words.
+__device__ uint64_t race(const Candidates& from, const Boundary& last, const SampleRules& rules) {
+  uint64_t best = 0;
+  const auto enter = [&](float y, uint32_t c, const Philox4& words) {
+    const uint64_t rank = ranked(draw_key(y, words.v[c % 4]), c);
+    best = rank > best ? rank : best;
+  };
+  const auto stays = [&](float y, uint32_t c) {
+    return y != kOut && last.keeps(y, c) && !(exact_exp(y) < rules.min_p);
+  };
+  const auto words_of = [&](uint32_t c) {
+    return philox(rules.seed, static_cast<uint64_t>(rules.position), c / 4);
+  };
+  if (from.columns) {
+    for (uint32_t i = threadIdx.x; i < from.count; i += kThreads) {
+      const uint32_t c = from.columns[i];
+      if (stays(from.y[i], c)) enter(from.y[i], c, words_of(c));
+    }
+  } else {
+    for (uint32_t c = 4 * threadIdx.x; c < from.count; c += 4 * kThreads) {
+      const Vector<float, 4> y = load_vector<4>(from.y + c);
+      bool stay[4], any = false;
+#pragma unroll
+      for (int u = 0; u < 4; ++u) any |= stay[u] = stays(y.v[u], c + u);
+      if (!any) continue;
+      const Philox4 words = words_of(c);
+#pragma unroll
+      for (int u = 0; u < 4; ++u)
+        if (stay[u]) enter(y.v[u], c + u, words);
+    }
+  }
+  return block_reduce(best, Max{});
+}
+
+/// Steps 6 to 9 and the draw.
+__device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, float most,
+                        const SampleRules& rules) {
+  __shared__ uint64_t bins[kBins];
+  __shared__ List list;
+  __syncthreads();
+  for (uint32_t c = threadIdx.x; c < columns; c += kThreads)
+    y[c] = div_rn(sub_rn(y[c], most), rules.temperature);
+  __syncthreads();
+  Candidates left = {y, nullptr, pitch};
+  uint64_t possible = 0;
+  for (uint32_t c = threadIdx.x; c < columns; c += kThreads) possible += y[c] != kOut;
+  possible = block_sum(possible);
+  if (rules.top_k > 0 && static_cast<uint64_t>(rules.top_k) < possible) {
+    const Boundary last = select(left, bins, static_cast<uint64_t>(rules.top_k), false,
+                                 [](float) { return uint64_t{1}; });
+    left = keep(left, y, last, list, kMostListed);
+  }
+  Boundary last;
+  if (rules.top_p < 1.0f) last = nucleus(left, bins, rules.top_p);
+  return static_cast<int32_t>(column_in(race(left, last, rules)));
+}
+
+template <class T>
+__device__ int32_t choose(const Problem<T>& p, int32_t slot, const SampleRules& rules) {
+  float* const y = p.staged + int64_t{blockIdx.x} * p.pitch;
+  const bool greedy = rules.temperature == 0.0f;
+  uint64_t best = stage(p, p.numbers + slot * kSampleNumbers, rules,
+                        greedy && p.ban_rows == 0 ? nullptr : y);
+  if (best == 0) return kNotANumber;
+  if (p.ban_rows > 0 && ban(p, slot, rules, y)) best = best_of(y, p.columns);
+  const float most = value_of(static_cast<uint32_t>(best >> 32));
+  if (most == kOut) return kNothingLeft;
+  return greedy ? static_cast<int32_t>(column_in(best)) : draw(y, p.columns, p.pitch, most, rules);
+}
+
+template <class T>
+__device__ void write_logprobs(const Problem<T>& p, int32_t token) {
+  float* const out = p.logprobs + 2 * blockIdx.x;
+  if (token < 0) {
+    if (threadIdx.x == 0) out[0] = out[1] = NAN;
+    return;
+  }
+  const T* const row = p.row();
+  float most = kOut;
+  for (uint32_t c = threadIdx.x; c < p.columns; c += kThreads) most = fmaxf(most, to_float(row[c]));
+  most = block_reduce(most, Max{});
+  uint64_t total = 0;
+  for (uint32_t c = threadIdx.x; c < p.columns; c += kThreads)
+    total += sample_weight(sub_rn(to_float(row[c]), most));
+  total = block_sum(total);
+  if (threadIdx.x != 0) return;
+  out[1] = log_sum_exp(most, total);
+  out[0] = sub_rn(to_float(row[token]), out[1]);
+}
+
+/// The slot's sequence has one token more.
+template <class T>
+__device__ void append(const Problem<T>& p, int32_t slot, int32_t token) {
+  int32_t* const numbers = p.numbers + slot * kSampleNumbers;
+  p.recent[slot * kSampleRecent + numbers[kPosition] % kSampleRecent] = token;
+  ++numbers[kPosition];
+  ++numbers[kGenerated];
+  if (int32_t* const counts = row_of(p.counts, numbers[kCountsRow], p.count_rows, p.columns))
+    counts[token] += 2;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
+  const int32_t slot = p.slots[blockIdx.x];
+  const bool known = slot >= 0 && slot < p.slot_count;
+  int32_t token = kNotANumber;
+  if (known) {
+    const SampleRules rules = SampleRules::of(p.settings + slot * kSampleSettings,
+                                              p.numbers + slot * kSampleNumbers);
+    token = choose(p, slot, rules);
+  }
+  if (p.logprobs) write_logprobs(p, token);
+  // Every thread has read what the slot said of this token.
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  p.tokens[blockIdx.x] = token;
+  if (token >= 0) append(p, slot, token);
+}
+
+}  // namespace
+
+void run(const SampleTokens& op, CudaContext& ctx) {
+  const int64_t rows = op.scores.shape[0];
+  if (rows == 0) return;
+  for_floating("sample_tokens", op.scores.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    Problem<T> p = {};
+    p.scores = op.scores.as<T>();
+    p.row_stride = op.scores.strides[0];
+    p.slots = op.slots.as<int32_t>();
+    p.tokens = op.tokens.as<int32_t>();
+    p.logprobs = op.logprobs ? op.logprobs.as<float>() : nullptr;
+    p.settings = op.settings.as<float>();
+    p.numbers = op.numbers.as<int32_t>();
+    p.recent = op.recent.as<int32_t>();
+    p.slot_count = op.settings.shape[0];
+    p.counts = op.counts ? op.counts.as<int32_t>() : nullptr;
+    p.count_rows = op.counts ? op.counts.shape[0] : 0;
+    p.bias = op.bias ? op.bias.as<float>() : nullptr;
+    p.bias_rows = op.bias ? op.bias.shape[0] : 0;
+    p.bans = op.bans ? op.bans.as<int32_t>() : nullptr;
+    p.ban_rows = op.bans ? op.bans.shape[0] : 0;
+    p.ban_width = op.bans ? op.bans.shape[1] : 0;
+    p.columns = static_cast<uint32_t>(op.scores.shape[1]);
+    p.pitch = (p.columns + 3) / 4 * 4;
+    p.staged = ctx.scratch_of<float>(static_cast<size_t>(rows * p.pitch));
+    sample_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(p);
+    DS_CUDA_LAUNCHED("sample_tokens");
+  });
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,90 @@
+// The next token of each sequence from its scores, by rules that the sequence brought along.
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// Columns of SampleTokens::settings.
+enum SampleSetting { kTemperature, kTopP, kMinP, kRepetition, kPresence, kFrequency, kSampleSettings };
+/// Columns of SampleTokens::numbers.
+enum SampleNumber {
+  kPosition,    // tokens of the sequence so far: the place of the next one
+  kGenerated,   // those of them that were sampled
+  kTopK,        // 0 for all
+  kSeedLow,
+  kSeedHigh,
+  kCountsRow,   // -1 for none
+  kBiasRow,     // -1 for none
+  kSampleNumbers
+};
+/// Columns of SampleTokens::bans before the tokens.
+enum SampleBan { kBanSlot, kBanUntil, kBanLength, kBanTokens };
+
+/// Tokens of a sequence that a ban of several can look back at.
+constexpr int64_t kSampleRecent = 64;
+
+/// For each row the token that follows in the sequence of its slot; -1 where a score is NaN or +infinity,
+/// -2 where nothing may follow (and for both the slot stays as it is and its logprobs are NaN). Scores are
+/// taken to f32 and changed in this order:
+///
+/// 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`, negative
+/// ones times it; 3. frequency times the number of times the token was sampled is subtracted; 4. presence
+/// is, where it was sampled at all; 5. tokens that would complete a banned sequence are left out. The
+/// largest wins, the first one of several, if the temperature is 0. Else: 6. y = (score - largest) /
+/// temperature; 7. those below the top_k-th stay out, equal ones in; 8. of the rest, in ascending order
+/// (equal ones by their column), those stay out whose running sum of e^y is at most (1 - top_p) of the whole,
+/// but never the last one; 9. so do those with e^y < min_p. The largest y - log(E) wins, where E of token c
+/// is exponential, from word c % 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that
+/// depends on neither row nor slot. Source: transformers' logits processors; presence and frequency as in
+/// OpenAI's interface; Gumbel's way to draw.
+///
+/// e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same on every
+/// back end.
+struct SampleTokens {
+  View scores;            // [S, V] f32, f16 or bf16; rows contiguous
+  View slots;             // [S] i32, no two equal
+  View tokens;            // [S] i32
+  OptionalView logprobs;  // [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp
+  View settings;          // [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, frequency
+  View numbers;           // [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the next two
+  View recent;            // [slots, 64] i32: the token at position p is in column p % 64; updated
+  OptionalView counts;    // [.., V] i32: twice the times it was sampled, plus 1 if the prompt has it; updated
+  OptionalView bias;      // [.., V] f32
+  OptionalView bans;      // [B, 3 + L] i32: slot, sampled tokens up to which it holds, length, tokens
+};
+
+inline void check(const SampleTokens& op) {
+  constexpr const char* kOp = "sample_tokens";
+  require_narrow(kOp, op.scores, "scores");
+  DS_CHECK_SHAPE(op.scores.ndim == 2, kOp, "scores [S, V]", op.scores.describe());
+  const int64_t rows = op.scores.shape[0], vocabulary = op.scores.shape[1];
+  DS_CHECK_SHAPE(vocabulary > 0 && vocabulary < int64_t{1} << 24, kOp, "1 to 2^24 - 1 tokens",
+                 op.scores.describe());
+  DS_CHECK_SHAPE(op.scores.strides[1] == 1 || vocabulary == 1, kOp, "contiguous rows of scores",
+                 text(op.scores.describe(), " with strides"));
+  require_list(kOp, op.slots, rows, DType::i32, "slots");
+  require_list(kOp, op.tokens, rows, DType::i32, "tokens");
+  if (op.logprobs) require_list(kOp, op.logprobs, 2 * rows, DType::f32, "logprobs");
+  DS_CHECK_SHAPE(op.settings.ndim == 2, kOp, "settings [slots, 6]", op.settings.describe());
+  const int64_t slots = op.settings.shape[0];
+  require_list(kOp, op.settings, slots * kSampleSettings, DType::f32, "settings");
+  require_list(kOp, op.numbers, slots * kSampleNumbers, DType::i32, "numbers");
+  require_list(kOp, op.recent, slots * kSampleRecent, DType::i32, "recent");
+  const auto require_table = [&](const OptionalView& table, DType dtype, const char* name) {
+    if (!table) return;
+    DS_CHECK_SHAPE(table.ndim == 2 && table.shape[1] == vocabulary, kOp,
+                   text(name, " [.., ", vocabulary, "]"), table.describe());
+    require_dtype(kOp, table, dtype, name);
+    require_contiguous(kOp, table, name);
+  };
+  require_table(op.counts, DType::i32, "counts");
+  require_table(op.bias, DType::f32, "bias");
+  if (!op.bans) return;
+  DS_CHECK_SHAPE(op.bans.ndim == 2 && op.bans.shape[1] > kBanTokens, kOp, "bans [B, 4 or more]",
+                 op.bans.describe());
+  require_dtype(kOp, op.bans, DType::i32, "bans");
+  require_contiguous(kOp, op.bans, "bans");
+}
+
+}  // namespace ds

@@ -1,0 +1,316 @@
+// SampleTokens against the same steps in plain JavaScript: rows with rules of their own, ties, bans, and rows that have no next token.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import {
+  closeSameBits,
+  exact,
+  input,
+  type MatrixCase,
+  opCase,
+  output,
+  updated,
+} from './harness.js';
+import { padded, unaligned } from './layouts.js';
+import { type Random, rounded } from './numbers.js';
+import { philox } from './philox.js';
+
+const { exp, expm1, floor, fround, log, log1p, max, min, trunc } = Math;
+const OUT = Number.NEGATIVE_INFINITY;
+const RECENT = 64;
+const FOREVER = 2 ** 31 - 1;
+
+/** What the slot of one row says, and what is the matter with its scores. */
+interface Rule {
+  temperature?: number;
+  topP?: number;
+  minP?: number;
+  topK?: number;
+  /** Repetition, presence and frequency, with counts. */
+  penalties?: readonly [number, number, number];
+  bias?: boolean;
+  /** Bans of 1 to 3 tokens, one of which is over. */
+  bans?: boolean;
+  scores?: 'few values' | 'all equal' | 'NaN' | 'infinity' | 'nothing' | 'mostly out';
+}
+
+const rules: readonly Rule[] = [
+  { temperature: 0 },
+  { temperature: 0, scores: 'few values' },
+  {},
+  { temperature: 0.7 },
+  { topK: 3 },
+  { topK: 5, scores: 'few values' },
+  { topK: 1_000_000 },
+  { topK: 2000, topP: 0.98 },
+  { topP: 0.5 },
+  { topP: 0.9, temperature: 1.5 },
+  { topP: 0.5, scores: 'all equal' },
+  { topP: 0 },
+  { topK: 40, topP: 0.8, minP: 0.05, scores: 'few values' },
+  { minP: 0.3 },
+  { temperature: 0, penalties: [1.3, 0, 0], scores: 'few values' },
+  { penalties: [0.8, 0.5, 0.25], topP: 0.95 },
+  { temperature: 0, bias: true },
+  { bias: true, penalties: [1.5, 1, 1], bans: true, topK: 20 },
+  { temperature: 0, bans: true },
+  { scores: 'NaN' },
+  { temperature: 0, scores: 'infinity' },
+  { scores: 'nothing' },
+  { scores: 'mostly out', topK: 50, topP: 0.99 },
+  { temperature: 1e-30, scores: 'few values' },
+];
+
+function scoresOf(random: Random, kind: Rule['scores'], columns: number): Float64Array {
+  const x = random.normal(columns).map((value) => 3 * value);
+  if (kind === 'few values') return x.map((value) => floor(value) / 2);
+  if (kind === 'all equal') return x.fill(1.25);
+  if (kind === 'nothing') return x.fill(OUT);
+  if (kind === 'mostly out') return x.map((value, c) => (c % 7 === 0 ? value : OUT));
+  if (kind === 'NaN') x[columns >> 1] = Number.NaN;
+  if (kind === 'infinity') x[columns - 1] = Number.POSITIVE_INFINITY;
+  return x;
+}
+
+/** The weight of e^y; what the op computes may be off by an ulp or two. */
+const weightOf = (y: number): number => trunc(fround(exp(y)) * 2 ** 38);
+
+const below = (y: number, most: number): number => (most === OUT ? OUT : y);
+
+/** A row's rules as its slot has them. */
+interface Slot {
+  settings: ArrayLike<number>;
+  numbers: ArrayLike<number>;
+  recent: ArrayLike<number>;
+  counts: ArrayLike<number> | null;
+  bias: ArrayLike<number> | null;
+  bans: readonly ArrayLike<number>[];
+}
+
+function processed(scores: Float64Array, slot: Slot): Float64Array {
+  const { settings, numbers, recent, counts, bias, bans } = slot;
+  const [, , , repetition, presence, frequency] = Array.from(settings) as [...number[]];
+  const x = scores.map((one, c) => {
+    const count = counts ? counts[c]! : 0;
+    let score = fround(one + (bias ? bias[c]! : 0));
+    if (count > 0) score = fround(score < 0 ? score * repetition! : score / repetition!);
+    const sampled = floor(count / 2);
+    if (sampled === 0) return score;
+    return fround(fround(score - fround(frequency! * sampled)) - presence!);
+  });
+  const [position, generated] = [numbers[0]!, numbers[1]!];
+  for (const [, until, length, ...tokens] of bans.map((ban) => Array.from(ban))) {
+    const before = length! - 1;
+    if (generated >= until! || before > position) continue;
+    const follows = tokens
+      .slice(0, before)
+      .every((token, i) => recent[(position - before + i) % RECENT] === token);
+    const last = tokens[before]!;
+    if (follows && x[last]! < Number.POSITIVE_INFINITY) x[last] = OUT;
+  }
+  return x;
+}
+
+/** Leaves only the candidates that top-k, top-p and min-p leave. */
+function filtered(y: Float64Array, [topK, topP, minP]: readonly [number, number, number]) {
+  const columns = Array.from(y.keys());
+  if (topK > 0 && topK < y.length) {
+    const least = Array.from(y).sort((a, b) => b - a)[topK - 1]!;
+    for (const c of columns) if (y[c]! < least) y[c] = OUT;
+  }
+  if (topP < 1) {
+    const ascending = columns.toSorted((a, b) => y[a]! - y[b]! || a - b);
+    const total = ascending.reduce((sum, c) => sum + weightOf(y[c]!), 0);
+    const dropped = trunc((1 - fround(topP)) * total);
+    let sum = 0;
+    for (const c of ascending.slice(0, -1)) {
+      sum += weightOf(y[c]!);
+      if (sum <= dropped) y[c] = OUT;
+    }
+  }
+  for (const c of columns) if (exp(y[c]!) < fround(minP)) y[c] = OUT;
+}
+
+function choose(scores: Float64Array, slot: Slot): number {
+  const x = processed(scores, slot);
+  if (x.some((one) => !(one < Number.POSITIVE_INFINITY))) return -1;
+  const most = x.reduce((a, b) => max(a, b));
+  if (most === OUT) return -2;
+  const temperature = fround(slot.settings[0]!);
+  if (temperature === 0) return x.indexOf(most);
+  const y = x.map((one) => below(fround(fround(one - most) / temperature), one));
+  const [position, , topK, low, high] = Array.from(slot.numbers) as [...number[]];
+  filtered(y, [topK!, slot.settings[1]!, slot.settings[2]!]);
+  // A seed is two words, of which the harness's philox takes the lower.
+  if (high !== 0) throw new Error('seeds of one word');
+  const keys = y.map((one, c) => {
+    if (one === OUT) return OUT;
+    const word = philox(low!, position!, floor(c / 4))[c % 4]!;
+    return one - log(-log1p(-(word + 0.5) * 2 ** -32));
+  });
+  return keys.indexOf(keys.reduce((a, b) => max(a, b)));
+}
+
+/** The token's own log-probability, and the log-sum-exp of all. */
+function logprobsOf(scores: Float64Array, token: number): [number, number] {
+  if (token < 0) return [Number.NaN, Number.NaN];
+  const most = scores.reduce((a, b) => max(a, b));
+  const rest = scores.reduce((sum, x) => sum + exp(x - most), 0);
+  const sum = most + log1p(expm1(log(rest)));
+  return [scores[token]! - sum, sum];
+}
+
+/** A prime, so that the next line names each slot once. */
+const SLOTS = 29;
+/** Rows are in other places than their slots. */
+const slotOf = (row: number): number => (row * 5 + 3) % SLOTS;
+const chosen = (pick: (rule: Rule) => unknown): number[] =>
+  rules.flatMap((rule, row) => (pick(rule) ? [row] : []));
+const [withCounts, withBias] = [chosen((rule) => rule.penalties), chosen((rule) => rule.bias)];
+
+/** The tables of all slots; those of no row hold what would show. */
+function tables(random: Random, columns: number) {
+  const settings = new Float64Array(SLOTS * 6).fill(Number.NaN);
+  const numbers = new Float64Array(SLOTS * 7).fill(-7);
+  const recent = random.integers(SLOTS * RECENT, 0, columns);
+  const bans: number[][] = [[-1, FOREVER, 1, 0, 0, 0]];
+  rules.forEach((rule, row) => {
+    const slot = slotOf(row);
+    const [repetition, presence, frequency] = rule.penalties ?? [1, 0, 0];
+    const { temperature = 1, topP = 1, minP = 0, topK = 0 } = rule;
+    settings.set([temperature, topP, minP, repetition, presence, frequency], slot * 6);
+    const position = random.integer(3, 200);
+    const [countsRow, biasRow] = [withCounts.indexOf(row), withBias.indexOf(row)];
+    const seed = random.integer(0, 2 ** 31);
+    numbers.set([position, min(position, 9), topK, seed, 0, countsRow, biasRow], slot * 7);
+    if (!rule.bans) return;
+    const last = (back: number) => recent[slot * RECENT + ((position - back) % RECENT)]!;
+    const any = () => random.integer(0, columns);
+    bans.push(
+      [slot, FOREVER, 1, any(), 0, 0],
+      [slot, FOREVER, 2, last(1), any(), 0],
+      [slot, FOREVER, 3, last(2), last(1), any()],
+      [slot, FOREVER, 3, (last(2) + 1) % columns, last(1), any()],
+      [slot, 4, 1, any(), 0, 0],
+      [slot, 100, 1, any(), 0, 0],
+    );
+  });
+  return { settings, numbers, recent, bans };
+}
+
+function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): MatrixCase {
+  const shape = [rules.length, columns];
+  return opCase({
+    op: 'SampleTokens',
+    dtype,
+    title: `[${shape}] ${asked}`,
+    build: (random) => {
+      const values = rules.flatMap(({ scores }) => Array.from(scoresOf(random, scores, columns)));
+      const { settings, numbers, recent, bans } = tables(random, columns);
+      const counts = random.integers(withCounts.length * columns, -6, 6).map((n) => max(n, 0));
+      const bias = random.normal(withBias.length * columns).map((x, i) => (i % 5 === 1 ? OUT : x));
+      const layout = padded(shape, 3, columns % 2 === 0 ? 16 : 5);
+      return {
+        operands: {
+          scores: input(
+            dtype,
+            shape,
+            values.map((x) => rounded(x, dtype)),
+            layout,
+          ),
+          slots: input(
+            'i32',
+            [rules.length],
+            rules.map((_, row) => slotOf(row)),
+            unaligned,
+          ),
+          tokens: output('i32', [rules.length], exact, unaligned),
+          logprobs:
+            asked === 'logprobs'
+              ? output('f32', [rules.length, 2], closeSameBits('f32', 1, 'tensor'))
+              : null,
+          settings: input('f32', [SLOTS, 6], settings),
+          numbers: updated(input('i32', [SLOTS, 7], numbers), exact),
+          recent: updated(input('i32', [SLOTS, RECENT], recent), exact),
+          counts: updated(input('i32', [withCounts.length, columns], counts), exact),
+          bias: input('f32', [withBias.length, columns], bias),
+          bans: input('i32', [bans.length, 6], bans.flat()),
+        },
+        reference: (v) => {
+          const after = { numbers: v.numbers!, recent: v.recent!, counts: v.counts! };
+          const out = { tokens: [] as number[], logprobs: [] as number[] };
+          rules.forEach((_, row) => {
+            const at = slotOf(row);
+            const rowOf = (table: Float64Array, index: number) =>
+              index < 0 ? null : table.subarray(index * columns, (index + 1) * columns);
+            const own = {
+              settings: v.settings!.subarray(at * 6, at * 6 + 6),
+              numbers: after.numbers.subarray(at * 7, at * 7 + 7),
+              recent: after.recent.subarray(at * RECENT, (at + 1) * RECENT),
+              bans: bans.filter(([slot]) => slot === at),
+            };
+            const [position = 0, , , , , countsRow = -1, biasRow = -1] = own.numbers;
+            const counted = rowOf(after.counts, countsRow);
+            const scores = v.scores!.subarray(row * columns, (row + 1) * columns);
+            const slot = { ...own, counts: counted, bias: rowOf(v.bias!, biasRow) };
+            const token = choose(scores, slot);
+            out.tokens.push(token);
+            out.logprobs.push(...logprobsOf(scores, token));
+            if (token < 0) return;
+            own.recent[position % RECENT] = token;
+            own.numbers[0]! += 1;
+            own.numbers[1]! += 1;
+            if (counted) counted[token]! += 2;
+          });
+          return { ...after, ...out };
+        },
+      };
+    },
+  });
+}
+
+/** No rows, and slots without any table of the optional ones. */
+function plain(rows: number): MatrixCase {
+  return opCase({
+    op: 'SampleTokens',
+    dtype: 'f32',
+    title: `${rows} greedy rows without tables`,
+    build: (random) => ({
+      operands: {
+        scores: input('f32', [rows, 5], random.normal(rows * 5)),
+        slots: input(
+          'i32',
+          [rows],
+          Array.from({ length: rows }, (_, r) => r),
+        ),
+        tokens: output('i32', [rows], exact),
+        logprobs: null,
+        settings: input('f32', [rows, 6], new Array(rows).fill([0, 1, 0, 1, 0, 0]).flat()),
+        numbers: updated(input('i32', [rows, 7], new Float64Array(rows * 7)), exact),
+        recent: updated(input('i32', [rows, RECENT], new Float64Array(rows * RECENT)), exact),
+        counts: null,
+        bias: null,
+        bans: null,
+      },
+      reference: (v) => {
+        const tokens = Array.from({ length: rows }, (_, r) => {
+          const scores = v.scores!.subarray(r * 5, r * 5 + 5);
+          return scores.indexOf(scores.reduce((a, b) => max(a, b)));
+        });
+        return {
+          tokens,
+          numbers: v.numbers!.map((_, i) => (i % 7 < 2 ? 1 : 0)),
+          recent: v.recent!.map((_, i) => (i % RECENT === 0 ? tokens[i / RECENT]! : 0)),
+        };
+      },
+    }),
+  });
+}
+
+export const cases: MatrixCase[] = [
+  ...(['f32', 'f16', 'bf16'] as const).flatMap((dtype) =>
+    [1, 3, 33, 258, 5003].flatMap((columns) => [
+      sample(dtype, columns, 'logprobs'),
+      sample(dtype, columns, 'tokens'),
+    ]),
+  ),
+  ...[0, 1, 40].map(plain),
+];
