@@ -14,7 +14,7 @@ const LIB_ROWS = [
   ['trainer'],
   ['config'],
   ['engine'],
-  ['profiler'],
+  ['profiler', 'plan'],
   ['zero', 'models'],
   ['text', 'pipe', 'peft', 'parallel'],
   ['optim', 'data', 'monitor', 'comm'],
@@ -31,7 +31,7 @@ const MODEL_ROOMS = [
 const LIB_BESIDE = {
   inference: MODEL_ROOMS,
   serve: [...MODEL_ROOMS, 'inference'],
-  launch: ['config', 'checkpoint', 'runtime', 'trainer', 'serve'],
+  launch: ['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve'],
 };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];

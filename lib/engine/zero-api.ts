@@ -4,6 +4,13 @@ export {
   registerExternalParameter,
   unregisterExternalParameter,
 } from '../nn/external-parameters.js';
+export {
+  type DeviceBytes,
+  type EstimateMemoryOptions,
+  estimateMemory,
+  type HostBytes,
+  type MemoryEstimate,
+} from '../plan/index.js';
 export { init as Init } from './parameters/born-sharded.js';
 export {
   safeGetFullFp32Param,

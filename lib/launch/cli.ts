@@ -7,6 +7,7 @@ import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
+import type { PlanFlags } from './plan.js';
 import { requireNoCommand } from './script.js';
 import type { ValidateOptions } from './validate.js';
 
@@ -82,6 +83,35 @@ program
       for (const message of messages) console.error(message);
       if (output) console.log(output);
       return valid ? 0 : 1;
+    }),
+  );
+
+program
+  .command('plan')
+  .description('say what training a model needs, by stage and offload, and which way is fastest')
+  .requiredOption(
+    '--model <name>',
+    'a size of GPT-2, such as 1558M, or a folder with a config.json',
+  )
+  .option('--batch <n>', 'samples of a step on each GPU', positiveInteger, 1)
+  .option(
+    '--seq <n>',
+    'tokens of a sample; default: 1024, or what the model takes',
+    positiveInteger,
+  )
+  .option('--gpu-memory <size>', 'of each: 80GiB, 24GB', byteCount, 139 * 2 ** 30)
+  .option('--host-memory <size>', "of each machine; default: this one's", byteCount)
+  .option('--gpus <n>', 'of each machine', positiveInteger, 1)
+  .option('--nodes <n>', 'machines', positiveInteger, 1)
+  .option('--cores <n>', "of each machine; default: this one's", positiveInteger)
+  .option('--link <GB/s>', 'from each machine to the others', Number, 50)
+  .addOption(new Option('--precision <p>').choices(['bf16', 'fp16', 'fp32']).default('bf16'))
+  .option('--json', 'all ways, as JSON')
+  .action((flags: PlanFlags) =>
+    finish(async () => {
+      const { fits, output } = (await import('./plan.js')).plan(flags);
+      console.log(output);
+      return fits ? 0 : 1;
     }),
   );
 

@@ -7,9 +7,9 @@ import { join } from 'node:path';
 import { refuse } from './argument-error.js';
 import type { LaunchOptions } from './launch-options.js';
 import type { StreamName } from './lines.js';
+import { type LaunchJob, makeJob } from './make-job.js';
 import { describeExit, type Exit, exitCode, type Member } from './member.js';
 import { MergedOutput } from './merged-output.js';
-import { makePlan, type Plan } from './plan.js';
 import { worldSizeOf } from './rank-environment.js';
 import { Reaper } from './reaper.js';
 import type { Program } from './script.js';
@@ -28,7 +28,7 @@ export async function launch(options: LaunchOptions, program: Program): Promise<
   };
   const { env } = process;
   const probe = async () => (await import('../runtime/device.js')).probeGpus();
-  const plan = await makePlan(options, program, { env, probe, notice });
+  const plan = await makeJob(options, program, { env, probe, notice });
   const pidFile = options.save_pid ? savePid() : null;
   const { grace } = plan.job;
   const reaper = new Reaper(grace, (reason) => notice(`no reaper: ${reason}`));
@@ -58,7 +58,7 @@ export async function launch(options: LaunchOptions, program: Program): Promise<
  * Ranks here, and the launchers of other nodes. A lone rank writes to this process's own output.
  */
 function startMembers(
-  plan: Plan,
+  plan: LaunchJob,
   sink: MergedOutput,
   reaper: Reaper,
   notice: (text: string) => void,
@@ -73,7 +73,7 @@ function startMembers(
 }
 
 /** Ranks whose output passes through this process. */
-function ranksSeen({ job, here, remote }: Plan): number {
+function ranksSeen({ job, here, remote }: LaunchJob): number {
   const nodes = [...here, ...remote].flatMap((rank) => job.nodes[rank] ?? []);
   return worldSizeOf({ ...job, nodes });
 }

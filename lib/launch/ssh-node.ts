@@ -5,9 +5,9 @@ import { ChildGroup } from './child-group.js';
 import type { Job } from './job.js';
 import type { LineSink, WriteLine } from './lines.js';
 import { readLines } from './lines.js';
+import type { SshOptions } from './make-job.js';
 import type { Exit, Member } from './member.js';
 import { decodeEvent } from './node-events.js';
-import type { SshOptions } from './plan.js';
 import type { Reaper } from './reaper.js';
 import { quote } from './shell-words.js';
 

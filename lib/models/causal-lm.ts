@@ -10,6 +10,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { documentPositions, type LossReport, linearCrossEntropy, Tensor } from '../tensor/index.js';
+import type { BlockActivations } from './activation-shape.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import { TiedHead } from './tied-head.js';
@@ -132,6 +133,9 @@ export abstract class CausalLM extends Module implements Pipelined {
 
   /** Hidden states [B, T, channels] of tokens [B, T], ready for the head. */
   protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
+
+  /** @internal What one of its blocks keeps of each token. */
+  abstract blockActivations(): BlockActivations;
 
   /** @internal What hiddenOf() does, cut into layers: see Pipelined. */
   protected abstract bodyLayers(): PipelineLayer[];

@@ -1,6 +1,7 @@
 // The device memory that GPT-2's activations take in training, by closed formulas.
 import type { DType } from '../../runtime/dtype.js';
 import { dtypeSize } from '../../runtime/dtype.js';
+import type { BlockActivations } from '../activation-shape.js';
 import type { GPT2Config } from './config.js';
 
 /** What is kept between forward and backward. */
@@ -62,4 +63,16 @@ export function gpt2ActivationBytes(
   const held = mode === 'cpu' ? c : segments * c;
   const restored = mode === 'cpu' ? Math.min(2, segments) * c : held;
   return { held, peak: restored + rebuilt + BACKWARD * c };
+}
+
+/** The same sizes for one token of one block. */
+export function gpt2BlockActivations({ channels, heads }: GPT2Config): BlockActivations {
+  return {
+    kept: BLOCK * channels,
+    statistics: 4 * heads + 16,
+    backward: BACKWARD * channels,
+    replayed: BACKWARD * channels,
+    stream: channels,
+    selective: SELECTIVE_BLOCK * channels,
+  };
 }

@@ -15,10 +15,12 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
+import type { BlockActivations } from '../activation-shape.js';
 import { streaming, streamOf } from '../block-layers.js';
 import { CausalLM, inRows, type Places } from '../causal-lm.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
+import { gpt2BlockActivations } from './activations.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
 
@@ -255,6 +257,11 @@ export class GPT2 extends CausalLM {
 
   protected override described(): PretrainedDescription {
     return describeGpt2(this, this.config);
+  }
+
+  /** @internal By the formulas of gpt2ActivationBytes(). */
+  override blockActivations(): BlockActivations {
+    return gpt2BlockActivations(this.config);
   }
 
   protected override bodyLayers(): PipelineLayer[] {

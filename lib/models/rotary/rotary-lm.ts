@@ -4,9 +4,11 @@ import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
+import type { BlockActivations } from '../activation-shape.js';
 import { CausalLM, type Places } from '../causal-lm.js';
 import type { Family } from '../model-folder.js';
 import { TiedHead } from '../tied-head.js';
+import { rotaryBlockActivations } from './activations.js';
 import { RotaryModel } from './body.js';
 import {
   bodyOf,
@@ -56,6 +58,11 @@ export abstract class RotaryLM extends CausalLM {
 
   protected override described(): PretrainedDescription {
     return describeRotary(this.traits, this.config);
+  }
+
+  /** @internal See rotaryBlockActivations(). */
+  override blockActivations(): BlockActivations {
+    return rotaryBlockActivations(this.traits, this.config);
   }
 
   protected override bodyLayers(): PipelineLayer[] {

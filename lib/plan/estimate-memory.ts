@@ -1,0 +1,93 @@
+// estimateMemory(): a model's bytes by stage and offload, for a program that asks before it begins.
+import { DsError } from '../errors.js';
+import { CausalLM } from '../models/index.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
+import { sizesOf } from './model-sizes.js';
+import { plainSetup, type Setup } from './setup.js';
+
+/** How a model is to be trained; see the keys of ds_config.json. */
+export interface EstimateMemoryOptions {
+  /** Ranks that share a batch out. Default 1. */
+  ranks?: number;
+  /** Samples of a rank's micro-batch. Default 1. */
+  microBatch?: number;
+  /** Tokens of a sample. Default: 1024, or the model's longest sequence. */
+  seq?: number;
+  /** Micro-batches of a step. Default 1. */
+  accumulation?: number;
+  /** Of weights, gradients and activations. Default "bf16". */
+  precision?: 'bf16' | 'fp16' | 'fp32';
+  /** Whether blocks are computed again. Default: as the model says. */
+  activationCheckpointing?: boolean;
+  /** Bytes of the optimizer's state per parameter beside the master weight. Default 8: AdamW. */
+  stateBytes?: number;
+}
+
+const NAMES: OptionNames<EstimateMemoryOptions> = {
+  ...{ ranks: true, microBatch: true, seq: true, accumulation: true, precision: true },
+  ...{ activationCheckpointing: true, stateBytes: true },
+};
+
+/** Bytes of one rank for one stage and offload. */
+export interface MemoryEstimate {
+  /** zero_optimization.stage. */
+  stage: 0 | 1 | 2 | 3;
+  /** offload_optimizer.device. */
+  offloadOptimizer: 'none' | 'cpu';
+  /** offload_param.device. */
+  offloadParam: 'none' | 'cpu';
+  /** Of its device by part, at the worst moment of a step. */
+  device: DeviceBytes & { total: number };
+  /** Of its machine's memory. */
+  host: HostBytes & { total: number };
+}
+
+const WAYS = [
+  ...[0, 1, 2, 3].map((stage) => ({ stage, optimizer: 'device', weights: 'device' })),
+  ...[1, 2, 3].map((stage) => ({ stage, optimizer: 'cpu', weights: 'device' })),
+  { stage: 3, optimizer: 'cpu', weights: 'cpu' },
+] as Pick<Setup, 'stage' | 'optimizer' | 'weights'>[];
+
+/**
+ * What each rank needs to train `model`, by stage and offload: bytes of its device by part, and of
+ * host memory. Nothing is allocated. Throws DS_ARGUMENT. Source: DeepSpeed's
+ * estimate_zero2_model_states_mem_needs_all_live and estimate_zero3_..., which leave activations
+ * out.
+ */
+export function estimateMemory(
+  model: CausalLM,
+  options: EstimateMemoryOptions = {},
+): MemoryEstimate[] {
+  const op = 'zero.estimateMemory';
+  if (!(model instanceof CausalLM)) {
+    const expected = 'a language model of nn.models';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(model) });
+  }
+  const sizes = sizesOf(model);
+  const read = readOptions(op, options, NAMES);
+  const whole = (name: 'ranks' | 'microBatch' | 'seq' | 'accumulation', fallback: number) =>
+    requireInteger(`${op} ${name}`, read[name] ?? fallback, 1);
+  const setup: Setup = {
+    ...plainSetup,
+    ranks: whole('ranks', 1),
+    microBatch: whole('microBatch', 1),
+    seq: whole('seq', Math.min(1024, sizes.maxSeq)),
+    accumulation: whole('accumulation', 1),
+    precision: read.precision ?? 'bf16',
+    checkpointing: read.activationCheckpointing ?? model.config.activationCheckpointing === true,
+    stateBytes: read.stateBytes ?? plainSetup.stateBytes,
+  };
+  return WAYS.map((way) => {
+    const { device, host } = memoryOf(sizes, { ...setup, ...way });
+    return {
+      stage: way.stage,
+      offloadOptimizer: way.optimizer === 'cpu' ? 'cpu' : 'none',
+      offloadParam: way.weights === 'cpu' ? 'cpu' : 'none',
+      device: { ...device, total: total(device) },
+      host: { ...host, total: total(host) },
+    };
+  });
+}

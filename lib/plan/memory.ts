@@ -1,0 +1,168 @@
+// Bytes that a training step needs on the device and in host memory, by part, before anything is
+// allocated.
+import type { ModelSizes } from './model-sizes.js';
+import type { Setup } from './setup.js';
+
+/** Bytes of one rank's device at the step's worst moment, by part. */
+export interface DeviceBytes {
+  /** Those that stay, and those of stage 3 that are gathered at that moment. */
+  weights: number;
+  /** Those that wait for the step, and those on their way to other ranks or the host. */
+  gradients: number;
+  /** Master weights and the optimizer's state. */
+  optimizer: number;
+  /** What blocks keep for the backward, and what the backward of one adds. */
+  activations: number;
+  /** Logits and what the head's products need beside them. */
+  head: number;
+}
+
+/** Bytes of all ranks of one machine in its memory, by part. */
+export interface HostBytes {
+  /** Master weights and the optimizer's state. */
+  optimizer: number;
+  /** Gradients and weights on their way, and weights that live there. */
+  buffers: number;
+  /** What a process takes by itself. */
+  processes: number;
+}
+
+/** What one step needs. */
+export interface Memory {
+  /** Of each rank. */
+  device: DeviceBytes;
+  /** Of each rank. */
+  host: HostBytes;
+}
+
+/** The sum of the parts. */
+export const total = (parts: DeviceBytes | HostBytes): number =>
+  Object.values(parts).reduce((sum: number, bytes: number) => sum + bytes, 0);
+
+/** Node, the addon and the context of a GPU, as measured beside an empty model. */
+const PROCESS = 0.5 * 2 ** 30;
+/** Defaults of ds_config.json, in elements. */
+const REDUCE_BUCKET = 5e8;
+const REUSE_DISTANCE = 1e9;
+const PREFETCH = 5e7;
+/** Logits and rows of a chunk where not all are kept: see linearCrossEntropy(). */
+const CHUNK_LOGITS = 2 ** 27;
+const CHUNK_ROWS = 2048;
+const LARGE_VOCABULARY = 2 ** 16;
+const KEPT_LOGITS = 2 ** 30;
+/** f32. */
+const MASTER = 4;
+
+const bytesOf = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
+
+/** Master weights and state per parameter: in fp32 whole weights are their own master. */
+function stateOf(setup: Setup): number {
+  const isOwnMaster = setup.precision === 'fp32' && setup.stage < 3;
+  return setup.stateBytes + (isOwnMaster ? 0 : MASTER);
+}
+
+/**
+ * Elements of the head's products: logits of a chunk or of all, and padded copies of its weight.
+ */
+function headElements(sizes: ModelSizes, setup: Setup): number {
+  const { paddedVocabulary: columns, vocabulary, channels } = sizes;
+  const rows = setup.microBatch * setup.seq;
+  const isLarge = columns > LARGE_VOCABULARY && rows * columns > KEPT_LOGITS;
+  const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
+  const held = setup.checkpointing || isLarge ? Math.min(rows, fitting, CHUNK_ROWS) : rows;
+  const padded = vocabulary === columns ? 0 : 2 * columns * channels;
+  return held * columns + padded;
+}
+
+/** A moment of the backward: how much there is of what grows or shrinks on the way. */
+interface Moment {
+  gradients: number;
+  weights: number;
+  activations: number;
+  head: number;
+}
+
+/** Gradients when those of the head and of `done` blocks are there. */
+function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
+  const { parameters, root, block } = sizes;
+  const made = root + done * block;
+  const waitsForAll = setup.accumulation > 1;
+  const sharded = setup.stage >= 2 && setup.ranks > 1;
+  const bucket = Math.min(Math.max(REDUCE_BUCKET, block), made);
+  const underWay = setup.overlap ? Math.min(2 * bucket, made) : bucket;
+  if (sharded) {
+    const away = setup.optimizer === 'device' ? 0 : setup.ratio;
+    const stays = waitsForAll ? parameters : (1 - away) * made + away * underWay;
+    return stays / setup.ranks + underWay;
+  }
+  if (setup.optimizer === 'device' && setup.ratio === 1) return waitsForAll ? parameters : made;
+  if (waitsForAll) return parameters;
+  const kept = (1 - setup.ratio) * made;
+  const sent = setup.ranks > 1 ? underWay : Math.min(made, Math.max(root, 2 * block));
+  return kept + sent;
+}
+
+/**
+ * Weights: those that stay, and at stage 3 those gathered when the backward has done `done` blocks.
+ */
+function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
+  const { parameters, root, block } = sizes;
+  const comesAndGoes = setup.stage === 3 && (setup.ranks > 1 || setup.weights === 'cpu');
+  if (!comesAndGoes) return parameters;
+  const stays = setup.weights === 'cpu' ? 0 : parameters / setup.ranks;
+  // The last blocks of the forward are not let go where the backward needs them again soon.
+  const reused = REUSE_DISTANCE / 2 - done * block;
+  const live = Math.max(reused, (done === 0 ? root : block) + block + PREFETCH);
+  return stays + Math.min(parameters, live);
+}
+
+function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
+  const { layers, activations: shape, channels, root } = sizes;
+  const tokens = setup.microBatch * setup.seq;
+  const element = bytesOf(setup);
+  const stream = tokens * channels * element;
+  const block = tokens * (shape.kept * element + shape.statistics);
+  const perBlock = setup.checkpointing ? tokens * shape.stream * element : block;
+  const inBlock = setup.checkpointing
+    ? block + tokens * shape.replayed * element
+    : tokens * shape.backward * element;
+  const beginning = {
+    gradients: Math.min(root, gradientsAt(sizes, setup, 0)),
+    weights: weightsAt(sizes, setup, 0),
+    activations: layers * perBlock + 3 * stream,
+    head: headElements(sizes, setup),
+  };
+  const during = (done: number): Moment => ({
+    gradients: gradientsAt(sizes, setup, done),
+    weights: weightsAt(sizes, setup, done),
+    activations: (layers - done + 1) * perBlock + inBlock,
+    head: 0,
+  });
+  return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
+}
+
+/**
+ * What one rank needs at the worst moment of the backward: at the head, or in one of the blocks.
+ */
+export function memoryOf(sizes: ModelSizes, setup: Setup): Memory {
+  const { parameters } = sizes;
+  const element = bytesOf(setup);
+  const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
+  const state = stateOf(setup) * parameters * share;
+  const away = setup.optimizer === 'device' ? 0 : setup.ratio;
+  const moments = momentsOf(sizes, setup).map(
+    (moment): DeviceBytes => ({
+      weights: moment.weights * element,
+      gradients: moment.gradients * element,
+      optimizer: (1 - away) * state,
+      activations: moment.activations,
+      head: moment.head * element,
+    }),
+  );
+  const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
+  // A gradient and a weight on their way for every parameter whose state is there.
+  const passing = 2 * element * parameters * share * away;
+  const living = setup.weights === 'cpu' && away < 1 ? element * parameters * share : 0;
+  const host = { optimizer: away * state, buffers: passing + living, processes: PROCESS };
+  return { device, host };
+}

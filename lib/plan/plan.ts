@@ -1,0 +1,140 @@
+// A plan: every stage and offload that there is, what each needs and takes, and the best that fits.
+
+import type { DsConfig } from '../../types/config.js';
+import { DsError } from '../errors.js';
+import { type Memory, memoryOf, total } from './memory.js';
+import type { ModelSizes } from './model-sizes.js';
+import type { Rates } from './rates.js';
+import { plainSetup, type Setup } from './setup.js';
+import { type Cluster, type StepTime, stepTime } from './step-time.js';
+
+/** What there is, and what is to be trained on it. */
+export interface PlanRequest {
+  sizes: ModelSizes;
+  /** Samples of a rank's step: micro-batch times accumulation. */
+  batch: number;
+  seq: number;
+  precision: Setup['precision'];
+  cluster: Cluster;
+  /** Bytes of one device's memory. */
+  deviceMemory: number;
+  /** Bytes of one machine's. */
+  hostMemory: number;
+  rates: Rates;
+  /** Bytes of the optimizer's state per parameter. */
+  stateBytes: number;
+}
+
+/** One way to train, weighed. */
+export interface Candidate {
+  setup: Setup;
+  memory: Memory;
+  /** Bytes of a rank's device and of a machine's memory, in all. */
+  device: number;
+  host: number;
+  fits: boolean;
+  time: StepTime;
+  tokensPerSecond: number;
+}
+
+/** Ways from the fastest to the slowest of those that fit, and then the others. */
+export interface Plan {
+  candidates: readonly Candidate[];
+  best: Candidate | null;
+}
+
+/** The pool keeps blocks of several sizes, and the driver has memory of its own. */
+const DEVICE_SPARE = 1.05;
+const DRIVER = 0.6 * 2 ** 30;
+const HOST_SPARE = 1.05;
+
+/** A candidate for each stage, place of state and weights, and way to keep activations. */
+function setupsOf({ cluster, batch, ...request }: PlanRequest): Setup[] {
+  const ranks = cluster.nodes * cluster.devicesPerNode;
+  const { seq, precision, stateBytes } = request;
+  const common = { ...plainSetup, ranks, seq, precision, stateBytes };
+  const stages: readonly Setup['stage'][] = ranks > 1 ? [0, 1, 2, 3] : [0];
+  const found: Setup[] = [];
+  for (const microBatch of halvesOf(batch)) {
+    for (const checkpointing of [false, true]) {
+      const one = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
+      for (const stage of stages) found.push({ ...one, stage });
+      for (const stage of ranks > 1 ? ([1, 2, 3] as const) : ([2] as const)) {
+        for (const ratio of [0.25, 0.5, 0.75, 1]) {
+          found.push({ ...one, stage, optimizer: 'cpu', ratio });
+        }
+      }
+      found.push({ ...one, stage: 3, optimizer: 'cpu', weights: 'cpu' });
+    }
+  }
+  return found;
+}
+
+/** `batch`, and its halves as long as they are whole. */
+function halvesOf(batch: number): number[] {
+  const out = [batch];
+  while ((out.at(-1) as number) % 2 === 0) out.push((out.at(-1) as number) / 2);
+  return out;
+}
+
+/** Weighs one way. */
+export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup): Candidate {
+  const { sizes, cluster, rates } = request;
+  const memory = memoryOf(sizes, setup);
+  const device = total(memory.device) * DEVICE_SPARE + DRIVER;
+  const host = total(memory.host) * HOST_SPARE * Math.min(setup.ranks, cluster.devicesPerNode);
+  const time = stepTime(sizes, setup, rates, cluster);
+  const tokens = setup.ranks * setup.microBatch * setup.accumulation * setup.seq;
+  const fits = device <= request.deviceMemory && host <= request.hostMemory;
+  return { setup, memory, device, host, fits, time, tokensPerSecond: tokens / time.step };
+}
+
+/**
+ * All ways to train, best first. Of ways that are as fast, within 2 %, the one that moves and
+ * shares out least comes first. Throws DS_ARGUMENT for a batch, a length or memory that is none.
+ */
+export function makePlan(request: PlanRequest): Plan {
+  requireWhole('batch', request.batch);
+  requireWhole('seq', request.seq);
+  requireWhole('gpus', request.cluster.devicesPerNode);
+  requireWhole('nodes', request.cluster.nodes);
+  if (request.seq > request.sizes.maxSeq) {
+    const expected = `at most the model's ${request.sizes.maxSeq}`;
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'plan seq', expected, got: `${request.seq}` });
+  }
+  const candidates = setupsOf(request).map((setup) => weigh(request, setup));
+  const fitting = candidates.filter(({ fits }) => fits);
+  const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
+  const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > 0.98 * fastest) ?? null;
+  const rank = (one: Candidate): number =>
+    one === best ? Infinity : one.fits ? one.tokensPerSecond : -one.device;
+  candidates.sort((a, b) => rank(b) - rank(a));
+  return { candidates, best };
+}
+
+function requireWhole(name: string, value: number): void {
+  if (Number.isSafeInteger(value) && value > 0) return;
+  const expected = 'a positive whole number';
+  throw new DsError({ code: 'DS_ARGUMENT', op: `plan ${name}`, expected, got: `${value}` });
+}
+
+/** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
+export function configOf({ setup }: Candidate): DsConfig {
+  const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
+  const pinned = { device: 'cpu', pin_memory: true } as const;
+  return {
+    train_micro_batch_size_per_gpu: microBatch,
+    gradient_accumulation_steps: accumulation,
+    optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
+    gradient_clipping: 1,
+    ...(precision !== 'fp32' && { [precision]: { enabled: true } }),
+    zero_optimization: {
+      stage,
+      ...(stage > 0 && { overlap_comm: overlap }),
+      ...(optimizer === 'cpu' && {
+        offload_optimizer: { ...pinned, ...(ratio < 1 && { ratio }) },
+      }),
+      ...(weights === 'cpu' && { offload_param: pinned }),
+    },
+  } as DsConfig;
+}

@@ -1,0 +1,20 @@
+// The model of a plan: a published size by its name, or the sizes of a folder.
+import { DsError } from '../errors.js';
+import { type CausalLM, fromConfig, GPT2 } from '../models/index.js';
+
+const GPT2_SIZE = /^(gpt2-)?(tiny|\d+M|\d+B)$/;
+
+/**
+ * A model whose parameters have no memory, by GPT-2's "124M", "1558M" or "10B", or the config.json
+ * of a folder. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO.
+ */
+export function plannedModel(name: string): CausalLM {
+  if (GPT2_SIZE.test(name)) return new GPT2(GPT2.config(name));
+  if (name) return fromConfig(name);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'plan model',
+    expected: 'a size of GPT-2, such as "1558M", or a folder with a config.json',
+    got: 'nothing',
+  });
+}

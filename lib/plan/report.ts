@@ -1,0 +1,86 @@
+// A plan as people read it: a table of ways, the bytes of the best by part, and what was assumed.
+import { type Candidate, configOf, type Plan, type PlanRequest } from './plan.js';
+import { hostAdamRate } from './rates.js';
+
+const GIB = 2 ** 30;
+const SHOWN = 12;
+
+const gib = (bytes: number): string => `${(bytes / GIB).toFixed(1)} GiB`;
+
+/** "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch 4 x 2". */
+function nameOf({ setup }: Candidate): string {
+  const { stage, optimizer, weights, ratio, checkpointing, microBatch, accumulation } = setup;
+  const share = ratio < 1 ? ` (ratio ${ratio})` : '';
+  return [
+    `stage ${stage}`,
+    ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
+    ...(weights === 'cpu' ? ['weights on the host'] : []),
+    ...(checkpointing ? ['checkpointing'] : []),
+    `micro-batch ${microBatch}${accumulation > 1 ? ` x ${accumulation}` : ''}`,
+  ].join(', ');
+}
+
+function rowOf(one: Candidate): string[] {
+  const { device, host, fits, time, tokensPerSecond } = one;
+  const speed = `${(tokensPerSecond / 1000).toFixed(1)}k`;
+  return [
+    fits ? 'fits' : 'too much',
+    gib(device),
+    gib(host),
+    `${time.step.toFixed(3)} s`,
+    speed,
+    nameOf(one),
+  ];
+}
+
+function table(rows: readonly string[][]): string[] {
+  const widths = rows[0]?.map((_, i) => Math.max(...rows.map((row) => (row[i] ?? '').length)));
+  return rows.map((row) =>
+    row
+      .map((cell, i) => cell.padEnd(widths?.[i] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+function parts(name: string, bytes: object): string {
+  const list = Object.entries(bytes).map(([part, value]) => `${part} ${gib(value as number)}`);
+  return `${name}: ${list.join(', ')}`;
+}
+
+function assumptions({ rates, cluster, sizes, deviceMemory, hostMemory }: PlanRequest): string[] {
+  const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
+  const adam = hostAdamRate(rates, coresPerNode) / 1e9;
+  const link =
+    nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s from each machine to the others` : '';
+  return [
+    `${(sizes.parameters / 1e9).toFixed(3)}e9 parameters; ${nodes} x ${devicesPerNode} GPUs of ${gib(deviceMemory)}, ${gib(hostMemory)} of memory and ${coresPerNode} cores a machine${link}.`,
+    `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs, Adam on the host at ${adam.toFixed(0)} GB/s.`,
+    'AdamW; bytes within 5 % and times within 15 % of what was measured on 1 and 2 GPUs, and simulated beyond.',
+  ];
+}
+
+/** The plan as text: the first ways, the best one's bytes and ds_config.json, the assumptions. */
+export function formatPlan({ candidates, best }: Plan, request: PlanRequest): string {
+  const head = ['', 'GPU', 'host', 'step', 'tokens/s', 'way'];
+  const rows = table([head, ...candidates.slice(0, SHOWN).map(rowOf)]);
+  const more = candidates.length - SHOWN;
+  const lines = [...rows, ...(more > 0 ? [`and ${more} more: --json lists them.`] : []), ''];
+  if (best) {
+    const { checkpointing } = best.setup;
+    lines.push(
+      `Best: ${nameOf(best)}.`,
+      parts('Each GPU', best.memory.device),
+      parts('Each rank on the host', best.memory.host),
+      ...(checkpointing ? ['The model is made with activationCheckpointing: true.'] : []),
+      JSON.stringify(configOf(best), null, 2),
+    );
+  } else {
+    const [nearest] = candidates;
+    lines.push(
+      'Nothing fits. The way that needs least of a GPU:',
+      ...(nearest ? [parts(nameOf(nearest), nearest.memory.device)] : []),
+    );
+  }
+  return [...lines, '', ...assumptions(request)].join('\n');
+}

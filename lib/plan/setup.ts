@@ -1,0 +1,39 @@
+// A way to train a model that a plan weighs: what ds_config.json would say of it.
+
+/** Where the optimizer's state is, or the weights. */
+export type Place = 'device' | 'cpu';
+
+/** One way to train. */
+export interface Setup {
+  /** zero_optimization.stage. */
+  stage: 0 | 1 | 2 | 3;
+  /** Ranks that share a batch out. */
+  ranks: number;
+  /** Where master weights and the optimizer's state are. */
+  optimizer: Place;
+  /** Where the weights are when nobody uses them; "cpu" at stage 3 alone. */
+  weights: Place;
+  /** offload_optimizer.ratio: the share of the state that `optimizer` means. */
+  ratio: number;
+  /** Samples of a rank's micro-batch. */
+  microBatch: number;
+  /** Tokens of a sample. */
+  seq: number;
+  /** Micro-batches of a step. */
+  accumulation: number;
+  /** Of weights, gradients and activations. */
+  precision: 'bf16' | 'fp16' | 'fp32';
+  /** Whether blocks are computed again in the backward. */
+  checkpointing: boolean;
+  /** zero_optimization.overlap_comm. */
+  overlap: boolean;
+  /** Bytes of the optimizer's state for each parameter, the master weight apart: 8 for AdamW. */
+  stateBytes: number;
+}
+
+/** AdamW in bf16 on one rank, with nothing shared out or moved. */
+export const plainSetup: Setup = {
+  ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
+  ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
+  ...{ overlap: true, stateBytes: 8 },
+};

@@ -1,0 +1,114 @@
+// How long a step takes by measured rates: a simulation in closed form, whose assumptions are the
+// comments of this file.
+import type { ModelSizes } from './model-sizes.js';
+import { hostAdamRate, type Rates } from './rates.js';
+import type { Setup } from './setup.js';
+
+/** Where ranks are. */
+export interface Cluster {
+  /** Machines. */
+  nodes: number;
+  /** Devices of each. */
+  devicesPerNode: number;
+  /** Cores of each. */
+  coresPerNode: number;
+  /** Bytes a second from one machine to another, of each. */
+  nodeLink: number;
+}
+
+/** Seconds of one step, by what takes them. */
+export interface StepTime {
+  /** Forward and backward of all micro-batches on the device. */
+  compute: number;
+  /** The update, where it is. */
+  update: number;
+  /** Exchanges between ranks that nothing hides. */
+  exposed: number;
+  /** All of it. */
+  step: number;
+}
+
+/** Reads and writes of one element of the stream by norms, additions and activations of a block. */
+const PASSES = 34;
+/** The same of one logit. */
+const LOGIT_PASSES = 6;
+/** The last product of a block is not computed again, nor what follows it: of its forward. */
+const REPLAYED = 2 / 3;
+/**
+ * Bytes of memory that Adam moves for a parameter on the device, and on the host beside backward.
+ */
+const ADAM = 28;
+const ADAM_ON_HOST = 30;
+/**
+ * Of whichever of the device and the host is shorter, what the other does not hide: several ranks
+ * publish their weights when all of them have been updated.
+ */
+const UNHIDDEN = { one: 0.15, several: 0.75 } as const;
+/** Kernels beside collectives take longer. */
+const CONTENTION = 1.04;
+/** The same of collectives with overlap_comm and without. */
+const UNHIDDEN_EXCHANGE = { true: 0.2, false: 1 } as const;
+/** Tokens of a micro-batch at which products run at half their rate: fewer fill the device less. */
+const HALF_RATE_TOKENS = 256;
+/** FP32 products run in TF32 nowhere: they are that much slower than 16-bit ones. */
+const FP32 = 12;
+
+/** Seconds of forward and backward of one micro-batch. */
+function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
+  const { parameters, root, layers, attentionWidth, channels } = sizes;
+  const { paddedVocabulary, vocabulary } = sizes;
+  const tokens = setup.microBatch * setup.seq;
+  const slower = setup.precision === 'fp32' ? FP32 : 1;
+  const filled = tokens / (tokens + HALF_RATE_TOKENS);
+  const headWeights = vocabulary * channels;
+  const forward = 2 * (parameters - root) * tokens;
+  const head = 2 * headWeights * tokens;
+  const replayed = setup.checkpointing ? REPLAYED * forward : 0;
+  const products = (3 * forward + 3 * head + replayed) / ((rates.matmul * filled) / slower);
+  // Half of the scores are above the diagonal.
+  const scores = 2 * tokens * setup.seq * attentionWidth * layers;
+  const again = setup.checkpointing ? 2 : 1;
+  const attention =
+    (again * scores) / (rates.attention.forward / slower) +
+    (2.5 * scores) / (rates.attention.backward / slower);
+  const element = setup.precision === 'fp32' ? 4 : 2;
+  const passes = PASSES * (setup.checkpointing ? 1.25 : 1);
+  const streamed = layers * tokens * channels * passes + tokens * paddedVocabulary * LOGIT_PASSES;
+  return products + attention + (streamed * element) / rates.deviceMemory;
+}
+
+/** Seconds of exchanges between the ranks in one step, hidden or not. */
+function exchangeTime({ parameters }: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
+  if (setup.ranks === 1) return 0;
+  const element = setup.precision === 'fp32' ? 4 : 2;
+  const perNode = Math.min(setup.ranks, at.devicesPerNode);
+  const slowest = at.nodes > 1 ? Math.min(rates.link, at.nodeLink / perNode) : rates.link;
+  const one = (parameters * element * (setup.ranks - 1)) / setup.ranks / slowest;
+  const { stage, accumulation } = setup;
+  if (stage < 2) return 2 * one;
+  if (stage === 2) return (accumulation + 1) * one;
+  return 3 * accumulation * one;
+}
+
+/** Seconds of one step of `sizes` by `setup`, on devices of `rates`. */
+export function stepTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
+  const { parameters } = sizes;
+  const isAlone = setup.ranks === 1;
+  const beside = isAlone ? 1 : CONTENTION;
+  const compute = beside * setup.accumulation * computeTime(sizes, setup, rates);
+  const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
+  const away = setup.optimizer === 'device' ? 0 : setup.ratio;
+  const onDevice = ((1 - away) * parameters * share * ADAM) / rates.deviceMemory;
+  const ranksHere = Math.min(setup.ranks, at.devicesPerNode);
+  const onHost =
+    (away * parameters * share * ranksHere * ADAM_ON_HOST) / hostAdamRate(rates, at.coresPerNode);
+  const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
+  const exposed = exchangeTime(sizes, setup, rates, at) * unhidden;
+  const device = compute + onDevice;
+  // All but the last micro-batch of an accumulation have nothing to update.
+  const hides = compute / setup.accumulation + onDevice;
+  const both =
+    Math.max(hides, onHost) + UNHIDDEN[isAlone ? 'one' : 'several'] * Math.min(hides, onHost);
+  const step = (onHost === 0 ? device : device - hides + both) + exposed;
+  return { compute, update: onDevice + onHost, exposed, step };
+}

@@ -1,0 +1,236 @@
+// The plan against what was measured on GPUs: bytes within 5 %, step times within 15 %.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { GPT2 } from '../../lib/models/index.js';
+import {
+  type Cluster,
+  H200,
+  memoryOf,
+  plainSetup,
+  type Setup,
+  sizesOf,
+  stepTime,
+  total,
+} from '../../lib/plan/index.js';
+
+const GIB = 2 ** 30;
+const [BYTES, SECONDS] = [0.05, 0.15];
+
+/** A number of bench/results, by file and path. */
+function measured(file: string, ...path: (string | number)[]): number {
+  const text = readFileSync(join(__dirname, '../../bench/results', `${file}.json`), 'utf8');
+  let value: unknown = JSON.parse(text).result;
+  for (const key of path) value = (value as Record<string, unknown>)[key];
+  return value as number;
+}
+
+const sizes = (name: string) => sizesOf(new GPT2(GPT2.config(name)));
+const kept = { microBatch: 8, checkpointing: true } as const;
+const offload = { ...kept, stage: 2, optimizer: 'cpu' } as const;
+
+type Row = [name: string, model: string, setup: Partial<Setup>, gib: () => number];
+
+const deviceRows: Row[] = [
+  [
+    '124M',
+    '124M',
+    { microBatch: 16 },
+    () => measured('redesign-1558M', '124M_B16_after', 'peak_device_gib'),
+  ],
+  [
+    '1558M',
+    '1558M',
+    { microBatch: 8 },
+    () => measured('redesign-1558M', 'plain_after', 'peak_device_gib'),
+  ],
+  [
+    'checkpointing',
+    '1558M',
+    kept,
+    () => measured('redesign-1558M', 'checkpointing_after', 'peak_device_gib'),
+  ],
+  [
+    'offload',
+    '1558M',
+    offload,
+    () => measured('redesign-1558M', 'offload_after', 'peak_device_gib'),
+  ],
+  [
+    'accumulation',
+    '1558M',
+    { ...offload, accumulation: 4 },
+    () => measured('train-1558M-offload-accum4', 'peak_device_gib'),
+  ],
+  ...(
+    [
+      [1, 0.75],
+      [2, 0.5],
+      [3, 0.25],
+    ] as const
+  ).map(
+    ([row, ratio]): Row => [
+      `ratio ${ratio}`,
+      '1558M',
+      { ...offload, ratio },
+      () => measured('train-1558M-offload-ratio', row, 'peak_device_gib'),
+    ],
+  ),
+  [
+    'weights too',
+    '1558M',
+    { ...offload, stage: 3, weights: 'cpu' },
+    () => measured('train-1558M-offload-weights', 'peak_device_gib'),
+  ],
+  [
+    '10B',
+    '10B',
+    { ...offload, microBatch: 10 },
+    () => measured('train-10B-offload-noclip', 'peak_device_gib'),
+  ],
+  ...(
+    [
+      [0, 0, false],
+      [2, 1, false],
+      [4, 2, false],
+      [5, 2, true],
+      [7, 3, false],
+      [8, 3, true],
+    ] as const
+  ).map(
+    ([row, stage, overlap]): Row => [
+      `stage ${stage} on 2, overlap ${overlap}`,
+      '1558M',
+      { ...kept, stage, ranks: 2, overlap },
+      () => measured('zero-1558M-2gpu', row, 'peak_device_gib'),
+    ],
+  ),
+  [
+    'stage 3 on 4',
+    '1558M',
+    { ...kept, stage: 3, ranks: 4 },
+    () => measured('zero-1558M-weak-scaling', 0, 'peak_device_gib'),
+  ],
+];
+
+test.each(deviceRows)('peak of the device: %s', (_, model, setup, gib) => {
+  const got = total(memoryOf(sizes(model), { ...plainSetup, ...setup }).device) / GIB;
+  expect(Math.abs(got / gib() - 1)).toBeLessThan(BYTES);
+});
+
+const hostRows: Row[] = [
+  ['offload', '1558M', offload, () => measured('train-1558M-offload', 'peak_host_rss_gib')],
+  [
+    'ratio 0.5',
+    '1558M',
+    { ...offload, ratio: 0.5 },
+    () => measured('train-1558M-offload-ratio', 2, 'peak_host_rss_gib'),
+  ],
+  [
+    'weights too',
+    '1558M',
+    { ...offload, stage: 3, weights: 'cpu' },
+    () => measured('train-1558M-offload-weights', 'peak_host_rss_gib'),
+  ],
+  [
+    'on 2',
+    '1558M',
+    { ...offload, stage: 3, weights: 'cpu', ranks: 2 },
+    () => measured('zero-1558M-2gpu-offload-weights', 'peak_host_rss_gib'),
+  ],
+  [
+    '10B',
+    '10B',
+    { ...offload, microBatch: 10 },
+    () => measured('train-10B-offload-noclip', 'peak_host_rss_gib'),
+  ],
+];
+
+test.each(hostRows)('peak of host memory: %s', (_, model, setup, gib) => {
+  const got = total(memoryOf(sizes(model), { ...plainSetup, ...setup }).host) / GIB;
+  expect(Math.abs(got / gib() - 1)).toBeLessThan(BYTES);
+});
+
+const machine = (devicesPerNode: number, coresPerNode: number): Cluster => ({
+  ...{ nodes: 1, devicesPerNode, coresPerNode, nodeLink: 50e9 },
+});
+
+type TimeRow = [name: string, model: string, setup: Partial<Setup>, at: Cluster, ms: () => number];
+
+const timeRows: TimeRow[] = [
+  [
+    '124M',
+    '124M',
+    { microBatch: 16 },
+    machine(1, 16),
+    () => measured('redesign-1558M', '124M_B16_after', 'step_ms'),
+  ],
+  [
+    '1558M',
+    '1558M',
+    { microBatch: 8 },
+    machine(1, 16),
+    () => measured('redesign-1558M', 'plain_after', 'step_ms'),
+  ],
+  [
+    'checkpointing',
+    '1558M',
+    kept,
+    machine(1, 16),
+    () => measured('redesign-1558M', 'checkpointing_after', 'step_ms'),
+  ],
+  [
+    'offload',
+    '1558M',
+    offload,
+    machine(1, 16),
+    () => measured('redesign-1558M', 'offload_after', 'step_ms'),
+  ],
+  [
+    'accumulation',
+    '1558M',
+    { ...offload, accumulation: 4 },
+    machine(1, 16),
+    () => measured('train-1558M-offload-accum4', 'step_ms', 'median'),
+  ],
+  [
+    'ratio 0.75',
+    '1558M',
+    { ...offload, ratio: 0.75 },
+    machine(1, 16),
+    () => measured('train-1558M-offload-ratio', 1, 'step_ms'),
+  ],
+  [
+    'ratio 0.5',
+    '1558M',
+    { ...offload, ratio: 0.5 },
+    machine(1, 16),
+    () => measured('train-1558M-offload-ratio', 2, 'step_ms'),
+  ],
+  [
+    '10B',
+    '10B',
+    { ...offload, microBatch: 10 },
+    machine(1, 32),
+    () => measured('train-10B-offload-noclip', 'step_ms', 'median'),
+  ],
+  ...(
+    [
+      [1, 0],
+      [5, 2],
+      [8, 3],
+    ] as const
+  ).map(
+    ([row, stage]): TimeRow => [
+      `stage ${stage} on 2`,
+      '1558M',
+      { ...kept, stage, ranks: 2 },
+      machine(2, 32),
+      () => measured('zero-1558M-2gpu', row, 'step_ms'),
+    ],
+  ),
+];
+
+test.each(timeRows)('step time: %s', (_, model, setup, at, ms) => {
+  const got = 1000 * stepTime(sizes(model), { ...plainSetup, ...setup }, H200, at).step;
+  expect(Math.abs(got / ms() - 1)).toBeLessThan(SECONDS);
+});

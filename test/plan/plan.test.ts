@@ -1,0 +1,172 @@
+// What a plan proposes, refuses and prints; the sizes of families with rotary positions.
+import { checkConfig } from '../../lib/config/index.js';
+import { cpu, nn, scope, seed, Tensor, zero } from '../../lib/index.js';
+import { plan } from '../../lib/launch/plan.js';
+import { configOf, H200, makePlan, type PlanRequest, sizesOf } from '../../lib/plan/index.js';
+
+const GIB = 2 ** 30;
+const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
+
+const request = (given: Partial<PlanRequest>): PlanRequest => ({
+  ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, stateBytes: 8 },
+  ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB },
+  cluster: { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 },
+  ...given,
+});
+
+test('the more memory, the less is moved or computed again', () => {
+  const best = (deviceMemory: number) =>
+    makePlan(request({ deviceMemory: deviceMemory * GIB })).best;
+  expect(best(80)?.setup).toMatchObject({
+    optimizer: 'device',
+    checkpointing: false,
+    microBatch: 8,
+  });
+  expect(best(6)?.setup).toMatchObject({ optimizer: 'cpu', ratio: 1 });
+  expect(best(6)?.device).toBeLessThan(6 * GIB);
+  expect(best(1)).toBeNull();
+  const speeds = [80, 32, 16, 6].map((gib) => best(gib)?.tokensPerSecond as number);
+  expect(speeds).toEqual([...speeds].sort((a, b) => b - a));
+});
+
+test('host memory is a limit too, of all ranks of a machine together', () => {
+  const cluster = { nodes: 1, devicesPerNode: 2, coresPerNode: 32, nodeLink: 50e9 };
+  const given = request({ deviceMemory: 8 * GIB, cluster });
+  expect(makePlan(given).best).not.toBeNull();
+  expect(makePlan({ ...given, hostMemory: 8 * GIB }).best).toBeNull();
+});
+
+test('ways that fit come first, and the best is a configuration without an error', () => {
+  for (const ranks of [1, 2, 8]) {
+    const cluster = { nodes: 1, devicesPerNode: ranks, coresPerNode: 32, nodeLink: 50e9 };
+    const { candidates } = makePlan(request({ deviceMemory: 8 * GIB, cluster }));
+    const fits = candidates.map((one) => one.fits);
+    expect(fits).toEqual([...fits].sort((a, b) => Number(b) - Number(a)));
+    for (const one of candidates) {
+      const { errors } = checkConfig(configOf(one), { worldSize: ranks });
+      expect([configOf(one), errors]).toEqual([configOf(one), []]);
+    }
+  }
+});
+
+test('machines between which little passes want what exchanges least', () => {
+  const cluster = { nodes: 4, devicesPerNode: 8, coresPerNode: 128, nodeLink: 5e9 };
+  const slow = makePlan(request({ cluster }));
+  const fast = makePlan(request({ cluster: { ...cluster, nodeLink: 400e9 } }));
+  const of = (made: typeof slow, stage: number) =>
+    made.candidates.find(({ setup }) => setup.stage === stage && setup.microBatch === 1)?.time
+      .exposed as number;
+  expect(of(slow, 3)).toBeGreaterThan(of(slow, 1));
+  expect(of(slow, 1)).toBeGreaterThan(2 * of(fast, 1));
+});
+
+test.each([
+  [{ batch: 0 }, /^plan batch: expected a positive whole number, got 0/],
+  [{ seq: 2048 }, /^plan seq: expected at most the model's 1024, got 2048/],
+])('%o is refused', (given, message) => {
+  expect(() => makePlan(request(given))).toThrow(message);
+});
+
+test('ds plan prints the ways, the bytes of the best and its configuration', () => {
+  const flags = { model: '124M', batch: 4, gpuMemory: 24 * GIB, hostMemory: 64 * GIB };
+  const given = { ...flags, gpus: 2, nodes: 1, cores: 16, link: 50, precision: 'bf16' } as const;
+  const { fits, output } = plan(given);
+  expect(fits).toBe(true);
+  expect(output).toMatch(/^ +GPU +host +step +tokens\/s +way\nfits/);
+  expect(output).toMatch(/Best: stage \d.*\nEach GPU: weights .* GiB, gradients/);
+  expect(output).toMatch(
+    /0\.124e9 parameters; 1 x 2 GPUs of 24\.0 GiB, 64\.0 GiB of memory and 16 cores/,
+  );
+  const json = JSON.parse(plan({ ...given, json: true }).output);
+  expect(json.best.config).toEqual(json.candidates[0].config);
+  const none = plan({ ...given, gpuMemory: GIB / 4 });
+  expect([none.fits, none.output]).toEqual([false, expect.stringContaining('Nothing fits.')]);
+});
+
+test('zero.estimateMemory() says bytes by stage and offload without making a parameter', () => {
+  const before = cpu().memory.inUse;
+  const model = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
+  const rows = zero.estimateMemory(model, {
+    ranks: 4,
+    microBatch: 8,
+    activationCheckpointing: true,
+  });
+  expect(cpu().memory.inUse).toBe(before);
+  const [whole, , , sharded] = rows;
+  expect(whole?.device.optimizer).toBeCloseTo(12 * 1_557_611_200);
+  expect(sharded?.device.optimizer).toBeCloseTo(3 * 1_557_611_200);
+  expect(
+    rows.map(
+      ({ stage, offloadOptimizer, offloadParam }) => `${stage} ${offloadOptimizer} ${offloadParam}`,
+    ),
+  ).toEqual([
+    ...['0 none none', '1 none none', '2 none none', '3 none none'],
+    ...['1 cpu none', '2 cpu none', '3 cpu none', '3 cpu cpu'],
+  ]);
+  expect(() => zero.estimateMemory({} as never)).toThrow(
+    /zero\.estimateMemory: expected a language model/,
+  );
+  expect(() => zero.estimateMemory(model, { rank: 2 } as never)).toThrow(/Did you mean "ranks"/);
+});
+
+/** Bytes that the blocks hold after the forward, and at most in the backward, for each block more. */
+function measure(model: nn.models.RotaryLM, tokens: Tensor): { held: number; peak: number } {
+  const device = cpu();
+  const step = () => {
+    const before = device.memory.inUse;
+    const out = scope(() => model.model.call(tokens).sum());
+    const held = device.memory.inUse - before;
+    device.resetPeaks();
+    out.backward();
+    out.dispose();
+    return { held, peak: device.memory.peakInUse - before };
+  };
+  step();
+  return step();
+}
+
+const shape = {
+  vocabSize: 256,
+  maxSeq: 256,
+  channels: 128,
+  heads: 4,
+  kvHeads: 2,
+  headDim: 64,
+  hidden: 320,
+};
+test.each([
+  ['Llama', nn.models.Llama, false],
+  ['Qwen3', nn.models.Qwen3, false],
+  ['Llama', nn.models.Llama, true],
+  ['Qwen3', nn.models.Qwen3, true],
+] as const)(
+  'what a block of %s keeps follows the formula (%p, checkpointing %p)',
+  (_, Model, activationCheckpointing) => {
+    seed(1);
+    const [B, T] = [2, 256];
+    const tokens = Tensor.from(
+      Int32Array.from({ length: B * T }, (_x, i) => i % 256),
+      { shape: [B, T] },
+    ).keep();
+    const of = (layers: number) => {
+      const model = new Model({ ...shape, layers, activationCheckpointing }).to(cpu(), 'bf16');
+      const found = measure(model, tokens);
+      const { kept, statistics, backward, replayed, stream } = model.blockActivations();
+      for (const parameter of model.parameters()) {
+        parameter.grad?.dispose();
+        parameter.dispose();
+      }
+      const block = B * T * (2 * kept + statistics);
+      const perBlock = activationCheckpointing ? B * T * 2 * stream : block;
+      const inBlock = activationCheckpointing ? block + B * T * 2 * replayed : B * T * 2 * backward;
+      return { ...found, perBlock, inBlock };
+    };
+    const [few, many] = [of(2), of(6)];
+    expect((many.held - few.held) / 4 / many.perBlock).toBeCloseTo(1, 1);
+    // The embedding's result, and a statistic for each token, belong to no block.
+    const outside = many.peak - 6 * many.perBlock - many.inBlock;
+    const stream = B * T * 2 * shape.channels;
+    expect(Math.abs(outside)).toBeLessThan(0.03 * many.peak + 1.1 * stream);
+    tokens.dispose();
+  },
+);
