@@ -105,10 +105,11 @@ export class Engine {
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.requireOpen('engine.forward');
     const { module, results } = this;
-    const { hooks, inputs: cast, watch } = this.parts;
+    const { hooks, inputs: cast, watch, control } = this.parts;
     if (this.stepped || !module.training) results.release();
     this.stepped = false;
     hooks.reset();
+    if (module.training) control.addInputs(inputs);
     return (module.training ? watch : untimed).time('forward', () => {
       const scope = new Scope();
       try {

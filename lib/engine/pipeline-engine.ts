@@ -80,6 +80,7 @@ export class PipelineEngine extends Engine {
     const micros = this.gradientAccumulationSteps();
     return this.alone('engine.trainBatch', async () => {
       const given = await this.fetch('engine.trainBatch', batches, micros);
+      parts.control.addInputs(given);
       const worker = new TrainingWorker(parts, this.pipe.pipeline, given);
       try {
         await this.run(this.pipe.schedule, micros, worker, true);

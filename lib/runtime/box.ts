@@ -38,6 +38,10 @@ export function wholeBox(shape: readonly number[]): Box {
   return { offset: shape.map(() => 0), shape };
 }
 
+/** Whether other ranks may have the rest of a tensor. */
+export const isPart = ({ whole, boxes: [first] }: Region): boolean =>
+  !first || !isSameBox(first, wholeBox(whole));
+
 export function isSameBox(a: Box, b: Box): boolean {
   return a === b || (isSame(a.offset, b.offset) && isSame(a.shape, b.shape));
 }

@@ -9,19 +9,20 @@ import type { InitialValues, WeightUnit } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 
 /**
- * Every rank of a unit's `alike` starts with the values of its first, of frozen units as well; what lies in files, which are
- * the same for all, each rank reads for itself, and of shards nothing else. Blocks until everything is in place. Device
- * memory beyond the result: one unit, and one parameter in f32.
+ * Every rank starts with the values that the first of each of the groups of `alikeOf` has, one group after the other, of
+ * frozen units as well; what lies in files, which are the same for all, each rank reads for itself, and of shards nothing
+ * else. Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32.
  */
 export function adoptModel(
   stage: ZeroStages,
   state: OptimizerState,
-  alikeOf: (unit: WeightUnit) => Collectives,
+  alikeOf: (unit: WeightUnit, slot: Slot) => readonly Collectives[],
 ): void {
   const keptOf = ({ unit, range }: WeightPart): Range =>
     stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
-  const share = (unit: WeightUnit, { values, isStored }: InitialValues): void => {
-    if (!isStored) takeOver(alikeOf(unit), values);
+  const share = (unit: WeightUnit, { slot, values, isStored }: InitialValues): void => {
+    if (isStored) return;
+    for (const group of alikeOf(unit, slot)) takeOver(group, values);
   };
   for (const partition of stage.partitions) {
     state.adopt(partition);

@@ -21,7 +21,7 @@ import { HostCopy } from '../../lib/engine/saving/host-copy.js';
 import { restoreEngine } from '../../lib/engine/saving/restore.js';
 import { contentOf } from '../../lib/engine/saving/snapshot.js';
 import { type DsConfig, type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
-import type { Box, Region } from '../../lib/runtime/box.js';
+import { type Box, isPart, type Region } from '../../lib/runtime/box.js';
 import { numel } from '../../lib/runtime/view.js';
 import { valuesOf } from './content.js';
 import { onRanks } from './joined-worlds.js';
@@ -141,11 +141,13 @@ function placesOf(ranks: number, zeros: number, stage: number): Place[] {
   }));
 }
 
-/** An engine of one rank as that of a rank of the mesh: what is not cut, shares after the first have as copies. */
+/** An engine of one rank as that of a rank of the mesh: for what is not cut, the first share answers. */
 function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
   const view = zeros === 1 ? engine : partitioned(engine, { stage, rank: zero, size: zeros });
   const mesh = { place: () => rank };
-  const ranks = { ...view.parts.ranks, mesh, isCopy: rank > 0 };
+  const layers = { rank };
+  const answersFor = ({ region }: nn.Parameter) => rank === 0 || isPart(region);
+  const ranks = { ...view.parts.ranks, mesh, layers, answersFor };
   return Object.create(view, { parts: { value: { ...view.parts, ranks } } }) as Engine;
 }
 

@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
+import { isPart } from '../../runtime/box.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
@@ -44,7 +45,10 @@ export function gatheredParameters<Result>(
   if (!first) return body();
   requireOneEngine(held);
   const { engine } = first;
-  if (modifierRank !== null) requireRank(modifierRank, engine.worldSize);
+  if (modifierRank !== null) {
+    requireRank(modifierRank, engine.worldSize);
+    requireWhole(held);
+  }
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
     if (modifierRank === null) return body();
@@ -97,6 +101,19 @@ function heldAmong(what: Gatherable): HeldParameter[] {
 /** Of the bits. */
 function fingerprint(parameter: Tensor): string {
   return createHash('sha1').update(parameter.toRaw()).digest('base64');
+}
+
+/** What one rank writes to its part of a layer says nothing of the other parts. */
+function requireWhole(held: readonly HeldParameter[]): void {
+  const part = held.find(({ engine, slot }) => engine.parts.ranks.layers && isPart(slot.region));
+  if (!part) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'GatheredParameters modifierRank',
+    expected: 'parameters of which every rank has all',
+    got: `${part.slot.name}, of which each rank has a part (tensor parallelism)`,
+    hint: 'Change them before initialize(), or load a checkpoint, which any number of ranks takes apart.',
+  });
 }
 
 function requireOneEngine(held: readonly HeldParameter[]): void {

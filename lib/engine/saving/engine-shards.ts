@@ -1,5 +1,6 @@
 // What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
 import type { Shard, TensorInfo } from '../../checkpoint/index.js';
+import type { Parameter } from '../../nn/parameter.js';
 import {
   type DeclaredState,
   declaredState,
@@ -8,14 +9,7 @@ import {
   type StateTensor,
   savedState,
 } from '../../optim/declared-state.js';
-import {
-  type Box,
-  isSameBox,
-  type Region,
-  rangesOf,
-  wholeBox,
-  wholeRegion,
-} from '../../runtime/box.js';
+import { type Box, type Region, rangesOf, wholeBox, wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -56,7 +50,7 @@ export function* heldPieces(engine: Engine): Generator<{ partition: Partition; p
 
 /**
  * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank saves
- * its share; copies of them save what is cut between them.
+ * its share.
  */
 function* savedOf<Part extends WeightPart>(
   engine: Engine,
@@ -64,7 +58,7 @@ function* savedOf<Part extends WeightPart>(
 ): Generator<{ part: Part; piece: Piece }> {
   for (const part of parts) {
     for (const piece of part.pieces) {
-      if (!saves(engine, piece.slot.region)) continue;
+      if (!saves(engine, part.unit.parameterOf(piece.slot))) continue;
       const saved = clipPiece(piece, part.counted);
       if (saved) yield { part, piece: saved };
     }
@@ -83,16 +77,8 @@ function clipPiece(piece: Piece, window: Range): Piece | null {
   };
 }
 
-/** Whether other ranks have parts of the tensor. */
-const isCut = ({ whole, boxes: [first] }: Region): boolean =>
-  !first || !isSameBox(first, wholeBox(whole));
-
-const saves = ({ parts }: Engine, region: Region): boolean => !parts.ranks.isCopy || isCut(region);
-
-/** Whether a lower rank has all that this one has, and saves it. */
-export function isCopy({ parts, module }: Engine): boolean {
-  return parts.ranks.isCopy && !module.parameters().some(({ region }) => isCut(region));
-}
+const saves = ({ parts: { ranks } }: Engine, parameter: Parameter): boolean =>
+  !ranks.isCopy && ranks.answersFor(parameter);
 
 /** Elements of a tensor's box from number `from` on, as a tensor that the caller releases. */
 export interface BoxedPart {
@@ -175,11 +161,13 @@ function wholeShards(engine: Engine, wanted: Wanted): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
   const parameters = [...module.namedParameters()].filter(
-    ([name, one]) => wanted(name) && saves(engine, one.region) && !isElsewhere(one),
+    ([name, one]) => wanted(name) && saves(engine, one) && !isElsewhere(one),
   );
-  const buffers = parts.ranks.isCopy
-    ? []
-    : [...module.namedBuffers()].filter(([, one]) => !isElsewhere(one));
+  const { isCopy, layers } = parts.ranks;
+  const buffers =
+    isCopy || (layers && layers.rank > 0)
+      ? []
+      : [...module.namedBuffers()].filter(([, one]) => !isElsewhere(one));
   return [
     ...parameters.flatMap(([name, one]) => shardsOf(name, one.region, 0, one.retain())),
     ...buffers

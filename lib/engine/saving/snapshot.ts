@@ -10,7 +10,6 @@ import { MODEL } from '../ranks.js';
 import { requireClientState } from './client-state.js';
 import {
   catalogOf,
-  isCopy,
   optimizerShards,
   wantedOf,
   weightShards,
@@ -37,7 +36,7 @@ export function contentOf(engine: EngineCore, options: ContentOptions): Checkpoi
   const parts = sharded ? weightShards(engine, wanted) : [];
   const whole = sharded ? wholeTensors : wholeModel;
   return {
-    part: isCopy(engine) ? null : { data: ranks.data.rank, model: ranks.mesh.place(...MODEL) },
+    part: ranks.isCopy ? null : { data: ranks.data.rank, model: ranks.mesh.place(...MODEL) },
     model: isFirst ? [...parts, ...whole(engine, wanted)] : parts,
     modelIsSharded: sharded,
     optimizer: optimizerShards(engine),

@@ -7,16 +7,19 @@ import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
+import { isPart } from '../../runtime/box.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
-import { COPIES, DATA } from '../ranks.js';
+
+import { DATA, MODEL } from '../ranks.js';
 import { StoreWorld } from '../saving/store-world.js';
+import { isCutOver, type NamedPart, partsOf, requireComplete } from './cut-layers.js';
 
 /** What an engine is about to be built from. */
 export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
 /** What ranks compare. */
-type Part = 'model' | 'config' | 'optimizer' | 'generator';
+type Part = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
 
 /**
  * Each value as text by its place: two ranks agree when these are the same, in whatever order they
@@ -45,19 +48,25 @@ interface Rule {
 }
 
 const everyone = (part: Part) => ({
-  ...{ part, axes: [...DATA, ...COPIES], among: 'on every rank' },
+  ...{ part, axes: [...DATA, ...MODEL], among: 'on every rank' },
   hint: `Give every rank the same ${part}.`,
 });
 
 /** In the order of comparison. */
 const RULES: readonly Rule[] = [
   { ...everyone('model'), code: 'DS_ARGUMENT', place: (key) => `initialize, ${key}` },
+  {
+    ...{ part: 'parts', axes: ['pp', 'dp', 'sp'], code: 'DS_ARGUMENT' },
+    place: (key) => `initialize, ${key}`,
+    among: 'on ranks with the same place on tp',
+    hint: 'Cut layers by the place on tp alone.',
+  },
   { ...everyone('config'), code: 'DS_CONFIG', place: (key) => key },
   { ...everyone('optimizer'), code: 'DS_ARGUMENT', place: (key) => `initialize, optimizer ${key}` },
   {
-    ...{ part: 'generator', axes: COPIES, code: 'DS_ARGUMENT' },
+    ...{ part: 'generator', axes: MODEL, code: 'DS_ARGUMENT' },
     place: (key) => `initialize, random ${key}`,
-    among: `on ranks that differ on ${COPIES.join(', ')} alone`,
+    among: `on ranks that differ on ${MODEL.join(', ')} alone`,
     hint: 'Call seed() with the same number there, or set "seed" in the configuration.',
   },
 ];
@@ -85,6 +94,10 @@ export async function requireAgreement(job: Distributed, given: Given): Promise<
       const [first, other] = pair;
       throw difference(rule, [first, said[first] as Texts], [other, said[other] as Texts]);
     }
+    if (!isCutOver(job, given.module)) return;
+    const { mesh } = job;
+    const parts = mesh.place('pp', 'dp', 'sp') === 0 ? partsOf(given.module) : [];
+    requireComplete((await exchange(parts as unknown as JsonValue)) as unknown as NamedPart[][]);
   });
 }
 
@@ -168,6 +181,7 @@ function describe({ module, config, optimizer, schedules }: Given): Description 
   }
   return {
     model: describeModel(module, groupOf),
+    parts: describeParts(module),
     generator: flatten(Object.entries(getRandomState())),
     config: flatten(sections.filter(([key]) => !OWN.has(key))),
     optimizer: { name, schedule: schedules.name, ...Object.fromEntries(settings) },
@@ -181,7 +195,10 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
     const trained = parameter.requiresGrad ? 'wants a gradient' : 'frozen';
     const place = group === undefined ? 'in no group' : `in group ${group}`;
     const start = parameter.stored ? `, from ${parameter.stored.origin}` : '';
-    return [`parameter ${index}`, `${name} ${shapeOf(parameter)}, ${trained}, ${place}${start}`];
+    const { whole } = parameter.region;
+    const cut = isPart(parameter.region) ? ', of which each has a part' : '';
+    const outline = `${name} [${whole.join(', ')}]${cut}`;
+    return [`parameter ${index}`, `${outline}, ${trained}, ${place}${start}`];
   });
   const buffers = Array.from(module.namedBuffers(), ([name, buffer], index) => [
     `buffer ${index}`,
@@ -190,7 +207,18 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
   return Object.fromEntries([...parameters, ...buffers]);
 }
 
-const shapeOf = ({ shape }: Tensor): string => `[${shape.join(', ')}]`;
+/** By the number of the parameter in the model, as whole ones are. */
+function describeParts(module: Module): Texts {
+  const texts = Array.from(module.namedParameters(), ([name, { region, isReplica }], index) => {
+    const boxes = region.boxes.map((box) => `${shapeOf(box)} at [${box.offset.join(', ')}]`);
+    const who = isReplica ? ', which another rank answers for' : '';
+    const text = `${name} ${boxes.join(' and ')}${who}`;
+    return isPart(region) ? [[`parameter ${index}`, text]] : [];
+  });
+  return Object.fromEntries(texts.flat());
+}
+
+const shapeOf = ({ shape }: { shape: readonly number[] }): string => `[${shape.join(', ')}]`;
 
 /** The leaves of nested sections by dotted path. */
 function flatten(entries: readonly [string, unknown][], above = ''): Texts {

@@ -2,7 +2,9 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
+import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
 import { explainShortages } from '../../runtime/shortage.js';
+import type { Tensor } from '../../tensor/index.js';
 import { allOrNothing } from '../../tensor/scope.js';
 import { adoptModel } from '../../zero/adopt.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
@@ -33,6 +35,7 @@ import { checkpointWorld } from './checkpoint-world.js';
 import { configureFromSection } from './checkpointing-section.js';
 import { type Clients, findOptimizer, findSchedules } from './clients.js';
 import { buildCommsLogger } from './comms-logger.js';
+import { isCutOver, requireElementwise } from './cut-layers.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { buildScaler } from './loss-scaler.js';
@@ -78,8 +81,10 @@ export async function buildEngine(
   configureFromSection(config.activation_checkpointing);
   const decisions = decide(module, config, clients);
   const { plan } = decisions;
+  const layers = isCutOver(job, module);
+  if (layers) requireElementwise(decisions.optimizer);
   await requireAgreement(job, decisions);
-  const ranks = await ranksOf(job, { stages: plan !== null });
+  const ranks = await ranksOf(job, { stages: plan !== null, layers });
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, decisions.optimizer) : [];
   return completely((site) => {
@@ -162,9 +167,9 @@ function watchers(
   ranks: Ranks,
   { owned, undo }: Site,
 ): StepObserver[] {
-  const { world, data, alike } = ranks;
+  const { world, data, alike, layers } = ranks;
   const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst(ranks)) : null;
-  for (const group of new Set([world, data, alike])) {
+  for (const group of new Set([world, data, alike, ...(layers ? [layers] : [])])) {
     const { logger } = group;
     undo.defer(() => {
       group.logger = logger;
@@ -187,7 +192,7 @@ function hold(
   { ties, ...ranks }: Ranks & { ties: readonly Tie[] },
   { owned, undo }: Site,
 ): Holdings {
-  const { data: group, alike } = ranks;
+  const { data: group } = ranks;
   const found = buildUnits(
     module,
     optimizer.groups,
@@ -203,27 +208,40 @@ function hold(
   const { stage: zeroStage } = config.zero_optimization;
   requireUncutState(optimizer, units);
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
-  const stage = owned.own(buildStages(config, found, device, { group, timer, ties }));
-  shareWhole(module, frozen, alike);
+  const stage = owned.own(
+    buildStages(config, found, device, { group, timer, ties, layers: ranks.layers }),
+  );
+  const alikeTo = groupsOf(ranks);
+  shareWhole(module, frozen, alikeTo);
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
   furnish(state, { config, optimizer, partitions, device, group }, owned);
   const tieOf = ({ name }: WeightUnit) => ties.find((tie) => tie.name === name)?.group;
-  adoptModel(stage, state, (unit) => tieOf(unit) ?? alike);
+  adoptModel(stage, state, (unit, slot) => alikeTo(slot.region, tieOf(unit)));
   const tied = new Set(units.filter((unit) => tieOf(unit) !== undefined));
   return { ranks, units, tied, stage, state };
 }
 
+type GroupsOf = (region: Region, own?: Collectives) => readonly Collectives[];
+
+/** Whose first values a rank takes over: of a part those with the same part, of the rest then those with the others. */
+function groupsOf({ alike, layers }: Ranks): GroupsOf {
+  return (region, own = alike) => (layers && !isPart(region) ? [own, layers] : [own]);
+}
+
 /** Frozen parameters in no unit, and buffers, are the first rank's everywhere. */
-function shareWhole(module: Module, frozen: readonly WeightUnit[], alike: Collectives): void {
+function shareWhole(module: Module, frozen: readonly WeightUnit[], groups: GroupsOf): void {
   const sharded = new Set(
     frozen.flatMap(({ parameters }) => parameters.map(({ parameter }) => parameter)),
   );
   const whole = module.parameters().filter((one) => !one.requiresGrad && !sharded.has(one));
-  const buffers = Array.from(module.namedBuffers(), ([, buffer]) => buffer);
-  for (const tensor of [...whole, ...buffers]) takeOver(alike, tensor);
+  const share = (tensor: Tensor, region: Region): void => {
+    for (const group of groups(region)) takeOver(group, tensor);
+  };
+  for (const parameter of whole) share(parameter, parameter.region);
+  for (const [, buffer] of module.namedBuffers()) share(buffer, wholeRegion(buffer.shape));
 }
 
 /** Puts together what runs a step. */

@@ -21,7 +21,7 @@ import {
 } from '../../pipe/index.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Ranks } from '../ranks.js';
+import { countingAt, type Ranks } from '../ranks.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
 
 /** A model that trains in stages. */
@@ -144,9 +144,9 @@ export function keepOwn({ groups }: Optimizer, module: Module): void {
 export function columnsOf(
   plan: PipelinePlan | null,
   partitions: readonly Partition[],
-  { world, data, mesh }: Ranks,
+  { world, counting, layers: cut, mesh }: Ranks,
 ): Columns {
-  if (!plan || plan.pipeline.place.ranks === 1) return allColumns(partitions.length, data.ranks);
+  if (!plan || plan.pipeline.place.ranks === 1) return allColumns(partitions.length, counting);
   const { pipeline } = plan;
   const { layers, place } = pipeline;
   const counts = held(() => zeros([world.size, layers.length], { device: world.device }));
@@ -164,8 +164,8 @@ export function columnsOf(
       new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),
     ),
   );
-  const dataRanks = ofStage.map((rank) => mesh.shape.ranksAlong(rank, 'dp'));
-  return columnsOfStages(owners, dataRanks, place.rank);
+  const countingRanks = ofStage.map((rank) => countingAt(mesh, rank, cut !== null));
+  return columnsOfStages(owners, countingRanks, place.rank);
 }
 
 /** The first of this rank's layers that reads the partition's parameters. */

@@ -11,6 +11,7 @@ import {
   ShardedGradients,
   SummedGradients,
 } from '../../zero/gradient-flow.js';
+import { PartialSums } from '../../zero/partial-sums.js';
 import type { Unit } from '../../zero/unit.js';
 import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
@@ -34,6 +35,8 @@ export interface StageOptions {
   timer?: CommTimer;
   /** What several stages of a pipeline have. */
   ties?: readonly Tie[];
+  /** The ranks that share layers out, where they do. */
+  layers?: Collectives | null;
 }
 
 /** What flows between the ranks of a group. */
@@ -52,13 +55,13 @@ export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
   device: Device,
-  { group, timer = untimedComm, ties = [] }: StageOptions,
+  { group, timer = untimedComm, ties = [], layers = null }: StageOptions,
 ): ZeroStages {
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
   const between = { group, ranks: group.size, device, timer, overlap };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
-    new ZeroStage(units, gradientFlow(config, own), weightFlow(config, own), still);
+    new ZeroStage(units, summed(gradientFlow(config, own), layers), weightFlow(config, own), still);
   const isTied = new Set(ties.map(({ name }) => name));
   const rest = trained.filter(({ name }) => !isTied.has(name));
   const tied = ties.map((tie) =>
@@ -69,6 +72,11 @@ export function buildStages(
     ),
   );
   return new ZeroStages(trained, [stageOf(rest, between, frozen), ...tied]);
+}
+
+/** Ranks that share layers out may have parts of gradients. */
+function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
+  return layers ? new PartialSums(flow, layers, flow instanceof ShardedGradients) : flow;
 }
 
 function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {

@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
-import { isSameBox, wholeBox } from '../../runtime/box.js';
+import { isPart } from '../../runtime/box.js';
 import type { LayoutOptions, ParameterShape } from '../../zero/layout.js';
 import type { Unit } from '../../zero/unit.js';
 import { FROZEN } from '../../zero/weight-unit.js';
@@ -29,8 +29,7 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
  */
 export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
   for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.slots)) {
-    const [first] = region.boxes;
-    if (!first || isSameBox(first, wholeBox(region.whole))) continue;
+    if (!isPart(region)) continue;
     const declared = Object.entries(declaredState(optimizer, group, shape));
     const [kept] = declared.find(([, { per, saved }]) => per !== 1 && saved) ?? [];
     if (kept === undefined) continue;

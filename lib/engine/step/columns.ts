@@ -8,7 +8,10 @@ export interface Columns {
   readonly count: number;
   /** Of this rank's partitions, in their order. */
   readonly own: readonly number[];
-  /** Which data ranks fill which columns. */
+  /**
+   * Which ranks fill which columns: the data ranks of a stage, and those that have parts of its
+   * layers.
+   */
   readonly runs: readonly (Range & { readonly ranks: readonly number[] })[];
 }
 
@@ -19,8 +22,8 @@ export function allColumns(partitions: number, ranks: readonly number[]): Column
 }
 
 /**
- * Those of a pipeline, column by column: `owners` says whose each is, `ranks` are the data ranks of
- * each owner, and `rank` is this one.
+ * Those of a pipeline, column by column: `owners` says which stage's each is, `ranks` are those
+ * that count for each stage, and `rank` is this stage.
  */
 export function columnsOfStages(
   owners: readonly number[],

@@ -33,19 +33,22 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   });
 }
 
-/** Two ranks that should do the same and do not, and the axes on which they differ. */
+/**
+ * Two ranks that should do the same and do not, the axes on which they differ, and what shows it.
+ */
 export interface Apart {
   ranks: readonly [first: number, other: number];
-  copies: readonly Axis[];
+  axes: readonly Axis[];
+  what: 'inputs' | 'losses or gradients';
 }
 
 /** What every rank throws then. */
-export function apart({ ranks: [first, other], copies }: Apart): DsError {
+export function apart({ ranks: [first, other], axes, what }: Apart): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'engine.step',
-    expected: `the same batches on ranks that differ on ${copies.join(', ')} alone`,
-    got: `other losses or gradients on rank ${other} than on rank ${first}`,
+    expected: `the same batches on ranks that differ on ${axes.join(', ')} alone`,
+    got: `other ${what} on rank ${other} than on rank ${first}`,
     hint: 'Deal samples out by engine.dpRank and engine.dpWorldSize, as trainLoader does.',
   });
 }

@@ -13,6 +13,8 @@ import type { Partition } from '../../zero/partition.js';
 import type { Ranks } from '../ranks.js';
 import type { Columns } from './columns.js';
 import { type Apart, copiesApart, LOSS_TOLERANCE, SQUARES_TOLERANCE } from './copies-apart.js';
+import { countedRanges } from './counted-ranges.js';
+import { InputDigest } from './input-digest.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -42,31 +44,49 @@ export interface ControlOptions {
   columns: Columns;
 }
 
+type StepRanks = Pick<
+  Ranks,
+  'world' | 'data' | 'mesh' | 'copies' | 'tellers' | 'counting' | 'layers' | 'answersFor'
+>;
+
+/** Where a partition's squares are summed. */
+interface Slot {
+  /** [1] f32 in this rank's row */
+  sum: Tensor;
+  /** What this rank counts of the partition. */
+  ranges: readonly Range[];
+  /** [1] f32, where the sum of one more range waits to be added; null where there is none. */
+  more: Tensor | null;
+}
+
 /** What a rank tells beside its partitions' sums of squares, behind them in its row. */
 const LOSS = 0;
 const STOP = 1;
-const TOLD = 2;
+const INPUTS = 2;
+const TOLD = 3;
 
 /**
  * Owns a row per rank of the job (a sum of squares per partition, the sum of the micro-batches'
- * losses, the wish to stop), the [4] control of the update kernels and the copy of both on the
- * host.
+ * losses, the wish to stop, the first step's inputs), the [4] control of the update kernels and the
+ * copy of both on the host.
  */
 export class StepControl implements GradientReceiver {
   /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
-  /** [ranks, partitions + 2] f32, every rank's row once they are shared */
+  /** [ranks, partitions + 3] f32, every rank's row once they are shared */
   private readonly rows: Tensor;
-  /** [data ranks, partitions] f32, the sums of squares in their rows */
+  /** [counting ranks, partitions] f32, the sums of squares in their rows */
   private readonly partials: Tensor;
   /** [1] f32 each, of this rank's row */
   private readonly lossSum: Tensor;
   private readonly stop: Tensor;
+  private readonly inputs: Tensor;
+  private readonly digest = new InputDigest();
   private readonly onHost: Buffer;
   private readonly fetched: Event;
   /** Of its own, so that reading waits for `fetched` and not for later compute work. */
   private readonly reading: Stream;
-  private readonly slots = new Map<Partition, Tensor>();
+  private readonly slots = new Map<Partition, Slot>();
   private microBatches = 0;
   private isStopTold = false;
   private pending = false;
@@ -76,7 +96,7 @@ export class StepControl implements GradientReceiver {
   constructor(
     device: Device,
     partitions: readonly Partition[],
-    private readonly ranks: Pick<Ranks, 'world' | 'data' | 'mesh' | 'copies' | 'tellers'>,
+    private readonly ranks: StepRanks,
     private readonly options: ControlOptions,
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
@@ -84,15 +104,18 @@ export class StepControl implements GradientReceiver {
     const { width } = this;
     const { columns } = options;
     this.rows = held(() => zeros([world.size, width], { device }));
-    this.partials = held(() => this.partialsOfData());
+    this.partials = held(() => this.partialsOfAll());
     const slot = (i: number) => sliceFlat(this.rows, { offset: world.rank * width + i, numel: 1 });
     this.lossSum = slot(columns.count + LOSS);
     this.stop = slot(columns.count + STOP);
+    this.inputs = slot(columns.count + INPUTS);
     this.onHost = Buffer.allocatePinned(device, (4 + this.rows.numel) * 4);
     this.fetched = new Event(device);
     this.reading = Stream.create(device);
     partitions.forEach((partition, i) => {
-      this.slots.set(partition, slot(columns.own[i] as number));
+      const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
+      const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
+      this.slots.set(partition, { sum: slot(columns.own[i] as number), ranges, more });
     });
   }
 
@@ -104,9 +127,14 @@ export class StepControl implements GradientReceiver {
 
   /** Adds a partition's complete gradient to the norm, in the order of `stream`. */
   add(partition: Partition, stream: Stream): void {
-    const x = sliceFlat(partition.grad as Tensor, partition.counted);
-    kernels.sumOfSquares({ x, out: this.slots.get(partition) as Tensor }, stream);
-    x.release();
+    const { sum, ranges, more } = this.slots.get(partition) as Slot;
+    for (const [i, range] of ranges.entries()) {
+      const x = sliceFlat(partition.grad as Tensor, range);
+      const out = i === 0 ? sum : (more as Tensor);
+      kernels.sumOfSquares({ x, out }, stream);
+      if (i > 0) kernels.binary({ a: sum, b: out, out: sum, op: 'add', accumulate: false }, stream);
+      x.release();
+    }
   }
 
   /** Adds a micro-batch's loss, one f32 element, to the step's. */
@@ -115,6 +143,16 @@ export class StepControl implements GradientReceiver {
     if (this.microBatches++ === 0) kernels.copy({ in: loss, out: sum });
     else kernels.binary({ a: sum, b: loss, out: sum, op: 'add', accumulate: false });
     sum.release();
+  }
+
+  /**
+   * Of the first step: what this rank is given, where others that are to get the same share its
+   * layers out.
+   */
+  addInputs(values: unknown): void {
+    if (!this.isFirst || !this.ranks.layers) return;
+    this.digest.add(values);
+    kernels.fill({ out: this.inputs, value: this.digest.value });
   }
 
   /** A micro-batch whose loss another stage of the pipeline knows. */
@@ -183,7 +221,7 @@ export class StepControl implements GradientReceiver {
     const [, applied, norm, finite] = host as unknown as [number, number, number, number];
     const rows = host.subarray(4);
     const { losses, stop } = this.told(rows);
-    const apart = this.isFirst ? this.copiesApart(rows) : null;
+    const apart = this.isFirst ? this.apart(rows) : null;
     this.isFirst = false;
     const loss = this.microBatches > 0 ? losses / (this.microBatches * this.ranks.data.size) : null;
     this.microBatches = 0;
@@ -208,14 +246,19 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * By losses, which are a rank's own, then by squares of gradients, to which all its data ranks
-   * add.
+   * By inputs, where ranks share layers out; of copies by losses, which are a rank's own, then by
+   * squares of gradients, to which all its data ranks add.
    */
-  private copiesApart(rows: Float32Array): Apart | null {
-    const { mesh, copies } = this.ranks;
-    const among = { shape: mesh.shape, copies };
+  private apart(rows: Float32Array): Apart | null {
+    const { mesh, copies, layers } = this.ranks;
+    const { shape } = mesh;
+    const among = { shape, copies };
     const { width } = this;
     const { count } = this.options.columns;
+    const inputsOf = (rank: number): Float32Array =>
+      rows.subarray(rank * width + count + INPUTS, rank * width + count + INPUTS + 1);
+    const sharing = layers && copiesApart({ shape, copies: ['tp'] }, inputsOf, 0);
+    if (sharing) return { ranks: sharing, axes: ['tp'], what: 'inputs' };
     const lossOf = (rank: number): Float32Array =>
       rows.subarray(rank * width + count + LOSS, rank * width + count + LOSS + 1);
     const squaresOf = (rank: number): Float32Array =>
@@ -223,7 +266,7 @@ export class StepControl implements GradientReceiver {
     const found =
       copiesApart(among, lossOf, LOSS_TOLERANCE) ??
       copiesApart(among, squaresOf, SQUARES_TOLERANCE);
-    return found && { ranks: found, copies };
+    return found && { ranks: found, axes: copies, what: 'losses or gradients' };
   }
 
   /** Elements of a row. */
@@ -232,16 +275,25 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * Where the rows of the data ranks have all sums they are read there; else gatherPartials()
+   * Where the rows of those that count have all sums they are read there; else gatherPartials()
    * brings them together.
    */
-  private partialsOfData(): Tensor {
+  private partialsOfAll(): Tensor {
     const { columns } = this.options;
-    const { data } = this.ranks;
-    const [only, another] = columns.runs;
-    if (another) return zeros([data.size, columns.count], { device: this.rows.device });
+    const { counting } = this.ranks;
     // Of a pipeline it may be another stage that trains.
-    return this.sumsOf(only?.ranks ?? data.ranks, { offset: 0, numel: columns.count });
+    const ranks = columns.runs[0]?.ranks ?? counting;
+    if (this.isScattered) {
+      return zeros([counting.length, columns.count], { device: this.rows.device });
+    }
+    return this.sumsOf(ranks, { offset: 0, numel: columns.count });
+  }
+
+  /** Whether sums lie in the rows of several stages, or in rows that are not equally far apart. */
+  private get isScattered(): boolean {
+    const { runs } = this.options.columns;
+    const ranks = runs[0]?.ranks ?? this.ranks.counting;
+    return runs.length > 1 || evenParts(ranks).length > 1;
   }
 
   /** Columns `range` of the rows of `ranks`, which lie equally far apart in the job. */
@@ -258,17 +310,20 @@ export class StepControl implements GradientReceiver {
    */
   private gatherPartials(): void {
     const { columns } = this.options;
-    if (columns.runs.length <= 1) return;
+    if (!this.isScattered) return;
     const { partials } = this;
     for (const { ranks, ...range } of columns.runs) {
-      const sums = held(() => this.sumsOf(ranks, range));
-      const shape = [ranks.length, range.numel];
-      const out = held(() =>
-        partials.alias(shape, [columns.count, 1], partials.offset + range.offset),
-      );
-      kernels.copy({ in: sums, out });
-      sums.release();
-      out.release();
+      let row = 0;
+      for (const part of evenParts(ranks)) {
+        const sums = held(() => this.sumsOf(part, range));
+        const shape = [part.length, range.numel];
+        const from = partials.offset + row * columns.count + range.offset;
+        const out = held(() => partials.alias(shape, [columns.count, 1], from));
+        kernels.copy({ in: sums, out });
+        sums.release();
+        out.release();
+        row += part.length;
+      }
     }
   }
 
@@ -285,11 +340,15 @@ export class StepControl implements GradientReceiver {
   }
 
   dispose(): void {
-    for (const slot of this.slots.values()) slot.release();
+    for (const { sum, more } of this.slots.values()) {
+      sum.release();
+      more?.release();
+    }
     this.control.release();
     this.partials.release();
     this.lossSum.release();
     this.stop.release();
+    this.inputs.release();
     this.rows.release();
     this.fetched.synchronize();
     this.fetched.dispose();
@@ -300,3 +359,17 @@ export class StepControl implements GradientReceiver {
 
 /** How far apart ranks of one axis are in the job. */
 const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;
+
+/** Ranks in order, cut where they are no longer equally far apart. */
+function evenParts(ranks: readonly number[]): number[][] {
+  const parts: number[][] = [];
+  for (const rank of ranks) {
+    const last = parts.at(-1);
+    if (!last || (last.length > 1 && rank - (last.at(-1) as number) !== strideOf(last))) {
+      parts.push([rank]);
+    } else {
+      last.push(rank);
+    }
+  }
+  return parts;
+}

@@ -1,0 +1,29 @@
+// Which ranges of a partition's gradient this rank counts in the norm: what several ranks have, one
+// of them counts.
+import type { Parameter } from '../../nn/parameter.js';
+import { overlap, type Range } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
+
+/**
+ * Those of `partition.counted` in parameters that this rank `answersFor`, as few as there can be:
+ * what lies between parameters is zero. None where it answers for nothing.
+ */
+export function countedRanges(
+  { unit, pieces, counted }: Pick<Partition, 'unit' | 'pieces' | 'counted'>,
+  answersFor: (parameter: Parameter) => boolean,
+): Range[] {
+  const isOwn = pieces.map(({ slot }) => answersFor(unit.parameterOf(slot)));
+  if (isOwn.every(Boolean)) return [counted];
+  const ranges: Range[] = [];
+  let isApart = true;
+  for (const [i, piece] of pieces.entries()) {
+    const { offset, numel } = overlap(piece, counted);
+    const last = ranges.at(-1);
+    if (!isOwn[i]) isApart = true;
+    if (!isOwn[i] || numel === 0) continue;
+    if (last && !isApart) last.numel = offset + numel - last.offset;
+    else ranges.push({ offset, numel });
+    isApart = false;
+  }
+  return ranges;
+}

@@ -1,0 +1,208 @@
+// One rank of a mesh that trains a model whose layers are cut over tp, leg by leg, and says what it has at the end.
+import { type Distributed, initDistributed, type MeshOptions } from '../../lib/comm/index.js';
+import {
+  type DsConfig,
+  DsError,
+  type Engine,
+  initialize,
+  type nn,
+  seed,
+  Tensor,
+  zero,
+} from '../../lib/index.js';
+import type { Region } from '../../lib/runtime/box.js';
+import { CutModel, Gated, inStages, SIZES } from './cut-layers.js';
+
+/** A run from the same beginning. */
+export interface Leg {
+  stage: 0 | 1 | 2 | 3;
+  precision?: 'fp32' | 'bf16' | 'fp16';
+  offload?: boolean;
+  /** Layers that want no gradients, by a part of their names. */
+  frozen?: string;
+  micros?: number;
+  optimizer?: DsConfig['optimizer'];
+  /** Where it saves after half of its steps, and after it has resumed; `from` names what another one saved. */
+  save?: string;
+  from?: string;
+  /** Sums over micro-batches are f32. */
+  wide?: boolean;
+  /** A rank whose gradient of a part of a layer overflows in step 1. */
+  overflow?: number;
+  /** A rank that is given another batch, or one of another shape. */
+  misled?: { rank: number; shape?: boolean };
+  /** What this rank alone does before initialize(). */
+  wrong?: { rank: number; what: 'place' | 'shape' };
+  steps?: number;
+  /** A rank that ends before its last step, without a word. */
+  dies?: number;
+  /** A rank that tries to change what it has a part of. */
+  changes?: number;
+}
+
+export interface EngineJob {
+  device: 'cpu' | 'cuda';
+  mesh: MeshOptions;
+  legs: Leg[];
+}
+
+/** A parameter as a rank has it. */
+export interface Held {
+  region: Region;
+  values: number[];
+}
+
+export interface LegReport {
+  losses: number[];
+  norms: (number | null)[];
+  skipped: number;
+  initial: Record<string, Held>;
+  weights: Record<string, Held>;
+  /** What was thrown, where it was. */
+  error?: string;
+}
+
+const [ROWS, TOKENS, STEPS] = [3, 5, 6];
+
+function batchOf(index: number, { device }: Engine, tokens = TOKENS): { [name: string]: Tensor } {
+  const draw = (salt: number): Tensor => {
+    const one = (_: unknown, i: number) => (index * 31 + i * 17 + salt * 7) % SIZES.vocabulary;
+    const values = Int32Array.from({ length: ROWS * tokens }, one);
+    return Tensor.from(values, { shape: [ROWS, tokens], device }).keep();
+  };
+  return { inputs: draw(1), labels: draw(2) };
+}
+
+function configOf(leg: Leg): DsConfig {
+  const { stage, precision = 'fp32', offload, micros = 2, optimizer, wide } = leg;
+  return {
+    train_micro_batch_size_per_gpu: ROWS,
+    gradient_accumulation_steps: micros,
+    gradient_clipping: 0.5,
+    optimizer: optimizer ?? { type: 'AdamW', params: { lr: 3e-3 } },
+    zero_optimization: { stage, ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}) },
+    ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
+    ...(wide ? { data_types: { grad_accum_dtype: 'fp32' } } : {}),
+    seed: 1234,
+  } as DsConfig;
+}
+
+/** What this rank has, gathered where it is in shards. */
+function heldBy(engine: Engine): Record<string, Held> {
+  const read = () =>
+    Object.fromEntries(
+      Array.from(engine.module.namedParameters(), ([name, parameter]): [string, Held] => {
+        const values = parameter.to('f32').toArray().flat() as number[];
+        return [name, { region: parameter.region, values }];
+      }),
+    );
+  return zero.GatheredParameters(engine.module, {}, read);
+}
+
+async function build(leg: Leg, job: Distributed): Promise<Engine> {
+  seed(1234);
+  const group = await job.mesh.axis('tp');
+  const model = job.mesh.size('pp') > 1 ? inStages(group) : new CutModel(group);
+  for (const [name, parameter] of model.namedParameters()) {
+    if (leg.frozen && name.includes(leg.frozen)) parameter.requireGrad(false);
+    const { wrong } = leg;
+    if (wrong?.rank !== job.rank || !name.endsWith('3.down')) continue;
+    spoil(parameter, wrong.what);
+  }
+  const { engine } = await initialize({ model, config: configOf(leg) });
+  return engine;
+}
+
+/** Says another tensor, or another place in it, than it is. */
+function spoil(parameter: nn.Parameter, what: 'place' | 'shape'): void {
+  const { whole, boxes } = parameter.region;
+  const [box] = boxes;
+  if (!box) return;
+  const [rows = 0, columns = 0] = whole;
+  const shape = [rows, box.shape[1] as number];
+  if (what === 'shape') parameter.partOf({ whole: [rows, columns + 1], boxes });
+  else parameter.partOf({ whole, boxes: [{ offset: [0, 1], shape }] });
+}
+
+/** One step; gives the loss of this rank's last micro-batch, of a pipeline the mean of all. */
+async function step(engine: Engine, leg: Leg): Promise<number> {
+  const micros = engine.gradientAccumulationSteps();
+  const { misled } = leg;
+  const isMisled = misled?.rank === engine.globalRank;
+  const batch = (micro: number) => {
+    const index = (engine.globalSteps * micros + micro) * engine.dpWorldSize + engine.dpRank;
+    const tokens = isMisled && misled?.shape ? TOKENS - 1 : TOKENS;
+    return batchOf(isMisled ? index + 5 : index, engine, tokens);
+  };
+  const batches = Array.from({ length: micros }, (_, micro) => batch(micro));
+  try {
+    if ('trainBatch' in engine) {
+      const train = engine.trainBatch as (from: Iterator<unknown>) => Promise<Tensor>;
+      return (await train.call(engine, batches[Symbol.iterator]())).item();
+    }
+    let loss = 0;
+    for (const { inputs, labels } of batches) {
+      const out = engine.forward<Tensor>(inputs, labels);
+      engine.backward(out);
+      engine.step();
+      loss += out.item() / micros;
+    }
+    return loss;
+  } finally {
+    for (const tensors of batches) for (const one of Object.values(tensors)) one.dispose();
+  }
+}
+
+async function train(leg: Leg, job: Distributed): Promise<LegReport> {
+  const report: LegReport = { losses: [], norms: [], skipped: 0, initial: {}, weights: {} };
+  const engine = await build(leg, job);
+  try {
+    if (leg.from) {
+      await engine.loadCheckpoint(leg.from);
+      if (leg.save) await engine.saveCheckpoint(leg.save);
+    }
+    report.initial = heldBy(engine);
+    const { changes: modifierRank } = leg;
+    if (modifierRank !== undefined)
+      zero.GatheredParameters(engine.module, { modifierRank }, () => {});
+    const steps = leg.steps ?? STEPS;
+    while (engine.globalSteps < steps) {
+      if (leg.dies === job.rank && engine.globalSteps === 1) process.exit(3);
+      const isSpoilt = leg.overflow === job.rank && engine.globalSteps === 1;
+      for (const one of engine.module.modules()) if (one instanceof Gated) one.overflows = isSpoilt;
+      report.losses.push(await step(engine, leg));
+      report.norms.push(engine.getGlobalGradNorm());
+      if (leg.save && engine.globalSteps === steps / 2) {
+        await engine.saveCheckpoint(leg.save, { asynchronous: leg.stage > 1 });
+      }
+    }
+    await engine.checkpointDone();
+    engine.synchronize();
+    report.skipped = engine.skippedSteps;
+    report.weights = heldBy(engine);
+    if (leg.save) await engine.save16bitModel(leg.save, 'weights.safetensors');
+    return report;
+  } finally {
+    engine.destroy();
+  }
+}
+
+async function main({ device, mesh, legs }: EngineJob): Promise<void> {
+  const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
+  job.world.device.setDeterministic(true);
+  const reports: LegReport[] = [];
+  for (const leg of legs) {
+    try {
+      reports.push(await train(leg, job));
+    } catch (error) {
+      if (!(error instanceof DsError)) throw error;
+      const text = `${error.code} ${error.message}`;
+      reports.push({ losses: [], norms: [], skipped: 0, initial: {}, weights: {}, error: text });
+      if (error.code === 'DS_COMM') break;
+    }
+  }
+  await job.destroy().catch(() => {});
+  console.log(JSON.stringify(reports));
+}
+
+if (process.argv[2]) void main(JSON.parse(process.argv[2]) as EngineJob);

@@ -1,0 +1,160 @@
+// An engine whose model's layers are cut over tp trains as one with whole layers.
+import assert from 'node:assert/strict';
+import { type MeshOptions, MeshShape } from '../../lib/comm/index.js';
+import { placeIn, positionIn, wholeBox } from '../../lib/runtime/box.js';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import { numel } from '../../lib/runtime/view.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import type { Case } from '../support/case.js';
+import type { EngineJob, Held, Leg, LegReport } from './engine-process.js';
+
+export async function run(
+  device: Device,
+  ranks: number,
+  job: Omit<EngineJob, 'device'>,
+): Promise<LegReport[][]> {
+  const whole: EngineJob = { device: device.kind, ...job };
+  const results = await runRanks('../parallel/engine-process', ranks, { job: whole });
+  return reportsOf<LegReport[]>(results);
+}
+
+/** Every parameter as a whole, from what the ranks have of it; ranks that have the same have the same bits. */
+export function wholeOf(held: readonly Record<string, Held>[]): Map<string, Float64Array> {
+  const found = new Map<string, Float64Array>();
+  for (const [name, { region, values }] of held.flatMap((one) => Object.entries(one))) {
+    const all = found.get(name) ?? new Float64Array(numel(region.whole)).fill(Number.NaN);
+    found.set(name, all);
+    let from = 0;
+    for (const box of region.boxes) {
+      for (let i = 0; i < numel(box.shape); ++i) {
+        const at = positionIn(wholeBox(region.whole), placeIn(box, i));
+        const value = values[from++] as number;
+        assert.ok(Number.isNaN(all[at]) || all[at] === value, `${name}: ranks differ`);
+        all[at] = value;
+      }
+    }
+  }
+  for (const [name, values] of found) assert.ok(!values.includes(Number.NaN), `${name}: gaps`);
+  return found;
+}
+
+const distance = (a: Float64Array, b: Float64Array): number => {
+  const norm = (x: Float64Array): number => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0));
+  return norm(a.map((v, i) => v - (b[i] as number))) / Math.max(norm(b), 1e-6);
+};
+
+export const requireNear = (a: number, b: number, tolerance: number, place: string): void =>
+  assert.ok(Math.abs(a - b) <= tolerance * Math.max(1e-3, Math.abs(b)), `${place}: ${a} for ${b}`);
+
+/** Of one leg: what the ranks of a mesh report, against those of its data ranks with whole layers. */
+export function requireEqual(
+  shape: MeshShape,
+  own: readonly LegReport[],
+  alone: readonly LegReport[],
+  { place, tolerance, weights: drift }: { place: string; tolerance: number; weights: number },
+): void {
+  const same = <K extends keyof LegReport>(key: K): LegReport[K][] => own.map((one) => one[key]);
+  for (const norms of same('norms')) assert.deepEqual(norms, own[0]?.norms, `${place}: norms`);
+  const initial = wholeOf(same('initial'));
+  const before = wholeOf(alone.slice(0, 1).map((one) => one.initial));
+  assert.deepEqual([...initial.keys()].sort(), [...before.keys()].sort(), place);
+  for (const [name, values] of before) assert.deepEqual(initial.get(name), values, name);
+  for (const [rank, { losses, norms, skipped }] of own.entries()) {
+    const expected = alone[shape.coordinates(rank).dp] as LegReport;
+    // A pipeline gives the mean over the data ranks.
+    const tellers = shape.sizes.pp > 1 ? alone : [expected];
+    losses.forEach((loss, i) => {
+      const sum = tellers.reduce((total, one) => total + (one.losses[i] as number), 0);
+      requireNear(loss, sum / tellers.length, tolerance, `${place}, loss ${i} of ${rank}`);
+    });
+    norms.forEach((norm, i) => {
+      requireNear(norm ?? -1, expected.norms[i] ?? -1, tolerance, `${place}, norm ${i}`);
+    });
+    assert.equal(skipped, expected.skipped, place);
+    assert.equal(losses.length, expected.losses.length, place);
+  }
+  const weights = wholeOf(same('weights'));
+  for (const [name, values] of wholeOf(alone.slice(0, 1).map((one) => one.weights))) {
+    const apart = distance(weights.get(name) as Float64Array, values);
+    assert.ok(apart <= drift, `${place}, ${name}: ${apart}`);
+  }
+}
+
+export interface Comparison {
+  mesh: MeshOptions;
+  ranks: number;
+  legs: Leg[];
+  tolerance?: number;
+}
+
+export async function equal(device: Device, wanted: Comparison): Promise<void> {
+  const { mesh, ranks, legs, tolerance = 1e-5 } = wanted;
+  const shape = MeshShape.over(ranks, mesh);
+  const alone = await run(device, shape.sizes.dp, { mesh: {}, legs });
+  const own = await run(device, ranks, { mesh, legs });
+  for (const [i, leg] of legs.entries()) {
+    const place = JSON.stringify(leg);
+    const of = (reports: LegReport[][]) => reports.map((one) => one[i] as LegReport);
+    for (const { error } of [...of(own), ...of(alone)]) assert.equal(error, undefined, place);
+    const isNarrow = leg.precision === 'bf16' || leg.precision === 'fp16';
+    const within = isNarrow ? { tolerance: 3e-2, weights: 0.2 } : { tolerance, weights: tolerance };
+    requireEqual(shape, of(own), of(alone), { place, ...within });
+  }
+}
+
+/** What overflows on one rank is skipped by all of them, whatever part it was in. */
+async function skipped(device: Device): Promise<void> {
+  const culprit = 3;
+  const legs = ([0, 1, 3] as const).map(
+    (stage): Leg => ({ stage, precision: 'fp16', micros: 1, overflow: culprit }),
+  );
+  const reports = await run(device, 4, { mesh: { tp: 2 }, legs });
+  for (const [i, leg] of legs.entries()) {
+    const own = reports.map((one) => one[i] as LegReport);
+    for (const one of own) {
+      assert.equal(one.skipped, 1, JSON.stringify(leg));
+      assert.deepEqual(one.norms, own[0]?.norms, JSON.stringify(leg));
+    }
+    wholeOf(own.map(({ weights }) => weights));
+  }
+}
+
+export const skipBelow =
+  (gpus: number) =>
+  ({ kind }: Device): string | null =>
+    kind === 'cpu' || probeGpus().deviceCount >= gpus ? null : `needs ${gpus} GPUs`;
+
+const STAGES = [0, 1, 2, 3] as const;
+
+export const cases: Case[] = [
+  {
+    name: 'tp 2 x dp 2 at ZeRO 0 to 3, offloaded, frozen, in 16 bits, equals dp 2',
+    run: (device) =>
+      equal(device, {
+        mesh: { tp: 2 },
+        ranks: 4,
+        legs: [
+          ...STAGES.map((stage): Leg => ({ stage })),
+          { stage: 1, offload: true },
+          { stage: 3, offload: true, frozen: 'norm' },
+          { stage: 3, frozen: 'up' },
+          { stage: 0, frozen: 'down' },
+          { stage: 2, precision: 'bf16', wide: true },
+          { stage: 1, precision: 'fp16' },
+          { stage: 1, optimizer: { type: 'Lion', params: { lr: 1e-4 } } },
+        ],
+      }),
+    skip: skipBelow(4),
+  },
+  {
+    name: 'an overflow on one rank of tp 2 x dp 2 is skipped by all',
+    run: skipped,
+    skip: skipBelow(4),
+  },
+  {
+    name: 'tp 3 with 2, 1 and 1 heads equals one rank',
+    run: (device) =>
+      equal(device, { mesh: { tp: 3 }, ranks: 3, legs: [{ stage: 0 }, { stage: 3 }] }),
+    skip: skipBelow(3),
+  },
+];

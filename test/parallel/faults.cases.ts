@@ -1,0 +1,86 @@
+// What goes wrong where ranks share layers out is named on every rank, and nobody waits for ever.
+import assert from 'node:assert/strict';
+import type { Device } from '../../lib/runtime/device.js';
+import { runRanks } from '../comm/ranks.js';
+import type { Case } from '../support/case.js';
+import { run, skipBelow } from './engine.cases.js';
+import type { EngineJob, Leg, LegReport } from './engine-process.js';
+
+/** Each leg, on tp 2 x dp 2, and what all ranks say of it. */
+const REFUSED: readonly [Leg, RegExp][] = [
+  [
+    { stage: 1, misled: { rank: 3 } },
+    /^DS_ARGUMENT engine\.step: .*the same batches on ranks that differ on tp alone, got other inputs on rank 3 than on rank 2\./,
+  ],
+  [
+    { stage: 0, wrong: { rank: 3, what: 'shape' } },
+    /^DS_ARGUMENT initialize, parameter \d+: .*on every rank: layers\.3\.down \[8, 12\], of which each has a part,.* as on rank 0, got layers\.3\.down \[8, 13\].* on rank 3\./,
+  ],
+  [
+    { stage: 0, wrong: { rank: 3, what: 'place' } },
+    /^DS_ARGUMENT initialize, parameter \d+: .*same place on tp: layers\.3\.down \[8, 6\] at \[0, 6\] as on rank 1, got layers\.3\.down \[8, 6\] at \[0, 1\] on rank 3\./,
+  ],
+  [
+    { stage: 0, changes: 1 },
+    /^DS_ARGUMENT GatheredParameters modifierRank: .*layers\.1\.up, of which each rank has a part/,
+  ],
+  ...(['Lamb', 'Muon', 'Adafactor'] as const).map((type): [Leg, RegExp] => [
+    { stage: 1, optimizer: { type, params: { lr: 1e-3 } } as Leg['optimizer'] },
+    new RegExp(
+      `^DS_CONFIG optimizer ${type}: expected .*element by element.*tensor parallelism`,
+      'i',
+    ),
+  ]),
+];
+
+async function refused(device: Device): Promise<void> {
+  const legs = REFUSED.map(([leg]) => leg);
+  const reports = await run(device, 4, { mesh: { tp: 2 }, legs });
+  for (const [i, [leg, says]] of REFUSED.entries()) {
+    for (const [rank, own] of reports.entries()) {
+      assert.match(String(own[i]?.error), says, `${JSON.stringify(leg)} on rank ${rank}`);
+    }
+  }
+}
+
+/** Of two ranks that have the same columns, nobody has the others. */
+async function incomplete(device: Device): Promise<void> {
+  const legs: Leg[] = [{ stage: 0, wrong: { rank: 1, what: 'place' } }];
+  for (const [report] of await run(device, 2, { mesh: { tp: 2 }, legs })) {
+    assert.match(
+      String(report?.error),
+      /^DS_ARGUMENT initialize, layers\.3\.down: expected parts of 2 ranks on tp that make up \[8, 12\], got none with \[0, 7\]\./,
+    );
+  }
+}
+
+/** The ranks that are left all say the same, which names the one that is to blame. */
+async function broken(device: Device, leg: Leg, culprit: number, says: RegExp): Promise<void> {
+  const job: EngineJob = { device: device.kind, mesh: { tp: 2 }, legs: [leg] };
+  const results = await runRanks('../parallel/engine-process', 4, { job });
+  for (const { rank, code, report, stderr } of results) {
+    if (rank === culprit && code === 3) continue;
+    assert.equal(code, 0, stderr);
+    assert.match(String((report as LegReport[])[0]?.error), says, `rank ${rank}`);
+  }
+}
+
+export const cases: Case[] = [
+  {
+    name: 'other batches, models, parts and optimizers that need whole parameters',
+    run: refused,
+    skip: skipBelow(4),
+  },
+  { name: 'parts that make up no whole', run: incomplete, skip: skipBelow(2) },
+  {
+    name: 'a batch of another shape',
+    run: (device) =>
+      broken(device, { stage: 0, misled: { rank: 3, shape: true } }, 3, /^DS_COMM .*rank [23]/),
+    skip: skipBelow(4),
+  },
+  {
+    name: 'a rank that dies',
+    run: (device) => broken(device, { stage: 2, dies: 3 }, 3, /^DS_COMM .*rank 3/),
+    skip: skipBelow(4),
+  },
+];

@@ -1,0 +1,5 @@
+// Runs the cases of what goes wrong over cut layers on the CPU.
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './faults.cases.js';
+
+testOnCpu('faults over cut layers', cases);
