@@ -1,0 +1,60 @@
+// Rows on a device that slots take and give back: memory grows with the most that were in use at a
+// time.
+import { Buffer } from '../runtime/buffer.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, dtypeSize, type NumericArray } from '../runtime/dtype.js';
+import type { View } from '../runtime/view.js';
+
+/** [rows, width] of one dtype. Nothing is allocated before the first row is taken. */
+export class RowTable {
+  private buffer: Buffer | null = null;
+  private rows = 0;
+  private readonly free: number[] = [];
+
+  constructor(
+    private readonly device: Device,
+    private readonly dtype: DType,
+    private readonly width: number,
+  ) {}
+
+  /** A row that nobody has, with these values. Throws DS_OUT_OF_MEMORY. */
+  take(values: NumericArray): number {
+    if (this.free.length === 0) this.grow();
+    const row = this.free.pop() as number;
+    this.buffer?.write(row * this.rowBytes, values);
+    return row;
+  }
+
+  /** Gives a row back; -1 is none. */
+  give(row: number): void {
+    if (row >= 0) this.free.push(row);
+  }
+
+  /** All rows; null where there are none. */
+  get view(): View | null {
+    const { buffer, dtype, rows, width } = this;
+    return buffer && { buffer, dtype, shape: [rows, width], offset: 0, strides: [width, 1] };
+  }
+
+  dispose(): void {
+    this.buffer?.release();
+    this.buffer = null;
+    this.rows = 0;
+    this.free.length = 0;
+  }
+
+  private get rowBytes(): number {
+    return this.width * dtypeSize(this.dtype);
+  }
+
+  private grow(): void {
+    const rows = Math.max(1, 2 * this.rows);
+    const grown = Buffer.allocate(this.device, rows * this.rowBytes);
+    const bytes = this.rows * this.rowBytes;
+    if (this.buffer) grown.copyFrom(this.buffer, { bytes }, this.device.compute);
+    this.buffer?.release();
+    this.buffer = grown;
+    for (let row = rows - 1; row >= this.rows; --row) this.free.push(row);
+    this.rows = rows;
+  }
+}

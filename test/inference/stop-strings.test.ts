@@ -1,0 +1,100 @@
+// Stop strings in any pieces, and text of tokens with what is held back.
+import { StopStrings } from '../../lib/inference/stop-strings.js';
+import { TextStream } from '../../lib/inference/text-stream.js';
+import { DecodeStream } from '../../lib/text/decode-stream.js';
+
+/** What comes out of `pieces`, and which string ended it. */
+function run(stops: readonly string[], pieces: readonly string[]) {
+  const strings = new StopStrings(stops);
+  const texts: string[] = [];
+  let stop: string | null = null;
+  for (const piece of pieces) {
+    const pushed = strings.push(piece);
+    texts.push(pushed.text);
+    stop ??= pushed.stop;
+  }
+  return { texts, rest: strings.end(), stop };
+}
+
+test('text goes out as soon as it can be no stop string', () => {
+  const { texts, rest, stop } = run(['\n\nUser:', 'END'], ['Hi', ' E', 'N', 'large', '\n', '\nUs']);
+  expect(texts).toEqual(['Hi', ' ', '', 'ENlarge', '', '']);
+  expect(rest).toBe('\n\nUs');
+  expect(stop).toBeNull();
+});
+
+test('a stop string over several pieces ends the text before it', () => {
+  const { texts, rest, stop } = run(['END'], ['one EN', 'E', 'N', 'D two', 'three']);
+  expect(texts.join('')).toBe('one EN');
+  expect(rest).toBe('');
+  expect(stop).toBe('END');
+});
+
+test.each([
+  [['ab', 'abc'], 'xabc', 'x', 'ab'],
+  [['bc', 'abc'], 'xabc', 'x', 'abc'],
+  [['c', 'bb'], 'abbc', 'a', 'bb'],
+  [['aab'], 'aaab', 'a', 'aab'],
+  [['😀'], 'a😀b', 'a', '😀'],
+  [['b', 'a'], 'xab', 'x', 'a'],
+])('%j end %j at the string that is complete first', (stops, text, before, stop) => {
+  expect(run(stops, [text])).toMatchObject({ texts: [before], stop });
+  const single = run(stops, text.split(''));
+  expect([single.texts.join(''), single.stop]).toEqual([before, stop]);
+});
+
+test('any cut of a text gives the same', () => {
+  let state = 7;
+  const below = (n: number) => {
+    state = (state * 1103515245 + 12345) & 0x7fffffff;
+    return (state >> 8) % n;
+  };
+  for (let round = 0; round < 500; ++round) {
+    const letters = (n: number) => Array.from({ length: n }, () => 'ab'[below(2)]).join('');
+    const stops = Array.from({ length: 1 + below(3) }, () => letters(2 + below(4)));
+    const text = letters(20);
+    const whole = run(stops, [text]);
+    const pieces: string[] = [];
+    for (let at = 0; at < text.length; ) {
+      const size = 1 + below(4);
+      pieces.push(text.slice(at, at + size));
+      at += size;
+    }
+    const cut = run(stops, pieces);
+    expect(cut.texts.join('') + cut.rest).toBe(whole.texts.join('') + whole.rest);
+    expect(cut.stop).toBe(whole.stop);
+    const ends = stops
+      .filter((one) => text.includes(one))
+      .map((one) => text.indexOf(one) + one.length);
+    const joined = whole.texts.join('') + whole.rest;
+    const length = whole.stop === null ? text.length : Math.min(...ends) - whole.stop.length;
+    expect(joined).toBe(text.slice(0, length));
+  }
+});
+
+test.each([['END'], [['']], [[1]], [null]])('%j is no list of stop strings', (stops) => {
+  expect(() => new StopStrings(stops as string[])).toThrow(/generate stop: expected a list of str/);
+});
+
+/** Tokens are bytes. */
+const bytes = {
+  decodeStream: () => new DecodeStream((ids) => Buffer.from(ids).toString('utf8')),
+};
+
+test('characters come whole, and stop strings are found in text, not in tokens', () => {
+  const stream = new TextStream(bytes, ['ß!']);
+  const text = 'a😀ßé';
+  const pushed = [...Buffer.from(text)].map((byte) => stream.push(byte).text);
+  expect(pushed.filter((piece) => piece !== '')).toEqual(['a', '😀', 'ßé']);
+  const tail = [...Buffer.from('ß!x')].map((byte) => stream.push(byte));
+  expect(tail.map(({ stop }) => stop)).toEqual([null, null, 'ß!', null]);
+  expect(tail.map((one) => one.text).join('')).toBe('');
+  expect(stream.end()).toEqual({ text: '', stop: null });
+});
+
+test('what was held back comes at the end, with U+FFFD for a character that stays cut', () => {
+  const stream = new TextStream(bytes, ['STOP']);
+  expect(stream.push(Buffer.from('go ST')).text).toBe('go ');
+  expect(stream.push(0xc3).text).toBe('');
+  expect(stream.end()).toEqual({ text: 'ST\uFFFD', stop: null });
+});
