@@ -1,9 +1,7 @@
 // Parts of files to tokens, in the order of the parts: from the cache, on this thread, or on others
 // ahead of the reader.
-import type { Worker } from 'node:worker_threads';
-
-import { DsError, type DsErrorFields } from '../errors.js';
-import { startThread } from '../runtime/thread.js';
+import { DsError } from '../errors.js';
+import { ThreadPool } from '../runtime/thread-pool.js';
 import {
   cacheName,
   type EncodedPart,
@@ -22,9 +20,6 @@ export interface EncodeSetup {
   settings: RowSettings;
 }
 
-/** What a thread says of a part. */
-export type EncodeReply = { encoded: EncodedPart } | { failure: DsErrorFields };
-
 export interface PoolOptions {
   tokenizer: Tokenizer;
   settings: RowSettings;
@@ -37,13 +32,14 @@ export interface PoolOptions {
 
 /** Threads are started when a part needs one, and ended by close(). */
 export class EncodePool {
-  private readonly idle: EncodeThread[] = [];
-  private readonly all: EncodeThread[] = [];
-  /** Those who wait for a thread to be free. */
-  private readonly waiting: (() => void)[] = [];
-  private isClosed = false;
+  private readonly pool: ThreadPool<FilePart, EncodedPart>;
 
-  constructor(private readonly options: PoolOptions) {}
+  constructor(private readonly options: PoolOptions) {
+    const { tokenizer, settings, threads, timeoutMs } = options;
+    const data: EncodeSetup = { folder: tokenizer.folder, settings };
+    const entry = { folder: __dirname, entry: 'encode-thread', data };
+    this.pool = new ThreadPool({ ...entry, threads, timeoutMs });
+  }
 
   /**
    * Parts in their order; at most two for each thread are under way. Throws DS_DATA, naming file
@@ -63,10 +59,8 @@ export class EncodePool {
   }
 
   /** What is still asked of it fails; no thread starts from now on. */
-  async close(): Promise<void> {
-    this.isClosed = true;
-    for (const wake of this.waiting.splice(0)) wake();
-    await Promise.all(this.all.splice(0).map((thread) => thread.end()));
+  close(): Promise<void> {
+    return this.pool.close();
   }
 
   private async one(part: FilePart): Promise<EncodedPart> {
@@ -83,76 +77,7 @@ export class EncodePool {
   private async fresh(part: FilePart): Promise<EncodedPart> {
     const { settings, threads, tokenizer } = this.options;
     if (threads === 0) return encodePart(part, tokenizer, settings);
-    const thread = await this.freeThread(part);
-    try {
-      return await thread.encode(part, this.options.timeoutMs);
-    } finally {
-      this.idle.push(thread);
-      this.waiting.shift()?.();
-    }
-  }
-
-  private async freeThread(part: FilePart): Promise<EncodeThread> {
-    while (!this.isClosed && this.idle.length === 0 && this.all.length >= this.options.threads) {
-      await new Promise<void>((resolve) => this.waiting.push(resolve));
-    }
-    if (this.isClosed) throw lost(part, 'a pool that was closed');
-    const free = this.idle.pop();
-    if (free) return free;
-    const { settings, tokenizer } = this.options;
-    const made = new EncodeThread({ folder: tokenizer.folder, settings });
-    this.all.push(made);
-    return made;
-  }
-}
-
-/** One thread, which encodes one part at a time. */
-class EncodeThread {
-  private readonly worker: Worker;
-  private ended: string | null = null;
-
-  constructor(setup: EncodeSetup) {
-    this.worker = startThread(__dirname, 'encode-thread', setup);
-    this.worker.on('error', (error) => {
-      this.ended = error.message;
-    });
-    this.worker.on('exit', (code) => {
-      this.ended ??= `exit code ${code}`;
-    });
-    this.worker.unref();
-  }
-
-  encode(part: FilePart, timeoutMs: number): Promise<EncodedPart> {
-    return new Promise((resolve, reject) => {
-      const finish = (body: () => void): void => {
-        clearTimeout(timer);
-        this.worker.off('message', onMessage).off('exit', onExit);
-        this.worker.unref();
-        body();
-      };
-      const onMessage = (reply: EncodeReply): void =>
-        finish(() => {
-          if ('encoded' in reply) resolve(reply.encoded);
-          else reject(new DsError(reply.failure));
-        });
-      const onExit = (): void => finish(() => reject(lost(part, this.ended ?? 'it ended')));
-      const timer = setTimeout(() => {
-        this.ended = `nothing for ${timeoutMs} ms`;
-        void this.worker.terminate();
-        onExit();
-      }, timeoutMs);
-      if (this.ended !== null) {
-        onExit();
-        return;
-      }
-      this.worker.ref();
-      this.worker.on('message', onMessage).on('exit', onExit);
-      this.worker.postMessage(part);
-    });
-  }
-
-  async end(): Promise<void> {
-    await this.worker.terminate();
+    return this.pool.ask(part, (got) => lost(part, got));
   }
 }
 

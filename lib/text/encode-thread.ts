@@ -1,33 +1,23 @@
 // The entry of a thread that reads and encodes parts of files.
-import { parentPort, workerData } from 'node:worker_threads';
+import { workerData } from 'node:worker_threads';
 
-import { DsError, type DsErrorFields } from '../errors.js';
-import type { EncodeReply, EncodeSetup } from './encode-pool.js';
-import { encodePart } from './encoded-part.js';
+import { answerQuestions } from '../runtime/thread-pool.js';
+import type { EncodeSetup } from './encode-pool.js';
+import { type EncodedPart, encodePart } from './encoded-part.js';
 import type { FilePart } from './row-files.js';
 import { Tokenizer } from './tokenizer.js';
 
 const { folder, settings } = workerData as EncodeSetup;
 let tokenizer: Tokenizer | null = null;
 
-async function answer(part: FilePart): Promise<void> {
-  try {
-    tokenizer ??= Tokenizer.fromPretrained(folder);
-    const encoded = await encodePart(part, tokenizer, settings);
-    const memory = [encoded.ids, encoded.labels, encoded.lengths].map(({ buffer }) => buffer);
-    parentPort?.postMessage({ encoded } satisfies EncodeReply, memory as ArrayBuffer[]);
-  } catch (thrown) {
-    parentPort?.postMessage({ failure: fieldsOf(thrown, part) } satisfies EncodeReply);
-  }
+function encode(part: FilePart): Promise<EncodedPart> | EncodedPart {
+  tokenizer ??= Tokenizer.fromPretrained(folder);
+  return encodePart(part, tokenizer, settings);
 }
 
-function fieldsOf(thrown: unknown, { path }: FilePart): DsErrorFields {
-  if (thrown instanceof DsError) {
-    const { code, op, expected, got, hint } = thrown;
-    return { code, op, expected, got, hint };
-  }
-  const got = (thrown as Error)?.stack ?? String(thrown);
-  return { code: 'DS_DATA', op: path, expected: 'rows that can be encoded', got };
-}
+const memoryOf = ({ ids, labels, lengths }: EncodedPart): ArrayBuffer[] =>
+  [ids, labels, lengths].map(({ buffer }) => buffer as ArrayBuffer);
 
-parentPort?.on('message', answer);
+answerQuestions(encode, memoryOf, ({ path }) => ({
+  ...{ code: 'DS_DATA', op: path, expected: 'rows that can be encoded' },
+}));

@@ -1,0 +1,152 @@
+// Threads that answer questions, one at a time each: what takes long, away from the event loop.
+import { parentPort, type Transferable, type Worker } from 'node:worker_threads';
+
+import { DsError, type DsErrorFields } from '../errors.js';
+import { startThread } from './thread.js';
+
+/** What a thread says to a question. */
+type Reply<Answer> = { answer: Answer } | { failure: DsErrorFields };
+
+/** Which threads there are. */
+export interface ThreadPoolOptions {
+  /** Folder and name of the module that calls answerQuestions(). */
+  folder: string;
+  entry: string;
+  /** Its workerData. */
+  data: object;
+  /** Threads at most. */
+  threads: number;
+  /** Milliseconds that a thread may take for one question. */
+  timeoutMs: number;
+}
+
+/** Threads are started when a question needs one, and ended by close(). */
+export class ThreadPool<Question, Answer> {
+  private readonly idle: AnsweringThread<Question, Answer>[] = [];
+  private readonly all = new Set<AnsweringThread<Question, Answer>>();
+  /** Those who wait for a thread to be free. */
+  private readonly waiting: (() => void)[] = [];
+  private isClosed = false;
+
+  constructor(private readonly options: ThreadPoolOptions) {}
+
+  /**
+   * Rejects with the DsError that the thread threw, or with `lost` of what became of it: it ended,
+   * took too long, or the pool was closed.
+   */
+  async ask(question: Question, lost: (got: string) => DsError): Promise<Answer> {
+    const thread = await this.freeThread(lost);
+    try {
+      return await thread.ask(question, this.options.timeoutMs, lost);
+    } finally {
+      if (thread.hasEnded) this.all.delete(thread);
+      else this.idle.push(thread);
+      this.waiting.shift()?.();
+    }
+  }
+
+  /** What is still asked of it fails; no thread starts from now on. */
+  async close(): Promise<void> {
+    this.isClosed = true;
+    for (const wake of this.waiting.splice(0)) wake();
+    await Promise.all([...this.all].map((thread) => thread.end()));
+    this.all.clear();
+  }
+
+  private async freeThread(
+    lost: (got: string) => DsError,
+  ): Promise<AnsweringThread<Question, Answer>> {
+    while (!this.isClosed && this.idle.length === 0 && this.all.size >= this.options.threads) {
+      await new Promise<void>((resolve) => this.waiting.push(resolve));
+    }
+    if (this.isClosed) throw lost('a pool that was closed');
+    const free = this.idle.pop();
+    if (free) return free;
+    const { folder, entry, data } = this.options;
+    const made = new AnsweringThread<Question, Answer>(startThread(folder, entry, data));
+    this.all.add(made);
+    return made;
+  }
+}
+
+/** One thread, which answers one question at a time. */
+class AnsweringThread<Question, Answer> {
+  private ended: string | null = null;
+
+  constructor(private readonly worker: Worker) {
+    worker.on('error', (error) => {
+      this.ended = error.message;
+    });
+    worker.on('exit', (code) => {
+      this.ended ??= `exit code ${code}`;
+    });
+    worker.unref();
+  }
+
+  get hasEnded(): boolean {
+    return this.ended !== null;
+  }
+
+  ask(question: Question, timeoutMs: number, lost: (got: string) => DsError): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      const finish = (body: () => void): void => {
+        clearTimeout(timer);
+        this.worker.off('message', onMessage).off('exit', onExit);
+        this.worker.unref();
+        body();
+      };
+      const onMessage = (reply: Reply<Answer>): void =>
+        finish(() => {
+          if ('answer' in reply) resolve(reply.answer);
+          else reject(new DsError(reply.failure));
+        });
+      const onExit = (): void => finish(() => reject(lost(this.ended ?? 'it ended')));
+      const timer = setTimeout(() => {
+        this.ended = `nothing for ${timeoutMs} ms`;
+        void this.worker.terminate();
+        onExit();
+      }, timeoutMs);
+      if (this.ended !== null) {
+        onExit();
+        return;
+      }
+      this.worker.ref();
+      this.worker.on('message', onMessage).on('exit', onExit);
+      this.worker.postMessage(question);
+    });
+  }
+
+  async end(): Promise<void> {
+    await this.worker.terminate();
+  }
+}
+
+/**
+ * Makes this thread one of a ThreadPool: `answer` is called with each question, one at a time.
+ * `memoryOf` names what of an answer moves instead of being copied; `unknown` says what was to be
+ * done when something else than a DsError is thrown.
+ */
+export function answerQuestions<Question, Answer>(
+  answer: (question: Question) => Answer | Promise<Answer>,
+  memoryOf: (answer: Answer) => Transferable[],
+  unknown: (question: Question) => Pick<DsErrorFields, 'code' | 'op' | 'expected'>,
+): void {
+  parentPort?.on('message', async (question: Question) => {
+    try {
+      const made = await answer(question);
+      parentPort?.postMessage({ answer: made } satisfies Reply<Answer>, memoryOf(made));
+    } catch (thrown) {
+      const failure = fieldsOf(thrown) ?? { ...unknown(question), got: wordsOf(thrown) };
+      parentPort?.postMessage({ failure } satisfies Reply<Answer>);
+    }
+  });
+}
+
+/** What of an error goes to another thread; null for what is no DsError. */
+function fieldsOf(thrown: unknown): DsErrorFields | null {
+  if (!(thrown instanceof DsError)) return null;
+  const { code, op, expected, got, hint } = thrown;
+  return { code, op, expected, got, hint };
+}
+
+const wordsOf = (thrown: unknown): string => (thrown as Error)?.stack ?? String(thrown);
