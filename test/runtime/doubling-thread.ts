@@ -1,0 +1,17 @@
+// The entry of a pool's thread in tests: it doubles numbers, and does otherwise when it is told to.
+import { DsError } from '../../lib/errors.js';
+import { answerQuestions } from '../../lib/runtime/thread-pool.js';
+
+function double(question: number | string): number | Promise<number> {
+  if (typeof question === 'number') return 2 * question;
+  if (question === 'end') process.exit(3);
+  if (question === 'hang') return new Promise(() => {});
+  if (question === 'odd') throw new TypeError('odd');
+  throw new DsError({ code: 'DS_DATA', op: 'doubling', expected: 'a number', got: question });
+}
+
+answerQuestions(
+  double,
+  () => [],
+  () => ({ code: 'DS_INTERNAL', op: 'doubling', expected: 'an answer' }),
+);
