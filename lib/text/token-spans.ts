@@ -1,5 +1,5 @@
-// Where in a text its tokens lie, found by spelling them out: the backend gives ids without
-// offsets.
+// Where in a text its tokens lie, found by spelling them out (the backend gives ids without
+// offsets), and the bytes of each.
 import type { AddedToken, BackendTokenizer } from './backend.js';
 import { stepsOf } from './tokenizer-folder.js';
 
@@ -44,6 +44,9 @@ const isMark = ({ type, pattern }: Step): boolean =>
 
 /** Finds the tokens of texts that its tokenizer has encoded. */
 export class TokenSpans {
+  /** How tokens are spelled, whatever the normalizer does. */
+  private readonly letters: Spelling;
+  /** The same, where the text that they spell is known; else null. */
   private readonly spelling: Spelling;
   /** Unicode normalization forms that are applied, in order. */
   private readonly forms: string[];
@@ -55,13 +58,13 @@ export class TokenSpans {
     tokenizer: Record<string, unknown>,
   ) {
     this.added = backend.get_added_tokens_decoder();
-    const spelling = spellingOf(tokenizer.decoder);
+    this.letters = spellingOf(tokenizer.decoder);
     const steps = stepsOf(tokenizer.normalizer);
     this.forms = steps.map(({ type }) => String(type)).filter((type) => FORMS.includes(type));
     const understood = steps.every(
-      (step) => isForm(step) || (spelling === 'pieces' && isMark(step)),
+      (step) => isForm(step) || (this.letters === 'pieces' && isMark(step)),
     );
-    this.spelling = understood ? spelling : null;
+    this.spelling = understood ? this.letters : null;
   }
 
   /** The text as its tokens spell it; cut it into parts first where positions in it matter. */
@@ -87,6 +90,18 @@ export class TokenSpans {
     return at === bytes.length ? starts : null;
   }
 
+  /** The bytes that a token stands for in a text; null where its spelling does not say. */
+  bytesOf(id: number): Uint8Array | null {
+    const added = this.added.get(id);
+    if (added) return Buffer.from(added.content);
+    const token = this.backend.model.vocab[id] ?? '';
+    if (this.letters === 'bytes') return bytesOfLetters(token);
+    if (this.letters !== 'pieces') return null;
+    const code = /^<0x([0-9A-F]{2})>$/.exec(token);
+    if (code) return Uint8Array.of(Number.parseInt(code[1] as string, 16));
+    return Buffer.from(token.replaceAll('▁', ' '));
+  }
+
   /** Where the token that starts at `at` ends; -1 when it is not there. */
   private step(id: number, bytes: Buffer, at: number): number {
     const added = this.added.get(id);
@@ -103,6 +118,12 @@ export class TokenSpans {
     for (const letter of token) if (ALPHABET.get(letter) !== bytes[end++]) return -1;
     return end;
   }
+}
+
+/** Null where a letter is none of the alphabet. */
+function bytesOfLetters(token: string): Uint8Array | null {
+  const bytes = Array.from(token, (letter) => ALPHABET.get(letter));
+  return bytes.includes(undefined) ? null : Uint8Array.from(bytes as number[]);
 }
 
 /** An added token may take the white space around it along. */

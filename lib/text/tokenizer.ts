@@ -186,6 +186,15 @@ export class Tokenizer {
     return this.backend.model.vocab[id] as string;
   }
 
+  /**
+   * The bytes that a token stands for, which may be a part of a character: those of all tokens of a
+   * text, joined, are the text's. Throws DS_INDEX.
+   */
+  tokenBytes(id: number): Uint8Array {
+    this.requireIds('Tokenizer.tokenBytes', [id]);
+    return this.spans.bytesOf(id) ?? Buffer.from(this.decodeIds([id], false));
+  }
+
   /** Ids of a text. Throws DS_ARGUMENT for what is no text, and for wrong options. */
   encode(text: string, given: EncodeOptions = {}): Int32Array {
     const op = 'Tokenizer.encode';

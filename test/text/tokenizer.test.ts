@@ -95,6 +95,20 @@ describe.each(KINDS)('%s', (kind) => {
   });
 });
 
+test.each(KINDS)("the bytes of %s's tokens, joined, are those of the text", (kind) => {
+  const { decoded, ids, prefix } = golden(kind);
+  const start = tokenizer(kind).decode(prefix).length;
+  const wrong = STRINGS.filter((string, i) => {
+    const bytes = (ids[i] as number[]).map((id) => tokenizer(kind).tokenBytes(id));
+    const text = Buffer.concat(bytes).toString();
+    const expected = decoded[i]?.slice(start) ?? string;
+    // Some write a space before every text.
+    return text !== expected && text !== ` ${expected}`;
+  });
+  expect(wrong).toEqual([]);
+  expect(() => tokenizer(kind).tokenBytes(1e9)).toThrow(/token ids of/);
+});
+
 test('decoding a token at a time keeps a byte order mark and a true U+FFFD', () => {
   for (const kind of KINDS) {
     const stream = tokenizer(kind).decodeStream();
