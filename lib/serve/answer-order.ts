@@ -1,0 +1,143 @@
+// From a checked request to its answer: prompts to tokens, tokens through the engine, parts to the
+// client.
+import type { ServerResponse } from 'node:http';
+
+import { type Answer, openAnswer, type Usage } from './answer.js';
+import { ApiError, noModel } from './api-error.js';
+import type { Metrics, RequestWatch } from './metrics.js';
+import { type Options, type Order, withinContext } from './order.js';
+import { RequestLife } from './request-life.js';
+import type { ServedPiece } from './served-engine.js';
+import type { ServedModel } from './served-model.js';
+
+/** What belongs to all requests. */
+export interface Counter {
+  readonly metrics: Metrics;
+  /** Requests under way; what stops the server ends them. */
+  readonly lives: Set<RequestLife>;
+  /** What a client is told of anything that was thrown. */
+  readonly apiError: (thrown: unknown) => ApiError;
+}
+
+/** A prompt under way. */
+interface Task {
+  prompt: readonly number[];
+  options: Options;
+  /** The number of its first choice. */
+  first: number;
+  /** Its choices begin with it. */
+  echo: string;
+}
+
+/**
+ * Answers, or throws an ApiError before anything of the answer was sent. Ends when the engine has
+ * nothing left of the request.
+ */
+export async function answerOrder(
+  served: ServedModel,
+  order: Order,
+  response: ServerResponse,
+  counter: Counter,
+): Promise<void> {
+  const { name } = served;
+  if (order.model !== null && order.model !== name) throw noModel(order.model, name);
+  const watch = counter.metrics.watch();
+  const life = new RequestLife(response, served.limits.requestSeconds);
+  counter.lives.add(life);
+  try {
+    const tasks = tasksOf(served, order, await order.prompts());
+    life.requireAlive();
+    const answer = openAnswer({
+      ...{ response, format: order.format, delivery: order.delivery, model: name },
+      ...{ choices: tasks.length * order.options.n, overflow: life.overflow },
+      mostUnread: served.limits.unreadBytes,
+    });
+    try {
+      const run = new Run(served, order, { life, answer, watch });
+      answer.end(await run.all(tasks));
+    } catch (thrown) {
+      answer.fail(counter.apiError(thrown));
+    }
+  } finally {
+    life.close();
+    counter.lives.delete(life);
+  }
+}
+
+function tasksOf(
+  served: ServedModel,
+  order: Order,
+  prompts: readonly (readonly number[])[],
+): Task[] {
+  return prompts.map((prompt, i) => ({
+    prompt,
+    options: withinContext(order, prompt.length, served),
+    first: i * order.options.n,
+    echo: order.echo?.(i) ?? '',
+  }));
+}
+
+interface RunParts {
+  life: RequestLife;
+  answer: Answer;
+  watch: RequestWatch;
+}
+
+/** The prompts of one request, side by side in the engine. */
+class Run {
+  private readonly usage: Usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 };
+  /** Characters that each choice has so far. */
+  private readonly lengths = new Map<number, number>();
+
+  constructor(
+    private readonly served: ServedModel,
+    private readonly order: Order,
+    private readonly parts: RunParts,
+  ) {}
+
+  /** What it has cost. Throws the first failure, when all have ended. */
+  async all(tasks: readonly Task[]): Promise<Usage> {
+    const { life, watch } = this.parts;
+    const ends = tasks.map((task) =>
+      this.one(task).catch((error: unknown) => {
+        life.end(error);
+      }),
+    );
+    await Promise.all(ends);
+    life.requireAlive();
+    watch.ended();
+    return this.usage;
+  }
+
+  private async one({ prompt, options, first, echo }: Task): Promise<void> {
+    const { life, watch } = this.parts;
+    const { engine } = this.served;
+    const onStart = (): void => watch.started();
+    const request = { ...options, prompt, signal: life.signal, onStart };
+    this.usage.promptTokens += prompt.length;
+    let cached = 0;
+    for await (const piece of engine.stream(request)) {
+      watch.piece(first + piece.index, piece);
+      if (life.signal.aborted) continue;
+      if (piece.finishReason === 'abort') throw new ApiError(503, 'The engine was stopped.');
+      cached = Math.max(cached, piece.cachedTokens ?? 0);
+      this.pass(first + piece.index, piece, echo);
+    }
+    this.usage.cachedTokens += cached;
+  }
+
+  private pass(choice: number, piece: ServedPiece, echo: string): void {
+    const { delivery, options } = this.order;
+    const { tokens, logprobs = [], finishReason } = piece;
+    const begun = this.lengths.get(choice);
+    const offset = begun ?? 0;
+    const text = begun === undefined ? echo + piece.text : piece.text;
+    this.lengths.set(choice, offset + text.length);
+    this.usage.completionTokens += tokens.length;
+    this.parts.answer.part(choice, {
+      ...{ text, finishReason, offset },
+      tokens: delivery.tokenIds ? tokens : null,
+      logprobs: options.logprobs === undefined ? null : logprobs,
+    });
+  }
+}

@@ -1,0 +1,159 @@
+// An answer on its way to the client: in one piece when it is complete, or in events as it comes.
+import { randomUUID } from 'node:crypto';
+import type { ServerResponse } from 'node:http';
+
+import type { AnswerFormat, AnswerPart } from './answer-format.js';
+import type { ApiError } from './api-error.js';
+import { EventStream } from './event-stream.js';
+import type { Delivery } from './order.js';
+import { sendError, sendJson } from './send.js';
+import type { ServedLogprob } from './served-engine.js';
+
+/** What a request has cost. */
+export interface Usage {
+  promptTokens: number;
+  completionTokens: number;
+  cachedTokens: number;
+}
+
+/** Gets the parts of all choices as they come. */
+export interface Answer {
+  part(index: number, part: AnswerPart): void;
+  end(usage: Usage): void;
+  /** Nothing else comes. */
+  fail(error: ApiError): void;
+}
+
+/** What all objects of an answer say. */
+export interface Heading {
+  id: string;
+  created: number;
+  model: string;
+}
+
+/** What an answer is made of beside its parts. */
+export interface AnswerSetup {
+  response: ServerResponse;
+  format: AnswerFormat;
+  delivery: Delivery;
+  /** Choices that there will be. */
+  choices: number;
+  model: string;
+  /** Bytes that may wait for the client, and what happens beyond. */
+  mostUnread: number;
+  overflow: () => void;
+}
+
+/** The answer that `delivery` asks for. */
+export function openAnswer(setup: AnswerSetup): Answer {
+  return setup.delivery.stream ? new StreamedAnswer(setup) : new WholeAnswer(setup);
+}
+
+function headingOf({ format, model }: AnswerSetup): Heading {
+  const id = `${format.idPrefix}${randomUUID().replaceAll('-', '')}`;
+  return { id, created: Math.floor(Date.now() / 1000), model };
+}
+
+function usageOf({ promptTokens, completionTokens, cachedTokens }: Usage): object {
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    total_tokens: promptTokens + completionTokens,
+    prompt_tokens_details: { cached_tokens: cachedTokens },
+  };
+}
+
+class WholeAnswer implements Answer {
+  private readonly choices: Gathered[];
+
+  constructor(private readonly setup: AnswerSetup) {
+    this.choices = Array.from({ length: setup.choices }, () => new Gathered());
+  }
+
+  part(index: number, part: AnswerPart): void {
+    this.choices[index]?.add(part);
+  }
+
+  end(usage: Usage): void {
+    const { format, response } = this.setup;
+    const { id, created, model } = headingOf(this.setup);
+    const choices = this.choices.map((one, index) => format.choice(index, one.whole));
+    const body = { id, object: format.whole, created, model, choices, usage: usageOf(usage) };
+    sendJson(response, 200, body);
+  }
+
+  fail(error: ApiError): void {
+    sendError(this.setup.response, error);
+  }
+}
+
+/** The parts of one choice. */
+class Gathered {
+  private readonly texts: string[] = [];
+  private readonly tokens: number[] = [];
+  private readonly logprobs: ServedLogprob[] = [];
+  private last: AnswerPart | null = null;
+
+  add(part: AnswerPart): void {
+    this.texts.push(part.text);
+    if (part.tokens) this.tokens.push(...part.tokens);
+    if (part.logprobs) this.logprobs.push(...part.logprobs);
+    this.last = part;
+  }
+
+  get whole(): AnswerPart {
+    const { last } = this;
+    return {
+      text: this.texts.join(''),
+      tokens: last?.tokens ? this.tokens : null,
+      logprobs: last?.logprobs ? this.logprobs : null,
+      finishReason: last?.finishReason ?? null,
+      offset: 0,
+    };
+  }
+}
+
+/** The status is sent with the first part: until then an error is one of HTTP. */
+class StreamedAnswer implements Answer {
+  private readonly heading: Heading;
+  private events: EventStream | null = null;
+  private readonly begun = new Set<number>();
+
+  constructor(private readonly setup: AnswerSetup) {
+    this.heading = headingOf(setup);
+  }
+
+  part(index: number, part: AnswerPart): void {
+    const { format } = this.setup;
+    const opening = this.begun.has(index) ? null : format.opening(index);
+    this.begun.add(index);
+    if (opening) this.send([opening], null);
+    if (isSaying(part)) this.send([format.part(index, part)], null);
+  }
+
+  end(usage: Usage): void {
+    if (this.setup.delivery.includeUsage) this.send([], usageOf(usage));
+    this.open().end();
+  }
+
+  fail(error: ApiError): void {
+    if (this.events) this.events.fail(error);
+    else sendError(this.setup.response, error);
+  }
+
+  private send(choices: object[], usage: object | null): void {
+    const { id, created, model } = this.heading;
+    const { delivery, format } = this.setup;
+    const counted = delivery.includeUsage ? { usage } : {};
+    this.open().send({ id, object: format.chunk, created, model, choices, ...counted });
+  }
+
+  private open(): EventStream {
+    const { response, mostUnread, overflow } = this.setup;
+    this.events ??= new EventStream(response, mostUnread, overflow);
+    return this.events;
+  }
+}
+
+const isSaying = ({ text, tokens, logprobs, finishReason }: AnswerPart): boolean =>
+  text !== '' || finishReason !== null || Boolean(tokens?.length) || Boolean(logprobs?.length);

@@ -1,0 +1,98 @@
+// What a client is told when a request cannot be answered: OpenAI's error object and its status.
+import { DsError } from '../errors.js';
+
+/** The object under "error". */
+export interface ErrorBody {
+  message: string;
+  type: string;
+  param: string | null;
+  code: string | null;
+}
+
+/** OpenAI's names of what went wrong, by status. */
+const TYPES: Readonly<Record<number, string>> = {
+  401: 'authentication_error',
+  404: 'not_found_error',
+  429: 'rate_limit_error',
+  500: 'server_error',
+  503: 'service_unavailable_error',
+};
+
+/** What beside status and message is known of an error. */
+export interface ErrorDetails {
+  /** The parameter that is wrong, such as "messages[0].content". */
+  param?: string;
+  /** A stable word for programs. */
+  code?: string;
+  /** Header fields of the answer. */
+  headers?: Readonly<Record<string, string>>;
+}
+
+/** Thrown wherever a request turns out to be one that gets no answer. */
+export class ApiError extends Error {
+  readonly param: string | null;
+  readonly code: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+
+  constructor(
+    /** Of HTTP. */
+    readonly status: number,
+    message: string,
+    { param, code, headers = {} }: ErrorDetails = {},
+  ) {
+    super(message);
+    this.name = 'ApiError';
+    this.param = param ?? null;
+    this.code = code ?? null;
+    this.headers = headers;
+  }
+
+  /** As it is sent. */
+  get body(): { error: ErrorBody } {
+    const type = TYPES[this.status] ?? 'invalid_request_error';
+    const { message, param, code } = this;
+    return { error: { message, type, param, code } };
+  }
+
+  /**
+   * What a client is told of anything that was thrown. What it may have caused itself is told as it
+   * is, and a shortage is one; of everything else it hears that it happened, and `report` the rest.
+   */
+  static from(thrown: unknown, report: (thrown: unknown) => void): ApiError {
+    if (thrown instanceof ApiError) return thrown;
+    if (thrown instanceof DsError) {
+      const { code, message } = thrown;
+      if (CAUSED_BY_REQUEST.has(code)) return new ApiError(400, message, { code });
+      if (SHORTAGES.has(code)) return overloaded(message, { code });
+    }
+    report(thrown);
+    return new ApiError(500, 'The server failed at this request; its log says how.');
+  }
+}
+
+const CAUSED_BY_REQUEST: ReadonlySet<string> = new Set(['DS_ARGUMENT', 'DS_DATA', 'DS_INDEX']);
+const SHORTAGES: ReadonlySet<string> = new Set(['DS_OUT_OF_MEMORY', 'DS_LIMIT']);
+
+/** 400: `param` is not `expected`. */
+export function invalid(param: string, expected: string, got: string): ApiError {
+  return new ApiError(400, `${param}: expected ${expected}, got ${got}.`, { param });
+}
+
+/** 400: something that OpenAI's interface has and this server has not. */
+export function unsupported(param: string, reason: string): ApiError {
+  return new ApiError(400, `${param} is not supported: ${reason}.`, {
+    param,
+    code: 'unsupported_parameter',
+  });
+}
+
+/** 503: the same request may succeed later. */
+export function overloaded(message: string, { code }: ErrorDetails = {}): ApiError {
+  return new ApiError(503, message, { code, headers: { 'retry-after': '1' } });
+}
+
+/** 404: the server has one model, under another name. */
+export function noModel(wanted: string, name: string): ApiError {
+  const message = `There is no model ${JSON.stringify(wanted.slice(0, 60))} here, but "${name}".`;
+  return new ApiError(404, message, { param: 'model', code: 'model_not_found' });
+}

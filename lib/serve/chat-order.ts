@@ -1,0 +1,111 @@
+// POST /v1/chat/completions: a conversation to be answered.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { phrase } from '../runtime/phrase.js';
+import type { ChatMessage } from '../text/index.js';
+import { ChatFormat } from './answer-format.js';
+import { ApiError, invalid, unsupported } from './api-error.js';
+import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
+import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
+import { isObject, RequestFields } from './request-fields.js';
+import type { ServedModel } from './served-model.js';
+import { requireSupported } from './unsupported.js';
+
+const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
+/** Messages of one conversation. */
+const MOST_MESSAGES = 4096;
+
+/** Throws 400, naming the field that is wrong. */
+export function readChat(body: JsonObject, served: ServedModel): Order {
+  const reader = requireTemplate(served);
+  const fields = new RequestFields(body);
+  requireSupported(fields);
+  const messages = messagesOf(fields.any('messages'));
+  const { options, asked } = readOptions(fields, served);
+  const how = chatOptions(fields);
+  const order: Order = {
+    model: fields.text('model') ?? null,
+    options: { ...options, logprobs: logprobs(fields) },
+    asked,
+    delivery: readDelivery(fields, served),
+    format: new ChatFormat(served.tokenizer),
+    promptField: 'messages',
+    echo: null,
+    prompts: async () => [await reader.chat(messages, how)],
+  };
+  fields.requireKnown();
+  return order;
+}
+
+function requireTemplate({ canChat, reader }: ServedModel): PromptReader {
+  if (canChat && reader) return reader;
+  const message =
+    'This model has no chat template: continue texts by /v1/completions, or start the server with --chat-template.';
+  throw new ApiError(400, message, { param: 'messages', code: 'no_chat_template' });
+}
+
+function logprobs(fields: RequestFields): number | undefined {
+  const wanted = fields.flag('logprobs') ?? false;
+  const top = fields.integer('top_logprobs', 0, TOP_LOGPROBS);
+  if (top !== undefined && !wanted) {
+    throw invalid('top_logprobs', '"logprobs": true beside it', 'none');
+  }
+  return wanted ? (top ?? 0) : undefined;
+}
+
+/** The names are vLLM's. */
+function chatOptions(fields: RequestFields): ChatPromptOptions {
+  const continueFinalMessage = fields.flag('continue_final_message') ?? false;
+  const addGenerationPrompt = fields.flag('add_generation_prompt') ?? !continueFinalMessage;
+  if (addGenerationPrompt && continueFinalMessage) {
+    const expected = 'false beside continue_final_message';
+    throw invalid('add_generation_prompt', expected, 'true');
+  }
+  const variables = fields.object('chat_template_kwargs') ?? {};
+  return { addGenerationPrompt, continueFinalMessage, variables };
+}
+
+function messagesOf(given: JsonValue | undefined): ChatMessage[] {
+  const isList = Array.isArray(given) && given.length > 0;
+  if (!isList) throw invalid('messages', 'a list of messages', phrase(given));
+  if (given.length > MOST_MESSAGES) {
+    throw invalid('messages', `at most ${MOST_MESSAGES}`, `${given.length}`);
+  }
+  return given.map((message, i) => messageOf(message, `messages[${i}]`));
+}
+
+function messageOf(given: JsonValue, place: string): ChatMessage {
+  if (!isObject(given)) throw invalid(place, 'an object with role and content', phrase(given));
+  const { role, content, name, ...others } = given;
+  if (typeof role !== 'string' || !ROLES.includes(role)) {
+    throw invalid(`${place}.role`, ROLES.join(', '), phrase(role));
+  }
+  // What this server itself says of a message, and null or empty for nothing, may come back.
+  const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
+  if (other) throw unsupported(`${place}.${other[0].slice(0, 60)}`, 'messages are texts');
+  if (name !== undefined && name !== null && typeof name !== 'string') {
+    throw invalid(`${place}.name`, 'a string', phrase(name));
+  }
+  const said = { role, content: textOf(content, `${place}.content`) };
+  return typeof name === 'string' ? { ...said, name } : said;
+}
+
+const isNothing = (value: JsonValue | undefined): boolean =>
+  value === null || value === undefined || (Array.isArray(value) && value.length === 0);
+
+/** A text, or a list of parts that are texts. */
+function textOf(content: JsonValue | undefined, place: string): string {
+  if (typeof content === 'string') return content;
+  if (!Array.isArray(content)) {
+    throw invalid(place, 'a text, or a list of parts that are texts', phrase(content));
+  }
+  const texts = content.map((part, i) => {
+    const { type, text } = isObject(part) ? part : {};
+    if (type === 'text' && typeof text === 'string') return text;
+    if (typeof type === 'string' && type !== 'text') {
+      const got = type.slice(0, 60);
+      throw unsupported(`${place}[${i}].type`, `"${got}" is no text, and the model reads texts`);
+    }
+    throw invalid(`${place}[${i}]`, '{ "type": "text", "text": "..." }', phrase(part));
+  });
+  return texts.join('\n');
+}

@@ -1,0 +1,79 @@
+// POST /v1/completions: texts or tokens to be continued.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { phrase } from '../runtime/phrase.js';
+import type { Tokenizer } from '../text/index.js';
+import { TextFormat } from './answer-format.js';
+import { invalid } from './api-error.js';
+import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
+import { isInteger, RequestFields } from './request-fields.js';
+import type { ServedModel } from './served-model.js';
+import { requireSupported } from './unsupported.js';
+
+/** New tokens where nobody says how many: OpenAI's number. */
+const USUAL_TOKENS = 16;
+
+type Prompt = string | readonly number[];
+
+/** Throws 400, naming the field that is wrong. */
+export function readCompletion(body: JsonObject, served: ServedModel): Order {
+  const { tokenizer } = served;
+  const fields = new RequestFields(body);
+  requireSupported(fields);
+  const prompts = promptsOf(fields.any('prompt'), served);
+  const { options, asked } = readOptions(fields, served);
+  const logprobs = fields.integer('logprobs', 0, TOP_LOGPROBS);
+  const echo = fields.flag('echo') ?? false;
+  if (echo && logprobs !== undefined) {
+    throw invalid('echo', 'no logprobs beside it: those of prompts are not computed', 'both');
+  }
+  const order: Order = {
+    model: fields.text('model') ?? null,
+    options: { maxNewTokens: USUAL_TOKENS, ...options, logprobs },
+    asked,
+    delivery: readDelivery(fields, served),
+    format: new TextFormat(tokenizer),
+    promptField: 'prompt',
+    echo: echo ? (index) => textOf(prompts[index] as Prompt, tokenizer) : null,
+    prompts: () => Promise.all(prompts.map((prompt) => tokensOf(prompt, served))),
+  };
+  fields.requireKnown();
+  return order;
+}
+
+async function tokensOf(prompt: Prompt, { reader }: ServedModel): Promise<readonly number[]> {
+  if (typeof prompt !== 'string') return prompt;
+  const tokens = (await reader?.text(prompt)) ?? [];
+  if (tokens.length > 0) return tokens;
+  throw invalid('prompt', 'at least one token', phrase(prompt));
+}
+
+const textOf = (prompt: Prompt, tokenizer: Tokenizer | null): string =>
+  typeof prompt === 'string' ? prompt : (tokenizer?.decode(prompt) ?? '');
+
+/** A text, a list of tokens, or a list of either. */
+function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] {
+  if (given === undefined) throw invalid('prompt', 'a text or tokens', 'nothing');
+  const isList = Array.isArray(given) && (given.length === 0 || typeof given[0] !== 'number');
+  const prompts = isList ? given : [given];
+  const { limits, tokenizer } = served;
+  if (prompts.length === 0 || prompts.length > limits.prompts) {
+    throw invalid('prompt', `1 to ${limits.prompts} prompts`, `${prompts.length}`);
+  }
+  return prompts.map((prompt, i) => {
+    const place = isList ? `prompt[${i}]` : 'prompt';
+    if (typeof prompt === 'string' && tokenizer) return prompt;
+    if (typeof prompt === 'string') {
+      const expected = 'a list of tokens: this model came without tokenizer.json';
+      throw invalid(place, expected, 'a text');
+    }
+    return promptTokens(place, prompt, served.vocabSize);
+  });
+}
+
+function promptTokens(place: string, prompt: JsonValue, vocabSize: number): readonly number[] {
+  const isTokens = Array.isArray(prompt) && prompt.length > 0;
+  if (isTokens && prompt.every((one) => isInteger(one, 0, vocabSize - 1))) {
+    return prompt as number[];
+  }
+  throw invalid(place, `a text, or a list of tokens below ${vocabSize}`, phrase(prompt));
+}

@@ -1,0 +1,47 @@
+// Server-sent events to a client that may read slowly, or not at all: nobody ever waits for it.
+import type { ServerResponse } from 'node:http';
+
+import type { ApiError } from './api-error.js';
+
+/** What an event stream's answer begins with. */
+const HEAD = {
+  'content-type': 'text/event-stream; charset=utf-8',
+  'cache-control': 'no-cache',
+  'x-accel-buffering': 'no',
+};
+
+/** Events that wait in memory for their reader, to a bound. */
+export class EventStream {
+  /** `overflow` is called in place of sending when more than `mostUnread` bytes wait. */
+  constructor(
+    private readonly response: ServerResponse,
+    private readonly mostUnread: number,
+    private readonly overflow: () => void,
+  ) {
+    response.writeHead(200, HEAD);
+  }
+
+  /** Sends an object. */
+  send(event: object): void {
+    this.write(JSON.stringify(event));
+  }
+
+  /** What went wrong after the answer had begun. */
+  fail(error: ApiError): void {
+    this.send(error.body);
+    this.response.end();
+  }
+
+  /** Nothing follows. */
+  end(): void {
+    this.write('[DONE]');
+    this.response.end();
+  }
+
+  private write(data: string): void {
+    const { response } = this;
+    if (response.destroyed || response.writableEnded) return;
+    if (response.writableLength > this.mostUnread) this.overflow();
+    else response.write(`data: ${data}\n\n`);
+  }
+}

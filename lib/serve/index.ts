@@ -1,0 +1,11 @@
+// The door of the serving room.
+export type { ServeLimits } from './limits.js';
+export type {
+  ContinuationOptions,
+  ContinuationRequest,
+  EngineStats,
+  ServedEngine,
+  ServedLogprob,
+  ServedPiece,
+} from './served-engine.js';
+export { InferenceServer, type ServeOptions, serve } from './server.js';

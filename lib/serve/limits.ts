@@ -1,0 +1,59 @@
+// What one client may ask of a server, so that the others are served too.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+
+/** Bounds of requests; each has a default. */
+export interface ServeLimits {
+  /** Bytes of a request's body; more is 413. Default 4 MiB. */
+  bodyBytes?: number;
+  /** Tokens of a prompt. Default: what the model's context leaves room for. */
+  promptTokens?: number;
+  /** Answers to one prompt (`n`). Default 16. */
+  answers?: number;
+  /** Prompts in one request. Default 64. */
+  prompts?: number;
+  /** Requests that run or wait; one more is 429. Default 1024. */
+  requests?: number;
+  /** Seconds until a request that has not ended is ended. Default 600. */
+  requestSeconds?: number;
+  /** Seconds in which a request's head and body must arrive. Default 60. */
+  bodySeconds?: number;
+  /**
+   * Bytes that wait for a client that reads slowly; beyond them its request ends. Default 1 MiB.
+   */
+  unreadBytes?: number;
+  /** Seconds in which a client must take the rest of its answer. Default 60. */
+  unreadSeconds?: number;
+  /** Seconds that running requests have to end when the server is told to stop. Default 30. */
+  drainSeconds?: number;
+}
+
+export const LIMITS: OptionNames<ServeLimits> = {
+  ...{ bodyBytes: true, promptTokens: true, answers: true, prompts: true, requests: true },
+  ...{ requestSeconds: true, bodySeconds: true, unreadBytes: true, unreadSeconds: true },
+  ...{ drainSeconds: true },
+};
+
+const DEFAULTS: Required<ServeLimits> = {
+  bodyBytes: 4 * 2 ** 20,
+  promptTokens: Number.MAX_SAFE_INTEGER,
+  answers: 16,
+  prompts: 64,
+  requests: 1024,
+  requestSeconds: 600,
+  bodySeconds: 60,
+  unreadBytes: 2 ** 20,
+  unreadSeconds: 60,
+  drainSeconds: 30,
+};
+
+/** All limits. Throws DS_ARGUMENT for what is none, and for what is no positive whole number. */
+export function readLimits(op: string, given: ServeLimits | undefined): Required<ServeLimits> {
+  const options = readOptions(op, given, LIMITS);
+  const limits = { ...DEFAULTS };
+  for (const name of Object.keys(LIMITS) as (keyof ServeLimits)[]) {
+    const value = options[name];
+    if (value !== undefined) limits[name] = requireInteger(`${op} ${name}`, value, 1);
+  }
+  return limits;
+}

@@ -1,0 +1,118 @@
+// What a server counts, as GET /metrics tells it.
+import { Histogram, metric } from './histogram.js';
+import type { EngineStats, ServedPiece } from './served-engine.js';
+
+const SHORT_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
+const LONG_SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600];
+
+const now = (): number => performance.now() / 1000;
+
+/** Of one server. */
+export class Metrics {
+  private readonly firstToken = new Histogram(LONG_SECONDS);
+  private readonly betweenTokens = new Histogram(SHORT_SECONDS);
+  private readonly wholeRequest = new Histogram(LONG_SECONDS);
+  private readonly queue = new Histogram(LONG_SECONDS);
+  private readonly finished = new Map<string, number>();
+  private readonly responses = new Map<string, number>();
+
+  /** A response of this status was sent. */
+  responded(status: number): void {
+    add(this.responses, String(status));
+  }
+
+  /** Follows one request from now on. */
+  watch(): RequestWatch {
+    return new RequestWatch({
+      ...{ firstToken: this.firstToken, betweenTokens: this.betweenTokens },
+      ...{ wholeRequest: this.wholeRequest, queue: this.queue },
+      finish: (reason) => add(this.finished, reason),
+    });
+  }
+
+  /** The text of GET /metrics; `stats` are null while no model is there. */
+  text(stats: EngineStats | null): string {
+    const labelled = (name: string, label: string, counts: ReadonlyMap<string, number>): string[] =>
+      Array.from(counts, ([value, count]) => `${name}{${label}="${value}"} ${count}`);
+    const finished = 'ds_requests_finished_total';
+    const responses = 'ds_http_responses_total';
+    const times: [string, string, Histogram][] = [
+      ['ds_time_to_first_token_seconds', 'From the request to its first token.', this.firstToken],
+      ['ds_inter_token_seconds', 'Between two tokens of one answer.', this.betweenTokens],
+      ['ds_request_seconds', 'From the request to its last token.', this.wholeRequest],
+      ['ds_queue_seconds', 'From the request to the first work on it.', this.queue],
+    ];
+    return [
+      ...(stats ? engineMetrics(stats) : []),
+      metric(
+        ...([finished, 'counter', 'Answers that ended, by the reason.'] as const),
+        labelled(finished, 'reason', this.finished),
+      ),
+      metric(
+        ...([responses, 'counter', 'Responses, by their status.'] as const),
+        labelled(responses, 'status', this.responses),
+      ),
+      ...times.map(([name, help, times]) => metric(name, 'histogram', help, times.lines(name))),
+    ].join('');
+  }
+}
+
+function engineMetrics(stats: EngineStats): string[] {
+  const rows: [string, 'gauge' | 'counter', string, number][] = [
+    ['ds_requests_running', 'gauge', 'Sequences that are computed.', stats.running],
+    ['ds_requests_waiting', 'gauge', 'Sequences that wait for memory.', stats.waiting],
+    ['ds_cache_usage_ratio', 'gauge', 'Used blocks of the cache.', stats.blocksUsed / stats.blocks],
+    ['ds_prefix_cache_queries_total', 'counter', 'Prompt tokens looked up.', stats.prefixQueries],
+    ['ds_prefix_cache_hits_total', 'counter', 'Prompt tokens found.', stats.prefixHits],
+    ['ds_prompt_tokens_total', 'counter', 'Tokens of prompts.', stats.promptTokens],
+    ['ds_generation_tokens_total', 'counter', 'Tokens generated.', stats.generatedTokens],
+    ['ds_preemptions_total', 'counter', 'Sequences put back for memory.', stats.preemptions],
+  ];
+  return rows.map(([name, type, help, value]) => metric(name, type, help, [`${name} ${value}`]));
+}
+
+function add(counts: Map<string, number>, name: string): void {
+  counts.set(name, (counts.get(name) ?? 0) + 1);
+}
+
+interface Clocks {
+  firstToken: Histogram;
+  betweenTokens: Histogram;
+  wholeRequest: Histogram;
+  queue: Histogram;
+  finish: (reason: string) => void;
+}
+
+/** The times of one request. */
+export class RequestWatch {
+  private readonly arrived = now();
+  private isStarted = false;
+  /** When each choice got its last token. */
+  private readonly last = new Map<number, number>();
+
+  constructor(private readonly clocks: Clocks) {}
+
+  /** The engine has begun to work on it. */
+  started(): void {
+    if (!this.isStarted) this.clocks.queue.observe(now() - this.arrived);
+    this.isStarted = true;
+  }
+
+  /** A piece of a choice has come. */
+  piece(choice: number, { tokens, finishReason }: ServedPiece): void {
+    const time = now();
+    if (tokens.length > 0) {
+      const before = this.last.get(choice);
+      if (before !== undefined) {
+        this.clocks.betweenTokens.observe((time - before) / tokens.length, tokens.length);
+      } else if (this.last.size === 0) this.clocks.firstToken.observe(time - this.arrived);
+      this.last.set(choice, time);
+    }
+    if (finishReason !== null) this.clocks.finish(finishReason);
+  }
+
+  /** All choices are complete. */
+  ended(): void {
+    this.clocks.wholeRequest.observe(now() - this.arrived);
+  }
+}

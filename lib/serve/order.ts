@@ -1,0 +1,175 @@
+// What a request asks for, checked: the fields that completions and chats share.
+import type { JsonValue } from '../../types/json.js';
+import { phrase } from '../runtime/phrase.js';
+import type { AnswerFormat } from './answer-format.js';
+import { ApiError, invalid } from './api-error.js';
+import { isInteger, isObject, type RequestFields } from './request-fields.js';
+import type { ContinuationOptions } from './served-engine.js';
+import type { ServedModel } from './served-model.js';
+
+/** How the answer is sent. */
+export interface Delivery {
+  /** In events as it comes. */
+  stream: boolean;
+  /** The last event says how many tokens there were. */
+  includeUsage: boolean;
+  /** Tokens are told beside the text. */
+  tokenIds: boolean;
+}
+
+/** The sampling of a request. */
+export type Options = ContinuationOptions & { n: number };
+
+/** A checked request. */
+export interface Order {
+  /** The model that it names; null for whichever there is. */
+  model: string | null;
+  /** `maxNewTokens` is the usual number, where there is one. */
+  options: Options;
+  /** New tokens at most, where the request says it. */
+  asked: number | undefined;
+  delivery: Delivery;
+  format: AnswerFormat;
+  /** The field with the prompt, for messages about its length. */
+  promptField: string;
+  /** What each choice of a prompt begins with; null for nothing. */
+  echo: ((prompt: number) => string) | null;
+  /** Tokens of each prompt. */
+  prompts(): Promise<readonly (readonly number[])[]>;
+}
+
+/** Texts of `stop`: OpenAI takes 4. */
+const STOPS = 16;
+/** Tokens that logit_bias may name. */
+const BIASED = 1024;
+/** Of each token, told beside it. */
+export const TOP_LOGPROBS = 20;
+const { MAX_VALUE } = Number;
+
+/** The sampling of a request over the defaults, and how many tokens it asks for. */
+export function readOptions(
+  fields: RequestFields,
+  { vocabSize, limits, defaults, tokenizer }: ServedModel,
+): Pick<Order, 'options' | 'asked'> {
+  const given: ContinuationOptions = {
+    temperature: fields.number('temperature', 0, 2),
+    topP: positiveShare(fields, 'top_p'),
+    topK: topK(fields),
+    minP: fields.number('min_p', 0, 1),
+    repetitionPenalty: positive(fields, 'repetition_penalty'),
+    presencePenalty: fields.number('presence_penalty', -2, 2),
+    frequencyPenalty: fields.number('frequency_penalty', -2, 2),
+    logitBias: logitBias(fields.any('logit_bias'), vocabSize),
+    minTokens: fields.integer('min_tokens', 0),
+    seed: seed(fields),
+    stop: fields.texts('stop', STOPS),
+    stopTokens: fields.tokens('stop_token_ids', vocabSize),
+    ignoreEos: fields.flag('ignore_eos'),
+    cacheSalt: fields.text('cache_salt'),
+  };
+  if (given.stop && !tokenizer) {
+    throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'texts');
+  }
+  const asked = maxNewTokens(fields);
+  const { minTokens = 0 } = given;
+  if (asked !== undefined && minTokens > asked) {
+    throw invalid('min_tokens', `at most max_tokens, ${asked}`, `${minTokens}`);
+  }
+  const said = Object.entries(given).filter(([, value]) => value !== undefined);
+  const n = fields.integer('n', 1, limits.answers) ?? 1;
+  return { options: { ...defaults, ...Object.fromEntries(said), n }, asked };
+}
+
+/** How the answer of a request is sent. */
+export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel): Delivery {
+  const stream = fields.flag('stream') ?? false;
+  const options = fields.object('stream_options');
+  if (options && !stream) throw invalid('stream_options', '"stream": true beside it', 'none');
+  const includeUsage = options?.include_usage ?? false;
+  if (typeof includeUsage !== 'boolean') {
+    throw invalid('stream_options.include_usage', 'true or false', phrase(includeUsage));
+  }
+  // Without a tokenizer they are all that there is to tell.
+  const tokenIds = fields.flag('return_token_ids') ?? tokenizer === null;
+  return { stream, includeUsage, tokenIds };
+}
+
+/** Both names may say the same. */
+function maxNewTokens(fields: RequestFields): number | undefined {
+  const old = fields.integer('max_tokens', 1);
+  const most = fields.integer('max_completion_tokens', 1);
+  if (old !== undefined && most !== undefined && old !== most) {
+    throw invalid('max_tokens', `max_completion_tokens, ${most}, or nothing`, `${old}`);
+  }
+  return most ?? old;
+}
+
+function positive(fields: RequestFields, name: string): number | undefined {
+  const value = fields.number(name, 0, MAX_VALUE);
+  if (value === 0) throw invalid(name, 'a number above 0', '0');
+  return value;
+}
+
+function positiveShare(fields: RequestFields, name: string): number | undefined {
+  const value = fields.number(name, 0, 1);
+  if (value === 0) throw invalid(name, 'a number above 0 and at most 1', '0');
+  return value;
+}
+
+/** -1 stands for all tokens, as in vLLM. */
+function topK(fields: RequestFields): number | undefined {
+  const value = fields.integer('top_k', -1);
+  return value === -1 ? 0 : value;
+}
+
+/** Each whole number is a seed; the engine's are not negative. */
+function seed(fields: RequestFields): number | undefined {
+  const value = fields.integer('seed', Number.MIN_SAFE_INTEGER);
+  return value === undefined || value >= 0 ? value : Number(BigInt.asUintN(53, BigInt(value)));
+}
+
+function logitBias(
+  given: JsonValue | undefined,
+  vocabSize: number,
+): Record<number, number> | undefined {
+  if (given === undefined) return undefined;
+  if (!isObject(given)) throw invalid('logit_bias', 'an object of numbers', phrase(given));
+  const entries = Object.entries(given);
+  if (entries.length > BIASED) {
+    throw invalid('logit_bias', `at most ${BIASED} tokens`, `${entries.length}`);
+  }
+  for (const [token, bias] of entries) {
+    const place = `logit_bias[${token.slice(0, 20)}]`;
+    if (!/^\d+$/.test(token) || !isInteger(Number(token), 0, vocabSize - 1)) {
+      throw invalid(place, `tokens below ${vocabSize} as keys`, phrase(token));
+    }
+    if (typeof bias !== 'number' || bias < -100 || bias > 100) {
+      throw invalid(place, 'a number from -100 to 100', phrase(bias));
+    }
+  }
+  return given as Record<number, number>;
+}
+
+/**
+ * The options with the number of new tokens that a prompt of `length` tokens leaves room for.
+ * Throws 400 where the prompt, or what was asked for beyond it, does not fit.
+ */
+export function withinContext(
+  { options, asked, promptField }: Order,
+  length: number,
+  { maxTokens, limits }: ServedModel,
+): Options {
+  const code = 'context_length_exceeded';
+  const room = maxTokens - length;
+  const most = Math.min(limits.promptTokens, maxTokens - 1);
+  if (length > most) {
+    const message = `The prompt has ${length} tokens; this server takes at most ${most}.`;
+    throw new ApiError(400, message, { param: promptField, code });
+  }
+  if (asked !== undefined && asked > room) {
+    const message = `The prompt has ${length} tokens and ${asked} new ones are asked for; both together may have at most ${maxTokens}.`;
+    throw new ApiError(400, message, { param: 'max_tokens', code });
+  }
+  const maxNewTokens = asked ?? Math.min(options.maxNewTokens ?? room, room);
+  return { ...options, maxNewTokens };
+}

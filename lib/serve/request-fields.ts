@@ -1,0 +1,97 @@
+// The fields of a request, each read by its kind and bounds; what nobody has read is refused.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { phrase } from '../runtime/phrase.js';
+import { closest } from '../runtime/suggestion.js';
+import { ApiError, invalid } from './api-error.js';
+
+/** null counts as absent, as in OpenAI's interface. */
+type Absent = undefined;
+
+/** Each reader throws 400 that names the field, what was expected and what came. */
+export class RequestFields {
+  private readonly asked = new Set<string>();
+
+  constructor(private readonly values: JsonObject) {}
+
+  /** The value as it is. */
+  any(name: string): JsonValue | Absent {
+    this.asked.add(name);
+    return Object.hasOwn(this.values, name) ? (this.values[name] ?? undefined) : undefined;
+  }
+
+  /** A number from `least` to `most`. */
+  number(name: string, least: number, most: number): number | Absent {
+    const value = this.any(name);
+    if (value === undefined) return undefined;
+    if (typeof value === 'number' && value >= least && value <= most) return value;
+    const bound = most === Number.MAX_VALUE ? `of ${least} and more` : `from ${least} to ${most}`;
+    throw invalid(name, `a number ${bound}`, phrase(value));
+  }
+
+  /** A whole number from `least` to `most`. */
+  integer(name: string, least: number, most = Number.MAX_SAFE_INTEGER): number | Absent {
+    const value = this.any(name);
+    if (value === undefined) return undefined;
+    if (isInteger(value, least, most)) return value;
+    const bound =
+      most === Number.MAX_SAFE_INTEGER ? `of ${least} and more` : `from ${least} to ${most}`;
+    throw invalid(name, `a whole number ${bound}`, phrase(value));
+  }
+
+  flag(name: string): boolean | Absent {
+    const value = this.any(name);
+    if (value === undefined || typeof value === 'boolean') return value;
+    throw invalid(name, 'true or false', phrase(value));
+  }
+
+  text(name: string): string | Absent {
+    const value = this.any(name);
+    if (value === undefined || typeof value === 'string') return value;
+    throw invalid(name, 'a string', phrase(value));
+  }
+
+  /** One text or a list of them, none of them empty, `most` at most. */
+  texts(name: string, most: number): string[] | Absent {
+    const value = this.any(name);
+    if (value === undefined) return undefined;
+    const list = Array.isArray(value) ? value : [value];
+    const isGood = list.every((one) => typeof one === 'string' && one !== '');
+    if (isGood && list.length <= most) return list as string[];
+    const expected = `a string, or a list of at most ${most}, none of them empty`;
+    throw invalid(name, expected, phrase(value));
+  }
+
+  /** A list of tokens. */
+  tokens(name: string, vocabSize: number): number[] | Absent {
+    const value = this.any(name);
+    if (value === undefined) return undefined;
+    if (Array.isArray(value) && value.every((one) => isInteger(one, 0, vocabSize - 1))) {
+      return value as number[];
+    }
+    throw invalid(name, `a list of tokens below ${vocabSize}`, phrase(value));
+  }
+
+  object(name: string): JsonObject | Absent {
+    const value = this.any(name);
+    if (value === undefined || isObject(value)) return value;
+    throw invalid(name, 'an object', phrase(value));
+  }
+
+  /** Throws 400 for the first field that no reader was asked for. */
+  requireKnown(): void {
+    for (const name of Object.keys(this.values)) {
+      if (this.asked.has(name) || this.values[name] === null) continue;
+      const meant = closest(name, [...this.asked]);
+      const hint = meant ? ` Did you mean "${meant}"?` : '';
+      const message = `"${name.slice(0, 60)}" is no parameter that this server knows.${hint}`;
+      throw new ApiError(400, message, { param: name.slice(0, 60), code: 'unknown_parameter' });
+    }
+  }
+}
+
+export const isObject = (value: unknown): value is JsonObject =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+export function isInteger(value: unknown, least: number, most: number): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
+}

@@ -1,0 +1,56 @@
+// How long a request is worked on: until it is answered, its client has gone, or its time is over.
+import type { ServerResponse } from 'node:http';
+
+import { ApiError } from './api-error.js';
+
+/** Its client's connection, and a clock. */
+export class RequestLife {
+  private readonly controller = new AbortController();
+  private readonly timer: NodeJS.Timeout;
+  private why: unknown = null;
+
+  /** `seconds` until the request is ended. */
+  constructor(
+    private readonly response: ServerResponse,
+    seconds: number,
+  ) {
+    response.once('close', this.onClose);
+    // The client's own retries would ask for as long again.
+    const details = { code: 'request_timeout', headers: { 'x-should-retry': 'false' } };
+    const message = `The request took more than ${seconds} s, the most that this server gives one.`;
+    this.timer = setTimeout(() => this.end(new ApiError(503, message, details)), seconds * 1000);
+    if (response.destroyed) this.onClose();
+  }
+
+  /** Aborts what is done for the request. */
+  get signal(): AbortSignal {
+    return this.controller.signal;
+  }
+
+  /** Ends what is done for the request, because of `error`; the first one counts. */
+  end(error: unknown): void {
+    this.why ??= error;
+    this.controller.abort();
+  }
+
+  /** The client takes too little of its answer. */
+  readonly overflow = (): void => {
+    this.end(new ApiError(503, 'The client reads too slowly.', { code: 'slow_reader' }));
+    this.response.destroy();
+  };
+
+  /** Throws why it has ended, if it has. */
+  requireAlive(): void {
+    if (this.signal.aborted) throw this.why;
+  }
+
+  /** It is answered. */
+  close(): void {
+    clearTimeout(this.timer);
+    this.response.off('close', this.onClose);
+  }
+
+  private readonly onClose = (): void => {
+    this.end(new ApiError(503, 'The client has gone.', { code: 'disconnected' }));
+  };
+}

@@ -1,0 +1,124 @@
+// Which path answers what.
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { JsonObject } from '../../types/json.js';
+import type { Access } from './access.js';
+import type { Admission } from './admission.js';
+import { answerOrder, type Counter } from './answer-order.js';
+import { ApiError, noModel, overloaded } from './api-error.js';
+import { readChat } from './chat-order.js';
+import { readCompletion } from './completion-order.js';
+import type { ServeLimits } from './limits.js';
+import type { Order } from './order.js';
+import { readJson } from './request-body.js';
+import { send, sendJson } from './send.js';
+import type { ServedModel } from './served-model.js';
+
+/** What the routes answer from. */
+export interface Site extends Counter {
+  readonly access: Access;
+  readonly admission: Admission;
+  readonly limits: Required<ServeLimits>;
+  /** When it was started, in seconds since 1970. */
+  readonly started: number;
+  /** Null while it is loading. */
+  readonly served: ServedModel | null;
+  readonly isStopping: boolean;
+}
+
+type Handler = (
+  site: Site,
+  request: IncomingMessage,
+  response: ServerResponse,
+) => void | Promise<void>;
+type Route = Partial<Record<'GET' | 'POST', Handler>>;
+
+const PROMETHEUS = { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' };
+const MODELS = '/v1/models/';
+
+/** By path; those below /v1 want the key. */
+const ROUTES: Readonly<Record<string, Route>> = {
+  '/health': { GET: health },
+  '/metrics': { GET: metrics },
+  '/v1/models': { GET: models },
+  '/v1/completions': { POST: ordered(readCompletion) },
+  '/v1/chat/completions': { POST: ordered(readChat) },
+};
+
+/** Answers a request, or throws an ApiError. */
+export async function answerRequest(
+  site: Site,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const [path] = (request.url ?? '/').split('?') as [string];
+  if (path === '/v1' || path.startsWith('/v1/')) site.access.require(request);
+  const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
+  const method = request.method === 'HEAD' ? 'GET' : request.method;
+  const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
+  if (!handler) {
+    const allow = Object.keys(route).join(', ');
+    throw new ApiError(405, `${path} answers ${allow}.`, { headers: { allow } });
+  }
+  await handler(site, request, response);
+}
+
+function routeOf(path: string): Route {
+  if (Object.hasOwn(ROUTES, path)) return ROUTES[path] as Route;
+  const known = Object.keys(ROUTES).join(', ');
+  throw new ApiError(404, `Nothing is at ${path.slice(0, 60)}; there are ${known}.`);
+}
+
+function health({ served, isStopping }: Site, _: IncomingMessage, response: ServerResponse): void {
+  const status = isStopping ? 'stopping' : served ? 'ok' : 'loading';
+  sendJson(response, status === 'ok' ? 200 : 503, { status });
+}
+
+function metrics(site: Site, _: IncomingMessage, response: ServerResponse): void {
+  send(response, 200, site.metrics.text(site.served?.engine.stats() ?? null), PROMETHEUS);
+}
+
+function models(site: Site, _: IncomingMessage, response: ServerResponse): void {
+  sendJson(response, 200, { object: 'list', data: [described(site)] });
+}
+
+function model(site: Site, { url = '' }: IncomingMessage, response: ServerResponse): void {
+  const wanted = decoded((url.split('?')[0] as string).slice(MODELS.length));
+  const found = described(site);
+  if (wanted !== found.id) throw noModel(wanted, found.id);
+  sendJson(response, 200, found);
+}
+
+function described(site: Site): { id: string } & JsonObject {
+  const { name: id, maxTokens: max_model_len } = requireLoaded(site);
+  return { id, object: 'model', created: site.started, owned_by: 'ds', max_model_len };
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** A handler of requests that `read` understands. */
+function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handler {
+  return async (site, request, response) => {
+    requireLoaded(site);
+    const body = await readJson(request, site.limits.bodyBytes);
+    const served = requireLoaded(site);
+    const order = read(body, served);
+    const leave = site.admission.enter();
+    try {
+      await answerOrder(served, order, response, site);
+    } finally {
+      leave();
+    }
+  };
+}
+
+function requireLoaded({ served, isStopping }: Site): ServedModel {
+  if (isStopping) throw overloaded('The server is stopping.', { code: 'stopping' });
+  if (served) return served;
+  throw overloaded('The model is loading.', { code: 'loading' });
+}

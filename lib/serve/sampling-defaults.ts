@@ -1,0 +1,28 @@
+// How a model is sampled from when a request does not say: what its generation_config.json says.
+import type { JsonObject } from '../../types/json.js';
+import type { ContinuationOptions } from './served-engine.js';
+
+/** Names there and here, and what a value must be. */
+const KEYS: readonly (readonly [string, keyof ContinuationOptions, (value: number) => boolean])[] =
+  [
+    ['temperature', 'temperature', (value) => value >= 0],
+    ['top_k', 'topK', (value) => Number.isSafeInteger(value) && value >= 0],
+    ['top_p', 'topP', (value) => value > 0 && value <= 1],
+    ['min_p', 'minP', (value) => value >= 0 && value <= 1],
+    ['repetition_penalty', 'repetitionPenalty', (value) => value > 0],
+    ['max_new_tokens', 'maxNewTokens', (value) => Number.isSafeInteger(value) && value > 0],
+  ];
+
+/**
+ * Of a folder's generation_config.json; a value that cannot be one is left out. A file that says
+ * "do_sample": false asks for the likeliest tokens. Source: vLLM's --generation-config.
+ */
+export function samplingDefaults(generation: JsonObject | null): ContinuationOptions {
+  const defaults: Record<string, number> = { temperature: 1 };
+  for (const [theirs, ours, isGood] of KEYS) {
+    const value = generation?.[theirs];
+    if (typeof value === 'number' && isGood(value)) defaults[ours] = value;
+  }
+  if (generation?.do_sample === false) defaults.temperature = 0;
+  return defaults;
+}

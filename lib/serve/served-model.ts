@@ -1,0 +1,48 @@
+// The one model of a server: its engine, and what requests to it are checked against.
+import type { Tokenizer } from '../text/index.js';
+import type { ServeLimits } from './limits.js';
+import { PromptReader } from './prompt-reader.js';
+import { samplingDefaults } from './sampling-defaults.js';
+import type { ContinuationOptions, ServedEngine } from './served-engine.js';
+
+/** A model that can be asked. */
+export interface ServedModel {
+  /** What requests call it. */
+  readonly name: string;
+  readonly engine: ServedEngine;
+  readonly tokenizer: Tokenizer | null;
+  /** Null without a tokenizer. */
+  readonly reader: PromptReader | null;
+  /** There is a chat template. */
+  readonly canChat: boolean;
+  readonly vocabSize: number;
+  /** Tokens of a prompt and its continuation together. */
+  readonly maxTokens: number;
+  readonly defaults: ContinuationOptions;
+  readonly limits: Required<ServeLimits>;
+}
+
+/** How its prompts are read. */
+export interface ReadingOptions {
+  threads: number;
+  chatTemplate?: string;
+}
+
+/** Whoever opens one closes its reader. */
+export function servedModel(
+  engine: ServedEngine,
+  name: string,
+  limits: Required<ServeLimits>,
+  reading: ReadingOptions,
+): ServedModel {
+  const { tokenizer, maxTokens, module } = engine;
+  const hasTemplate =
+    reading.chatTemplate !== undefined || tokenizer?.chatTemplates.includes('default');
+  return {
+    ...{ name, engine, tokenizer, maxTokens, limits },
+    reader: tokenizer && new PromptReader(tokenizer, reading),
+    canChat: tokenizer !== null && hasTemplate === true,
+    vocabSize: module.vocabSize,
+    defaults: samplingDefaults(module.describe()?.generation ?? null),
+  };
+}

@@ -1,0 +1,222 @@
+// An inference engine behind HTTP: OpenAI's interface, health and metrics.
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { Access } from './access.js';
+import { Admission } from './admission.js';
+import { ApiError, overloaded } from './api-error.js';
+import { Connections } from './connections.js';
+import { readLimits, type ServeLimits } from './limits.js';
+import { Metrics } from './metrics.js';
+import { requireSize } from './request-body.js';
+import type { RequestLife } from './request-life.js';
+import { answerRequest, type Site } from './routes.js';
+import { sendError } from './send.js';
+import type { ServedEngine } from './served-engine.js';
+import { type ServedModel, servedModel } from './served-model.js';
+
+/** How an engine is served. */
+export interface ServeOptions {
+  /** What requests call the model. Default "default". */
+  model?: string;
+  /** Address to listen at. Default "127.0.0.1": this machine alone. */
+  host?: string;
+  /** Default 8000; 0 takes a free one. */
+  port?: number;
+  /** Each opens /v1; without one everybody may ask. */
+  apiKeys?: readonly string[];
+  /** A Jinja text in place of the tokenizer's own chat template. */
+  chatTemplate?: string;
+  /** Threads that turn prompts into tokens. Default 2. */
+  tokenizerThreads?: number;
+  limits?: ServeLimits;
+  /** Is told what failed inside the server. Default: console.error. */
+  report?: (failure: unknown) => void;
+}
+
+const OPTIONS: OptionNames<ServeOptions> = {
+  ...{ model: true, host: true, port: true, apiKeys: true, chatTemplate: true },
+  ...{ tokenizerThreads: true, limits: true, report: true },
+};
+
+/**
+ * Listens at once, and answers from `engine` as soon as it is there: a promise of one is "loading"
+ * until then. The engine stays the caller's. Rejects with DS_ARGUMENT for options that cannot be,
+ * DS_IO where nobody can listen.
+ */
+export async function serve(
+  engine: ServedEngine | PromiseLike<ServedEngine>,
+  given: ServeOptions = {},
+): Promise<InferenceServer> {
+  const server = new InferenceServer(readOptions('serve', given, OPTIONS));
+  await server.listen();
+  server.ready = server.open(engine);
+  server.ready.catch(() => {}); // Whoever waits for it hears it; nobody has to.
+  return server;
+}
+
+/** Made by serve(). */
+export class InferenceServer implements Site {
+  readonly started = Math.floor(Date.now() / 1000);
+  readonly metrics = new Metrics();
+  readonly lives = new Set<RequestLife>();
+  readonly access: Access;
+  readonly admission: Admission;
+  readonly limits: Required<ServeLimits>;
+  /** Resolves when the model can be asked; rejects when the engine could not be made. */
+  ready: Promise<void> = Promise.resolve();
+  served: ServedModel | null = null;
+  isStopping = false;
+  private readonly http: Server;
+  private readonly connections: Connections;
+  private stopping: Promise<void> | null = null;
+
+  constructor(private readonly options: ServeOptions) {
+    const { apiKeys = [], model = 'default', chatTemplate = '' } = options;
+    requireType('serve model', model, 'string');
+    requireType('serve chatTemplate', chatTemplate, 'string');
+    this.limits = readLimits('serve limits', options.limits);
+    this.access = new Access(apiKeys);
+    this.admission = new Admission(this.limits.requests);
+    const bodyMs = this.limits.bodySeconds * 1000;
+    this.http = createServer({ requestTimeout: bodyMs, headersTimeout: bodyMs });
+    this.connections = new Connections(this.http);
+    this.http.on('request', this.onRequest);
+    this.http.on('checkContinue', this.onExpected);
+    this.http.on('clientError', onClientError);
+  }
+
+  /** Where it listens. */
+  get url(): string {
+    const { address, port, family } = this.http.address() as AddressInfo;
+    return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
+  }
+
+  /** Connections of clients, with requests under way or not. */
+  get openConnections(): number {
+    return this.connections.count;
+  }
+
+  /** @internal */
+  listen(): Promise<void> {
+    const { host = '127.0.0.1', port = 8000 } = this.options;
+    requireType('serve host', host, 'string');
+    requireInteger('serve port', port, 0);
+    return new Promise((resolve, reject) => {
+      this.http.once('error', (cause) => {
+        const expected = 'an address and a port that are free';
+        const op = `serve ${host}:${port}`;
+        const hint = 'Give another --port, or 0 for any.';
+        reject(new DsError({ code: 'DS_IO', op, expected, got: cause.message, hint, cause }));
+      });
+      this.http.listen({ host, port }, resolve);
+    });
+  }
+
+  /** @internal */
+  async open(engine: ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
+    const { model: name = 'default', chatTemplate, tokenizerThreads: threads = 2 } = this.options;
+    requireInteger('serve tokenizerThreads', threads, 1);
+    this.served = servedModel(await engine, name, this.limits, { threads, chatTemplate });
+  }
+
+  /**
+   * Stops accepting requests, lets those under way end, for at most `limits.drainSeconds`, and
+   * closes all connections. Resolves when nothing is left.
+   */
+  stop(): Promise<void> {
+    this.stopping ??= this.drain();
+    return this.stopping;
+  }
+
+  /** Ends the requests under way, and closes all connections. */
+  async kill(): Promise<void> {
+    this.endAll();
+    await this.stop();
+  }
+
+  readonly apiError = (thrown: unknown): ApiError =>
+    ApiError.from(thrown, this.options.report ?? console.error);
+
+  private async drain(): Promise<void> {
+    this.isStopping = true;
+    const closed = new Promise<void>((resolve) => this.http.close(() => resolve()));
+    this.connections.close();
+    const timer = setTimeout(this.endAll, this.limits.drainSeconds * 1000);
+    await this.admission.close();
+    clearTimeout(timer);
+    // What has been answered is on its way; nobody waits for those who do not take it.
+    const last = setTimeout(() => this.connections.destroy(), FAREWELL_MS);
+    await closed;
+    clearTimeout(last);
+    await this.served?.reader?.close();
+  }
+
+  private readonly endAll = (): void => {
+    for (const life of this.lives) {
+      life.end(overloaded('The server is stopping.', { code: 'stopping' }));
+    }
+  };
+
+  private readonly onRequest = async (
+    request: IncomingMessage,
+    response: ServerResponse,
+  ): Promise<void> => {
+    this.connections.began(response);
+    request.on('error', () => {}); // Whoever reads it hears it.
+    response.on('error', () => {});
+    try {
+      await answerRequest(this, request, response);
+    } catch (thrown) {
+      sendError(response, this.apiError(thrown));
+    }
+    this.metrics.responded(response.headersSent ? response.statusCode : CLIENT_GONE);
+    this.boundFarewell(response);
+  };
+
+  /** A client that asks before it sends is told before it sends. */
+  private readonly onExpected = (request: IncomingMessage, response: ServerResponse): void => {
+    try {
+      requireSize(request, this.limits.bodyBytes);
+    } catch (thrown) {
+      this.connections.began(response);
+      response.setHeader('connection', 'close');
+      sendError(response, this.apiError(thrown));
+      return;
+    }
+    response.writeContinue();
+    void this.onRequest(request, response);
+  };
+
+  /** What is left of an answer is taken within a bound, or the connection closed. */
+  private boundFarewell(response: ServerResponse): void {
+    if (response.destroyed || response.writableFinished) return;
+    const { unreadSeconds } = this.limits;
+    const timer = setTimeout(() => response.destroy(), unreadSeconds * 1000).unref();
+    response.once('finish', () => clearTimeout(timer));
+    response.once('close', () => clearTimeout(timer));
+  }
+}
+
+/** The status that nginx counts where nobody was left to send one to. */
+const CLIENT_GONE = 499;
+/** Milliseconds that connections have for their last bytes when a server stops. */
+const FAREWELL_MS = 2000;
+
+/** What is no HTTP, or came too slowly, gets an answer too. */
+function onClientError(error: NodeJS.ErrnoException, socket: Socket): void {
+  if (!socket.writable || error.code === 'ECONNRESET') {
+    socket.destroy();
+    return;
+  }
+  const isLate = error.code === 'ERR_HTTP_REQUEST_TIMEOUT';
+  const [status, words] = isLate ? [408, 'Request Timeout'] : [400, 'Bad Request'];
+  const message = isLate ? 'The request came too slowly.' : 'This is no HTTP/1.1 request.';
+  const body = JSON.stringify(new ApiError(status, message).body);
+  const head = `HTTP/1.1 ${status} ${words}\r\nConnection: close\r\nContent-Type: application/json`;
+  socket.end(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+}

@@ -1,0 +1,49 @@
+// Parameters of OpenAI's interface that this server has not got, and those that change nothing.
+import { isDeepStrictEqual } from 'node:util';
+import type { JsonValue } from '../../types/json.js';
+
+import { unsupported } from './api-error.js';
+import type { RequestFields } from './request-fields.js';
+
+interface Missing {
+  /** Why, or what to use instead. */
+  reason: string;
+  /** Values that ask for nothing. */
+  off: readonly JsonValue[];
+}
+
+const TOOLS = 'answers are text; write functions into the messages';
+const AUDIO = 'answers are text';
+
+/** Would change the answer. */
+const MISSING: Readonly<Record<string, Missing>> = {
+  tools: { reason: TOOLS, off: [[]] },
+  tool_choice: { reason: TOOLS, off: ['none', 'auto'] },
+  functions: { reason: TOOLS, off: [[]] },
+  function_call: { reason: TOOLS, off: ['none', 'auto'] },
+  response_format: { reason: 'answers are text of any form', off: [{ type: 'text' }] },
+  modalities: { reason: AUDIO, off: [['text']] },
+  audio: { reason: AUDIO, off: [] },
+  web_search_options: { reason: 'nothing is searched', off: [] },
+  suffix: { reason: 'the model continues texts at their end', off: [''] },
+  best_of: { reason: 'answers are not compared; ask for n', off: [1] },
+  store: { reason: 'nothing is kept', off: [false] },
+  reasoning_effort: { reason: 'give chat_template_kwargs what the template reads', off: [] },
+  verbosity: { reason: 'ask for it in a message', off: ['medium'] },
+};
+
+/** Says how to bill, find or speed up a request, and leaves the answer as it is. */
+const WITHOUT_EFFECT = [
+  ...['user', 'metadata', 'safety_identifier', 'service_tier', 'prompt_cache_key'],
+  ...['prompt_cache_retention', 'prediction', 'parallel_tool_calls'],
+];
+
+/** Throws 400 for the first parameter that asks for what is not there. */
+export function requireSupported(fields: RequestFields): void {
+  for (const name of WITHOUT_EFFECT) fields.any(name);
+  for (const [name, { reason, off }] of Object.entries(MISSING)) {
+    const value = fields.any(name);
+    if (value === undefined || off.some((one) => isDeepStrictEqual(one, value))) continue;
+    throw unsupported(name, reason);
+  }
+}

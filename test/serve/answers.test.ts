@@ -1,0 +1,248 @@
+// What the server answers: OpenAI's objects, whole and in events, and what stands beside them.
+import { serve } from '../../lib/serve/index.js';
+import { ask, eventsOf, withServer } from './client.js';
+import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
+
+const HELLO = Array.from(tokenizer.encode('Hello'));
+const MESSAGES = [{ role: 'user', content: 'Hello' }];
+const CHAT = Array.from(
+  tokenizer.applyChatTemplate(MESSAGES, { addGenerationPrompt: true }).ids,
+) as number[];
+
+test('a text completion', () =>
+  withServer(async (url, engine) => {
+    const body = { model: 'default', prompt: 'Hello', max_tokens: 5, n: 2 };
+    const { status, json } = await ask(`${url}/v1/completions`, { body });
+    expect(status).toBe(200);
+    expect(json).toEqual({
+      id: expect.stringMatching(/^cmpl-[0-9a-f]{32}$/),
+      object: 'text_completion',
+      created: expect.any(Number),
+      model: 'default',
+      choices: [0, 1].map((index) => ({
+        ...{ index, text: textOf(HELLO, index, 5), logprobs: null, finish_reason: 'length' },
+      })),
+      usage: {
+        ...{ prompt_tokens: HELLO.length, completion_tokens: 10 },
+        total_tokens: HELLO.length + 10,
+        prompt_tokens_details: { cached_tokens: Math.min(2, HELLO.length) },
+      },
+    });
+    expect(engine.requests[0]).toMatchObject({ prompt: HELLO, n: 2, maxNewTokens: 5 });
+  }));
+
+test('several prompts, as texts and as tokens, are choices side by side', () =>
+  withServer(async (url) => {
+    const prompts = [[5, 6], [7]];
+    const ids = { prompt: prompts, max_tokens: 3, n: 2, return_token_ids: true };
+    const { json } = await ask(`${url}/v1/completions`, { body: ids });
+    expect(json.choices.map(({ index }: { index: number }) => index)).toEqual([0, 1, 2, 3]);
+    for (const [i, { text, token_ids }] of json.choices.entries()) {
+      expect(text).toBe(textOf(prompts[i >> 1] as number[], i & 1, 3));
+      expect(token_ids).toHaveLength(3);
+    }
+    expect(json.usage).toMatchObject({ prompt_tokens: 3, completion_tokens: 12 });
+    const texts = { prompt: ['Hello', 'Hello'], max_tokens: 1, echo: true };
+    const echoed = await ask(`${url}/v1/completions`, { body: texts });
+    expect(echoed.json.choices[1].text).toBe(`Hello${textOf(HELLO, 0, 1)}`);
+  }));
+
+test('a streamed completion, whose parts are the whole', () =>
+  withServer(async (url) => {
+    const body = { prompt: 'Hello', max_tokens: 40, n: 2, stream: true };
+    const { status, headers, text } = await ask(`${url}/v1/completions`, { body });
+    expect(status).toBe(200);
+    expect(headers['content-type']).toBe('text/event-stream; charset=utf-8');
+    const { events, isDone } = eventsOf(text);
+    expect(isDone).toBe(true);
+    for (const index of [0, 1]) {
+      const own = events.flatMap(({ choices }) => choices).filter((one) => one.index === index);
+      expect(own.map((one) => one.text).join('')).toBe(textOf(HELLO, index, 40));
+      expect(own.at(-1).finish_reason).toBe('length');
+      expect(own.slice(0, -1).every((one) => one.finish_reason === null)).toBe(true);
+    }
+    expect(new Set(events.map(({ id }) => id)).size).toBe(1);
+    expect(events.every((event) => !('usage' in event))).toBe(true);
+  }));
+
+test('a chat completion', () =>
+  withServer(async (url, engine) => {
+    const body = { messages: MESSAGES, max_completion_tokens: 4, temperature: 0 };
+    const { json } = await ask(`${url}/v1/chat/completions`, { body });
+    expect(json).toMatchObject({ object: 'chat.completion', model: 'default' });
+    const content = textOf(CHAT, 0, 4);
+    const message = { role: 'assistant', content, refusal: null };
+    expect(json.choices).toEqual([{ index: 0, message, logprobs: null, finish_reason: 'length' }]);
+    expect(json.usage.prompt_tokens).toBe(CHAT.length);
+    expect(engine.requests[0]).toMatchObject({ prompt: CHAT, temperature: 0, maxNewTokens: 4 });
+    // What the server said may come back to it.
+    const more = [...MESSAGES, json.choices[0].message, { role: 'user', content: 'More' }];
+    const again = await ask(`${url}/v1/chat/completions`, { body: { messages: more } });
+    expect(again.status).toBe(200);
+    expect(again.json.usage.total_tokens).toBe(4096); // All that the context leaves room for.
+  }));
+
+test('a streamed chat: the role first, usage last, [DONE] at the end', () =>
+  withServer(async (url) => {
+    const options = { stream: true, stream_options: { include_usage: true } };
+    const parts = [{ role: 'user', content: [{ type: 'text', text: 'Hello' }] }];
+    const body = { messages: parts, max_tokens: 30, ...options };
+    const { text } = await ask(`${url}/v1/chat/completions`, { body });
+    const { events, isDone } = eventsOf(text);
+    expect(isDone).toBe(true);
+    const [first, ...rest] = events;
+    expect(first.object).toBe('chat.completion.chunk');
+    expect(first.choices[0].delta).toEqual({ role: 'assistant', content: '' });
+    const last = rest.pop();
+    expect(last.choices).toEqual([]);
+    expect(last.usage).toMatchObject({ prompt_tokens: CHAT.length, completion_tokens: 30 });
+    expect(rest.every(({ usage }) => usage === null)).toBe(true);
+    const said = rest.map(({ choices }) => choices[0].delta.content ?? '').join('');
+    expect(said).toBe(textOf(CHAT, 0, 30));
+    expect(rest.at(-1).choices[0].finish_reason).toBe('length');
+  }));
+
+test('logprobs of both formats, with the raw bytes of tokens', () =>
+  withServer(async (url) => {
+    const chat = { messages: MESSAGES, max_tokens: 2, logprobs: true, top_logprobs: 2 };
+    const { json } = await ask(`${url}/v1/chat/completions`, { body: chat });
+    const [entry] = json.choices[0].logprobs.content;
+    expect(json.choices[0].logprobs.content).toHaveLength(2);
+    expect(entry).toMatchObject({ logprob: -0.5, top_logprobs: [{}, { logprob: -1.5 }] });
+    for (const { token, bytes } of [entry, ...entry.top_logprobs]) {
+      expect(Buffer.from(bytes).toString()).toBe(token);
+    }
+    const plain = { prompt: [5, 6], max_tokens: 3, logprobs: 1 };
+    const { logprobs, text } = (await ask(`${url}/v1/completions`, { body: plain })).json
+      .choices[0];
+    expect(logprobs.tokens).toHaveLength(3);
+    expect(logprobs.tokens.join('')).toBe(text);
+    expect(logprobs.token_logprobs).toEqual([-0.5, -0.5, -0.5]);
+    expect(Object.values(logprobs.top_logprobs[0])).toEqual([-0.5]);
+    expect(logprobs.text_offset).toEqual(
+      [0, 1, 2].map((i) => logprobs.tokens.slice(0, i).join('').length),
+    );
+  }));
+
+test('what a request does not say, generation_config.json does; what it says wins', async () => {
+  const engine = new FakeEngine(tokenizer);
+  engine.generation = { temperature: 0.6, top_k: 20, top_p: 0.95, max_new_tokens: 7 };
+  await withServer(
+    async (url) => {
+      const body = { prompt: 'Hello', top_p: 0.5, top_k: -1, min_p: 0.1, seed: -3, user: 'me' };
+      const { json } = await ask(`${url}/v1/completions`, { body });
+      expect(json.usage.completion_tokens).toBe(7);
+      const asked = { temperature: 0.6, topK: 0, topP: 0.5, minP: 0.1, maxNewTokens: 7 };
+      expect(engine.requests[0]).toMatchObject(asked);
+      expect(engine.requests[0]?.seed).toBeGreaterThan(0);
+    },
+    {},
+    engine,
+  );
+  const greedy = new FakeEngine(tokenizer);
+  greedy.generation = { do_sample: false };
+  await withServer(
+    async (url) => {
+      await ask(`${url}/v1/completions`, { body: { prompt: 'Hello' } });
+      expect(greedy.requests[0]).toMatchObject({ temperature: 0, maxNewTokens: 16 });
+    },
+    {},
+    greedy,
+  );
+});
+
+test('every parameter reaches the engine', () =>
+  withServer(async (url, engine) => {
+    const body = {
+      ...{ prompt: [1], presence_penalty: 1, frequency_penalty: -1, repetition_penalty: 1.5 },
+      ...{ logit_bias: { 5: 100 }, stop: 'x', stop_token_ids: [3], ignore_eos: true },
+      ...{ min_tokens: 2, seed: 12, cache_salt: 's', max_tokens: 2 },
+    };
+    expect((await ask(`${url}/v1/completions`, { body })).status).toBe(200);
+    expect(engine.requests[0]).toMatchObject({
+      ...{ presencePenalty: 1, frequencyPenalty: -1, repetitionPenalty: 1.5, temperature: 1 },
+      ...{ logitBias: { 5: 100 }, stop: ['x'], stopTokens: [3], ignoreEos: true },
+      ...{ minTokens: 2, seed: 12, cacheSalt: 's', maxNewTokens: 2 },
+    });
+  }));
+
+test('models, health and metrics', () =>
+  withServer(
+    async (url) => {
+      const { json } = await ask(`${url}/v1/models`);
+      const model = { id: 'tiny/one', object: 'model', owned_by: 'ds', max_model_len: 4096 };
+      expect(json).toMatchObject({ object: 'list', data: [model] });
+      expect((await ask(`${url}/v1/models/tiny%2Fone`)).json).toMatchObject(model);
+      expect((await ask(`${url}/v1/models/other`)).status).toBe(404);
+      expect((await ask(`${url}/health`)).json).toEqual({ status: 'ok' });
+      expect((await ask(`${url}/health`, { method: 'HEAD' })).status).toBe(200);
+      await ask(`${url}/v1/completions`, { body: { prompt: [1, 2], max_tokens: 3 } });
+      const { text, headers } = await ask(`${url}/metrics?now`);
+      expect(headers['content-type']).toMatch(/^text\/plain; version=0\.0\.4/);
+      const value = (name: string) =>
+        Number(new RegExp(`^${name.replace(/[{}+]/g, '\\$&')} (.+)$`, 'm').exec(text)?.[1]);
+      expect(value('ds_requests_running')).toBe(0);
+      expect(value('ds_cache_usage_ratio')).toBe(0);
+      expect(value('ds_prompt_tokens_total')).toBe(2);
+      expect(value('ds_generation_tokens_total')).toBe(3);
+      expect(value('ds_requests_finished_total{reason="length"}')).toBe(1);
+      expect(value('ds_http_responses_total{status="404"}')).toBe(1);
+      expect(value('ds_inter_token_seconds_count')).toBe(2);
+      for (const name of ['time_to_first_token', 'request', 'queue']) {
+        expect(value(`ds_${name}_seconds_count`)).toBe(1);
+        expect(value(`ds_${name}_seconds_bucket{le="+Inf"}`)).toBe(1);
+      }
+      for (const line of text.trimEnd().split('\n')) {
+        expect(line).toMatch(/^(# (HELP|TYPE) \w+ .+|\w+(\{\w+="[^"]+"\})? [\d.e+-]+)$/);
+      }
+    },
+    { model: 'tiny/one' },
+  ));
+
+test('a model that is loading: health says so, and requests wait for nobody', async () => {
+  let arrive: (engine: FakeEngine) => void = () => {};
+  const coming = new Promise<FakeEngine>((resolve) => {
+    arrive = resolve;
+  });
+  const server = await serve(coming, { port: 0 });
+  const body = { prompt: 'Hello' };
+  expect(await ask(`${server.url}/health`)).toMatchObject({
+    ...{ status: 503, json: { status: 'loading' } },
+  });
+  const early = await ask(`${server.url}/v1/completions`, { body });
+  expect(early).toMatchObject({ status: 503, json: { error: { code: 'loading' } } });
+  expect(early.headers['retry-after']).toBe('1');
+  expect((await ask(`${server.url}/metrics`)).status).toBe(200);
+  arrive(new FakeEngine(tokenizer));
+  await server.ready;
+  expect((await ask(`${server.url}/v1/completions`, { body })).status).toBe(200);
+  await server.stop();
+  const failed = await serve(Promise.reject(new Error('no such folder')), { port: 0 });
+  await expect(failed.ready).rejects.toThrow('no such folder');
+  await failed.stop();
+});
+
+test('a model without a tokenizer continues tokens', async () => {
+  const engine = new FakeEngine(null);
+  await withServer(
+    async (url) => {
+      const body = { prompt: [5, 6], max_tokens: 3, logprobs: 1 };
+      const { json } = await ask(`${url}/v1/completions`, { body });
+      expect(json.choices[0]).toMatchObject({
+        text: '',
+        token_ids: [expect.any(Number), 0, 0].map(() => expect.any(Number)),
+      });
+      expect(json.choices[0].logprobs.tokens[0]).toMatch(/^token_id:\d+$/);
+      const streamed = await ask(`${url}/v1/completions`, { body: { ...body, stream: true } });
+      const { events } = eventsOf(streamed.text);
+      expect(events.flatMap(({ choices }) => choices[0].token_ids)).toHaveLength(3);
+      const text = await ask(`${url}/v1/completions`, { body: { prompt: 'Hello' } });
+      expect(text).toMatchObject({ status: 400, json: { error: { param: 'prompt' } } });
+      expect(text.json.error.message).toMatch(/a list of tokens: .* without tokenizer\.json/);
+      const chat = await ask(`${url}/v1/chat/completions`, { body: { messages: MESSAGES } });
+      expect(chat).toMatchObject({ status: 400, json: { error: { code: 'no_chat_template' } } });
+    },
+    {},
+    engine,
+  );
+});

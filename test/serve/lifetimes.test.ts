@@ -1,0 +1,187 @@
+// How long requests live: clients that go or read slowly, time and queues that are over, failures, and the server's own end.
+import { once, setMaxListeners } from 'node:events';
+import { connect } from 'node:net';
+import { DsError } from '../../lib/errors.js';
+import { serve } from '../../lib/serve/index.js';
+import { ask, begin, eventsOf, until, withServer } from './client.js';
+import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
+
+const PATH = '/v1/completions';
+const prompt = [1, 2, 3];
+
+/** A pace that waits until it is let go, or the request is aborted. */
+function gate(engine: FakeEngine): () => void {
+  let open = () => {};
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  engine.pace = () => {
+    const signal = engine.requests.at(-1)?.signal as AbortSignal;
+    setMaxListeners(0, signal);
+    return Promise.race([opened, once(signal, 'abort')]);
+  };
+  return open;
+}
+
+test.each([false, true])('a client that goes frees what it held (stream: %s)', (stream) =>
+  withServer(async (url, engine) => {
+    const body = { prompt, max_tokens: 4000, stream, n: 2 };
+    engine.pace = () => new Promise((resolve) => setTimeout(resolve, 1));
+    const controller = new AbortController();
+    const sent = fetch(url + PATH, {
+      ...{ method: 'POST', body: JSON.stringify(body), signal: controller.signal },
+      headers: { 'content-type': 'application/json' },
+    });
+    sent.catch(() => {});
+    await until(() => engine.active === 1);
+    if (stream) await sent;
+    controller.abort();
+    await until(() => engine.active === 0);
+    expect(engine.aborted).toBe(1);
+  }),
+);
+
+test('a client that goes while it sends leaves nothing', () =>
+  withServer(async (url, engine) => {
+    const socket = connect(Number(new URL(url).port), '127.0.0.1');
+    const head = `POST ${PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n`;
+    socket.write(`${head}content-length: 100\r\n\r\n{"prompt"`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    socket.destroy();
+    expect((await ask(url + PATH, { body: { prompt } })).status).toBe(200);
+    expect(engine.requests).toHaveLength(1);
+  }));
+
+test('a slow reader is ended at a bound, and stalls nobody', () =>
+  withServer(
+    async (url, engine) => {
+      engine.padding = 'x'.repeat(1e5);
+      const slow = await begin(url + PATH, { body: { prompt, max_tokens: 4000, stream: true } });
+      slow.pause();
+      // It is under way, and unread; others are served meanwhile.
+      for (let i = 0; i < 5; ++i) {
+        const { json } = await ask(url + PATH, { body: { prompt, max_tokens: 3 } });
+        expect(json.choices[0].finish_reason).toBe('length');
+      }
+      const closed = new Promise((resolve) => slow.once('close', resolve));
+      await until(() => engine.active === 0);
+      slow.on('error', () => {}).resume();
+      await closed;
+      expect(slow.complete).toBe(false);
+      expect(engine.aborted).toBe(1);
+    },
+    { limits: { unreadBytes: 2 ** 16 } },
+  ));
+
+test('a client that never takes its answer is cut off', () =>
+  withServer(
+    async (url, engine) => {
+      engine.padding = 'x'.repeat(1e6);
+      const stuck = await begin(url + PATH, { body: { prompt, max_tokens: 40 } });
+      stuck.pause();
+      const closed = new Promise((resolve) => stuck.once('close', resolve));
+      await new Promise((resolve) => setTimeout(resolve, 1500));
+      stuck.on('error', () => {}).resume();
+      await closed;
+      expect(stuck.complete).toBe(false);
+    },
+    { limits: { unreadSeconds: 1 } },
+  ));
+
+test.each([false, true])('time that is over ends a request (stream: %s)', (stream) =>
+  withServer(
+    async (url, engine) => {
+      gate(engine);
+      const reply = await ask(url + PATH, { body: { prompt, stream } });
+      expect(reply).toMatchObject({ status: 503, json: { error: { code: 'request_timeout' } } });
+      expect(reply.headers['x-should-retry']).toBe('false');
+    },
+    { limits: { requestSeconds: 1 } },
+  ),
+);
+
+test('one request more than there may be is 429', () =>
+  withServer(
+    async (url, engine) => {
+      const open = gate(engine);
+      const two = [1, 2].map(() => ask(url + PATH, { body: { prompt } }));
+      await until(() => engine.active === 2);
+      const third = await ask(url + PATH, { body: { prompt } });
+      expect(third).toMatchObject({ status: 429, json: { error: { code: 'queue_full' } } });
+      expect(third.headers['retry-after']).toBe('1');
+      open();
+      for (const { status } of await Promise.all(two)) expect(status).toBe(200);
+      expect((await ask(url + PATH, { body: { prompt } })).status).toBe(200);
+    },
+    { limits: { requests: 2 } },
+  ));
+
+const failures: [string, unknown, number, RegExp][] = [
+  ['a mistake of the request', refusal('DS_ARGUMENT'), 400, /expected less/],
+  ['a shortage', refusal('DS_OUT_OF_MEMORY'), 503, /expected less/],
+  ['a failure inside', new TypeError('secret'), 500, /its log says how/],
+];
+
+function refusal(code: 'DS_ARGUMENT' | 'DS_OUT_OF_MEMORY'): DsError {
+  return new DsError({ code, op: 'generate', expected: 'less', got: 'more' });
+}
+
+test.each(failures)(
+  '%s of the engine, before the answer and in it',
+  async (_, error, status, words) => {
+    const reported: unknown[] = [];
+    await withServer(
+      async (url, engine) => {
+        engine.failAt = { place: 0, error };
+        for (const stream of [false, true]) {
+          const reply = await ask(url + PATH, { body: { prompt, stream } });
+          expect(reply.status).toBe(status);
+          expect(reply.json.error.message).toMatch(words);
+        }
+        engine.failAt = { place: 12, error };
+        const whole = await ask(url + PATH, { body: { prompt: [prompt, prompt] } });
+        expect(whole.status).toBe(status);
+        const streamed = { prompt, stream: true };
+        const { text, status: begun } = await ask(url + PATH, { body: streamed });
+        const { events, isDone } = eventsOf(text);
+        expect([begun, isDone]).toEqual([200, false]);
+        expect(events.at(-1).error.message).toMatch(words);
+        expect(events.slice(0, -1).every(({ choices }) => choices.length === 1)).toBe(true);
+      },
+      { report: (failure) => reported.push(failure) },
+    );
+    expect(reported.filter((one) => one !== error)).toEqual([]);
+    expect(reported.length > 0).toBe(status === 500);
+  },
+);
+
+test('a server that stops ends what runs, takes nothing new, and closes its connections', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const server = await serve(engine, { port: 0 });
+  const { url } = server;
+  const open = gate(engine);
+  const [whole, streamed] = [false, true].map((stream) =>
+    ask(url + PATH, { body: { prompt, max_tokens: 9, stream } }),
+  );
+  await until(() => engine.active === 2);
+  const stopped = server.stop();
+  await expect(ask(`${url}/health`)).rejects.toThrow(/ECONNREFUSED/);
+  open();
+  const text = textOf(prompt, 0, 9);
+  expect((await whole)?.json.choices[0].text).toBe(text);
+  const { events, isDone } = eventsOf((await streamed)?.text ?? '');
+  expect(isDone).toBe(true);
+  expect(events.map(({ choices }) => choices[0].text).join('')).toBe(text);
+  await stopped;
+});
+
+test('a server that stops ends at its bound what does not end by itself', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const server = await serve(engine, { port: 0, limits: { drainSeconds: 1 } });
+  gate(engine);
+  const asked = ask(server.url + PATH, { body: { prompt } });
+  await until(() => engine.active === 1);
+  await server.stop();
+  expect(await asked).toMatchObject({ status: 503, json: { error: { code: 'stopping' } } });
+  expect(engine.active).toBe(0);
+});

@@ -1,0 +1,223 @@
+// What the server refuses, each with its status and the name of the parameter that is wrong.
+import { connect } from 'node:net';
+import { type InferenceServer, type ServeOptions, serve } from '../../lib/serve/index.js';
+import { ask } from './client.js';
+import { FakeEngine, tokenizer } from './fake-engine.js';
+
+const engine = new FakeEngine(tokenizer, 64);
+const limits = { bodyBytes: 4096, answers: 4, prompts: 2, promptTokens: 40 };
+let server: InferenceServer;
+let url: string;
+
+beforeAll(async () => {
+  server = await serve(engine, { port: 0, apiKeys: ['first', 'second'], limits });
+  url = server.url;
+});
+afterAll(() => server.kill());
+afterEach(() => expect(engine.active).toBe(0));
+
+const KEY = { authorization: 'Bearer second' };
+const chat = [{ role: 'user', content: 'Hello' }];
+
+/** A wrong field beside a good prompt, the parameter that the error names, and words of it. */
+type Wrong = readonly [fields: object, param: string, words: RegExp];
+
+const sampling: readonly Wrong[] = [
+  [{ temperature: -1 }, 'temperature', /a number from 0 to 2, got -1/],
+  [{ temperature: 'hot' }, 'temperature', /got "hot"/],
+  [{ top_p: 0 }, 'top_p', /above 0 and at most 1/],
+  [{ top_p: 1.5 }, 'top_p', /from 0 to 1, got 1\.5/],
+  [{ top_k: -2 }, 'top_k', /a whole number of -1 and more/],
+  [{ top_k: 1.5 }, 'top_k', /a whole number/],
+  [{ min_p: 2 }, 'min_p', /from 0 to 1/],
+  [{ repetition_penalty: 0 }, 'repetition_penalty', /above 0/],
+  [{ presence_penalty: 3 }, 'presence_penalty', /from -2 to 2/],
+  [{ frequency_penalty: -3 }, 'frequency_penalty', /from -2 to 2/],
+  [{ logit_bias: { 5: 101 } }, 'logit_bias[5]', /from -100 to 100/],
+  [{ logit_bias: { x: 1 } }, 'logit_bias[x]', /tokens below 1007/],
+  [{ logit_bias: { 1007: 1 } }, 'logit_bias[1007]', /tokens below 1007/],
+  [{ logit_bias: [1] }, 'logit_bias', /an object/],
+  [{ n: 5 }, 'n', /from 1 to 4, got 5/],
+  [{ n: 0 }, 'n', /from 1 to 4/],
+  [{ max_tokens: 0 }, 'max_tokens', /of 1 and more/],
+  [{ max_tokens: 1e9 }, 'max_tokens', /both together may have at most 64/],
+  [{ max_tokens: 3, max_completion_tokens: 4 }, 'max_tokens', /max_completion_tokens, 4/],
+  [{ max_tokens: 2, min_tokens: 3 }, 'min_tokens', /at most max_tokens, 2/],
+  [{ seed: 0.5 }, 'seed', /a whole number/],
+  [{ stop: '' }, 'stop', /none of them empty/],
+  [{ stop: Array(17).fill('a') }, 'stop', /a list of at most 16/],
+  [{ stop_token_ids: [1007] }, 'stop_token_ids', /tokens below 1007/],
+  [{ stream: 'yes' }, 'stream', /true or false/],
+  [{ stream_options: {} }, 'stream_options', /"stream": true beside it/],
+  [{ stream: true, stream_options: { include_usage: 1 } }, 'stream_options.include_usage', /true/],
+  [{ tools: [{}] }, 'tools', /tools is not supported/],
+  [{ response_format: { type: 'json_object' } }, 'response_format', /not supported/],
+  [{ temprature: 1 }, 'temprature', /Did you mean "temperature"/],
+  [{ best_of: 3 }, 'best_of', /ask for n/],
+];
+
+const texts: readonly Wrong[] = [
+  ...sampling,
+  [{ suffix: 'x' }, 'suffix', /not supported: the model continues texts at their end/],
+  [{ prompt: undefined }, 'prompt', /a text or tokens, got nothing/],
+  [{ prompt: '' }, 'prompt', /at least one token/],
+  [{ prompt: [] }, 'prompt', /1 to 2 prompts, got 0/],
+  [{ prompt: ['a', 'b', 'c'] }, 'prompt', /1 to 2 prompts, got 3/],
+  [{ prompt: [1, 1007] }, 'prompt', /tokens below 1007/],
+  [{ prompt: [1, -1] }, 'prompt', /tokens below/],
+  [{ prompt: [[1], [1.5]] }, 'prompt[1]', /tokens below/],
+  [{ prompt: { a: 1 } }, 'prompt', /a text, or a list of tokens/],
+  [{ prompt: Array(41).fill(1) }, 'prompt', /has 41 tokens; this server takes at most 40/],
+  [{ logprobs: 21 }, 'logprobs', /from 0 to 20/],
+  [{ logprobs: 1, echo: true }, 'echo', /no logprobs/],
+];
+
+const message = (fields: object) => ({ messages: [{ ...chat[0], ...fields }] });
+const image = { type: 'image_url', image_url: { url: 'data:' } };
+const chats: readonly Wrong[] = [
+  ...sampling,
+  [{ messages: undefined }, 'messages', /a list of messages/],
+  [{ messages: [] }, 'messages', /a list of messages/],
+  [{ messages: ['Hello'] }, 'messages[0]', /an object with role and content/],
+  [message({ role: 'robot' }), 'messages[0].role', /system, developer, user/],
+  [message({ content: null }), 'messages[0].content', /a text, or a list of parts/],
+  [message({ content: [image] }), 'messages[0].content[0].type', /"image_url" is no text/],
+  [message({ content: [{ type: 'text' }] }), 'messages[0].content[0]', /"type": "text"/],
+  [message({ tool_calls: [{}] }), 'messages[0].tool_calls', /not supported/],
+  [message({ name: 5 }), 'messages[0].name', /a string/],
+  [{ top_logprobs: 2 }, 'top_logprobs', /"logprobs": true beside it/],
+  [{ logprobs: true, top_logprobs: 21 }, 'top_logprobs', /from 0 to 20/],
+  [{ tool_choice: 'required' }, 'tool_choice', /not supported/],
+  [{ modalities: ['audio'] }, 'modalities', /not supported/],
+  [{ prompt: 'x' }, 'prompt', /no parameter that this server knows/],
+  [
+    { continue_final_message: true, add_generation_prompt: true },
+    ...(['add_generation_prompt', /false beside/] as const),
+  ],
+];
+
+async function expectRefusal(path: string, body: object, param: string, words: RegExp) {
+  const { status, json } = await ask(url + path, { body, headers: KEY });
+  expect({ status, ...json.error }).toEqual({
+    ...{ status: 400, type: 'invalid_request_error', param, message: expect.stringMatching(words) },
+    code: json.error.code,
+  });
+}
+
+test.each(texts)('completions refuse %j', (fields, param, words) =>
+  expectRefusal('/v1/completions', { prompt: 'Hello', ...fields }, param, words),
+);
+
+test.each(chats)('chats refuse %j', (fields, param, words) =>
+  expectRefusal('/v1/chat/completions', { messages: chat, ...fields }, param, words),
+);
+
+test('what asks for nothing is taken', async () => {
+  const body = {
+    ...{ messages: chat, tools: [], tool_choice: 'none', response_format: { type: 'text' } },
+    ...{ user: 'a', metadata: {}, store: false, n: null, stop: null, logit_bias: null },
+  };
+  expect((await ask(`${url}/v1/chat/completions`, { body, headers: KEY })).status).toBe(200);
+});
+
+test("a template's own refusal is told", async () => {
+  const odd = await serve(engine, {
+    ...{ port: 0, chatTemplate: "{{ raise_exception('roles must alternate') }}" },
+  });
+  const reply = await ask(`${odd.url}/v1/chat/completions`, { body: { messages: chat } });
+  expect(reply).toMatchObject({ status: 400, json: { error: { code: 'DS_DATA' } } });
+  expect(reply.json.error.message).toMatch(/roles must alternate/);
+  await odd.stop();
+});
+
+test.each([
+  ['no key', {}, 'missing_api_key'],
+  ['a wrong key', { authorization: 'Bearer third' }, 'invalid_api_key'],
+  ['half a key', { authorization: 'Bearer secon' }, 'invalid_api_key'],
+  ['another scheme', { authorization: 'Basic second' }, 'missing_api_key'],
+])('%s is 401, and only below /v1', async (_, headers, code) => {
+  for (const [path, body] of [['/v1/completions', { prompt: 'x' }], ['/v1/models'], ['/v1/x']]) {
+    const reply = await ask(url + path, { body, headers: headers as Record<string, string> });
+    expect(reply).toMatchObject({ status: 401, json: { error: { code } } });
+    expect(reply.headers['www-authenticate']).toBe('Bearer');
+  }
+  expect((await ask(`${url}/health`, { headers: headers as Record<string, string> })).status).toBe(
+    200,
+  );
+});
+
+test('paths, methods and models that there are none of', async () => {
+  const headers = KEY;
+  expect(await ask(`${url}/v1/embeddings`, { headers })).toMatchObject({ status: 404 });
+  const wrong = await ask(`${url}/v1/completions`, { headers });
+  expect(wrong).toMatchObject({ status: 405, headers: { allow: 'POST' } });
+  expect((await ask(`${url}/health`, { body: {} })).headers.allow).toBe('GET');
+  expect((await ask(`${url}/constructor`)).status).toBe(404);
+  const body = { model: 'gpt-5', prompt: 'x' };
+  const other = await ask(`${url}/v1/completions`, { headers, body });
+  expect(other).toMatchObject({ status: 404, json: { error: { code: 'model_not_found' } } });
+});
+
+const utf8 = Buffer.from('{"prompt": "\xc3"}', 'latin1');
+
+test.each([
+  ['malformed JSON', '{"prompt": ', 400, /no JSON/],
+  ['nothing', '', 400, /no JSON/],
+  ['a list', '[1]', 400, /a JSON object, got an array/],
+  ['bad UTF-8', utf8, 400, /no UTF-8/],
+  ['a body beyond the limit', Buffer.alloc(5000, 32), 413, /larger than 4096 bytes/],
+])('%s', async (_, body, status, words) => {
+  const reply = await ask(`${url}/v1/completions`, { body, headers: KEY });
+  expect(reply.status).toBe(status);
+  expect(reply.json.error.message).toMatch(words);
+});
+
+test('10 MB and more are refused, however they are sent', async () => {
+  const body = Buffer.alloc(10e6, 32);
+  const wide = await serve(engine, { port: 0 });
+  const ways = [
+    ['x-plain', ''],
+    ['transfer-encoding', 'chunked'],
+    ['expect', '100-continue'],
+  ];
+  for (const [name, value] of ways) {
+    const headers = { [name as string]: value as string };
+    const reply = await ask(`${wide.url}/v1/completions`, { body, headers });
+    expect(reply).toMatchObject({ status: 413, json: { error: { code: 'body_too_large' } } });
+  }
+  await wide.stop();
+});
+
+test.each([
+  ['a form', { 'content-type': 'application/x-www-form-urlencoded' }, /expected application\/json/],
+  ['compression', { 'content-encoding': 'gzip' }, /Content-Encoding: expected none, got "gzip"/],
+])('%s is 415', async (_, headers, words) => {
+  const sent = { body: 'a=b', headers: { ...KEY, ...headers } };
+  const reply = await ask(`${url}/v1/completions`, sent);
+  expect(reply.status).toBe(415);
+  expect(reply.json.error.message).toMatch(words);
+});
+
+test('what is no HTTP gets an answer', async () => {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1');
+  socket.end('EHLO\r\n\r\n');
+  const chunks: Buffer[] = [];
+  for await (const chunk of socket) chunks.push(chunk as Buffer);
+  expect(Buffer.concat(chunks).toString()).toMatch(/^HTTP\/1\.1 400 .*no HTTP\/1\.1 request/s);
+});
+
+test.each([
+  [{ port: -1 }, 'serve port'],
+  [{ ports: 1 }, 'Did you mean "port"'],
+  [{ limits: { answers: 0 } }, 'serve limits answers'],
+  [{ limits: { anwers: 1 } }, 'Did you mean "answers"'],
+  [{ host: 5 }, 'serve host'],
+])('serve(engine, %j) is refused', async (options, words) => {
+  const given = { port: 0, ...options } as ServeOptions;
+  await expect(serve(engine, given)).rejects.toThrow(words);
+});
+
+test('a port that is taken is named', async () => {
+  const port = Number(new URL(url).port);
+  await expect(serve(engine, { port })).rejects.toThrow(/an address and a port that are free/);
+});
