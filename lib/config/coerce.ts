@@ -31,6 +31,7 @@ export function coerceValues(draft: Draft): void {
     const value = section[key];
     const name = dotted(path);
     if (schema.dsAnyCase) section[key] = inItsCase(value, schema.enum ?? []);
+    else if (schema.dsSpellings) section[key] = spelled(value, schema.dsSpellings);
     else if (name === 'steps_per_print' && isInfinite(value)) section[key] = null;
     else if (typeof value === 'boolean' && NEVER_BOOLEAN.includes(name)) return;
     else {
@@ -72,6 +73,10 @@ function inItsCase(value: unknown, names: readonly unknown[]): unknown {
   if (typeof value !== 'string') return value;
   const same = (name: unknown) => String(name).toLowerCase() === value.toLowerCase();
   return names.find((name) => name !== null && same(name)) ?? value;
+}
+
+function spelled(value: unknown, spellings: Record<string, string>): unknown {
+  return typeof value === 'string' && Object.hasOwn(spellings, value) ? spellings[value] : value;
 }
 
 /** Accelerate's way of saying never. */

@@ -34,6 +34,18 @@ export class ConfigError extends DsError {
   }
 }
 
+/**
+ * The first of several errors, whose hint says how many more there are and, by `where`, how to see
+ * them.
+ */
+export function firstOf(errors: readonly ConfigError[], where: string): ConfigError {
+  const [first, ...rest] = errors as readonly [ConfigError, ...ConfigError[]];
+  if (rest.length === 0) return first;
+  const hint = `${first.hint} (${rest.length} more: ${where})`.trim();
+  const { path, file, place, expected, got, cause } = first;
+  return new ConfigError({ path, file, place, expected, got, cause, hint });
+}
+
 /** "ds_config.json:12:5: zero_optimization.stage"; parts that are missing are left out. */
 export function whereabouts(file: string | null, place: Place | null, path: string): string {
   const position = place && file ? `${file}:${place.line}:${place.column}` : file;

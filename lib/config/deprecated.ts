@@ -26,6 +26,7 @@ export function renameKeys(draft: Draft): void {
   expandStageSwitch(draft);
   const enter = (section: Section, schema: Schema, path: Path): void => {
     renameAliases(draft, section, schema, path);
+    expandSwitches(section, schema);
     for (const key of Object.keys(section)) {
       const property = declared(schema, key);
       if (!property) continue;
@@ -55,6 +56,14 @@ function expandStageSwitch(draft: Draft): void {
   value.zero_optimization = zero;
   const text = `is deprecated as a boolean: read as { "stage": ${stage} }.`;
   draft.note('deprecated', ['zero_optimization'], text);
+}
+
+/** A section that is written as true or false is one with its switch alone. */
+function expandSwitches(section: Section, { properties = {} }: Schema): void {
+  for (const [name, { dsSwitch }] of Object.entries(properties)) {
+    const value = section[name];
+    if (dsSwitch && typeof value === 'boolean') section[name] = { [dsSwitch]: value };
+  }
 }
 
 function renameAliases(draft: Draft, section: Section, schema: Schema, path: Path): void {

@@ -6,7 +6,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
-import { ConfigError } from './config-error.js';
+import { ConfigError, firstOf } from './config-error.js';
 import { deepFreeze, deriveOverlap, withDefaults } from './defaults.js';
 import { renameKeys } from './deprecated.js';
 import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
@@ -86,11 +86,7 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
   requireInteger('resolveConfig worldSize', environment.worldSize, 1);
   const { config, errors } = checkConfig(source, environment);
   if (config) return config;
-  const [first, ...rest] = errors as readonly [ConfigError, ...ConfigError[]];
-  if (rest.length === 0) throw first;
-  const more = `${first.hint} (${rest.length} more: \`ds validate\` lists them all.)`.trim();
-  const { path, file, place, expected, got, cause } = first;
-  throw new ConfigError({ path, file, place, expected, got, cause, hint: more });
+  throw firstOf(errors, '`ds validate` lists them all.');
 }
 
 /** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */

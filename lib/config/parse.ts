@@ -32,21 +32,22 @@ export function dotted(path: Path): string {
 }
 
 /**
- * `source` is a file, base64 of its contents (standard or URL-safe), or an object, which is copied.
+ * `source` is a file, base64 of its contents (standard or URL-safe), or an object, which is copied;
+ * messages call such a file `name`.
  * Throws DS_CONFIG for an unreadable file, one that is no regular file or longer than MAX_BYTES, a
  * syntax error, keys given twice, or anything that is not an object.
  */
-export function readDocument(source: unknown): ConfigDocument {
+export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDocument {
   if (typeof source === 'string') {
     const decoded = decodeBase64(source);
-    if (decoded === null) return parseConfig(readText(source), source);
+    if (decoded === null) return parseConfig(readText(source, name), source);
     if (decoded.length <= MAX_BYTES) return parseConfig(decoded, 'base64');
     const got = `${decoded.length} characters`;
     throw problem('base64', { expected: `at most ${MAX_BYTES} characters`, got });
   }
   if (!isSection(source)) {
     throw problem(null, {
-      expected: 'the path of a ds_config.json, or an object',
+      expected: `the path of a ${name}, or an object`,
       got: source === null ? 'null' : Array.isArray(source) ? 'an array' : typeof source,
     });
   }
@@ -64,16 +65,16 @@ function decodeBase64(source: string): string | null {
   return text.startsWith('{') && text.endsWith('}') ? text : null;
 }
 
-function readText(file: string): string {
+function readText(file: string, name: string): string {
   try {
     return readConfigText(file);
   } catch (cause) {
     if (cause instanceof UnfitFile) {
       const { expected, got } = cause;
-      throw problem(file, { expected, got, hint: 'Name the ds_config.json itself.' });
+      throw problem(file, { expected, got, hint: `Name the ${name} itself.` });
     }
     throw problem(null, {
-      expected: 'the path of a readable ds_config.json',
+      expected: `the path of a readable ${name}`,
       got: excerpt((cause as Error).message),
       hint: 'Check the path; it is relative to the working directory.',
       cause,

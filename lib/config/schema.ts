@@ -46,6 +46,12 @@ export interface Schema {
   dsAuto?: boolean;
   /** Strings among the values of this key are matched in any case. */
   dsAnyCase?: boolean;
+  /** What other ways to write a value of this key stand for. */
+  dsSpellings?: Record<string, string>;
+  /** The key of this section that true or false in its place stands for. */
+  dsSwitch?: string;
+  /** What the types call the resolved form of the whole. */
+  dsResolvedTitle?: string;
 }
 
 /** The keywords above that JSON Schema does not have, with the type of their value. */
@@ -60,6 +66,9 @@ export const annotations = {
   dsAlias: 'array',
   dsAuto: 'boolean',
   dsAnyCase: 'boolean',
+  dsSpellings: 'object',
+  dsSwitch: 'string',
+  dsResolvedTitle: 'string',
 } as const;
 
 export const configSchema = schemaJson as Schema;

@@ -68,10 +68,15 @@ function hintFor(draft: Draft, path: Path, schema: Schema): string {
   if (known) return known;
   if (draft.errors.length + draft.notices.length >= MAX_GUESSES) return '';
   const key = String(path.at(-1));
-  const guess = closest(key, Object.keys(schema.properties ?? {}));
+  const guess = closest(key, namesIn(schema));
   if (guess) return `Did you mean "${guess}"?`;
   const elsewhere = sectionsWith(key, draft.schema);
   return elsewhere.length === 1 ? `Did you mean "${elsewhere[0]}"?` : '';
+}
+
+/** Keys of a section under all of their names. */
+function namesIn({ properties = {} }: Schema): string[] {
+  return Object.entries(properties).flatMap(([key, { dsAlias = [] }]) => [key, ...dsAlias]);
 }
 
 /** Where in the file there is a key of this name. */

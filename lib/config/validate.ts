@@ -5,26 +5,20 @@ import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
 import type { Path } from './parse.js';
-import {
-  annotations,
-  choices,
-  configSchema,
-  resolveSchema,
-  type Schema,
-  typesOf,
-} from './schema.js';
+import { annotations, choices, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /** Violations that are reported; a list of a million texts has a million. */
 const MAX_LISTED = 100;
 
-let compiled: ValidateFunction | null = null;
+const compiled = new WeakMap<Schema, ValidateFunction>();
 
 /**
  * Loads ajv and compiles the schema on first use: a program that reads no configuration pays
  * nothing.
  */
-function validator(): ValidateFunction {
-  if (compiled) return compiled;
+function validator(schema: Schema): ValidateFunction {
+  const known = compiled.get(schema);
+  if (known) return known;
   const { Ajv2020 } = require('ajv/dist/2020.js') as typeof import('ajv/dist/2020.js');
   const ajv = new Ajv2020({
     allErrors: true,
@@ -37,13 +31,14 @@ function validator(): ValidateFunction {
   for (const [keyword, schemaType] of Object.entries(annotations)) {
     ajv.addKeyword({ keyword, schemaType });
   }
-  compiled = ajv.compile(configSchema);
-  return compiled;
+  const made = ajv.compile(schema);
+  compiled.set(schema, made);
+  return made;
 }
 
-/** Refuses every violation of the schema in `draft`; "auto" has been judged before. */
+/** Refuses every violation of its schema in `draft`; "auto" has been judged before. */
 export function checkSchema(draft: Draft): void {
-  const check = validator();
+  const check = validator(draft.schema);
   if (!check(draft.value)) {
     const errors = (check.errors ?? []).filter(
       (error) => error.data !== 'auto' && !isRepetition(error),

@@ -5,13 +5,30 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
-export const schema = JSON.parse(readFileSync(join(root, 'lib/config/schema.json'), 'utf8'));
+
+/** What a $ref names, beside the node that has it. */
+const TARGET = Symbol('target');
+
+/** The schema in `file`, whose references resolve() follows. */
+export function loadSchema(file) {
+  const schema = JSON.parse(readFileSync(join(root, file), 'utf8'));
+  const visit = (node) => {
+    if (typeof node !== 'object' || node === null) return;
+    if (node.$ref) {
+      const value = schema.$defs[node.$ref.slice('#/$defs/'.length)];
+      Object.defineProperty(node, TARGET, { value });
+    }
+    for (const item of Object.values(node)) visit(item);
+  };
+  visit(schema);
+  return schema;
+}
 
 /** `node` with its $ref followed; what stands beside the $ref wins. */
 export function resolve(node) {
   if (!node.$ref) return node;
   const { $ref, ...beside } = node;
-  return { ...schema.$defs[$ref.slice('#/$defs/'.length)], ...beside };
+  return { ...node[TARGET], ...beside };
 }
 
 /** Whether `node` describes an object with declared keys or alternatives. */
@@ -40,6 +57,11 @@ export function literal(value) {
   if (typeof value !== 'number') return JSON.stringify(value);
   const short = value.toExponential().replace('e+', 'e');
   return Math.abs(value) >= 1e5 && short.length < String(value).length ? short : String(value);
+}
+
+/** Other ways to write its values. */
+export function spellingsOf(node) {
+  return Object.keys(node.dsSpellings ?? {});
 }
 
 /** The default as text; '' where there is none, or where it is a section filled key by key. */

@@ -189,6 +189,7 @@ void run(const Shift& op, CpuContext&) {
 
   test('a config key', () => {
     take('lib/config/schema.json', 'scripts', 'types', 'docs', 'ds_config.schema.json');
+    take('lib/inference/config/schema.json', 'ds_inference_config.schema.json');
     const [{ file } = { file: '' }] = recipe('A config key');
     const schema = JSON.parse(written(file));
     schema.properties.eager_rounding = {

@@ -1,0 +1,142 @@
+// The configuration of initInference(): a file or an object, and the options of the call, to what
+// the engine obeys.
+import { isDeepStrictEqual } from 'node:util';
+import type {
+  InferenceConfig,
+  ResolvedInferenceValues,
+} from '../../../types/inference-config.generated.js';
+import { coerceValues } from '../../config/coerce.js';
+import { type ConfigError, firstOf } from '../../config/config-error.js';
+import { deepFreeze, withDefaults } from '../../config/defaults.js';
+import { renameKeys } from '../../config/deprecated.js';
+import { byPlace, Draft, noticeLine } from '../../config/draft.js';
+import { type ConfigDocument, readDocument } from '../../config/parse.js';
+import { lists, type Schema, type Section } from '../../config/schema.js';
+import { judgeSupport } from '../../config/support.js';
+import { siftKeys } from '../../config/unknown-keys.js';
+import { checkSchema } from '../../config/validate.js';
+import { Device } from '../../runtime/device.js';
+import { phrase } from '../../runtime/phrase.js';
+import schemaJson from './schema.json';
+
+export type { InferenceConfig } from '../../../types/inference-config.generated.js';
+
+/** What an engine reads: every key present under one name, checked and frozen. */
+export interface ResolvedInferenceConfig extends ResolvedInferenceValues {
+  /** One line for each key that was accepted without having an effect, or under an old name. */
+  readonly notices: readonly string[];
+}
+
+export const inferenceSchema = schemaJson as Schema;
+
+const FILE = 'ds_inference_config.json';
+
+/**
+ * Reads a file (JSON or Hjson), base64 or an object, and `options`, which say the same keys in a
+ * call. Throws DS_CONFIG that names the key and its place: for one that is unknown, of another type
+ * or out of range, given under two names, said differently by both sources, or not supported; its
+ * hint says how many more there are. Source: deepspeed.init_inference.
+ */
+export function resolveInferenceConfig(
+  config: InferenceConfig | string | null = null,
+  options: InferenceConfig = {},
+): ResolvedInferenceConfig {
+  const draft = checked(readDraft(config ?? {}));
+  const given = checked(readDraft(options));
+  merge(draft, given.value);
+  const { $schema: _editor, ...resolved } = withDefaults(draft.value, inferenceSchema);
+  refuseContradictions(draft, resolved as unknown as ResolvedInferenceValues);
+  throwFirst(draft.errors);
+  const notices = [...draft.notices.toSorted(byPlace), ...given.notices].map(noticeLine);
+  const values: Section = { ...resolved, notices };
+  return deepFreeze(values) as unknown as ResolvedInferenceConfig;
+}
+
+/** Every key with its default; yours to change. Source: deepspeed.default_inference_config. */
+export function defaultInferenceConfig(): InferenceConfig {
+  return withDefaults({}, inferenceSchema) as InferenceConfig;
+}
+
+/** Its keys under today's names. */
+function readDraft(source: InferenceConfig | string): Draft {
+  const draft = new Draft(documentOf(source), inferenceSchema);
+  renameKeys(draft);
+  return draft;
+}
+
+/**
+ * A configuration that a program wrote may hold objects that are no data: they are named instead.
+ */
+function documentOf(source: unknown): ConfigDocument {
+  if (typeof source !== 'object' || source === null) return readDocument(source, FILE);
+  if (Object.getPrototypeOf(source) !== Object.prototype) return readDocument(source, FILE);
+  const entries = Object.entries(source).map(([key, value]) => [key, named(value)]);
+  return readDocument(Object.fromEntries(entries), FILE);
+}
+
+function named(value: unknown): unknown {
+  if (value instanceof Device) return value.name;
+  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
+  const prototype = isObject ? Object.getPrototypeOf(value) : null;
+  if (!isObject) return value;
+  if (prototype !== Object.prototype && prototype !== null) return phrase(value);
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, named(item)]));
+}
+
+/** Types, ranges and support of what `draft` holds; throws the first of its errors. */
+function checked(draft: Draft): Draft {
+  siftKeys(draft, true);
+  dropAuto(draft);
+  coerceValues(draft);
+  judgeSupport(draft, 1);
+  checkSchema(draft);
+  throwFirst(draft.errors);
+  return draft;
+}
+
+function throwFirst(errors: readonly ConfigError[]): void {
+  if (errors.length === 0) return;
+  const sorted = errors.toSorted(byPlace);
+  const names = sorted.slice(1).map(({ path }) => path);
+  throw firstOf(sorted, `${names.join(', ')}.`);
+}
+
+/** "auto" stands for the default, where it is no value of the key. */
+function dropAuto(draft: Draft): void {
+  draft.visit(({ section, key, path, schema }) => {
+    const isOwn = lists(schema, 'auto') || schema.default === 'auto' || key === 'device';
+    if (section[key] !== 'auto' || isOwn) return;
+    delete section[key];
+    draft.note('auto', path, 'is "auto": the default applies.');
+  });
+}
+
+/** Adds the options of the call; a key that both say differently is refused. */
+function merge(draft: Draft, options: Section): void {
+  for (const [key, value] of Object.entries(options)) {
+    const own = draft.value[key];
+    if (!Object.hasOwn(draft.value, key)) draft.value[key] = value;
+    else if (!isDeepStrictEqual(own, value)) {
+      draft.refuse([key], {
+        expected: 'the same in the configuration and in the options of the call',
+        got: `${JSON.stringify(own)} and ${JSON.stringify(value)}`,
+        hint: 'Keep one of them.',
+      });
+    }
+  }
+}
+
+function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): void {
+  const { min_out_tokens: least, max_out_tokens: most, kv_cache: cache } = config;
+  if (most !== null && least > most) {
+    const expected = `at most max_out_tokens, ${most}`;
+    draft.refuse(['min_out_tokens'], { expected, got: String(least) });
+  }
+  if (cache.blocks !== null && cache.memory !== null) {
+    draft.refuse(['kv_cache', 'blocks'], {
+      expected: 'blocks or memory, which are two ways to say one thing',
+      got: 'both',
+      hint: 'Keep one of them.',
+    });
+  }
+}
