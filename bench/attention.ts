@@ -3,7 +3,7 @@
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { Event } from '../lib/runtime/stream.js';
-import { scope, Tensor } from '../lib/tensor/index.js';
+import { inOrder, scope, Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
 
@@ -87,7 +87,7 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
   let offset = 0;
   const drawn = (heads: number): Tensor => {
     const memory = Tensor.empty([b, t, heads, d], 'bf16', device);
-    kernels.randomUniform({ out: memory, low: -1, high: 1, seed: 1, offset: ++offset });
+    kernels.randomUniform({ out: memory, low: -1, high: 1, seed: 1, offset: ++offset, ...inOrder });
     return memory.transpose(1, 2);
   };
   const ids = hidden.documents?.(b, t) ?? null;
@@ -99,7 +99,7 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
     ...{ q, k, v, out, lse: Tensor.empty([b, h, t], 'f32', device) },
     ...{ mask: null, keyMask: null, keyLengths: null },
     ...{ queryDocuments: documents, keyDocuments: documents, window },
-    dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 },
+    dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
     ...{ scale: d ** -0.5, causal: true },
   };
   const forward = timed(device, count, () => kernels.attention(shared));

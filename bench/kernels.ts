@@ -7,7 +7,7 @@ import { type DType, dtypeSize } from '../lib/runtime/dtype.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { Event } from '../lib/runtime/stream.js';
 import type { View } from '../lib/runtime/view.js';
-import { Tensor } from '../lib/tensor/index.js';
+import { inOrder, Tensor } from '../lib/tensor/index.js';
 import { viewOf } from '../lib/tensor/ops/shapes.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
@@ -142,7 +142,7 @@ const crossEntropy =
       losses: make([rows], 'f32'),
       lse: make([rows], 'f32'),
       correct: counts ? make([rows], 'i64') : null,
-      ...{ smoothing, ignoreIndex: -100 },
+      ...{ smoothing, ignoreIndex: -100, first: 0, classes: 0 },
     };
     return { op: 'CrossEntropy', matrices: 1, run: () => kernels.crossEntropy(args) };
   };
@@ -151,7 +151,7 @@ const crossEntropyBackward: Kernel = (make, { rows, columns }) => {
   const logits = make([rows, columns]);
   const args = {
     ...{ logits, dlogits: logits, target: make([rows], 'i32'), lse: make([rows], 'f32') },
-    ...{ scale: make([1], 'f32'), smoothing: 0, ignoreIndex: -100 },
+    ...{ scale: make([1], 'f32'), smoothing: 0, ignoreIndex: -100, first: 0, classes: 0 },
   };
   const run = (): void => kernels.crossEntropyBackward(args);
   return { op: 'CrossEntropyBackward', matrices: 2, run };
@@ -231,7 +231,7 @@ function table(
       const out = Tensor.empty(shape, dtype, device).keep();
       const offset = kept.push(out);
       if (dtype === 'i32' || dtype === 'i64') kernels.fill({ out, value: 7 });
-      else kernels.randomUniform({ out, low: 0.5, high: 1.5, seed: 1, offset });
+      else kernels.randomUniform({ out, low: 0.5, high: 1.5, seed: 1, offset, ...inOrder });
       return out;
     };
   const swept = make('f32')([1, 2 ** 26]);

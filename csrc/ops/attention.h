@@ -13,8 +13,9 @@ namespace ds {
 /// A number of an attention mask below this hides its key as minus infinity does.
 constexpr double kHidingNumber = -1e30;
 
-/// Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, H, T, S]. Of the samples that
-/// `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout.
+/// Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads, T, S]. Of the samples
+/// that `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout; of the heads those
+/// from `head` on.
 struct AttentionDropout {
   double p;  // [0, 1); 0 drops nothing
   int64_t seed;
@@ -22,6 +23,8 @@ struct AttentionDropout {
   int64_t sample;  // rows of the batch that are a sample, at least 1
   int64_t rank;    // [0, ranks)
   int64_t ranks;
+  int64_t head;   // of all heads, the first one here
+  int64_t heads;  // all heads that share the stream; 0: those here
 };
 
 /// Which weights of one head are kept. Two queries by two keys share a block of Philox, whose word
@@ -42,7 +45,8 @@ struct WeightDraw {
 DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b, int64_t h,
                                       int64_t heads, int64_t queries, int64_t keys) {
   const int64_t row = (keys + 1) / 2;
-  const int64_t head = dropout_place(b, dropout.sample, dropout.rank, dropout.ranks) * heads + h;
+  const int64_t row_of_all = dropout_place(b, dropout.sample, dropout.rank, dropout.ranks);
+  const int64_t head = row_of_all * (dropout.heads ? dropout.heads : heads) + dropout.head + h;
   return {static_cast<float>(dropout.p), static_cast<uint64_t>(dropout.seed),
           static_cast<uint64_t>(dropout.offset),
           static_cast<uint64_t>(head * ((queries + 1) / 2) * row), static_cast<uint64_t>(row)};
@@ -120,6 +124,14 @@ inline void check_documents(const char* name, const View& documents, const char*
                  text("[", rows, ", ", tokens, "] as ", what), documents.describe());
 }
 
+/// The `count` heads here are some of all of them.
+inline void check_drawn_heads(const char* name, const AttentionDropout& dropout, int64_t count) {
+  const int64_t heads = dropout.heads ? dropout.heads : count;
+  if (dropout.head >= 0 && dropout.head + count <= heads) return;
+  throw Error("DS_ARGUMENT", name, text("a first head of ", heads, " with ", count, " from there on"),
+              text(dropout.head));
+}
+
 /// What forward and backward require of the operands that they share.
 template <class Op>
 void check_attention(const char* name, const Op& op) {
@@ -144,6 +156,7 @@ void check_attention(const char* name, const Op& op) {
   check_documents(name, op.key_documents, "key_documents", q[0], k[2]);
   if (op.window < 0) throw Error("DS_ARGUMENT", name, "a window of 0 (none) or more", text(op.window));
   check_dropout(name, op.dropout);
+  check_drawn_heads(name, op.dropout, q[1]);
   const View& lse = op.lse;
   DS_CHECK_SHAPE(lse.ndim == 3 && std::equal(q, q + 3, lse.shape), name,
                  text("lse [", q[0], ", ", q[1], ", ", q[2], "]"), lse.describe());

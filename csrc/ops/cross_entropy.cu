@@ -134,6 +134,15 @@ struct Loss {
   int64_t* correct;  // or null
   float smoothing;
   int64_t columns, row_stride, ignore_index;
+  int64_t first, classes;
+
+  /// Whether `label` is a class, and whether its column is here.
+  __device__ __forceinline__ bool is_class(int64_t label) const {
+    return label >= 0 && label < classes;
+  }
+  __device__ __forceinline__ bool is_here(int64_t label) const {
+    return label >= first && label < first + columns;
+  }
 };
 
 /// Rows run from the last to the first: the GEMM before has just written the last.
@@ -149,7 +158,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Loss<T, I> op) 
   const float value = log_sum_exp(row, op.columns, rest);
   if (threadIdx.x != 0) return;
   op.lse[n] = value;
-  op.losses[n] = label >= 0 && label < op.columns ? value - to_float(row[label]) : NAN;
+  const float own = op.is_here(label) ? to_float(row[label - op.first]) : 0.0f;
+  op.losses[n] = op.is_class(label) ? value - own : NAN;
 }
 
 /// With smoothing, or with `correct`.
@@ -163,17 +173,18 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_whole_kernel(Loss<T, I
     return;
   }
   const T* row = op.logits + n * op.row_stride;
-  const bool is_class = label >= 0 && label < op.columns;
-  Whole whole = {is_class ? to_float(row[label]) : NAN, label};
+  const bool is_here = op.is_here(label);
+  const float own = is_here ? to_float(row[label - op.first]) : op.is_class(label) ? 0.0f : NAN;
+  Whole whole = {own, label - op.first};
   const float value = log_sum_exp(row, op.columns, whole);
   const float sum = block_sum(whole.sum);
   const bool is_beaten = block_reduce(whole.is_beaten ? 1.0f : 0.0f, Max{}) > 0;
   if (threadIdx.x != 0) return;
   float loss = value - whole.own;
-  if (op.smoothing > 0) loss += op.smoothing * (whole.own - sum / static_cast<float>(op.columns));
+  if (op.smoothing > 0) loss += op.smoothing * (whole.own - sum / static_cast<float>(op.classes));
   op.lse[n] = value;
   op.losses[n] = loss;
-  if (op.correct) op.correct[n] = is_class && value == value && !is_beaten;
+  if (op.correct) op.correct[n] = is_here && value == value && !is_beaten;
 }
 
 /// CrossEntropyBackward as the kernel sees it; out may be logits itself.
@@ -185,6 +196,7 @@ struct Gradient {
   T* out;
   float own, even;  // the target's probability at the label, and at the other classes
   int64_t columns, row_stride, out_stride, ignore_index;
+  int64_t first, classes;
 };
 
 template <class T, class I>
@@ -193,12 +205,13 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradie
   const int64_t n = blockIdx.x, label = g.target[n], columns = g.columns;
   const T* row = g.logits + n * g.row_stride;
   T* out = g.out + n * g.out_stride;
-  const bool ignored = label == g.ignore_index, bad = !ignored && (label < 0 || label >= columns);
+  const bool ignored = label == g.ignore_index, bad = !ignored && (label < 0 || label >= g.classes);
   const float scale = ignored ? 0.0f : bad ? NAN : g.scale[0];
   const float shift = -g.lse[n] * kLog2e;
+  const int64_t own_column = label - g.first;
   const auto gradient = [&](float x, int64_t column) {
     const float p = power_of_two(fmaf(x, kLog2e, shift));
-    return from_float<T>(ignored ? 0.0f : (p - (column == label ? g.own : g.even)) * scale);
+    return from_float<T>(ignored ? 0.0f : (p - (column == own_column ? g.own : g.even)) * scale);
   };
   const int64_t head = unaligned_head(row, columns);
   const bool vectors = reinterpret_cast<uintptr_t>(out + head) % 16 == 0;
@@ -244,7 +257,9 @@ void run(const CrossEntropy& op, CudaContext& ctx) {
                                static_cast<float>(op.smoothing),
                                columns,
                                op.logits.strides[0],
-                               op.ignore_index};
+                               op.ignore_index,
+                               op.first,
+                               all_classes(op)};
       const auto blocks = static_cast<unsigned>(n);
       if (correct || op.smoothing > 0)
         cross_entropy_whole_kernel<<<blocks, kThreads, 0, ctx.stream>>>(loss);
@@ -262,7 +277,7 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
     dispatch_index(kOp, op.target.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      const double even = op.smoothing / static_cast<double>(columns);
+      const double even = op.smoothing / static_cast<double>(all_classes(op));
       const Gradient<T, I> g = {op.logits.as<T>(),
                                 op.target.as<I>(),
                                 op.lse.as<float>(),
@@ -273,7 +288,9 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
                                 columns,
                                 op.logits.strides[0],
                                 op.dlogits.strides[0],
-                                op.ignore_index};
+                                op.ignore_index,
+                                op.first,
+                                all_classes(op)};
       cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(g);
       DS_CUDA_LAUNCHED(kOp);
     });

@@ -7,8 +7,12 @@ namespace ds {
 
 /// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the row and s the
 /// smoothing, which gives all classes alike that share of the target (Szegedy et al. 2016); both 0 where target[n]
-/// == ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on the
+/// == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is DS_INDEX on the
 /// CPU and NaN on the GPU.
+///
+/// Where the V columns are the classes from `first` on of `classes`, lse is that of these columns, and losses[n] is
+/// lse[n] without this part's share of (1 - s) logits[n, target[n]] + s sum(logits[n]) / classes, whose first term is
+/// 0 where the target is another class; correct[n] is then 0.
 struct CrossEntropy {
   View logits;           // [N, V], last stride 1, any row stride; floating
   View target;           // [N] i32 or i64, contiguous
@@ -17,6 +21,8 @@ struct CrossEntropy {
   OptionalView correct;  // [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN
   double smoothing;
   int64_t ignore_index;
+  int64_t first;    // class of the first column
+  int64_t classes;  // all that there are; 0: those of the columns
 };
 
 /// `logits` is [N, V] and `target` [N].
@@ -34,6 +40,21 @@ inline void require_share(const char* name, double smoothing) {
   throw Error("DS_ARGUMENT", name, "smoothing in [0, 1]", text(smoothing));
 }
 
+/// How many classes there are, wherever their logits lie.
+template <class Op>
+int64_t all_classes(const Op& op) {
+  return op.classes ? op.classes : op.logits.shape[1];
+}
+
+/// The columns are some of the classes.
+template <class Op>
+void check_classes(const char* name, const Op& op) {
+  const int64_t all = all_classes(op), columns = op.logits.shape[1];
+  if (op.first >= 0 && op.first + columns <= all) return;
+  throw Error("DS_ARGUMENT", name, text("a first class of ", all, " with ", columns, " from there on"),
+              text(op.first));
+}
+
 inline void check(const CrossEntropy& op) {
   constexpr const char* kOp = "cross_entropy";
   check_logits(kOp, op.logits, op.target);
@@ -44,10 +65,11 @@ inline void check(const CrossEntropy& op) {
     require_dtype(kOp, op.correct, DType::i64, "correct");
   }
   require_share(kOp, op.smoothing);
+  check_classes(kOp, op);
 }
 
-/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / V) * scale[0], s the smoothing; rows with
-/// ignore_index become 0.
+/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the smoothing; rows with
+/// ignore_index become 0. Of a part of the classes, lse is that of all.
 struct CrossEntropyBackward {
   View logits;   // [N, V]
   View target;   // [N]
@@ -56,6 +78,8 @@ struct CrossEntropyBackward {
   View dlogits;  // [N, V], logits' dtype; may be logits itself
   double smoothing;
   int64_t ignore_index;
+  int64_t first;    // class of the first column
+  int64_t classes;  // all that there are; 0: those of the columns
 };
 
 inline void check(const CrossEntropyBackward& op) {
@@ -66,6 +90,7 @@ inline void check(const CrossEntropyBackward& op) {
   require_statistic(kOp, op.lse, op.logits.shape[0], op.logits, "lse");
   require_statistic(kOp, op.scale, 1, op.logits, "scale");
   require_share(kOp, op.smoothing);
+  check_classes(kOp, op);
 }
 
 }  // namespace ds

@@ -18,16 +18,18 @@ int64_t rows_per_task(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
-/// The target of a row as i64, or `ignore_index`.
-template <class I>
-int64_t target_of(const char* op, const View& target, int64_t row, int64_t classes,
-                  int64_t ignore) {
-  const int64_t t = static_cast<int64_t>(target.as<I>()[row]);
-  if (t != ignore && (t < 0 || t >= classes)) {
-    throw Error("DS_INDEX", op, text("a target in [0, ", classes, ") or ", ignore),
-                text(t, " at row ", row), "Check the tokens against the vocabulary size.");
-  }
-  return t;
+/// A row that is not counted; no column has this number.
+constexpr int64_t kIgnored = std::numeric_limits<int64_t>::min();
+
+/// The column of a row's target: outside the columns where another part has it, or kIgnored.
+template <class I, class Op>
+int64_t column_of(const char* name, const Op& op, int64_t row) {
+  const int64_t t = static_cast<int64_t>(op.target.template as<I>()[row]);
+  if (t == op.ignore_index) return kIgnored;
+  const int64_t classes = all_classes(op);
+  if (t >= 0 && t < classes) return t - op.first;
+  throw Error("DS_INDEX", name, text("a target in [0, ", classes, ") or ", op.ignore_index),
+              text(t, " at row ", row), "Check the tokens against the vocabulary size.");
 }
 
 /// What the first pass over a row of logits leaves.
@@ -38,13 +40,11 @@ struct RowFacts {
   bool is_beaten = false;  // whether a class is chosen before the target, when `whole`
 };
 
-/// The largest of n logits; with `whole` the rest as well, for the target class `t`.
-template <class T>
-RowFacts<compute_t<T>> facts_of(const T* x, int64_t n, int64_t t, bool whole) {
-  using C = compute_t<T>;
+/// The largest of n logits; with `whole` the rest as well, for the target's column `t` with the logit `own`.
+template <class T, class C>
+RowFacts<C> facts_of(const T* x, int64_t n, int64_t t, C own, bool whole) {
   C block[kBlock];
   RowFacts<C> facts;
-  const C own = static_cast<C>(x[t]);
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t count = std::min(kBlock, n - i);
     widen(x + i, block, count);
@@ -75,48 +75,50 @@ compute_t<T> log_sum_exp(const T* x, int64_t n, compute_t<T> largest) {
 template <class T, class I>
 void forward_rows(const CrossEntropy& op, int64_t begin, int64_t end) {
   using C = compute_t<T>;
-  const int64_t classes = op.logits.shape[1];
+  const int64_t columns = op.logits.shape[1];
   int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
   const bool whole = correct || op.smoothing > 0;
   for (int64_t row = begin; row < end; ++row) {
     const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
-    const int64_t t = target_of<I>("cross_entropy", op.target, row, classes, op.ignore_index);
+    const int64_t t = column_of<I>("cross_entropy", op, row);
     op.lse.as<C>()[row] = op.losses.as<C>()[row] = C(0);
     if (correct) correct[row] = 0;
-    if (t == op.ignore_index) continue;
-    const RowFacts<C> facts = facts_of(logits, classes, t, whole);
-    const C lse = log_sum_exp(logits, classes, facts.largest), own = static_cast<C>(logits[t]);
+    if (t == kIgnored) continue;
+    const bool is_here = t >= 0 && t < columns;
+    const C own = is_here ? static_cast<C>(logits[t]) : C(0);
+    const RowFacts<C> facts = facts_of(logits, columns, t, own, whole);
+    const C lse = log_sum_exp(logits, columns, facts.largest);
     C loss = lse - own;
     if (op.smoothing > 0) {
-      const double mean = facts.sum / static_cast<double>(classes);
+      const double mean = facts.sum / static_cast<double>(all_classes(op));
       loss += static_cast<C>(op.smoothing * (static_cast<double>(own) - mean));
     }
     op.lse.as<C>()[row] = lse;
     op.losses.as<C>()[row] = loss;
-    if (correct) correct[row] = lse == lse && !facts.is_beaten;
+    if (correct) correct[row] = is_here && lse == lse && !facts.is_beaten;
   }
 }
 
 template <class T, class I>
 void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
   using C = compute_t<T>;
-  const int64_t classes = op.logits.shape[1];
+  const int64_t columns = op.logits.shape[1];
   const C scale = *op.scale.as<C>();
-  const C even = static_cast<C>(op.smoothing / static_cast<double>(classes));
+  const C even = static_cast<C>(op.smoothing / static_cast<double>(all_classes(op)));
   const C share = static_cast<C>(1 - op.smoothing);
   constexpr const char* name = "cross_entropy_backward";
   C block[kBlock];
   for (int64_t row = begin; row < end; ++row) {
     const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
     T* const out = op.dlogits.as<T>() + row * op.dlogits.strides[0];
-    const int64_t t = target_of<I>(name, op.target, row, classes, op.ignore_index);
-    if (t == op.ignore_index) {
-      std::fill_n(out, classes, static_cast<T>(C(0)));
+    const int64_t t = column_of<I>(name, op, row);
+    if (t == kIgnored) {
+      std::fill_n(out, columns, static_cast<T>(C(0)));
       continue;
     }
     const C lse = op.lse.as<C>()[row];
-    for (int64_t i = 0; i < classes; i += kBlock) {
-      const int64_t count = std::min(kBlock, classes - i);
+    for (int64_t i = 0; i < columns; i += kBlock) {
+      const int64_t count = std::min(kBlock, columns - i);
       widen(logits + i, block, count);
       for (int64_t j = 0; j < count; ++j) block[j] = exp_of(block[j] - lse);
       if (even > 0)
@@ -132,10 +134,10 @@ void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
 
 void run(const CrossEntropy& op, CpuContext& ctx) {
   constexpr const char* name = "cross_entropy";
-  const int64_t rows = op.logits.shape[0], classes = op.logits.shape[1];
+  const int64_t rows = op.logits.shape[0], columns = op.logits.shape[1];
   for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
     dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
-      ctx.pool.parallel_for(rows, rows_per_task(classes), [&](int64_t begin, int64_t end) {
+      ctx.pool.parallel_for(rows, rows_per_task(columns), [&](int64_t begin, int64_t end) {
         forward_rows<T, I>(op, begin, end);
       });
     });
@@ -144,10 +146,10 @@ void run(const CrossEntropy& op, CpuContext& ctx) {
 
 void run(const CrossEntropyBackward& op, CpuContext& ctx) {
   constexpr const char* name = "cross_entropy_backward";
-  const int64_t rows = op.logits.shape[0], classes = op.logits.shape[1];
+  const int64_t rows = op.logits.shape[0], columns = op.logits.shape[1];
   for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
     dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
-      ctx.pool.parallel_for(rows, rows_per_task(classes), [&](int64_t begin, int64_t end) {
+      ctx.pool.parallel_for(rows, rows_per_task(columns), [&](int64_t begin, int64_t end) {
         backward_rows<T, I>(op, begin, end);
       });
     });

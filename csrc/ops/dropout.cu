@@ -13,15 +13,16 @@ constexpr int kWords = 4, kThreads = 256;
 struct Draw {
   uint64_t seed, offset;
   int64_t sample, rank, ranks;
+  Part part;
   float p;
   bool accumulate;
 };
 
-/// The words of the elements first .. first + 3; kBlocks: they are one Philox block, as samples are made of whole ones.
+/// The words of the elements first .. first + 3; kBlocks: they are one Philox block, as samples and rows of a part are made of whole ones.
 template <bool kBlocks>
 __device__ __forceinline__ Philox4 words_of(const Draw& d, int64_t first) {
   const auto place = [&](int64_t i) {
-    return static_cast<uint64_t>(dropout_place(i, d.sample, d.rank, d.ranks));
+    return static_cast<uint64_t>(dropout_place(d.part.place(i), d.sample, d.rank, d.ranks));
   };
   if (kBlocks) return philox(d.seed, d.offset, place(first) / kWords);
   Philox4 words;
@@ -82,7 +83,9 @@ void run(const Dropout& op, CudaContext& ctx) {
     if (n == 0) return;
     constexpr int N = kPacket<T>;
     const bool vectors = aligned_for<N>(op.in.as<T>()) && aligned_for<N>(op.out.as<T>());
-    const bool in_blocks = op.ranks == 1 || op.sample % kWords == 0;
+    const Part part = part_of(op);
+    const bool in_blocks =
+        part.keeps_fours() && (op.ranks == 1 || op.sample % kWords == 0);
     const auto kernel = in_blocks ? vectors ? dropout_kernel<T, true, true>
                                             : dropout_kernel<T, false, true>
                                   : dropout_kernel<T, false, false>;
@@ -91,6 +94,7 @@ void run(const Dropout& op, CudaContext& ctx) {
                        op.sample,
                        op.rank,
                        op.ranks,
+                       part,
                        static_cast<float>(op.p),
                        op.accumulate};
     const int64_t blocks = (n + N * kThreads - 1) / (N * kThreads);

@@ -1,12 +1,12 @@
-// Dropout whose mask is a function of (seed, offset, element), so that it replays identically.
+// Dropout whose mask is a function of (seed, offset, place of an element), so that it replays identically.
 #pragma once
 
-#include "../core/philox.h"
-#include "../core/preconditions.h"
+#include "part.h"
 
 namespace ds {
 
-/// out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient. Of the
+/// out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient.
+/// The elements are a Part of a tensor, all of it or the channels or tokens of one rank. Of the tensor's
 /// samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
 /// s * ranks + rank of them, and draws what it would where one rank has them all.
 struct Dropout {
@@ -15,9 +15,12 @@ struct Dropout {
   double p;  // [0, 1)
   int64_t seed;
   int64_t offset;
-  int64_t sample;  // elements of a sample, at least 1
+  int64_t sample;  // elements of a sample of the whole tensor, at least 1
   int64_t rank;    // [0, ranks)
   int64_t ranks;
+  int64_t first;  // as in Part
+  int64_t row;
+  int64_t stride;
   bool accumulate;
 };
 
@@ -38,9 +41,10 @@ inline void check(const Dropout& op) {
   require_contiguous(kOp, op.in, "in");
   require_contiguous(kOp, op.out, "out");
   check_dropout(kOp, op);
+  check_part(kOp, part_of(op));
 }
 
-/// The place of element i among those of all ranks.
+/// The place of element i of a tensor of this rank's samples among those of all ranks.
 DS_HOST_DEVICE int64_t dropout_place(int64_t i, int64_t sample, int64_t rank, int64_t ranks) {
   return ranks == 1 ? i : i + (i / sample * (ranks - 1) + rank) * sample;
 }

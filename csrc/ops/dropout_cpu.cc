@@ -17,12 +17,13 @@ void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   }
 }
 
-/// keep[i] = 1 or 0 for the elements first .. first + n - 1, sample by sample.
+/// keep[i] = 1 or 0 for the elements first .. first + n - 1, by runs that follow each other in the stream.
 void draw_mask(const Dropout& op, int64_t first, int64_t n, uint8_t* keep) {
+  const Part part = part_of(op);
   for (int64_t i = 0; i < n;) {
-    const int64_t left = op.ranks == 1 ? n : op.sample - (first + i) % op.sample;
-    const int64_t count = std::min(n - i, left);
-    draw(op, dropout_place(first + i, op.sample, op.rank, op.ranks), count, keep + i);
+    const int64_t place = part.place(first + i), run = part.run(first + i, n - i);
+    const int64_t count = op.ranks == 1 ? run : std::min(run, op.sample - place % op.sample);
+    draw(op, dropout_place(place, op.sample, op.rank, op.ranks), count, keep + i);
     i += count;
   }
 }

@@ -135,4 +135,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1173564776
+#define DS_INTERFACE_HASH 379469801

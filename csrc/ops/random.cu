@@ -1,4 +1,4 @@
-// Uniform and normal random tensors on the GPU: a thread per Philox block, the CPU's bits.
+// Uniform and normal random tensors on the GPU: a thread per four elements, the CPU's bits.
 #include "random.h"
 
 #include "../core/random_math.h"
@@ -29,16 +29,27 @@ struct Normal {
   }
 };
 
-template <class T, class Distribution>
-__global__ void __launch_bounds__(kThreads)
-    random_kernel(T* out, int64_t n, Distribution distribution, uint64_t seed, uint64_t offset) {
-  const int64_t block = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = block * kWords;
+/// kBlocks: a thread's elements are one Philox block.
+template <bool kBlocks, class T, class Distribution>
+__global__ void __launch_bounds__(kThreads) random_kernel(T* out, int64_t n, Part part,
+                                                          Distribution distribution, uint64_t seed,
+                                                          uint64_t offset) {
+  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWords;
   if (first >= n) return;
   float x[kWords];
-  distribution(philox(seed, offset, static_cast<uint64_t>(block)), x);
+  if (kBlocks) distribution(philox(seed, offset, part.place(first) / kWords), x);
 #pragma unroll
-  for (int i = 0; i < kWords; ++i)
-    if (first + i < n) out[first + i] = from_float<T>(x[i]);
+  for (int i = 0; i < kWords; ++i) {
+    if (first + i >= n) return;
+    if (kBlocks) {
+      out[first + i] = from_float<T>(x[i]);
+      continue;
+    }
+    const int64_t place = part.place(first + i);
+    distribution(philox(seed, offset, static_cast<uint64_t>(place / kWords)), x);
+    const int word = place % kWords;
+    out[first + i] = from_float<T>(word < 2 ? x[word == 1] : x[2 + (word == 3)]);
+  }
 }
 
 template <class Op, class Distribution>
@@ -47,9 +58,12 @@ void launch(const char* name, const Op& op, Distribution distribution, CudaConte
   for_floating(name, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (n == 0) return;
-    random_kernel<<<static_cast<unsigned>((n + per_block - 1) / per_block), kThreads, 0,
-                    ctx.stream>>>(op.out.template as<T>(), n, distribution,
-                                  static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset));
+    const Part part = part_of(op);
+    const auto kernel = part.keeps_fours() ? random_kernel<true, T, Distribution>
+                                           : random_kernel<false, T, Distribution>;
+    kernel<<<static_cast<unsigned>((n + per_block - 1) / per_block), kThreads, 0, ctx.stream>>>(
+        op.out.template as<T>(), n, part, distribution, static_cast<uint64_t>(op.seed),
+        static_cast<uint64_t>(op.offset));
     DS_CUDA_LAUNCHED(name);
   });
 }

@@ -1,18 +1,23 @@
-// Random tensors from Philox counters: element i depends on (seed, offset, i) alone.
+// Random tensors from Philox counters: element i depends on (seed, offset, its place) alone, so that a
+// part of a tensor can be drawn without the rest.
 #pragma once
 
 #include "../core/preconditions.h"
+#include "part.h"
 
 namespace ds {
 
-/// out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. Element i uses
-/// word i % 4 of block i / 4.
+/// out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. The element at
+/// place i (see Part) uses word i % 4 of block i / 4.
 struct RandomUniform {
   View out;  // contiguous, floating
   double low;
   double high;
   int64_t seed;
   int64_t offset;
+  int64_t first;   // as in Part
+  int64_t row;
+  int64_t stride;
 };
 
 /// out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with logarithm,
@@ -23,14 +28,19 @@ struct RandomNormal {
   double stddev;
   int64_t seed;
   int64_t offset;
+  int64_t first;   // as in Part
+  int64_t row;
+  int64_t stride;
 };
 
-inline void check_random(const char* name, const View& out) {
-  require_contiguous(name, out, "out");
-  require_floating(name, out);
+template <class Op>
+void check_random(const char* name, const Op& op) {
+  require_contiguous(name, op.out, "out");
+  require_floating(name, op.out);
+  check_part(name, part_of(op));
 }
 
-inline void check(const RandomUniform& op) { check_random("random_uniform", op.out); }
-inline void check(const RandomNormal& op) { check_random("random_normal", op.out); }
+inline void check(const RandomUniform& op) { check_random("random_uniform", op); }
+inline void check(const RandomNormal& op) { check_random("random_normal", op); }
 
 }  // namespace ds

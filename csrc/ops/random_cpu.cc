@@ -1,4 +1,4 @@
-// Uniform and normal random tensors on the CPU, one Philox block per four elements.
+// Uniform and normal random tensors on the CPU, one Philox block per four places.
 #include "random.h"
 
 #include "../core/random_math.h"
@@ -17,16 +17,21 @@ Philox4 words_of(const Op& op, uint64_t block) {
   return philox(static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset), block);
 }
 
-/// out[4 b + j] = value(b).v[j] for every block b of four elements; chunks hold whole blocks.
-template <class F>
-void generate(const char* name, const View& out, CpuContext& ctx, F value) {
-  for_floating(name, out.dtype, [&](auto tag) {
+/// The element at place 4 b + j becomes value(b).v[j].
+template <class Op, class F>
+void generate(const char* name, const Op& op, CpuContext& ctx, F value) {
+  const Part part = part_of(op);
+  for_floating(name, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    ctx.pool.parallel_for(out.numel(), kElementGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i += 4) {
-        const Four x = value(static_cast<uint64_t>(i / 4));
-        for (int64_t j = 0; j < std::min<int64_t>(4, end - i); ++j)
-          out.as<T>()[i + j] = convert<T>(x.v[j]);
+    T* const out = op.out.template as<T>();
+    ctx.pool.parallel_for(op.out.numel(), kElementGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end;) {
+        int64_t place = part.place(i);
+        for (const int64_t last = i + part.run(i, end - i); i < last;) {
+          const Four x = value(static_cast<uint64_t>(place / 4));
+          for (int64_t word = place % 4; word < 4 && i < last; ++word, ++place, ++i)
+            out[i] = convert<T>(x.v[word]);
+        }
       }
     });
   });
@@ -36,7 +41,7 @@ void generate(const char* name, const View& out, CpuContext& ctx, F value) {
 
 void run(const RandomUniform& op, CpuContext& ctx) {
   const float low = static_cast<float>(op.low), high = static_cast<float>(op.high);
-  generate("random_uniform", op.out, ctx, [&](uint64_t block) {
+  generate("random_uniform", op, ctx, [&](uint64_t block) {
     const Philox4 words = words_of(op, block);
     Four x;
     for (int j = 0; j < 4; ++j) x.v[j] = uniform_between(words.v[j], low, high);
@@ -46,7 +51,7 @@ void run(const RandomUniform& op, CpuContext& ctx) {
 
 void run(const RandomNormal& op, CpuContext& ctx) {
   const float mean = static_cast<float>(op.mean), stddev = static_cast<float>(op.stddev);
-  generate("random_normal", op.out, ctx, [&](uint64_t block) {
+  generate("random_normal", op, ctx, [&](uint64_t block) {
     const Philox4 words = words_of(op, block);
     const NormalPair a = box_muller(words.v[0], words.v[1]), b = box_muller(words.v[2], words.v[3]);
     Four x{{a.first, a.second, b.first, b.second}};

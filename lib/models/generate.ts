@@ -6,7 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { inOrder, noGrad, scope, Tensor } from '../tensor/index.js';
 
 /** What a model must be to continue a text. */
 export interface CausalModel extends Module {
@@ -112,7 +112,7 @@ function requireSampling(temperature: number, topK: number | undefined): void {
 /** One number in [0, 1) per token, the same on every device. */
 function uniformDraws(count: number, seed: number): number[] {
   const out = Tensor.empty([count], 'f32', cpu());
-  kernels.randomUniform({ out, low: 0, high: 1, seed, offset: 0 });
+  kernels.randomUniform({ out, low: 0, high: 1, seed, offset: 0, ...inOrder });
   return out.toArray();
 }
 

@@ -1,6 +1,15 @@
 // Weights that stay in their files until somebody needs them, range by range, in any dtype.
 import { converted, type WeightFiles } from '../checkpoint/index.js';
-import type { StoredValues } from '../nn/parameter.js';
+import type { StoredValues } from '../nn/stored-values.js';
+import {
+  type Box,
+  type BoxRange,
+  boxesOf,
+  partsOf,
+  positionIn,
+  runShape,
+  wholeBox,
+} from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -64,11 +73,14 @@ export class StoredWeights implements StoredValues {
     this.origin = `${weight.name} of ${files.bytes} bytes of weights, ${this.saved.dtype}`;
   }
 
-  read(out: Tensor, from: number): void {
+  read(out: Tensor, from: number, box?: Box): void {
+    const { transposed } = this.weight;
+    const { shape } = this.saved;
+    const wanted = box ?? wholeBox(transposed ? [...shape].reverse() : shape);
     noGrad(() =>
       scope(() => {
-        if (this.weight.transposed) this.readTransposed(out, from);
-        else this.readRange(out, from);
+        if (transposed) this.readTransposed(out, from, wanted);
+        else this.readRange(out, { box: wanted, from, numel: out.numel });
       }),
     );
   }
@@ -77,14 +89,15 @@ export class StoredWeights implements StoredValues {
     this.open.release();
   }
 
-  private readRange(out: Tensor, from: number): void {
+  /** Elements of a box of what the file has, in chunks. */
+  private readRange(out: Tensor, { box, from }: BoxRange): void {
     const { dtype } = this.saved;
     const size = dtypeSize(dtype);
     const step = CHUNK_BYTES / size;
     for (let at = 0; at < out.numel; at += step) {
       const count = Math.min(step, out.numel - at);
       const part = this.open.stage(count * size);
-      this.files.readNow(this.weight.name, (from + at) * size, part);
+      this.readBytes({ box, from: from + at, numel: count }, part);
       const place = out.alias([count], undefined, out.offset + at);
       if (dtype === out.dtype) {
         out.buffer.write(place.offset * size, part);
@@ -98,12 +111,33 @@ export class StoredWeights implements StoredValues {
     }
   }
 
-  /** The whole matrix, for any part of it: rows there are columns here. */
-  private readTransposed(out: Tensor, from: number): void {
+  /** The bytes of a range, which lie in one piece or row by row. */
+  private readBytes(range: BoxRange, into: Uint8Array): void {
     const { dtype, shape } = this.saved;
-    const whole = held(() => Tensor.empty(shape, dtype, cpu()));
-    const flat = whole.alias([numel(shape)]);
-    this.readRange(flat, 0);
+    const size = dtypeSize(dtype);
+    const whole = wholeBox(shape);
+    let done = 0;
+    for (const part of boxesOf(range)) {
+      const run = runShape(part, [whole]);
+      for (const piece of partsOf(part, run)) {
+        const bytes = numel(piece.shape) * size;
+        const from = positionIn(whole, piece.offset) * size;
+        this.files.readNow(this.weight.name, from, into.subarray(done, done + bytes));
+        done += bytes;
+      }
+    }
+  }
+
+  /** The whole box, for any part of it: rows there are columns here. */
+  private readTransposed(out: Tensor, from: number, wanted: Box): void {
+    const { dtype } = this.saved;
+    const box = {
+      offset: [...wanted.offset].reverse(),
+      shape: [...wanted.shape].reverse(),
+    };
+    const whole = held(() => Tensor.empty(box.shape, dtype, cpu()));
+    const flat = whole.alias([whole.numel]);
+    this.readRange(flat, { box, from: 0, numel: whole.numel });
     const values = held(() => this.converted(whole, out.dtype, true));
     const part = values.alias([out.numel], undefined, values.offset + from);
     kernels.copy({ in: part.to(out.device), out: out.alias([out.numel]) });

@@ -7,7 +7,7 @@ export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
 export * from './containers.js';
 export * from './convolution.js';
-export type { Initializer } from './initializers.js';
+export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
 export * from './layers.js';

@@ -5,19 +5,44 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
-import { nextRandom, scope, Tensor } from '../tensor/index.js';
+import { type ElementPart, inOrder, nextRandom, scope, Tensor } from '../tensor/index.js';
 import { orthonormalRows } from './orthonormal.js';
 import { truncatedNormal } from './truncated-normal.js';
 
+/** Which part of a tensor is to be written. */
+export interface InitialPart extends ElementPart {
+  /** Shape of the whole tensor. */
+  whole: readonly number[];
+}
+
 /** Writes initial values into a contiguous f32 tensor on any device; the same every time. */
-export type Initializer = (out: Tensor) => void;
+export interface Initializer {
+  (out: Tensor): void;
+  /**
+   * Writes those of a part of the tensor: the same numbers. Without it, a rank that has a part
+   * makes the whole tensor on the way.
+   */
+  part?(out: Tensor, at: InitialPart): void;
+}
+
+/** @internal An initializer that can write a part as well: `body` does both. */
+export function byPlace(body: (out: Tensor, at: InitialPart) => void): Initializer {
+  const whole: Initializer = (out) => body(out, { whole: out.shape, ...inOrder });
+  whole.part = body;
+  return whole;
+}
+
+/** The place of a part, as the ops of random numbers take it. */
+const partOf = ({ first, row, stride }: ElementPart): ElementPart => ({ first, row, stride });
 
 /** N(mean, stddev^2), from the generator's state of now. Throws DS_ARGUMENT. */
 export function normal(stddev: number, mean = 0): Initializer {
   requireFinite('init.normal stddev', stddev, 0);
   requireFinite('init.normal mean', mean);
   const { seed, offset } = nextRandom();
-  return (out) => kernels.randomNormal({ out, mean, stddev, seed, offset });
+  return byPlace((out, at) =>
+    kernels.randomNormal({ out, mean, stddev, seed, offset, ...partOf(at) }),
+  );
 }
 
 /**
@@ -28,51 +53,56 @@ export function uniform(boundOrLow: number, high?: number): Initializer {
   const low = requireFinite('init.uniform', high === undefined ? -boundOrLow : boundOrLow);
   const end = requireFinite('init.uniform high', high ?? boundOrLow, low);
   const { seed, offset } = nextRandom();
-  return (out) => kernels.randomUniform({ out, low, high: end, seed, offset });
+  return byPlace((out, at) =>
+    kernels.randomUniform({ out, low, high: end, seed, offset, ...partOf(at) }),
+  );
 }
 
 /** Everywhere `value`. Throws DS_ARGUMENT. */
 export function constant(value: number): Initializer {
   requireFinite('init.constant', value);
-  return (out) => kernels.fill({ out, value });
+  return byPlace((out) => kernels.fill({ out, value }));
 }
 
 /** Everywhere 0. */
-export const zeros: Initializer = (out) => kernels.fill({ out, value: 0 });
+export const zeros: Initializer = byPlace((out) => kernels.fill({ out, value: 0 }));
 /** Everywhere 1. */
-export const ones: Initializer = (out) => kernels.fill({ out, value: 1 });
+export const ones: Initializer = byPlace((out) => kernels.fill({ out, value: 1 }));
 
 /**
  * Inputs and outputs of one element: those of a weight [out, in, ..] times what follows. Throws
  * DS_SHAPE.
  */
-function fansOf(op: string, out: Tensor): { fanIn: number; fanOut: number } {
-  const [rows = 0, columns = 0, ...field] = out.shape;
-  if (out.ndim >= 2) return { fanIn: columns * numel(field), fanOut: rows * numel(field) };
+function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: number } {
+  const [rows = 0, columns = 0, ...field] = shape;
+  if (shape.length >= 2) return { fanIn: columns * numel(field), fanOut: rows * numel(field) };
   throw new DsError({
     code: 'DS_SHAPE',
     op,
     expected: 'a weight of two dims or more: [out, in, ..]',
-    got: describe(out),
+    got: describe({ dtype: 'f32', shape }),
     hint: 'Biases start as init.zeros.',
   });
 }
 
 /** Random numbers of standard deviation 1, scaled by what `spread` makes of the tensor. */
-function scaled(draw: 'uniform' | 'normal', spread: (out: Tensor) => number): Initializer {
+function scaled(
+  draw: 'uniform' | 'normal',
+  spread: (shape: readonly number[]) => number,
+): Initializer {
   const { seed, offset } = nextRandom();
-  return (out) => {
-    const stddev = spread(out);
+  return byPlace((out, { whole, ...at }) => {
+    const stddev = spread(whole);
     const bound = Math.sqrt(3) * stddev;
-    if (draw === 'normal') kernels.randomNormal({ out, mean: 0, stddev, seed, offset });
-    else kernels.randomUniform({ out, low: -bound, high: bound, seed, offset });
-  };
+    if (draw === 'normal') kernels.randomNormal({ out, mean: 0, stddev, seed, offset, ...at });
+    else kernels.randomUniform({ out, low: -bound, high: bound, seed, offset, ...at });
+  });
 }
 
 function xavier(draw: 'uniform' | 'normal', gain: number): Initializer {
   requireFinite('init.xavier gain', gain, 0);
-  return scaled(draw, (out) => {
-    const { fanIn, fanOut } = fansOf('init.xavier', out);
+  return scaled(draw, (shape) => {
+    const { fanIn, fanOut } = fansOf('init.xavier', shape);
     return gain * Math.sqrt(2 / Math.max(1, fanIn + fanOut));
   });
 }
@@ -133,7 +163,10 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
     const expected = '"fanIn" or "fanOut"';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'init.kaiming mode', expected, got });
   }
-  return scaled(draw, (out) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', out)[mode])));
+  return scaled(
+    draw,
+    (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])),
+  );
 }
 
 /** U[-b, b) with b = gain sqrt(3 / fan); for weights [out, in, ..]. Source: He et al. 2015. */
@@ -172,7 +205,9 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
   const low = requireFinite('init.truncNormal low', options.low ?? -2);
   const high = requireFinite('init.truncNormal high', options.high ?? 2, low);
   const random = nextRandom();
-  return (out) => scope(() => truncatedNormal(out, { mean, stddev, low, high }, random));
+  return byPlace((out, { whole: _, ...at }) =>
+    scope(() => truncatedNormal(out, { mean, stddev, low, high }, { ...random, ...at })),
+  );
 }
 
 /**
@@ -184,7 +219,7 @@ export function orthogonal(gain = 1): Initializer {
   requireFinite('init.orthogonal gain', gain);
   const random = nextRandom();
   return (out) => {
-    if (out.ndim < 2) fansOf('init.orthogonal', out);
+    if (out.ndim < 2) fansOf('init.orthogonal', out.shape);
     if (out.numel === 0) return;
     const rows = out.shape[0] as number;
     const values = orthonormalRows(rows, out.numel / rows, random).map((value) => value * gain);

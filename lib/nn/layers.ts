@@ -122,10 +122,22 @@ export class Embedding extends Module {
   private startOf(init: Initializer, channels: number): Initializer {
     const { paddingIdx } = this;
     if (paddingIdx === null || typeof init !== 'function') return init;
-    return (out) => {
-      init(out);
-      zeros(out.alias([channels], [1], out.offset + paddingIdx * channels));
+    const blank = (out: Tensor, row: number): void => {
+      const [rows, width] = out.shape as [number, number];
+      if (row >= 0 && row < rows) zeros(out.alias([width], [1], out.offset + row * width));
     };
+    const padded: Initializer = (out) => {
+      init(out);
+      blank(out, paddingIdx);
+    };
+    const { part } = init;
+    if (part) {
+      padded.part = (out, at) => {
+        part(out, at);
+        blank(out, paddingIdx - Math.floor(at.first / channels));
+      };
+    }
+    return padded;
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { cpu } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type RandomState, scope, Tensor } from '../tensor/index.js';
+import { inOrder, type RandomState, scope, Tensor } from '../tensor/index.js';
 
 /**
  * Takes the parts along the vectors before it out of vector `at` of length `size`, and scales it to
@@ -36,7 +36,7 @@ export function orthonormalRows(rows: number, columns: number, random: RandomSta
   const [count, size] = isTall ? [columns, rows] : [rows, columns];
   const vectors = scope(() => {
     const out = Tensor.empty([count * size], 'f32', cpu());
-    kernels.randomNormal({ out, mean: 0, stddev: 1, ...random });
+    kernels.randomNormal({ out, mean: 0, stddev: 1, ...random, ...inOrder });
     return Float64Array.from(out.toRaw() as Float32Array);
   });
   for (let at = 0; at < count; ++at) orthogonalise(vectors, size, at);

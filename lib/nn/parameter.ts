@@ -1,33 +1,28 @@
 // Parameter: a leaf that wants a gradient and has no memory until somebody needs its values.
 import { DsError } from '../errors.js';
-import { intersectBoxes, isInside, type Region, wholeRegion } from '../runtime/box.js';
+import {
+  type Box,
+  intersectBoxes,
+  isInside,
+  isSameBox,
+  type Region,
+  wholeBox,
+  wholeRegion,
+} from '../runtime/box.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireSizes } from '../runtime/require-number.js';
-import { numel, type View } from '../runtime/view.js';
+import { contiguousStrides, numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
+import { CutStoredValues, copyCut, writeCut } from './cut-values.js';
 import type { Initializer } from './initializers.js';
+import type { StoredValues } from './stored-values.js';
 
 /** Where a parameter can live: part of a flat buffer, or a tensor of its own. */
 export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
-
-/** Values that lie somewhere else, as in a file, until they are needed. */
-export interface StoredValues {
-  /** What a parameter has that takes them over as they are. */
-  readonly dtype: DType;
-  /** Where they lie, in words: ranks that read the same say the same. */
-  readonly origin: string;
-  /**
-   * Writes the elements from `from` on, row-major, into `out`: contiguous, of any floating dtype,
-   * on any device. Blocks until they are there. Throws DS_IO, DS_NONFINITE.
-   */
-  read(out: Tensor, from: number): void;
-  /** Nobody will read them any more. */
-  done(): void;
-}
 
 /**
  * No scope owns it. The first use of its values makes memory on the CPU, f32 or what its stored
@@ -55,6 +50,8 @@ export class Parameter extends Tensor {
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */
   private cut: Region | null = null;
+  /** Whether its initializer is that of the whole tensor: see cutTo(). */
+  private startsWhole = false;
   /** See startFrom(). */
   private from: StoredValues | null = null;
 
@@ -135,7 +132,7 @@ export class Parameter extends Tensor {
    * parameter yet.
    */
   startFrom(values: StoredValues): void {
-    this.from = values;
+    this.from = this.startsWhole ? new CutStoredValues(values, this.region.boxes) : values;
     (this as { dtype: DType }).dtype = values.dtype;
   }
 
@@ -179,6 +176,43 @@ export class Parameter extends Tensor {
     });
   }
 
+  /** Whether other ranks have the rest of its tensor. */
+  get isCut(): boolean {
+    const { whole, boxes } = this.region;
+    const [only] = boxes;
+    return boxes.length !== 1 || !only || !isSameBox(only, wholeBox(whole));
+  }
+
+  /**
+   * Keeps these boxes of its tensor alone, which other ranks have the rest of: what partOf()
+   * declares, of a parameter that was made whole. Its shape becomes theirs, side by side along the
+   * dim that is cut. Values that nobody has asked for yet will be those of the whole tensor at the
+   * same places, bit for bit, and are never made as a whole where their initializer can make parts
+   * (those of nn.init can, but for orthogonal). Before initialize(), and before gradients. Throws
+   * DS_SHAPE for what partOf() refuses, and for boxes of several shapes or along several dims.
+   */
+  cutTo(boxes: readonly Box[]): this {
+    this.requireWritable('Parameter.cutTo');
+    const whole = this.shape;
+    const shape = sideBySide(whole, boxes);
+    const values = this.isMaterialized ? this.valuesOf(boxes, shape) : null;
+    const mutable = this as { shape: readonly number[]; strides: readonly number[] };
+    mutable.shape = shape;
+    mutable.strides = contiguousStrides(shape);
+    this.partOf({ whole, boxes });
+    this.startsWhole = true;
+    if (this.from) this.from = new CutStoredValues(this.from, boxes);
+    if (values) this.place(values);
+    values?.release();
+    return this;
+  }
+
+  private valuesOf(boxes: readonly Box[], shape: readonly number[]): Tensor {
+    const out = held(() => Tensor.empty(shape, this.dtype, this.device));
+    noGrad(() => scope(() => copyCut(this, boxes, out)));
+    return out;
+  }
+
   /**
    * Lives in `place` from now on, row-major from its offset, and shares its buffer; the caller has
    * written the values there. The old memory goes.
@@ -209,7 +243,7 @@ export class Parameter extends Tensor {
     noGrad(() =>
       scope(() => {
         const values = Tensor.empty(this.shape, 'f32', this.device);
-        init(values);
+        this.start(init, values);
         kernels.copy({ in: values, out: this });
       }),
     );
@@ -269,13 +303,34 @@ export class Parameter extends Tensor {
 
   private writeFirst(out: Tensor, from = 0): void {
     if (this.from) this.from.read(out, from);
-    else this.init(out);
+    else this.start(this.init, out);
+  }
+
+  private start(init: Initializer, out: Tensor): void {
+    if (this.startsWhole) writeCut(init, this.region, out);
+    else init(out);
   }
 
   private forgetStored(): void {
     this.from?.done();
     this.from = null;
   }
+}
+
+/** The shape of boxes of a tensor that lie side by side along one dim. Throws DS_SHAPE. */
+function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
+  const cut = whole.flatMap((size, d) => (boxes.every((box) => box.shape[d] === size) ? [] : [d]));
+  const dim = cut[0] ?? 0;
+  if (cut.length <= 1 && (boxes.length === 1 || dim === 0)) {
+    const size = boxes.reduce((sum, box) => sum + (box.shape[dim] as number), 0);
+    return whole.map((length, d) => (d === dim ? size : length));
+  }
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op: 'Parameter.cutTo',
+    expected: `one box of [${whole.join(', ')}] that is cut along one dim, or several along the first`,
+    got: boxes.map(({ shape }) => `[${shape.join(', ')}]`).join(', ') || 'none',
+  });
 }
 
 function noInitializer(init: unknown): DsError {

@@ -1,7 +1,7 @@
 // Normal numbers between two bounds: uniform ones through the inverse of the normal distribution,
 // on any device.
 import * as kernels from '../runtime/kernels.generated.js';
-import { noGrad, type RandomState, type Tensor, where } from '../tensor/index.js';
+import { type ElementPart, noGrad, type RandomState, type Tensor, where } from '../tensor/index.js';
 
 /** A normal distribution, and the values between which it is cut off. */
 export interface Truncation {
@@ -57,9 +57,14 @@ export function erf(x: number): number {
 }
 
 /**
- * Writes numbers of the truncated distribution into `out`, contiguous f32; a function of `random`.
+ * Writes numbers of the truncated distribution into `out`, contiguous f32; a function of `random`,
+ * and of which part of a tensor `out` is.
  */
-export function truncatedNormal(out: Tensor, at: Truncation, random: RandomState): void {
+export function truncatedNormal(
+  out: Tensor,
+  at: Truncation,
+  random: RandomState & ElementPart,
+): void {
   const { mean, stddev, low, high } = at;
   const share = (value: number): number => erf((value - mean) / (stddev * Math.SQRT2));
   kernels.randomUniform({ out, low: share(low), high: share(high), ...random });

@@ -180,8 +180,9 @@ export interface AdamWScalars {
 }
 
 /**
- * Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, H, T, S]. Of the samples that
- * `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout.
+ * Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads, T, S]. Of the samples
+ * that `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout; of the heads those
+ * from `head` on.
  */
 export interface AttentionDropout {
   /** [0, 1); 0 drops nothing */
@@ -193,6 +194,10 @@ export interface AttentionDropout {
   /** [0, ranks) */
   rank: number;
   ranks: number;
+  /** of all heads, the first one here */
+  head: number;
+  /** all heads that share the stream; 0: those here */
+  heads: number;
 }
 
 /**
@@ -812,6 +817,8 @@ function putAttention(args: AttentionArgs): void {
   block[at++] = args.dropout.sample;
   block[at++] = args.dropout.rank;
   block[at++] = args.dropout.ranks;
+  block[at++] = args.dropout.head;
+  block[at++] = args.dropout.heads;
   block[at++] = args.scale;
   block[at++] = args.window;
   block[at] = args.causal ? 1 : 0;
@@ -884,6 +891,8 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   block[at++] = args.dropout.sample;
   block[at++] = args.dropout.rank;
   block[at++] = args.dropout.ranks;
+  block[at++] = args.dropout.head;
+  block[at++] = args.dropout.heads;
   block[at++] = args.scale;
   block[at++] = args.window;
   block[at] = args.causal ? 1 : 0;
@@ -935,8 +944,11 @@ export function copyOnHost(args: CopyArgs, stream: Stream): void {
 /**
  * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the row and s the
  * smoothing, which gives all classes alike that share of the target (Szegedy et al. 2016); both 0 where target[n]
- * == ignore_index. f32 inside (f64 for f64). A target outside [0, V) that is not ignore_index is DS_INDEX on the
+ * == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is DS_INDEX on the
  * CPU and NaN on the GPU.
+ * Where the V columns are the classes from `first` on of `classes`, lse is that of these columns, and losses[n] is
+ * lse[n] without this part's share of (1 - s) logits[n, target[n]] + s sum(logits[n]) / classes, whose first term is
+ * 0 where the target is another class; correct[n] is then 0.
  */
 export interface CrossEntropyArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -951,6 +963,10 @@ export interface CrossEntropyArgs {
   correct: View | null;
   smoothing: number;
   ignoreIndex: number;
+  /** class of the first column */
+  first: number;
+  /** all that there are; 0: those of the columns */
+  classes: number;
 }
 
 function putCrossEntropy(args: CrossEntropyArgs): void {
@@ -961,7 +977,9 @@ function putCrossEntropy(args: CrossEntropyArgs): void {
   at = putView(args.lse, at);
   at = putView(args.correct, at);
   block[at++] = args.smoothing;
-  block[at] = args.ignoreIndex;
+  block[at++] = args.ignoreIndex;
+  block[at++] = args.first;
+  block[at] = args.classes;
 }
 
 export function crossEntropy(
@@ -978,8 +996,8 @@ export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void
 }
 
 /**
- * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / V) * scale[0], s the smoothing; rows with
- * ignore_index become 0.
+ * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the smoothing; rows with
+ * ignore_index become 0. Of a part of the classes, lse is that of all.
  */
 export interface CrossEntropyBackwardArgs {
   /** [N, V] */
@@ -994,6 +1012,10 @@ export interface CrossEntropyBackwardArgs {
   dlogits: View;
   smoothing: number;
   ignoreIndex: number;
+  /** class of the first column */
+  first: number;
+  /** all that there are; 0: those of the columns */
+  classes: number;
 }
 
 function putCrossEntropyBackward(args: CrossEntropyBackwardArgs): void {
@@ -1004,7 +1026,9 @@ function putCrossEntropyBackward(args: CrossEntropyBackwardArgs): void {
   at = putView(args.scale, at);
   at = putView(args.dlogits, at);
   block[at++] = args.smoothing;
-  block[at] = args.ignoreIndex;
+  block[at++] = args.ignoreIndex;
+  block[at++] = args.first;
+  block[at] = args.classes;
 }
 
 export function crossEntropyBackward(
@@ -1021,7 +1045,8 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * out = unit_float(word of element i) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient. Of the
+ * out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient.
+ * The elements are a Part of a tensor, all of it or the channels or tokens of one rank. Of the tensor's
  * samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
  * s * ranks + rank of them, and draws what it would where one rank has them all.
  */
@@ -1034,11 +1059,15 @@ export interface DropoutArgs {
   p: number;
   seed: number;
   offset: number;
-  /** elements of a sample, at least 1 */
+  /** elements of a sample of the whole tensor, at least 1 */
   sample: number;
   /** [0, ranks) */
   rank: number;
   ranks: number;
+  /** as in Part */
+  first: number;
+  row: number;
+  stride: number;
   accumulate: boolean;
 }
 
@@ -1052,6 +1081,9 @@ function putDropout(args: DropoutArgs): void {
   block[at++] = args.sample;
   block[at++] = args.rank;
   block[at++] = args.ranks;
+  block[at++] = args.first;
+  block[at++] = args.row;
+  block[at++] = args.stride;
   block[at] = args.accumulate ? 1 : 0;
 }
 
@@ -2345,8 +2377,8 @@ export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): 
 }
 
 /**
- * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. Element i uses
- * word i % 4 of block i / 4.
+ * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. The element at
+ * place i (see Part) uses word i % 4 of block i / 4.
  */
 export interface RandomUniformArgs {
   /** contiguous, floating */
@@ -2355,6 +2387,10 @@ export interface RandomUniformArgs {
   high: number;
   seed: number;
   offset: number;
+  /** as in Part */
+  first: number;
+  row: number;
+  stride: number;
 }
 
 function putRandomUniform(args: RandomUniformArgs): void {
@@ -2363,7 +2399,10 @@ function putRandomUniform(args: RandomUniformArgs): void {
   block[at++] = args.low;
   block[at++] = args.high;
   block[at++] = args.seed;
-  block[at] = args.offset;
+  block[at++] = args.offset;
+  block[at++] = args.first;
+  block[at++] = args.row;
+  block[at] = args.stride;
 }
 
 export function randomUniform(
@@ -2390,6 +2429,10 @@ export interface RandomNormalArgs {
   stddev: number;
   seed: number;
   offset: number;
+  /** as in Part */
+  first: number;
+  row: number;
+  stride: number;
 }
 
 function putRandomNormal(args: RandomNormalArgs): void {
@@ -2398,7 +2441,10 @@ function putRandomNormal(args: RandomNormalArgs): void {
   block[at++] = args.mean;
   block[at++] = args.stddev;
   block[at++] = args.seed;
-  block[at] = args.offset;
+  block[at++] = args.offset;
+  block[at++] = args.first;
+  block[at++] = args.row;
+  block[at] = args.stride;
 }
 
 export function randomNormal(

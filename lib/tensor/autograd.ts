@@ -95,6 +95,7 @@ function edgeTo(input: Tensor): Edge {
   const { shape, dtype, device, requiresGrad, gradIndex: index } = input;
   const fn = nodeOf(input);
   const leaf = requiresGrad && !fn ? input.retain() : null;
+  if (fn) fn.readers++;
   return { shape, dtype, device, requiresGrad, fn, index, leaf };
 }
 
@@ -110,6 +111,12 @@ export class GradFn {
   isReleased = false;
   /** Runs just before the backward of this node. */
   before: (() => void) | null = null;
+  /** Recorded ops that read an output of it and have not said passed() yet. */
+  readers = 0;
+  /**
+   * Runs as soon as all of them have, which may be before they have done the rest of their work.
+   */
+  whenComplete: (() => void) | null = null;
 
   constructor(
     /** The op that recorded it. */
@@ -276,6 +283,15 @@ export class GradSink {
     } finally {
       this.open.pop();
     }
+  }
+
+  /**
+   * Says that the gradient of input `i` is all there, where more is left to do: whoever waits for
+   * it alone may go on.
+   */
+  passed(i: number): void {
+    const { fn } = this.node.edges[i] as Edge;
+    if (fn && --fn.readers === 0) fn.whenComplete?.();
   }
 
   /**

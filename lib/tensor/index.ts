@@ -19,7 +19,10 @@ export {
 export * from './ops/index.js';
 export type { NestedNumbers } from './printed.js';
 export {
+  type DimShare,
+  type ElementPart,
   getRandomState,
+  inOrder,
   nextRandom,
   type RandomPoint,
   type RandomState,
@@ -28,7 +31,9 @@ export {
   type SampleShare,
   seed,
   setRandomState,
+  sharedTokens,
   sharingSamples,
+  sharingTokens,
 } from './random.js';
 export { checkpoint, checkpointSequential } from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';

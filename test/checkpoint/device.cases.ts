@@ -10,7 +10,7 @@ import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safete
 import { STAGING_BYTES } from '../../lib/checkpoint/staging.js';
 import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
-import { Tensor } from '../../lib/tensor/index.js';
+import { inOrder, Tensor } from '../../lib/tensor/index.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
 import { checksumFile } from '../support/checksum.js';
@@ -33,7 +33,7 @@ async function throughStaging(device: Device): Promise<void> {
     const path = join(dir, 'x.safetensors');
     const tensors = SIZES.map((size, i) => {
       const tensor = Tensor.empty([size], 'f32', device).keep();
-      kernels.randomUniform({ out: tensor, low: -1, high: 1, seed: i, offset: 0 });
+      kernels.randomUniform({ out: tensor, low: -1, high: 1, seed: i, offset: 0, ...inOrder });
       return tensor;
     });
     const sources: TensorSource[] = tensors.map((values, i) => {

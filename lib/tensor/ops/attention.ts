@@ -33,25 +33,42 @@ export interface AttentionOptions extends KeyFilter {
   scale?: number;
   /** Share of the weights that is dropped, drawn as dropout() draws: in [0, 1). Default 0. */
   dropout?: number;
+  /**
+   * Where other ranks have the rest of the heads: which these are, so that each drops what it would
+   * drop on one rank with all of them. Default: these are all.
+   */
+  headShare?: HeadShare | null;
+}
+
+/** Some of the heads of an attention. */
+export interface HeadShare {
+  /** Number of the first one among all. */
+  first: number;
+  /** How many there are. */
+  whole: number;
 }
 
 const ATTENTION: OptionNames<AttentionOptions> = {
   ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
-  ...{ documents: true, window: true },
+  ...{ documents: true, window: true, headShare: true },
 };
 
 type Drop = kernels.AttentionDropout;
 
-const keepAll: Drop = { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 };
+const keepAll: Drop = {
+  ...{ p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
+};
 
 /**
  * Which weights a call of `batch` rows drops: it takes a place in the random stream unless p is 0.
  * Throws DS_ARGUMENT.
  */
-function drawDropout(p: number, batch: number): Drop {
+function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
   requireFinite('attention dropout', p, 0, 1);
   if (p === 0) return keepAll;
-  return { p, ...nextRandom(), ...placeAmongRanks({ shape: [batch], numel: batch }) };
+  const { sample, rank, ranks } = placeAmongRanks({ shape: [batch], numel: batch });
+  const { first: head = 0, whole: heads = 0 } = share ?? {};
+  return { p, ...nextRandom(), sample, rank, ranks, head, heads };
 }
 
 function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
@@ -79,13 +96,13 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
   const read = readOptions('attention', options, ATTENTION);
-  const { causal = false, scale: given, dropout = 0 } = read;
+  const { causal = false, scale: given, dropout = 0, headShare = null } = read;
   checkAttention(q, k, v);
   const filter = filterOperands(q, k, read);
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
-  const how = { ...filter.views, dropout: drawDropout(dropout, B), scale, causal };
+  const how = { ...filter.views, dropout: drawDropout(dropout, B, headShare), scale, causal };
   const [out, lse] = lasting('attention', q, () => {
     const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
     const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);

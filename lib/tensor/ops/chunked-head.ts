@@ -3,8 +3,9 @@ import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
+import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
-import { correctFor, type RowRules } from './loss.js';
+import { allClasses, correctFor, type RowRules } from './loss.js';
 import { gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
 
@@ -17,6 +18,12 @@ export interface Chunk {
   lse: View;
   /** Null where nobody counts. */
   correct: View | null;
+}
+
+/** How rows count, and which classes are here. */
+export interface HeadRowRules extends RowRules {
+  /** Null where all are. */
+  readonly share: ClassShare | null;
 }
 
 /** Head and loss over chunks of rows; one per call. */
@@ -33,7 +40,7 @@ export class ChunkedHead {
     private readonly weight: Tensor,
     readonly target: View,
     private readonly chunkRows: number,
-    private readonly rules: RowRules,
+    private readonly rules: HeadRowRules,
   ) {
     this.rows = gemmRows(x);
     this.count = this.rows.shape[0] as number;
@@ -106,15 +113,19 @@ export class ChunkedHead {
   }
 
   measure({ target, losses, lse, correct }: Chunk, logits: View): void {
-    const { smoothing, ignoreIndex } = this.rules;
-    kernels.crossEntropy({ logits, target, losses, lse, correct, smoothing, ignoreIndex });
+    const { smoothing, ignoreIndex, share } = this.rules;
+    const { first, classes } = share ?? allClasses;
+    const how = { smoothing, ignoreIndex, first, classes };
+    kernels.crossEntropy({ logits, target, losses, lse, correct, ...how });
+    if (share) joinRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
   }
 
   /** Turns the logits into their gradient, in place. */
   differentiate({ target, lse }: Chunk, logits: View, scale: View): void {
-    const { smoothing, ignoreIndex } = this.rules;
+    const { smoothing, ignoreIndex, share } = this.rules;
     const rows = { logits, target, lse, scale, dlogits: logits };
-    kernels.crossEntropyBackward({ ...rows, smoothing, ignoreIndex });
+    const { first, classes } = share ?? allClasses;
+    kernels.crossEntropyBackward({ ...rows, smoothing, ignoreIndex, first, classes });
   }
 
   /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */

@@ -12,7 +12,7 @@ import {
 } from '../../runtime/require-number.js';
 import { record } from '../autograd.js';
 import { rawValues } from '../host-values.js';
-import { nextRandom } from '../random.js';
+import { inOrder, nextRandom } from '../random.js';
 import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
 
@@ -109,7 +109,7 @@ export function randn(shape: readonly number[], given: NormalOptions = {}): Tens
   const mean = requireFinite('randn mean', options.mean ?? 0);
   const stddev = requireFinite('randn stddev', options.stddev ?? 1, 0);
   const out = create('randn', shape, options);
-  kernels.randomNormal({ out, mean, stddev, ...nextRandom() });
+  kernels.randomNormal({ out, mean, stddev, ...nextRandom(), ...inOrder });
   return out;
 }
 
@@ -130,7 +130,7 @@ export function uniform(shape: readonly number[], given: UniformOptions = {}): T
   const low = requireFinite('uniform low', options.low ?? 0);
   const high = requireFinite('uniform high', options.high ?? 1, low);
   const out = create('uniform', shape, options);
-  kernels.randomUniform({ out, low, high, ...nextRandom() });
+  kernels.randomUniform({ out, low, high, ...nextRandom(), ...inOrder });
   return out;
 }
 

@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { record } from '../autograd.js';
-import { nextRandom, placeAmongRanks } from '../random.js';
+import { type DimShare, nextRandom, placeAmongRanks } from '../random.js';
 import { Tensor } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
 import { contiguous } from './views.js';
@@ -15,6 +15,18 @@ import { contiguous } from './views.js';
  * multiple of it. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
+  return dropoutOf(x, p, null);
+}
+
+/**
+ * @internal dropout() of x [.., C], of whose channels this rank has a part: each drops what it
+ * would drop on one rank with all of them.
+ */
+export function dropoutOfChannels(x: Tensor, p: number, channels: DimShare): Tensor {
+  return dropoutOf(x, p, channels);
+}
+
+function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   requireTensor('dropout', x);
   if (p === 0) return x;
   if (!(p > 0 && p < 1)) {
@@ -25,7 +37,7 @@ export function dropout(x: Tensor, p: number): Tensor {
       got: phrase(p),
     });
   }
-  const drawn = { p, ...nextRandom(), ...placeAmongRanks(x) };
+  const drawn = { p, ...nextRandom(), ...placeAmongRanks(x, channels) };
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
   kernels.dropout({ in: source, out, ...drawn, accumulate: false });

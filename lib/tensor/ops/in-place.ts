@@ -7,7 +7,7 @@ import { requireFinite, requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { isGradEnabled, newestNode } from '../autograd.js';
 import { rawValues } from '../host-values.js';
-import { nextRandom } from '../random.js';
+import { inOrder, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
@@ -208,7 +208,7 @@ export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
   requireFinite('normal_ mean', mean);
   requireFinite('normal_ stddev', stddev, 0);
   return changing('normal_', x, [], () =>
-    draw(x, (out) => kernels.randomNormal({ out, mean, stddev, ...nextRandom() })),
+    draw(x, (out) => kernels.randomNormal({ out, mean, stddev, ...nextRandom(), ...inOrder })),
   );
 }
 
@@ -220,6 +220,6 @@ export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
   requireFinite('uniform_ low', low);
   requireFinite('uniform_ high', high, low);
   return changing('uniform_', x, [], () =>
-    draw(x, (out) => kernels.randomUniform({ out, low, high, ...nextRandom() })),
+    draw(x, (out) => kernels.randomUniform({ out, low, high, ...nextRandom(), ...inOrder })),
   );
 }

@@ -2,6 +2,7 @@
 export * from './arrange.js';
 export * from './attention.js';
 export type { AttentionReach, DocumentPair, KeyFilter } from './attention-filter.js';
+export type { ClassShare } from './class-share.js';
 export * from './creation.js';
 export * from './cross-entropy.js';
 export * from './custom-function.js';

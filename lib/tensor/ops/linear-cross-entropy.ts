@@ -8,7 +8,8 @@ import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { type GradSink, isGradEnabled, recomputing, record } from '../autograd.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
-import { type Chunk, ChunkedHead, rowRange } from './chunked-head.js';
+import { type Chunk, ChunkedHead, type HeadRowRules, rowRange } from './chunked-head.js';
+import type { ClassShare } from './class-share.js';
 import { embedding } from './indexing.js';
 import { paddedColumns } from './linear.js';
 import {
@@ -17,7 +18,6 @@ import {
   divisorOf,
   ROW_LOSS,
   type RowLossOptions,
-  type RowRules,
   rowRulesOf,
   rowScale,
 } from './loss.js';
@@ -54,11 +54,16 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
    * are trained. The host waits for the targets to know which. Default false.
    */
   skipIgnored?: boolean;
+  /**
+   * Where other ranks have the rest of the classes: which of them `weight` has. The gradient of x
+   * is then a part, that of these classes. See parallel.VocabularyHead.
+   */
+  classShare?: ClassShare | null;
 }
 
 const HEAD: OptionNames<LinearCrossEntropyOptions> = {
   ...ROW_LOSS,
-  ...{ chunkRows: true, recompute: true, skipIgnored: true },
+  ...{ chunkRows: true, recompute: true, skipIgnored: true, classShare: true },
 };
 
 /** Logits of one chunk. */
@@ -277,7 +282,7 @@ export function linearCrossEntropy(
   options: LinearCrossEntropyOptions = {},
 ): Tensor {
   const op = 'linear_cross_entropy';
-  const { skipIgnored = false, ...read } = readOptions(op, options, HEAD);
+  const { skipIgnored = false, classShare = null, ...read } = readOptions(op, options, HEAD);
   requireType(`${op} skipIgnored`, skipIgnored, 'boolean');
   requireInput(op, x, weight);
   checkTarget(op, x, x.shape.slice(0, -1), target);
@@ -285,7 +290,7 @@ export function linearCrossEntropy(
     throw shapeError(op, `a weight [V, ${x.size(-1)}]`, describe(weight));
   }
   reductionOf(op, read.reduction, ['mean', 'sum']);
-  const rules = rowRulesOf(op, read, x.device);
+  const rules = { ...rowRulesOf(op, read, x.device), share: classShare };
   const whole = isContiguous(weight) ? weight : contiguous(weight);
   if (!skipIgnored) return headLoss(x, whole, target, { ...planOf(x, whole, read), rules });
   return scope(() => {
@@ -309,7 +314,7 @@ function countedRows(x: Tensor, target: Tensor, ignoreIndex: number): [Tensor, T
 interface HeadRules {
   Kind: new (head: ChunkedHead, x: Tensor) => Plan;
   rows: number;
-  rules: RowRules;
+  rules: HeadRowRules;
 }
 
 function headLoss(

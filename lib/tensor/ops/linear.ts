@@ -47,6 +47,7 @@ function linearBackward(dz: View, x: SavedTensor, weight: Tensor, sink: GradSink
   sink.write(0, (dx, accumulate) =>
     kernels.matmul({ ...plainGemm, a: dz, b: weight, out: asRows(dx), transA: false, accumulate }),
   );
+  sink.passed(0);
   weightBackward(dz, x, sink);
 }
 

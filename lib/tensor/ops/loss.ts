@@ -122,6 +122,9 @@ export function countEmptyMeans(into: Tensor | null): Tensor | null {
   return before;
 }
 
+/** Logits of all classes, as kernels take it. */
+export const allClasses = { first: 0, classes: 0 } as const;
+
 /** Rows that a kernel has measured. */
 export interface MeasuredRows {
   readonly target: View;
@@ -245,7 +248,8 @@ export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRule
   const lse = Tensor.emptyLike(losses);
   const correct = correctFor(rules, count, logits.device);
   const { smoothing, ignoreIndex } = rules;
-  kernels.crossEntropy({ logits: rows, target: at, losses, lse, correct, smoothing, ignoreIndex });
+  const how = { smoothing, ignoreIndex, ...allClasses };
+  kernels.crossEntropy({ logits: rows, target: at, losses, lse, correct, ...how });
   const divisor = divisorOf(rules, { target: at, losses, correct });
   const out = average(losses, divisor);
   record('cross_entropy', [logits], [out], [logits, flat, lse, divisor], ([grad], sink) => {
@@ -256,7 +260,7 @@ export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRule
         const dlogits = viewOf(to, source.shape);
         kernels.crossEntropyBackward({
           ...{ logits: source, target: at, lse, scale, dlogits },
-          ...{ smoothing, ignoreIndex },
+          ...how,
         });
       }),
     );

@@ -8,7 +8,7 @@ import { requireFinite, requireInteger, requireSizes } from '../../runtime/requi
 import { describe } from '../../runtime/view.js';
 import { noGrad } from '../autograd.js';
 import { integerRange } from '../host-values.js';
-import { nextRandom } from '../random.js';
+import { inOrder, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
 import { arange, cast, full, to, uniform, zeros } from './creation.js';
@@ -100,7 +100,7 @@ export function randperm(count: number, given: TensorOptions = {}): Tensor {
   const order = Array.from({ length: count }, (_, i) => i);
   const draws = scope(() => {
     const out = Tensor.empty([2, count], 'f32', cpu());
-    kernels.randomUniform({ out, low: 0, high: 1, ...nextRandom() });
+    kernels.randomUniform({ out, low: 0, high: 1, ...nextRandom(), ...inOrder });
     return out.toArray();
   });
   for (let i = count - 1; i > 0; --i) {

@@ -44,7 +44,9 @@ interface Filter {
 type DocumentKind = 'packed' | 'left' | 'right' | 'none' | 'scattered';
 
 /** What drops no weight. */
-export const keepAll: AttentionDropout = { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1 };
+export const keepAll: AttentionDropout = {
+  ...{ p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
+};
 
 /** Arguments of attention that say what is hidden and dropped. */
 export type Seen = Omit<AttentionArgs, 'q' | 'k' | 'v' | 'out' | 'lse' | 'scale' | 'causal'>;
@@ -115,13 +117,14 @@ function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: numbe
 
 /** What dropout makes of the weight of query t and key s: two queries by two keys share a block of Philox. */
 function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => number {
-  const { p, seed, offset, sample, rank, ranks } = z.filter?.dropout ?? keepAll;
+  const { p, seed, offset, sample, rank, ranks, head, heads } = z.filter?.dropout ?? keepAll;
   if (p === 0) return () => 1;
   const [rows, columns] = [floor((z.t + 1) / 2), floor((z.s + 1) / 2)];
   const drawn = new Map<number, readonly number[]>();
   return (b, h, t, s) => {
     const row = b + (floor(b / sample) * (ranks - 1) + rank) * sample;
-    const block = ((row * z.h + h) * rows + floor(t / 2)) * columns + floor(s / 2);
+    const drawnHead = row * (heads || z.h) + head + h;
+    const block = (drawnHead * rows + floor(t / 2)) * columns + floor(s / 2);
     const words = drawn.get(block) ?? philox(seed, offset, block);
     drawn.set(block, words);
     const word = words[(t % 2) * 2 + (s % 2)]!;
@@ -430,6 +433,8 @@ function filteredAttentions(): MatrixCase[] {
   add([1, 2, 1], [67, 69, 64], { title: 'dropout', dropout });
   add([1, 1, 1], [35, 131, 128], { title: 'dropout', dropout });
   add([2, 2, 2], [17, 20, 7], mask('bool', 'ts', { lengths: [20, 11], dropout }));
+  const some = { ...dropout, head: 3, heads: 7 };
+  add([2, 2, 1], [5, 33, 32], { title: 'dropout of heads 3 and 4 of 7', dropout: some });
   const dealt = { ...dropout, sample: 2, rank: 1, ranks: 3 };
   add([4, 2, 1], [5, 33, 32], { title: 'dropout of the second of 3 ranks', dropout: dealt });
   return floating.flatMap((dtype) => list.flatMap((z) => attentions(dtype, z, 'packed')));

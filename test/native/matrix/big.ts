@@ -5,6 +5,7 @@ import { cpu, type Device } from '../../../lib/runtime/device.js';
 import { type DType, dtypeSize, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
+import { inOrder } from '../../../lib/tensor/index.js';
 import type { Case } from '../../support/case.js';
 import { allSeen } from './attention.js';
 import { decode } from './numbers.js';
@@ -36,7 +37,7 @@ class Arena {
     const view = this.empty(shape, dtype, strides);
     const n = view.buffer.bytes / dtypeSize(dtype);
     const out: View = { ...view, shape: [n], strides: [1] };
-    kernels.randomNormal({ out, mean, stddev, seed: this.seed++, offset: 0 });
+    kernels.randomNormal({ out, mean, stddev, seed: this.seed++, offset: 0, ...inOrder });
     return view;
   }
 
@@ -176,7 +177,7 @@ const crossEntropy: Body = (arena) => {
     BigInt64Array.from({ length: n }, (_, i) => BigInt(i === 5 ? -100 : (i * 7919) % v)),
   );
   const [losses, lse] = [arena.empty([n], 'f32'), arena.empty([n], 'f32')];
-  const options = { smoothing: 0, ignoreIndex: -100 };
+  const options = { smoothing: 0, ignoreIndex: -100, first: 0, classes: 0 };
   kernels.crossEntropy({ logits, target, losses, lse, correct: null, ...options });
   const scale = arena.from([1], 'f32', Float32Array.of(1));
   kernels.crossEntropyBackward({ logits, target, lse, scale, dlogits: logits, ...options });
@@ -214,7 +215,7 @@ const adamW =
       arena.normal([n], 'f32', { stddev }),
       arena.empty([n], 'f32'),
     ];
-    kernels.randomUniform({ out: v, low: 0, high: stddev, seed: 99, offset: 0 });
+    kernels.randomUniform({ out: v, low: 0, high: stddev, seed: 99, offset: 0, ...inOrder });
     const grad = arena.normal([n], 'bf16', { stddev });
     const weight = arena.empty([n], 'bf16');
     const control = arena.from([4], 'f32', Float32Array.of(0.7, 1, 1, 1));
@@ -249,6 +250,7 @@ const randomBits: Body = (arena) => {
     seed: 2 ** 41 + 1,
     offset: 3,
     ...{ sample: 1_000_003, rank: 0, ranks: 1 },
+    ...inOrder,
     accumulate: false,
   });
   return { normal: { view: normal }, dropped: { view: dropped } };
@@ -368,7 +370,7 @@ const scatterAdd =
 /** Draws by f32 and by bf16, with and without replacement. */
 const draws: Body = (arena) => {
   const x = arena.empty([8, 150_001], 'f32');
-  kernels.randomUniform({ out: x, low: 0, high: 1, seed: 3, offset: 1 });
+  kernels.randomUniform({ out: x, low: 0, high: 1, seed: 3, offset: 1, ...inOrder });
   kernels.binary({ a: x, b: x, out: x, op: 'mul', accumulate: false });
   const narrow = arena.empty([8, 150_001], 'bf16');
   kernels.copy({ in: x, out: narrow });

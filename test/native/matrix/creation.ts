@@ -1,6 +1,7 @@
 // Fill, Arange, RandomUniform, RandomNormal and Dropout against a Philox written in plain integers.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
+import { type ElementPart, inOrder } from '../../../lib/tensor/index.js';
 import {
   close,
   closeSameBits,
@@ -134,7 +135,7 @@ function randoms(): MatrixCase[] {
                   layout,
                 ),
               },
-              args: { low, high, seed, offset },
+              args: { low, high, seed, offset, ...inOrder },
               reference: () => ({
                 out: unitFloats(n, seed, offset).map((u) => low + u * (high - low)),
               }),
@@ -153,7 +154,7 @@ function randoms(): MatrixCase[] {
                   layout,
                 ),
               },
-              args: { mean: low, stddev: high, seed, offset },
+              args: { mean: low, stddev: high, seed, offset, ...inOrder },
               reference: () => ({ out: normals(n, seed, offset).map((z) => low + z * high) }),
             }),
           }),
@@ -162,6 +163,91 @@ function randoms(): MatrixCase[] {
     }
   }
   return cases;
+}
+
+/** Parts of a larger tensor: in whole blocks of four and not, rows shorter than a block, one row. */
+const parts: readonly (ElementPart & { n: number })[] = [
+  { n: 40_000, first: 8, row: 400, stride: 1200 },
+  { n: 1000, first: 7, row: 10, stride: 33 },
+  { n: 21, first: 3, row: 3, stride: 3 },
+  { n: 12, first: 2, row: 1, stride: 5 },
+  { n: 1025, first: 4, row: 1024, stride: 1024 },
+  { n: 9, first: 13, row: 0, stride: 0 },
+];
+const placeOf = ({ first, row, stride }: ElementPart, i: number): number =>
+  row === 0 ? first + i : first + Math.floor(i / row) * stride + (i % row);
+const titleOf = ({ n, first, row, stride }: (typeof parts)[number]): string =>
+  `[${n}] from ${first}, ${row} of ${stride}`;
+
+function randomParts(): MatrixCase[] {
+  const [seed, offset] = [2 ** 40 + 12345, 9];
+  return floating.flatMap((dtype) =>
+    parts.flatMap(({ n, ...part }) => {
+      const check = dtype === 'f64' ? close('f32', 1, 'tensor') : closeSameBits(dtype, 1, 'tensor');
+      const out = () => ({ out: output(dtype, [n], check, n % 2 ? unaligned : aligned) });
+      const pick = (all: (n: number, seed: number, offset: number) => number[]): number[] => {
+        const values = all(placeOf(part, n - 1) + 1, seed, offset);
+        return Array.from({ length: n }, (_, i) => values[placeOf(part, i)]!);
+      };
+      const title = titleOf({ n, ...part });
+      return [
+        opCase({
+          ...{ op: 'RandomUniform', dtype, title },
+          build: () => ({
+            operands: out(),
+            args: { low: -1, high: 2, seed, offset, ...part },
+            reference: () => ({ out: pick(unitFloats).map((u) => 3 * u - 1) }),
+          }),
+        }),
+        opCase({
+          ...{ op: 'RandomNormal', dtype, title },
+          build: () => ({
+            operands: out(),
+            args: { mean: 0.5, stddev: 2, seed, offset, ...part },
+            reference: () => ({ out: pick(normals).map((z) => 0.5 + 2 * z) }),
+          }),
+        }),
+      ];
+    }),
+  );
+}
+
+/** Parts of all ranks' samples, whose numbers are those of whole samples. */
+function dropoutParts(): MatrixCase[] {
+  const p = 0.3;
+  return floating.flatMap((dtype) =>
+    parts.flatMap(({ n, ...part }) =>
+      [1, 3].map((ranks) =>
+        opCase({
+          op: 'Dropout',
+          dtype,
+          title: `${titleOf({ n, ...part })}, on ${ranks} ranks`,
+          build: (random) => {
+            const sample = 2 * (part.stride || 20);
+            const rank = ranks - 1;
+            const check = closeSameBits(dtype, 1, 'tensor');
+            return {
+              operands: {
+                in: input(dtype, [n], random.normal(n), aligned),
+                out: output(dtype, [n], check, aligned),
+              },
+              args: { p, seed: 77, offset: 5, sample, rank, ranks, ...part, accumulate: false },
+              reference: (values) => {
+                const last = placeOf(part, n - 1);
+                const all = unitFloats((last + sample + 1) * ranks, 77, 5);
+                const out = Array.from({ length: n }, (_, i) => {
+                  const own = placeOf(part, i);
+                  const place = (Math.floor(own / sample) * ranks + rank) * sample + (own % sample);
+                  return all[place]! >= Math.fround(p) ? values.in![i]! / (1 - p) : 0;
+                });
+                return { out };
+              },
+            };
+          },
+        }),
+      ),
+    ),
+  );
 }
 
 function dropouts(): MatrixCase[] {
@@ -191,6 +277,7 @@ function dropouts(): MatrixCase[] {
                 operands,
                 args: {
                   ...{ p, seed: 77, offset: 5, sample: n || 1, rank: 0, ranks: 1 },
+                  ...inOrder,
                   accumulate: mode === 'accumulates',
                 },
                 reference: (values) => {
@@ -233,7 +320,7 @@ function sharedDropouts(): MatrixCase[] {
                 in: x,
                 out: output(dtype, [n], closeSameBits(dtype, 1, 'tensor'), aligned),
               },
-              args: { p, seed: 77, offset: 5, ...share, accumulate: false },
+              args: { p, seed: 77, offset: 5, ...share, ...inOrder, accumulate: false },
               reference: (values) => {
                 const all = unitFloats(3 * n, 77, 5);
                 const out = Array.from({ length: n }, (_, i) => {
@@ -256,4 +343,6 @@ export const cases: MatrixCase[] = [
   ...randoms(),
   ...dropouts(),
   ...sharedDropouts(),
+  ...randomParts(),
+  ...dropoutParts(),
 ];

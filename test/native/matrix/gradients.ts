@@ -276,7 +276,7 @@ const targets = Float64Array.of(3, -1, 0, 32, 7);
 
 /** Of the plain sum of losses: one scale serves all rows. */
 const crossEntropyDerivatives: Derivative[] = [0, 0.3].map((smoothing) => {
-  const options = { smoothing, ignoreIndex: -1 };
+  const options = { smoothing, ignoreIndex: -1, first: 0, classes: 0 };
   const measure = (v: Views, losses: View, memory: Memory): View => {
     const lse = memory.view([5]);
     const target = memory.view([5], targets, 'i64');

@@ -208,6 +208,8 @@ export const layerMistakes: readonly Mistake[] = [
         correct: null,
         smoothing: 0,
         ignoreIndex: -100,
+        first: 0,
+        classes: 0,
       }),
   },
   {
@@ -225,6 +227,8 @@ export const layerMistakes: readonly Mistake[] = [
         correct: null,
         smoothing: 0,
         ignoreIndex: -100,
+        first: 0,
+        classes: 0,
       }),
   },
   {
@@ -241,6 +245,8 @@ export const layerMistakes: readonly Mistake[] = [
         dlogits: m([2, 5], 'bf16'),
         smoothing: 0,
         ignoreIndex: -1,
+        first: 0,
+        classes: 0,
       }),
   },
   {
@@ -251,7 +257,7 @@ export const layerMistakes: readonly Mistake[] = [
     run: (m) =>
       kernels.crossEntropy({
         ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
-        ...{ correct: null, smoothing: 1.5, ignoreIndex: -100 },
+        ...{ correct: null, smoothing: 1.5, ignoreIndex: -100, first: 0, classes: 0 },
       }),
   },
   {
@@ -262,7 +268,18 @@ export const layerMistakes: readonly Mistake[] = [
     run: (m) =>
       kernels.crossEntropy({
         ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
-        ...{ correct: m([2], 'i32'), smoothing: 0, ignoreIndex: -100 },
+        ...{ correct: m([2], 'i32'), smoothing: 0, ignoreIndex: -100, first: 0, classes: 0 },
+      }),
+  },
+  {
+    op: 'cross_entropy',
+    what: 'columns behind the last class',
+    code: 'DS_ARGUMENT',
+    says: '4',
+    run: (m) =>
+      kernels.crossEntropy({
+        ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
+        ...{ correct: null, smoothing: 0, ignoreIndex: -100, first: 4, classes: 8 },
       }),
   },
   {

@@ -3,6 +3,7 @@ import type { DsErrorCode } from '../../../lib/errors.js';
 import type { DType } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import type { View } from '../../../lib/runtime/view.js';
+import { inOrder } from '../../../lib/tensor/index.js';
 
 export type Make = (shape: readonly number[], dtype?: DType, strides?: readonly number[]) => View;
 
@@ -27,6 +28,7 @@ const plain = {
 
 const dropout = {
   ...{ p: 0.5, seed: 1, offset: 0, sample: 3, rank: 0, ranks: 1 },
+  ...inOrder,
   accumulate: false,
 } as const;
 
@@ -141,7 +143,15 @@ export const mistakes: readonly Mistake[] = [
     what: 'an integer',
     code: 'DS_DTYPE',
     says: 'i32',
-    run: (m) => kernels.randomUniform({ out: m([3], 'i32'), low: 0, high: 1, seed: 1, offset: 0 }),
+    run: (m) =>
+      kernels.randomUniform({
+        out: m([3], 'i32'),
+        low: 0,
+        high: 1,
+        seed: 1,
+        offset: 0,
+        ...inOrder,
+      }),
   },
   {
     op: 'random_normal',
@@ -149,7 +159,14 @@ export const mistakes: readonly Mistake[] = [
     code: 'DS_SHAPE',
     says: 'contiguous',
     run: (m) =>
-      kernels.randomNormal({ out: m([3], 'f32', [2]), mean: 0, stddev: 1, seed: 1, offset: 0 }),
+      kernels.randomNormal({
+        out: m([3], 'f32', [2]),
+        mean: 0,
+        stddev: 1,
+        seed: 1,
+        offset: 0,
+        ...inOrder,
+      }),
   },
   {
     op: 'dropout',

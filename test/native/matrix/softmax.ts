@@ -142,6 +142,8 @@ interface Loss {
   smoothing: number;
   /** Whether it finds the correct rows. */
   counts: boolean;
+  /** Where the columns are some of `all` classes: the first one's. */
+  part?: { first: number; all: number };
 }
 
 function losses(): Loss[] {
@@ -162,6 +164,18 @@ function losses(): Loss[] {
     const most = { dtype, rows: 3, classes: 128256, layout: aligned };
     list.push({ ...most, index: 'i32', smoothing: 0.2, counts: true });
     list.push({ ...most, index: 'i64', smoothing: 1, counts: false });
+    for (const smoothing of [0, 0.3]) {
+      for (const [first, classes, all] of [
+        [0, 33, 67],
+        [33, 34, 67],
+        [5, 1, 7],
+      ] as const) {
+        const part = { first, all };
+        const some = { dtype, rows: 9, classes, layout: unaligned, smoothing, part };
+        list.push({ ...some, index: 'i64', counts: false });
+        list.push({ ...some, index: 'i32', counts: true });
+      }
+    }
   }
   return list;
 }
@@ -174,20 +188,23 @@ function correctOf(row: Float64Array, target: number): number {
 function crossEntropies(): MatrixCase[] {
   return losses().flatMap((loss) => {
     const { dtype, index, rows, classes, layout, smoothing, counts } = loss;
+    const { first, all } = loss.part ?? { first: 0, all: classes };
+    const some = loss.part ? { first, classes: all } : { first: 0, classes: 0 };
     const shape = [rows, classes];
     const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
     const options = `${smoothing > 0 ? ` smoothing ${smoothing}` : ''}${counts ? ' counts' : ''}`;
-    const title = `[${shape}] targets ${index} row stride ${layout.strides?.[0] ?? classes}${options}`;
+    const of = loss.part ? ` from ${first} of ${all}` : '';
+    const title = `[${shape}]${of} targets ${index} row stride ${layout.strides?.[0] ?? classes}${options}`;
     const rowOf = (x: Float64Array, r: number): Float64Array =>
       x.subarray(r * classes, (r + 1) * classes);
     /** Every second target is the first choice, which a row of few distinct logits has more than once. */
     const targetsOf = (random: Random, logits: Float64Array): number[] =>
       Array.from({ length: rows }, (_, r) => {
         if (r === 1) return IGNORE;
-        if (!counts || r % 2 === 1) return random.integer(0, classes);
+        if (!counts || r % 2 === 1) return random.integer(0, all);
         const row = rowOf(logits, r);
         const largest = row.reduce((a, b) => max(a, b));
-        return r % 4 === 0 ? row.indexOf(largest) : row.lastIndexOf(largest);
+        return first + (r % 4 === 0 ? row.indexOf(largest) : row.lastIndexOf(largest));
       });
     const logitsOf = (random: Random): Float64Array =>
       random.normal(rows * classes).map((x) => rounded(counts ? Math.round(2 * x) : 3 * x, dtype));
@@ -207,18 +224,18 @@ function crossEntropies(): MatrixCase[] {
             lse: output(statistic, [rows], check, unaligned),
             correct: counts ? output('i64', [rows], exact, unaligned) : null,
           },
-          args: { smoothing, ignoreIndex: IGNORE },
+          args: { smoothing, ignoreIndex: IGNORE, ...some },
           reference: (v) => {
-            const targets = Array.from(v.target!);
+            const targets = Array.from(v.target!, (t) => (t === IGNORE ? t : t - first));
             const row = (r: number): Float64Array => rowOf(v.logits!, r);
             const lse = targets.map((t, r) => (t === IGNORE ? 0 : logSumExp(row(r))));
             return {
               lse,
-              correct: targets.map((t, r) => correctOf(row(r), t)),
+              correct: targets.map((t, r) => (t in row(r) ? correctOf(row(r), t) : 0)),
               losses: targets.map((t, r) => {
                 if (t === IGNORE) return 0;
-                const mean = sumOf(row(r)) / classes;
-                return lse[r]! - (1 - smoothing) * row(r)[t]! - smoothing * mean;
+                const mean = sumOf(row(r)) / all;
+                return lse[r]! - (1 - smoothing) * (row(r)[t] ?? 0) - smoothing * mean;
               }),
             };
           },
@@ -244,14 +261,14 @@ function crossEntropies(): MatrixCase[] {
               scale: input(statistic, [1], [0.37]),
               dlogits: inPlace ? sameAs(logits, 'logits') : output(dtype, shape, check, layout),
             },
-            args: { smoothing, ignoreIndex: IGNORE },
+            args: { smoothing, ignoreIndex: IGNORE, ...some },
             reference(v) {
               const gradient = byRow(v.logits!, classes, (row, r) => {
                 const t = v.target![r]!;
                 if (t === IGNORE) return new Float64Array(classes);
-                const even = smoothing / classes;
+                const even = smoothing / all;
                 return row.map((x, i) => {
-                  const wanted = (i === t ? 1 - smoothing : 0) + even;
+                  const wanted = (first + i === t ? 1 - smoothing : 0) + even;
                   return (exp(x - v.lse![r]!) - wanted) * v.scale![0]!;
                 });
               });

@@ -1,0 +1,91 @@
+// The first values of a parameter that is cut between ranks: the elements that one rank's tensor
+// would have at the same places.
+import { type Box, type Region, rangesOf } from '../runtime/box.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { numel } from '../runtime/view.js';
+import { type ElementPart, held, noGrad, scope, Tensor } from '../tensor/index.js';
+import type { Initializer } from './initializers.js';
+import type { StoredValues } from './stored-values.js';
+
+/** Boxes that follow each other in `out`, each as a tensor of its own shape. */
+function eachBox(out: Tensor, boxes: readonly Box[], body: (part: Tensor, box: Box) => void): void {
+  let at = out.offset;
+  for (const box of boxes) {
+    const part = held(() => out.alias(box.shape, undefined, at));
+    body(part, box);
+    at += part.numel;
+    part.release();
+  }
+}
+
+/** A box that is cut along one dim at most, as places in the whole tensor; null for another. */
+function partOf({ offset, shape }: Box, whole: readonly number[]): ElementPart | null {
+  const dims = shape.flatMap((size, d) => (size === whole[d] ? [] : [d]));
+  if (dims.length > 1) return null;
+  const dim = dims[0] ?? 0;
+  const inner = numel(whole.slice(dim + 1));
+  const along = (sizes: readonly number[]): number => (sizes[dim] ?? 1) * inner;
+  return { first: (offset[dim] ?? 0) * inner, row: along(shape), stride: along(whole) };
+}
+
+/**
+ * Writes what `init` makes of the region's tensor into `out`, contiguous. The whole tensor is made
+ * on the way where `init` cannot make parts, and where boxes are cut along several dims.
+ */
+export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tensor): void {
+  const parts = boxes.map((box) => partOf(box, whole));
+  if (init.part && parts.every((part) => part !== null)) {
+    let i = 0;
+    eachBox(out, boxes, (part) => {
+      if (part.numel > 0) init.part?.(part, { whole, ...(parts[i] as ElementPart) });
+      ++i;
+    });
+    return;
+  }
+  noGrad(() =>
+    scope(() => {
+      const all = Tensor.empty(whole, out.dtype, out.device);
+      init(all);
+      copyCut(all, boxes, out);
+    }),
+  );
+}
+
+/** Copies boxes of `whole` into `out`, contiguous, one after another. */
+export function copyCut(whole: Tensor, boxes: readonly Box[], out: Tensor): void {
+  eachBox(out, boxes, (part, { offset, shape }) => {
+    const source = shape.reduce<Tensor>(
+      (from, size, d) => from.narrow(d, offset[d] as number, size),
+      whole,
+    );
+    kernels.copy({ in: source, out: part });
+  });
+}
+
+/** Boxes of values that lie somewhere else, one after another. */
+export class CutStoredValues implements StoredValues {
+  constructor(
+    private readonly values: StoredValues,
+    private readonly boxes: readonly Box[],
+  ) {}
+
+  get dtype() {
+    return this.values.dtype;
+  }
+
+  get origin(): string {
+    return this.values.origin;
+  }
+
+  read(out: Tensor, from: number): void {
+    for (const range of rangesOf(this.boxes, from, out.numel)) {
+      const part = held(() => out.alias([range.numel], undefined, out.offset + range.offset));
+      this.values.read(part, range.from, range.box);
+      part.release();
+    }
+  }
+
+  done(): void {
+    this.values.done();
+  }
+}

@@ -1,0 +1,115 @@
+// Losses of rows over classes that several ranks share out between them. Source: Shoeybi et al.
+// 2019 (Megatron-LM).
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { View } from '../../runtime/view.js';
+import { noGrad } from '../autograd.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { clone } from './arrange.js';
+import { cast } from './creation.js';
+import { add, eq, ge, gt, lt, ne, sub, where } from './elementwise.js';
+import { gather } from './indexing.js';
+import { logicalAnd } from './logic.js';
+import { max } from './reduce.js';
+import { exp, log } from './unary.js';
+import { split, squeeze, stack, unsqueeze } from './views.js';
+
+/** The classes that this rank has, and how it meets the ranks that have the rest. */
+export interface ClassShare {
+  /** The first one. */
+  readonly first: number;
+  /** How many there are on all ranks. */
+  readonly classes: number;
+  /** Combines a contiguous tensor, f32 or f64, with those of the other ranks, in place. */
+  combine(values: View, op: 'sum' | 'max'): void;
+}
+
+/** Rows as the kernel has measured them over this rank's classes. */
+export interface SharedRows {
+  /** [N, classes here]. */
+  logits: View;
+  /** [N]. */
+  target: View;
+  losses: View;
+  lse: View;
+  /** Null where nobody counts. */
+  correct: View | null;
+}
+
+/**
+ * Turns log-sum-exps, losses and which rows are correct into those over all classes, in place: the
+ * sum of exponentials is that of the ranks' sums, of which the largest is taken out first. Rows
+ * that do not count stay 0. Where correct rows are counted, a third exchange asks each rank whether
+ * one of its classes is chosen before the target.
+ */
+export function joinRows(rows: SharedRows, share: ClassShare, ignoreIndex: number): void {
+  noGrad(() =>
+    scope(() => {
+      const [lse, losses, target] = [rows.lse, rows.losses, rows.target].map(seen) as [
+        ...[Tensor, Tensor, Tensor],
+      ];
+      const counts = ne(target, ignoreIndex);
+      const largest = clone(lse);
+      share.combine(largest, 'max');
+      const mass = exp(sub(lse, largest));
+      const wanted = sub(lse, losses);
+      const own = rows.correct ? [ownLogits(rows, share)] : [];
+      const sums = stack([mass, wanted, ...own]);
+      share.combine(sums, 'sum');
+      const [total, picked, logit] = split(sums, 1).map((one) => squeeze(one, 0)) as [
+        ...[Tensor, Tensor],
+        Tensor?,
+      ];
+      const whole = add(largest, log(total));
+      kernels.copy({ in: where(counts, whole, 0), out: rows.lse });
+      kernels.copy({ in: where(counts, sub(whole, picked), 0), out: rows.losses });
+      if (rows.correct && logit) joinCorrect(rows.correct, { rows, share, logit, whole, counts });
+    }),
+  );
+}
+
+/** A view as a tensor of the present scope. */
+function seen({ buffer, dtype, shape, strides, offset }: View): Tensor {
+  return new Tensor(buffer.retain(), dtype, shape, strides, offset);
+}
+
+/** Which rows have their target among the classes here. */
+function isHere({ target, logits }: SharedRows, { first }: ClassShare): Tensor {
+  const class_ = seen(target);
+  return logicalAnd(ge(class_, first), lt(class_, first + (logits.shape[1] as number)));
+}
+
+/** The logit of each row's target in the losses' dtype, 0 where another rank has it. */
+function ownLogits(rows: SharedRows, share: ClassShare): Tensor {
+  const here = isHere(rows, share);
+  const column = where(here, sub(seen(rows.target), share.first), 0);
+  const own = squeeze(gather(seen(rows.logits), -1, unsqueeze(column, -1)), -1);
+  return where(here, cast(own, rows.losses.dtype), 0);
+}
+
+interface Choice {
+  rows: SharedRows;
+  share: ClassShare;
+  /** Of each row's target, whoever has it. */
+  logit: Tensor;
+  /** The log-sum-exps over all classes. */
+  whole: Tensor;
+  /** Which rows count. */
+  counts: Tensor;
+}
+
+/**
+ * 1 where no rank has a class that is chosen before the target: a larger logit, or an equal one
+ * before it.
+ */
+function joinCorrect(correct: View, { rows, share, logit, whole, counts }: Choice): void {
+  const largest = cast(max(seen(rows.logits), { dim: -1 }), logit.dtype);
+  const isBehind = lt(seen(rows.target), share.first);
+  const elsewhere = where(isBehind, gt(largest, logit), ge(largest, logit));
+  const here = eq(seen(correct), 0);
+  const beaten = where(isHere(rows, share), here, elsewhere);
+  const count = cast(beaten, logit.dtype);
+  share.combine(count, 'sum');
+  const isFirst = logicalAnd(logicalAnd(eq(count, 0), eq(whole, whole)), counts);
+  kernels.copy({ in: isFirst, out: correct });
+}
