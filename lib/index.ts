@@ -69,6 +69,11 @@ export * as nn from './nn.js';
 /** Optimizers, learning-rate schedules and loss scalers. Source: torch.optim and DeepSpeed. */
 export * as optim from './optim/index.js';
 /**
+ * Layers, losses and whole models of which each rank of a group has a part. Source: Megatron-LM and
+ * torch.distributed.tensor.parallel.
+ */
+export * as parallel from './parallel/index.js';
+/**
  * Adapters (LoRA), their files, and weights in 4 bits. Source: Hugging Face's PEFT and
  * bitsandbytes.
  */

@@ -5,15 +5,21 @@ import { DsError } from '../errors.js';
 import { KeyValueCache, type LayerCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import type { TensorPlan } from '../parallel/plan.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
-import { documentPositions, type LossReport, linearCrossEntropy, Tensor } from '../tensor/index.js';
+import {
+  documentPositions,
+  type LinearCrossEntropyOptions,
+  type LossReport,
+  linearCrossEntropy,
+  Tensor,
+} from '../tensor/index.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
-import { TiedHead } from './tied-head.js';
 
 /** What the configuration of every language model says. */
 export interface CausalConfig {
@@ -118,6 +124,8 @@ export interface LanguageHead extends Module {
   readonly weight: Parameter;
   /** Hidden states [.., channels] to logits [.., vocabSize]. */
   forward(x: Tensor): Tensor;
+  /** crossEntropy() of its logits, where it makes it in a way of its own. */
+  lossOf?(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor;
 }
 
 /**
@@ -140,8 +148,25 @@ export abstract class CausalLM extends Module implements Pipelined {
   /** @internal What hiddenOf() does, cut into layers: see Pipelined. */
   protected abstract bodyLayers(): PipelineLayer[];
 
+  /** How ranks share its layers out between them: the plan that parallel.parallelize() takes. */
+  abstract tensorPlan(): TensorPlan;
+
   /** What a config.json says that follows from the sizes, and which parameters it transposes. */
   protected abstract described(): PretrainedDescription;
+
+  /** Heads of keys and values here; null: all. */
+  #keyHeads: number | null = null;
+
+  /** Heads of keys and values that this rank has: what its caches hold. */
+  get keyHeads(): number {
+    const { heads, kvHeads = heads } = this.config;
+    return this.#keyHeads ?? kvHeads;
+  }
+
+  /** Told by a plan. */
+  protected takeKeyHeads(count: number): void {
+    this.#keyHeads = count;
+  }
 
   /** What the folder said from which it was made. */
   #origin: Origin | null = null;
@@ -179,7 +204,9 @@ export abstract class CausalLM extends Module implements Pipelined {
    */
   pipelineLayers(): PipelineLayer[] {
     const { lm_head } = this;
-    const modules = lm_head instanceof TiedHead ? [lm_head, lm_head.embedding] : [lm_head];
+    const isTable = (one: Module): boolean =>
+      one !== lm_head && (one as { weight?: unknown }).weight === lm_head.weight;
+    const modules = [lm_head, ...this.modules().filter(isTable)];
     const macs = lm_head.weight.numel;
     return [...this.bodyLayers(), { modules, macs, forward: (hidden) => hidden }];
   }
@@ -228,7 +255,10 @@ export abstract class CausalLM extends Module implements Pipelined {
     const { ignoreIndex, activationCheckpointing } = this.config;
     const recompute = activationCheckpointing === true || undefined;
     const options = { ...loss, ignoreIndex, recompute };
-    return linearCrossEntropy(x, this.lm_head.weight, targets, options);
+    const { lm_head } = this;
+    return lm_head.lossOf
+      ? lm_head.lossOf(x, targets, options)
+      : linearCrossEntropy(x, lm_head.weight, targets, options);
   }
 
   /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
@@ -240,9 +270,9 @@ export abstract class CausalLM extends Module implements Pipelined {
 
   /** Keys and values of no token yet, with room for `capacity` of each of `batch` rows. */
   caches(batch: number, capacity: number): KeyValueCache[] {
-    const { heads, channels, layers, kvHeads = heads, headDim = channels / heads } = this.config;
+    const { heads, channels, layers, headDim = channels / heads } = this.config;
     const { dtype, device } = this.lm_head.weight;
-    const shape = [batch, kvHeads, capacity, headDim] as const;
+    const shape = [batch, this.keyHeads, capacity, headDim] as const;
     return Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
   }
 

@@ -56,6 +56,7 @@ export class CausalSelfAttention extends Module {
   readonly c_attn: Linear;
   /** From the heads' outputs to channels. */
   readonly c_proj: Linear;
+  private readonly headDim: number;
 
   /** Throws DS_ARGUMENT, also where `channels` is no multiple of `heads`. */
   constructor(
@@ -76,6 +77,7 @@ export class CausalSelfAttention extends Module {
         got: String(channels),
       });
     }
+    this.headDim = channels / heads;
     this.c_attn = new Linear(channels, 3 * channels, attnOptions);
     this.c_proj = new Linear(channels, channels, projOptions);
   }
@@ -90,17 +92,18 @@ export class CausalSelfAttention extends Module {
     documents: Tensor | null = null,
   ): Tensor {
     const qkv = this.c_attn.call(x);
+    // Of a layer that ranks share out, these are the heads of this one.
+    const heads = qkv.size(-1) / 3 / this.headDim;
     const mixed = cache
-      ? this.cached(qkv, cache)
-      : causalSelfAttentionPacked(qkv, this.heads, { documents });
+      ? this.cached(qkv, heads, cache)
+      : causalSelfAttentionPacked(qkv, heads, { documents });
     return this.c_proj.call(mixed);
   }
 
-  private cached(qkv: Tensor, cache: LayerCache): Tensor {
+  private cached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {
     const [B, T, width] = qkv.shape as [number, number, number];
-    const D = width / 3 / this.heads;
     const [q, k, v] = qkv
-      .reshape([B, T, 3, this.heads, D])
+      .reshape([B, T, 3, heads, this.headDim])
       .permute([2, 0, 3, 1, 4])
       .split(1)
       .map((part) => part.squeeze(0)) as [Tensor, Tensor, Tensor];

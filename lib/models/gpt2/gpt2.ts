@@ -3,6 +3,7 @@ import { CausalSelfAttention, type LayerCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module, type PretrainedDescription } from '../../nn/module.js';
+import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer, Values } from '../../pipe/index.js';
 import {
   addLayerNorm,
@@ -254,6 +255,23 @@ export class GPT2 extends CausalLM {
     ...GPT2_FOLDERS,
     build: (folder, options) => new GPT2({ ...parseGpt2Config(folder), ...options }),
   };
+
+  override tensorPlan(): TensorPlan {
+    const { heads } = this.config;
+    const block = 'transformer.h.*';
+    return {
+      heads: { queries: heads, keys: heads },
+      layers: {
+        'transformer.wte': 'vocabulary',
+        [`${block}.attn.c_attn`]: { style: 'column', heads: 'queries', parts: 3 },
+        [`${block}.attn.c_proj`]: { style: 'row', heads: 'queries' },
+        [`${block}.mlp.c_fc`]: 'column',
+        [`${block}.mlp.c_proj`]: 'row',
+        lm_head: 'head',
+      },
+      taken: ({ keys }) => this.takeKeyHeads(keys),
+    };
+  }
 
   protected override described(): PretrainedDescription {
     return describeGpt2(this, this.config);

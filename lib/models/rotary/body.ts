@@ -10,6 +10,7 @@ import {
   addRmsNorm,
   attention,
   checkpointSequential,
+  type HeadShare,
   rope,
   scope,
   type Tensor,
@@ -42,6 +43,8 @@ export class RotaryAttention extends Module {
   readonly q_norm: RMSNorm | null;
   /** Of each head's keys. */
   readonly k_norm: RMSNorm | null;
+  /** @internal Which of the heads these are, where other ranks have the rest. */
+  headShare: HeadShare | null = null;
 
   constructor(
     private readonly body: Body,
@@ -63,7 +66,7 @@ export class RotaryAttention extends Module {
     const k = this.turned(this.k_proj.call(x), this.k_norm, passage);
     const v = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
     const q = this.turned(this.q_proj.call(x), this.q_norm, passage);
-    const { window } = this;
+    const { window, headShare } = this;
     const mixed = cache
       ? cache.attend(q, k, v, { window })
       : attention(q, k, v, {
@@ -71,6 +74,7 @@ export class RotaryAttention extends Module {
           documents: passage.documents,
           window,
           dropout: this.training ? this.body.attentionDropout : 0,
+          headShare,
         });
     return this.o_proj.call(mixed.transpose(1, 2).reshape([B, T, -1]));
   }

@@ -2,6 +2,7 @@
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
+import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
@@ -54,6 +55,31 @@ export abstract class RotaryLM extends CausalLM {
       module.weight.initialize(normal(initializerRange));
       module.bias?.initialize(zeros);
     }
+  }
+
+  override tensorPlan(): TensorPlan {
+    const { heads, kvHeads } = this.config;
+    const attention = 'model.layers.*.self_attn';
+    const mlp = 'model.layers.*.mlp';
+    const hasHeadNorms = this.model.layers[0]?.self_attn.q_norm !== null;
+    return {
+      heads: { queries: heads, keys: kvHeads },
+      layers: {
+        'model.embed_tokens': 'vocabulary',
+        [attention]: 'attention',
+        [`${attention}.q_proj`]: { style: 'column', heads: 'queries' },
+        [`${attention}.k_proj`]: { style: 'column', heads: 'keys' },
+        [`${attention}.v_proj`]: { style: 'column', heads: 'keys' },
+        [`${attention}.o_proj`]: { style: 'row', heads: 'queries' },
+        ...(hasHeadNorms && { [`${attention}.q_norm`]: 'perHead' as const }),
+        ...(hasHeadNorms && { [`${attention}.k_norm`]: 'perHead' as const }),
+        [`${mlp}.gate_proj`]: 'column',
+        [`${mlp}.up_proj`]: 'column',
+        [`${mlp}.down_proj`]: 'row',
+        lm_head: 'head',
+      },
+      taken: ({ keys }) => this.takeKeyHeads(keys),
+    };
   }
 
   protected override described(): PretrainedDescription {

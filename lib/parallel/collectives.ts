@@ -1,0 +1,168 @@
+// Collectives that the tape knows: each beside the one that is its gradient. Source: Shoeybi et al.
+// 2019 and Korthikanti et al. 2022 (Megatron-LM), whose f and g are copyToGroup and sumOverGroup.
+import type { ProcessGroup, Work } from '../comm/index.js';
+import { type GradFn, isGradEnabled, noGrad, record, scope, Tensor } from '../tensor/index.js';
+import { gatherAlong, partAlong, type SharedDim, shareOut, sumAlong } from './exchanges.js';
+
+/** What copyToGroup() gave for a tensor: ops that read the same one share its one exchange. */
+const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
+
+/**
+ * f: the tensor itself, which every rank of the group has alike; its gradient is the sum of the
+ * ranks', which each have a part of it. The exchange begins as soon as the last linear layer that
+ * reads the tensor has its part, and runs behind the gradient of that layer's weight. Called twice
+ * for one tensor, there is still one exchange. Throws DS_COMM in the backward.
+ */
+export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
+  if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;
+  const known = copies.get(x);
+  if (known?.group === group && !known.copy.isDisposed && !nodeOf(known.copy).isReleased) {
+    return known.copy;
+  }
+  const copy = x.alias(x.shape, x.strides);
+  let running: { work: Work; sum: Tensor } | null = null;
+  const start = (part: Tensor): { work: Work; sum: Tensor } => {
+    const sum = Tensor.emptyLike(part);
+    return {
+      work: group.allReduce(part.contiguous(), { output: sum, purpose: 'copyToGroup' }),
+      sum,
+    };
+  };
+  record('copy_to_group', [x], [copy], [], ([grad], sink) => {
+    const { work, sum } = running ?? start(grad as Tensor);
+    work.wait();
+    sink.give(0, sum);
+    if (running) sum.dispose();
+  });
+  const node = nodeOf(copy);
+  node.whenComplete = () => {
+    const part = node.grads[copy.gradIndex];
+    if (!part?.isContiguous) return;
+    const begun = start(part);
+    running = { work: begun.work, sum: begun.sum.keep() };
+  };
+  copies.set(x, { group, copy });
+  return copy;
+}
+
+const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;
+
+/**
+ * g: the sum of the ranks' tensors, on every rank. Its gradient, alike on all, is that of each
+ * rank's tensor. Throws DS_COMM.
+ */
+export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
+  if (group.size === 1) return x;
+  const out = noGrad(() => {
+    const sum = Tensor.empty(x.shape, x.dtype, x.device);
+    group.allReduce(x.contiguous(), { output: sum, purpose: 'sumOverGroup' }).wait();
+    return sum;
+  });
+  record('sum_over_group', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
+  return out;
+}
+
+/** The dim of `x` shared out evenly, or with one more on the first ranks. */
+function evenly(group: ProcessGroup, dim: number, size: number): SharedDim {
+  return { group, dim, sizes: shareOut(size, group.size) };
+}
+
+type Exchange = (op: string, x: Tensor, shared: SharedDim) => Tensor;
+
+/** A differentiable exchange, and the one that its gradient takes. */
+function exchange(name: string, forward: Exchange, backward: Exchange) {
+  return (x: Tensor, shared: SharedDim): Tensor => {
+    if (shared.group.size === 1) return x;
+    const out = noGrad(() => scope(() => forward(name, x, shared)));
+    record(name, [x], [out], [], ([grad], sink) => {
+      sink.give(
+        0,
+        scope(() => backward(`${name} backward`, grad as Tensor, shared)),
+      );
+    });
+    return out;
+  };
+}
+
+/** Parts to the whole, which all ranks then use alike: the gradient is this rank's part of it. */
+export const gatherShared = exchange('gatherFromGroup', gatherAlong, partAlong);
+/** The whole, alike on all ranks, to this rank's part: the gradient is all ranks' parts. */
+export const scatterShared = exchange('scatterToGroup', partAlong, gatherAlong);
+/** Parts to the whole, of which each rank then makes something else: the gradients are summed. */
+export const gatherForAll = exchange('gatherForGroup', gatherAlong, sumAlong);
+/** Whole tensors to this rank's part of their sum: the gradient is all ranks' parts. */
+export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
+
+/**
+ * The ranks' parts side by side along `dim`, on every rank; what follows is the same on all, so
+ * that the gradient is this rank's part of it. `size` is that of all parts together, where the
+ * first ranks have one more; default: all have as much as this one. Throws DS_SHAPE, DS_COMM.
+ */
+export function gatherFromGroup(
+  x: Tensor,
+  group: ProcessGroup,
+  dim = -1,
+  size = (x.size(dim) as number) * group.size,
+): Tensor {
+  return gatherShared(x, evenly(group, dim, size));
+}
+
+/**
+ * This rank's part along `dim` of what all ranks have alike; its gradient is gathered. The first
+ * ranks have one more where it does not come out even. Throws DS_SHAPE, and DS_COMM in the
+ * backward.
+ */
+export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor {
+  return scatterShared(x, evenly(group, dim, x.size(dim)));
+}
+
+/**
+ * The ranks' parts side by side along `dim` for layers of which each rank has a part: the gradient
+ * is this rank's part of the sum of all ranks'. The first half of sequence parallelism. Throws
+ * DS_SHAPE, DS_COMM.
+ */
+export function gatherForGroup(
+  x: Tensor,
+  group: ProcessGroup,
+  dim: number,
+  size = (x.size(dim) as number) * group.size,
+): Tensor {
+  return gatherForAll(x, evenly(group, dim, size));
+}
+
+/**
+ * This rank's part along `dim` of the sum of the ranks' tensors: what sumOverGroup() would give,
+ * without the rest of it. The second half of sequence parallelism. Throws DS_SHAPE, DS_COMM.
+ */
+export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor {
+  return sumShared(x, evenly(group, dim, x.size(dim)));
+}
+
+/** Tensors of which several ranks have the same one, by its number among all. */
+export interface Copies {
+  group: ProcessGroup;
+  /** Which one this rank has. */
+  index: number;
+  /** How many there are. */
+  count: number;
+}
+
+/**
+ * The tensor itself, of which other ranks of the group have copies: its gradient is the sum of the
+ * copies', so that what it was made of has a whole gradient on each of those ranks. All ranks of
+ * the group take part. Throws DS_COMM in the backward.
+ */
+export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Tensor {
+  if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;
+  const out = x.alias(x.shape, x.strides);
+  record('copy_beside_others', [x], [out], [], ([grad], sink) => {
+    scope(() => {
+      const all = Tensor.empty([count, ...x.shape], x.dtype, x.device).zero_();
+      const own = all.narrow(0, index, 1).squeeze(0);
+      own.copy_(grad as Tensor);
+      group.allReduce(all, { purpose: 'copyBesideOthers' }).wait();
+      sink.give(0, own);
+    });
+  });
+  return out;
+}

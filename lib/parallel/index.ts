@@ -1,0 +1,26 @@
+// The parallel room's door.
+export {
+  copyToGroup,
+  gatherForGroup,
+  gatherFromGroup,
+  scatterToGroup,
+  sumOverGroup,
+  sumToParts,
+} from './collectives.js';
+export {
+  ChannelDropout,
+  ColumnLinear,
+  type ColumnLinearOptions,
+  type LayerCutOptions,
+  RowLinear,
+  VocabularyEmbedding,
+} from './layers.js';
+export {
+  groupOf,
+  type Parallelizable,
+  parallelize,
+  sumPartialGradients,
+} from './parallelize.js';
+export type { LayerStyle, StyleName, TensorPlan } from './plan.js';
+export type { HeadCounts } from './share.js';
+export { VocabularyHead, vocabularyCrossEntropy, type WholeHead } from './vocabulary-head.js';

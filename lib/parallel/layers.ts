@@ -1,0 +1,269 @@
+// Linear layers and token tables of which each rank of a group has a part, under the names and with
+// the initial values of the whole ones. Source: Shoeybi et al. 2019 (Megatron-LM).
+import type { ProcessGroup } from '../comm/index.js';
+import { DsError } from '../errors.js';
+import { type Embedding, type Linear, LinearGelu } from '../nn/layers.js';
+import { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { describe } from '../runtime/view.js';
+import {
+  dropoutOfChannels,
+  embedding,
+  linear,
+  linearGelu,
+  scope,
+  type Tensor,
+  where,
+} from '../tensor/index.js';
+import { copyBesideOthers, gatherShared, scatterShared } from './collectives.js';
+import { startOf } from './exchanges.js';
+import { cutAlong, type DimCut, type Range, rangesFor, widthsOf } from './share.js';
+import { type Stream, wholeStream } from './stream.js';
+
+/** How a layer is cut. */
+export interface LayerCutOptions {
+  /**
+   * Things that stay whole, such as heads. Default: single channels. ColumnLinear cuts its outputs
+   * there, RowLinear its inputs.
+   */
+  pieces?: number;
+  /** Equal parts that lie side by side, each of which is cut: 3 for packed q, k, v. Default 1. */
+  parts?: number;
+  /** @internal Who has which pieces. Default: as even as can be. */
+  ranges?: readonly Range[];
+  /** @internal How activations between the cut layers lie. Default: whole on every rank. */
+  stream?: Stream;
+}
+
+function cutOf(
+  what: string,
+  size: number,
+  group: ProcessGroup,
+  { parts = 1, pieces = size / parts, ranges }: LayerCutOptions,
+): DimCut {
+  const isWhole = Number.isInteger(size / (parts * pieces)) && Number.isInteger(pieces);
+  if (isWhole) return { parts, pieces, ranges: ranges ?? rangesFor(what, pieces, group) };
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'parallelize',
+    expected: `${what} a multiple of ${parts} parts of ${pieces} pieces`,
+    got: String(size),
+  });
+}
+
+/** Options of ColumnLinear. */
+export interface ColumnLinearOptions extends LayerCutOptions {
+  /** Whether every rank gets all outputs. Default false: each gets its own. */
+  gatherOutput?: boolean;
+}
+
+/**
+ * A linear layer of whose outputs each rank has some: weight [out here, in], bias [out here]. Every
+ * rank gives it the same x [.., in] and gets [.., out here]. The gradient of x is summed over the
+ * ranks while that of the weight is computed.
+ */
+export class ColumnLinear extends Module {
+  /** [outputs here, inputs]. */
+  readonly weight: Parameter;
+  /** [outputs here]; null without one. */
+  readonly bias: Parameter | null;
+  private readonly product: typeof linear;
+  private readonly widths: readonly number[] | null;
+  private readonly stream: Stream;
+  /** Which of the pieces this rank has, of how many; whether others have them too. */
+  private readonly copy: { index: number; count: number; isFirst: boolean } | null;
+
+  /** Takes over the parameters of `whole`. Throws DS_ARGUMENT. */
+  constructor(
+    whole: Linear,
+    /** The ranks that share it. */
+    readonly group: ProcessGroup,
+    options: ColumnLinearOptions = {},
+  ) {
+    super();
+    const [outputs] = whole.weight.shape as [number];
+    const cut = cutOf('outputs', outputs, group, options);
+    const { weight, bias } = whole;
+    this.weight = weight;
+    this.bias = bias;
+    this.product = whole instanceof LinearGelu ? linearGelu : linear;
+    this.stream = options.stream ?? wholeStream(group);
+    this.widths = options.gatherOutput ? widthsOf(cut, outputs) : null;
+    this.copy = copyOf(cut, group.rank);
+    for (const one of [weight, bias]) {
+      if (!one) continue;
+      cutAlong(one, 0, cut, group.rank);
+      one.isReplica = this.copy !== null && !this.copy.isFirst;
+    }
+  }
+
+  /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
+  override forward(x: Tensor): Tensor {
+    const { stream, weight, bias, copy, widths, group } = this;
+    requireInputs('ColumnLinear', x, weight);
+    if (copy) {
+      const own = stream.enter(x, copy.isFirst);
+      return copyBesideOthers(this.product(own, weight, bias), { group, ...copy });
+    }
+    const out = this.product(stream.enter(x), weight, bias);
+    return widths ? gatherShared(out, { group, dim: -1, sizes: widths }) : out;
+  }
+}
+
+/** What of the pieces this rank has as others do; null where nobody else has them. */
+function copyOf(
+  { ranges, pieces }: DimCut,
+  rank: number,
+): { index: number; count: number; isFirst: boolean } | null {
+  const total = ranges.reduce((sum, { count }) => sum + count, 0);
+  if (total === pieces) return null;
+  const { first } = ranges[rank] as Range;
+  const isFirst = ranges.findIndex((range) => range.first === first) === rank;
+  return { index: first, count: pieces, isFirst };
+}
+
+/**
+ * A linear layer of whose inputs each rank has some: weight [out, in here], bias [out]. A rank
+ * gives it its own x [.., in here], such as a ColumnLinear made; the results are summed over the
+ * ranks, and the bias, which all have alike, is added once: [.., out].
+ */
+export class RowLinear extends Module {
+  /** [outputs, inputs here]. */
+  readonly weight: Parameter;
+  /** [outputs]; null without one. */
+  readonly bias: Parameter | null;
+  private readonly stream: Stream;
+  private readonly inputs: readonly number[] | null;
+
+  /** Takes over the parameters of `whole`. Throws DS_ARGUMENT. */
+  constructor(
+    whole: Linear,
+    /** The ranks that share it. */
+    readonly group: ProcessGroup,
+    options: LayerCutOptions & {
+      /** Whether x is [.., in], alike on all ranks, of which each takes its own. Default false. */
+      scatterInput?: boolean;
+    } = {},
+  ) {
+    super();
+    if (whole instanceof LinearGelu) throw noRow();
+    const [, inputs] = whole.weight.shape as [number, number];
+    const cut = cutOf('inputs', inputs, group, options);
+    this.weight = whole.weight;
+    this.bias = whole.bias;
+    this.stream = options.stream ?? wholeStream(group);
+    this.inputs = options.scatterInput ? widthsOf(cut, inputs) : null;
+    cutAlong(whole.weight, 1, cut, group.rank);
+    if (this.bias) {
+      this.bias.isReplica = group.rank > 0;
+      this.bias.hasPartialGradient = this.stream.isShared;
+    }
+  }
+
+  /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
+  override forward(x: Tensor): Tensor {
+    const { stream, weight, bias, inputs, group } = this;
+    return scope(() => {
+      const own = inputs ? scatterShared(x, { group, dim: -1, sizes: inputs }) : x;
+      requireInputs('RowLinear', own, weight);
+      const sum = stream.leave(linear(own, weight, null));
+      return bias ? sum.add(bias) : sum;
+    });
+  }
+}
+
+function noRow(): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'parallelize',
+    expected: 'a linear layer without an activation, as the ranks have parts of its sums',
+    got: 'nn.LinearGelu',
+    hint: 'Cut it by "column", and the layer behind it by "row".',
+  });
+}
+
+/** Says the whole and the part where x fits neither. Throws DS_SHAPE. */
+function requireInputs(op: string, x: Tensor, weight: Parameter): void {
+  const inputs = weight.shape[1] as number;
+  if (x.ndim > 0 && x.shape[x.ndim - 1] === inputs) return;
+  const { whole } = weight.region;
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op,
+    expected: `[.., ${inputs}], for a weight [${weight.shape.join(', ')}] of [${whole.join(', ')}]`,
+    got: describe(x),
+  });
+}
+
+/** A token table of whose rows each rank has some; all give it the same tokens. */
+export class VocabularyEmbedding extends Module {
+  /** [rows here, channels]. */
+  readonly weight: Parameter;
+  /** Null where no index is padding. */
+  readonly paddingIdx: number | null;
+  private readonly range: Range;
+  private readonly count: number;
+  private readonly stream: Stream;
+
+  /** Takes over the parameter of `whole`. Throws DS_ARGUMENT. */
+  constructor(
+    whole: Embedding,
+    /** The ranks that share it. */
+    readonly group: ProcessGroup,
+    { stream = wholeStream(group) }: Pick<LayerCutOptions, 'stream'> = {},
+  ) {
+    super();
+    const { weight, paddingIdx } = whole;
+    [this.count] = weight.shape as [number];
+    const ranges = rangesFor('rows', this.count, group);
+    this.range = ranges[group.rank] as Range;
+    this.weight = weight;
+    this.paddingIdx = paddingIdx;
+    this.stream = stream;
+    cutAlong(weight, 0, { ranges, pieces: this.count, parts: 1 }, group.rank);
+  }
+
+  /**
+   * Whole numbers [..] to their rows [.., channels]. Throws DS_COMM, and DS_INDEX on the CPU for
+   * one outside of the whole table.
+   */
+  override forward(index: Tensor): Tensor {
+    const { weight, paddingIdx, stream } = this;
+    const { first, count } = this.range;
+    return scope(() => {
+      const isHere = index.ge(first).logicalAnd(index.lt(first + count));
+      const isRow = index.ge(0).logicalAnd(index.lt(this.count));
+      // What is no row anywhere is none here either, and the lookup says so.
+      const row = where(isHere, index.sub(first), where(isRow, 0, index));
+      const rows = embedding(weight, row);
+      const known = where(isHere.unsqueeze(-1), rows, 0);
+      const out =
+        paddingIdx === null
+          ? known
+          : where(index.eq(paddingIdx).unsqueeze(-1), known.detach(), known);
+      return stream.leave(out);
+    });
+  }
+}
+
+/** Zeroes what one rank's nn.Dropout would, of whose channels each rank has some. */
+export class ChannelDropout extends Module {
+  /** As nn.Dropout: `widths` are the channels by rank. */
+  constructor(
+    /** Probability with which an element becomes 0, below 1. */
+    readonly p: number,
+    private readonly widths: readonly number[],
+    private readonly rank: number,
+  ) {
+    super();
+  }
+
+  /** [.., channels here] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    if (!this.training) return x;
+    const { widths, rank } = this;
+    const whole = startOf(widths, widths.length);
+    const share = { first: startOf(widths, rank), count: widths[rank] as number, whole };
+    return dropoutOfChannels(x, this.p, share);
+  }
+}

@@ -1,0 +1,223 @@
+// parallelize(): puts layers of which each rank has a part in the place of a model's own, by a
+// plan.
+import type { ProcessGroup } from '../comm/index.js';
+import { DsError } from '../errors.js';
+import { Dropout, Embedding, Linear } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { replaceModules } from '../nn/replace-modules.js';
+import { phrase } from '../runtime/phrase.js';
+import type { HeadShare } from '../tensor/index.js';
+import { shareOut } from './exchanges.js';
+import {
+  ChannelDropout,
+  ColumnLinear,
+  type LayerCutOptions,
+  RowLinear,
+  VocabularyEmbedding,
+} from './layers.js';
+import { type LayerStyle, type PathStyle, patternsOf, type TensorPlan } from './plan.js';
+import { type Range, type SharedHeads, shareHeads } from './share.js';
+import { VocabularyHead } from './vocabulary-head.js';
+
+/** A model that knows how it is cut. */
+export interface Parallelizable {
+  /** How ranks share its layers out between them. */
+  tensorPlan(): TensorPlan;
+}
+
+/** Models that are cut already, and the groups between which. */
+const cut = new WeakMap<Module, ProcessGroup>();
+
+/** The group between whose ranks a model is cut; null where it is whole. */
+export function groupOf(model: Module): ProcessGroup | null {
+  return cut.get(model) ?? null;
+}
+
+/**
+ * Shares a model's layers out between the ranks of `group`, in place: each rank keeps its part of
+ * every layer that the plan names, and the exchanges between them are parts of the layers. All
+ * ranks have made the same model, with the same seed, and give it the same inputs from now on.
+ * Nothing is computed: weights that nobody has used yet will be, on each rank, its part of those of
+ * one rank, bit for bit, and what lies in files is read part by part. Names of modules and
+ * parameters stay as they are. Gradients of parameters that say hasPartialGradient are completed by
+ * an engine, or by sumPartialGradients(). Before initialize(). Default plan: the model's own (all
+ * of nn.models have one). Returns the model. Throws DS_ARGUMENT for a model without a plan or cut
+ * before, a pattern that fits nothing or a module that it does not fit, and for more ranks than
+ * there are heads.
+ */
+export function parallelize<M extends Module>(
+  model: M,
+  group: ProcessGroup,
+  plan: TensorPlan | null = null,
+): M {
+  const chosen = plan ?? planOf(model);
+  if (cut.has(model)) throw refused('a model that is whole', 'one that is cut already');
+  if (group.size === 1) return model;
+  const heads = chosen.heads ? shareHeads(chosen.heads, group) : null;
+  const styled = styledModules(model, patternsOf(chosen));
+  const parameters = [...model.namedParameters()];
+  const instead = new Map<Module, Module>();
+  for (const [path, module, style] of styled) {
+    const made = apply(module, { path, style, heads, group });
+    if (made) instead.set(module, made);
+  }
+  replaceModules(model, instead);
+  requireNoneLeft(model, new Set(instead.values()));
+  for (const [, parameter] of parameters) {
+    if (!parameter.isCut) parameter.isReplica = group.rank > 0;
+  }
+  cut.set(model, group);
+  if (heads) chosen.taken?.(ownCounts(heads, group.rank));
+  return model;
+}
+
+/**
+ * Completes the gradients of parameters that each rank has whole and used for its own part alone:
+ * to be called after backward() where no engine does it. Throws DS_COMM.
+ */
+export function sumPartialGradients(model: Module, group: ProcessGroup): void {
+  for (const [name, { hasPartialGradient, grad }] of model.namedParameters()) {
+    if (!hasPartialGradient || !grad) continue;
+    group.allReduce(grad, { purpose: `gradient of ${name}` }).wait();
+  }
+}
+
+function planOf(model: Module): TensorPlan {
+  const { tensorPlan } = model as Partial<Parallelizable>;
+  if (typeof tensorPlan === 'function') return tensorPlan.call(model);
+  throw refused(
+    'a model that has a tensorPlan(), or a plan as the third argument',
+    model.constructor.name,
+    "For example { layers: { '*.fc1': 'column', '*.fc2': 'row' } }.",
+  );
+}
+
+const ownCounts = ({ queries, keys }: SharedHeads, rank: number) => ({
+  queries: (queries[rank] as Range).count,
+  keys: (keys[rank] as Range).count,
+});
+
+/** Every module that a pattern fits, by the first that does. Throws for a pattern without any. */
+function styledModules(
+  model: Module,
+  patterns: readonly PathStyle[],
+): [string, Module, LayerStyle][] {
+  const used = new Set<PathStyle>();
+  const below = [...model.namedModules()].filter(([path]) => path !== '');
+  const found = below.flatMap(([path, module]): [string, Module, LayerStyle][] => {
+    const fitting = patterns.filter(({ fits }) => fits(path));
+    for (const one of fitting) used.add(one);
+    const [first] = fitting;
+    return first && first.style.style !== 'whole' ? [[path, module, first.style]] : [];
+  });
+  const idle = patterns.find((one) => !used.has(one));
+  if (!idle) return found;
+  const paths = below.map(([path]) => path);
+  throw refused(
+    'patterns of module paths, each of which fits one',
+    `${phrase(String(idle.pattern))}, which fits none of ${paths.slice(0, 12).join(', ')}${paths.length > 12 ? ', ..' : ''}`,
+  );
+}
+
+interface Place {
+  path: string;
+  style: LayerStyle;
+  heads: SharedHeads | null;
+  group: ProcessGroup;
+}
+
+/** What comes in the place of a module; null where it stays. Throws DS_ARGUMENT. */
+function apply(module: Module, place: Place): Module | null {
+  const { style, group } = place;
+  switch (style.style) {
+    case 'column':
+      return new ColumnLinear(linearAt(module, place), group, cutAt(place));
+    case 'columnGathered':
+      return new ColumnLinear(linearAt(module, place), group, {
+        ...{ ...cutAt(place), gatherOutput: true },
+      });
+    case 'row':
+      return new RowLinear(linearAt(module, place), group, cutAt(place));
+    case 'rowScattered':
+      return new RowLinear(linearAt(module, place), group, { ...cutAt(place), scatterInput: true });
+    case 'vocabulary':
+      if (module instanceof Embedding) return new VocabularyEmbedding(module, group);
+      throw misplaced(place, 'an nn.Embedding', module);
+    case 'head':
+      if (isHead(module)) return new VocabularyHead(module, group);
+      throw misplaced(place, 'a linear layer, or a head that is the token table', module);
+    case 'channelDropout':
+      if (module instanceof Dropout) return dropoutAt(module, place);
+      throw misplaced(place, 'an nn.Dropout', module);
+    case 'attention':
+      (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, place);
+      return null;
+    case 'perHead':
+      for (const parameter of module.parameters()) parameter.hasPartialGradient = true;
+      return null;
+    default:
+      throw refused('a style of parallel.StyleName', phrase(style.style));
+  }
+}
+
+function linearAt(module: Module, place: Place): Linear {
+  if (module instanceof Linear) return module;
+  throw misplaced(place, 'an nn.Linear', module);
+}
+
+const isHead = (module: Module): module is Module & { weight: Parameter } =>
+  'weight' in module && (module.weight as Parameter).region?.whole.length === 2;
+
+function cutAt({ style, heads }: Place): LayerCutOptions {
+  const { parts, pieces } = style;
+  const given = { ...(parts && { parts }), ...(pieces && { pieces }) };
+  if (!style.heads) return given;
+  if (!heads)
+    throw refused('a plan that says its heads', `{ heads: ${phrase(style.heads)} } alone`);
+  return { ...given, pieces: heads.counts[style.heads], ranges: heads[style.heads] };
+}
+
+function dropoutAt({ p }: Dropout, { style, group }: Place): ChannelDropout {
+  const { pieces } = style;
+  if (!pieces) throw refused('the channels of a "channelDropout" as its pieces', 'none');
+  return new ChannelDropout(p, shareOut(pieces, group.size), group.rank);
+}
+
+function headShareAt(module: Module, place: Place): HeadShare {
+  const { heads, group } = place;
+  if (!('headShare' in module)) throw misplaced(place, 'an attention with a headShare', module);
+  if (!heads) throw refused('a plan that says its heads', 'the style "attention" alone');
+  return { first: (heads.queries[group.rank] as Range).first, whole: heads.counts.queries };
+}
+
+/** A module that still has all of a cut parameter would compute with a part of it. */
+function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
+  for (const [path, module] of model.namedModules()) {
+    if (made.has(module)) continue;
+    const own = Object.entries(module).find(
+      ([, value]) => (value as Parameter | null)?.isCut === true,
+    );
+    if (!own) continue;
+    throw refused(
+      `a plan that cuts all modules with one parameter alike`,
+      `${path || 'the model'}, whose ${own[0]} is cut in another module`,
+      'Give a tied head the style "head", and its table "vocabulary".',
+    );
+  }
+}
+
+function misplaced({ path, style }: Place, expected: string, module: Module): DsError {
+  const got = `${module.constructor.name} at ${path}`;
+  return refused(`${expected} for the style "${style.style}"`, got);
+}
+
+function refused(expected: string, got: string, hint?: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'parallelize',
+    expected,
+    got,
+    ...(hint && { hint }),
+  });
+}

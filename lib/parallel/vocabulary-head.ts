@@ -1,0 +1,103 @@
+// The head of a language model of whose vocabulary each rank has a part: logits, and a loss that
+// never has all of them in one place. Source: Shoeybi et al. 2019 (Megatron-LM).
+import type { ProcessGroup } from '../comm/index.js';
+import { DsError } from '../errors.js';
+import { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import {
+  type ClassShare,
+  type LinearCrossEntropyOptions,
+  linearCrossEntropy,
+  linearPadded,
+  type Tensor,
+} from '../tensor/index.js';
+import { copyToGroup, gatherShared } from './collectives.js';
+import { cutAlong, type Range, rangesFor, widthsOf } from './share.js';
+
+/** A head that is whole: it has a weight [V, C] and, where it is one of its own, no bias. */
+export interface WholeHead extends Module {
+  /** [V, C]. */
+  readonly weight: Parameter;
+  /** Refused. */
+  readonly bias?: Parameter | null;
+}
+
+/** The classes of a rank, and the exchanges of their losses. */
+function classShareOf(group: ProcessGroup, { first }: Range, classes: number): ClassShare {
+  return {
+    first,
+    classes,
+    combine: (values, op) => group.allReduce(values, { op, purpose: 'vocabulary loss' }).wait(),
+  };
+}
+
+/**
+ * crossEntropy(linear(x, weight), target) where each rank has some rows of the weight: those from
+ * `share.first` on. x [.., C] and target [..] are alike on all ranks, and so is the loss; the
+ * gradient of x is that of all classes. Each chunk of rows exchanges three numbers a row, five
+ * where correct ones are counted. Otherwise as linearCrossEntropy(); throws DS_COMM too.
+ */
+export function vocabularyCrossEntropy(
+  x: Tensor,
+  weight: Tensor,
+  target: Tensor,
+  options: LinearCrossEntropyOptions & { group: ProcessGroup; first: number; classes: number },
+): Tensor {
+  const { group, first, classes, ...rest } = options;
+  const classShare = classShareOf(group, { first, count: weight.size(0) }, classes);
+  return linearCrossEntropy(copyToGroup(x, group), weight, target, { ...rest, classShare });
+}
+
+/** A head [V, C] of whose rows each rank has some; x [.., C] is alike on all ranks. */
+export class VocabularyHead extends Module {
+  /** [rows here, channels]; the token table's where the whole head had it. */
+  readonly weight: Parameter;
+  private readonly range: Range;
+  private readonly widths: readonly number[];
+
+  /**
+   * Takes over the weight of `whole`, which the token table may have cut before. Throws
+   * DS_ARGUMENT, also for a head with a bias.
+   */
+  constructor(
+    whole: WholeHead,
+    /** The ranks that share it. */
+    readonly group: ProcessGroup,
+  ) {
+    super();
+    const { weight, bias } = whole;
+    if (bias) throw noBias();
+    const [classes] = weight.region.whole as [number];
+    const cut = { ranges: rangesFor('rows', classes, group), pieces: classes, parts: 1 };
+    if (!weight.isCut) cutAlong(weight, 0, cut, group.rank);
+    this.weight = weight;
+    this.range = cut.ranges[group.rank] as Range;
+    this.widths = widthsOf(cut, classes);
+  }
+
+  /** x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE, DS_COMM. */
+  override forward(x: Tensor): Tensor {
+    const { group, widths } = this;
+    const own = linearPadded(copyToGroup(x, group), this.weight);
+    return gatherShared(own, { group, dim: -1, sizes: widths });
+  }
+
+  /** See vocabularyCrossEntropy(). */
+  lossOf(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor {
+    const { group, weight, range } = this;
+    const [classes] = weight.region.whole as [number];
+    return vocabularyCrossEntropy(x, weight, target, {
+      ...{ ...options, group, first: range.first, classes },
+    });
+  }
+}
+
+function noBias(): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'parallelize',
+    expected: 'a head without a bias for the style "head"',
+    got: 'one with a bias',
+    hint: 'Use the style "columnGathered", whose loss is made of all logits.',
+  });
+}

@@ -1,0 +1,127 @@
+// What one rank of a test of cut layers holds against those of one rank: bits, and numbers within a tolerance.
+import type { ProcessGroup } from '../../lib/comm/index.js';
+import { cpu, type nn, noGrad, scope, Tensor } from '../../lib/index.js';
+
+/** What came out wrong, in words, and how much was looked at. */
+export class Checks {
+  readonly failures: string[] = [];
+  count = 0;
+
+  /** The same numbers, bit for bit but for the sign of 0. */
+  same(what: string, got: readonly number[], wanted: readonly number[]): void {
+    this.count++;
+    const at = wanted.findIndex((value, i) => got[i] !== value);
+    if (got.length === wanted.length && at < 0) return;
+    this.failures.push(`${what}: element ${at} of ${wanted.length}: ${got[at]}, not ${wanted[at]}`);
+  }
+
+  /** Within rtol 1e-5 and 1e-6 of the largest of `all` (by default of the wanted ones). */
+  near(
+    what: string,
+    got: readonly number[],
+    wanted: readonly number[],
+    all: readonly number[] = wanted,
+  ): void {
+    this.count++;
+    const most = all.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    const isNear = (value: number, i: number): boolean =>
+      Math.abs((got[i] ?? Number.NaN) - value) <= 1e-5 * Math.abs(value) + 1e-6 * most;
+    const at = wanted.findIndex((value, i) => !isNear(value, i));
+    if (got.length === wanted.length && at < 0) return;
+    const text = `${got[at]}, not ${wanted[at]} (of ${wanted.length}, largest ${most})`;
+    this.failures.push(`${what}: element ${at} of ${got.length}: ${text}`);
+  }
+
+  /** What a call throws says all of these. */
+  throws(what: string, body: () => unknown, ...words: readonly string[]): void {
+    this.count++;
+    try {
+      body();
+    } catch (error) {
+      const text = `${(error as { code?: string }).code}: ${(error as Error).message}`;
+      const missing = words.find((word) => !text.includes(word));
+      if (missing !== undefined) this.failures.push(`${what}: "${text}" without ${missing}`);
+      return;
+    }
+    this.failures.push(`${what}: nothing thrown`);
+  }
+}
+
+const boxOf = (whole: Tensor, { offset, shape }: nn.Box): Tensor =>
+  shape.reduce<Tensor>((from, size, d) => from.narrow(d, offset[d] as number, size), whole);
+
+/** The elements of a whole tensor that `parameter` has. */
+export function partOf(whole: Tensor, { region }: nn.Parameter): number[] {
+  return noGrad(() =>
+    scope(() => region.boxes.flatMap((box) => boxOf(whole.detach(), box).contiguous().toArray())),
+  );
+}
+
+/** Numbers of a fixed sequence in [-1.5, 1.5), alike on every rank. */
+export function numbers(shape: readonly number[], from = 0): Tensor {
+  const count = shape.reduce((a, b) => a * b, 1);
+  const values = Array.from({ length: count }, (_, i) => {
+    const x = Math.sin((i + 1) * 12.9898 + from * 78.233) * 43758.5453;
+    return 3 * (x - Math.floor(x)) - 1.5;
+  });
+  return Tensor.from(values, { shape, device: cpu() });
+}
+
+/** Tokens below `classes`, alike on every rank. */
+export function tokens(shape: readonly number[], classes: number, from = 0): Tensor {
+  const count = shape.reduce((a, b) => a * b, 1);
+  const values = Array.from({ length: count }, (_, i) => ((i + from) * 7919 + 13 * from) % classes);
+  return Tensor.from(Int32Array.from(values), { shape });
+}
+
+/** Gradients of the whole model by name, and their parts in the cut one. */
+export function compareGradients(
+  checks: Checks,
+  name: string,
+  whole: nn.Module,
+  part: nn.Module,
+): void {
+  const expected = new Map(whole.namedParameters());
+  checks.same(`${name} names`, [[...part.namedParameters()].length], [expected.size]);
+  for (const [path, parameter] of part.namedParameters()) {
+    const of = expected.get(path);
+    if (!of?.grad || !parameter.grad) {
+      checks.failures.push(`${name}: ${path} without a gradient`);
+      continue;
+    }
+    const wanted = partOf(of.grad, parameter);
+    checks.near(`${name} gradient of ${path}`, parameter.grad.toArray(), wanted, of.grad.toArray());
+  }
+}
+
+/** First values of the whole model, in the parts of the cut one, bit for bit. */
+export function compareWeights(
+  checks: Checks,
+  name: string,
+  whole: nn.Module,
+  part: nn.Module,
+): void {
+  const expected = new Map(whole.namedParameters());
+  for (const [path, parameter] of part.namedParameters()) {
+    const of = expected.get(path) as nn.Parameter;
+    checks.same(`${name} ${path}`, parameter.toArray(), partOf(of, parameter));
+  }
+}
+
+/** Every element of every parameter is answered for by exactly one rank. */
+export function compareOwners(
+  checks: Checks,
+  name: string,
+  part: nn.Module,
+  group: ProcessGroup,
+): void {
+  for (const [path, parameter] of part.namedParameters()) {
+    const { whole, boxes } = parameter.region;
+    const size = whole.reduce((a, b) => a * b, 1);
+    const owned = Tensor.from(new Float32Array(size), { shape: whole });
+    for (const box of parameter.isReplica ? [] : boxes) boxOf(owned, box).fill_(1);
+    group.allReduce(owned).wait();
+    checks.same(`${name} owners of ${path}`, owned.toArray(), new Array(size).fill(1));
+    owned.dispose();
+  }
+}

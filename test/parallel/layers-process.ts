@@ -1,0 +1,242 @@
+// One rank that holds cut layers and the collectives between them against those of one rank.
+import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import {
+  LossReport,
+  linearCrossEntropy,
+  nn,
+  noGrad,
+  parallel,
+  scope,
+  seed,
+  type Tensor,
+} from '../../lib/index.js';
+import {
+  Checks,
+  compareGradients,
+  compareOwners,
+  compareWeights,
+  numbers,
+  partOf,
+  tokens,
+} from './checks.js';
+
+const checks = new Checks();
+const gradOf = ({ grad }: Tensor): number[] => (grad as Tensor).toArray();
+
+function collectives(group: ProcessGroup): void {
+  const { rank, size } = group;
+  const total = (size * (size + 1)) / 2;
+  for (const shape of [[2, 7, 3], [1, 5], [4]]) {
+    const x = numbers(shape).requireGrad();
+    const y = parallel.copyToGroup(x, group);
+    checks.same('copyToGroup twice', [Number(y === parallel.copyToGroup(x, group))], [1]);
+    y.mul(rank + 1)
+      .add(y)
+      .sum()
+      .backward();
+    checks.near('copyToGroup gradient', gradOf(x), new Array(x.numel).fill(total + size));
+    const z = numbers(shape).requireGrad();
+    const sum = parallel.sumOverGroup(z.mul(rank + 1), group);
+    const wanted = z.toArray().map((value) => value * total);
+    checks.near('sumOverGroup', sum.toArray(), wanted);
+    sum.sum().backward();
+    checks.near('sumOverGroup gradient', gradOf(z), new Array(z.numel).fill(rank + 1));
+    for (const dim of shape.keys()) along(group, shape, dim);
+  }
+}
+
+/** Gather and scatter are each other's inverse and gradient, also where sizes differ. */
+function along(group: ProcessGroup, shape: readonly number[], dim: number): void {
+  const { rank, size } = group;
+  const title = `[${shape}] along ${dim}`;
+  const length = shape[dim] as number;
+  if (length < size) return;
+  const whole = numbers(shape).requireGrad();
+  const part = parallel.scatterToGroup(whole, group, dim);
+  const again = parallel.gatherFromGroup(part, group, dim, length);
+  checks.same(`${title} gathered`, again.toArray(), whole.toArray());
+  const factor = numbers(shape, 3);
+  again.mul(factor).sum().backward();
+  checks.same(`${title} gradient`, gradOf(whole), factor.toArray());
+  const other = numbers(shape).requireGrad();
+  const reduced = parallel.sumToParts(other.mul(rank + 1), group, dim);
+  const total = (size * (size + 1)) / 2;
+  checks.near(`${title} reduced`, reduced.toArray(), part.mul(total).toArray());
+  const full = parallel.gatherForGroup(reduced, group, dim, length);
+  full
+    .mul(factor)
+    .mul(rank + 1)
+    .sum()
+    .backward();
+  const wanted = factor.toArray().map((value) => value * total * (rank + 1));
+  checks.near(`${title} gradient of both`, gradOf(other), wanted);
+}
+
+class Block extends nn.Module {
+  readonly up: nn.Linear;
+  readonly drop = new nn.Dropout(0.4);
+  readonly down: nn.Linear;
+  constructor(hidden: number, Up: typeof nn.Linear) {
+    super();
+    this.up = new Up(6, hidden);
+    this.down = new nn.Linear(hidden, 6);
+  }
+  override forward(x: Tensor): Tensor {
+    return this.down.call(this.drop.call(this.up.call(x)));
+  }
+}
+
+/** Output, gradients, first values and dropout of a cut module equal those of the whole one. */
+function compare(
+  group: ProcessGroup,
+  name: string,
+  make: () => nn.Module,
+  layers: parallel.TensorPlan['layers'],
+  input: Tensor,
+): void {
+  const run = (model: nn.Module): number[][] => {
+    seed(42);
+    const x = input.dtype === 'f32' ? input.clone().requireGrad() : input;
+    const out = model.call(x) as Tensor;
+    out.mul(numbers(out.shape, 5)).sum().backward();
+    return [out.toArray(), x.requiresGrad ? gradOf(x) : []];
+  };
+  seed(7);
+  const whole = make();
+  const wanted = run(whole);
+  seed(7);
+  const part = parallel.parallelize(make(), group, { layers });
+  compareWeights(checks, name, whole, part);
+  run(part).forEach((values, i) => {
+    checks.near(`${name} ${i ? 'gradient of x' : 'output'}`, values, wanted[i] as number[]);
+  });
+  parallel.sumPartialGradients(part, group);
+  compareGradients(checks, name, whole, part);
+  compareOwners(checks, name, part, group);
+}
+
+function layers(group: ProcessGroup): void {
+  const drop = (pieces: number) => ({ style: 'channelDropout', pieces }) as const;
+  const pair = { up: 'column', drop: drop(13), down: 'row' } as const;
+  const uneven = () => new Block(13, nn.Linear);
+  compare(group, 'uneven pair', uneven, pair, numbers([2, 3, 6]));
+  const four = { up: { style: 'column', pieces: 4 }, drop: drop(4), down: 'row' } as const;
+  compare(group, 'GELU pair', () => new Block(4, nn.LinearGelu), four, numbers([5, 6]));
+  const apart = { up: 'columnGathered', down: 'rowScattered' } as const;
+  compare(group, 'gathered', () => new Block(10, nn.Linear), apart, numbers([2, 3, 6]));
+  const table = () => new nn.Sequential(new nn.Embedding(11, 5, { paddingIdx: 3 }));
+  compare(group, 'table', table, { 0: 'vocabulary' }, tokens([3, 9], 11));
+  const cut = parallel.parallelize(table(), group, { layers: { '*': 'vocabulary' } });
+  const wrong = tokens([2], 5).add(10);
+  checks.throws('a row that is not there', () => cut.call(wrong), 'DS_INDEX');
+}
+
+const LOSSES = [
+  {},
+  { labelSmoothing: 0.2 },
+  { divisor: 3.5 },
+  { reduction: 'sum', chunkRows: 4 },
+  { recompute: true, chunkRows: 3, labelSmoothing: 0.1 },
+  { skipIgnored: true },
+] as const;
+
+const filled: nn.Initializer = (out) => out.copy_(numbers(out.shape, 2));
+const headOf = (channels: number, classes: number, weightInit: nn.Initializer): nn.Linear =>
+  new nn.Linear(channels, classes, { bias: false, weightInit });
+const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
+
+/** Loss, gradients, logits and report of a vocabulary that is shared out. */
+function losses(group: ProcessGroup): void {
+  const [channels, classes] = [4, 13];
+  const target = tokens([2, 5], classes);
+  target.narrow(1, 2, 1).fill_(-100);
+  for (const options of LOSSES) {
+    for (const trained of [true, false]) {
+      const name = `loss ${JSON.stringify(options)}${trained ? '' : ', frozen'}`;
+      const [whole, part] = [1, 2].map(() => headOf(channels, classes, filled)) as [
+        ...[nn.Linear, nn.Linear],
+      ];
+      for (const one of [whole, part]) one.weight.requireGrad(trained);
+      const head = new parallel.VocabularyHead(part, group);
+      const [x, y] = [1, 1].map((from) => numbers([2, 5, channels], from).requireGrad()) as [
+        ...[Tensor, Tensor],
+      ];
+      const [wanted, got] = [new LossReport(), new LossReport()];
+      const one = linearCrossEntropy(x, whole.weight, target, { ...options, report: wanted });
+      const other = head.lossOf(y, target, { ...options, report: got });
+      checks.near(name, other.toArray(), one.toArray());
+      checks.same(`${name} counts`, countsOf(got), countsOf(wanted));
+      one.backward();
+      other.backward();
+      checks.near(`${name} gradient of x`, gradOf(y), gradOf(x));
+      if (trained) {
+        const all = whole.weight.grad as Tensor;
+        const part = partOf(all, head.weight);
+        checks.near(`${name} gradient of W`, gradOf(head.weight), part, all.toArray());
+      }
+      const logits = (of: nn.Module): number[] => noGrad(() => of.call(x) as Tensor).toArray();
+      checks.near(`${name} logits`, logits(head), logits(whole));
+    }
+  }
+  ties(group, classes);
+}
+
+/** Where many classes have the largest logit, the first of them is the choice, whoever has it. */
+function ties(group: ProcessGroup, classes: number): void {
+  const rows = 10;
+  const flat: nn.Initializer = (out) => out.fill_(1);
+  const whole = headOf(2, classes, flat);
+  const head = new parallel.VocabularyHead(headOf(2, classes, flat), group);
+  for (const target of [0, 5, classes - 1]) {
+    const [wanted, got] = [new LossReport(), new LossReport()];
+    const x = numbers([rows, 2]);
+    const all = tokens([rows], 1).add(target);
+    linearCrossEntropy(x, whole.weight, all, { report: wanted });
+    head.lossOf(x, all, { report: got });
+    checks.same(`ties at ${target}`, countsOf(got), countsOf(wanted));
+    checks.same(`ties at ${target}, first`, countsOf(got), [rows, target === 0 ? rows : 0]);
+  }
+}
+
+class Tied extends nn.Module {
+  readonly weight: nn.Parameter;
+  constructor(readonly table: nn.Embedding) {
+    super();
+    this.weight = table.weight;
+  }
+  override forward(x: Tensor): Tensor {
+    return x;
+  }
+}
+
+function mistakes(group: ProcessGroup): void {
+  const block = () => new Block(8, nn.Linear);
+  const cut =
+    (layers: parallel.TensorPlan['layers'], make: () => nn.Module = block) =>
+    () =>
+      parallel.parallelize(make(), group, { layers });
+  const { throws } = { throws: checks.throws.bind(checks) };
+  throws('a pattern of nothing', cut({ 'ups.*': 'column' }), 'DS_ARGUMENT', 'ups.*', 'down');
+  throws('another module', cut({ drop: 'column' }), 'DS_ARGUMENT', 'Dropout at drop');
+  throws('no plan', () => parallel.parallelize(block(), group), 'DS_ARGUMENT', 'tensorPlan');
+  throws('few pieces', cut({ up: { style: 'column', pieces: 1 } }), 'DS_ARGUMENT', 'at most 1');
+  throws('odd pieces', cut({ up: { style: 'column', pieces: 3 } }), 'DS_ARGUMENT', 'pieces');
+  const model = parallel.parallelize(block(), group, { layers: { up: 'column', down: 'row' } });
+  const again = () => parallel.parallelize(model, group, { layers: { up: 'column' } });
+  throws('twice', again, 'DS_ARGUMENT', 'cut already');
+  throws('a whole input', () => model.down.call(numbers([2, 8])), 'DS_SHAPE', 'of [6, 8]');
+  const tied = () => new Tied(new nn.Embedding(9, 4));
+  throws('a tied head left whole', cut({ table: 'vocabulary' }, tied), 'DS_ARGUMENT', 'tied');
+}
+
+async function main(): Promise<void> {
+  const job = await initDistributed({ device: 'cpu' });
+  for (const part of [collectives, layers, losses, mistakes]) scope(() => part(job.world));
+  await job.destroy();
+  console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});
