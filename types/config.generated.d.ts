@@ -1490,7 +1490,7 @@ export interface PipelineConfig {
    */
   stages?: 'auto' | number;
   /** In which order ranks work on micro-batches; a key of this library. Default "1f1b". */
-  schedule?: '1f1b' | '1F1B' | 'gpipe' | 'interleaved';
+  schedule?: '1f1b' | '1F1B' | 'gpipe' | 'interleaved' | 'zero-bubble';
   /** Stages that each rank has under the interleaved schedule; a key of this library. Default 2. */
   stages_per_rank?: number;
   /**
@@ -3069,7 +3069,7 @@ export interface ResolvedPipeline {
    */
   readonly stages: 'auto' | number;
   /** In which order ranks work on micro-batches; a key of this library. */
-  readonly schedule: '1f1b' | '1F1B' | 'gpipe' | 'interleaved';
+  readonly schedule: '1f1b' | '1F1B' | 'gpipe' | 'interleaved' | 'zero-bubble';
   /** Stages that each rank has under the interleaved schedule; a key of this library. */
   readonly stages_per_rank: number;
   /**

@@ -4,5 +4,5 @@ export * from './door.js';
 export { groupOf, Links } from './links.js';
 export { Pipeline } from './pipeline.js';
 export { isPipelined } from './pipeline-module.js';
-export { PipelineRun, type StageWorker } from './run.js';
+export { PipelineRun, type Place, type StageWorker } from './run.js';
 export { forwardsOf } from './schedules.js';

@@ -1,12 +1,14 @@
 // Runs a rank's list of actions: work of its stages, and the transfers between them and others.
-import { DsError } from '../errors.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
-import { type Action, describeAction, rankOf, type Transfer, type Work } from './action.js';
+import { type Action, rankOf, type Transfer, type Work } from './action.js';
 import type { Values } from './layers.js';
 import { type Arriving, type Links, listOf } from './links.js';
 
 /** Inputs of the first layer, and what the loss compares with. */
 export type PipelineBatch = readonly [inputs: Values, labels: unknown];
+
+/** A micro-batch in a stage. */
+export type Place = Pick<Work, 'stage' | 'micro'>;
 
 /** Who computes. */
 export interface StageWorker {
@@ -21,13 +23,20 @@ export interface StageWorker {
    * `gradients`; null for the loss.
    */
   backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
+  /**
+   * The half of backward() that gives the gradients of the stage's inputs; what it leaves of the
+   * weights' is weightGradients()'s.
+   */
+  inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
+  /** The other half; micro-batches come in their order. */
+  weightGradients(at: Place): void;
   /** No backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
   /** What forward() has given is no longer needed. */
   done(stage: number, micro: number): void;
 }
 
-/** A micro-batch in a stage. */
+/** What a micro-batch has left in a stage. */
 interface Visit {
   /**
    * Leaves of the stage's graph, released with it; null in the first stage, whose inputs are the
@@ -36,8 +45,6 @@ interface Visit {
   inputs: Values | null;
   outputs: Values;
 }
-
-type Place = Pick<Work, 'stage' | 'micro'>;
 
 const nameOf = ({ stage, micro }: Place): string => `${stage} ${micro}`;
 
@@ -117,7 +124,10 @@ export class PipelineRun {
       case 'F':
         return this.forward(action);
       case 'B':
+      case 'I':
         return this.backward(action);
+      case 'W':
+        return this.worker.weightGradients(action);
       case 'recvF':
         return this.values.expect(action, await links.receiveValues(action, training));
       case 'recvB': {
@@ -132,9 +142,6 @@ export class PipelineRun {
         return this.sendGradients(action);
       case 'reduce':
         return this.worker.reduce(action.stage);
-      case 'I':
-      case 'W':
-        throw halved(action);
     }
   }
 
@@ -150,12 +157,13 @@ export class PipelineRun {
     if (!training) this.end(at);
   }
 
-  private backward({ stage, micro }: Work): void {
+  private backward({ kind, stage, micro }: Work): void {
     const at = { stage, micro };
     const isLast = stage === this.place.stages - 1;
     const gradients = isLast ? null : listOf(this.gradients.take(at));
     const { inputs, outputs } = this.visitAt(at);
-    this.worker.backward(stage, wanting(outputs), gradients);
+    if (kind === 'B') this.worker.backward(stage, wanting(outputs), gradients);
+    else this.worker.inputGradients(at, wanting(outputs), gradients);
     for (const gradient of gradients ?? []) gradient.release();
     if (inputs !== null) {
       const own = gradientsOf(inputs);
@@ -207,15 +215,5 @@ function gradientsOf(inputs: Values): readonly Tensor[] {
     const { grad } = input;
     input.grad = null;
     return grad ?? held(() => zeros(input.shape, { dtype: input.dtype, device: input.device }));
-  });
-}
-
-function halved(action: Action): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: 'pipeline.schedule',
-    expected: 'a schedule of whole backwards',
-    got: describeAction(action),
-    hint: 'Use "1f1b", "gpipe" or "interleaved".',
   });
 }

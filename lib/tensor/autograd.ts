@@ -1,11 +1,11 @@
 // The tape: ops record a backward function; backward() replays the graph, newest first.
-import { DsError, type DsErrorCode } from '../errors.js';
+import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { phrase } from '../runtime/phrase.js';
 import { promptly } from '../runtime/postponed.js';
-import { describe } from '../runtime/view.js';
+import { requireRoots } from './backward-roots.js';
+import { lateGradients } from './late-gradients.js';
 import { currentScope, held, Scope, within } from './scope.js';
 import { Tensor } from './tensor.js';
 
@@ -241,6 +241,8 @@ export function beforeBackward(output: Tensor, hook: () => void): void {
 export class GradSink {
   /** @internal The node whose backward is running. */
   node!: GradFn;
+  /** @internal Leaves whose gradient of this node comes later. */
+  readonly awaited = new Set<Tensor>();
   /** Gradients that are being written, outermost first. */
   private readonly open: { edge: Edge; out: Tensor }[] = [];
 
@@ -274,6 +276,28 @@ export class GradSink {
     if (present) kernels.copy({ in: present, out: fresh });
     this.writeOpen(edge, fresh, () => body(fresh, present !== null));
     setSlot(edge, fresh);
+  }
+
+  /**
+   * As write(); where somebody collects late gradients (leavingLate) and input `i` is a leaf,
+   * `body` runs later: what it reads is in `reads`, besides the node's own inputs that are leaves.
+   */
+  later(
+    i: number,
+    reads: readonly Saved[],
+    body: (out: Tensor, accumulate: boolean) => void,
+  ): void {
+    const { node } = this;
+    const { leaf } = node.edges[i] as Edge;
+    const collector = lateGradients();
+    if (!collector || !leaf) {
+      this.write(i, body);
+      return;
+    }
+    this.awaited.add(leaf);
+    const then = new GradSink();
+    then.node = node;
+    collector.add(() => noGrad(() => then.write(i, body)), [...reads, leaf]);
   }
 
   private writeOpen(edge: Edge, out: Tensor, body: () => void): void {
@@ -396,12 +420,22 @@ function propagate(head: GradFn): void {
       if (reached) within(temporaries, () => node.run(sink));
       else node.release();
       temporaries.release();
-      for (const { leaf } of edges) if (leaf) countUse(leaf, uses);
+      countUses(edges, uses, sink.awaited);
     }
   } finally {
     running = outer;
     temporaries.release();
   }
+}
+
+/** What comes later is counted then. */
+function countUses(edges: readonly Edge[], uses: Map<Tensor, number>, awaited: Set<Tensor>): void {
+  for (const { leaf } of edges) {
+    if (!leaf) continue;
+    if (awaited.has(leaf)) lateGradients()?.add(() => countUse(leaf, uses), [leaf]);
+    else countUse(leaf, uses);
+  }
+  awaited.clear();
 }
 
 /** Calls the leaf's hook when its last use has been passed. */
@@ -413,57 +447,11 @@ function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
 
 /** A node above the roots that hands each its seed. */
 function headOf(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): GradFn {
-  requireLists(roots, seeds);
-  for (const [i, root] of roots.entries()) requireSeed(root, seeds[i] ?? null);
+  requireRoots(roots, seeds);
   return new GradFn('backward', roots, 0, [], (_, sink) => {
     for (const [i, root] of roots.entries()) sink.give(i, seeds[i] ?? ones(root));
   });
 }
-
-function requireLists(roots: unknown, seeds: unknown): void {
-  const isRoot = (item: unknown): boolean => item instanceof Tensor;
-  const isSeed = (item: unknown): boolean => item == null || item instanceof Tensor;
-  const isList = Array.isArray(roots) && roots.length > 0 && roots.every(isRoot);
-  if (!isList) throw misuse('a tensor, or a list of tensors', roots, 'Call loss.backward().');
-  if (Array.isArray(seeds) && seeds.every(isSeed)) {
-    if (seeds.length <= roots.length) return;
-    throw misuse(`at most ${roots.length} seeds`, seeds, 'A seed belongs to a root.');
-  }
-  throw misuse('a tensor like the root as its seed', seeds, 'For a factor, scale the loss.');
-}
-
-function misuse(expected: string, got: unknown, hint: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op: 'backward', expected, got: phrase(got), hint });
-}
-
-function requireSeed(root: Tensor, seed: Tensor | null): void {
-  const fail = (code: DsErrorCode, expected: string, got: string, hint = ''): never => {
-    throw new DsError({ code, op: 'backward', expected, got, hint });
-  };
-  const what = describe(root);
-  const { device } = root;
-  if (!root.requiresGrad) {
-    const hint = 'Was it computed under noGrad(), or detached? requireGrad() marks what you train.';
-    fail('DS_AUTOGRAD', 'a tensor computed from one that requires a gradient', what, hint);
-  }
-  if (!seed) {
-    if (root.numel === 1) return;
-    fail('DS_AUTOGRAD', 'a scalar loss or a seed', what, 'Reduce it with mean() or sum().');
-    return;
-  }
-  if (!sameSizes(root.shape, seed.shape)) {
-    fail('DS_SHAPE', `a seed like its root, ${what}`, describe(seed));
-  }
-  if (root.dtype !== seed.dtype) {
-    fail('DS_DTYPE', `a seed like its root, ${what}`, describe(seed), `.to('${root.dtype}')`);
-  }
-  if (device === seed.device) return;
-  const { name } = device;
-  fail('DS_DEVICE', `a seed on its root's ${name}`, `one on ${seed.device.name}`, `.to('${name}')`);
-}
-
-const sameSizes = (a: readonly number[], b: readonly number[]): boolean =>
-  a.length === b.length && a.every((size, d) => size === b[d]);
 
 function ones(like: Tensor): Tensor {
   const out = Tensor.emptyLike(like);

@@ -16,6 +16,7 @@ export {
   setGradTarget,
   withGrad,
 } from './autograd.js';
+export { LateGradients, leavingLate } from './late-gradients.js';
 export * from './ops/index.js';
 export type { NestedNumbers } from './printed.js';
 export {

@@ -16,7 +16,7 @@ import {
 
 /** A run from the same beginning. */
 export interface Leg {
-  schedule: '1f1b' | 'gpipe' | 'interleaved';
+  schedule: '1f1b' | 'gpipe' | 'interleaved' | 'zero-bubble';
   micros: number;
   stage: 0 | 1;
   precision: 'fp32' | 'bf16' | 'fp16';

@@ -18,6 +18,7 @@ import {
   PipelineModule,
   type PipelineOptions,
   type Schedule,
+  ZERO_BUBBLE,
 } from '../../pipe/index.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/partition.js';
@@ -69,6 +70,7 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
 function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
   const { schedule, stages_per_rank: stagesPerRank } = pipeline;
   if (schedule === 'gpipe') return GPIPE;
+  if (schedule === 'zero-bubble') return ZERO_BUBBLE;
   return schedule === 'interleaved' ? interleaved(stagesPerRank) : ONE_F_ONE_B;
 }
 

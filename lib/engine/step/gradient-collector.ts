@@ -81,6 +81,12 @@ export class GradientCollector implements UnitListener {
     this.endPass(body);
   }
 
+  /** The same of a part of a backward, which another run() ends: it does not count. */
+  runPart(lossScale: number, body: () => void): void {
+    this.begin('engine', lossScale);
+    this.endPass(body, () => this.pause());
+  }
+
   /** The loss of the coming loss.backward() carries `factor`. */
   expectScaled(factor: number): void {
     this.applied = factor;
@@ -221,10 +227,10 @@ export class GradientCollector implements UnitListener {
   }
 
   /** Ends the pass after `body`, or gives it up where either fails. */
-  private endPass(body: () => void): void {
+  private endPass(body: () => void, end = () => this.finish()): void {
     try {
       body();
-      this.finish();
+      end();
     } catch (error) {
       this.abandon();
       throw error;
@@ -234,12 +240,18 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  private finish(): void {
-    const { units, stage, control, batch, progress } = this.parts;
-    const { boundary } = this;
+  /** Gradients that are there have been added up; weights may go. */
+  private pause(): void {
+    const { units, stage } = this.parts;
     for (const unit of [...units].reverse()) unit.finish();
     for (const { unit } of [...stage.partitions, ...stage.frozen]) stage.release(unit);
     this.reduction(() => stage.flush());
+  }
+
+  private finish(): void {
+    const { control, batch, progress } = this.parts;
+    const { boundary } = this;
+    this.pause();
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
     if (!this.inNoSync) this.microSteps++;

@@ -1,9 +1,11 @@
 // What a stage of a pipeline computes of each micro-batch, in training and in evaluation.
-import type { Pipeline, PipelineBatch, StageWorker, Values } from '../../pipe/index.js';
+import type { Pipeline, PipelineBatch, Place, StageWorker, Values } from '../../pipe/index.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import {
   backward,
   held,
+  LateGradients,
+  leavingLate,
   noGrad,
   type SampleShare,
   Scope,
@@ -61,6 +63,14 @@ abstract class Worker implements StageWorker {
     gradients: readonly Tensor[] | null,
   ): void;
 
+  abstract inputGradients(
+    at: Place,
+    outputs: readonly Tensor[],
+    gradients: readonly Tensor[] | null,
+  ): void;
+
+  abstract weightGradients(at: Place): void;
+
   abstract reduce(stage: number): void;
 
   done(stage: number, micro: number): void {
@@ -93,6 +103,8 @@ abstract class Worker implements StageWorker {
 export class TrainingWorker extends Worker {
   /** Where micro-batches are counted on a rank that does not get their losses; null on the others. */
   private readonly uncounted: number | null;
+  /** By stage and micro-batch. */
+  private readonly late = new Map<string, LateGradients>();
 
   constructor(parts: Parts, pipeline: Pipeline, batches: readonly PipelineBatch[]) {
     super(parts, pipeline, batches);
@@ -105,23 +117,54 @@ export class TrainingWorker extends Worker {
   }
 
   backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
-    const { gradients: collector, verdicts, batch, control, watch } = this.parts;
-    const { lossScale } = verdicts;
+    const { gradients: collector, verdicts, watch } = this.parts;
     watch.time('backward', () =>
-      collector.run(lossScale, () => {
-        if (gradients) {
-          if (outputs.length > 0) backward(outputs, gradients); // Else all below is frozen.
-          if (stage === this.uncounted) control.addUnknownLoss();
-          return;
-        }
-        const loss = outputs[0] as Tensor;
-        const seed = held(() => Tensor.emptyLike(loss));
-        kernels.fill({ out: seed, value: lossScale / batch.accumulation.divisor });
-        backward(loss, [seed]);
-        seed.release();
-        control.addLoss(loss);
-      }),
+      collector.run(verdicts.lossScale, () => this.propagate(stage, outputs, gradients)),
     );
+  }
+
+  /** Products that give weights' gradients wait; what norms and biases get comes with this half. */
+  inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
+    const { gradients: collector, verdicts, watch } = this.parts;
+    const late = new LateGradients();
+    this.late.set(`${at.stage} ${at.micro}`, late);
+    watch.time('backward', () =>
+      collector.runPart(verdicts.lossScale, () =>
+        leavingLate(late, () => this.propagate(at.stage, outputs, gradients)),
+      ),
+    );
+  }
+
+  weightGradients({ stage, micro }: Place): void {
+    const { gradients: collector, verdicts, watch } = this.parts;
+    const late = this.late.get(`${stage} ${micro}`) as LateGradients;
+    this.late.delete(`${stage} ${micro}`);
+    watch.time('backward', () => collector.run(verdicts.lossScale, () => late.run()));
+  }
+
+  override dispose(): void {
+    for (const late of this.late.values()) late.drop();
+    this.late.clear();
+    super.dispose();
+  }
+
+  private propagate(
+    stage: number,
+    outputs: readonly Tensor[],
+    gradients: readonly Tensor[] | null,
+  ): void {
+    const { verdicts, batch, control } = this.parts;
+    if (gradients) {
+      if (outputs.length > 0) backward(outputs, gradients); // Else all below is frozen.
+      if (stage === this.uncounted) control.addUnknownLoss();
+      return;
+    }
+    const loss = outputs[0] as Tensor;
+    const seed = held(() => Tensor.emptyLike(loss));
+    kernels.fill({ out: seed, value: verdicts.lossScale / batch.accumulation.divisor });
+    backward(loss, [seed]);
+    seed.release();
+    control.addLoss(loss);
   }
 
   /** The units of a stage of several are handed over with the others, by the update. */
@@ -147,6 +190,10 @@ export class EvaluatingWorker extends Worker {
   }
 
   backward(): void {}
+
+  inputGradients(): void {}
+
+  weightGradients(): void {}
 
   reduce(): void {}
 

@@ -42,20 +42,21 @@ function scattered(weight: Tensor, bias: Tensor | null): boolean {
 
 const plainGemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
 
-/** From dz [N, out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
-function linearBackward(dz: View, x: SavedTensor, weight: Tensor, sink: GradSink): void {
+/** From dz [.., out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
+function linearBackward(dz: Tensor, x: SavedTensor, weight: Tensor, sink: GradSink): void {
+  const a = gemmRows(dz);
   sink.write(0, (dx, accumulate) =>
-    kernels.matmul({ ...plainGemm, a: dz, b: weight, out: asRows(dx), transA: false, accumulate }),
+    kernels.matmul({ ...plainGemm, a, b: weight, out: asRows(dx), transA: false, accumulate }),
   );
   sink.passed(0);
   weightBackward(dz, x, sink);
 }
 
-function weightBackward(dz: View, x: SavedTensor, sink: GradSink): void {
-  sink.write(1, (dw, accumulate) =>
+function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
+  sink.later(1, [dz, x], (dw, accumulate) =>
     kernels.matmul({
       ...plainGemm,
-      a: dz,
+      a: gemmRows(dz),
       b: gemmRows(x.value()),
       out: dw,
       transA: true,
@@ -72,17 +73,18 @@ const beforeGelu = new WeakMap<Tensor, Tensor>();
 
 /** The gradient of z, where x = gelu_tanh(z), for input 0 of the node: dz' = (dz W) gelu'(z); dW as in linearBackward. */
 function linearBackwardThroughGelu(
-  dz: View,
+  dz: Tensor,
   { x, z }: { x: SavedTensor; z: Tensor },
   weight: Tensor,
   sink: GradSink,
 ): void {
   const gemm = { bias: null, transA: false, transB: false, accumulate: false } as const;
+  const a = gemmRows(dz);
   sink.write(0, (into, accumulate) =>
     overwriteOrAdd(into, accumulate, (out) =>
       kernels.matmul({
         ...gemm,
-        a: dz,
+        a,
         b: weight,
         aux: asRows(z),
         out: asRows(out),
@@ -158,10 +160,10 @@ function project(
   const read = weight.requiresGrad ? [kept, weight] : [weight];
   const saved = z ? [...read, z] : read;
   record('linear', inputs, [out], saved, ([grad], sink) => {
-    const dz = gemmRows(grad as Tensor);
+    const dz = grad as Tensor;
     if (z) linearBackwardThroughGelu(dz, { x: kept, z }, weight, sink);
     else linearBackward(dz, kept, weight, sink);
-    if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
+    if (bias) sink.write(2, (db, accumulate) => sumToShape(gemmRows(dz), db, accumulate));
   });
   return out;
 }
@@ -201,9 +203,9 @@ export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null
   const outputs = [out, before];
   const read = weight.requiresGrad ? [kept, weight] : [weight];
   record('linear_gelu', inputs, outputs, [...read, before], ([grad, given], sink) => {
-    const dz = asRows(geluBackward(before, grad ?? null, given ?? null));
+    const dz = geluBackward(before, grad ?? null, given ?? null);
     linearBackward(dz, kept, weight, sink);
-    if (bias) sink.write(2, (db, accumulate) => sumToShape(dz, db, accumulate));
+    if (bias) sink.write(2, (db, accumulate) => sumToShape(asRows(dz), db, accumulate));
   });
   if (out.gradFn) beforeGelu.set(out, before);
   return out;

@@ -1,0 +1,92 @@
+// Gradients of weights that wait: nothing but their time changes, and nothing of them is left over.
+import assert from 'node:assert/strict';
+import { linear, linearGelu, liveTensors, randn, seed, type Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { backward, held, LateGradients, leavingLate, scope } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+interface Weights {
+  first: Tensor;
+  second: Tensor;
+  bias: Tensor;
+}
+
+const [ROWS, WIDTH, INNER] = [5, 7, 11];
+
+function weightsOn(device: Device): Weights {
+  seed(3);
+  const leaf = (...shape: number[]): Tensor => held(() => randn(shape, { device })).requireGrad();
+  return { first: leaf(INNER, WIDTH), second: leaf(WIDTH, INNER), bias: leaf(WIDTH) };
+}
+
+/** `first` is read twice, once above `second` and once below it. */
+function loss({ first, second, bias }: Weights, x: Tensor): Tensor {
+  const h = linear(linearGelu(x, first), second, bias);
+  return linear(linearGelu(h, first), second, bias).pow(2).sum();
+}
+
+function micros(device: Device): Tensor[] {
+  seed(4);
+  return [0, 1].map(() => held(() => randn([ROWS, WIDTH], { device })));
+}
+
+const gradients = (weights: Weights): number[][] =>
+  Object.values(weights).map(({ grad }: Tensor) => grad?.toArray() ?? []);
+
+function release(weights: Weights, inputs: Tensor[]): void {
+  for (const leaf of Object.values(weights) as Tensor[]) {
+    leaf.grad?.dispose();
+    leaf.dispose();
+  }
+  for (const input of inputs) input.dispose();
+}
+
+export const cases: Case[] = [
+  {
+    name: 'two micro-batches whose weights wait give the bits of two backwards',
+    run(device) {
+      const before = liveTensors();
+      const [at, late] = [weightsOn(device), weightsOn(device)];
+      const inputs = micros(device);
+      const calls: string[] = [];
+      for (const [name, leaf] of Object.entries(late) as [string, Tensor][]) {
+        leaf.onGradReady = () => void calls.push(name);
+      }
+      for (const x of inputs) scope(() => loss(at, x).backward());
+      const waiting = inputs.map((x) =>
+        scope(() => {
+          const own = new LateGradients();
+          const value = loss(late, x);
+          leavingLate(own, () => backward(value));
+          return own;
+        }),
+      );
+      // The bias has come with the backward; the products have not.
+      assert.deepEqual(calls, ['bias', 'bias']);
+      assert.equal(late.first.grad, null);
+      assert.equal(late.second.grad, null);
+      for (const own of waiting) own.run();
+      assert.deepEqual(calls.slice(2).sort(), ['first', 'first', 'second', 'second']);
+      assert.deepEqual(gradients(late), gradients(at));
+      release(at, []);
+      release(late, inputs);
+      assert.equal(liveTensors(), before);
+    },
+  },
+  {
+    name: 'what is given up frees what it held and writes nothing',
+    run(device) {
+      const before = liveTensors();
+      const weights = weightsOn(device);
+      const [x, other] = micros(device) as [Tensor, Tensor];
+      const own = new LateGradients();
+      scope(() => leavingLate(own, () => loss(weights, x).backward()));
+      assert.ok(liveTensors() > before + 5);
+      own.drop();
+      own.run();
+      assert.equal(weights.first.grad, null);
+      release(weights, [x, other]);
+      assert.equal(liveTensors(), before);
+    },
+  },
+];
