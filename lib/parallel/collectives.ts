@@ -45,6 +45,17 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
   return copy;
 }
 
+/**
+ * copyToGroup() for a layer that has copies on other ranks, of which one alone gives the tensor a
+ * gradient (`counts`). Its exchange begins after all that reads it, so that ranks that read it in
+ * one layer more or less begin it in the same order.
+ */
+export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): Tensor {
+  const copy = copyToGroup(x, group);
+  if (copy !== x) nodeOf(copy).whenComplete = null;
+  return counts ? copy : x.detach();
+}
+
 const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;
 
 /**
@@ -157,7 +168,8 @@ export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Te
   const out = x.alias(x.shape, x.strides);
   record('copy_beside_others', [x], [out], [], ([grad], sink) => {
     scope(() => {
-      const all = Tensor.empty([count, ...x.shape], x.dtype, x.device).zero_();
+      const { shape, dtype, device } = grad as Tensor;
+      const all = Tensor.empty([count, ...shape], dtype, device).zero_();
       const own = all.narrow(0, index, 1).squeeze(0);
       own.copy_(grad as Tensor);
       group.allReduce(all, { purpose: 'copyBesideOthers' }).wait();

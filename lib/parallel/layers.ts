@@ -102,7 +102,7 @@ export class ColumnLinear extends Module {
     const { stream, weight, bias, copy, widths, group } = this;
     requireInputs('ColumnLinear', x, weight);
     if (copy) {
-      const own = stream.enter(x, copy.isFirst);
+      const own = stream.enterCopies(x, copy.isFirst);
       return copyBesideOthers(this.product(own, weight, bias), { group, ...copy });
     }
     const out = this.product(stream.enter(x), weight, bias);

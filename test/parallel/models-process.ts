@@ -1,0 +1,85 @@
+// One rank that holds cut language models against whole ones: first values, dropout, losses, gradients, sampled texts.
+import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import { LossReport, nn, parallel, scope, seed, type Tensor } from '../../lib/index.js';
+import { Checks, compareGradients, compareOwners, compareWeights, tokens } from './checks.js';
+
+/** The one argument, as JSON. */
+export interface ModelsJob {
+  /** A folder of Hugging Face's with a GPT-2, and one with a Llama. */
+  folders: readonly string[];
+}
+
+const { GPT2, Llama, Qwen3 } = nn.models;
+const checks = new Checks();
+
+const sizes = { vocabSize: 37, maxSeq: 12, layers: 2 };
+const gpt2 = { ...sizes, heads: 5, channels: 20, dropout: 0.2 };
+const llama = { ...sizes, heads: 4, kvHeads: 2, channels: 16, hidden: 13, attentionDropout: 0.3 };
+const qwen3 = { ...sizes, heads: 8, kvHeads: 4, headDim: 6, channels: 16, hidden: 12 };
+
+const models: Record<string, () => nn.models.CausalLM> = {
+  'GPT-2': () => new GPT2(gpt2),
+  'GPT-2, checkpointed': () => new GPT2({ ...gpt2, activationCheckpointing: true }),
+  'GPT-2, selective': () => new GPT2({ ...gpt2, activationCheckpointing: 'selective' }),
+  Llama: () => new Llama(llama),
+  'Llama with biases, tied': () =>
+    new Llama({ ...llama, tied: true, attentionBias: true, mlpBias: true }),
+  Qwen3: () => new Qwen3(qwen3),
+};
+
+/** Loss with dropout, and its gradients. */
+function trained(model: nn.models.CausalLM, report: LossReport): Tensor {
+  seed(42);
+  const [x, y] = [tokens([3, 9], 37), tokens([3, 9], 37, 4)];
+  y.narrow(1, 4, 2).fill_(-100);
+  const loss = model.call(x, y, { loss: { report, labelSmoothing: 0.1 } }) as Tensor;
+  loss.backward();
+  return loss;
+}
+
+function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM): void {
+  seed(7);
+  const whole = make();
+  seed(7);
+  const part = parallel.parallelize(make(), group);
+  const [wanted, got] = [new LossReport(), new LossReport()];
+  compareWeights(checks, name, whole, part);
+  compareOwners(checks, name, part, group);
+  const expected = trained(whole, wanted).item();
+  checks.near(`${name} loss`, [trained(part, got).item()], [expected]);
+  const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
+  checks.same(`${name} counts`, countsOf(got), countsOf(wanted));
+  parallel.sumPartialGradients(part, group);
+  compareGradients(checks, name, whole, part);
+  part.eval();
+  whole.eval();
+  const prompt = [3, 1, 4];
+  const options = { maxNewTokens: 7, temperature: 0, seed: 1 };
+  checks.same(`${name} text`, part.generate(prompt, options), whole.generate(prompt, options));
+}
+
+/** What lies in files is read part by part, and is that of the whole model. */
+async function load(group: ProcessGroup, folder: string): Promise<void> {
+  const whole = await nn.models.fromPretrained(folder);
+  const part = parallel.parallelize(await nn.models.fromPretrained(folder), group);
+  scope(() => {
+    for (const [path, parameter] of part.namedParameters()) {
+      checks.same(`${folder} ${path} stays in its file`, [Number(!!parameter.stored)], [1]);
+    }
+    compareWeights(checks, folder, whole, part);
+  });
+}
+
+async function main(): Promise<void> {
+  const { folders } = JSON.parse(process.argv[2] as string) as ModelsJob;
+  const job = await initDistributed({ device: 'cpu' });
+  for (const [name, make] of Object.entries(models)) scope(() => train(job.world, name, make));
+  for (const folder of folders) await load(job.world, folder);
+  await job.destroy();
+  console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});
