@@ -18,9 +18,10 @@ export {
 export {
   groupOf,
   type Parallelizable,
+  type ParallelizeOptions,
   parallelize,
   sumPartialGradients,
 } from './parallelize.js';
-export type { LayerStyle, StyleName, TensorPlan } from './plan.js';
+export type { LayerStyle, SequencePlan, StyleName, TensorPlan } from './plan.js';
 export type { HeadCounts } from './share.js';
 export { VocabularyHead, vocabularyCrossEntropy, type WholeHead } from './vocabulary-head.js';

@@ -39,6 +39,16 @@ export interface LayerStyle {
   readonly parts?: number;
 }
 
+/** Where activations may be shared out by tokens (sequence parallelism), by module path. */
+export interface SequencePlan {
+  /** Takes tokens [B, T], gives hidden states [B, T, C]. */
+  readonly body: string;
+  /** The first module inside it that takes activations [B, T, C], as its first input. */
+  readonly first: string;
+  /** Patterns of what works on each token by itself there: norms, for example. */
+  readonly byToken: readonly string[];
+}
+
 /** How ranks share a model's layers between them. */
 export interface TensorPlan {
   /** Heads of its attention, where styles speak of them. */
@@ -50,6 +60,8 @@ export interface TensorPlan {
   readonly layers:
     | Readonly<Record<string, StyleName | LayerStyle>>
     | readonly (readonly [path: string | RegExp, style: StyleName | LayerStyle])[];
+  /** Where sequence parallelism is; without it there is none. */
+  readonly sequence?: SequencePlan;
   /** Told how many heads this rank has, once the model is cut. */
   readonly taken?: (here: HeadCounts) => void;
 }
@@ -71,7 +83,8 @@ export function patternsOf({ layers }: TensorPlan): PathStyle[] {
   }));
 }
 
-function fitting(pattern: string | RegExp): (path: string) => boolean {
+/** Whether a module path is one of a pattern's. */
+export function fitting(pattern: string | RegExp): (path: string) => boolean {
   if (pattern instanceof RegExp) return (path) => pattern.test(path);
   const words = pattern.split('.');
   return (path) => {

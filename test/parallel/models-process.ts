@@ -30,10 +30,27 @@ const models: Record<string, () => nn.models.CausalLM> = {
 /** Loss with dropout, and its gradients. */
 function trained(model: nn.models.CausalLM, report: LossReport): Tensor {
   seed(42);
-  const [x, y] = [tokens([3, 9], 37), tokens([3, 9], 37, 4)];
+  const [x, y] = [tokens([3, 12], 37), tokens([3, 12], 37, 4)];
   y.narrow(1, 4, 2).fill_(-100);
   const loss = model.call(x, y, { loss: { report, labelSmoothing: 0.1 } }) as Tensor;
   loss.backward();
+  return loss;
+}
+
+/** The loss of the model with tokens shared out as well, whose gradients are those of the whole one. */
+function sequence(
+  group: ProcessGroup,
+  name: string,
+  make: () => nn.models.CausalLM,
+  whole: nn.models.CausalLM,
+): number {
+  seed(7);
+  const part = parallel.parallelize(make(), group, null, { sequenceParallel: true });
+  const loss = trained(part, new LossReport()).item();
+  parallel.sumPartialGradients(part, group);
+  compareGradients(checks, `${name}, tokens apart:`, whole, part);
+  const odd = tokens([1, 2 * group.size + 1], 37);
+  checks.throws(`${name}, odd tokens`, () => part.call(odd, odd), 'DS_SHAPE', 'a multiple of');
   return loss;
 }
 
@@ -46,7 +63,10 @@ function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM
   compareWeights(checks, name, whole, part);
   compareOwners(checks, name, part, group);
   const expected = trained(whole, wanted).item();
-  checks.near(`${name} loss`, [trained(part, got).item()], [expected]);
+  const first = trained(part, got).item();
+  checks.near(`${name} loss`, [first], [expected]);
+  const apart = sequence(group, name, make, whole);
+  checks.same(`${name} loss, tokens apart`, [apart], [first]);
   const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
   checks.same(`${name} counts`, countsOf(got), countsOf(wanted));
   parallel.sumPartialGradients(part, group);

@@ -269,6 +269,11 @@ export class GPT2 extends CausalLM {
         [`${block}.mlp.c_proj`]: 'row',
         lm_head: 'head',
       },
+      sequence: {
+        body: 'transformer',
+        first: 'transformer.h.0',
+        byToken: [`${block}.ln_1`, `${block}.ln_2`, 'transformer.ln_f'],
+      },
       taken: ({ keys }) => this.takeKeyHeads(keys),
     };
   }

@@ -62,7 +62,6 @@ export class RotaryAttention extends Module {
 
   /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
   override forward(x: Tensor, passage: Passage, cache: LayerCache | null): Tensor {
-    const [B, T] = x.shape as [number, number];
     const k = this.turned(this.k_proj.call(x), this.k_norm, passage);
     const v = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
     const q = this.turned(this.q_proj.call(x), this.q_norm, passage);
@@ -76,7 +75,8 @@ export class RotaryAttention extends Module {
           dropout: this.training ? this.body.attentionDropout : 0,
           headShare,
         });
-    return this.o_proj.call(mixed.transpose(1, 2).reshape([B, T, -1]));
+    const byToken = mixed.transpose(1, 2);
+    return this.o_proj.call(byToken.reshape([byToken.size(0), byToken.size(1), -1]));
   }
 
   /** [B, T, heads * headDim] as [B, T, heads, headDim]. */

@@ -78,6 +78,14 @@ export abstract class RotaryLM extends CausalLM {
         [`${mlp}.down_proj`]: 'row',
         lm_head: 'head',
       },
+      sequence: {
+        body: 'model',
+        first: 'model.layers.0',
+        byToken: [
+          ...['model.layers.*.input_layernorm', 'model.layers.*.post_attention_layernorm'],
+          'model.norm',
+        ],
+      },
       taken: ({ keys }) => this.takeKeyHeads(keys),
     };
   }
