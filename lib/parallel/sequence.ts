@@ -6,6 +6,7 @@ import type { Module } from '../nn/module.js';
 import {
   type DimShare,
   isGradEnabled,
+  recomputable,
   sharedTokens,
   sharingTokens,
   Tensor,
@@ -27,15 +28,19 @@ function tokensOf(group: ProcessGroup, count: number): SharedDim {
 /**
  * Activations between cut layers are shared out by tokens wherever shareTokens() says so, and whole
  * elsewhere: in inference. The forward's exchanges are a gathering and a sum of which each rank
- * keeps its part, together what the one sum was.
+ * keeps its part, together what the one sum was; the backward's are the reverse, and a second
+ * gathering for each weight that learns.
  */
 export function tokenStream(group: ProcessGroup): Stream {
   const whole = wholeStream(group);
+  const gather = (x: Tensor): Tensor => gatherForAll(x, tokensOf(group, x.size(TOKENS)));
+  // Linear layers keep the part and gather it again for the gradient of their weight.
+  const kept = (whole: Tensor, part: Tensor): Tensor => recomputable(whole, gather, part);
   const all = (x: Tensor): Tensor => {
     const tracked = x.requiresGrad && isGradEnabled();
     const known = gathered.get(x);
     if (known && known.tracked === tracked && !known.whole.isDisposed) return known.whole;
-    const out = gatherForAll(x, tokensOf(group, x.size(TOKENS)));
+    const out = kept(gather(x), x);
     gathered.set(x, { tracked, whole: out });
     return out;
   };
@@ -50,7 +55,7 @@ export function tokenStream(group: ProcessGroup): Stream {
     enterCopies(x, counts) {
       if (!isShared(x)) return whole.enterCopies(x, counts);
       const out = all(x);
-      return counts ? out : out.detach();
+      return counts ? out : kept(out.detach(), x);
     },
     leave: (x) =>
       sharedTokens() ? sumShared(x, tokensOf(group, x.size(TOKENS) / group.size)) : whole.leave(x),
