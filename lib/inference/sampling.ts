@@ -279,7 +279,8 @@ function likeliest(scores: Tensor, count: number): SampledTop {
   return { tokens: indices, scores: values };
 }
 
-const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean =>
+/** Whether tokens have biases, or only some are allowed. */
+export const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean =>
   logitBias.length > 0 || allowedTokens !== null;
 
 const needsCounts = (rules: SamplingRules): boolean =>
@@ -293,7 +294,11 @@ function settingsOf(rules: SamplingRules): Float32Array {
   );
 }
 
-function biasOf({ logitBias, allowedTokens }: SamplingRules, vocabSize: number): Float32Array {
+/** What is added to the score of each token. */
+export function biasOf(
+  { logitBias, allowedTokens }: SamplingRules,
+  vocabSize: number,
+): Float32Array {
   const bias = new Float32Array(vocabSize);
   if (allowedTokens) {
     bias.fill(Number.NEGATIVE_INFINITY);

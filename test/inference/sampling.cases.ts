@@ -11,6 +11,7 @@ import {
 } from '../../lib/inference/sampling.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
 import { scope, seed, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
@@ -25,7 +26,7 @@ interface Golden {
 
 let loaded: Golden | null = null;
 function golden(): Golden {
-  const file = join(process.cwd(), 'test/golden/sampling.json');
+  const file = join(packageRoot(), 'test/golden/sampling.json');
   loaded ??= JSON.parse(readFileSync(file, 'utf8')) as Golden;
   return loaded;
 }
