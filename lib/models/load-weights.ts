@@ -2,13 +2,14 @@
 // values of a module.
 import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { copyCut } from '../nn/cut-values.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
-import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
+import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
 import { OpenWeights, StoredWeights } from './stored-weights.js';
 
 /** How strictly loadWeights() compares, and whose layout it reads. */
@@ -173,7 +174,8 @@ function match(
     }
     destination.sources.push(name);
     const { target } = destination;
-    const shape = destination.transposed ? [...target.shape].reverse() : target.shape;
+    const whole = target instanceof Parameter ? target.region.whole : target.shape;
+    const shape = destination.transposed ? [...whole].reverse() : whole;
     const isSameKind = isFloating(target.dtype)
       ? isFloating(entry.dtype)
       : entry.dtype === target.dtype;
@@ -240,7 +242,8 @@ async function fill(
   const [name] = sources as [string];
   const read = await files.read(name);
   const isNew = target instanceof Parameter && !target.isMaterialized && !target.isDisposed;
-  const values = converted(name, read, { dtype: isNew ? 'f32' : target.dtype, transposed });
+  const whole = converted(name, read, { dtype: isNew ? 'f32' : target.dtype, transposed });
+  const values = target instanceof Parameter ? ownPart(target, whole) : whole;
   try {
     requireFree([[name, target]]); // An initialize() that nobody kept waiting may have run since.
     if (isNew) target.place(values);
@@ -248,6 +251,16 @@ async function fill(
   } finally {
     values.release();
   }
+}
+
+/** What of a whole tensor a parameter has; gives up the rest. */
+function ownPart(parameter: Parameter, whole: Tensor): Tensor {
+  if (!parameter.isCut) return whole;
+  const { shape, region } = parameter;
+  const part = held(() => Tensor.empty(shape, whole.dtype, whole.device));
+  copyCut(whole, region.boxes, part);
+  whole.release();
+  return part;
 }
 
 function requireFree(tensors: Iterable<[string, Tensor]>): void {

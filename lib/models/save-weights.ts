@@ -92,6 +92,7 @@ function sourcesOf(
   const parameters = new Set<Tensor>(module.parameters());
   return Object.entries(module.stateDict()).map(([name, tensor]) => {
     if (trainerOf(tensor) !== null) throw trained(name);
+    if (tensor instanceof Parameter && tensor.isCut) throw partial(name);
     const isConverted = dtype && parameters.has(tensor) && isFloating(tensor.dtype);
     const wanted = isConverted ? EXPORT_DTYPES[dtype] : tensor.dtype;
     const isTransposed = transposed.has(name);
@@ -154,6 +155,16 @@ function torchDType(sources: readonly TensorSource[]): { torch_dtype?: string } 
 function requireChoice(option: string, value: unknown, choices: readonly string[]): void {
   if (value === undefined || choices.includes(value as string)) return;
   throw misuse(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
+}
+
+function partial(name: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'saveWeights',
+    expected: 'a model that this process has whole',
+    got: `one of whose ${name} it has a part (tensor parallelism)`,
+    hint: 'Save a checkpoint of its engine; `ds consolidate` makes weight files of it.',
+  });
 }
 
 function trained(name: string): DsError {

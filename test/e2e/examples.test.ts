@@ -174,6 +174,25 @@ test('trainer.ts on two ranks: evaluations improve, and its second run has nothi
   expect(again).not.toMatch(/step \d+: loss/);
 }, 120_000);
 
+test('tensor-parallel trains GPT-2 on two ranks, each with about half of every layer', () => {
+  const script = join(root, 'examples/tensor-parallel.js');
+  const run2 = (...words: string[]): number[] => {
+    const out = run(
+      ...['dist/launch/cli.js', '--num_procs', '2', script, '--device', 'cpu', '--steps', '6'],
+      ...words,
+    );
+    for (const rank of [0, 1]) {
+      const [, own, whole] = new RegExp(`rank ${rank}: (\\d+) of (\\d+)`).exec(out) ?? [];
+      expect(Number(own) / Number(whole)).toBeCloseTo(0.5, 1);
+    }
+    return Array.from(out.matchAll(/loss (\d+\.\d+)/g), ([, loss]) => Number(loss));
+  };
+  const losses = run2();
+  expect(losses).toHaveLength(6);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
+  expect(run2('--sequence')).toHaveLength(6);
+}, 120_000);
+
 test('pipeline trains GPT-2 in two stages, which have all of its parameters between them', () => {
   const script = join(root, 'examples/pipeline.js');
   const out = run(

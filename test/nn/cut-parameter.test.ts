@@ -127,6 +127,30 @@ describe('values in files', () => {
   });
   afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
+  test('loadWeights fills the parts of a cut model; saveWeights refuses one', async () => {
+    const make = () => new nn.Sequential(new nn.Linear(7, 12), new nn.Linear(12, 7));
+    seed(4);
+    const whole = make();
+    const file = join(dir, 'whole.safetensors');
+    await nn.saveWeights(whole, file);
+    for (const isUsed of [false, true]) {
+      const part = make();
+      const [first, second] = [...part] as [nn.Linear, nn.Linear];
+      first.weight.cutTo([box([3, 0], [5, 7])]);
+      first.bias?.cutTo([box([3], [5])]);
+      second.weight.cutTo([box([0, 3], [7, 5])]);
+      if (isUsed) for (const parameter of part.parameters()) parameter.toArray();
+      await nn.loadWeights(part, file);
+      const expected = new Map(whole.namedParameters());
+      for (const [name, parameter] of part.namedParameters()) {
+        const of = expected.get(name) as nn.Parameter;
+        expect(parameter.toArray()).toEqual(picked(of, parameter.region.boxes));
+      }
+      const saved = nn.saveWeights(part, join(dir, 'part.safetensors'));
+      await expect(saved).rejects.toThrow(/0\.weight it has a part/);
+    }
+  });
+
   test.each([
     ['fp32', 'f32'],
     ['bf16', 'bf16'],
