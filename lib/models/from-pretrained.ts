@@ -2,6 +2,7 @@
 // config.json.
 import type { JsonObject } from '../../types/json.js';
 import type { CausalLM } from './causal-lm.js';
+import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
 import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
 import { Llama } from './llama/llama.js';
@@ -36,13 +37,18 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
  * several), of the class that its model_type names: "gpt2" is GPT2, "llama" Llama, "mistral"
  * Mistral, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3. What `ds consolidate` writes is such a folder.
  * Values stay in the files, which are open until then, and take memory when somebody needs them, in
- * their dtype there or options.dtype; initialize() reads one parameter at a time. Nothing is
- * downloaded. Rejects with DS_CHECKPOINT when the folder is damaged, of another type or computes
- * something else, DS_IO when it cannot be read. Source: transformers'
+ * their dtype there or options.dtype; initialize() reads one parameter at a time. A folder of
+ * training checkpoints (engine.saveCheckpoint) is taken as well: the latest one's weights, which
+ * are read at once. Nothing is downloaded. Rejects with DS_CHECKPOINT when the folder is damaged,
+ * of another type or computes something else, DS_IO when it cannot be read. Source: transformers'
  * AutoModelForCausalLM.from_pretrained.
  */
-export function fromPretrained(dir: string, options: PretrainedOptions = {}): Promise<CausalLM> {
-  return readPretrained(dir, families, options);
+export async function fromPretrained(
+  dir: string,
+  options: PretrainedOptions = {},
+): Promise<CausalLM> {
+  const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
+  return (isOurs ? readCheckpointModel : readPretrained)(dir, families, options);
 }
 
 /**

@@ -1,0 +1,111 @@
+// A training checkpoint of this library made into a model again: its configuration, and its weights
+// as they were saved.
+import { access } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { JsonObject } from '../../types/json.js';
+import {
+  Checkpoint,
+  converted,
+  findLatest,
+  ifThere,
+  type TensorRecord,
+} from '../checkpoint/index.js';
+import { DsError } from '../errors.js';
+import { Parameter } from '../nn/parameter.js';
+import { cpu } from '../runtime/device.js';
+import { isFloating } from '../runtime/dtype.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { CausalLM } from './causal-lm.js';
+import { buildFromConfig, type Family, type FolderOptions } from './model-folder.js';
+
+/** Whether `dir` has checkpoints, and no model of Hugging Face's. Rejects with DS_IO. */
+export async function isCheckpointFolder(dir: string): Promise<boolean> {
+  const config = join(dir, 'config.json');
+  if ((await ifThere(config, () => access(config).then(() => true))) !== null) return false;
+  return (await findLatest(dir)) !== null;
+}
+
+/**
+ * The model of the latest checkpoint in `dir`, of the family that its description names, with the
+ * weights as they were trained, or in `dtype`. Rejects with DS_CHECKPOINT for a model that no
+ * family is, and one of which the checkpoint has other tensors; DS_IO.
+ */
+export async function readCheckpointModel<Model extends CausalLM, Options>(
+  dir: string,
+  families: readonly Family<Model, Options>[],
+  { dtype, ...options }: Options & FolderOptions,
+): Promise<Model> {
+  const checkpoint = await Checkpoint.open(dir);
+  try {
+    const { config, generation } = descriptionOf(checkpoint);
+    const model = buildFromConfig(config, families, options as unknown as Options);
+    model.cameFrom({ config, generation });
+    requireSame(checkpoint, model);
+    for (const [name, target] of Object.entries(model.stateDict())) {
+      await fill(checkpoint, name, target, dtype);
+    }
+    return model;
+  } finally {
+    await checkpoint.close();
+  }
+}
+
+interface Description {
+  config: JsonObject;
+  generation: JsonObject | null;
+}
+
+function descriptionOf({ description, path }: Checkpoint): Description {
+  const { config, generation = null } = (description ?? {}) as Partial<Description>;
+  if (typeof config === 'object' && config !== null) return { config, generation };
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: 'a checkpoint of a model that says how transformers knows it',
+    got: 'one that does not',
+    hint: 'Make the Module yourself, and let engine.loadCheckpoint() fill it.',
+  });
+}
+
+function requireSame(checkpoint: Checkpoint, model: CausalLM): void {
+  const saved = checkpoint.tensors('model');
+  const state = model.stateDict();
+  const own = new Set(Object.keys(state));
+  const isThere = (name: string): boolean =>
+    saved.get(name)?.shape.join() === state[name]?.shape.join();
+  const missing = [...own].filter((name) => !isThere(name));
+  const others = [...saved.keys()].filter((name) => !own.has(name));
+  const [odd] = [...missing, ...others];
+  if (odd === undefined) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: checkpoint.path,
+    expected: `the ${own.size} tensors of the model`,
+    got: `${missing.length} that are missing and ${others.length} others, such as ${odd}`,
+    hint: 'What was saved with adapters or without frozen parameters is loaded onto its model.',
+  });
+}
+
+async function fill(
+  checkpoint: Checkpoint,
+  name: string,
+  target: Tensor,
+  wanted: FolderOptions['dtype'],
+): Promise<void> {
+  const { shape, dtype } = checkpoint.tensors('model').get(name) as TensorRecord;
+  const read = held(() => Tensor.empty(shape, dtype, cpu()));
+  try {
+    await checkpoint.readInto('model', name, read);
+  } catch (error) {
+    read.release();
+    throw error;
+  }
+  const to = wanted !== undefined && isFloating(dtype) ? wanted : dtype;
+  const values = converted(name, read, { dtype: to, transposed: false });
+  try {
+    if (target instanceof Parameter) target.place(values);
+    else target.copy_(values);
+  } finally {
+    values.release();
+  }
+}
