@@ -19,6 +19,7 @@ const {
   version,
 } = require('@ds/native');
 const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
+const { writeGpt2Tokenizer } = require('./gpt2-tokenizer.js');
 
 const usage = `node examples/gpt2-offload.js [options]
   --model NAME             tiny (default), 124M, 355M, 774M, 1558M or 10B
@@ -31,7 +32,8 @@ const usage = `node examples/gpt2-offload.js [options]
   --device NAME            cpu, cuda, cuda:N or auto (default: a GPU when there is one)
   --checkpoint             recompute activations in the backward
   --seed N                 default 1234
-  --save DIR               write a checkpoint at the end, and when stopped by Ctrl-C or SIGTERM
+  --save DIR               write a checkpoint at the end, and when stopped by Ctrl-C or SIGTERM;
+                           ds serve DIR and ds chat DIR continue texts with it
   --save_every N           also write one every N steps, beside training
   --resume                 first continue from the latest checkpoint in --save DIR, if there is one
   --summary FILE           write what was measured as JSON
@@ -231,8 +233,11 @@ async function main() {
   }
   const run = await train(engine, trainLoader, losses);
   if (run.stopped) say(`stopped after step ${engine.globalSteps}`);
-  if (options.save) say(`saved ${await engine.saveCheckpoint(options.save)}`);
-  else if (run.stopped) say('nothing was saved: --save DIR does, and --resume goes on from there');
+  if (options.save) {
+    say(`saved ${await engine.saveCheckpoint(options.save)}`);
+    if (job.rank === 0) writeGpt2Tokenizer(options.save, { maxLength: model.maxSeq });
+  } else if (run.stopped)
+    say('nothing was saved: --save DIR does, and --resume goes on from there');
   if (Number(options.sample) > 0 && !run.stopped) {
     say(`\nsample: ${sample(model, 'interface ')}\n`);
   }
