@@ -1,4 +1,5 @@
 // The door of the serving room.
+export { type ChatOptions, chat } from './chat.js';
 export type { ServeLimits } from './limits.js';
 export type {
   ContinuationOptions,

@@ -14,10 +14,12 @@ const KEYS: readonly (readonly [string, keyof ContinuationOptions, (value: numbe
   ];
 
 /**
- * Of a folder's generation_config.json; a value that cannot be one is left out. A file that says
- * "do_sample": false asks for the likeliest tokens. Source: vLLM's --generation-config.
+ * Of the generation_config.json in what a model says of itself; a value that cannot be one is left
+ * out. A file that says "do_sample": false asks for the likeliest tokens. Source: vLLM's
+ * --generation-config.
  */
-export function samplingDefaults(generation: JsonObject | null): ContinuationOptions {
+export function samplingDefaults(description: object | null): ContinuationOptions {
+  const { generation } = (description ?? {}) as { generation?: JsonObject | null };
   const defaults: Record<string, number> = { temperature: 1 };
   for (const [theirs, ours, isGood] of KEYS) {
     const value = generation?.[theirs];

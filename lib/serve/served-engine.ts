@@ -1,5 +1,4 @@
 // What serving needs of an inference engine.
-import type { JsonObject } from '../../types/json.js';
 import type { Tokenizer } from '../text/index.js';
 
 /** How one prompt is continued, by the engine's names. */
@@ -77,7 +76,8 @@ export interface ServedEngine {
   readonly maxTokens: number;
   readonly module: {
     readonly vocabSize: number;
-    describe(): { generation?: JsonObject } | null;
+    /** Its `generation` is the folder's generation_config.json. */
+    describe(): object | null;
   };
   /** Aborting `signal`, or leaving the loop, frees what the continuations hold. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;

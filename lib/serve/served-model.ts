@@ -43,6 +43,6 @@ export function servedModel(
     reader: tokenizer && new PromptReader(tokenizer, reading),
     canChat: tokenizer !== null && hasTemplate === true,
     vocabSize: module.vocabSize,
-    defaults: samplingDefaults(module.describe()?.generation ?? null),
+    defaults: samplingDefaults(module.describe()),
   };
 }

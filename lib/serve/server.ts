@@ -38,23 +38,25 @@ export interface ServeOptions {
   report?: (failure: unknown) => void;
 }
 
+type Promised = ServedEngine | PromiseLike<ServedEngine>;
+
 const OPTIONS: OptionNames<ServeOptions> = {
   ...{ model: true, host: true, port: true, apiKeys: true, chatTemplate: true },
   ...{ tokenizerThreads: true, limits: true, report: true },
 };
 
 /**
- * Listens at once, and answers from `engine` as soon as it is there: a promise of one is "loading"
- * until then. The engine stays the caller's. Rejects with DS_ARGUMENT for options that cannot be,
- * DS_IO where nobody can listen.
+ * Listens, and answers from `engine` as soon as it is there: a promise of one, or a function that
+ * is called once somebody listens, is "loading" until then. The engine stays the caller's. Rejects
+ * with DS_ARGUMENT for options that cannot be, DS_IO where nobody can listen.
  */
 export async function serve(
-  engine: ServedEngine | PromiseLike<ServedEngine>,
+  engine: Promised | (() => Promised),
   given: ServeOptions = {},
 ): Promise<InferenceServer> {
   const server = new InferenceServer(readOptions('serve', given, OPTIONS));
   await server.listen();
-  server.ready = server.open(engine);
+  server.ready = server.open(typeof engine === 'function' ? engine() : engine);
   server.ready.catch(() => {}); // Whoever waits for it hears it; nobody has to.
   return server;
 }
@@ -118,7 +120,7 @@ export class InferenceServer implements Site {
   }
 
   /** @internal */
-  async open(engine: ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
+  async open(engine: Promised): Promise<void> {
     const { model: name = 'default', chatTemplate, tokenizerThreads: threads = 2 } = this.options;
     requireInteger('serve tokenizerThreads', threads, 1);
     this.served = servedModel(await engine, name, this.limits, { threads, chatTemplate });

@@ -1,0 +1,171 @@
+// A conversation in the terminal: what is typed goes to the engine, its answer comes as it is made.
+import { once } from 'node:events';
+import { createInterface, type Interface } from 'node:readline';
+import type { Readable, Writable } from 'node:stream';
+
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { ChatMessage, Tokenizer } from '../text/index.js';
+import { samplingDefaults } from './sampling-defaults.js';
+import type { ContinuationOptions, ServedEngine } from './served-engine.js';
+
+/** How chat() talks. */
+export interface ChatOptions {
+  /** Where questions come from, a line each. Default: standard input. */
+  input?: Readable;
+  /** Where answers go. Default: standard output. */
+  output?: Writable;
+  /** What the model is told before the conversation. */
+  system?: string;
+  /** A Jinja text in place of the tokenizer's own chat template. */
+  chatTemplate?: string;
+  /** How answers are sampled, over what the model's generation_config.json says. */
+  sampling?: ContinuationOptions;
+}
+
+const OPTIONS: OptionNames<ChatOptions> = {
+  ...{ input: true, output: true, system: true, chatTemplate: true, sampling: true },
+};
+
+const HELP = '/reset begins anew, /quit ends, Ctrl-C stops an answer';
+
+/**
+ * Talks until the input ends or says /quit. With a chat template the model is told the whole
+ * conversation; without one it continues each line by itself. Throws DS_ARGUMENT for a model
+ * without a tokenizer.
+ */
+export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promise<void> {
+  const options = readOptions('chat', given, OPTIONS);
+  const { input = process.stdin, output = process.stdout } = options;
+  const isTerminal = (input as NodeJS.ReadStream).isTTY === true;
+  const lines = createInterface({ input, output, terminal: isTerminal, prompt: '> ' });
+  const talk = new Talk(engine, requireTokenizer(engine), { ...options, output });
+  const show = (): void => {
+    if (isTerminal) lines.prompt();
+  };
+  lines.on('SIGINT', () => {
+    if (!talk.stop()) lines.close();
+  });
+  output.write(`${talk.introduction} ${HELP}.\n`);
+  show();
+  for await (const line of linesOf(lines)) {
+    if (line === '/quit') break;
+    if (line === '/reset') talk.reset();
+    else if (line !== '') await talk.say(line);
+    show();
+  }
+  lines.close();
+}
+
+/** Lines that come while nobody asks for them wait; `for await` over the interface loses them. */
+async function* linesOf(lines: Interface): AsyncGenerator<string> {
+  const waiting: string[] = [];
+  let isOver = false;
+  lines.on('line', (line) => waiting.push(line.trim()));
+  lines.on('close', () => {
+    isOver = true;
+  });
+  for (;;) {
+    const next = waiting.shift();
+    if (next !== undefined) yield next;
+    else if (isOver) return;
+    else await Promise.race([once(lines, 'line'), once(lines, 'close')]);
+  }
+}
+
+function requireTokenizer({ tokenizer }: ServedEngine): Tokenizer {
+  if (tokenizer) return tokenizer;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'chat',
+    expected: 'a model with a tokenizer',
+    got: 'one without',
+    hint: 'Put tokenizer.json into its folder, or name the folder of one by --tokenizer.',
+  });
+}
+
+/** One conversation. */
+class Talk {
+  private messages: ChatMessage[] = [];
+  private answering: AbortController | null = null;
+  private readonly defaults: ContinuationOptions;
+  private readonly canChat: boolean;
+
+  constructor(
+    private readonly engine: ServedEngine,
+    private readonly tokenizer: Tokenizer,
+    private readonly options: ChatOptions & { output: Writable },
+  ) {
+    const { chatTemplate, sampling } = options;
+    const said = samplingDefaults(engine.module.describe());
+    this.defaults = { ...said, ...sampling };
+    this.canChat = chatTemplate !== undefined || this.tokenizer.chatTemplates.includes('default');
+    this.reset();
+  }
+
+  get introduction(): string {
+    if (this.canChat) return 'A line is a message;';
+    return 'This model has no chat template: it continues each line by itself;';
+  }
+
+  /** Forgets what was said. */
+  reset(): void {
+    const { system } = this.options;
+    this.messages = system === undefined ? [] : [{ role: 'system', content: system }];
+  }
+
+  /** Ends the answer that is coming; false where none is. */
+  stop(): boolean {
+    this.answering?.abort();
+    return this.answering !== null;
+  }
+
+  /** Answers a line. What cannot be answered is said, and the conversation goes on. */
+  async say(line: string): Promise<void> {
+    const { output } = this.options;
+    const before = this.messages;
+    this.answering = new AbortController();
+    try {
+      if (this.canChat) this.messages = [...before, { role: 'user', content: line }];
+      const prompt = this.canChat ? this.promptWithin() : Array.from(this.tokenizer.encode(line));
+      const answer = await this.write(prompt, this.answering.signal);
+      if (this.canChat) this.messages = [...this.messages, { role: 'assistant', content: answer }];
+    } catch (error) {
+      if (!(error instanceof DsError)) throw error;
+      this.messages = before;
+      output.write(`! ${error.message}\n`);
+    } finally {
+      this.answering = null;
+    }
+  }
+
+  /** The conversation as tokens; its oldest exchanges are forgotten where it has grown too long. */
+  private promptWithin(): number[] {
+    const { chatTemplate: template, output } = this.options;
+    const first = this.options.system === undefined ? 0 : 1;
+    const room = this.engine.maxTokens - 1;
+    for (;;) {
+      const how = { addGenerationPrompt: true, template };
+      const { ids } = this.tokenizer.applyChatTemplate(this.messages, how);
+      if (ids.length <= room || this.messages.length <= first + 1) return Array.from(ids);
+      this.messages = [...this.messages.slice(0, first), ...this.messages.slice(first + 2)];
+      output.write('! The conversation has grown too long: its beginning is left out.\n');
+    }
+  }
+
+  /** Writes the answer as it comes, and returns it. */
+  private async write(prompt: number[], signal: AbortSignal): Promise<string> {
+    const { output } = this.options;
+    const room = this.engine.maxTokens - prompt.length;
+    const maxNewTokens = Math.max(1, Math.min(this.defaults.maxNewTokens ?? room, room));
+    let answer = '';
+    for await (const { text } of this.engine.stream({
+      ...{ ...this.defaults, maxNewTokens, prompt, signal },
+    })) {
+      answer += text;
+      if (text !== '' && !output.write(text)) await once(output, 'drain');
+    }
+    output.write(signal.aborted ? ' ...\n' : '\n');
+    return answer;
+  }
+}

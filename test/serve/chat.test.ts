@@ -1,0 +1,86 @@
+// A conversation in the terminal, over pipes.
+import { PassThrough } from 'node:stream';
+import { type ChatOptions, chat } from '../../lib/serve/index.js';
+import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
+
+/** What is printed when `lines` are typed. */
+async function talk(engine: FakeEngine, lines: string, options: ChatOptions = {}) {
+  const [input, output] = [new PassThrough(), new PassThrough()];
+  input.end(lines);
+  await chat(engine, { sampling: { maxNewTokens: 8 }, ...options, input, output });
+  output.end();
+  return String(output.read() ?? '');
+}
+
+const promptOf = (...said: string[]) => {
+  const messages = said.map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }));
+  return Array.from(tokenizer.applyChatTemplate(messages, { addGenerationPrompt: true }).ids);
+};
+
+test('a conversation with its history, until /reset and /quit', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const printed = await talk(engine, 'Hello\n\nMore\n/reset\nAgain\n/quit\nNothing\n');
+  const first = textOf(promptOf('Hello'), 0, 8);
+  const prompts = [promptOf('Hello'), promptOf('Hello', first, 'More'), promptOf('Again')];
+  expect(engine.requests.map(({ prompt }) => prompt)).toEqual(prompts);
+  const answers = prompts.map((prompt) => `${textOf(prompt, 0, 8)}\n`).join('');
+  expect(printed).toBe(
+    `A line is a message; /reset begins anew, /quit ends, Ctrl-C stops an answer.\n${answers}`,
+  );
+  expect(engine.active).toBe(0);
+});
+
+test('a system message stays, and what is too long is forgotten from its oldest exchange on', async () => {
+  const system = { role: 'system', content: 'Be brief.' };
+  const user = (content: string) => ({ role: 'user', content });
+  const [one, two] = ['one', 'two'].map((text) => text.repeat(5)) as [string, string];
+  const encoded = (...messages: object[]) =>
+    tokenizer.applyChatTemplate(messages as never, { addGenerationPrompt: true }).ids;
+  const alone = encoded(system, user(two)).length;
+  const engine = new FakeEngine(tokenizer, alone + 9);
+  const printed = await talk(engine, `${one}\n${two}\n`, { system: 'Be brief.' });
+  expect(engine.requests[1]?.prompt).toEqual(Array.from(encoded(system, user(two))));
+  expect(printed).toMatch(/! The conversation has grown too long: its beginning is left out\./);
+});
+
+test('a model without a chat template continues lines', async () => {
+  const plain = Object.create(tokenizer);
+  Object.defineProperty(plain, 'chatTemplates', { value: [] });
+  const engine = new FakeEngine(plain);
+  const printed = await talk(engine, 'Hello\nHello\n');
+  const prompt = Array.from(tokenizer.encode('Hello'));
+  expect(engine.requests.map((one) => one.prompt)).toEqual([prompt, prompt]);
+  expect(printed).toMatch(/^This model has no chat template: it continues each line by itself/);
+  expect(printed.endsWith(`${textOf(prompt, 0, 8)}\n`.repeat(2))).toBe(true);
+});
+
+test('what the engine refuses is said, and the conversation goes on', async () => {
+  const engine = new FakeEngine(tokenizer, 12);
+  const printed = await talk(engine, `${'long '.repeat(40)}\nHello\n`, {
+    chatTemplate: "{% if messages | length > 0 %}{{ raise_exception('no') }}{% endif %}",
+  });
+  expect(printed.match(/^! .*its error: no/gm)).toHaveLength(2);
+  expect(engine.requests).toHaveLength(0);
+});
+
+test('Ctrl-C stops an answer, then the conversation', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const input = Object.assign(new PassThrough(), { isTTY: true, setRawMode: () => {} });
+  const output = new PassThrough();
+  const done = chat(engine, { input, output, sampling: { maxNewTokens: 1e6 } });
+  engine.pace = () => new Promise((resolve) => setTimeout(resolve, 1));
+  input.write('Hello\r');
+  while (engine.active === 0) await new Promise((resolve) => setTimeout(resolve, 2));
+  input.write('\u0003');
+  while (engine.active > 0) await new Promise((resolve) => setTimeout(resolve, 2));
+  expect(engine.aborted).toBe(1);
+  while (!String(output.read() ?? '').includes(' ...\n')) {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  input.write('\u0003');
+  await done;
+});
+
+test('a model without a tokenizer cannot talk', async () => {
+  await expect(talk(new FakeEngine(null), '')).rejects.toThrow(/--tokenizer/);
+});
