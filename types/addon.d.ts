@@ -107,6 +107,32 @@ export interface Addon {
   fileEngineName(): string;
   setFileEngine(name: string): void;
 
+  /**
+   * A nameless file of `bytes` in `folder`; `tuning`: bytes of a block, requests under way, threads
+   * for checksums, then [handle, offset, bytes, ...] of the memory that transfers use.
+   */
+  openSwapFile(
+    folder: string,
+    label: string,
+    purpose: string,
+    bytes: number,
+    tuning: Float64Array,
+  ): number;
+  /** When `stream` gets there, starts a transfer that it does not wait for. */
+  startSwap(
+    file: number,
+    writes: boolean,
+    offset: number,
+    buffer: number,
+    bufferOffset: number,
+    bytes: number,
+    stream: number,
+  ): void;
+  /** Later work of `stream` finds no transfer of this memory under way. */
+  waitSwap(file: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
+  swapFileInfo(file: number): SwapFileInfo;
+  releaseSwapFile(file: number): void;
+
   /** Serves a job's key-value store on exactly `host`; port 0 takes a free one. */
   startStore(host: string, port: number, secret: string): number;
   storePort(store: number): number;
@@ -163,6 +189,21 @@ export interface GpuProbe {
   runtimeVersion: number;
   /** Empty when GPUs can be used, else one sentence with versions and the cure. */
   message: string;
+}
+
+/** A swap file: how it is served, and what has moved so far. */
+export interface SwapFileInfo {
+  path: string;
+  /** Transfers pass the system's cache by (O_DIRECT). */
+  direct: boolean;
+  /** "ext4", "tmpfs", ... */
+  fileSystem: string;
+  /** "io_uring" or "threads". */
+  engine: string;
+  bytesRead: number;
+  bytesWritten: number;
+  /** How long streams, or callers, have waited for transfers. */
+  secondsWaited: number;
 }
 
 /** What a device is. */

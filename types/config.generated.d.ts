@@ -169,7 +169,10 @@ export interface DsConfig {
   comms_logger?: CommsLoggerConfig | null;
   /** How checkpoints are written. */
   checkpoint?: CheckpointConfig;
-  /** Asynchronous file access for state on NVMe. */
+  /**
+   * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this
+   * section.
+   */
   aio?: AioConfig;
   /** How a model in stages trains; see PipelineModule. */
   pipeline?: PipelineConfig;
@@ -1146,10 +1149,10 @@ export interface ZeroConfig {
 /** Keeps master weights and moments in host memory and updates them there. */
 export interface OffloadOptimizerConfig {
   /**
-   * Where master weights and moments live, and where the update runs. Default "none". "nvme" is not
-   * supported yet: keep it in host memory: device "cpu".
+   * Where master weights and moments live: on the device, in host memory, or in a file on a disk;
+   * the host updates those that are not on the device. See docs/nvme.md. Default "none".
    */
-  device?: 'none' | 'cpu';
+  device?: 'none' | 'cpu' | 'nvme';
   /** Page-locked memory. Default true. No effect: offloaded state is always page-locked. */
   pin_memory?: boolean;
   /**
@@ -1162,24 +1165,33 @@ export interface OffloadOptimizerConfig {
    * to 1 - ratio of all elements. Default 1.
    */
   ratio?: number;
-  /** Folder of optimizer state on NVMe. Default null. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
+   * of its own in it, without a name, whose space is free when the rank ends. Default null. No
+   * effect without offload_optimizer.device "nvme".
+   */
   nvme_path?: string | null;
   /**
-   * Host buffers for optimizer state that comes from NVMe. Default 4. No effect: nothing is kept on
-   * NVMe yet.
+   * Slots of host memory for state that comes from the disk, each for all state of sub_group_size
+   * elements; 3 are enough to read, compute and write at once. Default 4. No effect without
+   * offload_optimizer.device "nvme".
    */
   buffer_count?: number;
   /**
-   * Reads the next part from NVMe during an update. Default false. No effect: nothing is kept on
-   * NVMe yet.
+   * Reads the next parts of the state from the disk during an update, and the first ones during
+   * forward and backward; null does. Default null. No effect without offload_optimizer.device
+   * "nvme".
    */
-  pipeline_read?: boolean;
+  pipeline_read?: boolean | null;
   /**
-   * Writes the last part to NVMe during an update. Default false. No effect: nothing is kept on
-   * NVMe yet.
+   * Writes updated state to the disk during the update of the next; null does. Default null. No
+   * effect without offload_optimizer.device "nvme".
    */
-  pipeline_write?: boolean;
-  /** Starts faster with state on NVMe. Default false. No effect: nothing is kept on NVMe yet. */
+  pipeline_write?: boolean | null;
+  /**
+   * Starts faster with state on NVMe. Default false. No effect: state comes to the disk when it is
+   * first used.
+   */
   fast_init?: boolean;
   /**
    * Share of the cores for the update of super_offload. Default 0.8. No effect: the update runs on
@@ -1191,8 +1203,8 @@ export interface OffloadOptimizerConfig {
 /** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
 export interface OffloadParamConfig {
   /**
-   * Where weights live between uses; cpu needs offload_optimizer on the cpu too. Default "none".
-   * "nvme" is not supported yet: weights do not live on NVMe.
+   * Where weights live between uses. Default "none". "nvme" is not supported yet: weights do not
+   * live on NVMe; "cpu" keeps them in host memory, and goes with offload_optimizer on NVMe.
    */
   device?: 'none' | 'cpu';
   /** Folder of weights on NVMe. Default null. No effect: weights do not live on NVMe. */
@@ -1461,22 +1473,40 @@ export interface CheckpointWriterConfig {
   io_multiplier?: number;
 }
 
-/** Asynchronous file access for state on NVMe. */
+/**
+ * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this section.
+ */
 export interface AioConfig {
-  /** Bytes of one request. Default 1048576. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Bytes of one request, and of what has a checksum; rounded up to a multiple of 4096. Default
+   * 1048576. No effect without offload_optimizer.device "nvme".
+   */
   block_size?: number;
-  /** Requests in flight. Default 8. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Requests in flight: the depth of an io_uring, or so many threads where that is forbidden.
+   * Default 8. No effect without offload_optimizer.device "nvme".
+   */
   queue_depth?: number;
-  /** Threads that share one transfer. Default 1. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Threads that compute the checksums of transfers. Default 1. No effect without
+   * offload_optimizer.device "nvme".
+   */
   intra_op_parallelism?: number;
   /** Another name of intra_op_parallelism. */
   thread_count?: number;
-  /** Submits requests one by one. Default false. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Submits requests one by one. Default false. No effect: requests are submitted as they come, as
+   * many as fit into queue_depth.
+   */
   single_submit?: boolean;
-  /** Submits while others finish. Default true. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Submits while others finish. Default true. No effect: requests are always submitted while
+   * others finish.
+   */
   overlap_events?: boolean;
   /**
-   * Transfers between NVMe and GPU directly. Default false. No effect: nothing is kept on NVMe yet.
+   * Transfers between NVMe and GPU directly. Default false. No effect: state goes to host memory,
+   * where it is updated.
    */
   use_gds?: boolean;
 }
@@ -1901,7 +1931,10 @@ export interface ResolvedValues {
   readonly comms_logger: ResolvedCommsLogger;
   /** How checkpoints are written. */
   readonly checkpoint: ResolvedCheckpoint;
-  /** Asynchronous file access for state on NVMe. */
+  /**
+   * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this
+   * section.
+   */
   readonly aio: ResolvedAio;
   /** How a model in stages trains; see PipelineModule. */
   readonly pipeline: ResolvedPipeline;
@@ -2756,10 +2789,10 @@ export interface ResolvedZero {
 /** Keeps master weights and moments in host memory and updates them there. */
 export interface ResolvedOffloadOptimizer {
   /**
-   * Where master weights and moments live, and where the update runs. "nvme" is not supported yet:
-   * keep it in host memory: device "cpu".
+   * Where master weights and moments live: on the device, in host memory, or in a file on a disk;
+   * the host updates those that are not on the device. See docs/nvme.md.
    */
-  readonly device: 'none' | 'cpu';
+  readonly device: 'none' | 'cpu' | 'nvme';
   /** Page-locked memory. No effect: offloaded state is always page-locked. */
   readonly pin_memory: boolean;
   /**
@@ -2772,17 +2805,29 @@ export interface ResolvedOffloadOptimizer {
    * to 1 - ratio of all elements.
    */
   readonly ratio: number;
-  /** Folder of optimizer state on NVMe. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
+   * of its own in it, without a name, whose space is free when the rank ends. No effect without
+   * offload_optimizer.device "nvme".
+   */
   readonly nvme_path: string | null;
   /**
-   * Host buffers for optimizer state that comes from NVMe. No effect: nothing is kept on NVMe yet.
+   * Slots of host memory for state that comes from the disk, each for all state of sub_group_size
+   * elements; 3 are enough to read, compute and write at once. No effect without
+   * offload_optimizer.device "nvme".
    */
   readonly buffer_count: number;
-  /** Reads the next part from NVMe during an update. No effect: nothing is kept on NVMe yet. */
-  readonly pipeline_read: boolean;
-  /** Writes the last part to NVMe during an update. No effect: nothing is kept on NVMe yet. */
-  readonly pipeline_write: boolean;
-  /** Starts faster with state on NVMe. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Reads the next parts of the state from the disk during an update, and the first ones during
+   * forward and backward; null does. No effect without offload_optimizer.device "nvme".
+   */
+  readonly pipeline_read: boolean | null;
+  /**
+   * Writes updated state to the disk during the update of the next; null does. No effect without
+   * offload_optimizer.device "nvme".
+   */
+  readonly pipeline_write: boolean | null;
+  /** Starts faster with state on NVMe. No effect: state comes to the disk when it is first used. */
   readonly fast_init: boolean;
   /**
    * Share of the cores for the update of super_offload. No effect: the update runs on the threads
@@ -2794,8 +2839,8 @@ export interface ResolvedOffloadOptimizer {
 /** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
 export interface ResolvedOffloadParam {
   /**
-   * Where weights live between uses; cpu needs offload_optimizer on the cpu too. "nvme" is not
-   * supported yet: weights do not live on NVMe.
+   * Where weights live between uses. "nvme" is not supported yet: weights do not live on NVMe;
+   * "cpu" keeps them in host memory, and goes with offload_optimizer on NVMe.
    */
   readonly device: 'none' | 'cpu';
   /** Folder of weights on NVMe. No effect: weights do not live on NVMe. */
@@ -3044,19 +3089,36 @@ export interface ResolvedCheckpointWriter {
   readonly io_multiplier: number;
 }
 
-/** Asynchronous file access for state on NVMe. */
+/**
+ * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this section.
+ */
 export interface ResolvedAio {
-  /** Bytes of one request. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Bytes of one request, and of what has a checksum; rounded up to a multiple of 4096. No effect
+   * without offload_optimizer.device "nvme".
+   */
   readonly block_size: number;
-  /** Requests in flight. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Requests in flight: the depth of an io_uring, or so many threads where that is forbidden. No
+   * effect without offload_optimizer.device "nvme".
+   */
   readonly queue_depth: number;
-  /** Threads that share one transfer. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Threads that compute the checksums of transfers. No effect without offload_optimizer.device
+   * "nvme".
+   */
   readonly intra_op_parallelism: number;
-  /** Submits requests one by one. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Submits requests one by one. No effect: requests are submitted as they come, as many as fit
+   * into queue_depth.
+   */
   readonly single_submit: boolean;
-  /** Submits while others finish. No effect: nothing is kept on NVMe yet. */
+  /** Submits while others finish. No effect: requests are always submitted while others finish. */
   readonly overlap_events: boolean;
-  /** Transfers between NVMe and GPU directly. No effect: nothing is kept on NVMe yet. */
+  /**
+   * Transfers between NVMe and GPU directly. No effect: state goes to host memory, where it is
+   * updated.
+   */
   readonly use_gds: boolean;
 }
 

@@ -16,6 +16,7 @@ namespace ds::addon {
 
 class TaskQueue;
 struct Communication;
+struct SwapFileRef;
 
 /// A stream with the device it belongs to.
 struct StreamRef {
@@ -77,6 +78,7 @@ struct Addon {
       "Call keep() on a tensor that must outlive its scope, and do not use it after dispose()."};
   HandleTable<StreamRef> streams{"stream", "Do not use it after dispose()."};
   HandleTable<EventRef> events{"event", "Do not use it after dispose()."};
+  HandleTable<SwapFileRef> swap_files{"swap file", "Do not use it after dispose()."};
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
   std::shared_ptr<TaskQueue> tasks;  // null until the first asynchronous call

@@ -14,29 +14,6 @@ namespace {
 
 constexpr size_t kWindowBytes = size_t{32} << 20;  // read ahead while a checksum is computed
 
-/// A range of a live buffer that the CPU can reach.
-struct HostRange {
-  std::shared_ptr<Buffer> owner;
-  char* data;
-  size_t bytes;
-};
-
-HostRange host_range(Addon& addon, double handle, double offset, double bytes) {
-  std::shared_ptr<Buffer> buffer = addon.buffers.get(handle);
-  if (buffer->placement() != Placement::pinned && &buffer->device() != &cpu::cpu_device()) {
-    throw Error("DS_DEVICE", "file", "host memory",
-                text("memory of ", buffer->device().info().name),
-                "Copy it to pinned memory first.");
-  }
-  const size_t at = bytes_of("file", offset), size = bytes_of("file", bytes);
-  if (at + size > buffer->bytes()) {
-    throw Error("DS_BOUNDS", "file", text("a range inside ", buffer->bytes(), " bytes"),
-                text(size, " bytes at ", at));
-  }
-  char* data = static_cast<char*>(buffer->data()) + at;
-  return {std::move(buffer), data, size};
-}
-
 int64_t file_offset(double offset) {
   const bool whole = offset >= 0 && offset < 0x1p53 && std::floor(offset) == offset;
   if (whole) return static_cast<int64_t>(offset);
@@ -86,6 +63,22 @@ double checksum_of(const io::File& file) {
 }
 
 }  // namespace
+
+HostRange host_range(Addon& addon, double handle, double offset, double bytes) {
+  std::shared_ptr<Buffer> buffer = addon.buffers.get(handle);
+  if (buffer->placement() != Placement::pinned && &buffer->device() != &cpu::cpu_device()) {
+    throw Error("DS_DEVICE", "file", "host memory",
+                text("memory of ", buffer->device().info().name),
+                "Copy it to pinned memory first.");
+  }
+  const size_t at = bytes_of("file", offset), size = bytes_of("file", bytes);
+  if (at + size > buffer->bytes()) {
+    throw Error("DS_BOUNDS", "file", text("a range inside ", buffer->bytes(), " bytes"),
+                text(size, " bytes at ", at));
+  }
+  char* data = static_cast<char*>(buffer->data()) + at;
+  return {std::move(buffer), data, size};
+}
 
 napi_value write_file(Addon& addon, std::string path, double offset, Bytes head, Bytes segments,
                       double crc) {

@@ -7,6 +7,16 @@
 
 namespace ds::addon {
 
+/// A range of a live buffer that the CPU can reach.
+struct HostRange {
+  std::shared_ptr<Buffer> owner;
+  char* data;
+  size_t bytes;
+};
+
+/// Throws DS_RELEASED, DS_BOUNDS, and DS_DEVICE for memory of a GPU.
+HostRange host_range(Addon& addon, double handle, double offset, double bytes);
+
 /// Writes `head`, then the buffer ranges of `segments` (float64 triples: handle, offset, bytes),
 /// one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
 /// must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended

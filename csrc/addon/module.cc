@@ -15,6 +15,7 @@
 #include "offers.h"
 #include "op_call.h"
 #include "process_group.h"
+#include "swap_files.h"
 
 namespace ds::addon {
 namespace {
@@ -296,6 +297,11 @@ constexpr Row kRows[] = {
     {"lockFile", Trampoline<lock_file>::call},
     {"fileEngineName", Trampoline<file_engine_name>::call},
     {"setFileEngine", Trampoline<set_file_engine>::call},
+    {"openSwapFile", Trampoline<open_swap_file>::call},
+    {"startSwap", Trampoline<start_swap>::call},
+    {"waitSwap", Trampoline<wait_swap>::call},
+    {"swapFileInfo", Trampoline<swap_file_info>::call},
+    {"releaseSwapFile", Trampoline<release_swap_file>::call},
     {"startStore", Trampoline<start_store>::call},
     {"storePort", Trampoline<store_port>::call},
     {"stopStore", Trampoline<stop_store>::call},

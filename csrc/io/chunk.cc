@@ -42,9 +42,9 @@ bool Chunk::advance(int64_t result) {
   return true;
 }
 
-std::deque<Chunk> cut(const std::vector<Transfer>& batch, Completion done) {
+std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completion done) {
   size_t count = 0;
-  for (const Transfer& transfer : batch) count += (transfer.bytes + kChunkBytes - 1) / kChunkBytes;
+  for (const Transfer& transfer : batch) count += (transfer.bytes + size - 1) / size;
   if (count == 0) {
     done(nullptr);
     return {};
@@ -53,7 +53,7 @@ std::deque<Chunk> cut(const std::vector<Transfer>& batch, Completion done) {
   std::deque<Chunk> chunks;
   for (Transfer rest : batch) {
     while (rest.bytes > 0) {
-      const size_t bytes = std::min(rest.bytes, kChunkBytes);
+      const size_t bytes = std::min(rest.bytes, size);
       chunks.push_back({shared, {rest.file, rest.offset, rest.data, bytes, rest.direction}});
       rest.offset += static_cast<int64_t>(bytes);
       rest.data += bytes;

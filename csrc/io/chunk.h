@@ -10,9 +10,6 @@
 
 namespace ds::io {
 
-/// Large enough to stream at full speed, small enough to keep several under way per file.
-constexpr size_t kChunkBytes = size_t{4} << 20;
-
 /// Counts the chunks of one submit() and keeps its first error.
 class Batch {
  public:
@@ -37,8 +34,9 @@ struct Chunk {
   bool advance(int64_t result);
 };
 
-/// Cuts `batch` into chunks. A batch without bytes completes at once and gives none.
-std::deque<Chunk> cut(const std::vector<Transfer>& batch, Completion done);
+/// Cuts `batch` into chunks of at most `size` bytes. A batch without bytes completes at once and
+/// gives none.
+std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completion done);
 
 /// Keeps signals on the program's own threads; a file size limit then is an errno, not a fatal
 /// signal.

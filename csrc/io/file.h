@@ -22,6 +22,9 @@ bool rename_exclusive(const std::string& from, const std::string& to);
 /// ends. Throws DS_IO where the file system has no locks.
 bool try_lock(int descriptor);
 
+/// What every file system asks of direct transfers is a part of this.
+constexpr size_t kDirectAlignment = 4096;
+
 /// Owns a file descriptor.
 class File {
  public:
@@ -33,6 +36,12 @@ class File {
   /// Creates the file where it is missing; `truncate` empties an existing one.
   static File open_for_writing(const std::string& path, bool truncate);
 
+  /// A file for reading and writing in `folder` that has no name there: nobody else opens it, and
+  /// its space is free again when the process ends, however it ends. Errors call it `label`. `direct`
+  /// asks for transfers that pass the system's cache by (O_DIRECT; offsets, sizes and addresses are
+  /// then multiples of kDirectAlignment), and says whether the file system gives them. Throws DS_IO.
+  static File nameless_in(const std::string& folder, const std::string& label, bool& direct);
+
   File(File&& other) noexcept;
   File& operator=(File&&) = delete;
   ~File();
@@ -40,6 +49,10 @@ class File {
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   int64_t size() const;
+  /// Gives the file `bytes` of disk now. Throws DS_IO, which says `purpose` and what is free.
+  void preallocate(int64_t bytes, const std::string& purpose);
+  /// "ext4", "tmpfs", ...; a number for one that has no name here.
+  std::string file_system() const;
 
   /// Returns when the contents (of a folder: its entries) are on disk.
   void sync();

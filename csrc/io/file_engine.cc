@@ -10,20 +10,20 @@ namespace ds::io {
 
 namespace {
 
-constexpr int kThreads = 4;
+const EngineOptions kFourThreads{.depth = 4};
 
 /// Engines are kept for the life of the process: a batch may be under way in any of them.
 FileEngine& uring_or_threads() {
   static FileEngine* engine = [] {
     std::unique_ptr<FileEngine> made = make_uring_engine();
-    if (!made) made = make_thread_engine(kThreads);
+    if (!made) made = make_thread_engine(kFourThreads);
     return made.release();
   }();
   return *engine;
 }
 
 FileEngine& threads() {
-  static FileEngine* engine = make_thread_engine(kThreads).release();
+  static FileEngine* engine = make_thread_engine(kFourThreads).release();
   return *engine;
 }
 
@@ -32,6 +32,12 @@ std::atomic<bool> threads_wanted{false};
 }  // namespace
 
 FileEngine& file_engine() { return threads_wanted ? threads() : uring_or_threads(); }
+
+std::unique_ptr<FileEngine> make_file_engine(const EngineOptions& options) {
+  std::unique_ptr<FileEngine> made;
+  if (!threads_wanted) made = make_uring_engine(options);
+  return made ? std::move(made) : make_thread_engine(options);
+}
 
 void choose_file_engine(const std::string& name) {
   if (name != "io_uring" && name != "threads") {

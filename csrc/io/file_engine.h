@@ -37,13 +37,34 @@ class FileEngine {
   virtual void submit(const std::vector<Transfer>& batch, Completion done) = 0;
 };
 
+/// A range of memory.
+struct Memory {
+  char* data;
+  size_t bytes;
+};
+
+/// How an engine cuts transfers and how many it has under way.
+struct EngineOptions {
+  /// Bytes of one request: large enough to stream at full speed, small enough for several per file.
+  size_t request_bytes = size_t{4} << 20;
+  /// Requests under way at once; of a ring its depth, else the number of threads.
+  unsigned depth = 32;
+  /// Memory and a file (or -1) of most transfers: a ring registers them, so that the kernel need
+  /// not look them up and pin pages for every request. They outlive the engine.
+  std::vector<Memory> memory = {};
+  int file = -1;
+};
+
 /// The kernel's queues; null where it has none or forbids them (containers often do).
-std::unique_ptr<FileEngine> make_uring_engine();
-/// pread and pwrite on `threads` threads.
-std::unique_ptr<FileEngine> make_thread_engine(int threads);
+std::unique_ptr<FileEngine> make_uring_engine(const EngineOptions& options = {});
+/// pread and pwrite on options.depth threads.
+std::unique_ptr<FileEngine> make_thread_engine(const EngineOptions& options);
 
 /// The process's engine: io_uring if it works here, else threads. Never destroyed.
 FileEngine& file_engine();
+
+/// An engine of its own, of the kind that choose_file_engine() has chosen.
+std::unique_ptr<FileEngine> make_file_engine(const EngineOptions& options);
 
 /// Makes `name` ("io_uring" or "threads") the engine of later calls. Throws DS_PLATFORM when the
 /// kernel has no io_uring, DS_ARGUMENT for another name.

@@ -11,8 +11,8 @@ namespace {
 
 class ThreadEngine final : public FileEngine {
  public:
-  explicit ThreadEngine(int threads) {
-    for (int i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  explicit ThreadEngine(const EngineOptions& options) : request_bytes_(options.request_bytes) {
+    for (unsigned i = 0; i < options.depth; ++i) workers_.emplace_back([this] { work(); });
   }
 
   ~ThreadEngine() override {
@@ -27,7 +27,7 @@ class ThreadEngine final : public FileEngine {
   const char* name() const override { return "threads"; }
 
   void submit(const std::vector<Transfer>& batch, Completion done) override {
-    std::deque<Chunk> chunks = cut(batch, std::move(done));
+    std::deque<Chunk> chunks = cut(batch, request_bytes_, std::move(done));
     {
       std::lock_guard lock(mutex_);
       for (Chunk& chunk : chunks) pending_.push_back(std::move(chunk));
@@ -59,6 +59,7 @@ class ThreadEngine final : public FileEngine {
     return result < 0 ? -errno : result;
   }
 
+  const size_t request_bytes_;
   std::mutex mutex_;
   std::condition_variable available_;
   std::deque<Chunk> pending_;
@@ -68,8 +69,8 @@ class ThreadEngine final : public FileEngine {
 
 }  // namespace
 
-std::unique_ptr<FileEngine> make_thread_engine(int threads) {
-  return std::make_unique<ThreadEngine>(threads);
+std::unique_ptr<FileEngine> make_thread_engine(const EngineOptions& options) {
+  return std::make_unique<ThreadEngine>(options);
 }
 
 }  // namespace ds::io

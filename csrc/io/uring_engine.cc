@@ -1,7 +1,9 @@
 // The Linux back end: one thread feeds an io_uring and handles its completions.
+#include <algorithm>
 #include <cerrno>
 #include <liburing.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <thread>
 #include <unistd.h>
 
@@ -10,15 +12,59 @@
 namespace ds::io {
 namespace {
 
-constexpr unsigned kDepth = 32;  // transfers under way at once
+constexpr size_t kLargestRegistered = size_t{1} << 30;  // of one registered range
+constexpr int kNotRegistered = -1;
+
+/// Ranges of memory that the kernel has pinned, and a file that it holds, for the life of a ring.
+class Registered {
+ public:
+  /// Registers what the kernel takes: old ones count it as locked memory (`ulimit -l`).
+  Registered(io_uring& ring, const EngineOptions& options) {
+    std::vector<iovec> ranges;
+    for (const Memory& memory : options.memory) {
+      for (size_t at = 0; at < memory.bytes; at += kLargestRegistered) {
+        ranges.push_back({memory.data + at, std::min(kLargestRegistered, memory.bytes - at)});
+      }
+    }
+    const auto count = static_cast<unsigned>(ranges.size());
+    if (count && io_uring_register_buffers(&ring, ranges.data(), count) == 0) {
+      ranges_ = std::move(ranges);
+    }
+    const int file = options.file;
+    if (file >= 0 && io_uring_register_files(&ring, &file, 1) == 0) file_ = file;
+  }
+
+  /// The number of the range in which all of the transfer lies.
+  int range_of(const Transfer& transfer) const {
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      const char* begin = static_cast<const char*>(ranges_[i].iov_base);
+      const char* end = begin + ranges_[i].iov_len;
+      if (transfer.data >= begin && transfer.data + transfer.bytes <= end) {
+        return static_cast<int>(i);
+      }
+    }
+    return kNotRegistered;
+  }
+
+  bool has_file(int descriptor) const { return descriptor == file_; }
+
+ private:
+  std::vector<iovec> ranges_;
+  int file_ = kNotRegistered;
+};
 
 /// The ring belongs to its thread; submitters hand over chunks and ring the bell, an eventfd that
 /// the ring itself is reading.
 class UringEngine final : public FileEngine {
  public:
   /// Takes ownership of an initialised ring and of the bell.
-  UringEngine(const io_uring& ring, int bell)
-      : ring_(ring), bell_(bell), thread_([this] { work(); }) {}
+  UringEngine(const io_uring& ring, int bell, const EngineOptions& options)
+      : ring_(ring),
+        bell_(bell),
+        request_bytes_(options.request_bytes),
+        depth_(options.depth),
+        registered_(ring_, options),
+        thread_([this] { work(); }) {}
 
   ~UringEngine() override {
     {
@@ -34,7 +80,7 @@ class UringEngine final : public FileEngine {
   const char* name() const override { return "io_uring"; }
 
   void submit(const std::vector<Transfer>& batch, Completion done) override {
-    std::deque<Chunk> chunks = cut(batch, std::move(done));
+    std::deque<Chunk> chunks = cut(batch, request_bytes_, std::move(done));
     {
       std::lock_guard lock(mutex_);
       for (Chunk& chunk : chunks) pending_.push_back(std::move(chunk));
@@ -73,7 +119,7 @@ class UringEngine final : public FileEngine {
   /// issue.
   bool take_pending() {
     std::lock_guard lock(mutex_);
-    while (under_way_ < kDepth && !pending_.empty()) {
+    while (under_way_ < depth_ && !pending_.empty()) {
       issue(new Chunk(std::move(pending_.front())));
       pending_.pop_front();
       ++under_way_;
@@ -87,11 +133,20 @@ class UringEngine final : public FileEngine {
     const int file = rest.file->descriptor();
     const auto bytes = static_cast<unsigned>(rest.bytes);
     const auto offset = static_cast<uint64_t>(rest.offset);
-    if (rest.direction == Direction::read) {
-      io_uring_prep_read(entry, file, rest.data, bytes, offset);
+    const bool reading = rest.direction == Direction::read;
+    const bool known_file = registered_.has_file(file);
+    const int place = known_file ? 0 : file;
+    const int range = registered_.range_of(rest);
+    if (range != kNotRegistered && reading) {
+      io_uring_prep_read_fixed(entry, place, rest.data, bytes, offset, range);
+    } else if (range != kNotRegistered) {
+      io_uring_prep_write_fixed(entry, place, rest.data, bytes, offset, range);
+    } else if (reading) {
+      io_uring_prep_read(entry, place, rest.data, bytes, offset);
     } else {
-      io_uring_prep_write(entry, file, rest.data, bytes, offset);
+      io_uring_prep_write(entry, place, rest.data, bytes, offset);
     }
+    if (known_file) entry->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data(entry, chunk);
   }
 
@@ -115,6 +170,9 @@ class UringEngine final : public FileEngine {
   io_uring ring_;
   int bell_;
   uint64_t bell_count_ = 0;
+  const size_t request_bytes_;
+  const unsigned depth_;
+  const Registered registered_;
   unsigned under_way_ = 0;
   std::mutex mutex_;
   std::deque<Chunk> pending_;
@@ -134,16 +192,16 @@ bool can_read_and_write(io_uring& ring) {
 
 }  // namespace
 
-std::unique_ptr<FileEngine> make_uring_engine() {
+std::unique_ptr<FileEngine> make_uring_engine(const EngineOptions& options) {
   io_uring ring;
   // Twice the depth: one entry is the bell's, and a queue must never be full.
-  if (io_uring_queue_init(2 * kDepth, &ring, 0) < 0) return nullptr;
+  if (io_uring_queue_init(2 * options.depth, &ring, 0) < 0) return nullptr;
   const int bell = can_read_and_write(ring) ? ::eventfd(0, EFD_CLOEXEC) : -1;
   if (bell < 0) {
     io_uring_queue_exit(&ring);
     return nullptr;
   }
-  return std::make_unique<UringEngine>(ring, bell);
+  return std::make_unique<UringEngine>(ring, bell, options);
 }
 
 }  // namespace ds::io

@@ -32,6 +32,8 @@ export interface Schema {
   dsNoEffectAlone?: string;
   /** Why this key changes nothing unless the optimizer is offloaded. */
   dsNoEffectResident?: string;
+  /** Why this key changes nothing unless optimizer state is on a disk. */
+  dsNoEffectOffDisk?: string;
   /** The ZeRO stages at which this key acts. */
   dsStages?: readonly number[];
   /** Why this key, or this whole section, is refused unless it is off. */
@@ -59,6 +61,7 @@ export const annotations = {
   dsNoEffect: 'string',
   dsNoEffectAlone: 'string',
   dsNoEffectResident: 'string',
+  dsNoEffectOffDisk: 'string',
   dsStages: 'array',
   dsUnsupported: 'string',
   dsUnsupportedValues: 'object',

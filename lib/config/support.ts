@@ -8,12 +8,13 @@ import { declared, isSection, resolveSchema, type Schema, typesOf } from './sche
 
 /**
  * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsNoEffectResident,
- * dsStages, dsUnsupported and dsUnsupportedValues.
+ * dsNoEffectOffDisk, dsStages, dsUnsupported and dsUnsupportedValues.
  */
 export function judgeSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
-  const holdsAll = worldSize === 1 && !(stage === 3 && isOffloaded(draft, 'offload_param'));
-  const isResident = !isOffloaded(draft, 'offload_optimizer');
+  const holdsAll = worldSize === 1 && !(stage === 3 && homeOf(draft, 'offload_param') === 'cpu');
+  const home = homeOf(draft, 'offload_optimizer');
+  const isResident = home !== 'cpu' && home !== 'nvme';
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const idle = isOff(value, schema) || isDefault(value, schema);
@@ -33,7 +34,8 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     }
     const alone = holdsAll ? schema.dsNoEffectAlone : undefined;
     const resident = isResident ? schema.dsNoEffectResident : undefined;
-    const moot = alone ?? resident ?? mootAt(stage, schema);
+    const offDisk = home !== 'nvme' ? schema.dsNoEffectOffDisk : undefined;
+    const moot = alone ?? resident ?? offDisk ?? mootAt(stage, schema);
     if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
     if (moot && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
@@ -52,15 +54,15 @@ export function stageOf({ value: { zero_optimization: zero } }: Draft): unknown 
 }
 
 /**
- * Whether what `key` places is in host memory: weights then come to the device when they are used,
- * on one rank too.
+ * Where what `key` places is, unchecked; weights in host memory come to the device when they are
+ * used, on one rank too.
  */
-function isOffloaded(
+function homeOf(
   { value: { zero_optimization: zero } }: Draft,
   key: 'offload_param' | 'offload_optimizer',
-): boolean {
+): unknown {
   const home = isSection(zero) ? zero[key] : null;
-  return isSection(home) && home.device === 'cpu';
+  return isSection(home) ? home.device : undefined;
 }
 
 /** Why a key does nothing at `stage`; undefined where it acts, or where `stage` is no stage. */

@@ -23,13 +23,46 @@ const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: off
       }
     : null;
 
+/** A disk has state of one step, which an update reads and writes once. */
+const overlapNeedsHostMemory: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
+  offload.super_offload && offload.device === 'nvme'
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
+        expected: 'false or null with offload_optimizer.device "nvme"',
+        got: 'true',
+        hint: 'Leave super_offload out: transfers overlap forward and backward all the same.',
+      }
+    : null;
+
+/** Nobody but the user knows which disk is fast, has room, and may be worn. */
+const diskHasPath: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
+  offload.device === 'nvme' && !offload.nvme_path
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'nvme_path'],
+        expected: 'a folder on a local disk with device "nvme"',
+        got: JSON.stringify(offload.nvme_path),
+        hint: 'Set it to a folder such as "/local_nvme"; `ds io FOLDER` measures its disk.',
+      }
+    : null;
+
+/** An update happens in a slot. */
+const diskHasSlots: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
+  offload.device === 'nvme' && offload.buffer_count === 0
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'buffer_count'],
+        expected: 'at least 1 with device "nvme"',
+        got: '0',
+        hint: 'Leave it out: 4 slots read, compute and write at once.',
+      }
+    : null;
+
 /**
  * Offloaded weights are written where they live: an update on the device would write host memory.
  */
 const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
   zero.stage === 3 &&
   zero.offload_param.device === 'cpu' &&
-  zero.offload_optimizer.device === 'cpu' &&
+  zero.offload_optimizer.device !== 'none' &&
   zero.offload_optimizer.ratio < 1
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'ratio'],
@@ -126,6 +159,9 @@ const contiguousCheckpoints: Rule = ({ activation_checkpointing: checkpointing }
 export const zeroRules: readonly Rule[] = [
   offloadNeedsStage,
   overlapNeedsOffload,
+  overlapNeedsHostMemory,
+  diskHasPath,
+  diskHasSlots,
   offloadedWeightsAreWhole,
   offloadedWeightsWait,
   gatherBucketIsEven,

@@ -6,6 +6,7 @@ import { DsError } from '../errors.js';
 import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
+import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
 import type { PlanFlags } from './plan.js';
 import { requireNoCommand } from './script.js';
@@ -28,6 +29,9 @@ function byteCount(text: string): number {
   if (bytes !== null) return bytes;
   throw new InvalidArgumentError('Expected bytes, such as 5GB, 500MB or 2GiB.');
 }
+
+const positiveIntegers = (text: string): number[] => text.split(',').map(positiveInteger);
+const byteCounts = (text: string): number[] => text.split(',').map(byteCount);
 
 /** Exit code for what a command line gets wrong, as of most programs. */
 const USAGE = 2;
@@ -136,6 +140,23 @@ program
     finish(async () => {
       const { consolidateCommand } = await import('./consolidate.js');
       console.log(await consolidateCommand(dir, out, options));
+      return 0;
+    }),
+  );
+
+program
+  .command('io')
+  .description('measure a disk for optimizer state and print the fastest "aio" section')
+  .argument('<path>', 'a folder on it')
+  .option('--size <size>', 'of the file: bytes, or 500MB, 2GiB', byteCount, 2 ** 30)
+  .option('--block_size <list>', 'bytes of a request', byteCounts, [2 ** 20, 2 ** 22, 2 ** 24])
+  .option('--queue_depth <list>', 'requests under way', positiveIntegers, [8, 32])
+  .option('--threads <list>', 'for checksums', positiveIntegers, [1, 2, 4])
+  .option('--parameters <n>', 'of a model: says what its steps cost', positiveInteger)
+  .action((path: string, flags: IoFlags) =>
+    finish(async () => {
+      const { ioCommand } = await import('./io.js');
+      console.log(ioCommand(path, flags, (line) => console.error(line)));
       return 0;
     }),
   );

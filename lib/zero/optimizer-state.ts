@@ -72,7 +72,8 @@ export class OptimizerState {
 
   /**
    * The master weights (name "master") or the state called `name` of a piece, as the last update
-   * leaves them. What is written there counts from the next update on, once changed() says so.
+   * leaves them. What is written there counts from the next update on, once keep() of what was lent
+   * and then changed() say so.
    */
   lend(partition: Partition, piece: Piece, name: string): LentState {
     const { home, schedule } = this.of(partition);
@@ -113,11 +114,12 @@ export class OptimizerState {
 
   /** Bytes of state, by where they are. */
   get bytes(): Bytes {
-    const sum = { device: 0, host: 0 };
+    const sum = { device: 0, host: 0, disk: 0 };
     for (const { home, schedule } of this.shares) {
-      const { device, host } = home.bytes;
+      const { device, host, disk } = home.bytes;
       sum.device += device;
       sum.host += host + schedule.bytes;
+      sum.disk += disk;
     }
     return sum;
   }

@@ -59,8 +59,13 @@ function statusText(node, inherited) {
     const kinds = new Set(keys.map((status) => status.split(':')[0]));
     if (kinds.size === 1) return [...kinds][0];
   }
-  const { dsNoEffectAlone: alone, dsNoEffectResident: resident, dsStages: stages, ...rest } = node;
-  const where = [alone ? ['on several ranks'] : [], resident ? ['with offload_optimizer'] : []];
+  const { dsNoEffectAlone: alone, dsNoEffectResident: resident, ...others } = node;
+  const { dsNoEffectOffDisk: offDisk, dsStages: stages, ...rest } = others;
+  const where = [
+    alone ? ['on several ranks'] : [],
+    resident ? ['with offload_optimizer'] : [],
+    offDisk ? ['with offload_optimizer on nvme'] : [],
+  ];
   const works = ['works', ...where.flat()].join(' ');
   if (node.properties) return works;
   const some = remarks(rest).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));

@@ -17,6 +17,8 @@ export interface Leg {
   stage: 0 | 1 | 2 | 3;
   precision: Precision;
   offload: boolean;
+  /** Folder of offloaded state. Default: it is in host memory. */
+  nvme?: string;
   dir: string;
   /** Default AdamW. */
   optimizer?: DsConfig['optimizer'];
@@ -42,10 +44,10 @@ export interface Report {
 }
 
 async function run(leg: Leg): Promise<Report> {
-  const { stage, precision, offload, dir, optimizer, from, to, saveAt, copyTo } = leg;
+  const { stage, precision, offload, nvme, dir, optimizer, from, to, saveAt, copyTo } = leg;
   seed(from > 0 ? 99 : 1234);
   const model = tinyModel();
-  const config = tinyConfig({ precision, offload, optimizer, accumulation: 1 });
+  const config = tinyConfig({ precision, offload, nvme, optimizer, accumulation: 1 });
   const zero = config.zero_optimization as object;
   const { engine } = await initialize({
     model,
@@ -53,7 +55,7 @@ async function run(leg: Leg): Promise<Report> {
       ...config,
       gradient_accumulation_steps: undefined,
       train_batch_size: MICROS * (config.train_micro_batch_size_per_gpu as number),
-      zero_optimization: { ...zero, stage },
+      zero_optimization: { ...zero, stage, ...(nvme ? { sub_group_size: 1500 } : {}) },
     },
   });
   if (from > 0) await engine.loadCheckpoint(dir);

@@ -67,7 +67,11 @@ async function resumeAlike(device: Device, precision: Precision, offload: boolea
   try {
     const stages = [0, 1, 2, 3] as const;
     const legs = stages.flatMap((stage): Leg[] => {
-      const where = { stage, precision, offload: offload && stage > 0, dir: join(dir, `${stage}`) };
+      const nvme = stage === 2 ? dir : undefined;
+      const where = {
+        ...{ stage, precision, nvme },
+        ...{ offload: offload && stage > 0, dir: join(dir, `${stage}`) },
+      };
       return [
         { ...where, from: 0, to: 6, saveAt: 3 },
         { ...where, from: 3, to: 6 },
@@ -96,17 +100,18 @@ async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
     const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
     const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
     // Stages 0 and 1 add micro-batches up before ranks: other sums of gradients than here.
-    const alike = [false, true].map((offload): Leg => ({ ...common, stage: 2, from: 2, offload }));
+    const homes = [{}, { offload: true }, { offload: true, nvme: dir }];
+    const alike = homes.map((home): Leg => ({ ...common, stage: 2, from: 2, ...home }));
     const [reports] = (await runOn(device, 3, alike)) as [Report[]];
     for (const { weights } of reports) assert.deepEqual(weights, expected.weights);
     const saved = storedTensors(join(dir, 'global_step2'));
-    for (const [ranks, stage] of [
-      [1, 0],
-      [2, 0],
-      [2, 3],
+    for (const [ranks, stage, home] of [
+      [1, 1, { offload: true, nvme: dir }],
+      [2, 0, {}],
+      [2, 3, { offload: true, nvme: dir }],
     ] as const) {
       const copyTo = join(dir, `${ranks}-${stage}`);
-      const leg: Leg = { ...common, stage, from: 2, to: 2, copyTo, offload: stage === 3 };
+      const leg: Leg = { ...common, stage, from: 2, to: 2, copyTo, ...home };
       await runOn(device, ranks, [leg]);
       assert.deepEqual(storedTensors(join(copyTo, 't')), saved, `${ranks} ranks, stage ${stage}`);
     }
@@ -131,13 +136,13 @@ async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') 
     const common = { precision: 'fp32' as const, offload: false, dir, optimizer, to: 6 };
     const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
     const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
-    const resumed = (stage: Leg['stage'], offload = false): Leg => ({
-      ...common,
-      stage,
-      offload,
-      from: 2,
+    const resumed = (stage: Leg['stage'], home: Partial<Leg> = {}): Leg => ({
+      ...{ ...common, stage, from: 2 },
+      ...home,
     });
-    const [alike] = (await runOn(device, 3, [resumed(2), resumed(2, true)])) as [Report[]];
+    const homes = [{}, { offload: true }, { offload: true, nvme: dir }];
+    const legs = homes.map((home) => resumed(2, home));
+    const [alike] = (await runOn(device, 3, legs)) as [Report[]];
     if (device.kind === 'cpu') {
       for (const { weights } of alike) assert.deepEqual(weights, expected.weights);
     }
@@ -170,7 +175,7 @@ export const cases: Case[] = [
     skip: skipBelow(4),
   },
   {
-    name: 'resume on 2 ranks equals never having stopped: bf16, offload, stages 0 to 3',
+    name: 'resume on 2 ranks equals never having stopped: bf16, offload, stages 0 to 3, of 2 on disk',
     run: (device) => resumeAlike(device, 'bf16', true),
     skip: skipBelow(2),
   },

@@ -246,8 +246,8 @@ test.each([
   [{ zero_optimization: { stage: 4 } }, 'zero_optimization.stage', '0, 1, 2, 3', '4'],
   [{ zero_optimization: 1 }, 'zero_optimization', 'an object', '1'],
   [
-    { zero_optimization: { offload_optimizer: { device: 'nvme' } } },
-    'zero_optimization.offload_optimizer.device',
+    { zero_optimization: { offload_param: { device: 'nvme' } } },
+    'zero_optimization.offload_param.device',
     '"none", "cpu"',
     '"nvme"',
   ],

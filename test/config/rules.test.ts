@@ -27,6 +27,7 @@ function merge(base: Section, change: Section): Section {
 
 const zero = (section: Section) => ({ zero_optimization: section });
 const onHost = { offload_optimizer: { device: 'cpu' } };
+const onDisk = { device: 'nvme', nvme_path: '/local_nvme' } as const;
 
 test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Section]>([
   [
@@ -144,6 +145,27 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     'zero_optimization.offload_optimizer.super_offload',
     /device to "cpu"/,
     zero({ stage: 2, offload_optimizer: { super_offload: true, device: 'cpu' } }),
+  ],
+  [
+    'state on disk is not tried out',
+    zero({ stage: 2, offload_optimizer: { ...onDisk, super_offload: true } }),
+    'zero_optimization.offload_optimizer.super_offload',
+    /Leave super_offload out/,
+    zero({ stage: 2, offload_optimizer: onDisk }),
+  ],
+  [
+    'a disk is named',
+    zero({ stage: 2, offload_optimizer: { device: 'nvme' } }),
+    'zero_optimization.offload_optimizer.nvme_path',
+    /ds io FOLDER/,
+    zero({ stage: 2, offload_optimizer: onDisk }),
+  ],
+  [
+    'state on disk is updated in a slot',
+    zero({ stage: 2, offload_optimizer: { ...onDisk, buffer_count: 0 } }),
+    'zero_optimization.offload_optimizer.buffer_count',
+    /Leave it out/,
+    zero({ stage: 2, offload_optimizer: { ...onDisk, buffer_count: 1 } }),
   ],
   [
     'offloaded weights are updated on the host alone',

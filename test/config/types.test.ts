@@ -33,7 +33,7 @@ const wrong: readonly DsConfig[] = [
   // @ts-expect-error a device that is none
   { zero_optimization: { stage: 1, offload_optimizer: { device: 'disk' } } },
   // @ts-expect-error a device that is not supported yet
-  { zero_optimization: { stage: 1, offload_optimizer: { device: 'nvme' } } },
+  { zero_optimization: { stage: 3, offload_param: { device: 'nvme' } } },
   // @ts-expect-error a key of another section
   { bf16: { loss_scale: 128 } },
   // @ts-expect-error a mistyped key of a monitor
@@ -145,7 +145,7 @@ const forTheTrainer: readonly DsConfig[] = [
 function read(config: ResolvedConfig): void {
   const clipping: number = config.gradient_clipping;
   const bucket: number = config.zero_optimization.stage3_prefetch_bucket_size;
-  const device: 'none' | 'cpu' = config.zero_optimization.offload_optimizer.device;
+  const device: 'none' | 'cpu' | 'nvme' = config.zero_optimization.offload_optimizer.device;
   expect([clipping, bucket, device]).toEqual([1, 5e7, 'none']);
   // @ts-expect-error an old name
   expect(config.bfloat16).toBeUndefined();

@@ -261,6 +261,11 @@ describe('support', () => {
       'zero_optimization.offload_param',
     ],
     [{ aio: { queue_depth: 9 } }, 'aio.queue_depth'],
+    [{ aio: { use_gds: true } }, 'aio.use_gds'],
+    [
+      zero({ stage: 2, offload_optimizer: { device: 'cpu', pipeline_read: true } }),
+      'zero_optimization.offload_optimizer.pipeline_read',
+    ],
   ])('%j has no effect, and one notice says so', (extra, path) => {
     const { errors, notices } = check(extra);
     expect(errors).toEqual([]);
@@ -329,8 +334,8 @@ describe('support', () => {
     [zero({ stage: 2, zenflow: { topk_ratio: 0.2 } }), 'zero_optimization.zenflow'],
     [{ optimizer: { type: 'OneBitAdam', params: { freeze_step: 3 } } }, 'optimizer.type'],
     [
-      zero({ stage: 3, offload_optimizer: { device: 'nvme' } }),
-      'zero_optimization.offload_optimizer.device',
+      zero({ stage: 3, offload_param: { device: 'nvme' } }),
+      'zero_optimization.offload_param.device',
     ],
   ])('%j is not supported yet', (extra, path) => {
     const { errors } = check(extra);

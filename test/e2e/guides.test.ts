@@ -1,6 +1,6 @@
 // The main programs of the guides run as they stand, as processes beside the data that they name.
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   type configuration,
@@ -54,6 +54,16 @@ test('a pipeline of two stages learns', () => {
   const losses = Array.from(out.matchAll(/step \d+: (\d\.\d+)/g), ([, loss]) => Number(loss));
   expect(losses).toHaveLength(5);
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 2);
+}, 120_000);
+
+test('state on a disk learns, saves, and leaves nothing in its folder', () => {
+  const out = runPage('docs/nvme.md');
+  const losses = Array.from(out.matchAll(/step \d+: loss (\d\.\d+)/g), ([, loss]) => Number(loss));
+  expect(losses).toHaveLength(5);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
+  expect(readdirSync(join(folder, 'local_nvme'))).toEqual([]);
+  expect(readdirSync(join(folder, 'checkpoints'))).toContain('global_step5');
+  rmSync(join(folder, 'checkpoints'), { recursive: true });
 }, 120_000);
 
 test("the Trainer's program learns, has its folders, and is over when it runs again", async () => {

@@ -5,11 +5,19 @@ import { seed } from '../../lib/tensor/index.js';
 
 export type Precision = 'fp32' | 'bf16' | 'fp16';
 
+type OffloadOptimizer = NonNullable<
+  Exclude<DsConfig['zero_optimization'], boolean | undefined>['offload_optimizer']
+>;
+
 export interface TinyOptions {
   precision: Precision;
   offload: boolean;
   /** ZeRO settings beside the offload. */
   zero?: DsConfig['zero_optimization'];
+  /** Folder of optimizer state, where `offload` keeps it on disk. Default: in host memory. */
+  nvme?: string;
+  /** How that disk is used. */
+  disk?: { offload?: OffloadOptimizer; aio?: DsConfig['aio'] };
   /** Offload that overlaps backward. Default false. */
   speculative?: boolean;
   /** Share of the optimizer that is offloaded. Default 1. */
@@ -45,12 +53,15 @@ export function tinyConfig(options: TinyOptions): DsConfig {
     },
     ...(precision === 'bf16' ? { bf16: { enabled: true } } : {}),
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
+    aio: options.disk?.aio ?? {},
     data_types: { grad_accum_dtype: options.gradients ?? null },
     zero_optimization: {
       stage: 1,
       ...(typeof options.zero === 'object' ? options.zero : {}),
       offload_optimizer: {
-        device: offload ? 'cpu' : 'none',
+        device: !offload ? 'none' : options.nvme ? 'nvme' : 'cpu',
+        nvme_path: options.nvme ?? null,
+        ...options.disk?.offload,
         super_offload: options.speculative ?? false,
         ratio: options.ratio ?? 1,
       },

@@ -1,4 +1,6 @@
 // The settings under which every ZeRO stage must equal stage 0, and the runs of a job that compares them.
+import { tmpdir } from 'node:os';
+
 import type { DsConfig } from '../../lib/index.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Setting } from './train-process.js';
@@ -53,7 +55,7 @@ const gathers: Record<string, Zero> = {
 };
 
 /** stages x {overlap on, off} x offload {none, optimizer} x buckets {one element, everything}. */
-function variants(): { name: string; zero: Zero; offload: boolean; speculative: boolean }[] {
+function variants(): Variant[] {
   const all = [0, 1, 2, 3].flatMap((stage) =>
     [true, false].flatMap((overlap_comm) =>
       [1, EVERYTHING].flatMap((elements) =>
@@ -70,7 +72,11 @@ function variants(): { name: string; zero: Zero; offload: boolean; speculative: 
   return all.filter(({ zero, offload }) => zero.stage > 0 || !offload);
 }
 
-const special = (): { name: string; zero: Zero; offload: boolean; speculative: boolean }[] => [
+interface Variant extends Pick<Setting, 'name' | 'offload' | 'speculative' | 'nvme'> {
+  zero: Zero;
+}
+
+const special = (): Variant[] => [
   ...Object.entries(gathers).flatMap(([name, zero]) =>
     [false, true].map((offload) => ({
       name: `stage 3, ${name}, offload ${offload}`,
@@ -111,6 +117,16 @@ const special = (): { name: string; zero: Zero; offload: boolean; speculative: b
     offload: true,
     speculative: false,
   },
+  ...([2, 3] as const).map((stage) => ({
+    name: `stage ${stage}, state on disk, sub-groups of 1000`,
+    zero: {
+      ...{ stage, sub_group_size: 1000 },
+      ...(stage === 3 ? { offload_param: { device: 'cpu' as const } } : {}),
+    },
+    offload: true,
+    speculative: false,
+    nvme: tmpdir(),
+  })),
   ...([1, 2, 3] as const).map((stage) => ({
     name: `stage ${stage}, all-reduce to the owner`,
     zero: { stage, reduce_scatter: false },

@@ -12,6 +12,7 @@ import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writePieces } from '../../zero/adopt.js';
 import { takeOver } from '../../zero/collectives.js';
 import { copyFlat, sliceFlat } from '../../zero/flat.js';
+import type { LentState } from '../../zero/home/home.js';
 import { slicePiece } from '../../zero/home/range-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
@@ -86,7 +87,7 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
     scope(() => {
       const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
       const whole = stateOf(owned, 'master');
-      writeParts(owned, { ...whole, values: scaled }, (piece) => slicePiece(grad, piece));
+      writeParts(owned, { ...whole, values: scaled }, inMemory(grad));
       state.changed(partition);
       countAgain(owned, grad);
     }),
@@ -105,7 +106,9 @@ function getState(parameter: Parameter, name: string): Tensor | null {
   const kept = stateOf(owned, name);
   const { partition, engine } = owned;
   engine.parts.state.synchronize();
-  return scope(() => assemble(owned, kept, (piece) => borrow(engine, partition, piece, name)));
+  return scope(() =>
+    assemble(owned, kept, (piece) => borrow(engine, partition, piece, name).tensor),
+  );
 }
 
 function setState(parameter: Parameter, value: Tensor, name: string): void {
@@ -135,7 +138,7 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
   const { compute } = engine.device;
   const values = { ...perElement(slot.shape), values: parameter };
-  writeParts({ engine, part, slot }, values, (piece) => slicePiece(part.weights, piece));
+  writeParts({ engine, part, slot }, values, inMemory(part.weights));
   engine.parts.stage.publish(part, compute);
   if (parameter.missing !== null) engine.parts.stage.acquire(part.unit);
 }
@@ -151,12 +154,20 @@ export function publishMasters(engine: Engine, partitions: Iterable<Partition>):
   }
 }
 
-/** A piece of master weights or state, there; the caller releases it. */
-function borrow({ parts }: Engine, partition: Partition, piece: Piece, name: string): Tensor {
+/** A piece of master weights or state, there; the caller releases its tensor. */
+function borrow({ parts }: Engine, partition: Partition, piece: Piece, name: string): LentState {
   const lent = parts.state.lend(partition, piece, name);
   lent.wait();
-  return lent.tensor;
+  return lent;
 }
+
+/** Where a piece is written: `tensor`, of which keep() says that it was. */
+type Place = Pick<LentState, 'tensor' | 'keep'>;
+
+/** The places of pieces in a flat tensor that starts where their part does. */
+const inMemory =
+  (flat: Tensor) =>
+  (piece: Piece): Place => ({ tensor: slicePiece(flat, piece), keep() {} });
 
 /** The whole of a state, of which `read` gives this rank's pieces; the tensors it gives are released. */
 function assemble(
@@ -187,19 +198,20 @@ function assemble(
   return full;
 }
 
-/** Copies this rank's pieces of `values` to where `place` says; the tensors it gives are released. */
+/** Copies this rank's pieces of `values` to where `placeOf` says; the tensors it has are released. */
 function writeParts(
   { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
   { values, ...state }: StateTensor & { values: Tensor },
-  place: (piece: Piece) => Tensor,
+  placeOf: (piece: Piece) => Place,
 ): void {
   const { compute } = engine.device;
   for (const piece of part.pieces.filter((one) => one.slot === slot)) {
-    const into = place(piece);
+    const place = placeOf(piece);
     const { from, numel } = portionOf(state, piece);
-    copyFlat(into, { offset: 0, numel }, values, { offset: from, numel }, compute);
+    copyFlat(place.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);
     compute.synchronize();
-    into.release();
+    place.keep();
+    place.tensor.release();
   }
 }
 

@@ -165,8 +165,13 @@ async function readPieces(
       const from: [Section, string] = isSaved ? ['optimizer', key] : ['model', name];
       const lent = engine.parts.state.lend(partition, piece, state);
       const { region, from: first } = statePart(declared, piece);
-      const into = boxedParts(region, first, lent.tensor);
-      await readParts(checkpoint, from, into, lent.arrived());
+      const into = boxedParts(region, first, lent.tensor.retain());
+      try {
+        await readParts(checkpoint, from, into, lent.arrived());
+        lent.keep();
+      } finally {
+        lent.tensor.release();
+      }
     }
   }
 }

@@ -56,7 +56,9 @@ function modelLines({ module, device, batch, scaler, units, ranks }: Described):
 }
 
 function optimizerLines({ optimizer, schedules, state }: Described): string[] {
-  const { device, host } = state.bytes;
+  const { device, host, disk } = state.bytes;
+  const onDisk = disk > 0 ? `, ${mebibytes(disk)} on disk` : '';
+  const places = `${mebibytes(device)} on the device, ${mebibytes(host)} on the host${onDisk}`;
   return [
     row('optimizer', optimizer.name),
     ...optimizer.groups.map(({ params, ...settings }, index) =>
@@ -69,7 +71,7 @@ function optimizerLines({ optimizer, schedules, state }: Described): string[] {
         `${home.constructor.name}, ${schedule.constructor.name}`,
       ),
     ),
-    row('master and state', `${mebibytes(device)} on the device, ${mebibytes(host)} on the host`),
+    row('master and state', places),
   ];
 }
 

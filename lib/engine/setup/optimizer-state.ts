@@ -1,5 +1,5 @@
 // Where the optimizer's state lives and when it is updated, from the configuration: on the device,
-// in host memory, or both.
+// in host memory or on disk, or in two of them.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
@@ -17,6 +17,7 @@ import type { Schedule } from '../../zero/schedule/schedule.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { ReleaseStack } from '../release-stack.js';
+import { openDiskHome } from './disk-home.js';
 import { gradientDType, weightDType } from './dtypes.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
@@ -34,22 +35,35 @@ export interface StateOptions {
 
 /**
  * Adds to `state` a share for each home; `owned` gets what is made. Throws DS_CONFIG when
- * super_offload is asked of an optimizer that cannot try an update out.
+ * super_offload is asked of an optimizer that cannot try an update out, DS_IO when a disk has no
+ * room for what is to be on it.
  */
 export function furnish(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { config, optimizer, partitions, device } = options;
   const { device: home, ratio } = config.zero_optimization.offload_optimizer;
-  const onHost = home === 'cpu';
-  const first = onHost ? firstInForward(partitions, 1 - ratio) : new Set(partitions);
+  const isOffloaded = home !== 'none';
+  const first = isOffloaded ? firstInForward(partitions, 1 - ratio) : new Set(partitions);
   const resident = partitions.filter((partition) => first.has(partition));
   const rest = partitions.filter((partition) => !first.has(partition));
-  if (!onHost || resident.length > 0) {
-    const Kind = offloadsWeights(config) && !onHost ? DeviceHomeOfHostWeights : DeviceHome;
+  if (!isOffloaded || resident.length > 0) {
+    const Kind = offloadsWeights(config) && !isOffloaded ? DeviceHomeOfHostWeights : DeviceHome;
     const made = owned.own(new Kind(device, optimizer));
     const schedule = owned.own(afterVerdict(made, resident, options));
     state.add({ partitions: resident, home: made, schedule });
   }
-  if (onHost) addOffloaded(state, { ...options, partitions: rest }, owned);
+  if (home === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
+  if (home === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
+}
+
+/**
+ * State on disk is updated once per step, after its verdict: to try an update out would read and
+ * write it twice.
+ */
+function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
+  const { config, partitions } = options;
+  const home = owned.own(openDiskHome(options, offloadsWeights(config)));
+  const schedule = owned.own(afterVerdict(home, partitions, options));
+  state.add({ partitions, home, schedule });
 }
 
 /**

@@ -128,7 +128,7 @@ export class DeviceHome implements Home {
       if (master !== weights) device += master.bytes;
       for (const tensor of stateTensors(ranges)) device += tensor.bytes;
     }
-    return { device, host: 0 };
+    return { device, host: 0, disk: 0 };
   }
 
   dispose(): void {

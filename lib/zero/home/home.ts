@@ -4,12 +4,16 @@ import type { UpdateKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Piece } from '../layout.js';
+import type { GroupRange, Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
-import type { RangeState } from './range-state.js';
 
 /** What an update reads and writes of a tile, but for the verdict on its gradient. */
 export type TileTensors = Omit<UpdateTensors, 'control'>;
+
+/** A part of a partition that is updated at once. */
+export interface HomeTile {
+  readonly range: GroupRange;
+}
 
 /**
  * Keeps master weights and optimizer state of partitions, and runs their updates in the order of a stream of its own. A
@@ -30,13 +34,13 @@ export interface Home {
   /** `control`, written on the compute stream, where kernels read it. Once per update, after the last receive(). */
   takeControl(control: Tensor): Tensor;
   /** The parts of a partition that are updated one after the other. */
-  tilesOf(partition: Partition): readonly RangeState[];
+  tilesOf(partition: Partition): readonly HomeTile[];
   /** Kernels enqueued from now on see the gradient and the state of one of its tiles, until release(). */
-  acquire(partition: Partition, tile: RangeState): TileTensors;
+  acquire(partition: Partition, tile: HomeTile): TileTensors;
   /** All kernels of this pass over a tile have been enqueued. */
   release(tile: TileTensors): void;
   /** The new weights of a tile have been enqueued: they leave for where they are wanted. */
-  deliver(partition: Partition, tile: RangeState): void;
+  deliver(partition: Partition, tile: HomeTile): void;
   /** All tiles were delivered, nothing reads the gradient any more. Returns in whose order the weights change. */
   finish(partition: Partition): Stream;
   /** Called before weights are read: later compute work sees the updated ones. */
@@ -61,6 +65,7 @@ export interface Home {
 export interface Bytes {
   device: number;
   host: number;
+  disk: number;
 }
 
 /** A piece of state, in memory while it is lent. Whoever borrows it releases `tensor`. */
@@ -70,7 +75,14 @@ export class LentState {
     readonly tensor: Tensor,
     /** In whose order its values come, and later updates take what was written. */
     private readonly order: Stream,
+    /** Where `tensor` is a copy: brings it back to the state. */
+    private readonly bringBack: () => void = () => {},
   ) {}
+
+  /** What was written to `tensor`, by the host or on the compute stream, is the state from now on. */
+  keep(): void {
+    this.bringBack();
+  }
 
   /** Blocks until the values are there. */
   wait(): void {

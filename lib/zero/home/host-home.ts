@@ -1,35 +1,24 @@
-// State in pinned host memory: updates run on host threads, gradients come down and weights go up beside them.
-// Source: Ren et al. 2021 (ZeRO-Offload).
+// State in pinned host memory, which host threads update.
 import type { Optimizer } from '../../optim/optimizer.js';
-import { hostKernels, type UpdateKernels } from '../../optim/update-kernels.js';
 import type { Device } from '../../runtime/device.js';
-import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { Event, Stream } from '../../runtime/stream.js';
+import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyAll, copyFlat, sliceFlat } from '../flat.js';
+import { copyFlat, sliceFlat } from '../flat.js';
 import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
-import { DepartingTensors } from './departing-tensors.js';
-import { type Bytes, type Home, LentState, type TileTensors } from './home.js';
+import { type Bytes, LentState, type TileTensors } from './home.js';
+import { HostUpdates, memoryForWeights, type UpdatedPart } from './host-updates.js';
 import { pinned, pinnedFilled, uploadRounded } from './pinned.js';
 import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
 import { disposeTile, makeTiles, type Tile } from './tiles.js';
 
 /** A partition's host side. */
-export interface HostPart {
-  /** [numel] f32 */
+export interface HostPart extends UpdatedPart {
+  /** [numel] f32; `weight` may be this memory, or that of the gradient. */
   readonly master: Tensor;
-  /** [numel], receives the gradient. */
-  grad: Tensor;
-  /** [numel] in the weights' dtype, receives the updated weights; may be `master` or `grad`. */
-  weight: Tensor;
   readonly ranges: readonly RangeState[];
   readonly tiles: readonly Tile[];
-  /** All updated weights have reached the device. */
-  readonly uploaded: Event;
-  /** The compute stream has not yet been told to wait for `uploaded`. */
-  uploading: boolean;
 }
 
 export interface HostHomeOptions {
@@ -40,39 +29,16 @@ export interface HostHomeOptions {
 }
 
 /**
- * Three streams, ordered by events alone:
- *   d2h stream   gradient of each partition as backward completes it, tile by tile
- *   host stream  updates on host threads, each tile after its gradient
- *   h2d stream   weights, under the update of the next tile; the unit's next forward waits for all of them
  * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns into the weight to
  * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
  */
-export class HostHome implements Home {
-  readonly kernels: UpdateKernels;
-  /** In which updates run. */
-  readonly host: Stream;
-  /** In which weights leave. */
-  readonly h2d: Stream;
-  /** [4] f32, receives what the device has decided. */
-  readonly control: Tensor;
-  /** The end of backward, once endBackward() has marked it. */
-  readonly computed: Event;
-  private readonly parts = new Map<Partition, HostPart>();
-  private readonly d2h: Stream;
-  private readonly departing: DepartingTensors;
-
+export class HostHome extends HostUpdates<HostPart> {
   constructor(
-    protected readonly device: Device,
+    device: Device,
     private readonly optimizer: Optimizer,
     private readonly options: HostHomeOptions,
   ) {
-    this.d2h = Stream.create(device);
-    this.host = Stream.create(device);
-    this.h2d = Stream.create(device);
-    this.kernels = hostKernels(this.host);
-    this.departing = new DepartingTensors(device, this.d2h);
-    this.control = pinned(device, [4], 'f32');
-    this.computed = new Event(device);
+    super(device, options.readBefore);
   }
 
   adopt(partition: Partition): void {
@@ -84,54 +50,21 @@ export class HostHome implements Home {
     const ranges = allocateState(partition, optimizer, allocate);
     this.parts.set(partition, {
       ...{ master, grad, ranges },
-      weight: this.weightFor(partition, master, grad),
+      weight: this.weightFor(partition, [master, grad]),
       tiles: makeTiles(ranges, optimizer, { device, size: this.options.tile, allocate }),
       uploaded: new Event(device),
       uploading: false,
     });
   }
 
-  /** The memory, held once more, that updates write the partition's weights to: `master` or `grad` where one has their dtype. */
-  protected weightFor({ weights, numel }: Partition, master: Tensor, grad: Tensor): Tensor {
-    const alike = [master, grad].find(({ dtype }) => dtype === weights.dtype);
-    return alike?.retain() ?? pinned(this.device, [numel], weights.dtype);
+  /** The memory, held once more, that updates write the partition's weights to. */
+  protected weightFor(partition: Partition, memories: readonly Tensor[]): Tensor {
+    return memoryForWeights(partition, memories);
   }
 
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
     const { master } = this.partOf(partition);
     copyFlat(master, piece, values, { offset: 0, numel: piece.numel }, this.device.compute);
-  }
-
-  receive(partition: Partition): void {
-    const { d2h } = this;
-    const part = this.partOf(partition);
-    d2h.wait(partition.ready);
-    d2h.wait(part.uploaded);
-    const grad = partition.grad as Tensor;
-    for (const { range, arrived, updated } of part.tiles) {
-      if (this.options.readBefore) d2h.wait(updated);
-      copyFlat(part.grad, range, grad, range, d2h);
-      arrived.record(d2h);
-    }
-    this.departing.add(grad.retain());
-    partition.dropGrad();
-  }
-
-  /** Backward has received its last gradient. */
-  endBackward(): void {
-    this.departing.flush();
-    this.computed.record(this.device.compute);
-  }
-
-  takeControl(control: Tensor): Tensor {
-    this.endBackward();
-    this.host.wait(this.computed);
-    copyAll(this.control, control, this.host);
-    return this.control;
-  }
-
-  tilesOf(partition: Partition): readonly Tile[] {
-    return this.partOf(partition).tiles;
   }
 
   acquire(partition: Partition, tile: Tile): TileTensors {
@@ -151,30 +84,6 @@ export class HostHome implements Home {
     for (const slice of [master, grad, weight]) slice?.release();
   }
 
-  deliver(partition: Partition, tile: Tile): void {
-    tile.updated.record(this.host);
-    this.upload(partition, tile);
-  }
-
-  finish(partition: Partition): Stream {
-    const part = this.partOf(partition);
-    part.uploaded.record(this.h2d);
-    part.uploading = true;
-    return this.h2d;
-  }
-
-  /** The weights of all tiles, whose updates have been enqueued, leave once the device has passed `after`. */
-  uploadAll(partition: Partition, after: Event | null): void {
-    if (after) this.h2d.wait(after);
-    for (const tile of this.tilesOf(partition)) this.upload(partition, tile);
-    this.finish(partition);
-  }
-
-  private upload(partition: Partition, { range, updated }: Tile): void {
-    this.h2d.wait(updated);
-    copyFlat(partition.weights, range, this.partOf(partition).weight, range, this.h2d);
-  }
-
   /**
    * From now on `memory`, [numel] in the weights' dtype, takes the partition's gradients and gives its weights. Returns
    * what took gradients before, which is the caller's.
@@ -188,18 +97,6 @@ export class HostHome implements Home {
     return grad;
   }
 
-  awaitWeights(partition: Partition): void {
-    const part = this.partOf(partition);
-    if (!part.uploading) return;
-    this.device.compute.wait(part.uploaded);
-    part.uploading = false;
-  }
-
-  gradOf(partition: Partition): Tensor {
-    for (const stream of [this.d2h, this.host]) stream.synchronize();
-    return this.partOf(partition).grad.retain();
-  }
-
   lend(partition: Partition, piece: Piece, name: string): LentState {
     const { optimizer } = this;
     const kept = namedPiece({ optimizer, ...this.partOf(partition) }, piece, name);
@@ -210,49 +107,15 @@ export class HostHome implements Home {
     uploadRounded(this.partOf(partition).master, partition.weights);
   }
 
-  allocate(numel: number, dtype: DType): Tensor {
-    return pinned(this.device, [numel], dtype);
-  }
-
-  toDevice(to: Tensor, from: Tensor): void {
-    const { compute } = this.device;
-    compute.wait(this.computed.record(this.host));
-    copyAll(to, from, compute);
-  }
-
-  toHome(to: Tensor, from: Tensor): void {
-    const { compute } = this.device;
-    copyAll(to, from, compute);
-    this.host.wait(this.computed.record(compute));
-  }
-
-  synchronize(): void {
-    for (const stream of [this.d2h, this.host, this.h2d, this.device.compute]) stream.synchronize();
-  }
-
   get bytes(): Bytes {
     const all = [...this.parts.values()].flatMap(tensorsOf);
     const own = new Set([this.control, ...all]);
-    return { device: 0, host: [...own].reduce((sum, { bytes }) => sum + bytes, 0) };
+    return { device: 0, host: [...own].reduce((sum, { bytes }) => sum + bytes, 0), disk: 0 };
   }
 
-  dispose(): void {
-    this.synchronize();
-    for (const part of this.parts.values()) {
-      for (const tile of part.tiles) disposeTile(tile);
-      for (const tensor of tensorsOf(part)) tensor.release();
-      part.uploaded.dispose();
-    }
-    this.parts.clear();
-    this.departing.dispose();
-    this.control.release();
-    this.computed.dispose();
-    for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
-  }
-
-  /** For schedules that know of host memory. */
-  partOf(partition: Partition): HostPart {
-    return this.parts.get(partition) as HostPart;
+  protected disposePart(part: HostPart): void {
+    for (const tile of part.tiles) disposeTile(tile);
+    for (const tensor of tensorsOf(part)) tensor.release();
   }
 }
 

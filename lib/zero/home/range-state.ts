@@ -5,15 +5,15 @@ import type { DType } from '../../runtime/dtype.js';
 import { numel as sizeOf } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
-import type { GroupRange, Piece } from '../layout.js';
+import type { GroupRange, Piece, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
+import type { HomeTile } from './home.js';
 
 /** Memory of a home: a held tensor of `shape`, each element `value`. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
 /** State of one range of a partition. Owned by the home that made it. */
-export interface RangeState {
-  readonly range: GroupRange;
+export interface RangeState extends HomeTile {
   /** By name, see UpdateTensors. */
   readonly state: Readonly<Record<string, Tensor>>;
   /** By round, see UpdateTensors. */
@@ -31,9 +31,35 @@ export function allocateState(
   return groups.map((range) => ({
     range,
     state: stateOf(range, optimizer, allocate),
+    ...allocateTables(range, optimizer, allocate),
+  }));
+}
+
+/** What updates of a range need beside its state. */
+export function allocateTables(
+  range: GroupRange,
+  optimizer: Optimizer,
+  allocate: Allocate,
+): Pick<RangeState, 'sums' | 'starts'> {
+  return {
     sums: sumSizes(range, optimizer).map((size) => allocate([size], 'f64', 0)),
     starts: startsOf(range, allocate),
-  }));
+  };
+}
+
+/** A flat tensor of a range's state: how many elements, and what each of them is at first. */
+export interface StateSize extends Pick<StateTensor, 'dtype' | 'initial'> {
+  readonly name: string;
+  readonly numel: number;
+}
+
+/** The flat tensors that `optimizer` keeps of a range. */
+export function stateSizes(range: GroupRange, optimizer: Optimizer): StateSize[] {
+  const declared = declaredState(optimizer, range.group, range.like);
+  return Object.entries(declared).map(([name, { per, dtype, initial }]) => {
+    const numel = per === null ? sizeOfWhole(range, optimizer, name) : Math.ceil(range.numel / per);
+    return { name, dtype, initial, numel };
+  });
 }
 
 function stateOf(
@@ -41,10 +67,8 @@ function stateOf(
   optimizer: Optimizer,
   allocate: Allocate,
 ): Record<string, Tensor> {
-  const declared = declaredState(optimizer, range.group, range.like);
-  const named = Object.entries(declared).map(([name, { per, dtype, initial }]) => {
-    const size = per === null ? sizeOfWhole(range, optimizer, name) : Math.ceil(range.numel / per);
-    return [name, allocate([size], dtype, initial)];
+  const named = stateSizes(range, optimizer).map(({ name, numel, dtype, initial }) => {
+    return [name, allocate([numel], dtype, initial)];
   });
   return Object.fromEntries(named);
 }
@@ -92,19 +116,39 @@ export function namedPiece(
   name: string,
 ): Tensor {
   if (name === 'master') return slicePiece(master, piece);
+  const groups = ranges.map(({ range }) => range);
+  const { range, place, shape } = placeInState({ optimizer, groups }, piece, name);
+  const { state } = ranges.find((one) => one.range === range) as RangeState;
+  return sliceFlat(state[name] as Tensor, place, shape);
+}
+
+/** Where a piece's part of a state lies in the flat tensor of its range. */
+export interface PlaceInState {
+  readonly range: GroupRange;
+  readonly place: Range;
+  /** Of the declared tensor where the part is all of it, else flat. */
+  readonly shape: readonly number[];
+  readonly declared: StateTensor;
+}
+
+/** The place of a piece's part of the state called `name`, among the ranges of its partition. */
+export function placeInState(
+  { optimizer, groups }: { optimizer: Optimizer; groups: readonly GroupRange[] },
+  piece: Piece,
+  name: string,
+): PlaceInState {
   const { slot, offset } = piece;
-  const { range, state } = ranges.find(
-    (one) => offset >= one.range.offset && offset < one.range.offset + one.range.numel,
-  ) as RangeState;
-  const flat = state[name] as Tensor;
+  const range = groups.find(
+    (one) => offset >= one.offset && offset < one.offset + one.numel,
+  ) as GroupRange;
   const declared = declaredState(optimizer, slot.group, slot.shape)[name] as StateTensor;
   const { numel } = portionOf(declared, piece);
   const first =
     declared.per === null
       ? startOfWhole({ optimizer, range, name }, slot.name)
       : Math.ceil((offset - range.offset) / declared.per);
-  const isAll = numel === sizeOf(declared.shape);
-  return sliceFlat(flat, { offset: first, numel }, isAll ? declared.shape : [numel]);
+  const shape = numel === sizeOf(declared.shape) ? declared.shape : [numel];
+  return { range, place: { offset: first, numel }, shape, declared };
 }
 
 function startOfWhole(

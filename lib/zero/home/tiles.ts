@@ -6,15 +6,19 @@ import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
 import { type GroupRange, type Range, slotAlignment } from '../layout.js';
+import type { HomeTile } from './home.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
-/** A part of one group's range. The tensors are parts of the range's, except `starts`. */
-export interface Tile extends RangeState {
+/** A part of one group's range that the host updates at once. */
+export interface HostTile extends HomeTile {
   /** Its gradient has reached the host. */
   readonly arrived: Event;
   /** Its new weights are in host memory. */
   readonly updated: Event;
 }
+
+/** One whose state is in memory. The tensors are parts of the range's, except `starts`. */
+export interface Tile extends HostTile, RangeState {}
 
 /**
  * The size of tiles that hold at most `subGroup` elements: a multiple of 64, at least 64. While the host computes one, the
@@ -51,16 +55,34 @@ export function makeTiles(
 ): Tile[] {
   return ranges.flatMap((whole) => {
     const { range } = whole;
-    const per = isElementwise(optimizer, range) ? blockSizes(optimizer, range) : {};
-    const alignment = Math.max(slotAlignment, ...Object.values(per));
-    const cuts = isElementwise(optimizer, range) ? cutEvenly(range.numel, size, alignment) : [];
+    const cuts = cutsOf(range, optimizer, size);
+    const per = blockSizes(optimizer, range);
     const parts = cuts.length > 1 ? cutState(whole, cuts, per, allocate) : [retained(whole)];
-    return parts.map((part) => ({
-      ...part,
-      arrived: new Event(device),
-      updated: new Event(device),
-    }));
+    return parts.map((part) => ({ ...part, ...tileEvents(device) }));
   });
+}
+
+/** The events of a new tile, its own. */
+export function tileEvents(device: Device): Pick<HostTile, 'arrived' | 'updated'> {
+  return { arrived: new Event(device), updated: new Event(device) };
+}
+
+/** Where the tiles of a range lie in its partition, in order. */
+export function cutRange(range: GroupRange, optimizer: Optimizer, size: number): GroupRange[] {
+  const cuts = cutsOf(range, optimizer, size);
+  return cuts.length > 1 ? cuts.map((cut) => partOf(range, cut)) : [range];
+}
+
+/** Parts of a range from its start; none where it stays whole. */
+function cutsOf(range: GroupRange, optimizer: Optimizer, size: number): Range[] {
+  if (!isElementwise(optimizer, range)) return [];
+  const blocks = Object.values(blockSizes(optimizer, range));
+  return cutEvenly(range.numel, size, Math.max(slotAlignment, ...blocks));
+}
+
+/** A part of a range has no places, since their parameters may be cut. */
+function partOf(range: GroupRange, { offset, numel }: Range): GroupRange {
+  return { ...range, offset: range.offset + offset, numel, places: [] };
 }
 
 export function disposeTile(tile: Tile): void {
@@ -82,7 +104,6 @@ function blockSizes(optimizer: Optimizer, { group, like }: GroupRange): Record<s
   return Object.fromEntries(declared.map(([name, { per }]) => [name, per as number]));
 }
 
-/** The parts of a range; none has places, since their parameters may be cut. */
 function cutState(
   { range, state }: RangeState,
   cuts: readonly Range[],
@@ -97,7 +118,7 @@ function cutState(
     numel: Math.ceil(numel / size),
   });
   const parts = cuts.map((cut, index) => ({
-    range: { ...range, offset: range.offset + cut.offset, numel: cut.numel, places: [] },
+    range: partOf(range, cut),
     state: mapValues(state, (flat, name) => sliceFlat(flat, blocks(cut, per[name] as number))),
     sums: [],
     starts: sliceFlat(ends, { offset: index, numel: 1 }),

@@ -1,0 +1,102 @@
+// `ds io`: measures the disk of a folder for optimizer state, and prints the `aio` section that is
+// fastest.
+import { mkdirSync } from 'node:fs';
+
+import { DsError } from '../errors.js';
+import { formatBytes } from './byte-size.js';
+import { type AioSetting, type Measured, measureDisk } from './measure-disk.js';
+
+export interface IoFlags {
+  /** Bytes of the file that is read and written. */
+  size: number;
+  block_size: readonly number[];
+  queue_depth: readonly number[];
+  threads: readonly number[];
+  /** Of a model, for what a step costs. */
+  parameters?: number;
+}
+
+/** Master weights and Adam's two moments, in f32. */
+const STATE_BYTES = 12;
+const SECONDS_PER_DAY = 86_400;
+
+/**
+ * Tells `say` each measurement as it comes, and returns the `aio` section as JSON. Throws DS_IO
+ * where the folder is none or has no room.
+ */
+export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
+  makeFolder(path);
+  const [firstThreads = 1] = flags.threads;
+  const settings = flags.block_size.flatMap((block_size) =>
+    flags.queue_depth.map((queue_depth) => ({
+      ...{ block_size, queue_depth, intra_op_parallelism: firstThreads },
+    })),
+  );
+  const measured: Measured[] = [];
+  const measure = (setting: AioSetting): void => {
+    const one = measureDisk(path, flags.size, setting);
+    if (measured.length === 0) for (const line of heading(path, one, flags)) say(line);
+    say(rowOf(one));
+    measured.push(one);
+  };
+  for (const setting of settings) measure(setting);
+  const { setting: found } = fastest(measured);
+  for (const intra_op_parallelism of flags.threads.slice(1)) {
+    measure({ ...found, intra_op_parallelism });
+  }
+  const best = fastest(measured);
+  if (flags.parameters) for (const line of costs(best, flags.parameters)) say(line);
+  return JSON.stringify({ aio: best.setting }, null, 2);
+}
+
+function makeFolder(path: string): void {
+  try {
+    mkdirSync(path, { recursive: true });
+  } catch (cause) {
+    throw new DsError({
+      code: 'DS_IO',
+      op: `ds io ${path}`,
+      expected: 'a folder, or the right to make it',
+      got: (cause as Error).message,
+      cause,
+    });
+  }
+}
+
+/** The one whose updates would be done first. */
+function fastest(measured: readonly Measured[]): Measured {
+  return measured.reduce((best, one) => (one.rates.mixed > best.rates.mixed ? one : best));
+}
+
+function heading(path: string, { info }: Measured, { size }: IoFlags): string[] {
+  const { fileSystem, direct, engine } = info;
+  const how = direct ? 'O_DIRECT' : 'through the page cache: O_DIRECT is refused';
+  return [
+    `${path}: ${fileSystem}, ${engine}, ${how}; ${formatBytes(size)}, rates in GB/s`,
+    'block_size  queue_depth  threads   read  write  both ways at once, each',
+  ];
+}
+
+function rowOf({ setting, rates }: Measured): string {
+  const { block_size, queue_depth, intra_op_parallelism } = setting;
+  const rate = (bytes: number): string => (bytes / 1e9).toFixed(2);
+  return [
+    String(block_size).padStart(10),
+    String(queue_depth).padStart(11),
+    String(intra_op_parallelism).padStart(7),
+    rate(rates.read).padStart(5),
+    rate(rates.write).padStart(5),
+    rate(rates.mixed),
+  ].join('  ');
+}
+
+/** What a step moves, how long that takes, and what a day writes to the disk. */
+function costs({ rates }: Measured, parameters: number): string[] {
+  const bytes = STATE_BYTES * parameters;
+  const seconds = bytes / rates.mixed;
+  const perDay = (bytes / seconds) * SECONDS_PER_DAY;
+  return [
+    `${parameters.toLocaleString('en')} parameters with Adam: ${formatBytes(bytes)} of state, which a step reads and writes in ${seconds.toFixed(2)} s`,
+    `At one step after the other that writes ${formatBytes(perDay)} a day: compare it with the endurance (TBW) of the disk.`,
+  ];
+}

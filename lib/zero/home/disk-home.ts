@@ -1,0 +1,296 @@
+// State on disk that host threads update: tiles come to slots of host memory and go back, beside the updates of others.
+// Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { Device } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { Event, type Stream } from '../../runtime/stream.js';
+import { SwapFile, type SwapFileInfo } from '../../runtime/swap-file.js';
+import type { Tensor } from '../../tensor/index.js';
+import { copyFlat, sliceFlat } from '../flat.js';
+import { overlap, type Piece, type Range } from '../layout.js';
+import type { Partition } from '../partition.js';
+import {
+  type DiskPlan,
+  type DiskTile,
+  disposeDiskTile,
+  makeDiskTile,
+  planTiles,
+} from './disk-tiles.js';
+import { type Bytes, LentState, type TileTensors } from './home.js';
+import { HostUpdates, memoryForWeights, type UpdatedPart } from './host-updates.js';
+import { pinned, uploadRounded } from './pinned.js';
+import { placeInState } from './range-state.js';
+import { type SlotOptions, TileSlots } from './tile-slots.js';
+
+/** A partition's host side. */
+interface DiskPart extends UpdatedPart {
+  readonly tiles: readonly DiskTile[];
+}
+
+export interface DiskHomeOptions {
+  optimizer: Optimizer;
+  /** All that it will adopt. */
+  partitions: readonly Partition[];
+  /** Tiles have at most so many elements, a multiple of 64. */
+  tile: number;
+  slots: SlotOptions;
+  /** Where the file is, and what errors call it. */
+  folder: string;
+  label: string;
+  /** Bytes of a request, requests under way, threads for checksums. */
+  blockBytes: number;
+  depth: number;
+  checkers: number;
+}
+
+/** A tile's part of a piece: where it lies in the tile's field, and in the piece. */
+interface Portion {
+  tile: DiskTile;
+  inTile: Range;
+  inPiece: Range;
+}
+
+/**
+ * The order of a tile, all on the host stream: its transfer from disk is over, the update runs, its transfer to disk is
+ * submitted, and those of the tiles that follow it in forward order; after the last ones the first, so that forward and
+ * backward of the next step hide their reads. Gradients stay in memory. Host memory: the slots, and one gradient element
+ * per parameter, which the update turns into the weight to upload in place; where their dtypes differ, a weight more.
+ */
+export class DiskHome extends HostUpdates<DiskPart> {
+  private readonly optimizer: Optimizer;
+  private readonly plan: DiskPlan;
+  private readonly slots: TileSlots;
+  private readonly file: SwapFile;
+  /** In forward order. */
+  private readonly order: DiskTile[] = [];
+  private readonly turns = new Map<DiskTile, number>();
+  /** The tiles that schedules have acquired, by what they were given. */
+  private readonly acquired = new Map<TileTensors, DiskTile>();
+
+  /** Throws DS_IO where the folder is none, or has no space; nothing is left behind. */
+  constructor(device: Device, options: DiskHomeOptions) {
+    super(device);
+    const { optimizer, partitions } = options;
+    this.optimizer = optimizer;
+    this.plan = planTiles(partitions, optimizer, options);
+    const { slotBytes } = this.plan;
+    this.slots = new TileSlots(device, this.host, slotBytes, options.slots);
+    try {
+      this.file = SwapFile.open({ ...options, ...this.wanted(), memory: this.slots.memory });
+    } catch (error) {
+      this.slots.dispose();
+      super.dispose();
+      throw error;
+    }
+    this.slots.use(this.file);
+  }
+
+  private wanted(): { bytes: number; purpose: string } {
+    const { bytes, numel } = this.plan;
+    const each = numel > 0 ? (bytes / numel).toFixed(1) : '0';
+    const count = numel.toLocaleString('en');
+    const size = (bytes / 1e9).toPrecision(4);
+    return { bytes, purpose: `${size} GB: ${count} parameters, ${each} bytes of state each` };
+  }
+
+  /** What serves it, and what has moved so far. */
+  get disk(): SwapFileInfo {
+    return this.file.info;
+  }
+
+  adopt(partition: Partition): void {
+    const { device, optimizer } = this;
+    const grad = pinned(device, [partition.numel], partition.unit.gradDtype);
+    const places = this.plan.places.get(partition) ?? [];
+    const tiles = places.map((place) => makeDiskTile(place, optimizer, device));
+    for (const tile of tiles) this.turns.set(tile, this.order.push(tile) - 1);
+    this.parts.set(partition, {
+      ...{ grad, tiles, uploading: false },
+      weight: this.weightFor(partition, grad),
+      uploaded: new Event(device),
+    });
+  }
+
+  /** Never a slot's: what is uploaded must not wait for a disk, nor a slot for an upload. */
+  protected weightFor(partition: Partition, grad: Tensor): Tensor {
+    return memoryForWeights(partition, [grad]);
+  }
+
+  acquire(partition: Partition, tile: DiskTile): TileTensors {
+    const { grad, weight } = this.partOf(partition);
+    const { range, sums, starts, arrived, fields } = tile;
+    const { group, places } = range;
+    this.host.wait(arrived);
+    this.slots.open(tile);
+    const state = fields.slice(1).map(({ name }) => [name, this.slots.field(tile, name)] as const);
+    const tensors = {
+      ...{ group, places, sums, starts },
+      state: Object.fromEntries(state),
+      master: this.slots.field(tile, 'master'),
+      grad: sliceFlat(grad, range),
+      weight: sliceFlat(weight, range),
+    };
+    this.acquired.set(tensors, tile);
+    return tensors;
+  }
+
+  release(tensors: TileTensors): void {
+    const { master, grad, weight, state } = tensors;
+    for (const slice of [master, grad, weight, ...Object.values(state)]) slice?.release();
+    const tile = this.acquired.get(tensors) as DiskTile;
+    this.acquired.delete(tensors);
+    this.slots.close(tile, true);
+    this.slots.store(tile);
+    this.slots.expect(this.after(tile));
+  }
+
+  /** All other tiles as they follow it; after the last comes the first. */
+  private *after(tile: DiskTile): Generator<DiskTile> {
+    const { order } = this;
+    const turn = this.turns.get(tile) as number;
+    for (let i = 1; i < order.length; ++i) yield order[(turn + i) % order.length] as DiskTile;
+  }
+
+  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    const { compute } = this.device;
+    for (const { tile, inTile, inPiece } of this.portionsOf(partition, piece, 'master')) {
+      this.withField(tile, 'master', true, (master) => {
+        compute.wait(this.computed.record(this.host));
+        copyFlat(master, inTile, values, inPiece, compute);
+        this.host.wait(this.computed.record(compute));
+      });
+    }
+  }
+
+  /** A copy, which the borrower may bring back. */
+  lend(partition: Partition, piece: Piece, name: string): LentState {
+    const { dtype, shape } = this.described(partition, piece, name);
+    const lent = pinned(this.device, shape, dtype);
+    const portions = this.portionsOf(partition, piece, name);
+    for (const { tile, inTile, inPiece } of portions) {
+      this.withField(tile, name, false, (field) =>
+        copyFlat(lent, inPiece, field, inTile, this.host),
+      );
+    }
+    return new LentState(lent, this.host, () => {
+      this.host.wait(this.computed.record(this.device.compute));
+      for (const { tile, inTile, inPiece } of portions) {
+        this.withField(tile, name, true, (field) =>
+          copyFlat(field, inTile, lent, inPiece, this.host),
+        );
+      }
+    });
+  }
+
+  refresh(partition: Partition): void {
+    for (const tile of this.tilesOf(partition)) {
+      this.withField(tile, 'master', false, (master) => {
+        this.host.synchronize();
+        const weights = sliceFlat(partition.weights, tile.range);
+        uploadRounded(master, weights);
+        weights.release();
+      });
+    }
+  }
+
+  /** Runs `body`, which enqueues on the host stream or waits, with a field of a tile. */
+  protected withField(
+    tile: DiskTile,
+    name: string,
+    changes: boolean,
+    body: (field: Tensor) => void,
+  ): void {
+    this.slots.open(tile);
+    const field = this.slots.field(tile, name);
+    try {
+      body(field);
+    } finally {
+      field.release();
+      this.slots.close(tile, changes);
+    }
+  }
+
+  private described(
+    { groups }: Partition,
+    piece: Piece,
+    name: string,
+  ): { dtype: DType; shape: readonly number[] } {
+    const { slot, numel } = piece;
+    const isAll = numel === slot.numel;
+    if (name === 'master') return { dtype: 'f32', shape: isAll ? slot.shape : [numel] };
+    const { declared, shape } = placeInState({ optimizer: this.optimizer, groups }, piece, name);
+    return { dtype: declared.dtype, shape };
+  }
+
+  /** Where a piece's part of a state lies, tile by tile. */
+  private portionsOf(partition: Partition, piece: Piece, name: string): Portion[] {
+    const { optimizer } = this;
+    const tiles = this.tilesOf(partition);
+    if (name === 'master') {
+      return tiles.flatMap((tile) => portion(tile, tile.range, piece));
+    }
+    const { groups } = partition;
+    const { range, place, declared } = placeInState({ optimizer, groups }, piece, name);
+    return tiles.flatMap((tile) => {
+      if (tile.whole !== range) return [];
+      const first = (tile.range.offset - range.offset) / (declared.per ?? 1);
+      const { numel } = tile.fields.find((field) => field.name === name) as { numel: number };
+      return portion(tile, { offset: first, numel }, place);
+    });
+  }
+
+  get bytes(): Bytes {
+    const all = [...this.parts.values()].flatMap(tensorsOf);
+    const own = new Set([this.control, ...all]);
+    const host = [...own].reduce((sum, { bytes }) => sum + bytes, this.slots.bytes);
+    return { device: 0, host, disk: this.plan.bytes };
+  }
+
+  override dispose(): void {
+    super.dispose();
+    this.slots.dispose();
+  }
+
+  protected disposePart(part: DiskPart): void {
+    part.tiles.forEach(disposeDiskTile);
+    for (const tensor of [part.grad, part.weight]) tensor.release();
+  }
+}
+
+/** State on disk of weights in host memory (offload_param): the update writes them where they live. */
+export class DiskHomeOfHostWeights extends DiskHome {
+  protected override weightFor({ weights }: Partition): Tensor {
+    return weights.retain();
+  }
+
+  override deliver(): void {}
+
+  override finish(partition: Partition): Stream {
+    this.partOf(partition).uploaded.record(this.host);
+    return this.host;
+  }
+
+  override refresh(partition: Partition): void {
+    for (const tile of this.tilesOf(partition)) {
+      this.withField(tile, 'master', false, (master) => {
+        const out = sliceFlat(partition.weights, tile.range);
+        kernels.copyOnHost({ in: master, out }, this.host);
+        out.release();
+      });
+    }
+    this.host.synchronize();
+  }
+}
+
+/** The part of `wanted` that lies in `held`, where a tile's field is; both in one count. */
+function portion(tile: DiskTile, held: Range, wanted: Range): Portion[] {
+  const { offset, numel } = overlap(held, wanted);
+  if (numel <= 0) return [];
+  const inTile = { offset: offset - held.offset, numel };
+  return [{ tile, inTile, inPiece: { offset: offset - wanted.offset, numel } }];
+}
+
+function tensorsOf({ grad, weight, tiles }: DiskPart): Tensor[] {
+  return [grad, weight, ...tiles.flatMap(({ sums, starts }) => [...sums, starts])];
+}

@@ -1,0 +1,167 @@
+// A few slots of host memory for tiles whose state is on disk: one is computed while the next are read and the last is
+// written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+import { Buffer } from '../../runtime/buffer.js';
+import type { Device } from '../../runtime/device.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import type { HostRange } from '../../runtime/file.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { Stream } from '../../runtime/stream.js';
+import type { SwapFile } from '../../runtime/swap-file.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { Field, TilePlace } from './disk-tiles.js';
+
+interface Slot {
+  readonly memory: Buffer;
+  /** Whose bytes it has, or gets from a transfer that was submitted. */
+  tile: TilePlace | null;
+  /** Who has it open. */
+  users: number;
+  /** The file has other bytes of the tile. */
+  changed: boolean;
+  /** When it was last wanted. */
+  wanted: number;
+}
+
+/** How slots are used. */
+export interface SlotOptions {
+  count: number;
+  /** Tiles are read before they are opened. */
+  readsAhead: boolean;
+  /** Tiles are written while others are computed. */
+  writesBehind: boolean;
+}
+
+/**
+ * Everything is submitted in the order of one stream, which opens a tile when its bytes are there. The file sees to it
+ * that a transfer waits for those before it that touch the same slot, or the same tile.
+ */
+export class TileSlots {
+  private readonly slots: readonly Slot[];
+  /** Tiles that the file has. */
+  private readonly stored = new Set<TilePlace>();
+  private clock = 0;
+  private backing: SwapFile | null = null;
+
+  constructor(
+    device: Device,
+    private readonly stream: Stream,
+    /** Of the largest tile. */
+    private readonly slotBytes: number,
+    private readonly options: SlotOptions,
+  ) {
+    this.slots = Array.from({ length: options.count }, () => ({
+      memory: Buffer.allocatePinned(device, slotBytes),
+      ...{ tile: null, users: 0, changed: false, wanted: 0 },
+    }));
+  }
+
+  /** The memory that transfers use. */
+  get memory(): HostRange[] {
+    return this.slots.map(({ memory }) => ({ buffer: memory, offset: 0, bytes: this.slotBytes }));
+  }
+
+  get bytes(): number {
+    return this.slots.length * this.slotBytes;
+  }
+
+  /** Where tiles are that have no slot. Comes before the first is opened. */
+  use(file: SwapFile): void {
+    this.backing = file;
+  }
+
+  /**
+   * Later work of the stream sees and changes the tile's bytes, until close(). Throws DS_IO where streams run at once.
+   */
+  open(tile: TilePlace): void {
+    const slot = this.slotOf(tile) ?? this.load(tile);
+    slot.wanted = ++this.clock;
+    this.file.wait(rangeOf(slot, tile), this.stream);
+    slot.users++;
+  }
+
+  /** A field of an open tile, flat; the caller releases it. */
+  field(tile: TilePlace, name: string): Tensor {
+    const { memory } = this.slotOf(tile) as Slot;
+    const field = tile.fields.find((one) => one.name === name) as Field;
+    return fieldIn(memory, field);
+  }
+
+  /** No later work of the stream touches the tile; `changed`: its bytes are others than before. */
+  close(tile: TilePlace, changed: boolean): void {
+    const slot = this.slotOf(tile) as Slot;
+    slot.users--;
+    slot.changed ||= changed;
+  }
+
+  /** Brings a tile's bytes to disk; others go on meanwhile. */
+  store(tile: TilePlace): void {
+    const slot = this.slotOf(tile);
+    if (!slot?.changed) return;
+    this.write(slot, tile);
+    if (!this.options.writesBehind) this.file.wait(rangeOf(slot, tile), this.stream);
+  }
+
+  /** These tiles come next, in this order: as many as there are slots for are read. */
+  expect(tiles: Iterable<TilePlace>): void {
+    if (!this.options.readsAhead) return;
+    let room = this.slots.length - 1;
+    for (const tile of tiles) {
+      if (room-- === 0) return;
+      const slot = this.slotOf(tile);
+      if (slot) slot.wanted = ++this.clock;
+      else if (this.slots.some(({ users }) => users === 0)) {
+        this.load(tile).wanted = ++this.clock;
+      }
+    }
+  }
+
+  dispose(): void {
+    this.backing?.dispose();
+    for (const { memory } of this.slots) memory.release();
+  }
+
+  private get file(): SwapFile {
+    return this.backing as SwapFile;
+  }
+
+  private slotOf(tile: TilePlace): Slot | undefined {
+    return this.slots.find((slot) => slot.tile === tile);
+  }
+
+  /** Gives the tile the slot that nobody has wanted for longest, and asks for its bytes. */
+  private load(tile: TilePlace): Slot {
+    const free = this.slots.filter(({ users }) => users === 0);
+    const slot = free.reduce((oldest, one) => (one.wanted < oldest.wanted ? one : oldest));
+    if (slot.tile && slot.changed) this.write(slot, slot.tile);
+    slot.tile = tile;
+    if (this.stored.has(tile)) this.file.read(tile.offset, rangeOf(slot, tile), this.stream);
+    else this.fill(slot, tile);
+    return slot;
+  }
+
+  private write(slot: Slot, tile: TilePlace): void {
+    this.file.write(tile.offset, rangeOf(slot, tile), this.stream);
+    this.stored.add(tile);
+    slot.changed = false;
+  }
+
+  /** What a tile is before anything has been written to it. */
+  private fill(slot: Slot, tile: TilePlace): void {
+    this.file.wait(rangeOf(slot, tile), this.stream);
+    for (const field of tile.fields) {
+      const out = fieldIn(slot.memory, field);
+      kernels.fillOnHost({ out, value: field.initial }, this.stream);
+      out.release();
+    }
+    slot.changed = true;
+  }
+}
+
+function rangeOf({ memory }: Slot, { bytes }: TilePlace): HostRange {
+  return { buffer: memory, offset: 0, bytes };
+}
+
+function fieldIn(memory: Buffer, { dtype, offset, numel }: Field): Tensor {
+  const first = offset / dtypeSize(dtype);
+  return held(() => new Tensor(memory.retain(), dtype, [numel], undefined, first));
+}
