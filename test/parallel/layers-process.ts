@@ -10,15 +10,22 @@ import {
   seed,
   type Tensor,
 } from '../../lib/index.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
 import {
   Checks,
   compareGradients,
   compareOwners,
   compareWeights,
+  computeOn,
   numbers,
   partOf,
   tokens,
 } from './checks.js';
+
+/** The one argument, as JSON. */
+export interface LayersJob {
+  kind: DeviceKind;
+}
 
 const checks = new Checks();
 const gradOf = ({ grad }: Tensor): number[] => (grad as Tensor).toArray();
@@ -102,10 +109,10 @@ function compare(
     return [out.toArray(), x.requiresGrad ? gradOf(x) : []];
   };
   seed(7);
-  const whole = make();
+  const whole = make().to(group.device);
   const wanted = run(whole);
   seed(7);
-  const part = parallel.parallelize(make(), group, { layers });
+  const part = parallel.parallelize(make(), group, { layers }).to(group.device);
   compareWeights(checks, name, whole, part);
   run(part).forEach((values, i) => {
     checks.near(`${name} ${i ? 'gradient of x' : 'output'}`, values, wanted[i] as number[]);
@@ -126,6 +133,7 @@ function layers(group: ProcessGroup): void {
   compare(group, 'gathered', () => new Block(10, nn.Linear), apart, numbers([2, 3, 6]));
   const table = () => new nn.Sequential(new nn.Embedding(11, 5, { paddingIdx: 3 }));
   compare(group, 'table', table, { 0: 'vocabulary' }, tokens([3, 9], 11));
+  if (group.device.kind !== 'cpu') return; // A GPU does not look at indices.
   const cut = parallel.parallelize(table(), group, { layers: { '*': 'vocabulary' } });
   const wrong = tokens([2], 5).add(10);
   checks.throws('a row that is not there', () => cut.call(wrong), 'DS_INDEX');
@@ -157,11 +165,12 @@ function losses(group: ProcessGroup): void {
         ...[nn.Linear, nn.Linear],
       ];
       for (const one of [whole, part]) one.weight.requireGrad(trained);
-      const head = new parallel.VocabularyHead(part, group);
+      const head = new parallel.VocabularyHead(part, group).to(group.device);
+      whole.to(group.device);
       const [x, y] = [1, 1].map((from) => numbers([2, 5, channels], from).requireGrad()) as [
         ...[Tensor, Tensor],
       ];
-      const [wanted, got] = [new LossReport(), new LossReport()];
+      const [wanted, got] = [new LossReport(group.device), new LossReport(group.device)];
       const one = linearCrossEntropy(x, whole.weight, target, { ...options, report: wanted });
       const other = head.lossOf(y, target, { ...options, report: got });
       checks.near(name, other.toArray(), one.toArray());
@@ -185,10 +194,10 @@ function losses(group: ProcessGroup): void {
 function ties(group: ProcessGroup, classes: number): void {
   const rows = 10;
   const flat: nn.Initializer = (out) => out.fill_(1);
-  const whole = headOf(2, classes, flat);
-  const head = new parallel.VocabularyHead(headOf(2, classes, flat), group);
+  const whole = headOf(2, classes, flat).to(group.device);
+  const head = new parallel.VocabularyHead(headOf(2, classes, flat), group).to(group.device);
   for (const target of [0, 5, classes - 1]) {
-    const [wanted, got] = [new LossReport(), new LossReport()];
+    const [wanted, got] = [new LossReport(group.device), new LossReport(group.device)];
     const x = numbers([rows, 2]);
     const all = tokens([rows], 1).add(target);
     linearCrossEntropy(x, whole.weight, all, { report: wanted });
@@ -221,7 +230,8 @@ function mistakes(group: ProcessGroup): void {
   throws('no plan', () => parallel.parallelize(block(), group), 'DS_ARGUMENT', 'tensorPlan');
   throws('few pieces', cut({ up: { style: 'column', pieces: 1 } }), 'DS_ARGUMENT', 'at most 1');
   throws('odd pieces', cut({ up: { style: 'column', pieces: 3 } }), 'DS_ARGUMENT', 'pieces');
-  const model = parallel.parallelize(block(), group, { layers: { up: 'column', down: 'row' } });
+  const two = { layers: { up: 'column', down: 'row' } } as const;
+  const model = parallel.parallelize(block(), group, two).to(group.device);
   const again = () => parallel.parallelize(model, group, { layers: { up: 'column' } });
   throws('twice', again, 'DS_ARGUMENT', 'cut already');
   throws('a whole input', () => model.down.call(numbers([2, 8])), 'DS_SHAPE', 'of [6, 8]');
@@ -230,7 +240,9 @@ function mistakes(group: ProcessGroup): void {
 }
 
 async function main(): Promise<void> {
-  const job = await initDistributed({ device: 'cpu' });
+  const { kind } = JSON.parse(process.argv[2] as string) as LayersJob;
+  const job = await initDistributed(kind === 'cpu' ? { device: kind } : {});
+  computeOn(job.world.device);
   for (const part of [collectives, layers, losses, mistakes]) scope(() => part(job.world));
   await job.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));

@@ -1,10 +1,20 @@
 // One rank that holds cut language models against whole ones: first values, dropout, losses, gradients, sampled texts.
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { LossReport, nn, parallel, scope, seed, type Tensor } from '../../lib/index.js';
-import { Checks, compareGradients, compareOwners, compareWeights, tokens } from './checks.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
+import {
+  Checks,
+  compareGradients,
+  compareOwners,
+  compareWeights,
+  computeOn,
+  numbers,
+  tokens,
+} from './checks.js';
 
 /** The one argument, as JSON. */
 export interface ModelsJob {
+  kind: DeviceKind;
   /** A folder of Hugging Face's with a GPT-2, and one with a Llama. */
   folders: readonly string[];
 }
@@ -45,10 +55,16 @@ function sequence(
   whole: nn.models.CausalLM,
 ): number {
   seed(7);
-  const part = parallel.parallelize(make(), group, null, { sequenceParallel: true });
-  const loss = trained(part, new LossReport()).item();
+  const how = { sequenceParallel: true };
+  const part = parallel.parallelize(make(), group, null, how).to(group.device);
+  const loss = trained(part, new LossReport(group.device)).item();
   parallel.sumPartialGradients(part, group);
   compareGradients(checks, `${name}, tokens apart:`, whole, part);
+  if (part instanceof GPT2) {
+    const x = numbers([1, 12, 20]).requireGrad();
+    const alone = () => part.transformer.h[1]?.call(x, null);
+    checks.throws(`${name}, a block by itself`, alone, 'DS_ARGUMENT', 'in a pipeline');
+  }
   const odd = tokens([1, 2 * group.size + 1], 37);
   checks.throws(`${name}, odd tokens`, () => part.call(odd, odd), 'DS_SHAPE', 'a multiple of');
   return loss;
@@ -56,10 +72,10 @@ function sequence(
 
 function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM): void {
   seed(7);
-  const whole = make();
+  const whole = make().to(group.device);
   seed(7);
-  const part = parallel.parallelize(make(), group);
-  const [wanted, got] = [new LossReport(), new LossReport()];
+  const part = parallel.parallelize(make(), group).to(group.device);
+  const [wanted, got] = [new LossReport(group.device), new LossReport(group.device)];
   compareWeights(checks, name, whole, part);
   compareOwners(checks, name, part, group);
   const expected = trained(whole, wanted).item();
@@ -91,8 +107,10 @@ async function load(group: ProcessGroup, folder: string): Promise<void> {
 }
 
 async function main(): Promise<void> {
-  const { folders } = JSON.parse(process.argv[2] as string) as ModelsJob;
-  const job = await initDistributed({ device: 'cpu' });
+  const { folders, kind } = JSON.parse(process.argv[2] as string) as ModelsJob;
+  const job = await initDistributed(kind === 'cpu' ? { device: kind } : {});
+  job.world.device.setDeterministic(true);
+  computeOn(job.world.device);
   for (const [name, make] of Object.entries(models)) scope(() => train(job.world, name, make));
   for (const folder of folders) await load(job.world, folder);
   await job.destroy();
