@@ -396,6 +396,52 @@ export type OptimizerConfig =
        * fused.
        */
       legacy_fusion?: boolean;
+    }
+  | {
+      /** Adam whose ranks exchange one bit per element after a warm-up. */
+      type: AnyCase<'OneBitAdam'>;
+      /** Hyperparameters of 1-bit Adam. */
+      params?: OneBitAdamParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
+    }
+  | {
+      /**
+       * Adam whose ranks sum gradients ever more rarely, and exchange one bit per element between.
+       */
+      type: AnyCase<'ZeroOneAdam'>;
+      /** Hyperparameters of 0/1 Adam. */
+      params?: ZeroOneAdamParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
+    }
+  | {
+      /** LAMB whose ranks exchange one bit per element after a warm-up. */
+      type: AnyCase<'OneBitLamb'>;
+      /** Hyperparameters of 1-bit LAMB. */
+      params?: OneBitLambParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
+    }
+  | {
+      /** SGD whose ranks exchange one bit per element of the gradient after a warm-up. */
+      type: AnyCase<'OneBitSGD'>;
+      /** Hyperparameters of 1-bit SGD. */
+      params?: OneBitSGDParams;
+      /**
+       * Fuses the update of all tensors the old way. Default false. No effect: updates are always
+       * fused.
+       */
+      legacy_fusion?: boolean;
     };
 
 /** Hyperparameters of Adam and AdamW. */
@@ -575,6 +621,193 @@ export interface AdamW8bitParams {
   bias_correction?: boolean;
   /** Parameters of fewer elements have f32 moments, as AdamW's. Default 4096. */
   min_8bit_size?: number;
+}
+
+/** Hyperparameters of 1-bit Adam. */
+export interface OneBitAdamParams {
+  /** Learning rate. Default 0.001. */
+  lr?: number | 'auto';
+  /**
+   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
+   * of a run. Default 1e5.
+   */
+  freeze_step?: number;
+  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  betas?: [number, number] | 'auto';
+  /** Added to the root of the second moment. Default 1e-8. */
+  eps?: number | 'auto';
+  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  weight_decay?: number | 'auto';
+  /**
+   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
+   * by MPI.
+   */
+  cuda_aware?: boolean;
+  /**
+   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
+   * groups: NCCL on GPUs, Gloo on CPUs.
+   */
+  comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
+  /**
+   * Divides the moments by 1 - beta^t. Default true. No effect: the rule has no bias correction, in
+   * DeepSpeed either.
+   */
+  bias_correction?: boolean;
+  /**
+   * Adds eps before the root is taken, not after it. Default false. No effect: the rule adds eps
+   * after the root, in DeepSpeed as well.
+   */
+  eps_inside_sqrt?: boolean;
+  /**
+   * Largest norm of the gradients. Default 0. No effect: gradient_clipping clips, and DeepSpeed
+   * does not read this key either.
+   */
+  max_grad_norm?: number;
+  /**
+   * Divides by the largest second moment so far. Default false. Not supported yet: no update keeps
+   * the largest second moment.
+   */
+  amsgrad?: boolean;
+}
+
+/** Hyperparameters of 0/1 Adam. */
+export interface ZeroOneAdamParams {
+  /** Learning rate. Default 0.001. */
+  lr?: number | 'auto';
+  /** Updates of the first phase, in which the second moment changes. Default 1e5. */
+  var_freeze_step?: number;
+  /** Updates of the second moment after which they become half as frequent. Default 16. */
+  var_update_scaler?: number;
+  /** Updates of the second phase after which ranks agree half as often. Default 32678. */
+  local_step_scaler?: number;
+  /** The most updates from one agreement of the ranks to the next. Default 16. */
+  local_step_clipper?: number;
+  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  betas?: [number, number] | 'auto';
+  /** Added to the root of the second moment. Default 1e-8. */
+  eps?: number | 'auto';
+  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  weight_decay?: number | 'auto';
+  /**
+   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
+   * by MPI.
+   */
+  cuda_aware?: boolean;
+  /**
+   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
+   * groups: NCCL on GPUs, Gloo on CPUs.
+   */
+  comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
+  /**
+   * Divides the moments by 1 - beta^t. Default true. No effect: the rule has no bias correction, in
+   * DeepSpeed either.
+   */
+  bias_correction?: boolean;
+  /**
+   * Adds eps before the root is taken, not after it. Default false. No effect: the rule adds eps
+   * after the root, in DeepSpeed as well.
+   */
+  eps_inside_sqrt?: boolean;
+  /**
+   * Largest norm of the gradients. Default 0. No effect: gradient_clipping clips, and DeepSpeed
+   * does not read this key either.
+   */
+  max_grad_norm?: number;
+  /**
+   * Divides by the largest second moment so far. Default false. Not supported yet: no update keeps
+   * the largest second moment.
+   */
+  amsgrad?: boolean;
+}
+
+/** Hyperparameters of 1-bit LAMB. */
+export interface OneBitLambParams {
+  /** Learning rate. Default 0.001. */
+  lr?: number | 'auto';
+  /**
+   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
+   * of a run. Default 1e5.
+   */
+  freeze_step?: number;
+  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  betas?: [number, number] | 'auto';
+  /** Added to the root of the second moment. Default 1e-8. */
+  eps?: number | 'auto';
+  /** Share of the weights that is added to the direction of the update. Default 0. */
+  weight_decay?: number | 'auto';
+  /** Largest trust ratio of the warm-up. Default 10. */
+  max_coeff?: number;
+  /** Smallest trust ratio of the warm-up. Default 0.01. */
+  min_coeff?: number;
+  /**
+   * Decay of the mean of the warm-up's trust ratios, the base of those that follow. Default 0.9.
+   */
+  coeff_beta?: number;
+  /** Largest factor on that mean. Default 4. */
+  factor_max?: number;
+  /** Smallest factor on it. Default 0.5. */
+  factor_min?: number;
+  /** By which share the factor may change from one update to the next. Default 0.1. */
+  factor_threshold?: number;
+  /**
+   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
+   * by MPI.
+   */
+  cuda_aware?: boolean;
+  /**
+   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
+   * groups: NCCL on GPUs, Gloo on CPUs.
+   */
+  comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
+  /**
+   * Divides the moments by 1 - beta^t. Default true. No effect: the rule has no bias correction, in
+   * DeepSpeed either.
+   */
+  bias_correction?: boolean;
+  /**
+   * Adds eps before the root is taken, not after it. Default false. No effect: the rule adds eps
+   * after the root, in DeepSpeed as well.
+   */
+  eps_inside_sqrt?: boolean;
+  /**
+   * Largest norm of the gradients. Default 0. No effect: gradient_clipping clips, and DeepSpeed
+   * does not read this key either.
+   */
+  max_grad_norm?: number;
+  /**
+   * Divides by the largest second moment so far. Default false. Not supported yet: no update keeps
+   * the largest second moment.
+   */
+  amsgrad?: boolean;
+}
+
+/** Hyperparameters of 1-bit SGD. */
+export interface OneBitSGDParams {
+  /** Learning rate. Default 0.001. */
+  lr?: number | 'auto';
+  /**
+   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
+   * of a run. Default 1e5.
+   */
+  freeze_step?: number;
+  /** Share of the last direction that is kept; 0 keeps no state. Default 0. */
+  momentum?: number;
+  /** Share of the gradient that does not enter the momentum. Default 0. */
+  dampening?: number;
+  /** weight_decay * p is added to the averaged gradient. Default 0. */
+  weight_decay?: number | 'auto';
+  /** Nesterov momentum; needs momentum and no dampening. Default false. */
+  nesterov?: boolean;
+  /**
+   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
+   * by MPI.
+   */
+  cuda_aware?: boolean;
+  /**
+   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
+   * groups: NCCL on GPUs, Gloo on CPUs.
+   */
+  comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
 }
 
 /** The learning-rate schedule; null keeps the optimizer's rate. */
@@ -2103,6 +2336,40 @@ export type ResolvedOptimizer =
       readonly params: ResolvedAdamW8bitParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
+    }
+  | {
+      /** Adam whose ranks exchange one bit per element after a warm-up. */
+      readonly type: 'OneBitAdam';
+      /** Hyperparameters of 1-bit Adam. */
+      readonly params: ResolvedOneBitAdamParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
+    }
+  | {
+      /**
+       * Adam whose ranks sum gradients ever more rarely, and exchange one bit per element between.
+       */
+      readonly type: 'ZeroOneAdam';
+      /** Hyperparameters of 0/1 Adam. */
+      readonly params: ResolvedZeroOneAdamParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
+    }
+  | {
+      /** LAMB whose ranks exchange one bit per element after a warm-up. */
+      readonly type: 'OneBitLamb';
+      /** Hyperparameters of 1-bit LAMB. */
+      readonly params: ResolvedOneBitLambParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
+    }
+  | {
+      /** SGD whose ranks exchange one bit per element of the gradient after a warm-up. */
+      readonly type: 'OneBitSGD';
+      /** Hyperparameters of 1-bit SGD. */
+      readonly params: ResolvedOneBitSGDParams;
+      /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
+      readonly legacy_fusion: boolean;
     };
 
 /** Hyperparameters of Adam and AdamW. */
@@ -2276,6 +2543,179 @@ export interface ResolvedAdamW8bitParams {
   readonly bias_correction: boolean;
   /** Parameters of fewer elements have f32 moments, as AdamW's. */
   readonly min_8bit_size: number;
+}
+
+/** Hyperparameters of 1-bit Adam. */
+export interface ResolvedOneBitAdamParams {
+  /** Learning rate. */
+  readonly lr: number;
+  /**
+   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
+   * of a run.
+   */
+  readonly freeze_step: number;
+  /** Decay of the first and the second moment. */
+  readonly betas: readonly [number, number];
+  /** Added to the root of the second moment. */
+  readonly eps: number;
+  /** Share of the learning rate by which weights shrink per update. */
+  readonly weight_decay: number;
+  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  readonly cuda_aware: boolean;
+  /**
+   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
+   * GPUs, Gloo on CPUs.
+   */
+  readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
+  /**
+   * Divides the moments by 1 - beta^t. No effect: the rule has no bias correction, in DeepSpeed
+   * either.
+   */
+  readonly bias_correction: boolean;
+  /**
+   * Adds eps before the root is taken, not after it. No effect: the rule adds eps after the root,
+   * in DeepSpeed as well.
+   */
+  readonly eps_inside_sqrt: boolean;
+  /**
+   * Largest norm of the gradients. No effect: gradient_clipping clips, and DeepSpeed does not read
+   * this key either.
+   */
+  readonly max_grad_norm: number;
+  /**
+   * Divides by the largest second moment so far. Not supported yet: no update keeps the largest
+   * second moment.
+   */
+  readonly amsgrad: boolean;
+}
+
+/** Hyperparameters of 0/1 Adam. */
+export interface ResolvedZeroOneAdamParams {
+  /** Learning rate. */
+  readonly lr: number;
+  /** Updates of the first phase, in which the second moment changes. */
+  readonly var_freeze_step: number;
+  /** Updates of the second moment after which they become half as frequent. */
+  readonly var_update_scaler: number;
+  /** Updates of the second phase after which ranks agree half as often. */
+  readonly local_step_scaler: number;
+  /** The most updates from one agreement of the ranks to the next. */
+  readonly local_step_clipper: number;
+  /** Decay of the first and the second moment. */
+  readonly betas: readonly [number, number];
+  /** Added to the root of the second moment. */
+  readonly eps: number;
+  /** Share of the learning rate by which weights shrink per update. */
+  readonly weight_decay: number;
+  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  readonly cuda_aware: boolean;
+  /**
+   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
+   * GPUs, Gloo on CPUs.
+   */
+  readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
+  /**
+   * Divides the moments by 1 - beta^t. No effect: the rule has no bias correction, in DeepSpeed
+   * either.
+   */
+  readonly bias_correction: boolean;
+  /**
+   * Adds eps before the root is taken, not after it. No effect: the rule adds eps after the root,
+   * in DeepSpeed as well.
+   */
+  readonly eps_inside_sqrt: boolean;
+  /**
+   * Largest norm of the gradients. No effect: gradient_clipping clips, and DeepSpeed does not read
+   * this key either.
+   */
+  readonly max_grad_norm: number;
+  /**
+   * Divides by the largest second moment so far. Not supported yet: no update keeps the largest
+   * second moment.
+   */
+  readonly amsgrad: boolean;
+}
+
+/** Hyperparameters of 1-bit LAMB. */
+export interface ResolvedOneBitLambParams {
+  /** Learning rate. */
+  readonly lr: number;
+  /**
+   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
+   * of a run.
+   */
+  readonly freeze_step: number;
+  /** Decay of the first and the second moment. */
+  readonly betas: readonly [number, number];
+  /** Added to the root of the second moment. */
+  readonly eps: number;
+  /** Share of the weights that is added to the direction of the update. */
+  readonly weight_decay: number;
+  /** Largest trust ratio of the warm-up. */
+  readonly max_coeff: number;
+  /** Smallest trust ratio of the warm-up. */
+  readonly min_coeff: number;
+  /** Decay of the mean of the warm-up's trust ratios, the base of those that follow. */
+  readonly coeff_beta: number;
+  /** Largest factor on that mean. */
+  readonly factor_max: number;
+  /** Smallest factor on it. */
+  readonly factor_min: number;
+  /** By which share the factor may change from one update to the next. */
+  readonly factor_threshold: number;
+  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  readonly cuda_aware: boolean;
+  /**
+   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
+   * GPUs, Gloo on CPUs.
+   */
+  readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
+  /**
+   * Divides the moments by 1 - beta^t. No effect: the rule has no bias correction, in DeepSpeed
+   * either.
+   */
+  readonly bias_correction: boolean;
+  /**
+   * Adds eps before the root is taken, not after it. No effect: the rule adds eps after the root,
+   * in DeepSpeed as well.
+   */
+  readonly eps_inside_sqrt: boolean;
+  /**
+   * Largest norm of the gradients. No effect: gradient_clipping clips, and DeepSpeed does not read
+   * this key either.
+   */
+  readonly max_grad_norm: number;
+  /**
+   * Divides by the largest second moment so far. Not supported yet: no update keeps the largest
+   * second moment.
+   */
+  readonly amsgrad: boolean;
+}
+
+/** Hyperparameters of 1-bit SGD. */
+export interface ResolvedOneBitSGDParams {
+  /** Learning rate. */
+  readonly lr: number;
+  /**
+   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
+   * of a run.
+   */
+  readonly freeze_step: number;
+  /** Share of the last direction that is kept; 0 keeps no state. */
+  readonly momentum: number;
+  /** Share of the gradient that does not enter the momentum. */
+  readonly dampening: number;
+  /** weight_decay * p is added to the averaged gradient. */
+  readonly weight_decay: number;
+  /** Nesterov momentum; needs momentum and no dampening. */
+  readonly nesterov: boolean;
+  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  readonly cuda_aware: boolean;
+  /**
+   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
+   * GPUs, Gloo on CPUs.
+   */
+  readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
 }
 
 /** The learning-rate schedule; null keeps the optimizer's rate. */

@@ -47,6 +47,13 @@
   ROW(LayerNormBackward) \
   ROW(RmsNorm) \
   ROW(RmsNormBackward) \
+  ROW(MomentPayload) \
+  ROW(DriftPayload) \
+  ROW(FrozenAdam) \
+  ROW(AnchorAdam) \
+  ROW(OneBitLambAverage) \
+  ROW(OneBitLambMoments) \
+  ROW(OneBitLambCoefficients) \
   ROW(PagedStore) \
   ROW(PagedAttention) \
   ROW(RandomUniform) \
@@ -61,6 +68,8 @@
   ROW(Scatter) \
   ROW(ScatterAdd) \
   ROW(Sgd) \
+  ROW(SignCompress) \
+  ROW(SignAverage) \
   ROW(Softmax) \
   ROW(SoftmaxBackward) \
   ROW(Sort) \
@@ -114,6 +123,13 @@
   NAMES(LayerNormBackward, "s", "weight", "mean", "rstd", "dout", "dsum", "dx", "dweight", "dbias") \
   NAMES(RmsNorm, "x", "residual", "weight", "sum", "out", "rstd") \
   NAMES(RmsNormBackward, "s", "weight", "rstd", "dout", "dsum", "dx", "dweight") \
+  NAMES(MomentPayload, "m", "grad", "payload", "control") \
+  NAMES(DriftPayload, "master", "anchor", "v", "payload", "control") \
+  NAMES(FrozenAdam, "master", "m", "v", "grad", "weight", "control") \
+  NAMES(AnchorAdam, "master", "m", "v", "anchor", "grad", "weight", "control") \
+  NAMES(OneBitLambAverage, "coefficients", "frozen", "control") \
+  NAMES(OneBitLambMoments, "master", "m", "v", "fresh", "payload", "starts", "sums", "control") \
+  NAMES(OneBitLambCoefficients, "sums", "frozen", "factor", "coefficients", "control") \
   NAMES(PagedStore, "k", "v", "slots", "pool") \
   NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out") \
   NAMES(RandomUniform, "out") \
@@ -128,6 +144,8 @@
   NAMES(Scatter, "src", "index", "out") \
   NAMES(ScatterAdd, "src", "index", "out") \
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
+  NAMES(SignCompress, "value", "error", "starts", "counts", "bits", "levels", "control") \
+  NAMES(SignAverage, "bits", "levels", "starts", "counts", "out") \
   NAMES(Softmax, "in", "out") \
   NAMES(SoftmaxBackward, "out", "dout", "dx") \
   NAMES(Sort, "in", "values", "index") \
@@ -135,4 +153,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 379469801
+#define DS_INTERFACE_HASH 741295626

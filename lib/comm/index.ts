@@ -9,6 +9,12 @@ export {
   type CommsTotal,
 } from './comms-logger.js';
 export {
+  CompressedExchange,
+  type CompressedOptions,
+  type ExchangeGroup,
+} from './compressed-exchange.js';
+export { CompressedLayout, type PartSegments, type Segment } from './compressed-layout.js';
+export {
   aloneOn,
   Distributed,
   distributed,

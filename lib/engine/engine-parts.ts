@@ -36,6 +36,7 @@ export interface Decisions {
   batch: BatchSizes;
   /** From the inputs of forward() to the model's. */
   inputs: InputCast;
+  progress: Progress;
   /** Null where the model is no pipeline. */
   plan: PipelinePlan | null;
 }
@@ -53,7 +54,6 @@ export interface Holdings {
 
 /** What runs a step. */
 export interface StepParts {
-  progress: Progress;
   planner: UpdatePlanner;
   control: StepControl;
   verdicts: Verdicts;

@@ -30,6 +30,7 @@ import {
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
 import type { Progress } from './step/progress.js';
+import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 
 /**
@@ -106,6 +107,7 @@ export class Engine {
     this.requireOpen('engine.forward');
     const { module, results } = this;
     const { hooks, inputs: cast, watch, control } = this.parts;
+    if (!module.training) settle(this.parts);
     if (this.stepped || !module.training) results.release();
     this.stepped = false;
     hooks.reset();

@@ -21,6 +21,7 @@ export { ConstantLr, type ConstantOptions } from './constant.js';
 export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
 export type { DeclaredState, StateKeeper, StateTensor } from './declared-state.js';
 export { perBlock, perElement, perParameter } from './declared-state.js';
+export type { ExchangingOptimizer, PayloadPass } from './exchange.js';
 export { ExponentialLr, type ExponentialOptions } from './exponential.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
 export { LambdaLr, type LambdaOptions } from './lambda.js';
@@ -37,6 +38,9 @@ export { MultiStepLr, type MultiStepOptions } from './multi-step.js';
 export { Muon, type MuonOptions } from './muon.js';
 export { type MuonGroup, type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
 export type { NewtonSchulzMethod } from './newton-schulz.js';
+export { OneBitAdam, type OneBitAdamOptions } from './one-bit-adam.js';
+export { OneBitLamb, type OneBitLambOptions } from './one-bit-lamb.js';
+export { OneBitSGD, type OneBitSGDOptions } from './one-bit-sgd.js';
 export { OneCycle, type OneCycleOptions } from './one-cycle.js';
 export type {
   GatheredOptimizer,
@@ -67,3 +71,4 @@ export { CosineAnnealingWarmRestarts, type WarmRestartsOptions } from './warm-re
 export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
 export { WarmupCosineLr, type WarmupCosineOptions } from './warmup-cosine.js';
 export { WarmupDecayLr, type WarmupDecayOptions } from './warmup-decay.js';
+export { ZeroOneAdam, type ZeroOneAdamOptions } from './zero-one-adam.js';

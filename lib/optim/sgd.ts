@@ -41,7 +41,7 @@ const NAMES: OptionNames<SgdOptions> = {
  * where there is no momentum. The exact sequence of operations stands in csrc/ops/sgd.h.
  */
 export class Sgd extends StandaloneOptimizer<SgdGroup> {
-  readonly name = 'SGD';
+  readonly name: string = 'SGD';
   readonly groups: SgdGroup[];
 
   /** Throws DS_ARGUMENT, see makeGroups, and where nesterov has no momentum or a dampening. */

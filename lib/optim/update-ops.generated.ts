@@ -14,17 +14,26 @@ export type {
   AdamWArgs,
   AdamWScalars,
   AdamWSpeculateArgs,
+  AnchorAdamArgs,
+  DriftPayloadArgs,
+  FrozenAdamArgs,
   LambApplyArgs,
   LambCoefficientsArgs,
   LambMomentsArgs,
   LambScalars,
   LionArgs,
   MatrixPart,
+  MomentPayloadArgs,
   MuonApplyArgs,
   MuonDirectionArgs,
   MuonMomentumArgs,
+  OneBitLambAverageArgs,
+  OneBitLambCoefficientsArgs,
+  OneBitLambMomentsArgs,
   RmspropArgs,
   SgdArgs,
+  SignAverageArgs,
+  SignCompressArgs,
 } from '../runtime/kernels.generated.js';
 
 /** One method per fused rule; the same arithmetic, bit for bit, in every implementation. */
@@ -45,8 +54,17 @@ export interface UpdateOps {
   muonMomentum(args: kernels.MuonMomentumArgs): void;
   muonDirection(args: kernels.MuonDirectionArgs): void;
   muonApply(args: kernels.MuonApplyArgs): void;
+  momentPayload(args: kernels.MomentPayloadArgs): void;
+  driftPayload(args: kernels.DriftPayloadArgs): void;
+  frozenAdam(args: kernels.FrozenAdamArgs): void;
+  anchorAdam(args: kernels.AnchorAdamArgs): void;
+  oneBitLambAverage(args: kernels.OneBitLambAverageArgs): void;
+  oneBitLambMoments(args: kernels.OneBitLambMomentsArgs): void;
+  oneBitLambCoefficients(args: kernels.OneBitLambCoefficientsArgs): void;
   rmsprop(args: kernels.RmspropArgs): void;
   sgd(args: kernels.SgdArgs): void;
+  signCompress(args: kernels.SignCompressArgs): void;
+  signAverage(args: kernels.SignAverageArgs): void;
 }
 
 /** On the device's compute stream. */
@@ -67,8 +85,17 @@ export const deviceOps: UpdateOps = {
   muonMomentum: (args) => kernels.muonMomentum(args),
   muonDirection: (args) => kernels.muonDirection(args),
   muonApply: (args) => kernels.muonApply(args),
+  momentPayload: (args) => kernels.momentPayload(args),
+  driftPayload: (args) => kernels.driftPayload(args),
+  frozenAdam: (args) => kernels.frozenAdam(args),
+  anchorAdam: (args) => kernels.anchorAdam(args),
+  oneBitLambAverage: (args) => kernels.oneBitLambAverage(args),
+  oneBitLambMoments: (args) => kernels.oneBitLambMoments(args),
+  oneBitLambCoefficients: (args) => kernels.oneBitLambCoefficients(args),
   rmsprop: (args) => kernels.rmsprop(args),
   sgd: (args) => kernels.sgd(args),
+  signCompress: (args) => kernels.signCompress(args),
+  signAverage: (args) => kernels.signAverage(args),
 };
 
 /** On host threads, in the order of `stream`. */
@@ -89,6 +116,15 @@ export const hostOps = (stream: Stream): UpdateOps => ({
   muonMomentum: (args) => kernels.muonMomentumOnHost(args, stream),
   muonDirection: (args) => kernels.muonDirectionOnHost(args, stream),
   muonApply: (args) => kernels.muonApplyOnHost(args, stream),
+  momentPayload: (args) => kernels.momentPayloadOnHost(args, stream),
+  driftPayload: (args) => kernels.driftPayloadOnHost(args, stream),
+  frozenAdam: (args) => kernels.frozenAdamOnHost(args, stream),
+  anchorAdam: (args) => kernels.anchorAdamOnHost(args, stream),
+  oneBitLambAverage: (args) => kernels.oneBitLambAverageOnHost(args, stream),
+  oneBitLambMoments: (args) => kernels.oneBitLambMomentsOnHost(args, stream),
+  oneBitLambCoefficients: (args) => kernels.oneBitLambCoefficientsOnHost(args, stream),
   rmsprop: (args) => kernels.rmspropOnHost(args, stream),
   sgd: (args) => kernels.sgdOnHost(args, stream),
+  signCompress: (args) => kernels.signCompressOnHost(args, stream),
+  signAverage: (args) => kernels.signAverageOnHost(args, stream),
 });

@@ -136,6 +136,16 @@ const scanOpCodes: Record<ScanOp, number> = {
   prod: 1,
 };
 
+/** The choices of ds::SignLevels. */
+export type SignLevels =
+  | 'rms'
+  | 'means';
+
+const signLevelsCodes: Record<SignLevels, number> = {
+  rms: 0,
+  means: 1,
+};
+
 /**
  * Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of rows / matrices by
  * columns elements, one after the other.
@@ -2285,6 +2295,334 @@ export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream)
 }
 
 /**
+ * payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros when
+ * control[1] is 0. Denormals are flushed to zero.
+ */
+export interface MomentPayloadArgs {
+  /** [n] f32, read */
+  m: View | null;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [n] f32, overwritten */
+  payload: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  /** read with m */
+  beta1: number;
+}
+
+function putMomentPayload(args: MomentPayloadArgs): void {
+  let at = 0;
+  at = putView(args.m, at);
+  at = putView(args.grad, at);
+  at = putView(args.payload, at);
+  at = putView(args.control, at);
+  block[at] = args.beta1;
+}
+
+export function momentPayload(
+  args: MomentPayloadArgs,
+  stream: Stream = args.grad.buffer.device.compute,
+): void {
+  putMomentPayload(args);
+  call(45, stream, args);
+}
+
+export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
+  putMomentPayload(args);
+  callOnHost(45, stream);
+}
+
+/**
+ * payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the weights
+ * `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
+ */
+export interface DriftPayloadArgs {
+  /** [n] f32, read */
+  master: View;
+  /** [n] f32, read */
+  anchor: View;
+  /** [n] f32, read */
+  v: View;
+  /** [n] f32, overwritten */
+  payload: View;
+  /** [4] f32 */
+  control: View;
+  eps: number;
+}
+
+function putDriftPayload(args: DriftPayloadArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.anchor, at);
+  at = putView(args.v, at);
+  at = putView(args.payload, at);
+  at = putView(args.control, at);
+  block[at] = args.eps;
+}
+
+export function driftPayload(
+  args: DriftPayloadArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putDriftPayload(args);
+  call(46, stream, args);
+}
+
+export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
+  putDriftPayload(args);
+  callOnHost(46, stream);
+}
+
+/**
+ * An element-wise update, see UpdateRule, by a second moment that stays as it is. With
+ * g = grad * control[0] (f32), 0 where v is 0:
+ *   m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
+ * v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and eps
+ * alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+ */
+export interface FrozenAdamArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, read */
+  v: View;
+  /** [n] f32, f16 or bf16: a gradient, or with beta1 = 0 the moment itself */
+  grad: View;
+  /** [n] f32, f16 or bf16: the copy that the model computes with */
+  weight: View | null;
+  /** [4] f32 */
+  control: View;
+  lr: number;
+  beta1: number;
+  eps: number;
+  weightDecay: number;
+}
+
+function putFrozenAdam(args: FrozenAdamArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.beta1;
+  block[at++] = args.eps;
+  block[at] = args.weightDecay;
+}
+
+export function frozenAdam(
+  args: FrozenAdamArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putFrozenAdam(args);
+  call(47, stream, args);
+}
+
+export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
+  putFrozenAdam(args);
+  callOnHost(47, stream);
+}
+
+/**
+ * An element-wise update, see UpdateRule: ranks that have updated by themselves agree again. `grad` is
+ * what they have made of their DriftPayloads, u = grad * control[0]:
+ *   m = -u / rate;  p = anchor + u / (sqrt(v) + eps),
+ * with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all ranks
+ * have the same p, which stays, and m is 0.
+ */
+export interface AnchorAdamArgs {
+  /** [n] f32, updated */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, read */
+  v: View;
+  /** [n] f32, read */
+  anchor: View;
+  /** [n] f32 */
+  grad: View;
+  /** [n] f32, f16 or bf16 */
+  weight: View | null;
+  /** [4] f32 */
+  control: View;
+  rate: number;
+  eps: number;
+}
+
+function putAnchorAdam(args: AnchorAdamArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.anchor, at);
+  at = putView(args.grad, at);
+  at = putView(args.weight, at);
+  at = putView(args.control, at);
+  block[at++] = args.rate;
+  block[at] = args.eps;
+}
+
+export function anchorAdam(
+  args: AnchorAdamArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putAnchorAdam(args);
+  call(48, stream, args);
+}
+
+export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
+  putAnchorAdam(args);
+  callOnHost(48, stream);
+}
+
+/**
+ * During the warm-up: frozen = coefficient == 1 ? frozen : beta * frozen + (1 - beta) * coefficient of each
+ * parameter. When control[1] is 0 nothing changes.
+ */
+export interface OneBitLambAverageArgs {
+  /** [parameters] f32 */
+  coefficients: View;
+  /** [parameters] f32, updated */
+  frozen: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  beta: number;
+}
+
+function putOneBitLambAverage(args: OneBitLambAverageArgs): void {
+  let at = 0;
+  at = putView(args.coefficients, at);
+  at = putView(args.frozen, at);
+  at = putView(args.control, at);
+  block[at] = args.beta;
+}
+
+export function oneBitLambAverage(
+  args: OneBitLambAverageArgs,
+  stream: Stream = args.coefficients.buffer.device.compute,
+): void {
+  putOneBitLambAverage(args);
+  call(49, stream, args);
+}
+
+export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
+  putOneBitLambAverage(args);
+  callOnHost(49, stream);
+}
+
+/**
+ * After it, per element, where v stays as it is and `payload` is the moment that the ranks agreed on:
+ *   g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
+ *   u = m / (sqrt(v) + eps),  and per parameter, in f64 and in one order on every back end,
+ *   sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh) + eps)).
+ * Elements where v is 0 have no moment, and add weight_decay * p alone. Starts as in LambMoments; when
+ * control[1] is 0 the states stay as they are and the sums are 0. Denormals are flushed to zero.
+ */
+export interface OneBitLambMomentsArgs {
+  /** [n] f32, read */
+  master: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, read */
+  v: View;
+  /** [n] f32, updated */
+  fresh: View;
+  /** [n] f32, read */
+  payload: View;
+  /** [parameters + 1] i64 */
+  starts: View;
+  /** [parameters, 3] f64, overwritten */
+  sums: View;
+  /** [4] f32 */
+  control: View;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+}
+
+function putOneBitLambMoments(args: OneBitLambMomentsArgs): void {
+  let at = 0;
+  at = putView(args.master, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.fresh, at);
+  at = putView(args.payload, at);
+  at = putView(args.starts, at);
+  at = putView(args.sums, at);
+  at = putView(args.control, at);
+  block[at++] = args.beta1;
+  block[at++] = args.beta2;
+  block[at++] = args.eps;
+  block[at] = args.weightDecay;
+}
+
+export function oneBitLambMoments(
+  args: OneBitLambMomentsArgs,
+  stream: Stream = args.master.buffer.device.compute,
+): void {
+  putOneBitLambMoments(args);
+  call(50, stream, args);
+}
+
+export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
+  putOneBitLambMoments(args);
+  callOnHost(50, stream);
+}
+
+/**
+ * Between the halves, of each parameter: f = the largest ratio, or 1 where there is none; with weight decay
+ * f = f q + 1 - q with q = min(1, ||u|| / ||u + weight_decay * p||); clamped to [least, most] and then to
+ * factor * (1 -+ threshold); factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
+ */
+export interface OneBitLambCoefficientsArgs {
+  /** [parameters, 3] f64 */
+  sums: View;
+  /** [parameters] f32, read */
+  frozen: View;
+  /** [parameters] f32, updated */
+  factor: View;
+  /** [parameters] f32 */
+  coefficients: View;
+  /** [4] f32 */
+  control: View;
+  decays: boolean;
+  least: number;
+  most: number;
+  threshold: number;
+}
+
+function putOneBitLambCoefficients(args: OneBitLambCoefficientsArgs): void {
+  let at = 0;
+  at = putView(args.sums, at);
+  at = putView(args.frozen, at);
+  at = putView(args.factor, at);
+  at = putView(args.coefficients, at);
+  at = putView(args.control, at);
+  block[at++] = args.decays ? 1 : 0;
+  block[at++] = args.least;
+  block[at++] = args.most;
+  block[at] = args.threshold;
+}
+
+export function oneBitLambCoefficients(
+  args: OneBitLambCoefficientsArgs,
+  stream: Stream = args.sums.buffer.device.compute,
+): void {
+  putOneBitLambCoefficients(args);
+  call(51, stream, args);
+}
+
+export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
+  putOneBitLambCoefficients(args);
+  callOnHost(51, stream);
+}
+
+/**
  * Writes the key and value of each token to its slot: row slot % block of block slot / block. A negative slot is that of no
  * token, of which nothing is written; no two tokens share another. One outside the pool is DS_INDEX on
  * the CPU, before anything is written; the GPU leaves its token out.
@@ -2313,12 +2651,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(45, stream, args);
+  call(52, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(45, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2368,12 +2706,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(46, stream, args);
+  call(53, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(46, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2410,12 +2748,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(47, stream, args);
+  call(54, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(47, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2452,12 +2790,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(48, stream, args);
+  call(55, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(48, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2488,12 +2826,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(49, stream, args);
+  call(56, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(49, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2517,12 +2855,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(50, stream, args);
+  call(57, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(50, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2577,12 +2915,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(51, stream, args);
+  call(58, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(51, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2619,12 +2957,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(52, stream, args);
+  call(59, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(52, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2686,12 +3024,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(53, stream, args);
+  call(60, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(53, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2724,12 +3062,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(54, stream, args);
+  call(61, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(54, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -2762,12 +3100,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(55, stream, args);
+  call(62, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(55, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -2798,12 +3136,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(56, stream, args);
+  call(63, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(56, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -2836,12 +3174,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(57, stream, args);
+  call(64, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(57, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -2894,12 +3232,105 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(58, stream, args);
+  call(65, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(58, stream);
+  callOnHost(65, stream);
+}
+
+/**
+ * Rounds x = value + error to the levels of its segment, and keeps what that changes: with
+ * q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
+ * bit 7 - i % 8 of bits[i / 8], 1 where x is not negative.
+ * Segment k is [starts[k], starts[k] + counts[k]); counts[k] is at most starts[k + 1] - starts[k].
+ * Between segments, and behind the last element, bits are 0 and errors stay: nothing there counts in
+ * a level. Sums are f64 in one order on every back end (core/segments.h), a level is rounded to f32
+ * once, denormals are flushed: the same bits everywhere.
+ * When control[1] is 0 the error stays as it is, and bits and levels are 0.
+ */
+export interface SignCompressArgs {
+  /** [n] f32, read */
+  value: View;
+  /** [n] f32, updated */
+  error: View;
+  /** [segments + 1] i64, climbs from 0 to n; others are undefined on the GPU */
+  starts: View;
+  /** [segments] i64 */
+  counts: View;
+  /** [ceil(n / 8)] u8, overwritten */
+  bits: View;
+  /** [segments, 2] f32, overwritten */
+  levels: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  kind: SignLevels;
+}
+
+function putSignCompress(args: SignCompressArgs): void {
+  let at = 0;
+  at = putView(args.value, at);
+  at = putView(args.error, at);
+  at = putView(args.starts, at);
+  at = putView(args.counts, at);
+  at = putView(args.bits, at);
+  at = putView(args.levels, at);
+  at = putView(args.control, at);
+  block[at] = signLevelsCodes[args.kind];
+}
+
+export function signCompress(
+  args: SignCompressArgs,
+  stream: Stream = args.value.buffer.device.compute,
+): void {
+  putSignCompress(args);
+  call(66, stream, args);
+}
+
+export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
+  putSignCompress(args);
+  callOnHost(66, stream);
+}
+
+/**
+ * out = the mean of what several ranks' bits and levels stand for: their sum in the order of the
+ * ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between segments
+ * and behind them. Layout as in SignCompress.
+ */
+export interface SignAverageArgs {
+  /** [ranks, ceil(n / 8)] u8, whose rows may lie apart */
+  bits: View;
+  /** [ranks, 2 * segments] f32, likewise */
+  levels: View;
+  /** [segments + 1] i64 */
+  starts: View;
+  /** [segments] i64 */
+  counts: View;
+  /** [n] f32, overwritten */
+  out: View;
+}
+
+function putSignAverage(args: SignAverageArgs): void {
+  let at = 0;
+  at = putView(args.bits, at);
+  at = putView(args.levels, at);
+  at = putView(args.starts, at);
+  at = putView(args.counts, at);
+  putView(args.out, at);
+}
+
+export function signAverage(
+  args: SignAverageArgs,
+  stream: Stream = args.bits.buffer.device.compute,
+): void {
+  putSignAverage(args);
+  call(67, stream, args);
+}
+
+export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
+  putSignAverage(args);
+  callOnHost(67, stream);
 }
 
 /**
@@ -2925,12 +3356,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(59, stream, args);
+  call(68, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(59, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -2961,12 +3392,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(60, stream, args);
+  call(69, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(60, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -2996,12 +3427,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(61, stream, args);
+  call(70, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(61, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3028,12 +3459,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(62, stream, args);
+  call(71, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(62, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3070,12 +3501,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(63, stream, args);
+  call(72, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(63, stream);
+  callOnHost(72, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -3125,6 +3556,13 @@ export interface OpArgs {
   LayerNormBackward: LayerNormBackwardArgs;
   RmsNorm: RmsNormArgs;
   RmsNormBackward: RmsNormBackwardArgs;
+  MomentPayload: MomentPayloadArgs;
+  DriftPayload: DriftPayloadArgs;
+  FrozenAdam: FrozenAdamArgs;
+  AnchorAdam: AnchorAdamArgs;
+  OneBitLambAverage: OneBitLambAverageArgs;
+  OneBitLambMoments: OneBitLambMomentsArgs;
+  OneBitLambCoefficients: OneBitLambCoefficientsArgs;
   PagedStore: PagedStoreArgs;
   PagedAttention: PagedAttentionArgs;
   RandomUniform: RandomUniformArgs;
@@ -3139,6 +3577,8 @@ export interface OpArgs {
   Scatter: ScatterArgs;
   ScatterAdd: ScatterAddArgs;
   Sgd: SgdArgs;
+  SignCompress: SignCompressArgs;
+  SignAverage: SignAverageArgs;
   Softmax: SoftmaxArgs;
   SoftmaxBackward: SoftmaxBackwardArgs;
   Sort: SortArgs;
@@ -3193,6 +3633,13 @@ export const opNames = [
   'LayerNormBackward',
   'RmsNorm',
   'RmsNormBackward',
+  'MomentPayload',
+  'DriftPayload',
+  'FrozenAdam',
+  'AnchorAdam',
+  'OneBitLambAverage',
+  'OneBitLambMoments',
+  'OneBitLambCoefficients',
   'PagedStore',
   'PagedAttention',
   'RandomUniform',
@@ -3207,6 +3654,8 @@ export const opNames = [
   'Scatter',
   'ScatterAdd',
   'Sgd',
+  'SignCompress',
+  'SignAverage',
   'Softmax',
   'SoftmaxBackward',
   'Sort',
@@ -3232,5 +3681,14 @@ export type UpdateOp =
   | 'MuonMomentum'
   | 'MuonDirection'
   | 'MuonApply'
+  | 'MomentPayload'
+  | 'DriftPayload'
+  | 'FrozenAdam'
+  | 'AnchorAdam'
+  | 'OneBitLambAverage'
+  | 'OneBitLambMoments'
+  | 'OneBitLambCoefficients'
   | 'Rmsprop'
-  | 'Sgd';
+  | 'Sgd'
+  | 'SignCompress'
+  | 'SignAverage';

@@ -1,6 +1,7 @@
-// What the stages need of a group of ranks: three collectives on flat tensors, enqueued on a
+// What the stages need of a group of ranks: collectives on flat tensors, enqueued on a
 // stream.
 import type { Stream } from '../runtime/stream.js';
+import type { View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 
 /** A collective under way. */
@@ -32,8 +33,10 @@ export interface Collectives {
    * place there.
    */
   reduceScatter(output: Tensor, input: Tensor, at: At): Work;
+  /** Part j of `input` [size * n] goes to part `rank` of rank j's `output`. */
+  allToAll(output: View, input: View, at: At): Work;
   /** Puts every rank's `input` [n] into `output` [size * n]; `input` may be its place there. */
-  allGather(output: Tensor, input: Tensor, at: At): Work;
+  allGather(output: View, input: View, at: At): Work;
 }
 
 /** Every rank takes over the values of rank `root`, in the order of the compute stream. */

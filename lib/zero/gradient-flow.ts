@@ -113,6 +113,49 @@ export class SummedGradients extends ExchangedGradients {
 }
 
 /**
+ * Stage 0 under an optimizer that exchanges something else in some steps: gradients are summed in the others, and here each
+ * rank keeps its own.
+ */
+export class AlternatingGradients implements GradientFlow {
+  private readonly own = new LocalGradients();
+
+  constructor(
+    private readonly summed: GradientFlow,
+    private readonly options: {
+      /** Whether gradients are summed in the step under way. */
+      isSummed: () => boolean;
+      /** What own gradients are multiplied with, compared to what the update is to see. */
+      ownFactor: number;
+    },
+  ) {}
+
+  get factor(): number {
+    return this.options.isSummed() ? this.summed.factor : this.options.ownFactor;
+  }
+
+  reduce(partition: Partition, receiver: GradientReceiver | null): void {
+    this.flowOf(partition).reduce(partition, receiver);
+  }
+
+  conclude(partition: Partition, receiver: GradientReceiver): void {
+    this.flowOf(partition).conclude(partition, receiver);
+  }
+
+  flush(): void {
+    this.summed.flush();
+  }
+
+  dispose(): void {
+    this.summed.dispose();
+  }
+
+  private flowOf(partition: Partition): GradientFlow {
+    partition.isOwnGrad = !this.options.isSummed();
+    return partition.isOwnGrad ? this.own : this.summed;
+  }
+}
+
+/**
  * Stage 1: micro-batches add up on every rank, and each rank gets the sum of its shard over the
  * ranks.
  */

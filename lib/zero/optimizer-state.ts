@@ -4,7 +4,7 @@ import type { Tensor } from '../tensor/index.js';
 import type { Bytes, Home, LentState } from './home/home.js';
 import type { Piece } from './layout.js';
 import type { Partition, WeightPart } from './partition.js';
-import type { Publisher, Schedule, UpdatePlan } from './schedule/schedule.js';
+import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
 
 /** Partitions, where their state lives, and when it is updated. */
 export interface Share {
@@ -104,6 +104,21 @@ export class OptimizerState {
     home.refresh(partition);
   }
 
+  /** Whether ranks may have updated by themselves since their weights were the same. The same on every rank. */
+  get isAdrift(): boolean {
+    return this.shares.some(({ schedule }) => schedule.isAdrift);
+  }
+
+  /** Gives all ranks the same weights again, after `applied` updates; they all call it. */
+  settle(applied: number, publisher: Publisher): void {
+    for (const { schedule } of this.shares) schedule.settle(applied, publisher);
+  }
+
+  /** What this rank has rounded away of what ranks exchange; whoever gets the tensors releases them. */
+  rankErrors(): RankError[] {
+    return this.shares.flatMap(({ schedule }) => [...schedule.rankErrors()]);
+  }
+
   /** Waits until every update has reached the weights. */
   synchronize(): void {
     for (const { home, schedule } of this.shares) {
@@ -117,7 +132,7 @@ export class OptimizerState {
     const sum = { device: 0, host: 0, disk: 0 };
     for (const { home, schedule } of this.shares) {
       const { device, host, disk } = home.bytes;
-      sum.device += device;
+      sum.device += device + schedule.deviceBytes;
       sum.host += host + schedule.bytes;
       sum.disk += disk;
     }

@@ -60,6 +60,8 @@ export class Partition extends WeightPart {
    * reduction and after dropGrad().
    */
   grad: Tensor | null = null;
+  /** Whether `grad` is of this rank's samples alone, where ranks sum none up. */
+  isOwnGrad = false;
   /** `grad` is complete. */
   readonly ready: Event;
 

@@ -50,7 +50,9 @@ export class ZeroStages {
    * What reduced gradients are multiplied with, compared to what the update is to see: their mean,
    * or sum.
    */
-  readonly gradientFactor: number;
+  get gradientFactor(): number {
+    return common(this.stages, 'gradient factor', ({ gradients }) => gradients.factor, 1);
+  }
   /** Whether weights come with acquire() and go with release(). */
   readonly shardsWeights: boolean;
   /** One per unit, in forward order. */
@@ -76,7 +78,7 @@ export class ZeroStages {
     }
     this.partitions = units.map((unit) => this.of(unit).partition);
     this.frozen = stages.flatMap(({ frozen }) => frozen);
-    this.gradientFactor = common(stages, 'gradient factor', ({ gradients }) => gradients.factor, 1);
+    common(stages, 'gradient factor', ({ gradients }) => gradients.factor, 1);
     this.shardsWeights = common(stages, 'sharding', ({ weights }) => weights.isSharded, false);
   }
 

@@ -43,7 +43,9 @@ const wrong: readonly DsConfig[] = [
   // @ts-expect-error a type that is none
   { optimizer: { type: 'AdmW' } },
   // @ts-expect-error a type that is not supported yet
-  { optimizer: { type: 'OneBitAdam' } },
+  { optimizer: { type: 'MuAdam' } },
+  // @ts-expect-error a parameter of 0/1 Adam
+  { optimizer: { type: 'OneBitAdam', params: { var_freeze_step: 3 } } },
   // @ts-expect-error a section without type
   { optimizer: { params: { lr: 1e-3 } } },
   // @ts-expect-error a parameter of another optimizer

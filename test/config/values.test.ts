@@ -332,7 +332,8 @@ describe('support', () => {
     ],
     [zero({ mics_shard_size: 2 }), 'zero_optimization.mics_shard_size'],
     [zero({ stage: 2, zenflow: { topk_ratio: 0.2 } }), 'zero_optimization.zenflow'],
-    [{ optimizer: { type: 'OneBitAdam', params: { freeze_step: 3 } } }, 'optimizer.type'],
+    [{ optimizer: { type: 'MuAdam', params: { lr: 1e-3 } } }, 'optimizer.type'],
+    [{ optimizer: { type: 'OneBitAdam', params: { amsgrad: true } } }, 'optimizer.params.amsgrad'],
     [
       zero({ stage: 3, offload_param: { device: 'nvme' } }),
       'zero_optimization.offload_param.device',

@@ -17,6 +17,7 @@ import { slicePiece } from '../../zero/home/range-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
+import { settle } from '../step/settle.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**
@@ -105,6 +106,7 @@ function getState(parameter: Parameter, name: string): Tensor | null {
   if (!owned) return null;
   const kept = stateOf(owned, name);
   const { partition, engine } = owned;
+  settle(engine.parts);
   engine.parts.state.synchronize();
   return scope(() =>
     assemble(owned, kept, (piece) => borrow(engine, partition, piece, name).tensor),
@@ -118,6 +120,7 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   requireShape(op, kept.shape, value);
   const { partition, engine } = owned;
   const { state } = engine.parts;
+  settle(engine.parts);
   state.synchronize();
   noGrad(() =>
     scope(() => {

@@ -9,6 +9,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
+import { settle } from '../step/settle.js';
 import { publishMasters, writeFrozen, writeMaster } from './full-state.js';
 import { type HeldParameter, heldBy, holderOf, isOwned } from './owned-parameters.js';
 
@@ -49,6 +50,7 @@ export function gatheredParameters<Result>(
     requireRank(modifierRank, engine.worldSize);
     requireWhole(held);
   }
+  settle(engine.parts);
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
     if (modifierRank === null) return body();

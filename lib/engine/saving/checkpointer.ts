@@ -13,6 +13,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { misuse } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
+import { settle } from '../step/settle.js';
 import { BackgroundSave } from './background-save.js';
 import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
@@ -99,6 +100,7 @@ export class Checkpointer {
       await this.done();
       if (engine.globalSteps !== globalSteps) throw goneOn(globalSteps, engine.globalSteps);
     }
+    settle(engine.parts);
     engine.synchronize();
     const wanted = contentOptions(options);
     if (options.asynchronous) return this.saveBeside(target, wanted);
@@ -123,6 +125,7 @@ export class Checkpointer {
     this.requireOpen('loadCheckpoint');
     const options = readOptions('loadCheckpoint', given, LOAD_OPTIONS);
     await this.done();
+    settle(this.engine.parts);
     this.engine.synchronize();
     return restoreEngine(this.engine, dir, options, this.world);
   }
@@ -146,6 +149,7 @@ export class Checkpointer {
     requireType('save16bitModel excludeFrozenParameters', without, 'boolean');
     await this.done();
     const { engine, world } = this;
+    settle(engine.parts);
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
     const wanted = wantedOf(engine, !without);

@@ -22,6 +22,7 @@ import {
   unitSlotsOf,
 } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
+import { readErrors } from './rank-errors.js';
 import {
   isPresent,
   requireKnown,
@@ -94,6 +95,7 @@ export async function restoreEngine(
     await inUnison(world, 'reading tensors', async () => {
       engine.parts.gradients.discard();
       await readPieces(engine, checkpoint, wanted.optimizer);
+      await readErrors(engine, checkpoint, wanted.optimizer);
       await readFrozenPieces(engine, checkpoint);
       await readWhole(engine, checkpoint);
       await checkpoint.requireUnchanged();

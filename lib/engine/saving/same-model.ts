@@ -6,6 +6,7 @@ import { describe } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import { keptState, slotsOf, stateKey } from './engine-shards.js';
+import { isRankError } from './rank-errors.js';
 import type { SavedState } from './saved-state.js';
 
 type Outline = Pick<Tensor, 'dtype' | 'shape'>;
@@ -123,7 +124,7 @@ export function requireSameOptimizer(
     if (!strict && !isPresent(checkpoint, slot.name)) continue;
     const names = Object.keys(keptState(engine, slot));
     const own = names.map((name) => (name === 'master' ? 'fp32' : name));
-    const found = saved.get(slot.name) ?? [];
+    const found = (saved.get(slot.name) ?? []).filter((name) => !isRankError(name));
     if ([...own].sort().join() === [...found].sort().join()) continue;
     throw new DsError({
       code: 'DS_CHECKPOINT',

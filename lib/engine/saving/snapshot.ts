@@ -16,6 +16,9 @@ import {
   wholeModel,
   wholeTensors,
 } from './engine-shards.js';
+import { errorCatalog, errorShards } from './rank-errors.js';
+
+type Catalog = ReturnType<typeof catalogOf>;
 
 /** What of an engine is saved beside its tensors, and which of these are left out. */
 export interface ContentOptions {
@@ -39,13 +42,17 @@ export function contentOf(engine: EngineCore, options: ContentOptions): Checkpoi
     part: ranks.isCopy ? null : { data: ranks.data.rank, model: ranks.mesh.place(...MODEL) },
     model: isFirst ? [...parts, ...whole(engine, wanted)] : parts,
     modelIsSharded: sharded,
-    optimizer: optimizerShards(engine),
-    catalog: catalogOf(engine, wanted),
+    optimizer: [...optimizerShards(engine), ...errorShards(engine)],
+    catalog: withErrors(engine, catalogOf(engine, wanted)),
     state: sharedState(engine, options),
     rankState: rankState(engine),
     // Nobody else knows the tensors of adapters and of weights in 4 bits by our names.
     description: isPlain(engine.module) ? engine.module.describe() : null,
   };
+}
+
+function withErrors(engine: EngineCore, catalog: Catalog): Catalog {
+  return { ...catalog, optimizer: new Map([...catalog.optimizer, ...errorCatalog(engine)]) };
 }
 
 function sharedState(

@@ -38,6 +38,7 @@ import { buildCommsLogger } from './comms-logger.js';
 import { isCutOver, requireElementwise } from './cut-layers.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
+import { requireExchange, sumsGradients } from './exchange.js';
 import { buildScaler } from './loss-scaler.js';
 import { furnish } from './optimizer-state.js';
 import {
@@ -137,10 +138,12 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const { world, mesh } = clients.distributed;
   const { device } = world;
   const plan = planPipeline(module, config, clients.distributed);
+  requireExchange(optimizer, config, plan !== null);
   return {
     ...{ module, config, device, optimizer },
     schedules: findSchedules(config, optimizer, clients),
     scaler: buildScaler(config),
+    progress: noProgress(),
     batch: new BatchSizes({
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,
@@ -187,7 +190,7 @@ function stopRequest({ stopSignals }: Clients, { world }: Ranks, { owned }: Site
 
 /** Moves the model into units, and its master weights and optimizer state to where they will be. */
 function hold(
-  { module, config, device, optimizer }: Decisions,
+  { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,
   { ties, ...ranks }: Ranks & { ties: readonly Tie[] },
   { owned, undo }: Site,
@@ -208,8 +211,9 @@ function hold(
   const { stage: zeroStage } = config.zero_optimization;
   requireUncutState(optimizer, units);
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
+  const isSummed = sumsGradients(optimizer, progress);
   const stage = owned.own(
-    buildStages(config, found, device, { group, timer, ties, layers: ranks.layers }),
+    buildStages(config, found, device, { group, timer, ties, layers: ranks.layers, isSummed }),
   );
   const alikeTo = groupsOf(ranks);
   shareWhole(module, frozen, alikeTo);
@@ -251,7 +255,7 @@ function assemble(
   observers: readonly StepObserver[],
   { owned }: Site,
 ): StepParts {
-  const { module, config, device, optimizer, schedules, scaler, batch } = decisions;
+  const { module, config, device, optimizer, schedules, scaler, batch, progress } = decisions;
   const { stage, ranks } = holdings;
   const control = owned.own(
     new StepControl(device, stage.partitions, ranks, {
@@ -266,7 +270,6 @@ function assemble(
   const prints = isFirst(ranks);
   const timer = buildTimer(config, { module, device, ...holdings }, prints);
   const watch = new StepWatch(timer, observers);
-  const progress = noProgress();
   const planner = new UpdatePlanner(optimizer, schedules, progress);
   const verdicts = new Verdicts({ control, scaler, progress, planner, watch, stop });
   const counted = { batch, progress, planner, verdicts, watch };
@@ -279,5 +282,5 @@ function assemble(
   owned.defer(() => verdicts.takeLast());
   owned.defer(() => hooks.remove());
   const watching = { watch, emptyBatches };
-  return { progress, planner, control, verdicts, gradients, hooks, ...watching, stop };
+  return { planner, control, verdicts, gradients, hooks, ...watching, stop };
 }

@@ -4,6 +4,7 @@ import { findFlaw } from '../../checkpoint/tiling.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
+import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { type Box, isPart } from '../../runtime/box.js';
 import { numel } from '../../runtime/view.js';
@@ -28,11 +29,11 @@ export function partsOf(module: Module): NamedPart[] {
 }
 
 /**
- * Throws DS_CONFIG for an optimizer whose update looks at whole parameters: a rank has parts of
+ * Throws DS_CONFIG for an optimizer whose update looks at whole parameters, or exchanges them: a rank has parts of
  * them, and neither sums nor directions are shared over tp.
  */
 export function requireElementwise(optimizer: Optimizer): void {
-  if (!canSum(optimizer) && !canGather(optimizer)) return;
+  if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
   throw new DsError({
     code: 'DS_CONFIG',
     op: `optimizer ${optimizer.name}`,

@@ -2,6 +2,7 @@
 // in host memory or on disk, or in two of them.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
+import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
@@ -12,6 +13,7 @@ import { tileSize } from '../../zero/home/tiles.js';
 import { firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import { Deferred } from '../../zero/schedule/deferred.js';
+import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import type { Schedule } from '../../zero/schedule/schedule.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
@@ -99,7 +101,10 @@ function afterVerdict(
   partitions: readonly Partition[],
   { config, optimizer, group }: StateOptions,
 ): Schedule {
-  const { stage } = config.zero_optimization;
+  const { stage, reduce_bucket_size: bucketElements } = config.zero_optimization;
+  if (canExchange(optimizer) && group.size > 1) {
+    return new ExchangedUpdates(optimizer, { home, partitions, group, bucketElements });
+  }
   const units = partitions.map(({ unit }) => unit);
   const cut = cutParameter(optimizer, units, { stage, shards: group.size });
   if (cut === null) return new Deferred(home, optimizer, partitions);

@@ -121,6 +121,21 @@ const plain =
   (params, options) =>
     new Class(params as never, camelCased(options) as Options<Type>);
 
+/** Keys of DeepSpeed's 1-bit optimizers that change nothing. */
+const IDLE: ReadonlySet<string> = new Set([
+  ...['cuda_aware', 'comm_backend_name', 'bias_correction', 'eps_inside_sqrt', 'max_grad_norm'],
+  'amsgrad',
+]);
+
+const oneBit =
+  <Type extends keyof Params>(
+    Class: new (params: never, options: object) => Optimizer,
+  ): Builder<Type> =>
+  (params, options) => {
+    const acting = Object.entries(options).filter(([key]) => !IDLE.has(key));
+    return new Class(params as never, camelCased(Object.fromEntries(acting)));
+  };
+
 const builders = {
   Adam: (params, options) => adam(params, options, options.adam_w_mode),
   AdamW: (params, options) => adam(params, options, true),
@@ -130,4 +145,8 @@ const builders = {
   Lamb: lamb,
   FusedLamb: lamb,
   Muon: muon,
+  OneBitAdam: oneBit<'OneBitAdam'>(optim.OneBitAdam),
+  OneBitLamb: oneBit<'OneBitLamb'>(optim.OneBitLamb),
+  OneBitSGD: oneBit<'OneBitSGD'>(optim.OneBitSGD),
+  ZeroOneAdam: oneBit<'ZeroOneAdam'>(optim.ZeroOneAdam),
 } satisfies { [Type in keyof Params]?: Builder<Type> };

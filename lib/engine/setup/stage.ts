@@ -5,6 +5,7 @@ import type { Collectives } from '../../zero/collectives.js';
 import { type CommTimer, Exchange, untimedComm } from '../../zero/exchange.js';
 import { GatheredWeights, onDevice, onHost } from '../../zero/gathered-weights.js';
 import {
+  AlternatingGradients,
   type GradientFlow,
   LocalGradients,
   OwnedGradients,
@@ -37,6 +38,8 @@ export interface StageOptions {
   ties?: readonly Tie[];
   /** The ranks that share layers out, where they do. */
   layers?: Collectives | null;
+  /** Whether gradients are summed over the ranks in the step under way; null (the default): in every step. */
+  isSummed?: (() => boolean) | null;
 }
 
 /** What flows between the ranks of a group. */
@@ -48,6 +51,7 @@ interface Between {
   timer: CommTimer;
   /** Collectives run beside compute. */
   overlap: boolean;
+  isSummed: (() => boolean) | null;
 }
 
 /** How the gradients and weights of a model's units flow between the ranks of a group: of one, they stay where they are. */
@@ -55,11 +59,11 @@ export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
   device: Device,
-  { group, timer = untimedComm, ties = [], layers = null }: StageOptions,
+  { group, timer = untimedComm, ties = [], layers = null, isSummed = null }: StageOptions,
 ): ZeroStages {
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
-  const between = { group, ranks: group.size, device, timer, overlap };
+  const between = { group, ranks: group.size, device, timer, overlap, isSummed };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
     new ZeroStage(units, summed(gradientFlow(config, own), layers), weightFlow(config, own), still);
   const isTied = new Set(ties.map(({ name }) => name));
@@ -80,7 +84,7 @@ function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
 }
 
 function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
-  const { group, ranks, device, timer, overlap } = between;
+  const { group, ranks, device, timer, overlap, isSummed } = between;
   const { zero_optimization: zero } = config;
   if (group.size === 1) return new LocalGradients();
   const parts = {
@@ -89,7 +93,11 @@ function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
     toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
     exchange: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
   };
-  if (zero.stage === 0) return new SummedGradients(parts);
+  if (zero.stage === 0) {
+    const summed = new SummedGradients(parts);
+    const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / ranks;
+    return isSummed ? new AlternatingGradients(summed, { isSummed, ownFactor }) : summed;
+  }
   return zero.stage === 1 ? new OwnedGradients(parts) : new ShardedGradients(parts);
 }
 

@@ -125,16 +125,24 @@ export class StepControl implements GradientReceiver {
     this.options.state.gradReady(partition);
   }
 
-  /** Adds a partition's complete gradient to the norm, in the order of `stream`. */
+  /**
+   * Adds a partition's complete gradient to the norm, in the order of `stream`. Where ranks keep
+   * their own, the square of the norm is the mean of theirs: it is the same on every rank, and no
+   * less than that of the mean gradient.
+   */
   add(partition: Partition, stream: Stream): void {
     const { sum, ranges, more } = this.slots.get(partition) as Slot;
-    for (const [i, range] of ranges.entries()) {
+    const { isOwnGrad, numel } = partition;
+    for (const [i, range] of (isOwnGrad ? [{ offset: 0, numel }] : ranges).entries()) {
       const x = sliceFlat(partition.grad as Tensor, range);
       const out = i === 0 ? sum : (more as Tensor);
       kernels.sumOfSquares({ x, out }, stream);
       if (i > 0) kernels.binary({ a: sum, b: out, out: sum, op: 'add', accumulate: false }, stream);
       x.release();
     }
+    if (!isOwnGrad) return;
+    const scale = 1 / this.ranks.data.size;
+    kernels.scale({ in: sum, out: sum, scale, shift: 0, accumulate: false }, stream);
   }
 
   /** Adds a micro-batch's loss, one f32 element, to the step's. */

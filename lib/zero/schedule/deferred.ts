@@ -3,7 +3,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Home } from '../home/home.js';
 import type { Partition } from '../partition.js';
-import type { Publisher, Schedule, UpdatePlan } from './schedule.js';
+import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule.js';
 
 /** What every schedule does that has nothing to do before the verdict. */
 export abstract class AfterVerdict implements Schedule {
@@ -27,6 +27,20 @@ export abstract class AfterVerdict implements Schedule {
 
   gradOf(partition: Partition): Tensor | null {
     return this.home.gradOf(partition);
+  }
+
+  get isAdrift(): boolean {
+    return false;
+  }
+
+  settle(_applied: number, _publisher: Publisher): void {}
+
+  rankErrors(): Iterable<RankError> {
+    return [];
+  }
+
+  get deviceBytes(): number {
+    return 0;
   }
 
   changed(): void {}

@@ -2,6 +2,7 @@
 import type { UpdateSettings } from '../../optim/optimizer.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
+import type { Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
 
 /** The coming update: everything about it that is known before its gradients are. */
@@ -15,6 +16,17 @@ export interface UpdatePlan {
 export interface Publisher {
   /** The partition's weights change in the order of `stream`; it comes once per partition and update. */
   publish(partition: Partition, stream: Stream): void;
+}
+
+/** What a rank has rounded away of a parameter, and adds to what it exchanges next. */
+export interface RankError {
+  readonly slot: Slot;
+  /** Of its own, each rank all of the parameter ("worker_error"), or of the average that it owns a part of ("server_error"). */
+  readonly name: 'worker_error' | 'server_error';
+  /** Its first element, counted from the parameter's. */
+  readonly from: number;
+  /** Flat, f32; whoever gets it releases it. */
+  readonly tensor: Tensor;
 }
 
 /** Decides when the partitions of one home are updated. All of it is enqueued, unless it says that it blocks. */
@@ -38,8 +50,16 @@ export interface Schedule {
   changed(): void;
   /** Updates that were put off are enqueued: the home's state becomes that of the last one. */
   commit(): void;
+  /** Whether ranks may have updated by themselves since their weights were the same. The same on every rank. */
+  readonly isAdrift: boolean;
+  /** Gives all ranks the same weights again, after `applied` updates; they all call it. */
+  settle(applied: number, publisher: Publisher): void;
+  /** What this rank has rounded away; that of other ranks is other. */
+  rankErrors(): Iterable<RankError>;
   /** Bytes of host memory beside the home's. */
   readonly bytes: number;
+  /** Likewise of device memory. */
+  readonly deviceBytes: number;
   /** Comes before that of the home. */
   dispose(): void;
 }

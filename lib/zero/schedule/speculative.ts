@@ -249,6 +249,15 @@ export class Speculative implements Schedule {
     return held.retain();
   }
 
+  readonly isAdrift = false;
+  readonly deviceBytes = 0;
+
+  settle(): void {}
+
+  rankErrors(): [] {
+    return [];
+  }
+
   changed(): void {
     if (this.tried) this.tried.stale = true;
   }

@@ -1,0 +1,80 @@
+// LAMB where ranks exchange one bit per element of the moment: what its trust ratios are made of.
+// Sources: Li et al. 2021, arXiv:2104.06069 (1-bit LAMB); DeepSpeed's OneBitLamb.
+#pragma once
+
+#include "flat_update.h"
+
+namespace ds {
+
+/// During the warm-up: frozen = coefficient == 1 ? frozen : beta * frozen + (1 - beta) * coefficient of each
+/// parameter. When control[1] is 0 nothing changes.
+struct OneBitLambAverage {
+  View coefficients;  // [parameters] f32
+  View frozen;        // [parameters] f32, updated
+  View control;       // [4] f32, see GradientControl
+  double beta;
+};
+
+inline void check(const OneBitLambAverage& op) {
+  constexpr const char* kOp = "one_bit_lamb_average";
+  const int64_t parameters = op.frozen.numel();
+  require_list(kOp, op.coefficients, parameters, DType::f32, "coefficients");
+  require_list(kOp, op.frozen, parameters, DType::f32, "frozen");
+  check_control(kOp, op.control);
+}
+
+/// After it, per element, where v stays as it is and `payload` is the moment that the ranks agreed on:
+///   g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
+///   u = m / (sqrt(v) + eps),  and per parameter, in f64 and in one order on every back end,
+///   sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh) + eps)).
+/// Elements where v is 0 have no moment, and add weight_decay * p alone. Starts as in LambMoments; when
+/// control[1] is 0 the states stay as they are and the sums are 0. Denormals are flushed to zero.
+struct OneBitLambMoments {
+  View master;   // [n] f32, read
+  View m;        // [n] f32, updated
+  View v;        // [n] f32, read
+  View fresh;    // [n] f32, updated
+  View payload;  // [n] f32, read
+  View starts;   // [parameters + 1] i64
+  View sums;     // [parameters, 3] f64, overwritten
+  View control;  // [4] f32
+  double beta1;
+  double beta2;
+  double eps;
+  double weight_decay;
+};
+
+inline void check(const OneBitLambMoments& op) {
+  constexpr const char* kOp = "one_bit_lamb_moments";
+  check_states(kOp, op.master, {&op.master, &op.m, &op.v, &op.fresh, &op.payload});
+  check_segments(kOp, op.starts, op.master.numel());
+  require_list(kOp, op.sums, 3 * (op.starts.numel() - 1), DType::f64, "sums");
+  check_control(kOp, op.control);
+}
+
+/// Between the halves, of each parameter: f = the largest ratio, or 1 where there is none; with weight decay
+/// f = f q + 1 - q with q = min(1, ||u|| / ||u + weight_decay * p||); clamped to [least, most] and then to
+/// factor * (1 -+ threshold); factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
+struct OneBitLambCoefficients {
+  View sums;          // [parameters, 3] f64
+  View frozen;        // [parameters] f32, read
+  View factor;        // [parameters] f32, updated
+  View coefficients;  // [parameters] f32
+  View control;       // [4] f32
+  bool decays;
+  double least;
+  double most;
+  double threshold;
+};
+
+inline void check(const OneBitLambCoefficients& op) {
+  constexpr const char* kOp = "one_bit_lamb_coefficients";
+  const int64_t parameters = op.coefficients.numel();
+  require_list(kOp, op.sums, 3 * parameters, DType::f64, "sums");
+  require_list(kOp, op.frozen, parameters, DType::f32, "frozen");
+  require_list(kOp, op.factor, parameters, DType::f32, "factor");
+  require_list(kOp, op.coefficients, parameters, DType::f32, "coefficients");
+  check_control(kOp, op.control);
+}
+
+}  // namespace ds

@@ -1,0 +1,103 @@
+// What ranks have rounded away of what they exchange (1-bit optimizers), in checkpoints.
+import type { Checkpoint, Shard, TensorInfo } from '../../checkpoint/index.js';
+import { canExchange } from '../../optim/exchange.js';
+import type { Box } from '../../runtime/box.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { Slot } from '../../zero/layout.js';
+import type { RankError } from '../../zero/schedule/schedule.js';
+import type { EngineCore as Engine } from '../engine-parts.js';
+import { boxedParts, slotsOf, stateKey } from './engine-shards.js';
+
+const NAMES: readonly string[] = ['worker_error', 'server_error'];
+
+/** Whether a state of this name belongs to ranks, and not to the optimizer of a parameter. */
+export const isRankError = (name: string): boolean => NAMES.includes(name);
+
+/** Row `rank` of a tensor [ranks, elements]. */
+const rowOf = (rank: number, { numel }: Slot): Box => ({ offset: [rank, 0], shape: [1, numel] });
+
+/** All ranks' errors, by name: "worker_error" [ranks, elements], "server_error" in the parameter's shape. */
+export function errorCatalog(engine: Engine): Map<string, TensorInfo> {
+  const { optimizer, ranks } = engine.parts;
+  const { size } = ranks.data;
+  const found = new Map<string, TensorInfo>();
+  if (!canExchange(optimizer) || size === 1) return found;
+  for (const { name, numel, region } of slotsOf(engine)) {
+    if (numel === 0) continue;
+    found.set(stateKey(name, 'worker_error'), { dtype: 'f32', shape: [size, numel] });
+    found.set(stateKey(name, 'server_error'), { dtype: 'f32', shape: region.whole });
+  }
+  return found;
+}
+
+/** This rank's errors; the caller releases the tensors. */
+export function errorShards({ parts }: Engine): Shard[] {
+  const { data, isCopy } = parts.ranks;
+  return parts.state.rankErrors().flatMap((error): Shard[] => {
+    const { slot, name, from, tensor } = error;
+    const key = stateKey(slot.name, name);
+    if (isCopy || slot.numel === 0) {
+      tensor.release();
+      return [];
+    }
+    if (name === 'worker_error') {
+      const shape = [data.size, slot.numel];
+      return [{ name: key, shape, box: rowOf(data.rank, slot), from, tensor }];
+    }
+    const { whole } = slot.region;
+    return boxedParts(slot.region, from, tensor).map((part) => {
+      return { name: key, shape: whole, ...part };
+    });
+  });
+}
+
+/**
+ * Reads this rank's errors; those that are not there, or not `wanted`, become zero. Of another number of ranks each takes
+ * the mean of theirs: what errors add to the next average stays the same.
+ */
+export async function readErrors(
+  engine: Engine,
+  checkpoint: Checkpoint,
+  wanted: boolean,
+): Promise<void> {
+  for (const error of engine.parts.state.rankErrors()) {
+    try {
+      kernels.fill({ out: error.tensor, value: 0 });
+      const info = checkpoint.tensors('optimizer').get(stateKey(error.slot.name, error.name));
+      engine.device.compute.synchronize();
+      if (!wanted || !info || error.slot.numel === 0) continue;
+      if (error.name === 'server_error') await readOwned(checkpoint, error);
+      else await readOwn(checkpoint, error, info.shape[0] as number, engine.parts.ranks.data);
+    } finally {
+      error.tensor.release();
+    }
+  }
+}
+
+async function readOwned(checkpoint: Checkpoint, { slot, from, tensor }: RankError): Promise<void> {
+  const key = stateKey(slot.name, 'server_error');
+  for (const part of boxedParts(slot.region, from, tensor.retain())) {
+    await checkpoint.read('optimizer', key, part, part.tensor);
+    part.tensor.release();
+  }
+}
+
+async function readOwn(
+  checkpoint: Checkpoint,
+  { slot, tensor }: RankError,
+  saved: number,
+  { rank, size }: { rank: number; size: number },
+): Promise<void> {
+  const key = stateKey(slot.name, 'worker_error');
+  const read = (row: number, into: Tensor): Promise<void> =>
+    checkpoint.read('optimizer', key, { box: rowOf(row, slot), from: 0 }, into);
+  if (saved === size) return read(rank, tensor);
+  const one = held(() => Tensor.empty([slot.numel], 'f32', tensor.device));
+  for (let row = 0; row < saved; row++) {
+    await read(row, one);
+    kernels.scale({ in: one, out: tensor, scale: 1 / saved, shift: 0, accumulate: true });
+    tensor.device.compute.synchronize();
+  }
+  one.release();
+}

@@ -1,0 +1,121 @@
+// 1-bit Adam: after a warm-up ranks exchange moments of one bit per element, by a second moment that no longer changes.
+// Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import type { AdamGroup } from './adamw.js';
+import { type DeclaredState, perElement } from './declared-state.js';
+import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamsOf } from './param-groups.js';
+import { StandaloneOptimizer } from './standalone.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+/** Defaults of 1-bit Adam's groups, and its phases. */
+export interface OneBitAdamOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Default [0.9, 0.999]. */
+  betas?: readonly [number, number];
+  /** Default 1e-8. */
+  eps?: number;
+  /** Decoupled. Default 0. */
+  weightDecay?: number;
+  /** Updates of the warm-up, whose gradients are summed as they are. Default 100000. */
+  freezeStep?: number;
+}
+
+const NAMES: OptionNames<OneBitAdamOptions> = {
+  ...{ lr: true, betas: true, eps: true, weightDecay: true, freezeStep: true },
+};
+
+/**
+ * Updates 1 to freezeStep: AdamW without bias correction. From then on v stays as it is, and m = b1 m + (1 - b1) g of each
+ * rank's own gradient becomes the ranks' average, of one bit per element with error feedback;
+ * p -= lr (m / (sqrt(v) + eps) + wd p). Where v is 0 m is 0. One rank exchanges nothing. The exact sequences of operations
+ * stand in csrc/ops/adamw_rule.h and csrc/ops/onebit.h.
+ */
+export class OneBitAdam
+  extends StandaloneOptimizer<AdamGroup>
+  implements ExchangingOptimizer<AdamGroup>
+{
+  readonly name = 'OneBitAdam';
+  readonly groups: AdamGroup[];
+  readonly levels = 'rms';
+  readonly isAdrift = false;
+  private readonly freezeStep: number;
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<AdamGroup>, given: OneBitAdamOptions = {}) {
+    super();
+    const options = readOptions('OneBitAdam', given, NAMES);
+    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
+    this.groups = makeGroups<AdamGroup>('OneBitAdam', params, { lr, betas, eps, weightDecay });
+    this.freezeStep = requireInteger('OneBitAdam freezeStep', options.freezeStep ?? 100_000, 0);
+  }
+
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    return { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
+  }
+
+  segmentSize(shape: readonly number[]): number {
+    return wholeParameter(shape);
+  }
+
+  sumsGradients(step: number): boolean {
+    return step <= this.freezeStep;
+  }
+
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<AdamGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const group = settings.groups[tensors.group] as AdamGroup;
+    if (this.sumsGradients(settings.step)) plainAdam(tensors, group, kernels);
+    else frozenAdam(tensors, group, kernels);
+  }
+
+  passOf({ step, groups }: UpdateSettings<AdamGroup>): PayloadPass | null {
+    if (this.sumsGradients(step)) return null;
+    return {
+      startsAfresh: step === this.freezeStep + 1,
+      write({ group, grad, state, control }, payload, kernels) {
+        const [beta1] = (groups[group] as AdamGroup).betas;
+        kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
+      },
+      apply(tensors, payload, kernels) {
+        const group = groups[tensors.group] as AdamGroup;
+        frozenAdam({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);
+      },
+    };
+  }
+
+  settle(): null {
+    return null;
+  }
+}
+
+/** AdamW without bias correction. */
+export function plainAdam(
+  { master, grad, weight, state, control }: UpdateTensors,
+  { lr, betas, eps, weightDecay }: AdamGroup,
+  kernels: UpdateKernels,
+): void {
+  kernels.adamW({
+    ...{ master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control },
+    ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay },
+    ...{ correction1: 1, correction2: 1, decoupled: true },
+  });
+}
+
+/** The same by a second moment that stays. */
+export function frozenAdam(
+  { master, grad, weight, state, control }: UpdateTensors,
+  { lr, betas, eps, weightDecay }: AdamGroup,
+  kernels: UpdateKernels,
+): void {
+  kernels.frozenAdam({
+    ...{ master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control },
+    ...{ lr, beta1: betas[0], eps, weightDecay },
+  });
+}

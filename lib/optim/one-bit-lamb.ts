@@ -1,0 +1,234 @@
+// 1-bit LAMB: after a warm-up ranks exchange moments of one bit per element, and trust ratios follow a fresh second moment.
+// Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
+import type { LambScalars } from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import type { Tensor } from '../tensor/index.js';
+import { type DeclaredState, perElement, perParameter } from './declared-state.js';
+import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
+import type { LambGroup } from './lamb.js';
+import type { ParameterPlace, UpdateSettings, UpdateTensors } from './optimizer.js';
+import { makeGroups, type ParamsOf } from './param-groups.js';
+import { requireWhole } from './places.js';
+import { StandaloneOptimizer } from './standalone.js';
+import type { UpdateKernels } from './update-kernels.js';
+
+/** Defaults of 1-bit LAMB's groups, its phases, and how trust ratios may change after the warm-up. */
+export interface OneBitLambOptions {
+  /** Default 1e-3. */
+  lr?: number;
+  /** Default [0.9, 0.999]. */
+  betas?: readonly [number, number];
+  /** Default 1e-8. */
+  eps?: number;
+  /** Share of the weights that is added to the direction. Default 0. */
+  weightDecay?: number;
+  /** Largest trust ratio of the warm-up. Default 10. */
+  maxCoeff?: number;
+  /** Smallest trust ratio of the warm-up. Default 0.01. */
+  minCoeff?: number;
+  /** Updates of the warm-up, whose gradients are summed as they are. Default 100000. */
+  freezeStep?: number;
+  /** Decay of the mean of the warm-up's trust ratios. Default 0.9. */
+  coeffBeta?: number;
+  /** Largest factor on that mean. Default 4. */
+  factorMax?: number;
+  /** Smallest factor on it. Default 0.5. */
+  factorMin?: number;
+  /** By which share the factor may change from one update to the next. Default 0.1. */
+  factorThreshold?: number;
+}
+
+const NAMES: OptionNames<OneBitLambOptions> = {
+  ...{ lr: true, betas: true, eps: true, weightDecay: true, maxCoeff: true, minCoeff: true },
+  ...{ freezeStep: true, coeffBeta: true, factorMax: true, factorMin: true, factorThreshold: true },
+};
+
+/** The trust ratios of one range, and what reads them. */
+interface Ratios {
+  places: readonly ParameterPlace[];
+  kernels: UpdateKernels;
+}
+
+/**
+ * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios but those that are 1.
+ * From then on v stays, and m = b1 m + (1 - b1) g of each rank's own gradient becomes the ranks' average, of one bit per
+ * element with error feedback. The gradient that follows from it, g = (m - b1 m_before) / (1 - b1), goes on with a copy of
+ * v, `fresh`; the trust ratio is frozen * factor, whose factor is the largest (sqrt(v) + eps) / (sqrt(fresh) + eps) of the
+ * parameter within its bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h);
+ * p -= lr ratio (m / (sqrt(v) + eps) + wd p). Each parameter has a scale of its own in the exchange, so that moments need
+ * none of DeepSpeed's scaling before it.
+ */
+export class OneBitLamb
+  extends StandaloneOptimizer<LambGroup>
+  implements ExchangingOptimizer<LambGroup>
+{
+  readonly name = 'OneBitLamb';
+  readonly groups: LambGroup[];
+  readonly levels = 'rms';
+  readonly isAdrift = false;
+  private readonly freezeStep: number;
+  private readonly coeffBeta: number;
+  private readonly bounds: { least: number; most: number; threshold: number };
+  /** By the coefficients of each range, which the range's owner frees. */
+  private readonly ratios = new Map<Tensor, Ratios>();
+
+  /** Throws DS_ARGUMENT, see makeGroups. */
+  constructor(params: ParamsOf<LambGroup>, given: OneBitLambOptions = {}) {
+    super();
+    const options = readOptions('OneBitLamb', given, NAMES);
+    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
+    const { maxCoeff = 10, minCoeff = 0.01 } = options;
+    const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };
+    this.groups = makeGroups<LambGroup>('OneBitLamb', params, defaults);
+    const { coeffBeta = 0.9, factorMin = 0.5, factorMax = 4, factorThreshold = 0.1 } = options;
+    this.freezeStep = requireInteger('OneBitLamb freezeStep', options.freezeStep ?? 100_000, 1);
+    requireFinite('OneBitLamb coeffBeta', coeffBeta, 0, 1);
+    requireFinite('OneBitLamb factorMin', factorMin, 0);
+    requireFinite('OneBitLamb factorMax', factorMax, factorMin);
+    requireFinite('OneBitLamb factorThreshold', factorThreshold, 0);
+    this.coeffBeta = coeffBeta;
+    this.bounds = { least: factorMin, most: factorMax, threshold: factorThreshold };
+  }
+
+  declareState(_group: number, shape: readonly number[]): DeclaredState {
+    return {
+      exp_avg: perElement(shape),
+      exp_avg_sq: perElement(shape),
+      exp_avg_sq_fresh: perElement(shape),
+      trust_ratio: perParameter([], { saved: false, initial: 1 }),
+      frozen_ratio: perParameter([]),
+      factor: perParameter([], { initial: 1 }),
+    };
+  }
+
+  /** LAMB's of the warm-up, and those of OneBitLambMoments. */
+  override sumsPerRound(): readonly number[] {
+    return [2, 3];
+  }
+
+  needsWholeParameters(): boolean {
+    return true;
+  }
+
+  segmentSize(shape: readonly number[]): number {
+    return wholeParameter(shape);
+  }
+
+  sumsGradients(step: number): boolean {
+    return step <= this.freezeStep;
+  }
+
+  /** Throws DS_CONFIG for a range that holds part of a parameter: a norm needs all of it. */
+  update(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<LambGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    requireWhole(this.name, tensors);
+    if (tensors.places.length === 0) return;
+    if (this.sumsGradients(settings.step)) {
+      this.warmUp(tensors, settings, kernels);
+      return;
+    }
+    const payload = kernels.workspace(tensors.master, tensors.master.numel, 'f32');
+    const pass = this.passOf(settings) as PayloadPass;
+    pass.write(tensors, payload, kernels);
+    pass.apply(tensors, payload, kernels);
+    payload.release();
+  }
+
+  passOf(settings: UpdateSettings<LambGroup>): PayloadPass | null {
+    if (this.sumsGradients(settings.step)) return null;
+    const isFirst = settings.step === this.freezeStep + 1;
+    return {
+      startsAfresh: isFirst,
+      write({ group, grad, state, control }, payload, kernels) {
+        const [beta1] = (settings.groups[group] as LambGroup).betas;
+        kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
+      },
+      apply: (tensors, payload, kernels) => {
+        if (tensors.places.length === 0) return;
+        const { exp_avg_sq: v, exp_avg_sq_fresh: fresh } = tensors.state;
+        if (isFirst) kernels.copy({ in: v!, out: fresh! });
+        this.applyMoment(tensors, payload, settings, kernels);
+      },
+    };
+  }
+
+  settle(): null {
+    return null;
+  }
+
+  /**
+   * The trust ratio of each parameter of which this rank updates a part, in its last update, by name: a copy. Waits for
+   * that update. Throws DS_RELEASED once the engine has been destroyed.
+   */
+  getLambCoeffs(): Map<string, number> {
+    const all = new Map<string, number>();
+    for (const [coefficients, { places, kernels }] of this.ratios) {
+      const values = kernels.read(coefficients);
+      places.forEach(({ name }, i) => {
+        all.set(name, values[i] as number);
+      });
+    }
+    return all;
+  }
+
+  private warmUp(
+    tensors: UpdateTensors,
+    settings: UpdateSettings<LambGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, grad, weight, state, control, sums } = tensors;
+    const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
+    const coefficients = this.coefficientsOf(tensors, kernels);
+    const shared = this.shared(tensors, settings);
+    kernels.lambMoments({ ...shared, grad, sums: sums[0]! });
+    const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
+    kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
+    kernels.lambApply({ ...shared, weight, coefficients });
+    const beta = this.coeffBeta;
+    kernels.oneBitLambAverage({ coefficients, frozen: state.frozen_ratio!, control, beta });
+  }
+
+  private applyMoment(
+    tensors: UpdateTensors,
+    payload: Tensor,
+    settings: UpdateSettings<LambGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    const { group, weight, state, control, sums } = tensors;
+    const { betas, eps, weightDecay } = settings.groups[group] as LambGroup;
+    const coefficients = this.coefficientsOf(tensors, kernels);
+    const { rule: _, ...shared } = this.shared(tensors, settings);
+    kernels.oneBitLambMoments({
+      ...{ ...shared, fresh: state.exp_avg_sq_fresh!, payload, sums: sums[1]! },
+      ...{ beta1: betas[0], beta2: betas[1], eps, weightDecay },
+    });
+    kernels.oneBitLambCoefficients({
+      ...{ sums: sums[1]!, frozen: state.frozen_ratio!, factor: state.factor!, coefficients },
+      ...{ control, decays: weightDecay > 0, ...this.bounds },
+    });
+    kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
+  }
+
+  private coefficientsOf({ places, state }: UpdateTensors, kernels: UpdateKernels): Tensor {
+    const coefficients = state.trust_ratio!;
+    this.ratios.set(coefficients, { places, kernels });
+    return coefficients;
+  }
+
+  /** What LAMB's ops take. */
+  private shared(
+    { group, master, state, starts, control }: UpdateTensors,
+    { groups }: UpdateSettings<LambGroup>,
+  ) {
+    const { lr, betas, eps, weightDecay } = groups[group] as LambGroup;
+    const rule: LambScalars = {
+      ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay },
+      ...{ correction1: 1, correction2: 1, epsInsideSqrt: false },
+    };
+    return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
+  }
+}

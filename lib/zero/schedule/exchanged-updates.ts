@@ -1,0 +1,237 @@
+// Updates whose ranks exchange one bit per element of a vector in place of gradients, such as 1-bit Adam's.
+// Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and OneBitLamb.
+import {
+  CompressedExchange,
+  CompressedLayout,
+  type ExchangeGroup,
+  type Segment,
+} from '../../comm/index.js';
+import type { ExchangingOptimizer, PayloadPass } from '../../optim/exchange.js';
+import type { UpdateTensors } from '../../optim/optimizer.js';
+import { held, Tensor } from '../../tensor/index.js';
+import { copyAll, sliceFlat } from '../flat.js';
+import type { Home } from '../home/home.js';
+import { overlap } from '../layout.js';
+import type { Partition } from '../partition.js';
+import { AfterVerdict, Deferred } from './deferred.js';
+import type { Publisher, RankError, UpdatePlan } from './schedule.js';
+
+/** What updates over several ranks that hold whole units are made of. */
+export interface ExchangeParts {
+  home: Home;
+  /** In the order of updates, the same on every rank. Each is a whole unit. */
+  partitions: readonly Partition[];
+  group: ExchangeGroup;
+  /** Units are exchanged together until they have so many elements. */
+  bucketElements: number;
+}
+
+interface Member {
+  readonly partition: Partition;
+  /** Where it begins in the vector of its bucket. */
+  readonly offset: number;
+}
+
+/** Units whose vectors are exchanged as one. */
+interface Bucket {
+  readonly members: readonly Member[];
+  readonly exchange: CompressedExchange;
+  /** [numel] f32 from the first half of an update to its second. */
+  vector: Tensor | null;
+}
+
+/**
+ * Updates without an exchange go range by range (Deferred). With one, each bucket's ranges write the vector, ranks
+ * exchange it (two collectives a bucket), and the ranges are updated by the average: while one bucket is under way the
+ * next is written. Memory beside the home's: the errors, 4 bytes an element and 4 / ranks; the messages, a quarter of
+ * a byte; three buckets' vectors during an update.
+ */
+export class ExchangedUpdates extends AfterVerdict {
+  private readonly alone: Deferred;
+  private readonly buckets: readonly Bucket[];
+  /** [4] f32: the step's control, of what carries no factor any more. */
+  private readonly unscaled: Tensor;
+
+  constructor(
+    private readonly optimizer: ExchangingOptimizer,
+    private readonly parts: ExchangeParts,
+  ) {
+    super(parts.home);
+    const { home, partitions } = parts;
+    this.alone = new Deferred(home, optimizer, partitions);
+    this.buckets = bucketsOf(partitions, parts.bucketElements).map((members) => {
+      return { members, exchange: exchangeOf(optimizer, parts.group, members), vector: null };
+    });
+    this.unscaled = home.allocate(4, 'f32');
+  }
+
+  update(given: Tensor, plan: UpdatePlan, publisher: Publisher): void {
+    const { home, partitions } = this.parts;
+    const pass = this.optimizer.passOf(plan.settings);
+    if (!pass) {
+      this.alone.update(given, plan, publisher);
+      return;
+    }
+    this.exchange(pass, home.takeControl(given));
+    for (const partition of partitions) publisher.publish(partition, home.finish(partition));
+  }
+
+  override get isAdrift(): boolean {
+    return this.optimizer.isAdrift;
+  }
+
+  /** Gradients that wait for an update stay as they are. */
+  override settle(applied: number, publisher: Publisher): void {
+    const pass = this.optimizer.settle(applied, this.optimizer.groups);
+    if (!pass) return;
+    const { partitions, home } = this.parts;
+    const idle = partitions.filter(({ grad }) => grad === null);
+    const always = home.allocate(4, 'f32');
+    home.kernels.scale({ in: always, out: always, scale: 0, shift: 1, accumulate: false });
+    for (const partition of idle) partition.grad = noGradient(partition);
+    this.exchange(pass, always);
+    for (const partition of idle) {
+      partition.grad?.release();
+      partition.grad = null;
+    }
+    always.release();
+    for (const partition of partitions) publisher.publish(partition, partition.device.compute);
+  }
+
+  override *rankErrors(): Generator<RankError> {
+    const { rank } = this.parts.group;
+    for (const { members, exchange } of this.buckets) {
+      const { ownError, ownerError } = exchange;
+      const part = { offset: rank * ownerError.numel, numel: ownerError.numel };
+      for (const { partition, offset } of members) {
+        for (const slot of partition.unit.layout.slots) {
+          const place = { offset: offset + slot.offset, numel: slot.numel };
+          const own = sliceFlat(ownError, place);
+          yield { slot, name: 'worker_error', from: 0, tensor: own };
+          const here = overlap(place, part);
+          if (here.numel === 0) continue;
+          const from = here.offset - place.offset;
+          const within = { offset: here.offset - part.offset, numel: here.numel };
+          yield { slot, name: 'server_error', from, tensor: sliceFlat(ownerError, within) };
+        }
+      }
+    }
+  }
+
+  override get deviceBytes(): number {
+    return this.buckets.reduce((sum, { exchange }) => sum + exchange.bytes, 0);
+  }
+
+  override dispose(): void {
+    for (const { exchange, vector } of this.buckets) {
+      exchange.dispose();
+      vector?.release();
+    }
+    this.unscaled.release();
+  }
+
+  /** While the collective of one bucket is under way, others compute. */
+  private exchange(pass: PayloadPass, control: Tensor): void {
+    const { buckets, unscaled } = this;
+    const { kernels } = this.parts.home;
+    copyAll(unscaled, control, unscaled.device.compute);
+    const multiplier = sliceFlat(unscaled, { offset: 0, numel: 1 });
+    kernels.scale({ in: multiplier, out: multiplier, scale: 0, shift: 1, accumulate: false });
+    multiplier.release();
+    for (let i = 0; i < buckets.length + 2; i++) {
+      const [sent, averaged, received] = [buckets[i], buckets[i - 1], buckets[i - 2]];
+      if (sent) this.send(sent, pass, control);
+      averaged?.exchange.average(control);
+      if (received) this.receive(received, pass);
+    }
+  }
+
+  private send(bucket: Bucket, pass: PayloadPass, control: Tensor): void {
+    const { exchange } = bucket;
+    const { device } = exchange.ownError;
+    const vector = held(() => Tensor.empty([exchange.ownError.numel], 'f32', device));
+    bucket.vector = vector;
+    if (pass.startsAfresh) exchange.reset();
+    this.eachRange(bucket, control, (tensors, payload) => {
+      pass.write(tensors, payload, this.parts.home.kernels);
+    });
+    exchange.send(vector, control);
+  }
+
+  private receive(bucket: Bucket, pass: PayloadPass): void {
+    bucket.exchange.receive(bucket.vector as Tensor);
+    this.eachRange(bucket, this.unscaled, (tensors, payload) => {
+      pass.apply(tensors, payload, this.parts.home.kernels);
+    });
+    bucket.vector?.release();
+    bucket.vector = null;
+  }
+
+  private eachRange(
+    { members, vector }: Bucket,
+    control: Tensor,
+    body: (tensors: UpdateTensors, payload: Tensor) => void,
+  ): void {
+    const { home } = this.parts;
+    for (const { partition, offset } of members) {
+      for (const tile of home.tilesOf(partition)) {
+        const tensors = home.acquire(partition, tile);
+        const { offset: from, numel } = tile.range;
+        const payload = sliceFlat(vector as Tensor, { offset: offset + from, numel });
+        body({ ...tensors, control }, payload);
+        payload.release();
+        home.release(tensors);
+      }
+    }
+  }
+}
+
+/** What a range needs as a gradient where none is read. */
+function noGradient({ unit, numel }: Partition): Tensor {
+  return held(() => Tensor.empty([numel], unit.gradDtype, unit.device));
+}
+
+function bucketsOf(partitions: readonly Partition[], elements: number): Member[][] {
+  const buckets: Member[][] = [];
+  let filled = Number.POSITIVE_INFINITY;
+  for (const partition of partitions) {
+    if (filled >= elements) {
+      buckets.push([]);
+      filled = 0;
+    }
+    buckets.at(-1)?.push({ partition, offset: filled });
+    filled += partition.numel;
+  }
+  return buckets;
+}
+
+function exchangeOf(
+  optimizer: ExchangingOptimizer,
+  group: ExchangeGroup,
+  members: readonly Member[],
+): CompressedExchange {
+  const { device, unit } = (members[0] as Member).partition;
+  const numel = members.reduce((sum, { partition }) => sum + partition.numel, 0);
+  const segments = members.flatMap((member) => segmentsOf(optimizer, member));
+  return new CompressedExchange(group, device, {
+    layout: new CompressedLayout(numel, group.size, segments),
+    levels: optimizer.levels,
+    purpose: `1-bit update from ${unit.name} on`,
+  });
+}
+
+/** Those of a unit's parameters, in the vector of its bucket. */
+function segmentsOf(optimizer: ExchangingOptimizer, { partition, offset }: Member): Segment[] {
+  const places = partition.groups.flatMap((range) =>
+    range.places.map(({ shape, numel, offset: from }) => {
+      return { shape, numel, start: offset + range.offset + from };
+    }),
+  );
+  return places.flatMap(({ shape, numel, start }) => {
+    const size = optimizer.segmentSize(shape);
+    return Array.from({ length: Math.ceil(numel / size) }, (_, i) => ({
+      start: start + i * size,
+      numel: Math.min(size, numel - i * size),
+    }));
+  });
+}
