@@ -8,6 +8,7 @@ import { checkpointBench } from './checkpoint.js';
 import { hostBench } from './host.js';
 import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
+import { oneBitBench } from './onebit.js';
 import { writeResult } from './report.js';
 import { trainBench } from './train.js';
 import { zeroMemoryBench } from './zero-memory.js';
@@ -25,6 +26,7 @@ const benches: Record<string, Bench> = {
   attention: attentionBench,
   kernels: kernelsBench,
   loader: loaderBench,
+  onebit: oneBitBench,
   'zero-memory': zeroMemoryBench,
 };
 

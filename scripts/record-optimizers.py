@@ -218,6 +218,76 @@ def adamw8bit(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_de
         state["v"] = rounded(state["v"], False)
 
 
+def one_bit_adam(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
+                 freeze_step=100000):
+    """Tang et al. 2021, arXiv:2102.02888, on one rank: AdamW without bias correction, v frozen after freeze_step."""
+    frozen_adam(p, g, state, lr, betas, eps, weight_decay, t <= freeze_step)
+
+
+def frozen_adam(p, g, state, lr, betas, eps, weight_decay, updates_v):
+    """AdamW without bias correction; a moment of what never had a gradient stays 0."""
+    m = state.setdefault("m", [0.0] * len(p))
+    v = state.setdefault("v", [0.0] * len(p))
+    for i in range(len(p)):
+        if updates_v:
+            v[i] = betas[1] * v[i] + (1 - betas[1]) * g[i] * g[i]
+        m[i] = betas[0] * m[i] + (1 - betas[0]) * (g[i] if v[i] else 0)
+        p[i] -= lr * (m[i] / (math.sqrt(v[i]) + eps) + weight_decay * p[i])
+
+
+def zero_one_adam(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
+                  var_freeze_step=100000, var_update_scaler=16, local_step_scaler=32678,
+                  local_step_clipper=16):
+    """Lu et al. 2022, arXiv:2202.06009, on one rank: v changes ever more rarely, and not after var_freeze_step."""
+    interval, count = state.setdefault("interval", (1, 0))
+    updates_v = t <= var_freeze_step and t % interval == 0
+    if updates_v:
+        count += 1
+        state["interval"] = (2 * interval, 0) if count == var_update_scaler else (interval, count)
+    frozen_adam(p, g, state, lr, betas, eps, weight_decay, updates_v)
+
+
+def one_bit_lamb(p, g, state, t, shape, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
+                 max_coeff=10, min_coeff=0.01, freeze_step=100000, coeff_beta=0.9, factor_max=4,
+                 factor_min=0.5, factor_threshold=0.1):
+    """Li et al. 2021, arXiv:2104.06069, in the form of DeepSpeed's OneBitLamb, on one rank."""
+    m = state.setdefault("m", [0.0] * len(p))
+    v = state.setdefault("v", [0.0] * len(p))
+    for i in range(len(p)):
+        if t <= freeze_step:
+            v[i] = betas[1] * v[i] + (1 - betas[1]) * g[i] * g[i]
+        m[i] = betas[0] * m[i] + (1 - betas[0]) * (g[i] if v[i] else 0)
+    plain = [a / (math.sqrt(b) + eps) for a, b in zip(m, v)]
+    u = [a + weight_decay * x for a, x in zip(plain, p)]
+    if t <= freeze_step:
+        ratio = 1
+        if norm(p) > 0 and norm(u) > 0:
+            ratio = min(max(norm(p) / norm(u), min_coeff), max_coeff)
+        if ratio != 1:
+            state["frozen"] = coeff_beta * state.get("frozen", 0) + (1 - coeff_beta) * ratio
+    else:
+        fresh = state.setdefault("fresh", list(v))
+        live = [i for i in range(len(p)) if v[i]]
+        for i in live:
+            fresh[i] = betas[1] * fresh[i] + (1 - betas[1]) * g[i] * g[i]
+        factor = max((math.sqrt(v[i]) + eps) / (math.sqrt(fresh[i]) + eps) for i in live)
+        if weight_decay > 0:
+            q = min(1, norm(plain) / norm(u))
+            factor = factor * q + 1 - q
+        last = state.get("factor", 1)
+        factor = min(max(factor, factor_min), factor_max)
+        factor = min(max(factor, last * (1 - factor_threshold)), last * (1 + factor_threshold))
+        state["factor"] = factor
+        ratio = state["frozen"] * factor
+    for i in range(len(p)):
+        p[i] -= lr * ratio * u[i]
+
+
+def one_bit_sgd(p, g, state, t, shape, lr, freeze_step=100000, **others):
+    """Seide et al. 2014, on one rank, which exchanges nothing: SGD."""
+    sgd(p, g, state, t, shape, lr, **others)
+
+
 def product(a, b):
     columns = list(zip(*b))
     return [[math.fsum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
@@ -266,6 +336,10 @@ RULES = {
     "Muon": muon,
     "Adafactor": adafactor,
     "AdamW8bit": adamw8bit,
+    "OneBitAdam": one_bit_adam,
+    "ZeroOneAdam": zero_one_adam,
+    "OneBitLamb": one_bit_lamb,
+    "OneBitSGD": one_bit_sgd,
 }
 
 GROUPS = [{"lr": 0.01, "weight_decay": 0.1}, {"lr": 0.004, "weight_decay": 0.03}]
@@ -300,6 +374,14 @@ CASES = [
     ("AdamW8bit", {}),
     ("AdamW8bit", {"min_8bit_size": 20}),
     ("AdamW8bit", {"min_8bit_size": 0, "betas": [0.8, 0.95], "eps": 1e-3}),
+    ("OneBitAdam", {}),
+    ("OneBitAdam", {"freeze_step": 7, "betas": [0.8, 0.95], "eps": 1e-3}),
+    ("ZeroOneAdam", {"var_update_scaler": 2}),
+    ("ZeroOneAdam", {"var_freeze_step": 9, "var_update_scaler": 2, "betas": [0.8, 0.95]}),
+    ("OneBitLamb", {}),
+    ("OneBitLamb", {"freeze_step": 7, "betas": [0.8, 0.95], "max_coeff": 1.5, "coeff_beta": 0.6}),
+    ("OneBitLamb", {"freeze_step": 7, "factor_min": 0.9, "factor_max": 1.1, "factor_threshold": 0.05}),
+    ("OneBitSGD", {"freeze_step": 7, "momentum": 0.9}),
 ]
 
 

@@ -1,5 +1,7 @@
 // Sign packing on the CPU: sums over chunks, then runs of elements of one segment, with denormals flushed.
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <vector>
 
 #include "../cpu/flush_denormals.h"
@@ -29,6 +31,19 @@ double used_sum(const double* a, int64_t count) {
   return total;
 }
 
+/// Adds the terms of n elements to their accumulators.
+template <SignLevels kKind>
+__attribute__((noinline)) void measure_block(const float* __restrict value,
+                                             const float* __restrict error,
+                                             double (&a)[kSignSums<kKind>][kSegmentBlock],
+                                             int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    double term[kSignSums<kKind>];
+    sign_terms<kKind>(add_rn(value[j], error[j]), term);
+    for (int s = 0; s < kSignSums<kKind>; ++s) a[s][j] += term[s];
+  }
+}
+
 /// The sums over one chunk, to `sums`.
 template <SignLevels kKind>
 void measure_chunk(const float* value, const float* error, const SegmentChunk& chunk,
@@ -40,12 +55,7 @@ void measure_chunk(const float* value, const float* error, const SegmentChunk& c
   const int64_t used = std::min(kSegmentBlock, (count + kOfWarp - 1) / kOfWarp * kOfWarp);
   for (auto& one : a) std::fill_n(one, used, 0.0);
   for (int64_t i = chunk.begin; i < chunk.end; i += kSegmentBlock) {
-    const int64_t many = std::min(kSegmentBlock, chunk.end - i);
-    for (int64_t j = 0; j < many; ++j) {
-      double term[kSums];
-      sign_terms<kKind>(add_rn(value[i + j], error[i + j]), term);
-      for (int s = 0; s < kSums; ++s) a[s][j] += term[s];
-    }
+    measure_block<kKind>(value + i, error + i, a, std::min(kSegmentBlock, chunk.end - i));
   }
   for (int s = 0; s < kSums; ++s) sums[s] = used_sum(a[s], count);
 }
@@ -65,25 +75,40 @@ void for_runs(const View& starts_view, const View& counts_view, int64_t n, int64
   }
 }
 
-/// Bits and errors of elements [begin, end) of one segment; the bits are 0 so far.
-__attribute__((noinline)) void pack_run(const float* __restrict value, float* __restrict error,
-                                        const float* levels, uint8_t* bits, int64_t begin,
-                                        int64_t end) {
-  const float low = levels[0], high = levels[1];
-  int64_t i = begin;
-  const auto one = [&](int64_t at) {
-    const float x = add_rn(value[at], error[at]);
-    const bool positive = !(x < 0.0f);
-    error[at] = sub_rn(x, positive ? high : low);
-    return static_cast<unsigned>(positive);
-  };
-  for (; i < end && i % 8 != 0; ++i) bits[i / 8] |= static_cast<uint8_t>(one(i) << (7 - i % 8));
-  for (; i + 8 <= end; i += 8) {
-    unsigned byte = 0;
-    for (int j = 0; j < 8; ++j) byte |= one(i + j) << (7 - j);
-    bits[i / 8] = static_cast<uint8_t>(byte);
+/// Eight bytes of 0 or 1 as one byte, the first in its highest bit.
+uint8_t packed(const uint8_t* ones) {
+  uint64_t word;
+  std::memcpy(&word, ones, sizeof word);
+  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
+  return static_cast<uint8_t>(word * 0x8040201008040201 >> 56);
+}
+
+/// The errors of n elements of one segment, and 1 for each that is not negative.
+__attribute__((noinline)) void round_block(const float* __restrict value, float* __restrict error,
+                                           float low, float high, uint8_t* __restrict ones,
+                                           int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = add_rn(value[i], error[i]);
+    const bool negative = x < 0.0f;
+    error[i] = sub_rn(x, negative ? low : high);
+    ones[i] = negative ? 0 : 1;
   }
-  for (; i < end; ++i) bits[i / 8] |= static_cast<uint8_t>(one(i) << (7 - i % 8));
+}
+
+/// Bits and errors of elements [begin, end) of one segment; the bits are 0 so far.
+void pack_run(const float* value, float* error, const float* levels, uint8_t* bits, int64_t begin,
+              int64_t end) {
+  alignas(64) uint8_t ones[kSegmentBlock + 8];
+  for (int64_t at = begin; at < end;) {
+    // The first block ends where a byte does.
+    const int64_t count = std::min(end - at, kSegmentBlock - at % 8);
+    const int64_t lead = at % 8, whole = (lead + count + 7) / 8;
+    std::fill_n(ones, lead, uint8_t{0});
+    std::fill(ones + lead + count, ones + 8 * whole, uint8_t{0});
+    round_block(value + at, error + at, levels[0], levels[1], ones + lead, count);
+    for (int64_t i = 0; i < whole; ++i) bits[at / 8 + i] |= packed(ones + 8 * i);
+    at += count;
+  }
 }
 
 template <SignLevels kKind>
@@ -111,24 +136,55 @@ void find_levels(const SignCompress& op, CpuContext& ctx) {
   }
 }
 
+/// Eight elements' levels, the first from the highest bit.
+inline void unpack(uint32_t bits, uint32_t low, uint32_t either, float* out) {
+  uint32_t chosen[8];
+  for (int j = 0; j < 8; ++j) chosen[j] = low ^ (either & (0 - (bits >> (7 - j) & 1)));
+  std::memcpy(out, chosen, sizeof chosen);
+}
+
+/// out = or += what `bytes` whole bytes stand for.
+__attribute__((noinline)) void add_bytes(const uint8_t* __restrict bits, const float* levels,
+                                         float* __restrict out, int64_t bytes, bool first) {
+  const uint32_t low = bits_of(levels[0]), either = low ^ bits_of(levels[1]);
+  float q[8];
+  for (int64_t i = 0; i < bytes; ++i) {
+    unpack(bits[i], low, either, q);
+    for (int j = 0; j < 8; ++j) out[8 * i + j] = first ? q[j] : add_rn(out[8 * i + j], q[j]);
+  }
+}
+
+/// Likewise of elements [begin, end), which need not be whole bytes.
+void add_run(const uint8_t* bits, const float* levels, float* out, int64_t begin, int64_t end,
+             bool first) {
+  const auto one = [&](int64_t i) {
+    const float q = levels[bits[i / 8] >> (7 - i % 8) & 1];
+    out[i] = first ? q : add_rn(out[i], q);
+  };
+  int64_t i = begin;
+  for (; i < end && i % 8 != 0; ++i) one(i);
+  const int64_t bytes = (end - i) / 8;
+  add_bytes(bits + i / 8, levels, out + i, bytes, first);
+  for (i += 8 * bytes; i < end; ++i) one(i);
+}
+
 /// out = the mean over ranks of elements [begin, end) of one segment.
 __attribute__((noinline)) void average_run(const SignAverage& op, int64_t segment, int64_t begin,
                                            int64_t end) {
   const int64_t ranks = op.bits.size(0);
   const float inverse = static_cast<float>(1.0 / static_cast<double>(ranks));
   float* const out = op.out.as<float>();
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const uint8_t* const bits = op.bits.as<uint8_t>() + rank * op.bits.strides[0];
-    const float* const levels =
-        op.levels.as<float>() + rank * op.levels.strides[0] + 2 * segment;
-    const float low = levels[0], high = levels[1];
-    for (int64_t i = begin; i < end; ++i) {
-      const float q = bits[i / 8] >> (7 - i % 8) & 1 ? high : low;
-      out[i] = rank == 0 ? q : add_rn(out[i], q);
-    }
+  for (int64_t at = begin; at < end;) {
+    // Blocks that stay in cache while the ranks are added.
+    const int64_t stop = std::min(end, (at / kSegmentBlock + 1) * kSegmentBlock);
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      add_run(op.bits.as<uint8_t>() + rank * op.bits.strides[0],
+              op.levels.as<float>() + rank * op.levels.strides[0] + 2 * segment, out, at, stop,
+              rank == 0);
+    if (ranks > 1)
+      for (int64_t i = at; i < stop; ++i) out[i] = mul_rn(out[i], inverse);
+    at = stop;
   }
-  if (ranks == 1) return;
-  for (int64_t i = begin; i < end; ++i) out[i] = mul_rn(out[i], inverse);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The average of a vector over ranks, at one bit per element: what each rank rounds away it adds to its next one.
-// Source: DeepSpeed's compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
+// The average of a vector over ranks, at one bit per element: what each rank rounds away it adds to
+// its next one. Source: DeepSpeed's compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -10,9 +10,13 @@ import type { CompressedLayout, PartSegments } from './compressed-layout.js';
 
 /** What is needed of a group of ranks. */
 export interface ExchangeGroup {
+  /** This rank's place in the group. */
   readonly rank: number;
+  /** Ranks in the group. */
   readonly size: number;
+  /** Slot j of `input` goes to slot `rank` of rank j's `output`. */
   allToAll(output: View, input: View, at: At): { wait(stream: Stream): void };
+  /** `output` gets every rank's `input`, which may be its slot there. */
   allGather(output: View, input: View, at: At): { wait(stream: Stream): void };
 }
 
@@ -23,7 +27,9 @@ interface At {
 
 /** What an exchange is made for. */
 export interface CompressedOptions {
+  /** Who averages what. */
   layout: CompressedLayout;
+  /** What stands for the elements of a segment. */
   levels: kernels.SignLevels;
   /** Named in errors and in the log, the same on every rank. */
   purpose: string;
@@ -36,10 +42,11 @@ interface Tables {
 }
 
 /**
- * Three calls, in this order, between which other exchanges may have theirs: send() rounds the vector with this rank's
- * error and sends each part to its owner; average() adds up what the ranks have sent of this rank's part, with the owner's
- * error, rounds that again and sends it to all; receive() is the result, the same bits on every rank. All of it is
- * enqueued: collectives on a stream of their own, the rest on the compute stream. Where `control`, [4] f32 of a
+ * Three calls, in this order, between which other exchanges may have theirs: send() rounds the
+ * vector with this rank's error and sends each part to its owner; average() adds up what the ranks
+ * have sent of this rank's part, with the owner's error, rounds that again and sends it to all;
+ * receive() is the result, the same bits on every rank. All of it is enqueued: collectives on a
+ * stream of their own, the rest on the compute stream. Where `control`, [4] f32 of a
  * GradientControl, says that nothing is applied, errors stay as they are.
  */
 export class CompressedExchange {
@@ -96,6 +103,7 @@ export class CompressedExchange {
     this.start((at) => group.allToAll(inbox, outbox, at));
   }
 
+  /** This rank's part of all ranks' vectors becomes their average, on its way to all. */
   average(control: Tensor): void {
     const { group, outbox, tables } = this;
     const { part, messageBytes } = this.options.layout;
@@ -131,6 +139,7 @@ export class CompressedExchange {
     }
   }
 
+  /** Waits for what is enqueued, and frees all of it. */
   dispose(): void {
     this.work = null;
     this.stream.synchronize();
@@ -195,7 +204,10 @@ interface Rows {
   rows: number;
 }
 
-/** Elements of `dtype` in the memory of a tensor, from number `offset` on; `strides` default to contiguous ones. */
+/**
+ * Elements of `dtype` in the memory of a tensor, from number `offset` on; `strides` default to
+ * contiguous ones.
+ */
 function view(
   { buffer }: Tensor,
   dtype: DType,

@@ -4,11 +4,15 @@ import { DsError } from '../errors.js';
 
 /** Consecutive elements of a vector that have two levels of their own. */
 export interface Segment {
+  /** Its first element. */
   start: number;
+  /** How many it has. */
   numel: number;
 }
 
-/** The segments of a rank's part, by element from its start, as the ops of sign packing take them. */
+/**
+ * The segments of a rank's part, by element from its start, as the ops of sign packing take them.
+ */
 export interface PartSegments {
   /** [segments + 1], from 0 to the elements of the part. */
   readonly starts: readonly number[];
@@ -20,8 +24,8 @@ export interface PartSegments {
 const LEVEL_BYTES = 8;
 
 /**
- * Each rank averages one of `ranks` equal parts. A message is a part's levels, as many as the part with most segments has,
- * and then its bits.
+ * Each rank averages one of `ranks` equal parts. A message is a part's levels, as many as the part
+ * with most segments has, and then its bits.
  */
 export class CompressedLayout {
   /** Elements of a part. */
@@ -33,9 +37,14 @@ export class CompressedLayout {
   /** Bytes of a message. */
   readonly messageBytes: number;
 
-  /** `segments` are in order and apart. Throws DS_SHAPE unless the parts are whole multiples of 64 elements. */
+  /**
+   * `segments` are in order and apart. Throws DS_SHAPE unless the parts are whole multiples of 64
+   * elements.
+   */
   constructor(
+    /** Elements of the vector. */
     readonly numel: number,
+    /** Ranks that exchange it. */
     readonly ranks: number,
     segments: readonly Segment[],
   ) {
@@ -50,8 +59,8 @@ export class CompressedLayout {
   }
 
   /**
-   * Bytes that a rank sends in one exchange: its message to each other rank as the owner of a part, and the average of its
-   * own part to each of them.
+   * Bytes that a rank sends in one exchange: its message to each other rank as the owner of a part,
+   * and the average of its own part to each of them.
    */
   get bytesSent(): number {
     return 2 * (this.ranks - 1) * this.messageBytes;

@@ -12,6 +12,19 @@ const offloadNeedsStage: Rule = ({ zero_optimization: zero }) =>
       }
     : null;
 
+const ONE_BIT: readonly string[] = ['OneBitAdam', 'OneBitLamb', 'OneBitSGD', 'ZeroOneAdam'];
+
+/** Their ranks exchange moments of whole parameters. Source: DeepSpeed, which asserts it. */
+const oneBitIsWhole: Rule = ({ optimizer, zero_optimization: { stage } }) =>
+  optimizer && ONE_BIT.includes(optimizer.type) && stage !== 0
+    ? {
+        path: ['zero_optimization', 'stage'],
+        expected: `0 with ${optimizer.type}, whose ranks exchange moments of whole parameters`,
+        got: String(stage),
+        hint: 'Set it to 0, or optimizer.type to "Adam", "Lamb" or "SGD".',
+      }
+    : null;
+
 /** There is nothing to overlap when the update runs on the device. */
 const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.super_offload && offload.device === 'none'
@@ -169,4 +182,5 @@ export const zeroRules: readonly Rule[] = [
   stage3Averages,
   unmanagedOverlap,
   contiguousCheckpoints,
+  oneBitIsWhole,
 ];

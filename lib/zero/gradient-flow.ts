@@ -113,8 +113,8 @@ export class SummedGradients extends ExchangedGradients {
 }
 
 /**
- * Stage 0 under an optimizer that exchanges something else in some steps: gradients are summed in the others, and here each
- * rank keeps its own.
+ * Stage 0 under an optimizer that exchanges something else in some steps: gradients are summed in
+ * the others, and here each rank keeps its own.
  */
 export class AlternatingGradients implements GradientFlow {
   private readonly own = new LocalGradients();

@@ -104,7 +104,10 @@ export class OptimizerState {
     home.refresh(partition);
   }
 
-  /** Whether ranks may have updated by themselves since their weights were the same. The same on every rank. */
+  /**
+   * Whether ranks may have updated by themselves since their weights were the same. The same on
+   * every rank.
+   */
   get isAdrift(): boolean {
     return this.shares.some(({ schedule }) => schedule.isAdrift);
   }
@@ -114,7 +117,9 @@ export class OptimizerState {
     for (const { schedule } of this.shares) schedule.settle(applied, publisher);
   }
 
-  /** What this rank has rounded away of what ranks exchange; whoever gets the tensors releases them. */
+  /**
+   * What this rank has rounded away of what ranks exchange; whoever gets the tensors releases them.
+   */
   rankErrors(): RankError[] {
     return this.shares.flatMap(({ schedule }) => [...schedule.rankErrors()]);
   }

@@ -78,6 +78,9 @@ describe('over two ranks', () => {
 const offloaded = (section: Zero): DsConfig =>
   zero({ stage: 2, offload_optimizer: { device: 'cpu' }, ...section });
 const lamb = (params: object): DsConfig => ({ optimizer: { type: 'Lamb', params } });
+const whole = { zero_optimization: { stage: 0 as const } };
+const oneBit = (type: 'OneBitAdam' | 'OneBitLamb' | 'OneBitSGD' | 'ZeroOneAdam', params: object) =>
+  ({ optimizer: { type, params }, ...whole }) as DsConfig;
 
 describe('on one rank', () => {
   test.each<[config: DsConfig, path: string, value: unknown]>([
@@ -102,6 +105,18 @@ describe('on one rank', () => {
     [lamb({ eps_inside_sqrt: true }), 'optimizer.epsInsideSqrt', true],
     [lamb({ bias_correction: false }), 'optimizer.biasCorrection', false],
     [lamb({ moment_correction: true }), 'optimizer.momentCorrection', true],
+    [oneBit('OneBitAdam', { freeze_step: 7 }), 'optimizer.freezeStep', 7],
+    [oneBit('OneBitSGD', { freeze_step: 7 }), 'optimizer.freezeStep', 7],
+    [oneBit('OneBitLamb', { freeze_step: 7 }), 'optimizer.freezeStep', 7],
+    [oneBit('OneBitLamb', { max_coeff: 7 }), 'optimizer.groups.0.maxCoeff', 7],
+    [oneBit('OneBitLamb', { coeff_beta: 0.5 }), 'optimizer.coeffBeta', 0.5],
+    [oneBit('OneBitLamb', { factor_max: 7 }), 'optimizer.bounds.most', 7],
+    [oneBit('OneBitLamb', { factor_min: 0.7 }), 'optimizer.bounds.least', 0.7],
+    [oneBit('OneBitLamb', { factor_threshold: 0.7 }), 'optimizer.bounds.threshold', 0.7],
+    [oneBit('ZeroOneAdam', { var_freeze_step: 7 }), 'optimizer.intervals.varFreezeStep', 7],
+    [oneBit('ZeroOneAdam', { var_update_scaler: 7 }), 'optimizer.intervals.varUpdateScaler', 7],
+    [oneBit('ZeroOneAdam', { local_step_scaler: 7 }), 'optimizer.intervals.localStepScaler', 7],
+    [oneBit('ZeroOneAdam', { local_step_clipper: 7 }), 'optimizer.intervals.localStepClipper', 7],
     [{ optimizer: { type: 'Muon', params: { muon_lr: 0.5 } } }, 'optimizer.groups.0.lr', 0.5],
     [{ optimizer: { type: 'Lion', params: { lr: 0.5 } } }, 'optimizer.groups.0.lr', 0.5],
   ])('%j', async (extra, path, value) => {

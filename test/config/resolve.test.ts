@@ -24,7 +24,8 @@ function file(text: string): string {
 
 const OPTIMIZERS =
   '"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam", "SGD", "Adagrad", "RMSprop", "Lion", "Lamb", ' +
-  '"FusedLamb", "Muon", "Adafactor", "AdamW8bit"';
+  '"FusedLamb", "Muon", "Adafactor", "AdamW8bit", ' +
+  '"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "OneBitSGD"';
 
 /** The error of an object that is wrong on purpose. */
 function refusal(config: unknown): DsError {

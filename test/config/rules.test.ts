@@ -45,6 +45,13 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     { fp16: { enabled: true, initial_scale_power: 3, min_loss_scale: 8 } },
   ],
   [
+    '1-bit optimizers know no ZeRO',
+    { optimizer: { type: 'OneBitAdam' }, ...zero({ stage: 1 }) },
+    'zero_optimization.stage',
+    /Set it to 0/,
+    { optimizer: { type: 'OneBitAdam' }, ...zero({ stage: 0 }) },
+  ],
+  [
     'LAMB scales dynamically',
     { optimizer: { type: 'Lamb' }, fp16: { enabled: true, loss_scale: 128 } },
     'fp16.loss_scale',

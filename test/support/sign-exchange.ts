@@ -1,4 +1,5 @@
-// The exchange of one bit per element in plain JavaScript: what the ops and collectives are compared with, bit for bit.
+// The exchange of one bit per element in plain JavaScript: what the ops and collectives are
+// compared with, bit for bit.
 
 const { fround, sqrt } = Math;
 
@@ -21,7 +22,10 @@ export function levelsOf(x: readonly number[], kind: Levels): [low: number, high
   return [mean(x.filter((v) => v < 0)), mean(x.filter((v) => !(v < 0)))];
 }
 
-/** What value + error becomes; the error is changed. Zeros, and errors as they were, between the pieces. */
+/**
+ * What value + error becomes; the error is changed. Zeros, and errors as they were, between the
+ * pieces.
+ */
 export function rounded(
   value: Float32Array,
   error: Float32Array,

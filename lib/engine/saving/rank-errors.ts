@@ -17,7 +17,10 @@ export const isRankError = (name: string): boolean => NAMES.includes(name);
 /** Row `rank` of a tensor [ranks, elements]. */
 const rowOf = (rank: number, { numel }: Slot): Box => ({ offset: [rank, 0], shape: [1, numel] });
 
-/** All ranks' errors, by name: "worker_error" [ranks, elements], "server_error" in the parameter's shape. */
+/**
+ * All ranks' errors, by name: "worker_error" [ranks, elements], "server_error" in the parameter's
+ * shape.
+ */
 export function errorCatalog(engine: Engine): Map<string, TensorInfo> {
   const { optimizer, ranks } = engine.parts;
   const { size } = ranks.data;
@@ -53,8 +56,9 @@ export function errorShards({ parts }: Engine): Shard[] {
 }
 
 /**
- * Reads this rank's errors; those that are not there, or not `wanted`, become zero. Of another number of ranks each takes
- * the mean of theirs: what errors add to the next average stays the same.
+ * Reads this rank's errors; those that are not there, or not `wanted`, become zero. Of another
+ * number of ranks each takes the mean of theirs: what errors add to the next average stays the
+ * same.
  */
 export async function readErrors(
   engine: Engine,

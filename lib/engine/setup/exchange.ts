@@ -5,15 +5,18 @@ import { canExchange } from '../../optim/exchange.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Progress } from '../step/progress.js';
 
-/** Whether gradients are summed over the ranks in the step under way; null where they are in every step. */
+/**
+ * Whether gradients are summed over the ranks in the step under way; null where they are in every
+ * step.
+ */
 export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {
   if (!canExchange(optimizer)) return null;
   return () => optimizer.sumsGradients(progress.appliedSteps + 1);
 }
 
 /**
- * Throws DS_CONFIG where ZeRO cuts what ranks exchange as a whole, DeepSpeed's reason as well, or a pipeline's stages share
- * parameters whose gradients they have to sum.
+ * Throws DS_CONFIG where ZeRO cuts what ranks exchange as a whole, DeepSpeed's reason as well, or a
+ * pipeline's stages share parameters whose gradients they have to sum.
  */
 export function requireExchange(
   optimizer: Optimizer,

@@ -1,7 +1,10 @@
 // Where ranks have updated by themselves: the same weights on all of them, before anybody looks.
 import type { EngineParts } from '../engine-parts.js';
 
-/** All ranks call it; it does nothing but where an optimizer lets them go apart (0/1 Adam). Waits for the last verdict then. */
+/**
+ * All ranks call it; it does nothing but where an optimizer lets them go apart (0/1 Adam). Waits
+ * for the last verdict then.
+ */
 export function settle({
   state,
   stage,

@@ -20,6 +20,7 @@ import { cases as multinomial } from './multinomial.js';
 import { cases as muon } from './muon.js';
 import { cases as nf4 } from './nf4.js';
 import { cases as norm } from './norm.js';
+import { cases as onebit } from './onebit.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as pagedAttention } from './paged-attention.js';
 import { cases as reduce } from './reduce.js';
@@ -27,6 +28,7 @@ import { cases as rope } from './rope.js';
 import { cases as sample } from './sample.js';
 import { cases as scan } from './scan.js';
 import { cases as scatter } from './scatter.js';
+import { cases as signPack } from './sign-pack.js';
 import { cases as softmax } from './softmax.js';
 import { cases as sort } from './sort.js';
 import { cases as swiglu } from './swiglu.js';
@@ -54,6 +56,8 @@ export const opCases: readonly MatrixCase[] = [
   ...adamw,
   ...adamwSpeculate,
   ...optimizerRules,
+  ...onebit,
+  ...signPack,
   ...adafactor,
   ...adamw8bit,
   ...lamb,

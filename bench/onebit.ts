@@ -1,0 +1,229 @@
+// 1-bit optimizers beside dense ones on several ranks: the loss of a tiny GPT-2 on the bytes of
+// real text, what a rank sends, and the time of a step.
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { CommsLogger, type Distributed, joinLaunched } from '../lib/comm/index.js';
+import { type DsConfig, type Engine, initialize } from '../lib/index.js';
+import * as models from '../lib/models/index.js';
+import { noGrad, seed, Tensor } from '../lib/tensor/index.js';
+import type { Options } from './main.js';
+import { median } from './report.js';
+
+type Section = NonNullable<DsConfig['optimizer']>;
+
+const SEQ = 64;
+const BATCH = 8;
+/** Steps whose losses a point of a curve is the mean of. */
+const POINT = 50;
+
+/**
+ * What Adams and LAMBs have: a second moment that is right after few updates, for none is corrected
+ * for its start at 0.
+ */
+const decays = { betas: [0.9, 0.98] as [number, number], weight_decay: 0.01 };
+
+/** By name, for a run of `steps`, of which the warm-up is `--freeze`. */
+function optimizers(steps: number, options: Options): Record<string, Section> {
+  const freeze = Math.ceil(steps * Number(options.freeze ?? 0.2));
+  const adam = { lr: Number(options['adam-lr'] ?? 2e-3), ...decays };
+  const lamb = { lr: Number(options['lamb-lr'] ?? 1e-2), ...decays };
+  const sgd = { lr: Number(options['sgd-lr'] ?? 0.3), momentum: 0.9 };
+  return {
+    AdamW: { type: 'AdamW', params: adam },
+    OneBitAdam: { type: 'OneBitAdam', params: { ...adam, freeze_step: freeze } },
+    ZeroOneAdam: {
+      type: 'ZeroOneAdam',
+      params: {
+        ...{ ...adam, var_freeze_step: freeze, local_step_scaler: freeze },
+        local_step_clipper: 4,
+      },
+    },
+    Lamb: { type: 'Lamb', params: lamb },
+    OneBitLamb: { type: 'OneBitLamb', params: { ...lamb, freeze_step: freeze } },
+    SGD: { type: 'SGD', params: sgd },
+    OneBitSGD: { type: 'OneBitSGD', params: { ...sgd, freeze_step: freeze } },
+  };
+}
+
+/** The bytes of a folder's pages, the last tenth of which is for evaluation. */
+function textOf(folder: string): { train: Buffer; held: Buffer } {
+  const pages = readdirSync(folder).filter((name) => name.endsWith('.md'));
+  const all = Buffer.concat(pages.sort().map((name) => readFileSync(join(folder, name))));
+  const cut = Math.floor(all.length * 0.9);
+  return { train: all.subarray(0, cut), held: all.subarray(cut) };
+}
+
+/** Windows that begin where a hash of `index` says: the same in every run. */
+function batchOf(text: Buffer, index: number, device: Engine['device']): [Tensor, Tensor] {
+  const tokens = new Int32Array(BATCH * SEQ);
+  const targets = new Int32Array(BATCH * SEQ);
+  for (let row = 0; row < BATCH; ++row) {
+    const hash = Math.imul(index * BATCH + row + 1, 2654435761) >>> 0;
+    const from = Math.floor((hash / 2 ** 32) * (text.length - SEQ - 1));
+    for (let i = 0; i < SEQ; ++i) {
+      tokens[row * SEQ + i] = text[from + i] as number;
+      targets[row * SEQ + i] = text[from + i + 1] as number;
+    }
+  }
+  const shape = [BATCH, SEQ];
+  const upload = (values: Int32Array) => Tensor.from(values, { shape, device }).keep();
+  return [upload(tokens), upload(targets)];
+}
+
+function configOf(optimizer: Section, steps: number): DsConfig {
+  return {
+    train_micro_batch_size_per_gpu: BATCH,
+    gradient_clipping: 1,
+    optimizer,
+    scheduler: {
+      type: 'WarmupCosineLR',
+      params: { total_num_steps: steps, warmup_num_steps: Math.ceil(steps / 10) },
+    },
+    zero_optimization: { stage: 0 },
+  };
+}
+
+const tiny = { vocabSize: 256, maxSeq: SEQ, layers: 2, heads: 4, channels: 64, dropout: 0 };
+
+interface Curve {
+  optimizer: Section;
+  /** Training losses, each the mean over so many steps of all ranks' losses. */
+  points: number[];
+  /** Mean over batches that were not trained on. */
+  evaluation: number;
+  /** Bytes that a rank has sent for gradients and moments, a ring's share of an all-reduce. */
+  bytesSent: number;
+  milliseconds: number;
+}
+
+async function curveOf(
+  world: Distributed['world'],
+  optimizer: Section,
+  steps: number,
+  text: ReturnType<typeof textOf>,
+): Promise<Curve> {
+  seed(1234);
+  const logger = new CommsLogger();
+  const { engine } = await initialize({
+    model: new models.GPT2(tiny),
+    config: configOf(optimizer, steps),
+  });
+  const points: number[] = [];
+  let sum = 0;
+  world.logger = logger;
+  const begin = performance.now();
+  for (let step = 0; step < steps; ++step) {
+    const index = step * world.size + world.rank;
+    const [tokens, targets] = batchOf(text.train, index, engine.device);
+    engine.backward(engine.forward<Tensor>(tokens, targets));
+    engine.step();
+    tokens.dispose();
+    targets.dispose();
+    sum += engine.getGlobalLoss() ?? Number.NaN;
+    if (step % POINT !== POINT - 1) continue;
+    points.push(Number((sum / POINT).toFixed(4)));
+    sum = 0;
+  }
+  const milliseconds = (performance.now() - begin) / steps;
+  world.logger = null;
+  const evaluation = evaluate(engine, text.held);
+  engine.destroy();
+  return {
+    ...{ optimizer, points, evaluation: Number(evaluation.toFixed(4)) },
+    ...{ bytesSent: sentBy(logger, world.size), milliseconds: Number(milliseconds.toFixed(2)) },
+  };
+}
+
+function evaluate(engine: Engine, text: Buffer): number {
+  engine.eval();
+  const losses = Array.from({ length: 32 }, (_, index) => {
+    const [tokens, targets] = batchOf(text, index, engine.device);
+    const loss = noGrad(() => engine.forward<Tensor>(tokens, targets)).item();
+    tokens.dispose();
+    targets.dispose();
+    return loss;
+  });
+  return losses.reduce((total, loss) => total + loss, 0) / losses.length;
+}
+
+/**
+ * Of gradients and moments; what a step tells besides (the norm's row) is all that is small here.
+ */
+function sentBy(logger: CommsLogger, ranks: number): number {
+  return logger.totals().reduce((total, { kind, bytes, count }) => {
+    const share = (ranks - 1) / ranks;
+    const each = { allReduce: 2 * share, allToAll: share, allGather: ranks - 1 }[kind as string];
+    return total + count * bytes * (each ?? 0);
+  }, 0);
+}
+
+interface Timing {
+  parameters: number;
+  /** Medians of the same steps, taken in turn, in milliseconds. */
+  dense: number;
+  compressed: number;
+  ratio: number;
+  steps: number;
+}
+
+/**
+ * A step of AdamW and one of 1-bit Adam's second phase in turn, over little compute: most of it is
+ * what ranks exchange.
+ */
+async function timeOf(layers: number, channels: number, steps: number): Promise<Timing> {
+  const shape = { vocabSize: 256, maxSeq: 16, layers, heads: 4, channels, dropout: 0 };
+  const engineOf = async (optimizer: Section): Promise<Engine> => {
+    const config = { ...configOf(optimizer, 1e6), train_micro_batch_size_per_gpu: 1 };
+    return (await initialize({ model: new models.GPT2(shape), config })).engine;
+  };
+  const engines = [
+    await engineOf({ type: 'AdamW', params: { lr: 1e-4 } }),
+    await engineOf({ type: 'OneBitAdam', params: { lr: 1e-4, freeze_step: 2 } }),
+  ];
+  const [first] = engines as [Engine];
+  const tokens = Tensor.from(new Int32Array(16).fill(7), { shape: [1, 16], device: first.device });
+  const times = engines.map((): number[] => []);
+  for (let step = 0; step < steps + 5; ++step) {
+    for (const [i, engine] of engines.entries()) {
+      const begin = performance.now();
+      engine.backward(engine.forward<Tensor>(tokens, tokens));
+      engine.step();
+      engine.synchronize();
+      if (step >= 5) times[i]?.push(performance.now() - begin);
+    }
+  }
+  const parameters = first.module.parameters().reduce((sum, { numel }) => sum + numel, 0);
+  for (const engine of engines) engine.destroy();
+  tokens.dispose();
+  const [dense = 0, compressed = 0] = times.map((list) => Number(median(list).toFixed(1)));
+  return { parameters, dense, compressed, ratio: Number((compressed / dense).toFixed(3)), steps };
+}
+
+/**
+ * On each rank of a job: curves of `--optimizers A,B` (default all) over `--steps` (2000), of
+ * `--text FOLDER` (docs), at the rates `--adam-lr`, `--lamb-lr` and `--sgd-lr`; then `--timed`
+ * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320).
+ */
+export async function oneBitBench(options: Options): Promise<object | null> {
+  const job = await joinLaunched(options.device ? { device: options.device } : {});
+  const steps = Number(options.steps ?? 2000);
+  const text = textOf(options.text ?? 'docs');
+  const all = optimizers(steps, options);
+  const names = options.optimizers?.split(',') ?? Object.keys(all);
+  const curves: Record<string, Curve> = {};
+  for (const name of names) {
+    curves[name] = await curveOf(job.world, all[name] as Section, steps, text);
+    const { evaluation, bytesSent, milliseconds } = curves[name];
+    if (job.rank === 0) console.error(name, evaluation, bytesSent, milliseconds);
+  }
+  const timed = Number(options.timed ?? 30);
+  const timing =
+    timed > 0
+      ? await timeOf(Number(options.layers ?? 8), Number(options.channels ?? 320), timed)
+      : null;
+  const { rank, worldSize: ranks } = job;
+  await job.destroy();
+  const { train, held } = text;
+  const bytes = { train: train.length, held: held.length };
+  return rank === 0 ? { ranks, steps, model: tiny, text: bytes, curves, timing } : null;
+}
