@@ -29,8 +29,8 @@ export function partsOf(module: Module): NamedPart[] {
 }
 
 /**
- * Throws DS_CONFIG for an optimizer whose update looks at whole parameters, or exchanges them: a rank has parts of
- * them, and neither sums nor directions are shared over tp.
+ * Throws DS_CONFIG for an optimizer whose update looks at whole parameters, or exchanges them: a
+ * rank has parts of them, and neither sums nor directions are shared over tp.
  */
 export function requireElementwise(optimizer: Optimizer): void {
   if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
