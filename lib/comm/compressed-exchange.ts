@@ -8,6 +8,20 @@ import type { View } from '../runtime/view.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import type { CompressedLayout, PartSegments } from './compressed-layout.js';
 
+/** When a collective of an exchange starts, and what it is called. */
+export interface ExchangeStart {
+  /** After what is enqueued here. */
+  stream: Stream;
+  /** Named in errors and in the log, the same on every rank. */
+  purpose: string;
+}
+
+/** A collective under way. */
+export interface ExchangeWork {
+  /** Later work of `stream` sees its result. */
+  wait(stream: Stream): void;
+}
+
 /** What is needed of a group of ranks. */
 export interface ExchangeGroup {
   /** This rank's place in the group. */
@@ -15,14 +29,9 @@ export interface ExchangeGroup {
   /** Ranks in the group. */
   readonly size: number;
   /** Slot j of `input` goes to slot `rank` of rank j's `output`. */
-  allToAll(output: View, input: View, at: At): { wait(stream: Stream): void };
+  allToAll(output: View, input: View, at: ExchangeStart): ExchangeWork;
   /** `output` gets every rank's `input`, which may be its slot there. */
-  allGather(output: View, input: View, at: At): { wait(stream: Stream): void };
-}
-
-interface At {
-  stream: Stream;
-  purpose: string;
+  allGather(output: View, input: View, at: ExchangeStart): ExchangeWork;
 }
 
 /** What an exchange is made for. */
@@ -61,7 +70,7 @@ export class CompressedExchange {
   private readonly inbox: Tensor;
   private readonly stream: Stream;
   private readonly written: Event;
-  private work: { wait(stream: Stream): void } | null = null;
+  private work: ExchangeWork | null = null;
 
   constructor(
     private readonly group: ExchangeGroup,
@@ -171,7 +180,7 @@ export class CompressedExchange {
     });
   }
 
-  private start(collective: (at: At) => { wait(stream: Stream): void }): void {
+  private start(collective: (at: ExchangeStart) => ExchangeWork): void {
     const { stream } = this;
     stream.wait(this.written.record(this.device.compute));
     this.work = collective({ stream, purpose: this.options.purpose });

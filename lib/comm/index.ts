@@ -1,6 +1,7 @@
 // Communication between the ranks of a job.
 
 export type { CollectiveKind } from '../runtime/job.js';
+export type { SignLevels } from '../runtime/kernels.generated.js';
 export {
   bandwidth,
   CommsLogger,
@@ -12,6 +13,8 @@ export {
   CompressedExchange,
   type CompressedOptions,
   type ExchangeGroup,
+  type ExchangeStart,
+  type ExchangeWork,
 } from './compressed-exchange.js';
 export { CompressedLayout, type PartSegments, type Segment } from './compressed-layout.js';
 export {
