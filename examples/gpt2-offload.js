@@ -29,6 +29,7 @@ const usage = `node examples/gpt2-offload.js [options]
   --seq N                  sequence length (default 128)
   --workers N              threads that make the batches (default 0)
   --deepspeed_config FILE  default: examples/ds_config.json
+  --nvme DIR               keep optimizer state in DIR, on a disk, instead of host memory
   --device NAME            cpu, cuda, cuda:N or auto (default: a GPU when there is one)
   --checkpoint             recompute activations in the backward
   --seed N                 default 1234
@@ -48,6 +49,7 @@ const { values: options } = parseArgs({
     seq: { type: 'string', default: '128' },
     workers: { type: 'string', default: '0' },
     deepspeed_config: { type: 'string', default: join(__dirname, 'ds_config.json') },
+    nvme: { type: 'string' },
     device: { type: 'string', default: 'auto' },
     checkpoint: { type: 'boolean', default: false },
     seed: { type: 'string', default: '1234' },
@@ -62,9 +64,20 @@ const { values: options } = parseArgs({
   },
 });
 
-/** The configuration file, with the micro-batch size of the command line when there is one. */
-function configuration() {
+/**
+ * The configuration file, with the home of optimizer state of the command line when there is one.
+ */
+function offloaded() {
   const config = readConfig(options.deepspeed_config);
+  if (!options.nvme) return config;
+  const offload_optimizer = { device: 'nvme', nvme_path: options.nvme };
+  const { zero_optimization: zero } = config;
+  return { ...config, zero_optimization: { ...zero, offload_optimizer } };
+}
+
+/** The same with the micro-batch size of the command line when there is one. */
+function configuration() {
+  const config = offloaded();
   if (!options.batch) return config;
   const { train_batch_size: _, ...rest } = config;
   return { ...rest, train_micro_batch_size_per_gpu: Number(options.batch) };

@@ -3,6 +3,7 @@
 import { mkdirSync } from 'node:fs';
 
 import { DsError } from '../errors.js';
+import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
 import { type AioSetting, type Measured, measureDisk } from './measure-disk.js';
 
@@ -27,7 +28,7 @@ const SECONDS_PER_DAY = 86_400;
 export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
   makeFolder(path);
   const [firstThreads = 1] = flags.threads;
-  const settings = flags.block_size.flatMap((block_size) =>
+  const settings = flags.block_size.map(aligned).flatMap((block_size) =>
     flags.queue_depth.map((queue_depth) => ({
       ...{ block_size, queue_depth, intra_op_parallelism: firstThreads },
     })),
@@ -48,6 +49,9 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   if (flags.parameters) for (const line of costs(best, flags.parameters)) say(line);
   return JSON.stringify({ aio: best.setting }, null, 2);
 }
+
+/** As training rounds it up. */
+const aligned = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
 
 function makeFolder(path: string): void {
   try {

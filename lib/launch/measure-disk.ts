@@ -3,10 +3,11 @@
 import { Buffer } from '../runtime/buffer.js';
 import { cpu } from '../runtime/device.js';
 import type { HostRange } from '../runtime/file.js';
-import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../runtime/swap-file.js';
+import { SwapFile, type SwapFileInfo } from '../runtime/swap-file.js';
 
 /** The keys of the `aio` section that decide a rate. */
 export interface AioSetting {
+  /** A multiple of SWAP_ALIGNMENT. */
   block_size: number;
   queue_depth: number;
   intra_op_parallelism: number;
@@ -32,7 +33,7 @@ const SLOT_BYTES = 2 ** 26;
 
 /** Measures with a file of `bytes` or a little less in `folder`, gone afterwards. Throws DS_IO. */
 export function measureDisk(folder: string, bytes: number, setting: AioSetting): Measured {
-  const unit = Math.max(setting.block_size, SWAP_ALIGNMENT);
+  const { block_size: unit } = setting;
   const slot = Math.max(unit, Math.floor(Math.min(SLOT_BYTES, bytes / (2 * SLOTS)) / unit) * unit);
   const buffers = Array.from({ length: SLOTS }, () => Buffer.allocatePinned(cpu(), slot));
   const memory = buffers.map((buffer) => ({ buffer, offset: 0, bytes: slot }));

@@ -1,6 +1,6 @@
 // The examples run as a user would run them: as processes, importing the package by name.
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -49,10 +49,13 @@ test('gpt2-offload trains, samples, saves, resumes and writes its summary', () =
   ]);
   expect(report.loss).toHaveLength(8);
   expect(report.loss.every(Number.isFinite)).toBe(true);
-  const more = [...small, '--steps', '16', '--save', save, '--resume'];
+  // What was in host memory goes on from a disk.
+  const nvme = join(folder, 'nvme');
+  const more = [...small, '--steps', '16', '--save', save, '--resume', '--nvme', nvme];
   const second = run('examples/gpt2-offload.js', ...more);
   expect(second).toMatch(/resumed from .*global_step8 at step 8/);
   expect(second).toMatch(/saved .*global_step16/);
+  expect(readdirSync(nvme)).toEqual([]);
 }, 120_000);
 
 test('gpt2-offload on two ranks: rank 0 prints, and the loss is that of both', () => {

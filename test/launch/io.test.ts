@@ -1,0 +1,48 @@
+// `ds io`: what it measures, prints and leaves.
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { type IoFlags, ioCommand } from '../../lib/launch/io.js';
+
+let folder: string;
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'ds-io-'));
+});
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const flags: IoFlags = {
+  size: 2 ** 20,
+  block_size: [5000, 2 ** 14],
+  queue_depth: [1, 4],
+  threads: [1, 2],
+};
+
+test('measures each size of requests with each depth, then threads, and prints the section', () => {
+  const lines: string[] = [];
+  const disk = join(folder, 'disk');
+  const section = ioCommand(disk, { ...flags, parameters: 1_000_000 }, (line) => lines.push(line));
+  const { aio } = JSON.parse(section);
+  const [place = '', , ...rows] = lines;
+  expect(place).toContain(`${disk}: `);
+  const measured = rows.slice(0, 5).map((row) => row.trim().split(/ +/).map(Number));
+  expect(measured.slice(0, 4).map((row) => row.slice(0, 3))).toEqual([
+    ...[1, 4].map((depth) => [8192, depth, 1]),
+    ...[1, 4].map((depth) => [2 ** 14, depth, 1]),
+  ]);
+  for (const rates of measured) for (const rate of rates) expect(rate).toBeGreaterThanOrEqual(0);
+  const best = Math.max(...measured.map((row) => row[5] as number));
+  const chosen = [aio.block_size, aio.queue_depth, aio.intra_op_parallelism].join();
+  const winners = measured.filter((row) => row[5] === best).map((row) => row.slice(0, 3).join());
+  expect(winners).toContain(chosen);
+  expect(rows[5]).toMatch(/^1,000,000 parameters with Adam: 12\.0 MB of state, .* in \d+\.\d\d s$/);
+  expect(rows[6]).toMatch(/writes .*B a day/);
+  expect(readdirSync(disk)).toEqual([]);
+});
+
+test('a path that is a file is an error', () => {
+  const path = join(folder, 'file');
+  writeFileSync(path, '');
+  const call = () => ioCommand(path, flags, () => {});
+  expect(call).toThrow(expect.objectContaining({ code: 'DS_IO', op: `ds io ${path}` }));
+});
