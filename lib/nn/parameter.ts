@@ -4,9 +4,8 @@ import {
   type Box,
   intersectBoxes,
   isInside,
-  isSameBox,
+  isPart,
   type Region,
-  wholeBox,
   wholeRegion,
 } from '../runtime/box.js';
 import { Buffer } from '../runtime/buffer.js';
@@ -178,9 +177,7 @@ export class Parameter extends Tensor {
 
   /** Whether other ranks have the rest of its tensor. */
   get isCut(): boolean {
-    const { whole, boxes } = this.region;
-    const [only] = boxes;
-    return boxes.length !== 1 || !only || !isSameBox(only, wholeBox(whole));
+    return isPart(this.region);
   }
 
   /**

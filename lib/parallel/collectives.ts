@@ -11,7 +11,7 @@ const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
  * f: the tensor itself, which every rank of the group has alike; its gradient is the sum of the
  * ranks', which each have a part of it. The exchange begins as soon as the last linear layer that
  * reads the tensor has its part, and runs behind the gradient of that layer's weight. Called twice
- * for one tensor, there is still one exchange. Throws DS_COMM in the backward.
+ * for one computed tensor, there is still one exchange. Throws DS_COMM in the backward.
  */
 export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
   if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;
@@ -41,7 +41,8 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
     const begun = start(part);
     running = { work: begun.work, sum: begun.sum.keep() };
   };
-  copies.set(x, { group, copy });
+  // A leaf may be in several graphs, each with a backward of its own.
+  if (x.gradFn) copies.set(x, { group, copy });
   return copy;
 }
 

@@ -41,7 +41,7 @@ export function tokenStream(group: ProcessGroup): Stream {
     const known = gathered.get(x);
     if (known && known.tracked === tracked && !known.whole.isDisposed) return known.whole;
     const out = kept(gather(x), x);
-    gathered.set(x, { tracked, whole: out });
+    if (!tracked || x.gradFn) gathered.set(x, { tracked, whole: out });
     return out;
   };
   const isShared = (x: Tensor): boolean => {

@@ -35,8 +35,9 @@ function collectives(group: ProcessGroup): void {
   const total = (size * (size + 1)) / 2;
   for (const shape of [[2, 7, 3], [1, 5], [4]]) {
     const x = numbers(shape).requireGrad();
-    const y = parallel.copyToGroup(x, group);
-    checks.same('copyToGroup twice', [Number(y === parallel.copyToGroup(x, group))], [1]);
+    const made = x.mul(1);
+    const y = parallel.copyToGroup(made, group);
+    checks.same('copyToGroup twice', [Number(y === parallel.copyToGroup(made, group))], [1]);
     y.mul(rank + 1)
       .add(y)
       .sum()
@@ -77,6 +78,49 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
     .backward();
   const wanted = factor.toArray().map((value) => value * total * (rank + 1));
   checks.near(`${title} gradient of both`, gradOf(other), wanted);
+}
+
+/** Calls `body` and tells at each all-reduce which of the parameters have a gradient by then. */
+function watched(
+  group: ProcessGroup,
+  parameters: readonly nn.Parameter[],
+  body: () => void,
+): number[][] {
+  const seen: number[][] = [];
+  const { allReduce } = group;
+  group.allReduce = (...call) => {
+    seen.push(parameters.map(({ grad }) => Number(grad !== null)));
+    return allReduce.apply(group, call);
+  };
+  try {
+    body();
+  } finally {
+    group.allReduce = allReduce;
+  }
+  return seen;
+}
+
+/** One exchange for all layers that read a tensor, which begins before the last weight's gradient. */
+function overlap(group: ProcessGroup): void {
+  const layers = [1, 2, 3].map(() => new parallel.ColumnLinear(new nn.Linear(6, 8), group)) as [
+    ...[parallel.ColumnLinear, parallel.ColumnLinear, parallel.ColumnLinear],
+  ];
+  for (const layer of layers) layer.to(group.device);
+  const weights = layers.map(({ weight }) => weight);
+  const leaf = numbers([5, 6]).requireGrad();
+  const x = leaf.mul(2);
+  const out = layers.map((layer) => layer.call(x).square().sum());
+  const seen = watched(group, weights, () =>
+    (out[0] as Tensor)
+      .add(out[1] as Tensor)
+      .add(out[2] as Tensor)
+      .backward(),
+  );
+  checks.same('exchanges', [seen.length], [1]);
+  checks.same('weights by then', seen.flat(), [0, 1, 1]);
+  const again = numbers([5, 6]).requireGrad();
+  const losses = [1, 2].map(() => layers[0].call(again).sum());
+  for (const loss of losses) loss.backward();
 }
 
 class Block extends nn.Module {
@@ -243,7 +287,7 @@ async function main(): Promise<void> {
   const { kind } = JSON.parse(process.argv[2] as string) as LayersJob;
   const job = await initDistributed(kind === 'cpu' ? { device: kind } : {});
   computeOn(job.world.device);
-  for (const part of [collectives, layers, losses, mistakes]) scope(() => part(job.world));
+  for (const part of [collectives, overlap, layers, losses, mistakes]) scope(() => part(job.world));
   await job.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));
 }
