@@ -1,8 +1,14 @@
 // initialize(): a model and a ds_config.json become an engine, as deepspeed.initialize does.
 import type { DsConfig } from '../types/config.js';
-import { aloneOn, type Distributed, joinLaunched } from './comm/index.js';
+import {
+  aloneOn,
+  type Distributed,
+  distributed as joinedBefore,
+  joinLaunched,
+  type MeshOptions,
+} from './comm/index.js';
 import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
-import { type ConfigArguments, configSource, stagesIn } from './config/source.js';
+import { type ConfigArguments, configSource, cutsIn } from './config/source.js';
 import {
   type Batched,
   DataLoader,
@@ -166,17 +172,23 @@ export async function jobOf<Sample, Batch>(
   options: AnyOptions<Sample, Batch>,
 ): Promise<Distributed> {
   const { distributed, device, model } = options;
-  const pp = distributed ? null : stagesWanted(model, options);
-  const job = distributed ?? (await joinLaunched({ device, ...(pp ? { mesh: { pp } } : {}) }));
+  const isOurs = !distributed && !joinedBefore();
+  const mesh = isOurs ? meshWanted(model, options) : undefined;
+  const job = distributed ?? (await joinLaunched({ device, ...(mesh ? { mesh } : {}) }));
+  if (mesh && job.worldSize > 1 && job.rank === 0) {
+    process.stdout.write(`mesh: ${job.worldSize} ranks as ${job.mesh.shape}\n`);
+  }
   if (job.worldSize > 1 || device === undefined) return job;
   return aloneOn(findDevice(device), { localRank: job.localRank });
 }
 
-/** Stages of a pipeline that the model or the configuration asks for; null where neither does. */
-function stagesWanted(model: Module, options: ConfigurationOptions): number | null {
+/** What the model or the configuration asks to be cut over; undefined where neither does. */
+function meshWanted(model: Module, options: ConfigurationOptions): MeshOptions | undefined {
   const named = model instanceof PipelineModule ? model.numStages : null;
-  const stages = stagesIn(configSource(options).config);
-  return named ?? stages;
+  const { stages, layers: tp } = cutsIn(configSource(options).config);
+  const pp = named ?? stages;
+  if (pp === null && tp === 1) return undefined;
+  return { ...(pp === null ? {} : { pp }), ...(tp === 1 ? {} : { tp }) };
 }
 
 function readConfiguration(

@@ -228,7 +228,7 @@ export interface DsConfig {
    * generate().
    */
   hybrid_engine?: HybridEngineConfig | null;
-  /** Splits layers over ranks. Not supported yet: a layer stays on one rank. */
+  /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
   tensor_parallel?: TensorParallelConfig;
   /**
    * Splits experts over ranks. Default null. Not supported yet: there are no mixtures of experts.
@@ -1767,12 +1767,12 @@ export interface PipelineConfig {
   activation_checkpoint_interval?: number;
   /**
    * Splits activations between stages over the ranks of tensor parallelism. Default true. No
-   * effect: there is no tensor parallelism.
+   * effect: ranks of tensor parallelism send each what the next stage's rank needs.
    */
   pipe_partitioned?: boolean;
   /**
    * Splits gradients between stages over the ranks of tensor parallelism. Default true. No effect:
-   * there is no tensor parallelism.
+   * ranks of tensor parallelism send each what the next stage's rank needs.
    */
   grad_partitioned?: boolean;
   /** PyTorch's reentrant checkpointing. Default true. No effect: PyTorch is not used. */
@@ -1992,16 +1992,95 @@ export interface HybridEngineConfig {
   enable_cuda_graph?: boolean;
 }
 
-/** Splits layers over ranks. Not supported yet: a layer stays on one rank. */
+/** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
 export interface TensorParallelConfig {
-  /** Ranks of one layer; 0 is off. Default 0. */
+  /**
+   * Ranks of one layer: initialize() joins a mesh with as many on the axis tp, and cuts the model
+   * by its own plan. 0 and 1 leave it whole. Default 0.
+   */
   autotp_size?: number;
-  /** Model whose layers are known. Default null. */
-  preset_model?: string | null;
-  /** Communicates while layers run. Default false. */
+  /** Another name of autotp_size. */
+  tp_size?: number;
+  /** The same, as DeepSpeed's inference says it. */
+  tensor_parallel?: TensorParallelRanks;
+  /** Another name of tensor_parallel. */
+  tp?: TensorParallelRanks;
+  /**
+   * Channels that stay together. Default 1. No effect: heads and single channels are what layers
+   * are cut by, as in DeepSpeed's training.
+   */
+  tp_grain_size?: number;
+  /** How layers are cut, where the model's own plan is not it. Default null. */
+  partition_config?: PartitionConfig | null;
+  /**
+   * Model whose layers are known. Default null. No effect: every model of nn.models knows how it is
+   * cut.
+   */
+  preset_model?: 'llama' | 'bloom' | 'chatglm' | 'mixtral' | 'deepseek_v2' | 'qwen2' | 'phi3' | null;
+  /**
+   * Sums gradients of inputs beside the gradients of weights. Default false. No effect: sums run
+   * beside what does not wait for them anyway.
+   */
   tp_overlap_comm?: boolean;
-  /** How layers are split. Default null. */
-  partition_config?: { [key: string]: unknown } | null;
+  /**
+   * Of the weights that are cut. Default "fp16". No effect: weights have the dtype that fp16 or
+   * bf16 say, or f32.
+   */
+  dtype?: string;
+  /**
+   * Leaves the model in host memory while it is cut. Default false. No effect: weights have no
+   * memory before an engine gives them their place.
+   */
+  keep_module_on_host?: boolean;
+  /**
+   * Layers whose results are summed, by class. Default null. Not supported yet: partition_config
+   * says how layers are cut.
+   */
+  injection_policy_tuple?: string[] | { [key: string]: unknown } | null;
+  /**
+   * Puts fused kernels in the place of layers. Default false. No effect: layers run on fused
+   * kernels anyway.
+   */
+  replace_with_kernel_inject?: boolean;
+  /** Another name of replace_with_kernel_inject. */
+  kernel_inject?: boolean;
+  [key: string]: unknown;
+}
+
+/** The same, as DeepSpeed's inference says it. */
+export interface TensorParallelRanks {
+  /** As autotp_size. Default 1. */
+  tp_size?: number;
+  /**
+   * Channels that stay together. Default 1. No effect: heads and single channels are what layers
+   * are cut by, as in DeepSpeed's training.
+   */
+  tp_grain_size?: number;
+  /**
+   * An object that knows the groups. Default null. Not supported yet: the axes of initDistributed({
+   * mesh }) say which ranks share layers out.
+   */
+  mpu?: { [key: string]: unknown } | null;
+  /**
+   * The group of ranks. Default null. Not supported yet: the axis tp of initDistributed({ mesh })
+   * is the group.
+   */
+  tp_group?: { [key: string]: unknown } | null;
+  [key: string]: unknown;
+}
+
+/** How layers are cut, where the model's own plan is not it. */
+export interface PartitionConfig {
+  /**
+   * Layers that no pattern fits are cut by the model's own plan, where it has one; false: they stay
+   * whole. Default true.
+   */
+  use_default_specs?: boolean;
+  /**
+   * Rules { patterns, partition_type, shape, partition_dim }; the first that fits a layer counts.
+   * Default [].
+   */
+  layer_specs?: { [key: string]: unknown }[];
   [key: string]: unknown;
 }
 
@@ -2212,7 +2291,7 @@ export interface ResolvedValues {
    * generate().
    */
   readonly hybrid_engine: ResolvedHybridEngine;
-  /** Splits layers over ranks. Not supported yet: a layer stays on one rank. */
+  /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
   readonly tensor_parallel: ResolvedTensorParallel;
   /** Splits experts over ranks. Not supported yet: there are no mixtures of experts. */
   readonly expert_parallel: { [key: string]: unknown } | null;
@@ -3584,13 +3663,13 @@ export interface ResolvedPipeline {
   /** Layers between two checkpoints; 0 leaves it to the model. */
   readonly activation_checkpoint_interval: number;
   /**
-   * Splits activations between stages over the ranks of tensor parallelism. No effect: there is no
-   * tensor parallelism.
+   * Splits activations between stages over the ranks of tensor parallelism. No effect: ranks of
+   * tensor parallelism send each what the next stage's rank needs.
    */
   readonly pipe_partitioned: boolean;
   /**
-   * Splits gradients between stages over the ranks of tensor parallelism. No effect: there is no
-   * tensor parallelism.
+   * Splits gradients between stages over the ranks of tensor parallelism. No effect: ranks of
+   * tensor parallelism send each what the next stage's rank needs.
    */
   readonly grad_partitioned: boolean;
   /** PyTorch's reentrant checkpointing. No effect: PyTorch is not used. */
@@ -3805,16 +3884,80 @@ export interface ResolvedHybridEngine {
   readonly enable_cuda_graph: boolean;
 }
 
-/** Splits layers over ranks. Not supported yet: a layer stays on one rank. */
+/** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
 export interface ResolvedTensorParallel {
-  /** Ranks of one layer; 0 is off. */
+  /**
+   * Ranks of one layer: initialize() joins a mesh with as many on the axis tp, and cuts the model
+   * by its own plan. 0 and 1 leave it whole.
+   */
   readonly autotp_size: number;
-  /** Model whose layers are known. */
-  readonly preset_model: string | null;
-  /** Communicates while layers run. */
+  /** The same, as DeepSpeed's inference says it. */
+  readonly tensor_parallel: ResolvedTensorParallelRanks;
+  /**
+   * Channels that stay together. No effect: heads and single channels are what layers are cut by,
+   * as in DeepSpeed's training.
+   */
+  readonly tp_grain_size: number;
+  /** How layers are cut, where the model's own plan is not it. */
+  readonly partition_config: ResolvedPartition | null;
+  /** Model whose layers are known. No effect: every model of nn.models knows how it is cut. */
+  readonly preset_model: 'llama' | 'bloom' | 'chatglm' | 'mixtral' | 'deepseek_v2' | 'qwen2' | 'phi3' | null;
+  /**
+   * Sums gradients of inputs beside the gradients of weights. No effect: sums run beside what does
+   * not wait for them anyway.
+   */
   readonly tp_overlap_comm: boolean;
-  /** How layers are split. */
-  readonly partition_config: { [key: string]: unknown } | null;
+  /**
+   * Of the weights that are cut. No effect: weights have the dtype that fp16 or bf16 say, or f32.
+   */
+  readonly dtype: string;
+  /**
+   * Leaves the model in host memory while it is cut. No effect: weights have no memory before an
+   * engine gives them their place.
+   */
+  readonly keep_module_on_host: boolean;
+  /**
+   * Layers whose results are summed, by class. Not supported yet: partition_config says how layers
+   * are cut.
+   */
+  readonly injection_policy_tuple: readonly string[] | { [key: string]: unknown } | null;
+  /** Puts fused kernels in the place of layers. No effect: layers run on fused kernels anyway. */
+  readonly replace_with_kernel_inject: boolean;
+  [key: string]: unknown;
+}
+
+/** The same, as DeepSpeed's inference says it. */
+export interface ResolvedTensorParallelRanks {
+  /** As autotp_size. */
+  readonly tp_size: number;
+  /**
+   * Channels that stay together. No effect: heads and single channels are what layers are cut by,
+   * as in DeepSpeed's training.
+   */
+  readonly tp_grain_size: number;
+  /**
+   * An object that knows the groups. Not supported yet: the axes of initDistributed({ mesh }) say
+   * which ranks share layers out.
+   */
+  readonly mpu: { [key: string]: unknown } | null;
+  /**
+   * The group of ranks. Not supported yet: the axis tp of initDistributed({ mesh }) is the group.
+   */
+  readonly tp_group: { [key: string]: unknown } | null;
+  [key: string]: unknown;
+}
+
+/** How layers are cut, where the model's own plan is not it. */
+export interface ResolvedPartition {
+  /**
+   * Layers that no pattern fits are cut by the model's own plan, where it has one; false: they stay
+   * whole.
+   */
+  readonly use_default_specs: boolean;
+  /**
+   * Rules { patterns, partition_type, shape, partition_dim }; the first that fits a layer counts.
+   */
+  readonly layer_specs: readonly { [key: string]: unknown }[];
   [key: string]: unknown;
 }
 

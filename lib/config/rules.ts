@@ -1,6 +1,7 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
 import type { ResolvedValues } from '../../types/config.js';
 import type { Draft } from './draft.js';
+import { partitionRules } from './partition-rules.js';
 import { precisionRules } from './precision-rules.js';
 import type { Advice, Rule, Violation } from './rule.js';
 import { zeroRules } from './zero-rules.js';
@@ -16,7 +17,12 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
       }
     : null;
 
-const rules: readonly Rule[] = [...precisionRules, ...zeroRules, adamWIsDecoupled];
+const rules: readonly Rule[] = [
+  ...precisionRules,
+  ...zeroRules,
+  ...partitionRules,
+  adamWIsDecoupled,
+];
 
 /**
  * A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and

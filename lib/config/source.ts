@@ -3,6 +3,7 @@
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { readDocument } from './parse.js';
+import { layerRanksIn } from './partition-rules.js';
 import { isSection } from './schema.js';
 
 /** The program's arguments, as addConfigArguments or parseConfigArguments leave them. */
@@ -65,12 +66,17 @@ const RENAMED: Partial<Record<string, string>> = {
   'args.deepscale_config': 'args.deepspeed_config',
 };
 
-/**
- * Stages of a pipeline that a configuration names; null where it names none. Throws as
- * resolveConfig().
- */
-export function stagesIn(config: string | DsConfig): number | null {
-  const { pipeline } = readDocument(config).value;
+/** Over how many ranks a configuration cuts a model. */
+export interface CutsIn {
+  /** Stages of a pipeline; null where it names none. */
+  stages: number | null;
+  /** Ranks of each layer. */
+  layers: number;
+}
+
+/** The cuts that a configuration names, unchecked. Throws as resolveConfig(). */
+export function cutsIn(config: string | DsConfig): CutsIn {
+  const { pipeline, tensor_parallel: section } = readDocument(config).value;
   const stages = isSection(pipeline) ? pipeline.stages : null;
-  return typeof stages === 'number' ? stages : null;
+  return { stages: typeof stages === 'number' ? stages : null, layers: layerRanksIn(section) };
 }

@@ -7,6 +7,7 @@ import {
   originLine,
   whereabouts,
 } from '../config/index.js';
+import { cutsIn } from '../config/source.js';
 
 export interface ValidateOptions {
   /** Ranks that train together. */
@@ -35,7 +36,8 @@ export interface Validation {
  */
 export function validate(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
-  const report = checkConfig(file, { worldSize, auto, strict, autoLater: true });
+  const ranks = dataRanks(file, worldSize);
+  const report = checkConfig(file, { worldSize: ranks, auto, strict, autoLater: true });
   const { config, notices, errors } = report;
   const valid = config !== null;
   const { notices: _lines, ...resolved } = config ?? { notices: [] };
@@ -72,6 +74,17 @@ export function validate(file: string, options: ValidateOptions): Validation {
     return `${path} = ${JSON.stringify(valueAt(values, path))}  (${originLine(origin)})`;
   });
   return { valid, output: lines.join('\n'), messages };
+}
+
+/** Those that share batches out, where stages of a pipeline and parts of layers leave some. */
+function dataRanks(file: string, worldSize: number): number {
+  try {
+    const { stages, layers } = cutsIn(file);
+    const ranks = worldSize / ((stages ?? 1) * layers);
+    return Number.isInteger(ranks) ? ranks : worldSize;
+  } catch {
+    return worldSize; // The report says what is wrong with the file.
+  }
 }
 
 /** A copy of `values` with "auto" at each path of `left`. */

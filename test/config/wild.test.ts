@@ -19,7 +19,6 @@ const MISSING = [
     'curriculum_learning',
     'progressive_layer_drop',
     'sparse_attention',
-    'tensor_parallel',
   ],
   ...['torch_autocast', 'zero_optimization.mics_shard_size', 'zero_optimization.zenflow'],
   ...['zero_optimization.zero_hpz_partition_size', 'zero_optimization.zero_quantized_gradients'],
@@ -28,10 +27,11 @@ const MISSING = [
 
 /**
  * DeepSpeed 0.19.6 refuses these: a whole number is wanted, gradient_clipping is where clipping is
- * set.
+ * set; a template's text is no number of ranks.
  */
 const REFUSED_THERE = [
   'fp16.min_loss_scale',
+  'tensor_parallel.autotp_size',
   'optimizer.params.max_grad_norm',
   'optimizer<AdamW>.params.max_grad_norm',
 ];

@@ -66,6 +66,29 @@ test('state on a disk learns, saves, and leaves nothing in its folder', () => {
   rmSync(join(folder, 'checkpoints'), { recursive: true });
 }, 120_000);
 
+test('a configuration alone cuts a model over the ranks that ds starts, which say their mesh first', () => {
+  const [program] = snippetsOf('docs/tensor-parallel.md', readPage('docs/tensor-parallel.md'), [
+    'json',
+  ]);
+  const section = JSON.parse(program?.code ?? '').tensor_parallel;
+  writeFileSync(
+    join(folder, 'configured.mjs'),
+    `import { comm, initialize, nn } from '@ds/native';
+    const model = new nn.models.GPT2({ vocabSize: 97, maxSeq: 8, layers: 1, heads: 2, channels: 8 });
+    const optimizer = { type: 'AdamW', params: {} };
+    const config = { train_batch_size: 4, optimizer, tensor_parallel: ${JSON.stringify(section)} };
+    const { engine } = await initialize({ model, config, device: 'cpu' });
+    console.log(engine.trainMicroBatchSizePerGpu(), engine.dpWorldSize, model.transformer.h[0].mlp.c_fc.weight.shape.join());
+    engine.destroy();
+    await comm.distributed().destroy();`,
+  );
+  const ranks = [join(root, 'dist/launch/cli.js'), '--num_procs', '4'];
+  const options = { encoding: 'utf8', cwd: folder, timeout: 110_000 } as const;
+  const words = [...ranks, join(folder, 'configured.mjs')];
+  const lines = execFileSync(process.execPath, words, options).trim().split('\n');
+  expect(lines).toEqual(['[0] mesh: 4 ranks as dp 2 x tp 2', '[0-3] 2 2 16,8']);
+}, 120_000);
+
 test("the Trainer's program learns, has its folders, and is over when it runs again", async () => {
   const out = runPage('docs/trainer.md');
   const losses = Array.from(out.matchAll(/step \d+: (\d\.\d+)/g), ([, loss]) => Number(loss));

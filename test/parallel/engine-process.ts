@@ -5,7 +5,7 @@ import {
   DsError,
   type Engine,
   initialize,
-  type nn,
+  nn,
   seed,
   Tensor,
   zero,
@@ -15,6 +15,10 @@ import { CutModel, Gated, inStages, SIZES } from './cut-layers.js';
 
 /** A run from the same beginning. */
 export interface Leg {
+  /** A language model, which the configuration cuts, instead of the one that is cut by hand. */
+  model?: 'gpt2' | 'llama';
+  /** It trains by whole batches on one stage as well, with the same dropout. */
+  staged?: boolean;
   stage: 0 | 1 | 2 | 3;
   precision?: 'fp32' | 'bf16' | 'fp16';
   offload?: boolean;
@@ -62,18 +66,35 @@ export interface LegReport {
   error?: string;
 }
 
-const [ROWS, TOKENS, STEPS] = [3, 5, 6];
+const [ROWS, TOKENS, STEPS] = [3, 8, 6];
 
-function batchOf(index: number, { device }: Engine, tokens = TOKENS): { [name: string]: Tensor } {
+const LANGUAGE = { vocabSize: 67, maxSeq: TOKENS, layers: 4, heads: 4, channels: 32 };
+
+/** Grouped heads, so that some ranks of four have the same ones. */
+function languageModel(name: 'gpt2' | 'llama'): nn.models.CausalLM {
+  const { GPT2, Llama } = nn.models;
+  if (name === 'gpt2') return new GPT2({ ...LANGUAGE, dropout: 0.1 });
+  return new Llama({ ...LANGUAGE, hidden: 56, kvHeads: 2 });
+}
+
+function batchOf(
+  { index, tokens, vocabulary }: { index: number; tokens: number; vocabulary: number },
+  { device }: Engine,
+): { [name: string]: Tensor } {
   const draw = (salt: number): Tensor => {
-    const one = (_: unknown, i: number) => (index * 31 + i * 17 + salt * 7) % SIZES.vocabulary;
+    const one = (_: unknown, i: number) => (index * 31 + i * 17 + salt * 7) % vocabulary;
     const values = Int32Array.from({ length: ROWS * tokens }, one);
     return Tensor.from(values, { shape: [ROWS, tokens], device }).keep();
   };
   return { inputs: draw(1), labels: draw(2) };
 }
 
-function configOf(leg: Leg): DsConfig {
+function configOf(leg: Leg, { mesh }: Distributed): DsConfig {
+  const [pp, tp] = [mesh.size('pp'), mesh.size('tp')];
+  const cuts = {
+    ...(tp > 1 ? { tensor_parallel: { autotp_size: tp } } : {}),
+    ...(pp > 1 || leg.staged ? { pipeline: { stages: pp } } : {}),
+  };
   const { stage, precision = 'fp32', offload, micros = 2, optimizer, wide } = leg;
   return {
     train_micro_batch_size_per_gpu: ROWS,
@@ -83,6 +104,7 @@ function configOf(leg: Leg): DsConfig {
     zero_optimization: { stage, ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}) },
     ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
     ...(wide ? { data_types: { grad_accum_dtype: 'fp32' } } : {}),
+    ...(leg.model ? cuts : {}),
     seed: 1234,
   } as DsConfig;
 }
@@ -102,14 +124,15 @@ function heldBy(engine: Engine): Record<string, Held> {
 async function build(leg: Leg, job: Distributed): Promise<Engine> {
   seed(1234);
   const group = await job.mesh.axis('tp');
-  const model = job.mesh.size('pp') > 1 ? inStages(group) : new CutModel(group);
+  const byHand = () => (job.mesh.size('pp') > 1 ? inStages(group) : new CutModel(group));
+  const model = leg.model ? languageModel(leg.model) : byHand();
   for (const [name, parameter] of model.namedParameters()) {
     if (leg.frozen && name.includes(leg.frozen)) parameter.requireGrad(false);
     const { wrong } = leg;
     if (wrong?.rank !== job.rank || !name.endsWith('3.down')) continue;
     spoil(parameter, wrong.what);
   }
-  const { engine } = await initialize({ model, config: configOf(leg) });
+  const { engine } = await initialize({ model, config: configOf(leg, job) });
   return engine;
 }
 
@@ -132,7 +155,8 @@ async function step(engine: Engine, leg: Leg): Promise<number> {
   const batch = (micro: number) => {
     const index = (engine.globalSteps * micros + micro) * engine.dpWorldSize + engine.dpRank;
     const tokens = isMisled && misled?.shape ? TOKENS - 1 : TOKENS;
-    return batchOf(isMisled ? index + 5 : index, engine, tokens);
+    const vocabulary = leg.model ? LANGUAGE.vocabSize : SIZES.vocabulary;
+    return batchOf({ index: isMisled ? index + 5 : index, tokens, vocabulary }, engine);
   };
   const batches = Array.from({ length: micros }, (_, micro) => batch(micro));
   try {

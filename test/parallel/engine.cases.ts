@@ -14,7 +14,9 @@ export async function run(
   job: Omit<EngineJob, 'device'>,
 ): Promise<LegReport[][]> {
   const whole: EngineJob = { device: device.kind, ...job };
-  const results = await runRanks('../parallel/engine-process', ranks, { job: whole });
+  // Where one rank refuses what the others do, these are not to wait for ten minutes.
+  const environment = { DEEPSPEED_TIMEOUT: '2' };
+  const results = await runRanks('../parallel/engine-process', ranks, { job: whole, environment });
   return reportsOf<LegReport[]>(results);
 }
 
@@ -74,11 +76,18 @@ export function requireEqual(
     assert.equal(losses.length, expected.losses.length, place);
   }
   const weights = wholeOf(same('weights'));
-  for (const [name, values] of wholeOf(alone.slice(0, 1).map((one) => one.weights))) {
+  const expected = wholeOf(alone.slice(0, 1).map((one) => one.weights));
+  const together = distance(joined(weights), joined(expected));
+  assert.ok(together <= drift, `${place}, all weights: ${together}`);
+  for (const [name, values] of expected) {
     const apart = distance(weights.get(name) as Float64Array, values);
-    assert.ok(apart <= drift, `${place}, ${name}: ${apart}`);
+    // AdamW makes steps of gradients that are nothing but rounding, as those of the bias of keys.
+    assert.ok(apart <= 100 * drift, `${place}, ${name}: ${apart}`);
   }
 }
+
+const joined = (values: ReadonlyMap<string, Float64Array>): Float64Array =>
+  Float64Array.from([...values.keys()].sort().flatMap((name) => [...(values.get(name) ?? [])]));
 
 export interface Comparison {
   mesh: MeshOptions;

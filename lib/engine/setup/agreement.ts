@@ -83,22 +83,38 @@ const ALSO = 4;
 export async function requireAgreement(job: Distributed, given: Given): Promise<void> {
   if (job.worldSize === 1) return;
   const own = describe(given);
-  const digests = RULES.map(({ part }) => digestOf(own[part]));
   await worldOf(job).inTurn(async (exchange) => {
-    const all = (await exchange(digests)) as string[][];
-    for (const [index, rule] of RULES.entries()) {
-      const ofRule = all.map((one) => one[index] as string);
-      const pair = firstDifference(job.mesh.shape, ofRule, rule.axes);
-      if (!pair) continue;
-      const said = await exchange(pair.includes(job.rank) ? own[rule.part] : null);
-      const [first, other] = pair;
-      throw difference(rule, [first, said[first] as Texts], [other, said[other] as Texts]);
-    }
+    await compare(job, RULES, own, exchange);
     if (!isCutOver(job, given.module)) return;
     const { mesh } = job;
     const parts = mesh.place('pp', 'dp', 'sp') === 0 ? partsOf(given.module) : [];
     requireComplete((await exchange(parts as unknown as JsonValue)) as unknown as NamedPart[][]);
   });
+}
+
+/** The same of the configuration alone, before the model is touched. */
+export async function requireSameConfig(job: Distributed, config: ResolvedConfig): Promise<void> {
+  if (job.worldSize === 1) return;
+  const rules = RULES.filter(({ part }) => part === 'config');
+  const own = { config: describeConfig(config) };
+  await worldOf(job).inTurn((exchange) => compare(job, rules, own, exchange));
+}
+
+async function compare(
+  { mesh, rank }: Distributed,
+  rules: readonly Rule[],
+  own: Partial<Description>,
+  exchange: Exchange,
+): Promise<void> {
+  const all = (await exchange(rules.map(({ part }) => digestOf(own[part] ?? {})))) as string[][];
+  for (const [index, rule] of rules.entries()) {
+    const digests = all.map((one) => one[index] as string);
+    const pair = firstDifference(mesh.shape, digests, rule.axes);
+    if (!pair) continue;
+    const said = await exchange(pair.includes(rank) ? (own[rule.part] ?? null) : null);
+    const [first, other] = pair;
+    throw difference(rule, [first, said[first] as Texts], [other, said[other] as Texts]);
+  }
 }
 
 /**
@@ -166,9 +182,6 @@ function sorted(value: unknown): string {
 
 function describe({ module, config, optimizer, schedules }: Given): Description {
   const { name, groups } = optimizer;
-  // The global batch comes last: it follows from the other two sizes.
-  const { train_batch_size, ...rest } = config;
-  const sections = Object.entries({ ...rest, train_batch_size });
   const settings = groups.flatMap((group, index) =>
     Object.entries(hyperparameters(group)).map(([key, value]) => [
       `group ${index} ${key}`,
@@ -183,9 +196,15 @@ function describe({ module, config, optimizer, schedules }: Given): Description 
     model: describeModel(module, groupOf),
     parts: describeParts(module),
     generator: flatten(Object.entries(getRandomState())),
-    config: flatten(sections.filter(([key]) => !OWN.has(key))),
+    config: describeConfig(config),
     optimizer: { name, schedule: schedules.name, ...Object.fromEntries(settings) },
   };
+}
+
+/** The global batch comes last: it follows from the other two sizes. */
+function describeConfig({ train_batch_size, ...rest }: ResolvedConfig): Texts {
+  const sections = Object.entries({ ...rest, train_batch_size });
+  return flatten(sections.filter(([key]) => !OWN.has(key)));
 }
 
 /** Numbered: the order of parameters is that of collectives. */

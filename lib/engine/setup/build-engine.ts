@@ -50,6 +50,7 @@ import {
   planPipeline,
   type Tie,
 } from './pipeline.js';
+import { shareLayers } from './share-layers.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { layoutFor, requireUncutState } from './state-layout.js';
 import { buildTimer } from './timer.js';
@@ -80,6 +81,7 @@ export async function buildEngine(
   const { distributed: job } = clients;
   const { device } = job.world;
   configureFromSection(config.activation_checkpointing);
+  await shareLayers(module, config, job);
   const decisions = decide(module, config, clients);
   const { plan } = decisions;
   const layers = isCutOver(job, module);

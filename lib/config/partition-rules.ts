@@ -1,0 +1,37 @@
+// Rules across the keys of tensor_parallel.
+import { partitionFlaw } from '../parallel/partition-specs.js';
+import type { Rule } from './rule.js';
+import { isSection } from './schema.js';
+
+/** Both names of the size say the same, or one says nothing. */
+const oneSize: Rule = ({ tensor_parallel: { autotp_size: size, tensor_parallel: other } }) =>
+  size > 1 && other.tp_size > 1 && size !== other.tp_size
+    ? {
+        path: ['tensor_parallel', 'tensor_parallel', 'tp_size'],
+        expected: `${size}, as autotp_size`,
+        got: String(other.tp_size),
+        hint: 'Keep autotp_size alone.',
+      }
+    : null;
+
+/** Rules by which layers are cut say what they must. */
+const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) => {
+  for (const [index, spec] of (config?.layer_specs ?? []).entries()) {
+    const flaw = partitionFlaw(spec);
+    if (!flaw) continue;
+    const path = ['tensor_parallel', 'partition_config', 'layer_specs', String(index), flaw.key];
+    return { path, expected: flaw.expected, got: flaw.got, hint: flaw.hint };
+  }
+  return null;
+};
+
+export const partitionRules: readonly Rule[] = [oneSize, specsAreRules];
+
+/** Ranks of a layer that a section names that nobody has checked; 1 where it names none. */
+export function layerRanksIn(section: unknown): number {
+  if (!isSection(section)) return 1;
+  const { autotp_size: size, tp_size: alias, tensor_parallel: long, tp: short } = section;
+  const nested = [long, short].map((one) => (isSection(one) ? one.tp_size : null));
+  const named = [size, alias, ...nested].map(Number).filter((n) => Number.isInteger(n) && n > 1);
+  return Math.max(1, ...named);
+}

@@ -1,0 +1,110 @@
+// From the configuration to layers of which each rank has a part: a model that is whole is cut
+// before anything else happens to it.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Distributed } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
+import { Parameter } from '../../nn/parameter.js';
+import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../parallel/index.js';
+import { type PartitionSpec, partitionSpecs } from '../../parallel/partition-specs.js';
+import { requireSameConfig } from './agreement.js';
+import { isCutOver } from './cut-layers.js';
+
+/**
+ * Shares the layers of `module` out over the axis tp, where the configuration says so and nobody
+ * has done it yet: by partition_config, and by the model's own plan. Throws DS_CONFIG where the
+ * mesh has another size on tp, for a model without a plan and for rules that fit nothing;
+ * DS_ARGUMENT for a model that cannot be cut so; DS_COMM.
+ */
+export async function shareLayers(
+  module: Module,
+  config: ResolvedConfig,
+  job: Distributed,
+): Promise<void> {
+  const { mesh } = job;
+  const { autotp_size, tensor_parallel: other } = config.tensor_parallel;
+  const size = Math.max(1, autotp_size, other.tp_size);
+  if (mesh.size('tp') > 1) await requireSameConfig(job, config);
+  if (size === 1) return;
+  if (size !== mesh.size('tp')) throw otherMesh(size, job);
+  if (groupOf(module) || isCutOver(job, module)) return;
+  const plan = planOf(module, config);
+  parallelize(module, await mesh.axis('tp'), plan);
+}
+
+/** The rules of the configuration before those of the model. */
+function planOf(module: Module, config: ResolvedConfig): TensorPlan {
+  const { partition_config: rules } = config.tensor_parallel;
+  const own = rules?.use_default_specs === false ? null : ownPlan(module);
+  if (!own && !rules) throw unknown(module);
+  const styles = partitionSpecs(rules?.layer_specs ?? []).flatMap((spec, index) =>
+    stylesBy(spec, index, module),
+  );
+  const others = own ? listOf(own.layers) : [];
+  return { ...own, layers: [...styles, ...others] };
+}
+
+function ownPlan(module: Module): TensorPlan | null {
+  const { tensorPlan } = module as { tensorPlan?: () => TensorPlan };
+  return typeof tensorPlan === 'function' ? tensorPlan.call(module) : null;
+}
+
+type Entry = readonly [path: string | RegExp, style: LayerStyle | LayerStyle['style']];
+
+const listOf = (layers: TensorPlan['layers']): readonly Entry[] =>
+  Array.isArray(layers) ? layers : Object.entries(layers);
+
+const STYLES = { row: 'row', column: 'column', skip: 'whole' } as const;
+
+/**
+ * The modules of whose parameters one has a name that the rule fits. Throws DS_CONFIG where there
+ * is none.
+ */
+function stylesBy(
+  { patterns, type, parts }: PartitionSpec,
+  index: number,
+  module: Module,
+): Entry[] {
+  const named = [...module.namedModules()].filter(([path, one]) =>
+    Object.entries(one).some(
+      ([name, field]) =>
+        field instanceof Parameter && patterns.some((pattern) => pattern.test(`${path}.${name}`)),
+    ),
+  );
+  const style = { style: STYLES[type], ...(parts > 1 ? { parts } : {}) };
+  if (named.length > 0) return named.map(([path]) => [path, style]);
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `tensor_parallel.partition_config.layer_specs.${index}`,
+    expected: 'patterns that fit the name of a parameter',
+    got: patterns.map(({ source }) => source.slice('^(?:'.length, -1)).join(', '),
+    hint: `Names are such as ${[...module.namedParameters()]
+      .slice(0, 3)
+      .map(([name]) => name)
+      .join(', ')}.`,
+  });
+}
+
+function otherMesh(size: number, { mesh, worldSize }: Distributed): DsError {
+  const hint =
+    worldSize === 1
+      ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
+      : `Give initDistributed() { mesh: { tp: ${size} } }, or leave joining to initialize().`;
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'tensor_parallel.autotp_size',
+    expected: `${mesh.size('tp')}, the ranks on the mesh's axis tp`,
+    got: String(size),
+    hint,
+  });
+}
+
+function unknown(module: Module): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'tensor_parallel.autotp_size',
+    expected: 'a model that knows how it is cut: those of nn.models, or a tensorPlan() of its own',
+    got: `a ${module.constructor.name}`,
+    hint: 'Say it by tensor_parallel.partition_config, or cut it with parallel.parallelize(model, group, plan).',
+  });
+}

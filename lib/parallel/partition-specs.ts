@@ -1,0 +1,82 @@
+// Rules that say by the name of a parameter how its layer is cut, as DeepSpeed's AutoTP reads them
+// from a configuration (tensor_parallel.partition_config).
+import { phrase } from '../runtime/phrase.js';
+
+/** One rule. */
+export interface PartitionSpec {
+  /** Of a parameter's name, from its start. */
+  patterns: readonly RegExp[];
+  type: 'row' | 'column' | 'skip';
+  /** Equal parts that lie side by side along the dim that is cut. */
+  parts: number;
+}
+
+/** What is wrong with a rule: at which key, in the words of a DsError. */
+export interface PartitionFlaw {
+  key: string;
+  expected: string;
+  got: string;
+  hint: string;
+}
+
+type Given = Readonly<Record<string, unknown>>;
+
+const TYPES: readonly unknown[] = ['row', 'column', 'skip'];
+const KEYS: readonly string[] = ['patterns', 'partition_type', 'shape', 'partition_dim'];
+
+/** Null for a rule. */
+export function partitionFlaw(spec: Given): PartitionFlaw | null {
+  const found = read(spec);
+  return 'expected' in found ? found : null;
+}
+
+/** Rules without flaws. */
+export function partitionSpecs(specs: readonly Given[]): PartitionSpec[] {
+  return specs.map(read).filter((one) => 'patterns' in one);
+}
+
+/** The rule that `spec` is, or what is wrong with it, by the path from there. */
+function read(spec: Given): PartitionSpec | PartitionFlaw {
+  const wrong = (key: string, expected: string, hint = ''): PartitionFlaw => {
+    return { key, expected, got: phrase(spec[key]), hint };
+  };
+  const other = Object.keys(spec).find((key) => !KEYS.includes(key));
+  if (other !== undefined) return wrong(other, KEYS.join(', '));
+  const {
+    patterns,
+    partition_type: type = 'column',
+    shape = null,
+    partition_dim: dim = null,
+  } = spec;
+  const expressions = Array.isArray(patterns) ? patterns.map(expression) : [];
+  if (expressions.length === 0 || expressions.includes(null)) {
+    return wrong('patterns', 'regular expressions of names of parameters');
+  }
+  if (!TYPES.includes(type)) return wrong('partition_type', '"row", "column" or "skip"');
+  if (dim !== null && type !== 'skip' && dim !== (type === 'row' ? 1 : 0)) {
+    return wrong('partition_dim', '0 with "column" and 1 with "row"', 'Leave it out.');
+  }
+  const parts = partsIn(shape);
+  if (parts === null || (parts > 1 && type === 'row')) {
+    const hint = 'Parts of other sizes, such as those of grouped heads, need layers of their own.';
+    return wrong('shape', '[n, -1] with "column": n equal parts side by side', hint);
+  }
+  return { patterns: expressions as RegExp[], type: type as PartitionSpec['type'], parts };
+}
+
+function expression(pattern: unknown): RegExp | null {
+  try {
+    return typeof pattern === 'string' ? new RegExp(`^(?:${pattern})`) : null;
+  } catch {
+    return null;
+  }
+}
+
+/** n of [n, -1]; 1 where nothing is said, null for anything else. */
+function partsIn(shape: unknown): number | null {
+  if (shape === null) return 1;
+  if (!Array.isArray(shape) || shape.length !== 2 || shape[1] !== -1) return null;
+  const [parts] = shape as unknown[];
+  if (parts === -1) return 1;
+  return Number.isInteger(parts) && (parts as number) > 0 ? (parts as number) : null;
+}

@@ -1,0 +1,5 @@
+// Runs the cases of language models cut by the configuration on the CPU.
+import { testOnCpu } from '../support/jest-cases.js';
+import { overData } from './language.cases.js';
+
+testOnCpu('language models over tp and dp', overData);
