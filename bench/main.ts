@@ -6,6 +6,7 @@ import { adamBench } from './adam.js';
 import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
 import { hostBench } from './host.js';
+import { inferenceMemoryBench } from './inference-memory.js';
 import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
 import { oneBitBench } from './onebit.js';
@@ -25,6 +26,7 @@ const benches: Record<string, Bench> = {
   activations: activationsBench,
   attention: attentionBench,
   kernels: kernelsBench,
+  'inference-memory': inferenceMemoryBench,
   loader: loaderBench,
   onebit: oneBitBench,
   'zero-memory': zeroMemoryBench,

@@ -52,6 +52,9 @@ export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
 /** What programs say to models whose parameters are spread over ranks. Source: deepspeed.zero. */
 export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
+/** Texts continued by a model: the engine, its requests and what it gives. */
+export type * as inference from './inference/index.js';
+export { defaultInferenceConfig, InferenceEngine, initInference } from './inference/index.js';
 export {
   type Initialized,
   type InitializedPipeline,

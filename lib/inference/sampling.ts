@@ -43,7 +43,9 @@ export interface SampledTop {
 
 /** How likely a token was, by the natural logarithm. */
 export interface TokenLogprob {
+  /** Its id. */
   readonly token: number;
+  /** The logarithm of its probability. */
   readonly logprob: number;
   /** The likeliest tokens in their order, as many as were asked for. */
   readonly top: readonly { readonly token: number; readonly logprob: number }[];

@@ -7,11 +7,14 @@ import { Module, type PretrainedDescription } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { TensorPlan } from '../parallel/plan.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
+import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import {
   documentPositions,
+  indexSelect,
   type LinearCrossEntropyOptions,
   type LossReport,
   linearCrossEntropy,
@@ -231,6 +234,11 @@ export abstract class CausalLM extends Module implements Pipelined {
     return this.config.maxSeq;
   }
 
+  /** @internal The longest text that may be read beside others, each token at its own position. */
+  get placedSeq(): number {
+    return this.maxSeq;
+  }
+
   /**
    * Tokens [B, T] to logits [B, T, vocabSize], whose rows may be padded to a multiple of 64
    * elements, or with targets [B, T] to the loss, a scalar f32. Logits of large vocabularies, and
@@ -268,11 +276,26 @@ export abstract class CausalLM extends Module implements Pipelined {
     return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
-  /** Keys and values of no token yet, with room for `capacity` of each of `batch` rows. */
-  caches(batch: number, capacity: number): KeyValueCache[] {
+  /**
+   * @internal Logits [S, V] of the tokens after those at the places `ends` [S], i32, of tokens [B,
+   * T].
+   */
+  logitsAfter(tokens: Tensor, places: Places, ends: Tensor): Tensor {
+    const x = this.hiddenOf(tokens, places);
+    return this.lm_head.call(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
+  }
+
+  /** @internal What a token's keys and values are in a cache, of one layer. */
+  cacheShape(): { layers: number; kvHeads: number; headDim: number; dtype: DType; device: Device } {
     const { heads, channels, layers, headDim = channels / heads } = this.config;
     const { dtype, device } = this.lm_head.weight;
-    const shape = [batch, this.keyHeads, capacity, headDim] as const;
+    return { layers, kvHeads: this.keyHeads, headDim, dtype, device };
+  }
+
+  /** Keys and values of no token yet, with room for `capacity` of each of `batch` rows. */
+  caches(batch: number, capacity: number): KeyValueCache[] {
+    const { layers, kvHeads, headDim, dtype, device } = this.cacheShape();
+    const shape = [batch, kvHeads, capacity, headDim] as const;
     return Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
   }
 

@@ -1,6 +1,14 @@
 // The main programs of the guides run as they stand, as processes beside the data that they name.
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import {
   type configuration,
@@ -128,6 +136,19 @@ test('adapters are trained over 4-bit weights, and saved for PEFT', async () => 
   await peft.loadAdapter(model, join(folder, 'adapter'));
   const trained = [...peft.lorasOf(model).values()].map(({ factors }) => factors[1]?.toArray());
   expect(trained.flat().some((x) => x !== 0)).toBe(true);
+}, 120_000);
+
+test('a folder continues texts', async () => {
+  rmSync(join(folder, 'gpt2'), { recursive: true, force: true });
+  rmSync(join(folder, 'made'), { recursive: true, force: true });
+  await writeFolder(join(folder, 'gpt2'));
+  const tokenizer = join(root, 'test/golden/transformers/tokenizers/gpt2');
+  cpSync(tokenizer, join(folder, 'gpt2'), { recursive: true });
+  expect(runPage('docs/inference.md')).toMatch(/finishReason: '(length|stop)'/);
+  const words = [join(root, 'examples/generate.js'), join(folder, 'gpt2'), 'Once', 'Twice'];
+  const options = ['--max_new_tokens', '5', '--n', '2', '--device', 'cpu'];
+  const out = execFileSync(process.execPath, [...words, ...options], { encoding: 'utf8' });
+  expect(out.match(/\[(length|stop)\]/g)).toHaveLength(4);
 }, 120_000);
 
 /** Makes a mistake, and gives the words of its error that the page has. */

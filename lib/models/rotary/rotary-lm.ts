@@ -20,6 +20,7 @@ import {
   readRotaryConfig,
 } from './config.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
+import { regimeOf } from './rope-scaling.js';
 
 /**
  * A language model with rotary positions; see CausalLM. Angles are f32 also where weights are not.
@@ -88,6 +89,13 @@ export abstract class RotaryLM extends CausalLM {
       },
       taken: ({ keys }) => this.takeKeyHeads(keys),
     };
+  }
+
+  override get placedSeq(): number {
+    const { ropeScaling, maxSeq } = this.config;
+    const changes = ropeScaling && regimeOf(ropeScaling, maxSeq) !== regimeOf(ropeScaling, 1);
+    if (!changes || !('originalMaxSeq' in ropeScaling)) return maxSeq;
+    return Math.min(maxSeq, ropeScaling.originalMaxSeq);
   }
 
   protected override described(): PretrainedDescription {

@@ -1,0 +1,19 @@
+// The door of the inference room.
+
+/** The types of the configuration's sections, as written. */
+export type {
+  InferenceCheckpointConfig,
+  InferenceMoeConfig,
+  InferenceQuantActivationConfig,
+  InferenceQuantConfig,
+  InferenceQuantQkvConfig,
+  InferenceQuantWeightConfig,
+  InferenceTensorParallelConfig,
+  KvCacheConfig,
+} from '../../types/inference-config.generated.js';
+export { defaultInferenceConfig, type InferenceConfig } from './config/index.js';
+export type { FinishReason, Generation, GenerationPiece } from './continuation.js';
+export { InferenceEngine, type InferenceStats } from './engine.js';
+export { initInference } from './init-inference.js';
+export type { GenerateRequest } from './request.js';
+export type { SamplingOptions, TokenLogprob } from './sampling.js';

@@ -1,0 +1,108 @@
+// initInference(): a model, or the folder of one, becomes an engine that continues texts.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { CausalLM, fromPretrained } from '../models/index.js';
+import { device as findDevice } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import { phrase } from '../runtime/phrase.js';
+import { allOrNothing } from '../tensor/scope.js';
+import { Tokenizer } from '../text/index.js';
+import {
+  type InferenceConfig,
+  type ResolvedInferenceConfig,
+  resolveInferenceConfig,
+} from './config/index.js';
+import { InferenceEngine } from './engine.js';
+import type { CacheSizes } from './paged-cache.js';
+import { Sequence } from './sequence.js';
+import { limitsOf, maxTokensOf } from './settings.js';
+import { StepRunner } from './step-runner.js';
+
+/**
+ * An engine for a model, which goes to evaluation mode and, where the configuration says so, to
+ * another device and dtype; or for a folder of Hugging Face's, whose tokenizer it reads beside the
+ * model. Weights, cache and a first forward are there when it resolves. Rejects with DS_CONFIG for
+ * a configuration that cannot be, DS_ARGUMENT for what is no model and for one that a training
+ * engine has, DS_LIMIT where the cache has no room for one sequence, and as models.fromPretrained()
+ * does. Source: deepspeed.init_inference.
+ */
+export async function initInference(
+  model: CausalLM | string,
+  config: InferenceConfig | string | null = null,
+): Promise<InferenceEngine> {
+  const resolved = resolveInferenceConfig(config);
+  for (const notice of resolved.notices) {
+    process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
+  }
+  if (typeof model === 'string') {
+    const read = await fromPretrained(model, Object.fromEntries(dtypeOf(resolved)));
+    const hasTokenizer = existsSync(join(model, 'tokenizer.json'));
+    const tokenizer = hasTokenizer ? Tokenizer.fromPretrained(model) : null;
+    return build(read, resolved, { tokenizer, ownsModel: true });
+  }
+  if (!(model instanceof CausalLM)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'initInference',
+      expected: 'a causal language model (nn.models) or the folder of one',
+      got: phrase(model),
+    });
+  }
+  return build(model, resolved, { tokenizer: null, ownsModel: false });
+}
+
+function build(
+  model: CausalLM,
+  config: ResolvedInferenceConfig,
+  own: { tokenizer: Tokenizer | null; ownsModel: boolean },
+): InferenceEngine {
+  const maxTokens = maxTokensOf(config, model);
+  for (const parameter of model.parameters()) parameter.requireWritable('initInference');
+  const home = config.device ?? (own.ownsModel ? 'auto' : model.cacheShape().device);
+  model.to(findDevice(home), ...dtypeOf(config).map(([, dtype]) => dtype));
+  model.eval();
+  const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
+  tryForward(model, sizes, maxTokens);
+  const limits = limitsOf(config, sizes, maxTokens);
+  const requests = {
+    tokenizer: own.tokenizer,
+    vocabSize: model.vocabSize,
+    maxTokens,
+    minNewTokens: config.min_out_tokens,
+    endTokens: endTokensOf(model),
+  };
+  const runner = allOrNothing(() => new StepRunner(model, sizes, limits.blocks, maxTokens));
+  return new InferenceEngine({ model, runner, limits, requests, ...own });
+}
+
+const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+
+/** The dtype that weights are to have, by its option's name; none where they keep their own. */
+function dtypeOf({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
+  return dtype ? [['dtype', DTYPES[dtype]]] : [];
+}
+
+/**
+ * One token through the model: weights take their memory before the rest of it is counted, and
+ * what the model refuses (texts that long) is said now.
+ */
+function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void {
+  const runner = new StepRunner(model, sizes, 1, maxTokens);
+  try {
+    const sequence = new Sequence([0], 1);
+    sequence.blocks = [0];
+    runner.run([{ sequence, first: 0, count: 1 }], () => [{ token: 0, logprob: null }]);
+  } finally {
+    runner.dispose();
+  }
+}
+
+/** What generation_config.json, or else config.json, says of the tokens that end a text. */
+function endTokensOf(model: CausalLM): number[] {
+  const { config, generation } = model.describe() ?? {};
+  const said = (generation as JsonObject | undefined)?.eos_token_id ?? config?.eos_token_id;
+  const list = Array.isArray(said) ? said : [said];
+  return list.filter((id): id is number => typeof id === 'number');
+}

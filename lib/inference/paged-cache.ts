@@ -1,0 +1,118 @@
+// Keys and values of many texts in blocks of one pool a layer, which models attend to.
+import type { LayerCache } from '../nn/index.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { held, Tensor } from '../tensor/index.js';
+import { type ListName, listsOf, type StepBatch } from './step-batch.js';
+
+/** The sizes of a cache. */
+export interface CacheSizes {
+  layers: number;
+  kvHeads: number;
+  headDim: number;
+  dtype: DType;
+  device: Device;
+  /** Tokens in a block. */
+  blockSize: number;
+}
+
+/** Bytes of one block in all layers: 2 (keys, values) x layers x heads x block x head x element. */
+export function blockBytes(sizes: CacheSizes): number {
+  const { layers, kvHeads, headDim, blockSize, dtype } = sizes;
+  return 2 * layers * kvHeads * headDim * blockSize * dtypeSize(dtype);
+}
+
+/** The lists of a batch on the device; tables are [sequences, width]. */
+export type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
+
+/** Uploads a batch in one copy; the scope owns the result. */
+export function onDevice(batch: StepBatch, device: Device): DeviceBatch {
+  const all = Tensor.from(batch.numbers, { device });
+  let at = 0;
+  const lists = Object.entries(listsOf(batch)).map(([name, size]) => {
+    const list = all.narrow(0, at, size);
+    at += size;
+    return [name, list] as const;
+  });
+  const found = Object.fromEntries(lists) as Record<ListName, Tensor>;
+  const tables = found.tables.reshape([batch.slices.length, batch.width]);
+  return { ...found, tables, batch };
+}
+
+/**
+ * The keys and values of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim].
+ * What they hold follows from batches: `run` says what the forward inside it computes.
+ */
+export class PagedCache {
+  /** One for each layer of the model, in order. */
+  readonly layers: readonly LayerCache[];
+  private readonly pools: Tensor[];
+  private running: DeviceBatch | null = null;
+
+  /** Throws DS_OUT_OF_MEMORY. */
+  constructor(sizes: CacheSizes, blocks: number) {
+    const { layers, kvHeads, headDim, dtype, device, blockSize } = sizes;
+    const shape = [blocks, 2, kvHeads, blockSize, headDim];
+    this.pools = Array.from({ length: layers }, () =>
+      held(() => Tensor.empty(shape, dtype, device)),
+    );
+    this.layers = this.pools.map((pool) => ({
+      attend: (q, k, v, { window }) =>
+        attend(pool, this.running as DeviceBatch, { q, k, v }, window),
+    }));
+  }
+
+  /** Runs a forward whose tokens are those of `batch`. */
+  run<T>(batch: DeviceBatch, body: () => T): T {
+    this.running = batch;
+    try {
+      return body();
+    } finally {
+      this.running = null;
+    }
+  }
+
+  /** Frees the pools. */
+  dispose(): void {
+    for (const pool of this.pools) pool.dispose();
+  }
+}
+
+interface Projected {
+  /** [1, H, N, D]. */
+  q: Tensor;
+  /** [1, Hk, N, D]. */
+  k: Tensor;
+  v: Tensor;
+}
+
+/** [1, H, N, D] as [N, H, D]. */
+const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
+
+function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | null): Tensor {
+  const { batch, slots } = on;
+  const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
+  kernels.pagedStore({ k, v, slots, pool });
+  const out = Tensor.empty(q.shape, q.dtype, q.device);
+  const { singles, slices, tokens } = batch;
+  const part = (from: number, count: number, rows: readonly [number, number]): void => {
+    if (count === 0) return;
+    const longest = Math.max(...slices.slice(from, from + count).map((slice) => slice.count));
+    kernels.pagedAttention({
+      q: q.narrow(0, ...rows),
+      pool,
+      tables: on.tables.narrow(0, from, count),
+      starts: on.starts.narrow(0, from, count + 1),
+      lengths: on.lengths.narrow(0, from, count),
+      out: out.narrow(0, ...rows),
+      scale: 1 / Math.sqrt(q.size(2)),
+      window: window ?? 0,
+      longest,
+    });
+  };
+  // A thread block has as many rows as it needs: single tokens are few, those of prompts many.
+  part(0, singles, [0, singles]);
+  part(singles, slices.length - singles, [singles, tokens - singles]);
+  return out.transpose(0, 1).unsqueeze(0);
+}

@@ -1,0 +1,151 @@
+// What is asked of the engine, read and checked before anything is computed.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import type { Tokenizer } from '../text/index.js';
+import { SAMPLING, type SamplingOptions } from './sampling.js';
+
+/** One prompt to be continued, and how. */
+export interface GenerateRequest extends SamplingOptions {
+  /**
+   * A text, which the engine's tokenizer encodes with the special tokens that it puts around one,
+   * or tokens. A chat template writes its own: give what Tokenizer.encodeChat() makes of it.
+   */
+  prompt: string | ArrayLike<number>;
+  /** Most tokens to sample. Default: as many as fit the engine's maxTokens. */
+  maxNewTokens?: number;
+  /** Strings that end the text, which is cut before them. */
+  stop?: string | readonly string[];
+  /** Tokens that end the text, beside those of the model's generation_config.json. */
+  stopTokens?: readonly number[];
+  /** Whether the model's own tokens for an end are tokens as any other. Default false. */
+  ignoreEos?: boolean;
+  /** How many continuations; they share the prompt's keys and values. Default 1. */
+  n?: number;
+  /** Ends the request where it is, and frees its blocks at once. */
+  signal?: AbortSignal;
+  /**
+   * Requests find the keys and values of common beginnings among those of the same salt alone, so
+   * that nobody can tell by the time it takes what others have asked. Default: one for all.
+   */
+  cacheSalt?: string;
+  /** Is called when the prompt's first tokens are about to be computed. */
+  onStart?: () => void;
+}
+
+const NAMES: OptionNames<GenerateRequest> = {
+  ...SAMPLING,
+  ...{ prompt: true, maxNewTokens: true, stop: true, stopTokens: true, ignoreEos: true },
+  ...{ n: true, signal: true, cacheSalt: true, onStart: true },
+};
+
+/** A request with its prompt as tokens and all that it left out. */
+export interface ReadRequest {
+  prompt: readonly number[];
+  maxNewTokens: number;
+  stop: readonly string[];
+  stopTokens: ReadonlySet<number>;
+  n: number;
+  signal: AbortSignal | null;
+  cacheSalt: string;
+  onStart: (() => void) | null;
+  sampling: SamplingOptions;
+}
+
+/** What requests are read against. */
+export interface RequestLimits {
+  tokenizer: Tokenizer | null;
+  vocabSize: number;
+  /** Most tokens of a prompt and its continuation. */
+  maxTokens: number;
+  /** Fewest new tokens for which there must be room. */
+  minNewTokens: number;
+  /** Tokens that end a text by the model's own account. */
+  endTokens: readonly number[];
+}
+
+const OP = 'InferenceEngine request';
+
+function refused(what: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${what}`, expected, got, hint });
+}
+
+/** Throws DS_ARGUMENT for what cannot be, DS_LIMIT for what does not fit. */
+export function readRequest(given: GenerateRequest, limits: RequestLimits): ReadRequest {
+  const read = readOptions(OP, given, NAMES);
+  const { prompt, stop = [], stopTokens = [], ignoreEos = false, n = 1, signal, ...rest } = read;
+  const { cacheSalt = '', maxNewTokens, onStart, ...sampling } = rest;
+  const tokens = promptTokens(prompt, limits);
+  if (signal !== undefined && !(signal instanceof AbortSignal)) {
+    throw refused('signal', 'an AbortSignal', phrase(signal));
+  }
+  if (typeof cacheSalt !== 'string') throw refused('cacheSalt', 'a string', phrase(cacheSalt));
+  if (onStart !== undefined && typeof onStart !== 'function') {
+    throw refused('onStart', 'a function', phrase(onStart));
+  }
+  const ends = ignoreEos ? [] : limits.endTokens;
+  return {
+    prompt: tokens,
+    maxNewTokens: newTokens(tokens.length, maxNewTokens, limits),
+    stop: requireStops(stop, limits.tokenizer),
+    stopTokens: new Set([...ends, ...requireTokens('stopTokens', stopTokens, limits)]),
+    n: requireInteger(`${OP} n`, n, 1),
+    signal: signal ?? null,
+    cacheSalt,
+    onStart: onStart ?? null,
+    sampling,
+  };
+}
+
+function promptTokens(
+  prompt: string | ArrayLike<number>,
+  limits: RequestLimits,
+): readonly number[] {
+  if (typeof prompt === 'string' && !limits.tokenizer) {
+    const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
+    throw refused('prompt', 'tokens, for an engine without a tokenizer', 'a text', hint);
+  }
+  const tokens =
+    typeof prompt === 'string'
+      ? Array.from((limits.tokenizer as Tokenizer).encode(prompt))
+      : requireTokens('prompt', prompt, limits);
+  if (tokens.length > 0) return tokens;
+  const hint =
+    'A model continues something: give it the token that begins a text, as a rule bosId.';
+  throw refused('prompt', 'a token or more', 'none', hint);
+}
+
+/** Whole numbers below the vocabulary's size. */
+function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimits): number[] {
+  const isList = Array.isArray(given) || ArrayBuffer.isView(given);
+  const list = isList ? Array.from(given as ArrayLike<unknown>) : [];
+  const wrong = list.findIndex(
+    (id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabSize),
+  );
+  if (isList && wrong < 0) return list as number[];
+  const got = isList ? `${phrase(list[wrong])} at ${wrong}` : phrase(given);
+  throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got);
+}
+
+/** Strings are found in text, which takes a tokenizer. TextStream checks what they are. */
+function requireStops(given: string | readonly string[], tokenizer: Tokenizer | null) {
+  const stops = typeof given === 'string' ? [given] : given;
+  if (tokenizer || stops.length === 0) return stops;
+  throw refused('stop', 'stopTokens, for an engine without a tokenizer', phrase(given));
+}
+
+/** How many tokens may be sampled. Throws DS_LIMIT where prompt and new ones are too many. */
+function newTokens(prompt: number, given: number | undefined, limits: RequestLimits): number {
+  const { maxTokens, minNewTokens } = limits;
+  const wanted = given === undefined ? null : requireInteger(`${OP} maxNewTokens`, given, 1);
+  const room = maxTokens - prompt;
+  if (room >= Math.max(minNewTokens, wanted ?? 1)) return wanted ?? room;
+  throw new DsError({
+    code: 'DS_LIMIT',
+    op: `${OP} prompt`,
+    expected: `at most ${maxTokens} tokens of a prompt and its continuation`,
+    got: `a prompt of ${prompt} and ${Math.max(minNewTokens, wanted ?? 1)} new ones`,
+    hint: 'Shorten the prompt, lower maxNewTokens, or raise max_out_tokens (up to the longest sequence of the model).',
+  });
+}

@@ -1,0 +1,73 @@
+// What an engine's configuration comes to for a model: its longest text, and what a step and the
+// cache have room for.
+import { DsError } from '../errors.js';
+import type { CausalLM } from '../models/index.js';
+import type { ResolvedInferenceConfig } from './config/index.js';
+import { blockBytes, type CacheSizes } from './paged-cache.js';
+import type { SchedulerLimits } from './scheduler.js';
+
+const OP = 'initInference';
+
+/** Most tokens of a text that the engine continues. Throws DS_CONFIG. */
+export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): number {
+  const { maxSeq, placedSeq } = model;
+  const wanted = config.max_out_tokens ?? Math.min(1024, placedSeq);
+  if (wanted <= placedSeq) return wanted;
+  const [most, why] =
+    wanted <= maxSeq
+      ? [placedSeq, 'up to which all texts have the same rotary angles']
+      : [maxSeq, "the model's longest sequence"];
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `${OP} max_out_tokens`,
+    expected: `at most ${most}, ${why}`,
+    got: String(wanted),
+  });
+}
+
+/** Share of the free memory of a GPU that the cache takes; activations need the rest. */
+const SHARE = 0.9;
+const CPU_SEQUENCES = 8;
+const CPU_BYTES = 2 ** 30;
+
+/** What a step and the cache have room for. Throws DS_LIMIT where not one sequence fits. */
+export function limitsOf(
+  config: ResolvedInferenceConfig,
+  sizes: CacheSizes,
+  maxTokens: number,
+): SchedulerLimits {
+  const { kv_cache: cache, max_ragged_batch_size, max_ragged_sequence_count } = config;
+  const { blockSize } = sizes;
+  const isCpu = sizes.device.kind === 'cpu';
+  const needed = Math.ceil(maxTokens / blockSize);
+  const blocks = cache.blocks ?? blocksIn(cache.memory, sizes, needed);
+  if (blocks < needed && cache.blocks === null) {
+    throw new DsError({
+      code: 'DS_LIMIT',
+      op: `${OP} kv_cache`,
+      expected: `memory for a sequence of ${maxTokens} tokens: ${needed} blocks of ${blockBytes(sizes)} bytes`,
+      got: `room for ${blocks}`,
+      hint: 'Lower max_out_tokens, take a narrower dtype, or give kv_cache.memory more.',
+    });
+  }
+  return {
+    tokens: max_ragged_batch_size ?? (isCpu ? 512 : 2048),
+    sequences: max_ragged_sequence_count ?? (isCpu ? 32 : 128),
+    blocks,
+    blockSize,
+    sharesPrefixes: cache.prefix_caching,
+  };
+}
+
+function blocksIn(memory: number | null, sizes: CacheSizes, needed: number): number {
+  const { device } = sizes;
+  const each = blockBytes(sizes);
+  if (memory !== null) return Math.floor(memory / each);
+  if (device.kind === 'cpu') {
+    const most = Math.floor(CPU_BYTES / each);
+    return Math.max(needed, Math.min(CPU_SEQUENCES * needed, most));
+  }
+  const { reserved, cap } = device.memory;
+  const total = cap > 0 ? cap : device.info.totalBytes;
+  return Math.floor((SHARE * (total - reserved)) / each);
+}

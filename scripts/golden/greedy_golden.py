@@ -1,0 +1,56 @@
+"""What transformers continues prompts with, taking the likeliest token each time."""
+
+import glob
+import json
+import os
+
+import torch
+import transformers
+
+NEW_TOKENS = 64
+PROMPTS = 3
+# A token must lead the next one by this much, so that f32 sums in any order choose the same.
+LEAST_LEAD = 2e-3
+
+
+def continue_prompt(model, prompt, most):
+    """The tokens, and the smallest lead of a choice; an end token is a token as any other."""
+    result = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones((1, len(prompt)), dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=most,
+        eos_token_id=None,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    leads = [logits[0].topk(2).values for logits in result.logits]
+    return result.sequences[0, len(prompt) :].tolist(), min(float(a - b) for a, b in leads)
+
+
+def record(models, out):
+    """Of each folder in `models`, prompts and what follows them."""
+    found = {"newTokens": NEW_TOKENS, "transformers": transformers.__version__, "families": {}}
+    for folder in sorted(glob.glob(os.path.join(models, "*"))):
+        if not os.path.exists(os.path.join(folder, "model.safetensors")):
+            continue
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model.eval()
+        model.generation_config.eos_token_id = None
+        generator = torch.Generator().manual_seed(7)
+        limit = model.config.max_position_embeddings
+        texts = []
+        while len(texts) < PROMPTS:
+            length = [1, 9, 37][len(texts)]
+            prompt = torch.randint(3, model.config.vocab_size, (length,), generator=generator)
+            most = min(NEW_TOKENS, limit - length)
+            tokens, lead = continue_prompt(model, prompt.tolist(), most)
+            if lead < LEAST_LEAD:
+                continue
+            assert len(tokens) == most, (folder, len(tokens), most)
+            texts.append({"prompt": prompt.tolist(), "tokens": tokens})
+        found["families"][os.path.basename(folder)] = texts
+    with open(out, "w") as file:
+        json.dump(found, file, separators=(",", ":"))
+        file.write("\n")

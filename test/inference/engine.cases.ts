@@ -1,0 +1,203 @@
+// The engine continues texts as transformers does, however its steps are cut.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { InferenceConfig, InferenceEngine } from '../../lib/inference/index.js';
+import { initInference } from '../../lib/inference/index.js';
+import { onDevice, PagedCache } from '../../lib/inference/paged-cache.js';
+import { Sequence } from '../../lib/inference/sequence.js';
+import { stepBatch } from '../../lib/inference/step-batch.js';
+import { fromPretrained } from '../../lib/models/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { liveTensors, noGrad, scope, Tensor } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+const golden = join(packageRoot(), 'test', 'golden');
+const folderOf = (family: string): string => join(golden, 'transformers', 'models', family);
+
+interface Text {
+  prompt: number[];
+  tokens: number[];
+}
+
+const { families } = JSON.parse(readFileSync(join(golden, 'greedy.json'), 'utf8')) as {
+  families: Record<string, Text[]>;
+};
+
+const greedy = { temperature: 0, ignoreEos: true } as const;
+
+/** An engine of a tiny model, which is gone with all its tensors afterwards. */
+async function withEngine(
+  family: string,
+  config: InferenceConfig,
+  body: (engine: InferenceEngine, texts: Text[]) => Promise<void>,
+): Promise<void> {
+  const before = liveTensors();
+  const engine = await initInference(folderOf(family), { dtype: 'fp32', ...config });
+  try {
+    await body(engine, families[family] as Text[]);
+    const { running, waiting, blocksUsed } = engine.stats();
+    assert.deepEqual([running, waiting, blocksUsed], [0, 0, 0]);
+  } finally {
+    await engine.destroy();
+  }
+  // The model's table of angles, a cosine and a sine, goes when it is collected.
+  assert.ok(liveTensors() - before <= 2, `${liveTensors() - before} tensors are left`);
+}
+
+const requestOf = ({ prompt, tokens }: Text) => ({
+  ...{ prompt, maxNewTokens: tokens.length },
+  ...greedy,
+});
+
+/** Each text alone, then all at once. */
+async function continues(engine: InferenceEngine, texts: Text[]): Promise<void> {
+  for (const text of texts) {
+    const [alone] = await engine.generate(requestOf(text));
+    assert.deepEqual(alone?.tokens, text.tokens);
+    assert.equal(alone?.finishReason, 'length');
+  }
+  const together = await engine.generateBatch([...texts, ...texts].map(requestOf));
+  [...texts, ...texts].forEach(({ tokens }, i) => {
+    assert.deepEqual(together[i]?.[0]?.tokens, tokens);
+  });
+}
+
+const likeTransformers: Case[] = Object.keys(families).map((family) => ({
+  name: `engine: ${family} continues as transformers does`,
+  run: (device) =>
+    withEngine(family, { device: device.name, max_out_tokens: limitOf(family) }, continues),
+}));
+
+function limitOf(family: string): number {
+  return family === 'gpt2' || family === 'ropes' ? 64 : 128;
+}
+
+/** What may not change a token. */
+const cuts: Record<string, InferenceConfig> = {
+  'one token a step': { max_ragged_batch_size: 1 },
+  'steps of 5 tokens': { max_ragged_batch_size: 5 },
+  'steps of 16 tokens, blocks of 16': {
+    ...{ max_ragged_batch_size: 16, kv_cache: { block_size: 16 } },
+  },
+  'blocks of 37': { kv_cache: { block_size: 37 } },
+  'blocks of 128': { kv_cache: { block_size: 128 } },
+  'two sequences at a time': { max_ragged_sequence_count: 2 },
+  'nothing shared': { kv_cache: { block_size: 16, prefix_caching: false } },
+};
+
+const alike: Case[] = ['llama', 'mistral', 'gpt2'].flatMap((family) =>
+  Object.entries(cuts).map(([name, config]) => ({
+    name: `engine: ${family} continues alike with ${name}`,
+    run: (device) =>
+      withEngine(
+        family,
+        { ...config, device: device.name, max_out_tokens: limitOf(family) },
+        continues,
+      ),
+  })),
+);
+
+/** Room for one text and a bit: the newest have to give way. */
+async function preempts(family: string, shares: boolean, device: Device): Promise<void> {
+  const cache = { block_size: 16, blocks: 8, prefix_caching: shares };
+  const config = { device: device.name, kv_cache: cache, max_out_tokens: limitOf(family) };
+  await withEngine(family, config, async (engine, texts) => {
+    await continues(engine, texts);
+    assert.ok(engine.stats().preemptions > 0);
+  });
+}
+
+/** A prompt that was read before, one that goes on from it, and several samples of one. */
+async function findsPrefixes(family: string, device: Device): Promise<void> {
+  const config = {
+    device: device.name,
+    kv_cache: { block_size: 16 },
+    max_out_tokens: limitOf(family),
+  };
+  await withEngine(family, config, async (engine, texts) => {
+    const text = texts.at(-1) as Text;
+    const ask = async (prompt: number[], cacheSalt: string, n = 1) => {
+      const maxNewTokens = text.prompt.length + text.tokens.length - prompt.length;
+      return engine.generate({ prompt, maxNewTokens, cacheSalt, n, ...greedy });
+    };
+    const whole = [...text.prompt, ...text.tokens];
+    for (const [length, salt, cached] of [
+      ...[[37, 'a', 0] as const, [37, 'a', 32] as const, [37, 'b', 0] as const],
+      ...[[48, 'a', 32] as const, [55, 'a', 48] as const],
+    ]) {
+      const [one] = await ask(whole.slice(0, length), salt);
+      assert.deepEqual(one?.tokens, whole.slice(length));
+      assert.deepEqual([one?.cachedTokens, one?.promptTokens], [cached, length]);
+    }
+    const several = await ask(text.prompt, 'c', 3);
+    assert.deepEqual(
+      several.map(({ tokens, cachedTokens }) => [tokens, cachedTokens]),
+      [0, 32, 32].map((cached) => [text.tokens, cached]),
+    );
+  });
+}
+
+/** The scores after every token, read one by one and in pieces, beside those of a whole forward. */
+async function equalsForward(family: string, device: Device): Promise<void> {
+  const model = (await fromPretrained(folderOf(family))).to(device).eval();
+  const text = (families[family] as Text[]).at(-1) as Text;
+  const tokens = [...text.prompt, ...text.tokens];
+  const sizes = { ...model.cacheShape(), blockSize: 16 };
+  const cache = new PagedCache(sizes, 12);
+  const whole = noGrad(() =>
+    scope(() => {
+      const all = Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
+      return model.call(all).contiguous().toArray();
+    }),
+  );
+  const width = whole.length / tokens.length;
+  const largest = Math.max(...whole.map(Math.abs));
+  const sequence = new Sequence(tokens, tokens.length);
+  sequence.blocks = [7, 2, 9, 0, 11, 4, 5, 3].slice(0, Math.ceil(tokens.length / 16));
+  for (let first = 0, piece = 1; first < tokens.length; first += piece, piece = (piece % 3) + 1) {
+    const count = Math.min(piece, tokens.length - first);
+    const shown = new Sequence(tokens.slice(0, first + count), tokens.length);
+    shown.blocks = sequence.blocks;
+    const batch = stepBatch([{ sequence: shown, first, count }], 16);
+    const scores = noGrad(() =>
+      scope(() => {
+        const lists = onDevice(batch, device);
+        const row = (list: Tensor): Tensor => list.reshape([1, count]);
+        const positions = row(lists.positions);
+        const places = { documents: null, positions, start: 0, reach: 128, caches: cache.layers };
+        return cache
+          .run(lists, () => model.logitsAfter(row(lists.tokens), places, lists.ends))
+          .contiguous()
+          .toArray();
+      }),
+    );
+    const last = (first + count - 1) * width;
+    scores.forEach((value, i) => {
+      const error = Math.abs(value - (whole[last + i] as number));
+      assert.ok(error <= 1e-5 * largest, `token ${first + count - 1}: off by ${error}`);
+    });
+  }
+  cache.dispose();
+  for (const parameter of model.parameters()) parameter.dispose();
+}
+
+export const cases: Case[] = [
+  ...likeTransformers,
+  ...alike,
+  ...['llama', 'qwen2-window', 'gpt2'].flatMap((family) =>
+    [true, false].map((shares) => ({
+      name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}`,
+      run: (device: Device) => preempts(family, shares, device),
+    })),
+  ),
+  ...['llama', 'mistral', 'gpt2'].map((family) => ({
+    name: `engine: ${family} finds what was read before`,
+    run: (device: Device) => findsPrefixes(family, device),
+  })),
+  ...Object.keys(families).map((family) => ({
+    name: `engine: ${family} scores every token as a whole forward does`,
+    run: (device: Device) => equalsForward(family, device),
+  })),
+];

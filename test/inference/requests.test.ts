@@ -1,0 +1,226 @@
+// What an engine does with requests: streams that are left, signals, samples, and errors.
+import { cpSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import {
+  type inference,
+  initInference,
+  initialize,
+  nn,
+  noGrad,
+  seed,
+  Tensor,
+  text,
+} from '../../lib/index.js';
+
+const sizes = { vocabSize: 61, maxSeq: 64, layers: 2, heads: 2, channels: 16 };
+const small = { max_ragged_sequence_count: 4, kv_cache: { block_size: 16, blocks: 12 } };
+const prompt = [3, 1, 4, 1, 5];
+
+let model: nn.models.GPT2;
+let engine: inference.InferenceEngine;
+let folder: string;
+
+beforeAll(async () => {
+  seed(3);
+  model = new nn.models.GPT2(sizes);
+  engine = await initInference(model, small);
+  folder = mkdtempSync(join(tmpdir(), 'ds-requests-'));
+});
+afterAll(async () => {
+  await engine.destroy();
+  rmSync(folder, { recursive: true });
+});
+
+/** The error of a request, whichever way it comes. */
+async function refusal(request: object): Promise<unknown> {
+  return engine.generate(request as inference.GenerateRequest).then(
+    () => null,
+    (error: unknown) => error,
+  );
+}
+
+const isIdle = { running: 0, waiting: 0, blocksUsed: 0 };
+
+test('generate of the engine and of the model agree', async () => {
+  const greedy = { temperature: 0 };
+  const [one] = await engine.generate({ prompt, maxNewTokens: 20, ignoreEos: true, ...greedy });
+  const expected = model.generate(prompt, { maxNewTokens: 20, ...greedy }).slice(prompt.length);
+  expect(one).toMatchObject({
+    tokens: expected,
+    finishReason: 'length',
+    promptTokens: 5,
+    text: '',
+  });
+  const [rest] = await engine.generate({ prompt, ignoreEos: true, ...greedy });
+  expect(rest?.tokens.length).toBe(64 - 5);
+});
+
+test('a seed gives the same tokens whatever else is sampled, and samples differ', async () => {
+  const request = { prompt, maxNewTokens: 12, seed: 5, ignoreEos: true };
+  const [alone] = await engine.generate(request);
+  const others = [1, 2, 3].map((seed) => ({ ...request, seed, maxNewTokens: 9 }));
+  const among = await engine.generateBatch([...others, request, { ...request, n: 3 }]);
+  expect(among[3]?.[0]?.tokens).toEqual(alone?.tokens);
+  const texts = among[4]?.map(({ tokens }) => tokens.join()) as string[];
+  expect(texts[0]).toBe(alone?.tokens.join());
+  expect(new Set(texts).size).toBe(3);
+});
+
+test('stop tokens end a text, which keeps them; logprobs tell of each token', async () => {
+  const request = { prompt, maxNewTokens: 12, temperature: 0, logprobs: 2 };
+  const [whole] = await engine.generate({ ...request, ignoreEos: true });
+  const stop = whole?.tokens[3] as number;
+  const end = (whole?.tokens.indexOf(stop) as number) + 1;
+  const [one] = await engine.generate({ ...request, stopTokens: [stop], ignoreEos: true });
+  expect(one).toMatchObject({ tokens: whole?.tokens.slice(0, end), finishReason: 'stop' });
+  expect(one?.logprobs?.length).toBe(end);
+  expect(one?.logprobs?.[0]).toMatchObject({
+    token: one?.tokens[0],
+    top: [{ token: one?.tokens[0] }, {}],
+  });
+});
+
+test('a stream that is left, and a signal, free the blocks at once', async () => {
+  const before = engine.stats().finished.abort;
+  let pieces = 0;
+  for await (const piece of engine.stream({ prompt, n: 2, ignoreEos: true })) {
+    expect(piece.finishReason).toBeNull();
+    if (++pieces === 5) break;
+  }
+  expect(engine.stats()).toMatchObject({ ...isIdle, finished: { abort: before + 2 } });
+  const controller = new AbortController();
+  const asked = engine.generate({ prompt, signal: controller.signal, ignoreEos: true });
+  const other = engine.generate({ prompt: [7], maxNewTokens: 30, ignoreEos: true });
+  for await (const _ of engine.stream({ prompt: [9], maxNewTokens: 4, ignoreEos: true }));
+  controller.abort();
+  expect((await asked)[0]).toMatchObject({ finishReason: 'abort' });
+  expect((await asked)[0]?.tokens.length).toBeLessThan(30);
+  expect((await other)[0]).toMatchObject({ finishReason: 'length' });
+  const [never] = await engine.generate({ prompt, signal: AbortSignal.abort() });
+  expect(never).toMatchObject({ tokens: [], finishReason: 'abort' });
+  expect(engine.stats()).toMatchObject(isIdle);
+});
+
+test.each([
+  ['no tokens', { prompt: [] }, 'DS_ARGUMENT', /prompt.*a token or more/],
+  ['a text without a tokenizer', { prompt: 'hi' }, 'DS_ARGUMENT', /tokens, for an engine without/],
+  ['a token that is none', { prompt: [3, 61] }, 'DS_ARGUMENT', /0 to 60, got 61 at 1/],
+  ['a long prompt', { prompt: Array(64).fill(1) }, 'DS_LIMIT', /at most 64 .*prompt of 64 and 1/],
+  ['many new tokens', { prompt, maxNewTokens: 60 }, 'DS_LIMIT', /prompt of 5 and 60 new/],
+  ['a stop without a tokenizer', { prompt, stop: ['a'] }, 'DS_ARGUMENT', /stopTokens/],
+  ['an option that is none', { prompt, maxTokens: 3 }, 'DS_ARGUMENT', /maxNewTokens/],
+  ['a temperature', { prompt, temperature: -1 }, 'DS_ARGUMENT', /temperature/],
+  ['no continuation', { prompt, n: 0 }, 'DS_ARGUMENT', /n: expected/],
+  ['a signal', { prompt, signal: {} }, 'DS_ARGUMENT', /AbortSignal/],
+])('%s is refused', async (_, request, code, message) => {
+  expect(await refusal(request)).toMatchObject({ code, message: expect.stringMatching(message) });
+  expect(engine.stats()).toMatchObject(isIdle);
+});
+
+test('what cannot fit the cache is refused with the arithmetic', async () => {
+  const tight = await initInference(model, { kv_cache: { block_size: 16, blocks: 2 } });
+  await expect(tight.generate({ prompt, maxNewTokens: 40 })).rejects.toMatchObject({
+    code: 'DS_LIMIT',
+    message: expect.stringMatching(/2 blocks of 16 tokens \(32 tokens\).*40 new ones: 3 blocks/),
+  });
+  await tight.destroy();
+});
+
+test('what a step throws ends its requests alone, and the engine goes on', async () => {
+  const failing = new Error('told too early');
+  const onStart = (): void => {
+    throw failing;
+  };
+  const other = engine.generate({ prompt, maxNewTokens: 3 });
+  await expect(engine.generate({ prompt, onStart })).rejects.toBe(failing);
+  expect((await other)[0]?.tokens.length).toBeGreaterThan(0);
+  const weight = model.transformer.ln_f.weight;
+  const values = weight.toArray();
+  noGrad(() => weight.fill_(Number.NaN));
+  expect(await refusal({ prompt })).toMatchObject({ code: 'DS_NONFINITE' });
+  noGrad(() => weight.copy_(Tensor.from(values)));
+  expect(engine.stats()).toMatchObject(isIdle);
+  expect((await engine.generate({ prompt, maxNewTokens: 2, ignoreEos: true }))[0]).toMatchObject({
+    finishReason: 'length',
+  });
+});
+
+test('a forward, and the times of forwards', async () => {
+  expect(() => engine.modelTimes()).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
+  engine.profileModelTime();
+  const tokens = Tensor.from([[3, 1, 4]], { dtype: 'i32' });
+  const logits = engine.call(tokens);
+  expect(logits.shape).toEqual([1, 3, 61]);
+  await engine.generate({ prompt, maxNewTokens: 4, ignoreEos: true });
+  expect(engine.modelTimes().length).toBe(5);
+  expect(engine.modelTimes()).toEqual([]);
+  logits.dispose();
+});
+
+test('a model that an engine trains, and an engine that is gone, are refused', async () => {
+  const other = new nn.models.GPT2(sizes);
+  const trained = { train_batch_size: 1, optimizer: { type: 'AdamW' as const } };
+  const { engine: trainer } = await initialize({ model: other, config: trained });
+  await expect(initInference(other)).rejects.toMatchObject({
+    code: 'DS_ARGUMENT',
+    message: expect.stringContaining('initialize() has taken over'),
+  });
+  trainer.destroy();
+  const gone = await initInference(new nn.models.GPT2(sizes), small);
+  const asked = gone.generate({ prompt, ignoreEos: true });
+  await gone.destroy();
+  await gone.destroy();
+  expect((await asked)[0]).toMatchObject({ finishReason: 'abort' });
+  await expect(gone.generate({ prompt })).rejects.toMatchObject({ code: 'DS_RELEASED' });
+});
+
+test.each([
+  [{ max_out_token: 3 }, /max_out_tokens/],
+  [{ max_out_tokens: 65 }, /at most 64/],
+  [{ kv_cache: { memory: 100 } }, /room for 0/],
+])('configuration %j is refused', async (config, message) => {
+  const code = message.source.includes('room') ? 'DS_LIMIT' : 'DS_CONFIG';
+  await expect(initInference(model, config as inference.InferenceConfig)).rejects.toMatchObject({
+    code,
+    message: expect.stringMatching(message),
+  });
+});
+
+test('angles that follow from the length of a text end where they change', async () => {
+  const ropeScaling = { type: 'dynamic', factor: 2, originalMaxSeq: 24 } as const;
+  const { layers, heads, channels, vocabSize } = sizes;
+  const given = { vocabSize, maxSeq: 48, layers, heads, channels, hidden: 24, ropeScaling };
+  const stretched = new nn.models.Llama(given);
+  const refused = initInference(stretched, { max_out_tokens: 25 });
+  await expect(refused).rejects.toMatchObject({ message: expect.stringContaining('at most 24') });
+  const own = await initInference(stretched);
+  expect(own.maxTokens).toBe(24);
+  const [one] = await own.generate({ prompt, temperature: 0, ignoreEos: true });
+  const expected = stretched.generate(prompt, { maxNewTokens: 19, temperature: 0 });
+  expect(one?.tokens).toEqual(expected.slice(prompt.length));
+  await own.destroy();
+});
+
+test('a folder brings its tokenizer: texts in and out, stop strings across tokens', async () => {
+  const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
+  const { vocabSize } = text.Tokenizer.fromPretrained(source);
+  const speaker = new nn.models.GPT2({ ...sizes, vocabSize });
+  await speaker.save(folder);
+  cpSync(source, folder, { recursive: true });
+  const own = await initInference(folder, { dtype: 'fp32', device: 'cpu' });
+  const request = { prompt: 'Once upon', maxNewTokens: 24, temperature: 0, ignoreEos: true };
+  const [whole] = await own.generate({ ...request, temperature: 3, seed: 1 });
+  const said = whole?.text as string;
+  expect(said).toBe(own.tokenizer?.decode(whole?.tokens as number[], { skipSpecialTokens: true }));
+  expect(whole?.promptTokens).toBe(own.tokenizer?.encode('Once upon').length);
+  const stop = said.slice(7, 12);
+  const pieces: string[] = [];
+  let reason: string | null = null;
+  for await (const piece of own.stream({ ...request, temperature: 3, seed: 1, stop })) {
+    pieces.push(piece.text);
+    reason = piece.finishReason;
+  }
+  expect([pieces.join(''), reason]).toEqual([said.slice(0, said.indexOf(stop)), 'stop']);
+  await own.destroy();
+});
