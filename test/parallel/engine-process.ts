@@ -6,6 +6,7 @@ import {
   type Engine,
   initialize,
   nn,
+  parallel,
   seed,
   Tensor,
   zero,
@@ -38,6 +39,10 @@ export interface Leg {
   /** What this rank alone does before initialize(). */
   wrong?: { rank: number; what: 'place' | 'shape' };
   steps?: number;
+  /** A rank that gets SIGTERM after its second step; all save where they stop. */
+  stops?: number;
+  /** Between layers that are cut, ranks have some of the tokens each. */
+  sequence?: boolean;
   /** A rank that ends before its last step, without a word. */
   dies?: number;
   /** A rank that tries to change what it has a part of. */
@@ -126,6 +131,7 @@ async function build(leg: Leg, job: Distributed): Promise<Engine> {
   const group = await job.mesh.axis('tp');
   const byHand = () => (job.mesh.size('pp') > 1 ? inStages(group) : new CutModel(group));
   const model = leg.model ? languageModel(leg.model) : byHand();
+  if (leg.sequence) parallel.parallelize(model, group, null, { sequenceParallel: true });
   for (const [name, parameter] of model.namedParameters()) {
     if (leg.frozen && name.includes(leg.frozen)) parameter.requireGrad(false);
     const { wrong } = leg;
@@ -190,17 +196,21 @@ async function train(leg: Leg, job: Distributed): Promise<LegReport> {
     if (modifierRank !== undefined)
       zero.GatheredParameters(engine.module, { modifierRank }, () => {});
     const steps = leg.steps ?? STEPS;
-    while (engine.globalSteps < steps) {
+    const mayStop = leg.stops !== undefined;
+    const isOver = (): boolean => mayStop && engine.stopRequested;
+    while (!isOver() && engine.globalSteps < steps) {
       if (leg.dies === job.rank && engine.globalSteps === 1) process.exit(3);
       const isSpoilt = leg.overflow === job.rank && engine.globalSteps === 1;
       for (const one of engine.module.modules()) if (one instanceof Gated) one.overflows = isSpoilt;
       report.losses.push(await step(engine, leg));
       report.norms.push(engine.getGlobalGradNorm());
-      if (leg.save && engine.globalSteps === steps / 2) {
+      if (leg.stops === job.rank && engine.globalSteps === 2) process.kill(process.pid, 'SIGTERM');
+      if (leg.save && !mayStop && engine.globalSteps === steps / 2) {
         await engine.saveCheckpoint(leg.save, { asynchronous: leg.stage > 1 });
       }
     }
     await engine.checkpointDone();
+    if (leg.save && mayStop) await engine.saveCheckpoint(leg.save);
     engine.synchronize();
     report.skipped = engine.skippedSteps;
     report.weights = heldBy(engine);

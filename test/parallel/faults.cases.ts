@@ -1,5 +1,9 @@
 // What goes wrong where ranks share layers out is named on every rank, and nobody waits for ever.
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { MeshOptions } from '../../lib/comm/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
@@ -65,11 +69,47 @@ async function broken(device: Device, leg: Leg, culprit: number, says: RegExp): 
   }
 }
 
+/** SIGTERM to one rank ends all after the same step, with a checkpoint from which a run goes on to the bit. */
+async function stopped(device: Device, ranks: number, mesh: MeshOptions): Promise<void> {
+  const root = mkdtempSync(join(tmpdir(), 'ds-stopped-'));
+  const steps = 8;
+  const culprit = ranks - 1;
+  try {
+    const legs: Leg[] = [
+      { stage: 1, steps },
+      { stage: 1, steps, stops: culprit, save: root },
+      { stage: 1, steps, from: root },
+    ];
+    const reports = await run(device, ranks, { mesh, legs });
+    const [, first] = reports[0] as LegReport[];
+    for (const [rank, [whole, stop, rest]] of reports.entries()) {
+      assert.ok(whole && stop && rest && !whole.error && !stop.error && !rest.error, `${rank}`);
+      assert.equal(stop.losses.length, first?.losses.length);
+      assert.ok(stop.losses.length > 2 && stop.losses.length < steps, `${stop.losses.length}`);
+      assert.deepEqual([...stop.losses, ...rest.losses], whole.losses);
+      assert.deepEqual([...stop.norms, ...rest.norms], whole.norms);
+      assert.deepEqual(rest.weights, whole.weights);
+    }
+  } finally {
+    rmSync(root, { recursive: true, force: true });
+  }
+}
+
 export const cases: Case[] = [
   {
     name: 'other batches, models, parts and optimizers that need whole parameters',
     run: refused,
     skip: skipBelow(4),
+  },
+  {
+    name: 'SIGTERM to one rank of tp 2',
+    run: (device) => stopped(device, 2, { tp: 2 }),
+    skip: skipBelow(2),
+  },
+  {
+    name: 'SIGTERM to one rank of pp 2',
+    run: (device) => stopped(device, 2, { pp: 2 }),
+    skip: skipBelow(2),
   },
   { name: 'parts that make up no whole', run: incomplete, skip: skipBelow(2) },
   {

@@ -20,8 +20,13 @@ export const overData: Case[] = [
 
 export const alone: Case[] = [
   {
-    name: 'tp 2 equals one rank',
-    run: (device) => equal(device, { mesh: { tp: 2 }, ranks: 2, legs: legs([0, 3]) }),
+    name: 'tp 2, with sequence parallelism too, equals one rank',
+    run: (device) =>
+      equal(device, {
+        mesh: { tp: 2 },
+        ranks: 2,
+        legs: [...legs([0, 3]), ...legs([1], { sequence: true, micros: 3 })],
+      }),
     skip: skipBelow(2),
   },
   {
