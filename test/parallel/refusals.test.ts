@@ -1,0 +1,33 @@
+// What initialize() says of a tensor_parallel that a model, or a mesh, does not fit.
+import { type DsConfig, initialize, nn } from '../../lib/index.js';
+
+const start = (model: nn.Module, section: object) =>
+  initialize({
+    model,
+    config: {
+      train_micro_batch_size_per_gpu: 1,
+      optimizer: { type: 'AdamW', params: {} },
+      tensor_parallel: section,
+    } as DsConfig,
+    device: 'cpu',
+  });
+
+test('a process alone has no ranks to share layers with', async () => {
+  const model = new nn.Linear(4, 4);
+  await expect(start(model, { autotp_size: 2 })).rejects.toMatchObject({
+    code: 'DS_CONFIG',
+    op: 'tensor_parallel.autotp_size',
+    message: expect.stringMatching(
+      /expected 1, the ranks on the mesh's axis tp, got 2\. Start 2 ranks: ds --num_procs 2/,
+    ),
+  });
+});
+
+test.each([{}, { autotp_size: 0 }, { autotp_size: 1 }])(
+  '%j leaves the model whole',
+  async (section) => {
+    const { engine } = await start(new nn.Linear(4, 4), section);
+    expect(engine.module.parameters().map(({ isCut }) => isCut)).toEqual([false, false]);
+    engine.destroy();
+  },
+);
