@@ -1,0 +1,41 @@
+// Models of one's own, cut by the rules of tensor_parallel.partition_config.
+import { reportsOf, runRanks } from '../comm/ranks.js';
+
+const RULES = [
+  { patterns: ['.*\\.up\\.weight$'] },
+  { patterns: ['.*\\.down\\.weight$'], partition_type: 'row' },
+];
+const by = (layer_specs: object[]) => ({ autotp_size: 2, partition_config: { layer_specs } });
+
+test('rules cut layers, leave layers whole, and say where they fit nothing', async () => {
+  const sections = [
+    by(RULES),
+    by([{ patterns: ['b\\.'], partition_type: 'skip' }, ...RULES]),
+    { autotp_size: 2 },
+    by([{ patterns: ['nothing'] }]),
+    { autotp_size: 3 },
+  ];
+  const [whole] = reportsOf<unknown[]>(
+    await runRanks('../parallel/rules-process', 1, { job: [{}] }),
+  ) as [[{ losses: number[] }]];
+  const results = await runRanks('../parallel/rules-process', 2, { job: sections });
+  for (const [cut, half, ...errors] of reportsOf<unknown[]>(results)) {
+    for (const [report, rows] of [
+      [cut, [8, 8]],
+      [half, [8, 16]],
+    ] as const) {
+      const { losses, ...rest } = report as { losses: number[]; rows: number[] };
+      expect(rest.rows).toEqual(rows);
+      losses.forEach((loss, i) => void expect(loss).toBeCloseTo(whole[0].losses[i] as number, 5));
+    }
+    expect(errors).toEqual([
+      expect.stringMatching(
+        /^DS_CONFIG tensor_parallel\.autotp_size: expected a model that knows .* got a Net\. Say it by/,
+      ),
+      expect.stringMatching(
+        /layer_specs\.0: expected patterns that fit .*, got nothing\. Names are/,
+      ),
+      expect.stringMatching(/autotp_size: expected 2, the ranks on the mesh's axis tp, got 3\./),
+    ]);
+  }
+}, 120_000);
