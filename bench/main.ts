@@ -10,6 +10,7 @@ import { inferenceMemoryBench } from './inference-memory.js';
 import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
 import { oneBitBench } from './onebit.js';
+import { parallelismBench } from './parallelism.js';
 import { writeResult } from './report.js';
 import { trainBench } from './train.js';
 import { zeroMemoryBench } from './zero-memory.js';
@@ -29,6 +30,7 @@ const benches: Record<string, Bench> = {
   'inference-memory': inferenceMemoryBench,
   loader: loaderBench,
   onebit: oneBitBench,
+  parallelism: parallelismBench,
   'zero-memory': zeroMemoryBench,
 };
 
