@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
+import { searched } from './beam-generation.js';
 import { Continuation, type Generation, type GenerationPiece, gathered } from './continuation.js';
 import { PieceQueue } from './piece-queue.js';
 import {
@@ -74,6 +75,8 @@ export class InferenceEngine {
   private generatedTokens = 0;
   private loop: Promise<void> | null = null;
   private isDestroyed = false;
+  /** Ends searches for beams. */
+  private readonly ending = new AbortController();
 
   /** @internal initInference() makes engines. */
   constructor(private readonly parts: EngineParts) {
@@ -102,8 +105,23 @@ export class InferenceEngine {
    * and with what a step has thrown.
    */
   async generate(request: GenerateRequest): Promise<Generation[]> {
-    const job = this.submit(request);
+    this.requireAlive('generate');
+    const read = readRequest(request, this.parts.requests);
+    if (read.beams) return this.search(read);
+    const job = this.submit(read);
     return gathered(job.pieces, job.request);
+  }
+
+  /** A beam search, which is computed beside the steps. */
+  private async search(request: ReadRequest): Promise<Generation[]> {
+    const { tokenizer, module, ending } = this;
+    const found = await searched(module, request, { tokenizer, signal: ending.signal });
+    this.promptTokens += request.prompt.length;
+    for (const { tokens, finishReason } of found) {
+      this.generatedTokens += tokens.length;
+      this.finished[finishReason]++;
+    }
+    return found;
   }
 
   /**
@@ -113,7 +131,7 @@ export class InferenceEngine {
   async generateBatch(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
     const jobs: Job[] = [];
     try {
-      for (const request of requests) jobs.push(this.submit(request));
+      for (const request of requests) jobs.push(this.submit(this.read(request)));
       return await Promise.all(jobs.map((job) => gathered(job.pieces, job.request)));
     } catch (error) {
       for (const job of jobs) this.abort(job);
@@ -127,7 +145,7 @@ export class InferenceEngine {
    * and rejects as generate() does.
    */
   stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece> {
-    return this.submit(request).pieces;
+    return this.submit(this.read(request)).pieces;
   }
 
   /** What it has to do, and what it has done. */
@@ -164,6 +182,7 @@ export class InferenceEngine {
   async destroy(): Promise<void> {
     if (this.isDestroyed) return;
     this.isDestroyed = true;
+    this.ending.abort(this.released('generate'));
     for (const job of new Set(this.jobs.values())) this.abort(job);
     await this.loop;
     this.sampler.dispose();
@@ -173,8 +192,11 @@ export class InferenceEngine {
   }
 
   private requireAlive(call: string): void {
-    if (!this.isDestroyed) return;
-    throw new DsError({
+    if (this.isDestroyed) throw this.released(call);
+  }
+
+  private released(call: string): DsError {
+    return new DsError({
       code: 'DS_RELEASED',
       op: `InferenceEngine.${call}`,
       expected: 'an engine',
@@ -182,9 +204,21 @@ export class InferenceEngine {
     });
   }
 
-  private submit(given: GenerateRequest): Job {
+  /** Throws as readRequest() does, and DS_ARGUMENT for beams, whose texts end together. */
+  private read(given: GenerateRequest): ReadRequest {
     this.requireAlive('generate');
     const request = readRequest(given, this.parts.requests);
+    if (!request.beams) return request;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'InferenceEngine request numBeams',
+      expected: '1 in a stream and in a batch: no text of a beam search is certain before its end',
+      got: String(given.numBeams),
+      hint: 'Call generate() for each such request.',
+    });
+  }
+
+  private submit(request: ReadRequest): Job {
     const continuations = Array.from(
       { length: request.n },
       (_, index) => new Continuation(request, index, this.parts.requests),

@@ -4,10 +4,11 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Tokenizer } from '../text/index.js';
+import { type BeamRequest, readBeams } from './beam-request.js';
 import { SAMPLING, type SamplingOptions } from './sampling.js';
 
 /** One prompt to be continued, and how. */
-export interface GenerateRequest extends SamplingOptions {
+export interface GenerateRequest extends SamplingOptions, BeamRequest {
   /**
    * A text, which the engine's tokenizer encodes with the special tokens that it puts around one,
    * or tokens. A chat template writes its own: give what Tokenizer.encodeChat() makes of it.
@@ -38,6 +39,7 @@ const NAMES: OptionNames<GenerateRequest> = {
   ...SAMPLING,
   ...{ prompt: true, maxNewTokens: true, stop: true, stopTokens: true, ignoreEos: true },
   ...{ n: true, signal: true, cacheSalt: true, onStart: true },
+  ...{ numBeams: true, lengthPenalty: true, earlyStopping: true },
 };
 
 /** A request with its prompt as tokens and all that it left out. */
@@ -51,6 +53,8 @@ export interface ReadRequest {
   cacheSalt: string;
   onStart: (() => void) | null;
   sampling: SamplingOptions;
+  /** Null where it is no beam search. */
+  beams: BeamRequest | null;
 }
 
 /** What requests are read against. */
@@ -75,7 +79,8 @@ function refused(what: string, expected: string, got: string, hint = ''): DsErro
 export function readRequest(given: GenerateRequest, limits: RequestLimits): ReadRequest {
   const read = readOptions(OP, given, NAMES);
   const { prompt, stop = [], stopTokens = [], ignoreEos = false, n = 1, signal, ...rest } = read;
-  const { cacheSalt = '', maxNewTokens, onStart, ...sampling } = rest;
+  const { numBeams, lengthPenalty, earlyStopping, ...others } = rest;
+  const { cacheSalt = '', maxNewTokens, onStart, ...sampling } = others;
   const tokens = promptTokens(prompt, limits);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw refused('signal', 'an AbortSignal', phrase(signal));
@@ -85,16 +90,18 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
     throw refused('onStart', 'a function', phrase(onStart));
   }
   const ends = ignoreEos ? [] : limits.endTokens;
+  const stops = requireStops(stop, limits.tokenizer);
   return {
     prompt: tokens,
     maxNewTokens: newTokens(tokens.length, maxNewTokens, limits),
-    stop: requireStops(stop, limits.tokenizer),
+    stop: stops,
     stopTokens: new Set([...ends, ...requireTokens('stopTokens', stopTokens, limits)]),
     n: requireInteger(`${OP} n`, n, 1),
     signal: signal ?? null,
     cacheSalt,
     onStart: onStart ?? null,
     sampling,
+    beams: readBeams({ numBeams, lengthPenalty, earlyStopping }, stops),
   };
 }
 

@@ -1,6 +1,7 @@
 // Runs the cases of beam search on the CPU, and what it refuses.
 import { BeamTree } from '../../lib/inference/beam-tree.js';
 import { type BeamOptions, beamSearch } from '../../lib/inference/beams.js';
+import { type InferenceEngine, initInference } from '../../lib/inference/index.js';
 import { type CausalLM, fromPretrained } from '../../lib/models/index.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 import { testOnCpu } from '../support/jest-cases.js';
@@ -51,6 +52,69 @@ test('a signal ends a search', async () => {
   stop.abort(new Error('enough'));
   await expect(search).rejects.toThrow('enough');
   expect(liveTensors()).toBe(before);
+});
+
+describe('by an engine', () => {
+  let engine: InferenceEngine;
+  const request = { prompt: [3, 5], maxNewTokens: 9, numBeams: 3, ignoreEos: true };
+
+  beforeAll(async () => {
+    engine = await initInference(folderOf('gpt2'), { dtype: 'fp32', device: 'cpu' });
+  });
+  afterAll(() => engine.destroy());
+
+  test('generate() gives the texts of a search, beside others', async () => {
+    const model = await tiny();
+    const found = await beamSearch(model, [3, 5], { numBeams: 3, n: 2, maxNewTokens: 9 });
+    const greedy = { prompt: [3, 5], maxNewTokens: 9, temperature: 0, ignoreEos: true };
+    const before = engine.stats();
+    const [beams, [single]] = await Promise.all([
+      engine.generate({ ...request, n: 2 }),
+      engine.generate(greedy),
+    ]);
+    expect(beams.map(({ tokens }) => tokens)).toEqual(found.map(({ tokens }) => tokens));
+    expect(beams[0]).toMatchObject({ finishReason: 'length', promptTokens: 2, cachedTokens: 0 });
+    expect(single?.tokens).toHaveLength(9);
+    const { generatedTokens, finished } = engine.stats();
+    expect(generatedTokens - before.generatedTokens).toBe(27);
+    expect(finished.length - before.finished.length).toBe(3);
+  });
+
+  test('a token that ends a text is its last one', async () => {
+    const [free] = await engine.generate(request);
+    const end = free?.tokens[0] as number;
+    const [ended] = await engine.generate({ ...request, stopTokens: [end], lengthPenalty: -2 });
+    expect(ended).toMatchObject({ tokens: [end], finishReason: 'stop' });
+  });
+
+  test.each([
+    [{ stop: ['x'] }, /stop: expected/],
+    [{ n: 4 }, /n: expected at most numBeams, 3/],
+    [{ numBeams: 1.5 }, /numBeams: expected an integer/],
+    [{ numBeams: 1, lengthPenalty: 2 }, /lengthPenalty: expected numBeams above 1 beside it/],
+    [{ logprobs: 2 }, /logprobs: expected no such option with beams/],
+  ])('%j is refused', async (wrong, message) => {
+    await expect(engine.generate({ ...request, ...wrong })).rejects.toThrow(message);
+  });
+
+  test('a stream and a batch of beams are refused with the reason', async () => {
+    const reason = /no text of a beam search is certain before its end.*Call generate\(\)/;
+    expect(() => engine.stream(request)).toThrow(reason);
+    await expect(engine.generateBatch([request])).rejects.toThrow(reason);
+    expect(engine.stats().waiting).toBe(0);
+  });
+
+  test('a signal ends a search with no text, destroy() with an error', async () => {
+    const stop = new AbortController();
+    const asked = engine.generate({ ...request, signal: stop.signal });
+    stop.abort();
+    expect(await asked).toMatchObject([{ tokens: [], finishReason: 'abort' }]);
+    const other = await initInference(folderOf('gpt2'), { dtype: 'fp32', device: 'cpu' });
+    const late = other.generate(request);
+    const seen = expect(late).rejects.toMatchObject({ code: 'DS_RELEASED' });
+    await other.destroy();
+    await seen;
+  });
 });
 
 describe('a tree of texts', () => {

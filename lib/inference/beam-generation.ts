@@ -1,0 +1,37 @@
+// The generations of a request for beams.
+import type { CausalLM } from '../models/index.js';
+import type { Tokenizer } from '../text/index.js';
+import { type Beam, beamSearch } from './beams.js';
+import type { Generation } from './continuation.js';
+import type { ReadRequest } from './request.js';
+
+/** The best texts, or as many empty ones where `request.signal` has ended the search. */
+export async function searched(
+  model: CausalLM,
+  request: ReadRequest,
+  { tokenizer, signal }: { tokenizer: Tokenizer | null; signal: AbortSignal },
+): Promise<Generation[]> {
+  const { prompt, maxNewTokens, stopTokens, n, sampling, beams } = request;
+  request.onStart?.();
+  const signals = request.signal ? [signal, request.signal] : [signal];
+  const common = { promptTokens: prompt.length, cachedTokens: 0 };
+  try {
+    const found = await beamSearch(model, prompt, {
+      ...{ numBeams: 1, ...beams, ...sampling },
+      ...{ maxNewTokens, n, tokenizer, stopTokens: [...stopTokens] },
+      signal: AbortSignal.any(signals),
+    });
+    return found.map((beam) => ({ ...common, ...written(beam, stopTokens, tokenizer) }));
+  } catch (error) {
+    if (!request.signal?.aborted) throw error;
+    const ended = { ...common, text: '', tokens: [], finishReason: 'abort' as const };
+    return Array.from({ length: n }, () => ended);
+  }
+}
+
+function written({ tokens }: Beam, ends: ReadonlySet<number>, tokenizer: Tokenizer | null) {
+  const hasEnded = ends.has(tokens.at(-1) as number);
+  const own = hasEnded ? tokens.slice(0, -1) : tokens;
+  const text = tokenizer?.decode(own, { skipSpecialTokens: true }) ?? '';
+  return { text, tokens, finishReason: hasEnded ? ('stop' as const) : ('length' as const) };
+}

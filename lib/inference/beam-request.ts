@@ -1,0 +1,35 @@
+// What a request says of beams, checked.
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import type { BeamOptions } from './beams.js';
+
+/** What a request for beams says of them; see BeamOptions. */
+export type BeamRequest = Partial<
+  Pick<BeamOptions, 'numBeams' | 'lengthPenalty' | 'earlyStopping'>
+>;
+
+function refused(what: string, expected: string, got: unknown, hint: string): DsError {
+  const op = `InferenceEngine request ${what}`;
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(got), hint });
+}
+
+/** Null for one beam, which is no search. Throws DS_ARGUMENT. */
+export function readBeams(given: BeamRequest, stop: readonly string[]): BeamRequest | null {
+  const numBeams = requireInteger('InferenceEngine request numBeams', given.numBeams ?? 1, 1);
+  if (numBeams > 1) {
+    if (stop.length === 0) return given;
+    const hint = 'stopTokens end the texts of a beam search.';
+    throw refused('stop', 'no stop strings with beams', stop, hint);
+  }
+  for (const name of ['lengthPenalty', 'earlyStopping'] as const) {
+    if (given[name] === undefined) continue;
+    throw refused(
+      name,
+      'numBeams above 1 beside it',
+      given[name],
+      'Without beams nothing reads it.',
+    );
+  }
+  return null;
+}
