@@ -48,6 +48,8 @@ export class Continuation {
   slot: number | null = null;
   private reason: FinishReason | null = null;
   private readonly stream: TextStream | null;
+  /** Tokens below it have a text. */
+  private readonly spelled: number;
 
   constructor(
     private readonly request: ReadRequest,
@@ -59,6 +61,7 @@ export class Continuation {
     this.sequence = new Sequence(prompt, prompt.length + maxNewTokens, cacheSalt);
     this.sampling = new SequenceSampling('InferenceEngine request', sampling, vocabulary, index);
     this.stream = tokenizer && new TextStream(tokenizer, stop);
+    this.spelled = tokenizer?.vocabSize ?? 0;
   }
 
   /** Tokens that end it. */
@@ -79,7 +82,9 @@ export class Continuation {
     const { sequence } = this;
     sequence.tokens.push(token);
     const isEnd = this.request.stopTokens.has(token);
-    const pushed = isEnd ? null : this.stream?.push(token);
+    // Heads may be padded beyond the tokenizer's vocabulary: those tokens have no text.
+    const hasText = !isEnd && token < this.spelled;
+    const pushed = hasText ? this.stream?.push(token) : null;
     if (isEnd || pushed?.stop) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';
     const piece = this.piece((pushed?.text ?? '') + this.rest(), [token]);
