@@ -26,6 +26,7 @@
 #include "onebit.h"
 #include "onebit_lamb.h"
 #include "paged_attention.h"
+#include "quantized_linear.h"
 #include "random.h"
 #include "reduce.h"
 #include "rmsprop.h"

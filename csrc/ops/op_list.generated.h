@@ -56,6 +56,10 @@
   ROW(OneBitLambCoefficients) \
   ROW(PagedStore) \
   ROW(PagedAttention) \
+  ROW(QuantizeWeights) \
+  ROW(DequantizeWeights) \
+  ROW(QuantizedLinear) \
+  ROW(RepackCodes) \
   ROW(RandomUniform) \
   ROW(RandomNormal) \
   ROW(Reduce) \
@@ -132,6 +136,10 @@
   NAMES(OneBitLambCoefficients, "sums", "frozen", "factor", "coefficients", "control") \
   NAMES(PagedStore, "k", "v", "slots", "pool") \
   NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out") \
+  NAMES(QuantizeWeights, "in", "packed", "scale") \
+  NAMES(DequantizeWeights, "packed", "scale", "zero", "out") \
+  NAMES(QuantizedLinear, "x", "packed", "scale", "zero", "bias", "out") \
+  NAMES(RepackCodes, "in", "order", "out") \
   NAMES(RandomUniform, "out") \
   NAMES(RandomNormal, "out") \
   NAMES(Reduce, "in", "out") \
@@ -153,4 +161,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 741295626
+#define DS_INTERFACE_HASH 565111785

@@ -110,6 +110,16 @@ const matmulEpilogueCodes: Record<MatmulEpilogue, number> = {
   gelu_grad: 2,
 };
 
+/** The choices of ds::CodeLayout. */
+export type CodeLayout =
+  | 'rows'
+  | 'awq';
+
+const codeLayoutCodes: Record<CodeLayout, number> = {
+  rows: 0,
+  awq: 1,
+};
+
 /** The choices of ds::ReduceOp. */
 export type ReduceOp =
   | 'sum'
@@ -2715,6 +2725,169 @@ export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): 
 }
 
 /**
+ * Symmetric codes of `in`: a group's scale is its largest magnitude over (2^bits - 1) / 2, rounded
+ * up where scales have 16 bits, so that no weight is further from its code than half a step. Source:
+ * compressed-tensors' symmetric scheme.
+ */
+export interface QuantizeWeightsArgs {
+  /** [outputs, inputs] f32, f16 or bf16, contiguous */
+  in: View;
+  /** [outputs, ceil(inputs / (32 / bits))] i32, contiguous */
+  packed: View;
+  /** [outputs, ceil(inputs / group)] f32, f16 or bf16, contiguous */
+  scale: View;
+  bits: number;
+  group: number;
+}
+
+function putQuantizeWeights(args: QuantizeWeightsArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.packed, at);
+  at = putView(args.scale, at);
+  block[at++] = args.bits;
+  block[at] = args.group;
+}
+
+export function quantizeWeights(
+  args: QuantizeWeightsArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putQuantizeWeights(args);
+  call(54, stream, args);
+}
+
+export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
+  putQuantizeWeights(args);
+  callOnHost(54, stream);
+}
+
+/**
+ * out = (code - zero) * scale, the product rounded to f32 and then to out's dtype: once, where
+ * scales have 16 bits.
+ */
+export interface DequantizeWeightsArgs {
+  /** [outputs, ceil(inputs / (32 / bits))] i32, contiguous */
+  packed: View;
+  /** [outputs, ceil(inputs / group)] f32, f16 or bf16, contiguous */
+  scale: View;
+  /** as scale, u8; below 2^bits */
+  zero: View | null;
+  /** [outputs, inputs] f32, f16 or bf16, contiguous */
+  out: View;
+  bits: number;
+  group: number;
+}
+
+function putDequantizeWeights(args: DequantizeWeightsArgs): void {
+  let at = 0;
+  at = putView(args.packed, at);
+  at = putView(args.scale, at);
+  at = putView(args.zero, at);
+  at = putView(args.out, at);
+  block[at++] = args.bits;
+  block[at] = args.group;
+}
+
+export function dequantizeWeights(
+  args: DequantizeWeightsArgs,
+  stream: Stream = args.packed.buffer.device.compute,
+): void {
+  putDequantizeWeights(args);
+  call(55, stream, args);
+}
+
+export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
+  putDequantizeWeights(args);
+  callOnHost(55, stream);
+}
+
+/**
+ * out = x W^T (+ bias): products and sums in f32, one rounding. On the GPU weights are rounded to
+ * x's dtype first, but for those with one scale a row in up to 32 rows of x.
+ */
+export interface QuantizedLinearArgs {
+  /** [rows, inputs] f32, f16 or bf16, contiguous */
+  x: View;
+  /** [outputs, ceil(inputs / (32 / bits))] i32, contiguous */
+  packed: View;
+  /** [outputs, ceil(inputs / group)] f32, f16 or bf16, contiguous */
+  scale: View;
+  /** as scale, u8; below 2^bits */
+  zero: View | null;
+  /** [outputs], x's dtype */
+  bias: View | null;
+  /** [rows, outputs], x's dtype, contiguous */
+  out: View;
+  bits: number;
+  group: number;
+}
+
+function putQuantizedLinear(args: QuantizedLinearArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.packed, at);
+  at = putView(args.scale, at);
+  at = putView(args.zero, at);
+  at = putView(args.bias, at);
+  at = putView(args.out, at);
+  block[at++] = args.bits;
+  block[at] = args.group;
+}
+
+export function quantizedLinear(
+  args: QuantizedLinearArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putQuantizedLinear(args);
+  call(56, stream, args);
+}
+
+export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
+  putQuantizedLinear(args);
+  callOnHost(56, stream);
+}
+
+/**
+ * The code of input k of a row of out is that of input order[k] of in, or, without an order, of k.
+ * Codes behind the last one of a row are 0.
+ */
+export interface RepackCodesArgs {
+  /** [outputs, ceil(inputs / (32 / bits))], or as `layout` says; i32, contiguous */
+  in: View;
+  /** [inputs] i32, each in [0, inputs), contiguous */
+  order: View | null;
+  /** [outputs, ceil(inputs / (32 / bits))] i32, contiguous */
+  out: View;
+  inputs: number;
+  bits: number;
+  layout: CodeLayout;
+}
+
+function putRepackCodes(args: RepackCodesArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.order, at);
+  at = putView(args.out, at);
+  block[at++] = args.inputs;
+  block[at++] = args.bits;
+  block[at] = codeLayoutCodes[args.layout];
+}
+
+export function repackCodes(
+  args: RepackCodesArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putRepackCodes(args);
+  call(57, stream, args);
+}
+
+export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
+  putRepackCodes(args);
+  callOnHost(57, stream);
+}
+
+/**
  * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. The element at
  * place i (see Part) uses word i % 4 of block i / 4.
  */
@@ -2748,12 +2921,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(54, stream, args);
+  call(58, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(54, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2790,12 +2963,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(55, stream, args);
+  call(59, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(55, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2826,12 +2999,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(56, stream, args);
+  call(60, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(56, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2855,12 +3028,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(57, stream, args);
+  call(61, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(57, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -2915,12 +3088,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(58, stream, args);
+  call(62, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(58, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -2957,12 +3130,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(59, stream, args);
+  call(63, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(59, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3024,12 +3197,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(60, stream, args);
+  call(64, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(60, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3062,12 +3235,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(61, stream, args);
+  call(65, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(61, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3100,12 +3273,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(62, stream, args);
+  call(66, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(62, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3136,12 +3309,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(63, stream, args);
+  call(67, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(63, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3174,12 +3347,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(64, stream, args);
+  call(68, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(64, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3232,12 +3405,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(65, stream, args);
+  call(69, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(65, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3285,12 +3458,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(66, stream, args);
+  call(70, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(66, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3325,12 +3498,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(67, stream, args);
+  call(71, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(67, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3356,12 +3529,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(68, stream, args);
+  call(72, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(68, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3392,12 +3565,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(69, stream, args);
+  call(73, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(69, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3427,12 +3600,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(70, stream, args);
+  call(74, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(70, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3459,12 +3632,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(71, stream, args);
+  call(75, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(71, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3501,12 +3674,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(72, stream, args);
+  call(76, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(72, stream);
+  callOnHost(76, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -3565,6 +3738,10 @@ export interface OpArgs {
   OneBitLambCoefficients: OneBitLambCoefficientsArgs;
   PagedStore: PagedStoreArgs;
   PagedAttention: PagedAttentionArgs;
+  QuantizeWeights: QuantizeWeightsArgs;
+  DequantizeWeights: DequantizeWeightsArgs;
+  QuantizedLinear: QuantizedLinearArgs;
+  RepackCodes: RepackCodesArgs;
   RandomUniform: RandomUniformArgs;
   RandomNormal: RandomNormalArgs;
   Reduce: ReduceArgs;
@@ -3642,6 +3819,10 @@ export const opNames = [
   'OneBitLambCoefficients',
   'PagedStore',
   'PagedAttention',
+  'QuantizeWeights',
+  'DequantizeWeights',
+  'QuantizedLinear',
+  'RepackCodes',
   'RandomUniform',
   'RandomNormal',
   'Reduce',

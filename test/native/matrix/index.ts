@@ -23,6 +23,7 @@ import { cases as norm } from './norm.js';
 import { cases as onebit } from './onebit.js';
 import { cases as optimizerRules } from './optimizer-rules.js';
 import { cases as pagedAttention } from './paged-attention.js';
+import { cases as quantizedLinear } from './quantized-linear.js';
 import { cases as reduce } from './reduce.js';
 import { cases as rope } from './rope.js';
 import { cases as sample } from './sample.js';
@@ -63,6 +64,7 @@ export const opCases: readonly MatrixCase[] = [
   ...lamb,
   ...muon,
   ...nf4,
+  ...quantizedLinear,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...equalities, ...gradients, ...errors, ...big];

@@ -1,0 +1,57 @@
+// Between values and codes of 8 or 4 bits, with the same bits on CPU and GPU.
+#pragma once
+
+#include "../core/exact_math.h"
+
+namespace ds {
+
+/// The code that stands for 0 where a row has no codes of zero of its own.
+DS_HOST_DEVICE float middle_code(int64_t bits) { return static_cast<float>(1 << (bits - 1)); }
+
+/// Half of the range of codes, in steps: the largest magnitude lies there.
+DS_HOST_DEVICE float half_range(int64_t bits) { return 0.5f * static_cast<float>((1 << bits) - 1); }
+
+/// The larger magnitude; NaN wins.
+DS_HOST_DEVICE float larger_magnitude(float most, float x) {
+  const float magnitude = x < 0.0f ? -x : x;
+  return magnitude > most || magnitude != magnitude ? magnitude : most;
+}
+
+/// `rounded`, a step of 16 or 32 bits that is not negative and whose value is `value`, or the next
+/// larger number where that is below `wanted`. In f32 it stays: the error is that of one rounding.
+template <class S>
+DS_HOST_DEVICE S step_at_least(S rounded, float value, float wanted) {
+  if constexpr (sizeof(S) == 2) {
+    if (value < wanted) {
+      uint16_t bits;
+      __builtin_memcpy(&bits, &rounded, sizeof bits);
+      ++bits;
+      __builtin_memcpy(&rounded, &bits, sizeof bits);
+    }
+  }
+  return rounded;
+}
+
+/// The code of x for steps of size `step` around the middle code, nearest, ties to even; the middle
+/// for steps of 0, and the lowest for NaN.
+DS_HOST_DEVICE uint32_t code_of_value(float x, float step, int64_t bits) {
+  const float middle = middle_code(bits), last = 2.0f * middle - 1.0f;
+  if (step == 0.0f) return static_cast<uint32_t>(middle);
+  const float code = __builtin_rintf(div_rn(x, step)) + middle;
+  if (!(code >= 0.0f)) return 0;
+  return static_cast<uint32_t>(code > last ? last : code);
+}
+
+/// What a code stands for: the difference is exact, the product is rounded once.
+DS_HOST_DEVICE float value_of_code(uint32_t code, float zero, float step) {
+  return mul_rn(static_cast<float>(code) - zero, step);
+}
+
+/// The lowest bit of output `row` in its word of an AWQ file: nibble 0 1 2 3 4 5 6 7 of a word is
+/// output 0 2 4 6 1 3 5 7 of eight.
+DS_HOST_DEVICE int awq_shift(int64_t row) {
+  const int place = static_cast<int>(row % 8);
+  return 4 * (place % 2 * 4 + place / 2);
+}
+
+}  // namespace ds

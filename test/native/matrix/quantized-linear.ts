@@ -1,0 +1,239 @@
+// QuantizeWeights, DequantizeWeights, QuantizedLinear and RepackCodes: odd sizes, last groups and words that are not full, no rows, poisoned outputs.
+import type { DType } from '../../../lib/runtime/dtype.js';
+import { close, exact, input, type MatrixCase, opCase, output } from './harness.js';
+import { unaligned } from './layouts.js';
+import { type Random, rounded } from './numbers.js';
+
+const { fround } = Math;
+const narrow: readonly DType[] = ['f32', 'bf16', 'f16'];
+
+interface Sizes {
+  outputs: number;
+  inputs: number;
+  bits: number;
+  group: number;
+}
+
+/** Rows of whole packets for tensor cores, and rows that are none; one step a row, and several. */
+const sizes: readonly Sizes[] = [
+  { outputs: 33, inputs: 256, bits: 4, group: 64 },
+  { outputs: 16, inputs: 160, bits: 4, group: 32 },
+  { outputs: 5, inputs: 96, bits: 4, group: 1000 },
+  { outputs: 7, inputs: 43, bits: 4, group: 16 },
+  { outputs: 18, inputs: 192, bits: 8, group: 192 },
+  { outputs: 3, inputs: 48, bits: 8, group: 16 },
+  { outputs: 1, inputs: 1, bits: 8, group: 1 },
+  { outputs: 9, inputs: 21, bits: 8, group: 8 },
+];
+
+const groupsOf = ({ inputs, group }: Sizes): number => Math.ceil(inputs / group);
+const wordsOf = ({ inputs, bits }: Sizes): number => Math.ceil((inputs * bits) / 32);
+const titleOf = ({ outputs, inputs, bits, group }: Sizes): string =>
+  `${outputs}x${inputs}, ${bits} bits, groups of ${group}`;
+
+/** Codes [outputs, inputs] as words. */
+function packed(codes: ArrayLike<number>, { outputs, inputs, bits, group }: Sizes): Float64Array {
+  const words = wordsOf({ outputs, inputs, bits, group });
+  const perWord = 32 / bits;
+  return Float64Array.from({ length: outputs * words }, (_, i) => {
+    const [row, from] = [Math.floor(i / words), (i % words) * perWord];
+    let word = 0;
+    for (let j = 0; j < perWord && from + j < inputs; ++j) {
+      word += (codes[row * inputs + from + j] as number) * 2 ** (bits * j);
+    }
+    return word | 0;
+  });
+}
+
+function codeOf(words: Float64Array, row: number, k: number, size: Sizes): number {
+  const perWord = 32 / size.bits;
+  const word = words[row * wordsOf(size) + Math.floor(k / perWord)] as number;
+  return (word >>> ((k % perWord) * size.bits)) & (2 ** size.bits - 1);
+}
+
+/** Weights [outputs, inputs]: the product rounded to f32. */
+function weightsOf(v: Record<string, Float64Array>, size: Sizes): Float64Array {
+  const { outputs, inputs, bits, group } = size;
+  return Float64Array.from({ length: outputs * inputs }, (_, i) => {
+    const [row, k] = [Math.floor(i / inputs), i % inputs];
+    const at = row * groupsOf(size) + Math.floor(k / group);
+    const zero = v.zero ? (v.zero[at] as number) : 2 ** (bits - 1);
+    return fround((codeOf(v.packed!, row, k, size) - zero) * (v.scale![at] as number));
+  });
+}
+
+/** Words with something behind the last code, which nobody may read. */
+function operandsOf(random: Random, size: Sizes, scale: DType, hasZeros: boolean) {
+  const { outputs, bits } = size;
+  const words = outputs * wordsOf(size);
+  const groups = outputs * groupsOf(size);
+  return {
+    packed: input('i32', [outputs, wordsOf(size)], random.integers(words, -(2 ** 31), 2 ** 31)),
+    scale: input(scale, [outputs, groupsOf(size)], random.uniform(groups, 0.01, 0.1)),
+    zero: hasZeros
+      ? input('u8', [outputs, groupsOf(size)], random.integers(groups, 0, 2 ** bits))
+      : null,
+  };
+}
+
+/** Each scale is the smallest number of its dtype that is large enough; in f32, the nearest. */
+function stepOf(most: number, bits: number, dtype: DType): number {
+  const wanted = fround(most / ((2 ** bits - 1) / 2));
+  const near = rounded(wanted, dtype);
+  if (dtype === 'f32' || near >= wanted) return near;
+  let above = wanted;
+  for (let share = 2 ** -26; above <= near || rounded(above, dtype) < wanted; share *= 2) {
+    above = wanted * (1 + share);
+  }
+  return rounded(above, dtype);
+}
+
+function even(x: number): number {
+  const below = Math.floor(x);
+  if (x - below !== 0.5) return Math.round(x);
+  return below % 2 === 0 ? below : below + 1;
+}
+
+const quantize = narrow.flatMap((dtype, d) =>
+  sizes.map((size) =>
+    opCase({
+      op: 'QuantizeWeights',
+      dtype,
+      title: titleOf(size),
+      build(random) {
+        const { outputs, inputs, bits, group } = size;
+        const scale = narrow[(d + bits) % 3] as DType;
+        const values = random.normal(outputs * inputs);
+        values.fill(0, 0, Math.min(group, inputs)); // A group of zeros.
+        return {
+          operands: {
+            in: input(dtype, [outputs, inputs], values, unaligned),
+            packed: output('i32', [outputs, wordsOf(size)], exact),
+            scale: output(scale, [outputs, groupsOf(size)], exact),
+          },
+          args: { bits, group },
+          reference: (v) => {
+            const steps = Float64Array.from({ length: outputs * groupsOf(size) }, (_, at) => {
+              const [row, g] = [Math.floor(at / groupsOf(size)), at % groupsOf(size)];
+              const end = Math.min(inputs, (g + 1) * group);
+              const part = v.in!.subarray(row * inputs + g * group, row * inputs + end);
+              return stepOf(Math.max(...part.map(Math.abs)), bits, scale);
+            });
+            const middle = 2 ** (bits - 1);
+            const codes = v.in!.map((x, i) => {
+              const at = Math.floor(i / inputs) * groupsOf(size) + Math.floor((i % inputs) / group);
+              const step = steps[at] as number;
+              if (step === 0) return middle;
+              const code = even(fround(x / step)) + middle;
+              return Math.min(2 * middle - 1, Math.max(0, code));
+            });
+            return { packed: packed(codes, size), scale: steps };
+          },
+        };
+      },
+    }),
+  ),
+);
+
+const dequantize = narrow.flatMap((dtype, d) =>
+  sizes.flatMap((size, i) =>
+    opCase({
+      op: 'DequantizeWeights',
+      dtype,
+      title: titleOf(size),
+      build(random) {
+        const { outputs, inputs, bits, group } = size;
+        const scale = narrow[(d + i) % 3] as DType;
+        const out = output(dtype, [outputs, inputs], exact, i % 2 === 0 ? {} : unaligned);
+        return {
+          operands: { ...operandsOf(random, size, scale, i % 2 === 0), out },
+          args: { bits, group },
+          reference: (v) => ({ out: weightsOf(v, size) }),
+        };
+      },
+    }),
+  ),
+);
+
+const linear = narrow.flatMap((dtype, d) =>
+  sizes.flatMap((size, i) =>
+    [0, 1, 3, 8, 13, 32, 33].map((rows) =>
+      opCase({
+        op: 'QuantizedLinear',
+        dtype,
+        title: `${rows} rows by ${titleOf(size)}`,
+        build(random) {
+          const { outputs, inputs, bits, group } = size;
+          const scale = narrow[(d + i) % 3] as DType;
+          const hasBias = (rows + i) % 2 === 0;
+          return {
+            operands: {
+              x: input(dtype, [rows, inputs], random.normal(rows * inputs)),
+              ...operandsOf(random, size, scale, i % 3 !== 1),
+              bias: hasBias ? input(dtype, [outputs], random.normal(outputs)) : null,
+              out: output(dtype, [rows, outputs], close(dtype, 1, 'tensor')),
+            },
+            args: { bits, group },
+            reference: (v) => {
+              const weights = weightsOf(v, size);
+              return {
+                out: Float64Array.from({ length: rows * outputs }, (_, at) => {
+                  const [m, n] = [Math.floor(at / outputs), at % outputs];
+                  let sum = v.bias ? (v.bias[n] as number) : 0;
+                  for (let k = 0; k < inputs; ++k) {
+                    sum += (v.x![m * inputs + k] as number) * (weights[n * inputs + k] as number);
+                  }
+                  return sum;
+                }),
+              };
+            },
+          };
+        },
+      }),
+    ),
+  ),
+);
+
+/** The place of output j of eight in a word of AWQ, from its lowest bits. */
+const AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7];
+
+const repack = [false, true].flatMap((awq) =>
+  [false, true].flatMap((hasOrder) =>
+    sizes
+      .filter(({ bits }) => !awq || bits === 4)
+      .map((size) =>
+        opCase({
+          op: 'RepackCodes',
+          dtype: 'i32',
+          title: `${awq ? 'AWQ' : 'rows'}${hasOrder ? ' in another order' : ''}, ${titleOf(size)}`,
+          build(random) {
+            const { inputs, bits } = size;
+            const outputs = awq ? 16 : size.outputs;
+            const shape = awq ? [inputs, outputs / 8] : [outputs, wordsOf(size)];
+            const count = (shape[0] as number) * (shape[1] as number);
+            const order = Array.from({ length: inputs }, (_, k) => inputs - 1 - k);
+            return {
+              operands: {
+                in: input('i32', shape, random.integers(count, -(2 ** 31), 2 ** 31)),
+                order: hasOrder ? input('i32', [inputs], order) : null,
+                out: output('i32', [outputs, wordsOf(size)], exact),
+              },
+              args: { inputs, bits, layout: awq ? 'awq' : 'rows' },
+              reference: (v) => {
+                const codes = Array.from({ length: outputs * inputs }, (_, i) => {
+                  const [row, at] = [Math.floor(i / inputs), i % inputs];
+                  const k = hasOrder ? (order[at] as number) : at;
+                  if (!awq) return codeOf(v.in!, row, k, size);
+                  const word = v.in![k * (outputs / 8) + Math.floor(row / 8)] as number;
+                  return (word >>> (4 * (AWQ_PLACES[row % 8] as number))) & 15;
+                });
+                return { out: packed(codes, { ...size, outputs }) };
+              },
+            };
+          },
+        }),
+      ),
+  ),
+);
+
+export const cases: MatrixCase[] = [...quantize, ...dequantize, ...linear, ...repack];
