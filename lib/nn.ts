@@ -6,5 +6,6 @@ export {
   type LoadWeightsOptions,
   loadWeights,
 } from './models/load-weights.js';
+export { type QuantizeModelOptions, quantizeModel } from './models/quantize-model.js';
 export { type SaveWeightsOptions, saveWeights } from './models/save-weights.js';
 export * from './nn/index.js';

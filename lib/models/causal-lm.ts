@@ -4,6 +4,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { KeyValueCache, type LayerCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
+import { PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { TensorPlan } from '../parallel/plan.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
@@ -11,13 +12,14 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
-import { describe } from '../runtime/view.js';
+import { describe, numel } from '../runtime/view.js';
 import {
   documentPositions,
   indexSelect,
   type LinearCrossEntropyOptions,
   type LossReport,
   linearCrossEntropy,
+  scope,
   Tensor,
 } from '../tensor/index.js';
 import type { BlockActivations } from './activation-shape.js';
@@ -140,7 +142,7 @@ export abstract class CausalLM extends Module implements Pipelined {
   /** What it was made with. */
   abstract readonly config: CausalConfig;
   /** From channels to the logits of tokens. */
-  abstract readonly lm_head: LanguageHead;
+  abstract readonly lm_head: LanguageHead | PackedLinear;
 
   /** Hidden states [B, T, channels] of tokens [B, T], ready for the head. */
   protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
@@ -207,10 +209,11 @@ export abstract class CausalLM extends Module implements Pipelined {
    */
   pipelineLayers(): PipelineLayer[] {
     const { lm_head } = this;
+    const weight = lm_head instanceof PackedLinear ? null : lm_head.weight;
     const isTable = (one: Module): boolean =>
-      one !== lm_head && (one as { weight?: unknown }).weight === lm_head.weight;
+      one !== lm_head && weight !== null && (one as { weight?: unknown }).weight === weight;
     const modules = [lm_head, ...this.modules().filter(isTable)];
-    const macs = lm_head.weight.numel;
+    const macs = numel((lm_head instanceof PackedLinear ? lm_head : lm_head.weight).shape);
     return [...this.bodyLayers(), { modules, macs, forward: (hidden) => hidden }];
   }
 
@@ -264,6 +267,9 @@ export abstract class CausalLM extends Module implements Pipelined {
     const recompute = activationCheckpointing === true || undefined;
     const options = { ...loss, ignoreIndex, recompute };
     const { lm_head } = this;
+    if (lm_head instanceof PackedLinear) {
+      return scope(() => linearCrossEntropy(x, lm_head.values(x.dtype), targets, options));
+    }
     return lm_head.lossOf
       ? lm_head.lossOf(x, targets, options)
       : linearCrossEntropy(x, lm_head.weight, targets, options);
@@ -274,6 +280,12 @@ export abstract class CausalLM extends Module implements Pipelined {
     const start = caches[0]?.length ?? 0;
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });
     return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
+  }
+
+  /** The dtype and device of hidden states: those of the first parameter. */
+  get computesIn(): { dtype: DType; device: Device } {
+    const isComputed = (one: Parameter): boolean => !(one instanceof StoredParameter);
+    return this.parameters().find(isComputed) as Parameter;
   }
 
   /**
@@ -288,7 +300,7 @@ export abstract class CausalLM extends Module implements Pipelined {
   /** @internal What a token's keys and values are in a cache, of one layer. */
   cacheShape(): { layers: number; kvHeads: number; headDim: number; dtype: DType; device: Device } {
     const { heads, channels, layers, headDim = channels / heads } = this.config;
-    const { dtype, device } = this.lm_head.weight;
+    const { dtype, device } = this.computesIn;
     return { layers, kvHeads: this.keyHeads, headDim, dtype, device };
   }
 

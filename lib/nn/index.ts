@@ -23,5 +23,11 @@ export {
   type StateDictPreHook,
 } from './module.js';
 export * from './multihead-attention.js';
+export { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 export { Parameter, type Place } from './parameter.js';
+export {
+  type QuantizedLayout,
+  QuantizedLinear,
+  type QuantizedOptions,
+} from './quantized-linear.js';
 export * from './transformer.js';

@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { kaimingUniform, normal, zeros } from '../nn/initializers.js';
 import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
 import { type Field, Module } from '../nn/module.js';
+import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import {
@@ -16,7 +17,6 @@ import {
   scope,
   type Tensor,
 } from '../tensor/index.js';
-import { NF4Linear } from './nf4-linear.js';
 
 /** What one adapter of a LoraConfig is. */
 export interface LoraSizes {
@@ -108,7 +108,7 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
 
 /** Replaces a base's weight by what `body` makes of its values in f32. */
 function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
-  if (base instanceof NF4Linear) {
+  if (base instanceof PackedLinear) {
     base.setValues(body(base.values('f32')));
     return;
   }
@@ -122,13 +122,13 @@ const inDtype = (x: Tensor, dtype: Tensor['dtype']): Tensor =>
   x.dtype === dtype ? x : recomputed((values) => cast(values, dtype), x);
 
 /** An adapter of a linear layer: lora_A [r, in], lora_B [out, r]. */
-export class LoraLinear extends LoraLayer<Linear | NF4Linear> {
+export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   /** From inputs to r values. */
   readonly lora_A: Linear;
   /** From them to outputs. */
   readonly lora_B: Linear;
 
-  constructor(base: Linear | NF4Linear, sizes: LoraSizes) {
+  constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
     super(base, sizes);
     const [outputs, inputs] = shapeOf(base);
     const { r, init } = sizes;
@@ -141,7 +141,8 @@ export class LoraLinear extends LoraLayer<Linear | NF4Linear> {
 
   /** The base's weight, which some models read themselves: without the adapter. */
   get weight(): Parameter {
-    return this.base.weight;
+    const { base } = this;
+    return base instanceof PackedLinear ? base.stored : base.weight;
   }
 
   /** The base's bias. */
@@ -176,15 +177,15 @@ export class LoraLinear extends LoraLayer<Linear | NF4Linear> {
   }
 }
 
-const shapeOf = (base: Linear | NF4Linear): readonly [number, number] =>
-  (base instanceof NF4Linear ? base.shape : base.weight.shape) as [number, number];
+const shapeOf = (base: Linear | PackedLinear): readonly [number, number] =>
+  (base instanceof PackedLinear ? base.shape : base.weight.shape) as [number, number];
 
-const hasGelu = (base: Linear | NF4Linear): boolean =>
-  base instanceof NF4Linear ? base.hasGelu : base instanceof LinearGelu;
+const hasGelu = (base: Linear | PackedLinear): boolean =>
+  base instanceof PackedLinear ? base.hasGelu : base instanceof LinearGelu;
 
 /** The linear layer without the activation that may follow it. */
-function project(base: Linear | NF4Linear, x: Tensor): Tensor {
-  return base instanceof NF4Linear ? base.project(x) : linear(x, base.weight, base.bias);
+function project(base: Linear | PackedLinear, x: Tensor): Tensor {
+  return base instanceof PackedLinear ? base.project(x) : linear(x, base.weight, base.bias);
 }
 
 /** An adapter of a table: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */
@@ -233,7 +234,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
 /** `base` with an adapter. Throws DS_ARGUMENT for a layer that takes none. */
 export function adapted(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new LoraEmbedding(base, sizes);
-  if (base instanceof Linear || base instanceof NF4Linear) return new LoraLinear(base, sizes);
+  if (base instanceof Linear || base instanceof PackedLinear) return new LoraLinear(base, sizes);
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: `addLora ${name}`,

@@ -1,15 +1,15 @@
 // A linear layer whose frozen weight is stored in 4 bits: NF4, with scales in 8 bits if wanted.
 import { DsError } from '../errors.js';
 import { type Linear, LinearGelu } from '../nn/layers.js';
-import { Module } from '../nn/module.js';
-import { Parameter } from '../nn/parameter.js';
+import { type PackedLayout, PackedLinear, StoredParameter } from '../nn/packed-linear.js';
+import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { numel } from '../runtime/view.js';
-import { cast, customFunction, gelu, linear, noGrad, scope, Tensor } from '../tensor/index.js';
+import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
 import { DYNAMIC_CODE, NF4_CODE } from './codebooks.js';
 
 /** How weights are stored. Names and defaults as in bitsandbytes. */
@@ -29,15 +29,11 @@ const NAMES: OptionNames<NF4Options> = { blockSize: true, doubleQuant: true };
 const NESTED_BLOCK = 256;
 
 /** NF4Options, complete, and what the layer computes. */
-export interface NF4Layout {
-  /** [outputs, inputs]. */
-  shape: readonly number[];
+export interface NF4Layout extends PackedLayout {
   /** Weights that share a scale: even. */
   blockSize: number;
   /** Whether scales are stored in 8 bits. */
   doubleQuant: boolean;
-  /** Followed by gelu_tanh, as a LinearGelu. */
-  hasGelu: boolean;
 }
 
 /** Throws DS_ARGUMENT. */
@@ -54,9 +50,6 @@ export function readNF4Options(op: string, given: NF4Options): Required<NF4Optio
   });
 }
 
-/** Bytes and scales that nobody has set yet. */
-const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
-
 const setTo =
   (values: readonly number[]) =>
   (out: Tensor): void =>
@@ -68,7 +61,7 @@ const setTo =
  * offload_param moves like other weights. Source: Dettmers et al. 2023; the numbers are those of
  * bitsandbytes' Linear4bit.
  */
-export class NF4Linear extends Module {
+export class NF4Linear extends PackedLinear {
   /** [n / 2, 1] u8: two weights a byte, the first in the high half. */
   readonly weight: Parameter;
   /** A scale per block: u8 with doubleQuant, else f32. */
@@ -87,26 +80,17 @@ export class NF4Linear extends Module {
   readonly #layout: NF4Layout;
 
   constructor(layout: NF4Layout, bias: Parameter | null = null) {
-    super();
+    super(layout);
     this.#layout = layout;
     const count = numel(layout.shape);
     const blocks = Math.ceil(count / layout.blockSize);
-    const stored = (
-      shape: number[],
-      dtype: DType,
-      init: (out: Tensor) => void = unset,
-    ): Parameter => {
-      const parameter = new Parameter(shape, init, dtype);
-      parameter.fixedDtype = dtype;
-      return parameter.requireGrad(false);
-    };
-    this.weight = stored([Math.ceil(count / 2), 1], 'u8');
-    this.absmax = stored([blocks], layout.doubleQuant ? 'u8' : 'f32');
-    this.quant_map = stored([16], 'f32', setTo(NF4_CODE));
+    this.weight = new StoredParameter([Math.ceil(count / 2), 1], 'u8');
+    this.absmax = new StoredParameter([blocks], layout.doubleQuant ? 'u8' : 'f32');
+    this.quant_map = new StoredParameter([16], 'f32', setTo(NF4_CODE));
     if (layout.doubleQuant) {
-      this.nested_absmax = stored([Math.ceil(blocks / NESTED_BLOCK)], 'f32');
-      this.nested_quant_map = stored([256], 'f32', setTo(DYNAMIC_CODE));
-      this.nested_offset = stored([1], 'f32');
+      this.nested_absmax = new StoredParameter([Math.ceil(blocks / NESTED_BLOCK)], 'f32');
+      this.nested_quant_map = new StoredParameter([256], 'f32', setTo(DYNAMIC_CODE));
+      this.nested_offset = new StoredParameter([1], 'f32');
     }
     this.bias = bias;
   }
@@ -125,11 +109,6 @@ export class NF4Linear extends Module {
     return made;
   }
 
-  /** [outputs, inputs]. */
-  get shape(): readonly number[] {
-    return this.#layout.shape;
-  }
-
   /** Weights that share a scale. */
   get blockSize(): number {
     return this.#layout.blockSize;
@@ -140,13 +119,7 @@ export class NF4Linear extends Module {
     return NESTED_BLOCK;
   }
 
-  /** Whether gelu_tanh follows. */
-  get hasGelu(): boolean {
-    return this.#layout.hasGelu;
-  }
-
-  /** The weight [outputs, inputs] in `dtype`. */
-  values(dtype: DType): Tensor {
+  override values(dtype: DType): Tensor {
     const out = Tensor.empty(this.shape, dtype, this.weight.device);
     kernels.nf4Dequantize({
       packed: this.weight,
@@ -162,16 +135,11 @@ export class NF4Linear extends Module {
     return out;
   }
 
-  /**
-   * Stores other values, rounded to what 4 bits can say. Throws DS_ARGUMENT where an engine has the
-   * weight.
-   */
-  setValues(values: Tensor): void {
-    this.weight.requireWritable('NF4Linear.setValues');
-    noGrad(() => scope(() => this.store(values.contiguous())));
+  override get stored(): Parameter {
+    return this.weight;
   }
 
-  private store(values: Tensor): void {
+  protected override store(values: Tensor): void {
     const {
       weight,
       absmax,
@@ -199,35 +167,6 @@ export class NF4Linear extends Module {
       out: absmax,
       absmax: nested_absmax,
       block: NESTED_BLOCK,
-    });
-  }
-
-  /** x W^T + b without the activation that may follow. */
-  project(x: Tensor): Tensor {
-    const { bias } = this;
-    const product = this.product(x);
-    return bias ? product.add(bias) : product;
-  }
-
-  /** The weight needs no gradient: nothing of x is kept. */
-  private readonly product = customFunction({
-    name: 'nf4_linear',
-    forward: (context, x: Tensor) => {
-      context.values.shape = x.shape;
-      return scope(() => linear(x, this.values(x.dtype)));
-    },
-    backward: (context, grad) => {
-      if (!grad) return null;
-      const rows = grad.reshape([-1, this.shape[0] as number]);
-      return rows.matmul(this.values(grad.dtype)).reshape(context.values.shape as number[]);
-    },
-  });
-
-  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
-  override forward(x: Tensor): Tensor {
-    return scope(() => {
-      const sum = this.project(x);
-      return this.hasGelu ? gelu(sum, 'tanh') : sum;
     });
   }
 }

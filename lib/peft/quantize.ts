@@ -1,13 +1,11 @@
 // quantize: the linear layers of a model with their weights in 4 bits.
 
 import { DsError } from '../errors.js';
-import { Linear } from '../nn/layers.js';
+import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
-import type { Parameter } from '../nn/parameter.js';
-import { replaceModules } from '../nn/replace-modules.js';
+import { HEADS, packLinears } from '../nn/pack-linears.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
-import { isNamed } from './targets.js';
 
 /** Options of quantize(). */
 export interface QuantizeOptions extends NF4Options {
@@ -22,26 +20,12 @@ export interface QuantizeOptions extends NF4Options {
  * Source: transformers' BitsAndBytesConfig with load_in_4bit.
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
-  const { skipModules = ['lm_head', 'score', 'classifier'], ...rest } = given;
+  const { skipModules = HEADS, ...rest } = given;
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');
-  const instead = new Map<Module, Module>();
-  const shared = sharedParameters(model);
-  for (const [name, module] of model.namedModules()) {
-    if (!(module instanceof Linear) || isNamed(name, skipModules)) continue;
-    module.weight.requireWritable('quantize');
-    instead.set(module, NF4Linear.from(module, options));
-    if (!shared.has(module.weight)) module.weight.dispose();
-  }
-  if (instead.size === 0) throw misused('a model with linear layers', 'none but those it skips');
-  replaceModules(model, instead);
+  const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);
+  packLinears(model, { op: 'quantize', skipModules, pack });
   return model;
-}
-
-/** Parameters that several modules have. */
-function sharedParameters(model: Module): ReadonlySet<Parameter> {
-  const named = new Map(model.namedParameters());
-  return new Set(Array.from(model.tiedNames().values(), (name) => named.get(name) as Parameter));
 }
 
 function misused(expected: string, got: string): DsError {

@@ -2,8 +2,9 @@
 import { DsError } from '../errors.js';
 import { Embedding, Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
+import { HEADS, isAmong } from '../nn/pack-linears.js';
+import { PackedLinear } from '../nn/packed-linear.js';
 import { expression, type LoraConfig } from './lora-options.js';
-import { NF4Linear } from './nf4-linear.js';
 
 /** What PEFT takes by default, by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
@@ -14,9 +15,6 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   qwen3: ['q_proj', 'v_proj'],
 };
 
-/** Names of the last module, which turns hidden states into logits. */
-const HEADS = ['lm_head', 'score', 'classifier'];
-
 /** Modules whose weights a model reads past their forward: an adapter there would never run. */
 const READ_DIRECTLY = ['lm_head', 'wpe'];
 
@@ -24,8 +22,8 @@ const SHOWN = 12;
 
 const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 
-export const isProjection = (module: Module): module is Linear | NF4Linear =>
-  module instanceof Linear || module instanceof NF4Linear;
+export const isProjection = (module: Module): module is Linear | PackedLinear =>
+  module instanceof Linear || module instanceof PackedLinear;
 
 /**
  * The modules that `config` names, by their paths. Throws DS_ARGUMENT where there is none, where
@@ -70,7 +68,7 @@ function isWanted(name: string, module: Module, wanted: string | readonly string
 /** A list names modules or their ends, a text is an expression for whole names. */
 export function isNamed(name: string, wanted: string | readonly string[]): boolean {
   if (typeof wanted === 'string') return expression('addLora targetModules', wanted).test(name);
-  return wanted.some((one) => name === one || name.endsWith(`.${one}`));
+  return isAmong(name, wanted);
 }
 
 function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {

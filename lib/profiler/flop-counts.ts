@@ -86,6 +86,7 @@ const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]?: Count<OpArg
   Softmax: ({ out }) => plain(size(out)),
   SoftmaxBackward: ({ dx }) => plain(2 * size(dx)),
   Matmul: matmul,
+  QuantizedLinear: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
   EmbeddingBackward: ({ dout }) => plain(size(dout)),
   ScatterAdd: ({ src }) => plain(size(src)),
   Scan: ({ out }) => plain(size(out)),

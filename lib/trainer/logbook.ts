@@ -12,7 +12,9 @@ import {
   peakFlops,
   TensorBoardMonitor,
 } from '../monitor/index.js';
-import type { Module } from '../nn/index.js';
+import { type Module, PackedLinear, StoredParameter } from '../nn/index.js';
+import { LoraLayer } from '../peft/index.js';
+import { numel } from '../runtime/view.js';
 import type { AlertEvent, LogEvent, TrainerEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
@@ -179,11 +181,18 @@ export function costOf(model: Module): LogbookOptions['costOf'] {
   if (!(model instanceof CausalLM)) return null;
   const { layers, heads, channels, headDim = channels / heads } = model.config;
   const isTable = (name: string): boolean => /(^|\.)(wpe|wte|embed_tokens)\.weight$/.test(name);
-  const head = model.lm_head.weight;
+  const { lm_head } = model;
+  const head = lm_head instanceof PackedLinear ? null : lm_head.weight;
+  const packed = model
+    .modules()
+    .map((module) => (module instanceof LoraLayer ? module.base : module))
+    .filter((module) => module instanceof PackedLinear);
   const multiplied = [...model.namedParameters()].filter(
-    ([name, parameter]) => parameter === head || !isTable(name),
+    ([name, parameter]) =>
+      parameter === head || !(isTable(name) || parameter instanceof StoredParameter),
   );
-  const parameters = multiplied.reduce((sum, [, { numel }]) => sum + numel, 0);
+  const sizes = [...multiplied.map(([, { shape }]) => shape), ...packed.map(({ shape }) => shape)];
+  const parameters = sizes.reduce((sum, shape) => sum + numel(shape), 0);
   return (sequence) => flopsPerToken({ parameters, layers, width: heads * headDim, sequence });
 }
 

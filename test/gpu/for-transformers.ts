@@ -12,9 +12,9 @@ const [folder = '.', size = '124M', device = 'auto'] = process.argv.slice(2);
 const MODELS = resolve('test/golden/transformers/models');
 const [ROWS, LENGTH] = [2, 24];
 
-function tokensOf({ vocabSize, lm_head }: Model): Tensor {
+function tokensOf({ vocabSize, computesIn }: Model): Tensor {
   const ids = Int32Array.from({ length: ROWS * LENGTH }, (_, i) => (i * 7919 + 13) % vocabSize);
-  return Tensor.from(ids, { shape: [ROWS, LENGTH], device: lm_head.weight.device });
+  return Tensor.from(ids, { shape: [ROWS, LENGTH], device: computesIn.device });
 }
 
 async function writeLogits(dir: string, model: Model): Promise<void> {

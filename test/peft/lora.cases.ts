@@ -278,7 +278,7 @@ class Whole extends nn.Module {
       base_layer: { weight: table.weight },
     };
     this.base_model = {
-      model: { model: { embed_tokens }, lm_head: { weight: model.lm_head.weight } },
+      model: { model: { embed_tokens }, lm_head: { weight: (model.lm_head as nn.Linear).weight } },
     };
   }
 

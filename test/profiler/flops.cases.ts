@@ -98,6 +98,8 @@ function matrixProducts(device: Device): void {
   const batch = countOf(() => leaf(2, 3, 5).matmul(leaf(2, 5, 7)), device);
   assert.equal(batch.forward.macs, 2 * 3 * 5 * 7);
   assert.equal(batch.backward.macs, 2 * (2 * 3 * 5 * 7));
+  const packed = nn.QuantizedLinear.from(new nn.Linear(16, 5).to(device), { bits: 8 });
+  assert.equal(countOf(() => packed.call(leaf(3, 16)), device).forward.macs, 3 * 16 * 5);
   const turned = countOf(
     () => leaf(5, 3).transpose(0, 1).matmul(leaf(7, 5).transpose(0, 1)),
     device,

@@ -3,6 +3,7 @@ import { CausalSelfAttention, type LayerCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
 import { Module, type PretrainedDescription } from '../../nn/module.js';
+import type { PackedLinear } from '../../nn/packed-linear.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer, Values } from '../../pipe/index.js';
 import {
@@ -222,7 +223,7 @@ export class GPT2 extends CausalLM {
   /** Embeddings, blocks and the last norm. */
   readonly transformer: Transformer;
   /** From channels to the logits of tokens; its weight is the token table's. */
-  readonly lm_head: TiedHead;
+  readonly lm_head: TiedHead | PackedLinear;
 
   /** The sizes it was made with. */
   readonly config: GPT2Config;

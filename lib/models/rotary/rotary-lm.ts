@@ -2,6 +2,7 @@
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
+import { PackedLinear } from '../../nn/packed-linear.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -30,7 +31,7 @@ export abstract class RotaryLM extends CausalLM {
   /** The token table, the blocks and the last norm. */
   readonly model: RotaryModel;
   /** From channels to the logits of tokens. */
-  readonly lm_head: Linear | TiedHead;
+  readonly lm_head: Linear | TiedHead | PackedLinear;
   /** What it was made with, complete. */
   readonly config: RotarySizes;
 
@@ -99,7 +100,8 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   protected override described(): PretrainedDescription {
-    return describeRotary(this.traits, this.config);
+    const tied = this.config.tied && !(this.lm_head instanceof PackedLinear);
+    return describeRotary(this.traits, { ...this.config, tied });
   }
 
   /** @internal See rotaryBlockActivations(). */

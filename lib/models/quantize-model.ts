@@ -1,0 +1,82 @@
+// quantizeModel: the linear layers of a model with weights of 8 or 4 bits, to compute with them.
+import { DsError } from '../errors.js';
+import type { Linear } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import { HEADS, isAmong, packLinears } from '../nn/pack-linears.js';
+import {
+  QuantizedLinear,
+  type QuantizedOptions,
+  readQuantizedOptions,
+} from '../nn/quantized-linear.js';
+import { replaceModules } from '../nn/replace-modules.js';
+import { lorasOf } from '../peft/index.js';
+import { phrase } from '../runtime/phrase.js';
+import { TiedHead } from './tied-head.js';
+
+/** Options of quantizeModel(). */
+export interface QuantizeModelOptions extends QuantizedOptions {
+  /**
+   * Bits of the head: 8 with a step per token, or 4 in groups as the rest. A head that is tied gets
+   * a weight of its own; the embedding stays. Default null: as it is.
+   */
+  head?: 8 | 4 | null;
+  /** Names, or ends of names, of layers that stay as they are. Default: none but the head. */
+  skipModules?: readonly string[];
+}
+
+/**
+ * Stores the weights of all linear layers of `model` but the head in 8 or 4 bits, each within half
+ * a step of what it was; embeddings stay as they are. One layer at a time exists in full. For
+ * inference, or with peft.addLora() on top; what it costs: docs/quantization.md. Before
+ * initialize(). Returns the model. Throws DS_ARGUMENT for options that cannot be, for a model that
+ * an engine has or that has adapters, and where no layer is linear; DS_NONFINITE for weights that
+ * are no numbers.
+ */
+export function quantizeModel<Model extends Module>(
+  model: Model,
+  given: QuantizeModelOptions,
+): Model {
+  const op = 'quantizeModel';
+  const { head = null, skipModules = [], ...rest } = Object(given) as QuantizeModelOptions;
+  const options = readQuantizedOptions(op, rest);
+  if (head !== null && head !== 8 && head !== 4) {
+    throw misused(`${op} head`, '8, 4 or null', phrase(head));
+  }
+  if (lorasOf(model).size > 0) {
+    throw misused(
+      op,
+      'a model without adapters',
+      'one with some',
+      'Quantize first, then addLora().',
+    );
+  }
+  const ofHead =
+    head === null ? null : { bits: head, groupSize: head === 8 ? null : options.groupSize };
+  const skipped = ofHead ? skipModules : [...HEADS, ...skipModules];
+  const isBegun = ofHead !== null && untie(model, ofHead, skipModules);
+  const pack = (layer: Linear, path: string): QuantizedLinear =>
+    QuantizedLinear.from(layer, ofHead && isAmong(path, HEADS) ? ofHead : options);
+  packLinears(model, { op, skipModules: skipped, isBegun, pack });
+  return model;
+}
+
+/** Gives heads that are tied to the embedding a weight of their own. Whether there was one. */
+function untie(
+  model: Module,
+  options: Required<QuantizedOptions>,
+  skipModules: readonly string[],
+): boolean {
+  const instead = new Map<Module, Module>();
+  for (const [path, module] of model.namedModules()) {
+    if (!(module instanceof TiedHead) || isAmong(path, skipModules)) continue;
+    module.weight.requireWritable('quantizeModel');
+    const parts = { ...options, bias: null, hasGelu: false };
+    instead.set(module, QuantizedLinear.of(module.weight, parts));
+  }
+  replaceModules(model, instead);
+  return instead.size > 0;
+}
+
+function misused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}

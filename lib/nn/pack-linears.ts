@@ -1,0 +1,53 @@
+// The linear layers of a model give way to layers that store their weights in fewer bits.
+import { DsError } from '../errors.js';
+import { Linear } from './layers.js';
+import type { Module } from './module.js';
+import type { PackedLinear } from './packed-linear.js';
+import type { Parameter } from './parameter.js';
+import { replaceModules } from './replace-modules.js';
+
+/** The last module of models, which turns hidden states into logits. */
+export const HEADS: readonly string[] = ['lm_head', 'score', 'classifier'];
+
+/** Whether a module is called by one of `names`: all of its path, or the end. */
+export const isAmong = (path: string, names: readonly string[]): boolean =>
+  names.some((one) => path === one || path.endsWith(`.${one}`));
+
+/** Which layers, and what becomes of them. */
+export interface Packing {
+  /** What errors call it. */
+  op: string;
+  /** Names, or ends of names, of layers that stay as they are. */
+  skipModules: readonly string[];
+  /** Whether something else of the model was packed already. */
+  isBegun?: boolean;
+  /** What stands in the layer's place. */
+  pack(layer: Linear, path: string): PackedLinear;
+}
+
+/**
+ * Packs one layer after the other, and frees what it had: one exists in full at a time. Throws
+ * DS_ARGUMENT where an engine has the model, and where no layer is linear.
+ */
+export function packLinears(model: Module, packing: Packing): void {
+  const { op, skipModules, isBegun = false, pack } = packing;
+  const instead = new Map<Module, Module>();
+  const shared = sharedParameters(model);
+  for (const [path, module] of model.namedModules()) {
+    if (!(module instanceof Linear) || isAmong(path, skipModules)) continue;
+    module.weight.requireWritable(op);
+    instead.set(module, pack(module, path));
+    if (!shared.has(module.weight)) module.weight.dispose();
+  }
+  if (instead.size === 0 && !isBegun) {
+    const expected = 'a model with linear layers';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'none but those it skips' });
+  }
+  replaceModules(model, instead);
+}
+
+/** Parameters that several modules have. */
+function sharedParameters(model: Module): ReadonlySet<Parameter> {
+  const named = new Map(model.namedParameters());
+  return new Set(Array.from(model.tiedNames().values(), (name) => named.get(name) as Parameter));
+}

@@ -1,0 +1,116 @@
+// Linear layers whose frozen weights are stored in fewer bits than they are computed with.
+import { DsError } from '../errors.js';
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { customFunction, gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** Bytes and scales that nobody has set yet. */
+const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
+
+/**
+ * A part of a weight in fewer bits: it keeps its dtype, and is never trained. An engine shards it,
+ * offloads it and saves it as it does other parameters.
+ */
+export class StoredParameter extends Parameter {
+  constructor(shape: readonly number[], dtype: DType, init: (out: Tensor) => void = unset) {
+    super(shape, init, dtype);
+    this.fixedDtype = dtype;
+    this.requiresGrad = false;
+  }
+
+  /** Throws DS_ARGUMENT for true. */
+  override requireGrad(on = true): this {
+    if (!on) return this;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'requireGrad',
+      expected: 'a parameter that can change by small steps',
+      got: 'a part of a weight that is stored in few bits',
+      hint: 'Train adapters beside it: peft.addLora(model) freezes the rest.',
+    });
+  }
+}
+
+/** What a layer computes that has its weight in fewer bits. */
+export interface PackedLayout {
+  /** [outputs, inputs]. */
+  shape: readonly number[];
+  /** Followed by gelu_tanh, as a LinearGelu. */
+  hasGelu: boolean;
+}
+
+/** x W^T + b, where W is frozen and stored in a way of its own. */
+export abstract class PackedLinear extends Module {
+  /** [outputs]; null without one. */
+  abstract readonly bias: Parameter | null;
+  /** Sizes, and what follows. */
+  readonly #layout: PackedLayout;
+
+  protected constructor({ shape, hasGelu }: PackedLayout) {
+    super();
+    this.#layout = { shape: [...shape], hasGelu };
+  }
+
+  /** [outputs, inputs]. */
+  get shape(): readonly number[] {
+    return this.#layout.shape;
+  }
+
+  /** Whether gelu_tanh follows. */
+  get hasGelu(): boolean {
+    return this.#layout.hasGelu;
+  }
+
+  /** The weight [outputs, inputs] in `dtype`. */
+  abstract values(dtype: DType): Tensor;
+
+  /** What holds most of the weight. */
+  abstract get stored(): Parameter;
+
+  /** Stores f32 values [outputs, inputs], which are contiguous. */
+  protected abstract store(values: Tensor): void;
+
+  /**
+   * Stores other values, rounded to what the bits can say. Throws DS_ARGUMENT where an engine has
+   * the weight.
+   */
+  setValues(values: Tensor): void {
+    this.stored.requireWritable(`${this.constructor.name}.setValues`);
+    noGrad(() => scope(() => this.store(values.contiguous())));
+  }
+
+  /** x W^T + b, without gradients. Default: of the whole weight, made for this. */
+  protected multiplied(x: Tensor, bias: Tensor | null): Tensor {
+    return linear(x, this.values(x.dtype), bias);
+  }
+
+  /** x W^T + b without the activation that may follow. */
+  project(x: Tensor): Tensor {
+    return this.bias ? this.product(x, this.bias) : this.product(x);
+  }
+
+  /** The weight needs no gradient: nothing of x is kept. */
+  private readonly product = customFunction({
+    name: 'packed_linear',
+    forward: (context, x: Tensor, bias: Tensor | null = null) => {
+      context.values.shape = x.shape;
+      return scope(() => this.multiplied(x, bias));
+    },
+    backward: (context, grad) => {
+      if (!grad) return null;
+      const rows = grad.reshape([-1, this.shape[0] as number]);
+      const dx = rows.matmul(this.values(grad.dtype)).reshape(context.values.shape as number[]);
+      return this.bias?.requiresGrad ? [dx, rows.sum(0)] : dx;
+    },
+  });
+
+  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  override forward(x: Tensor): Tensor {
+    return scope(() => {
+      const sum = this.project(x);
+      return this.hasGelu ? gelu(sum, 'tanh') : sum;
+    });
+  }
+}

@@ -1,0 +1,208 @@
+// A linear layer whose frozen weight is stored as codes of 8 or 4 bits with a step for each row or
+// group.
+import { DsError } from '../errors.js';
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { describe, numel } from '../runtime/view.js';
+import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
+import { type Linear, LinearGelu } from './layers.js';
+import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
+import type { Parameter } from './parameter.js';
+
+/** How weights become codes. */
+export interface QuantizedOptions {
+  /** Of a weight: 8 or 4. */
+  bits: 8 | 4;
+  /**
+   * Neighbouring inputs that share a step: a multiple of 8, or null for one step per output.
+   * Default 128 with 4 bits, null with 8.
+   */
+  groupSize?: number | null;
+}
+
+const NAMES: OptionNames<QuantizedOptions> = { bits: true, groupSize: true };
+
+/** QuantizedOptions, complete, and what else a layer has. */
+export interface QuantizedLayout extends PackedLayout, Required<QuantizedOptions> {
+  /** Of the steps: f32, f16 or bf16. */
+  scaleDType: DType;
+  /** Whether each step has a code of its own for 0; without, it is the middle one. */
+  hasZeros: boolean;
+  /** Whether codes are in another order than inputs, in which groups are neighbours. */
+  isReordered: boolean;
+}
+
+/** Throws DS_ARGUMENT. */
+export function readQuantizedOptions(
+  op: string,
+  given: QuantizedOptions,
+): Required<QuantizedOptions> {
+  const { bits, groupSize = bits === 4 ? 128 : null } = readOptions(op, given, NAMES);
+  if (bits !== 4 && bits !== 8) throw misused(`${op} bits`, '8 or 4', phrase(bits));
+  if (groupSize === null || requireInteger(`${op} groupSize`, groupSize, 8) % 8 === 0) {
+    return { bits, groupSize };
+  }
+  throw misused(`${op} groupSize`, 'a multiple of 8, or null', String(groupSize));
+}
+
+/**
+ * x W^T + b, where W is (code - zero) * step of each weight: int8 with a step per output, or int4
+ * in groups of inputs. A few rows of x meet the codes themselves, many a weight that is made for
+ * them. W is frozen; the gradient of x is that of the weight it stands for. The parameters' names
+ * and layout are those of compressed-tensors.
+ */
+export class QuantizedLinear extends PackedLinear {
+  /** [outputs, ceil(inputs bits / 32)] i32: the first of a word's codes in its lowest bits. */
+  readonly weight_packed: Parameter;
+  /** [outputs, groups]: the steps. */
+  readonly weight_scale: Parameter;
+  /** [outputs, groups] u8: the code of 0; null where it is the middle one, 2^(bits - 1). */
+  readonly weight_zero_point: Parameter | null;
+  /** [inputs] i32: the input of each place in weight_packed; null where they are in order. */
+  readonly weight_order: Parameter | null;
+  /** [outputs]; null without one. */
+  readonly bias: Parameter | null;
+  /** Bits, groups and what there is of the parameters. */
+  readonly #layout: QuantizedLayout;
+
+  constructor(layout: QuantizedLayout, bias: Parameter | null = null) {
+    super(layout);
+    this.#layout = layout;
+    const [outputs, inputs] = layout.shape as [number, number];
+    const groups = Math.ceil(inputs / this.group);
+    const words = Math.ceil((inputs * layout.bits) / 32);
+    this.weight_packed = new StoredParameter([outputs, words], 'i32');
+    this.weight_scale = new StoredParameter([outputs, groups], layout.scaleDType);
+    this.weight_zero_point = layout.hasZeros ? new StoredParameter([outputs, groups], 'u8') : null;
+    this.weight_order = layout.isReordered ? new StoredParameter([inputs], 'i32') : null;
+    this.bias = bias;
+  }
+
+  /**
+   * `layer` with its weight in few bits, each within half a step of what it was; steps have the
+   * weight's dtype. The bias is shared. On the layer's device. Throws DS_ARGUMENT, DS_NONFINITE for
+   * weights that are not finite.
+   */
+  static from(layer: Linear, given: QuantizedOptions): QuantizedLinear {
+    const { bits, groupSize } = readQuantizedOptions('QuantizedLinear.from', given);
+    const { weight, bias } = layer;
+    return QuantizedLinear.of(weight, {
+      bits,
+      groupSize,
+      bias,
+      hasGelu: layer instanceof LinearGelu,
+    });
+  }
+
+  /** @internal The same of a weight [outputs, inputs] alone. */
+  static of(
+    weight: Parameter,
+    parts: Required<QuantizedOptions> & { bias: Parameter | null; hasGelu: boolean },
+  ): QuantizedLinear {
+    const { bias, ...rest } = parts;
+    const scaleDType = weight.dtype === 'f64' ? 'f32' : weight.dtype;
+    const layout = {
+      ...rest,
+      shape: weight.shape,
+      scaleDType,
+      hasZeros: false,
+      isReordered: false,
+    };
+    const made = new QuantizedLinear(layout, bias);
+    for (const parameter of [made.weight_packed, made.weight_scale]) {
+      parameter.moveTo(weight.device, parameter.dtype);
+    }
+    noGrad(() =>
+      scope(() => made.store(weight.dtype === 'f64' ? cast(weight, 'f32') : weight.contiguous())),
+    );
+    made.requireFinite();
+    return made;
+  }
+
+  /** Bits of a weight. */
+  get bits(): 8 | 4 {
+    return this.#layout.bits;
+  }
+
+  /** Inputs that share a step; null where all of an output do. */
+  get groupSize(): number | null {
+    return this.#layout.groupSize;
+  }
+
+  /** For the kernels, where a group may be larger than a row. */
+  private get group(): number {
+    return this.#layout.groupSize ?? Math.max(1, this.shape[1] as number);
+  }
+
+  override get stored(): Parameter {
+    return this.weight_packed;
+  }
+
+  override values(dtype: DType): Tensor {
+    return noGrad(() =>
+      scope(() => {
+        const { weight_order: order } = this;
+        const out = Tensor.empty(this.shape, dtype, this.weight_packed.device);
+        kernels.dequantizeWeights({ ...this.codes(), out });
+        return order ? out.indexSelect(1, order.argsort()) : out;
+      }),
+    );
+  }
+
+  /** What the kernels need of the weight. */
+  private codes() {
+    const {
+      weight_packed: packed,
+      weight_scale: scale,
+      weight_zero_point: zero,
+      bits,
+      group,
+    } = this;
+    return { packed, scale, zero, bits, group };
+  }
+
+  protected override store(values: Tensor): void {
+    const { weight_packed, weight_scale, weight_zero_point, weight_order, bits, group } = this;
+    const ordered = weight_order ? values.indexSelect(1, weight_order).contiguous() : values;
+    kernels.quantizeWeights({
+      in: ordered,
+      packed: weight_packed,
+      scale: weight_scale,
+      bits,
+      group,
+    });
+    if (weight_zero_point) kernels.fill({ out: weight_zero_point, value: 2 ** (bits - 1) });
+  }
+
+  private requireFinite(): void {
+    const sum = noGrad(() => scope(() => cast(this.weight_scale, 'f32').sum().item()));
+    if (Number.isFinite(sum)) return;
+    throw new DsError({
+      code: 'DS_NONFINITE',
+      op: 'QuantizedLinear.from',
+      expected: 'weights that are finite numbers',
+      got: `others in a weight [${this.shape.join(', ')}]`,
+    });
+  }
+
+  protected override multiplied(x: Tensor, bias: Tensor | null): Tensor {
+    const [outputs, inputs] = this.shape as [number, number];
+    if (x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
+      const expected = `[.., ${inputs}]`;
+      throw new DsError({ code: 'DS_SHAPE', op: 'QuantizedLinear', expected, got: describe(x) });
+    }
+    const { weight_order: order } = this;
+    const ordered = order ? x.indexSelect(-1, order) : x;
+    const rows = ordered.reshape([numel(x.shape.slice(0, -1)), inputs]).contiguous();
+    const out = Tensor.empty([rows.size(0), outputs], x.dtype, x.device);
+    kernels.quantizedLinear({ x: rows, ...this.codes(), bias, out });
+    return out.reshape([...x.shape.slice(0, -1), outputs]);
+  }
+}
+
+function misused(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}

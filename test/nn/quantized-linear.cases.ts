@@ -1,0 +1,141 @@
+// Layers with weights of 8 and 4 bits: how far weights move, the products and gradients of the weights that codes stand for.
+import assert from 'node:assert/strict';
+import { nn, noGrad, scope, seed, Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import type { DType } from '../../lib/runtime/dtype.js';
+import type { Case } from '../support/case.js';
+
+const { QuantizedLinear } = nn;
+
+const toF64 = (tensor: Tensor): number[] =>
+  noGrad(() => scope(() => tensor.to('f32').contiguous().toArray()));
+
+function distance(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((most, x, i) => Math.max(most, Math.abs(x - (b[i] as number))), 0);
+}
+
+/** How far rounding to the dtype takes sums of this size. */
+const TOLERANCE = { f32: 1e-5, f16: 4e-3, bf16: 3e-2 } as const;
+const dtypes = ['f32', 'f16', 'bf16'] as const;
+
+function drawn(shape: readonly number[], dtype: DType, device: Device): Tensor {
+  const count = shape.reduce((product, size) => product * size, 1);
+  const values = Float32Array.from({ length: count }, (_, i) => Math.sin(i * 12.9898) * 1.5);
+  return scope(() => Tensor.from(values, { shape, device }).to(dtype)).keep();
+}
+
+/** Every weight is within half a step of what it was; the step is that of its group, as it is stored. */
+async function rounds(device: Device): Promise<void> {
+  for (const dtype of dtypes) {
+    for (const [bits, groupSize] of [
+      [8, null],
+      [4, 32],
+      [4, 128],
+      [8, 16],
+    ] as const) {
+      seed(4);
+      const layer = new nn.Linear(150, 11).to(device, dtype);
+      const before = toF64(layer.weight);
+      const made = QuantizedLinear.from(layer, { bits, groupSize });
+      const after = toF64(made.values('f32'));
+      const steps = toF64(made.weight_scale);
+      const groups = made.weight_scale.size(1);
+      assert.equal(groups, Math.ceil(150 / (groupSize ?? 150)));
+      assert.equal(made.weight_scale.dtype, dtype);
+      before.forEach((value, i) => {
+        const group = Math.floor((i % 150) / (groupSize ?? 150));
+        const step = steps[Math.floor(i / 150) * groups + group] as number;
+        const moved = Math.abs((after[i] as number) - value) / step;
+        const rounding = 2 ** (bits - 23); // Of f32, in steps.
+        assert.ok(moved <= 0.5 + rounding, `${bits} bits, ${dtype}: weight ${i} moved ${moved}`);
+      });
+    }
+  }
+}
+
+/** Another order of inputs: the layer whose columns were put into it, and whose inputs are. */
+function reordered(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear {
+  const { bits, groupSize, shape, hasGelu } = made;
+  const inputs = shape[1] as number;
+  const layer = new QuantizedLinear({
+    ...{ bits, groupSize, shape, hasGelu },
+    ...{ scaleDType: made.weight_scale.dtype, hasZeros: true, isReordered: true },
+  }).to(device);
+  const order = Int32Array.from({ length: inputs }, (_, k) => (k * 7 + 3) % inputs);
+  noGrad(() =>
+    scope(() => {
+      (layer.weight_order as nn.Parameter).copy_(Tensor.from(order, { device }));
+      layer.setValues(made.values('f32'));
+    }),
+  );
+  return layer;
+}
+
+/** A few rows, many, and none; with and without bias, GELU, an order of its own. */
+async function multiplies(device: Device): Promise<void> {
+  for (const dtype of dtypes) {
+    for (const bits of [8, 4] as const) {
+      seed(5);
+      const plain = new nn.LinearGelu(64, 37).to(device, dtype);
+      const made = QuantizedLinear.from(plain, { bits, groupSize: 32 });
+      assert.ok(made.hasGelu);
+      const other = reordered(made, device);
+      const width = distance(toF64(made.values('f32')), toF64(other.values('f32')));
+      assert.ok(width < 0.02, `the same weights but for rounding: ${width}`);
+      noGrad(() => plain.weight.copy_(made.values(dtype)));
+      for (const shape of [[3, 64], [2, 3, 64], [40, 64], [0, 64], [64]]) {
+        const x = drawn(shape, dtype, device);
+        const expected = toF64(plain.call(x));
+        const got = made.call(x);
+        assert.deepEqual(got.shape, [...shape.slice(0, -1), 37]);
+        assert.equal(got.dtype, dtype);
+        assert.ok(distance(toF64(got), expected) < TOLERANCE[dtype], `${dtype} [${shape}]`);
+        const reference = new nn.Linear(64, 37, { bias: false }).to(device, dtype);
+        noGrad(() => reference.weight.copy_(other.values(dtype)));
+        const ours = other.project(x);
+        assert.ok(distance(toF64(ours), toF64(reference.call(x))) < TOLERANCE[dtype] * 2);
+      }
+    }
+  }
+}
+
+/** Of x and of the bias; the weight has none. */
+async function flows(device: Device): Promise<void> {
+  seed(6);
+  const plain = new nn.LinearGelu(24, 40).to(device);
+  const made = QuantizedLinear.from(plain, { bits: 4, groupSize: 8 });
+  const copy = new nn.LinearGelu(24, 40).to(device);
+  noGrad(() => {
+    copy.weight.copy_(made.values('f32'));
+    (copy.bias as nn.Parameter).copy_(plain.bias as nn.Parameter);
+  });
+  const [x, same] = [drawn([3, 24], 'f32', device), drawn([3, 24], 'f32', device)];
+  made.call(x.requireGrad()).square().sum().backward();
+  copy.call(same.requireGrad()).square().sum().backward();
+  assert.ok(distance(toF64(x.grad as Tensor), toF64(same.grad as Tensor)) < 1e-5);
+  const [bias, other] = [made.bias as nn.Parameter, copy.bias as nn.Parameter];
+  assert.ok(distance(toF64(bias.grad as Tensor), toF64(other.grad as Tensor)) < 1e-5);
+  for (const parameter of [made.weight_packed, made.weight_scale]) {
+    assert.equal(parameter.grad, null);
+    assert.throws(() => parameter.requireGrad(), /stored in few bits.*addLora/s);
+  }
+}
+
+async function refuses(device: Device): Promise<void> {
+  const layer = new nn.Linear(16, 4).to(device);
+  const from = (options: object) => () => QuantizedLinear.from(layer, options as never);
+  assert.throws(from({ bits: 3 }), /bits: expected 8 or 4, got 3/);
+  assert.throws(from({ bits: 4, groupSize: 12 }), /groupSize: expected a multiple of 8, or null/);
+  assert.throws(from({ bits: 4, group: 8 }), /group/);
+  const made = QuantizedLinear.from(layer, { bits: 8 });
+  assert.throws(() => made.call(drawn([2, 15], 'f32', device)), /\[\.\., 16\], got \[2, 15\]/);
+  noGrad(() => layer.weight.narrow(0, 0, 1).fill_(Number.NaN));
+  assert.throws(from({ bits: 4 }), /finite numbers/);
+}
+
+export const cases: Case[] = [
+  { name: 'weights are within half a step of what they were', run: rounds },
+  { name: 'products are those of the weights that the codes stand for', run: multiplies },
+  { name: 'gradients of inputs and biases, and none of the weight', run: flows },
+  { name: 'what cannot be is refused', run: refuses },
+];
