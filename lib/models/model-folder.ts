@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { JsonObject } from '../../types/json.js';
 import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { readQuantized } from '../peft/index.js';
@@ -11,6 +11,9 @@ import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
 import type { CausalLM } from './causal-lm.js';
 import { type Layout, startWhole } from './load-weights.js';
+import { ModelConfig } from './model-config.js';
+import { readPacked } from './quantized/read-packed.js';
+import { readScheme } from './quantized/scheme.js';
 import { storedDType } from './stored-weights.js';
 
 /** What there is to know of a folder before its values are read. */
@@ -29,88 +32,6 @@ export interface Family<Model extends CausalLM, Options> {
   build(folder: ModelFolder, options: Options): Model;
   /** How the files call and lay out what `model` has. */
   layout(model: Model): Layout;
-}
-
-/** The keys of a config.json; errors name the file and the key. */
-export class ModelConfig {
-  constructor(
-    /** Of the file. */
-    private readonly path: string,
-    private readonly values: JsonObject,
-    private readonly hint: string,
-  ) {}
-
-  /** The value of `key`; `fallback` where it is absent or null. */
-  get(key: string, fallback: JsonValue = null): JsonValue {
-    return this.values[key] ?? fallback;
-  }
-
-  /**
-   * A positive whole number. Throws DS_CHECKPOINT where it is anything else; absent without a
-   * fallback included.
-   */
-  size(key: string, fallback: number | null = null): number {
-    const value = this.get(key, fallback);
-    if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
-    throw this.refusal(key, 'a positive whole number', value);
-  }
-
-  /** A positive number. Throws DS_CHECKPOINT where it is anything else. */
-  positive(key: string, fallback: number | null = null): number {
-    const value = this.get(key, fallback);
-    if (Number.isFinite(value) && (value as number) > 0) return value as number;
-    throw this.refusal(key, 'a positive number', value);
-  }
-
-  /** A number in [0, 1). Throws DS_CHECKPOINT where it is anything else. */
-  share(key: string, fallback: number): number {
-    const value = this.get(key, fallback);
-    if (typeof value === 'number' && value >= 0 && value < 1) return value;
-    throw this.refusal(key, 'a number from 0 to below 1', value);
-  }
-
-  /** The keys that there are. */
-  keys(): string[] {
-    return Object.keys(this.values);
-  }
-
-  /** The same, with `defaults` for the keys that are absent; null is a value. */
-  completed(defaults: JsonObject): ModelConfig {
-    return new ModelConfig(this.path, { ...defaults, ...this.values }, this.hint);
-  }
-
-  /** True or false. Throws DS_CHECKPOINT where it is anything else. */
-  flag(key: string, fallback: boolean): boolean {
-    const value = this.get(key, fallback);
-    if (typeof value === 'boolean') return value;
-    throw this.refusal(key, 'true or false', value);
-  }
-
-  /** The keys of an object; none where it is absent. Throws DS_CHECKPOINT for anything else. */
-  section(key: string): ModelConfig {
-    const value = this.get(key, {});
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-      return new ModelConfig(`${this.path}: ${key}`, value, this.hint);
-    }
-    throw this.refusal(key, 'an object', value);
-  }
-
-  /**
-   * Throws DS_CHECKPOINT unless the value of `key` is one of `values`; an absent one counts as the
-   * first.
-   */
-  requireOneOf(key: string, values: readonly unknown[]): void {
-    const value = this.get(key);
-    if (value === null || values.includes(value)) return;
-    throw this.refusal(key, values.join(' or '), value);
-  }
-
-  /** The error for `key`; `got` is a value of the file, or says what there is. */
-  refusal(key: string, expected: string, got: JsonValue): DsError {
-    const found = got === null ? 'nothing' : (JSON.stringify(got)?.slice(0, 200) ?? 'nothing');
-    const op = `${this.path}: ${key}`;
-    return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: found, hint: this.hint });
-  }
 }
 
 /** What every model that is read from a folder may be told. */
@@ -149,10 +70,11 @@ export async function readPretrained<Model extends CausalLM, Options>(
   const files = await openFolder(dir);
   try {
     if (!files.config) throw notPretrained(dir, 'none called config.json');
-    const { quantization_config: quantization = null, ...values } = files.config;
+    const { quantization_config: said = null, ...values } = files.config;
     const place = join(dir, 'config.json');
     const family = familyOf(place, values, families);
     const config = new ModelConfig(place, values, family.architecture);
+    const quantization = said === null ? null : config.with('quantization_config', said);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? storedDType(files);
     model.cameFrom({ config: values, generation: await generationOf(dir) });
@@ -204,21 +126,24 @@ function readConfig(path: string): [string, JsonObject] {
 }
 
 /**
- * Reads the layers that the files have in 4 bits; the layout of the rest. Throws DS_CHECKPOINT for
- * other ways to store weights in fewer bits.
+ * Reads the layers that the files have in 4 or 8 bits; the layout of the rest. Throws
+ * DS_CHECKPOINT.
  */
 async function besideQuantized(
   model: CausalLM,
   files: WeightFiles,
   layout: Layout,
-  { config, quantization }: { config: ModelConfig; quantization: JsonValue },
+  { config, quantization }: { config: ModelConfig; quantization: ModelConfig | null },
 ): Promise<Layout> {
   if (quantization === null) return layout;
-  const { quant_method, bnb_4bit_quant_type } = Object(quantization) as JsonObject;
-  if (quant_method !== 'bitsandbytes' || bnb_4bit_quant_type !== 'nf4') {
-    throw config.refusal('quantization_config', 'NF4 of bitsandbytes', quantization);
+  const isBitsAndBytes = quantization.get('quant_method') === 'bitsandbytes';
+  if (isBitsAndBytes && quantization.get('bnb_4bit_quant_type') !== 'nf4') {
+    const got = quantization.get('bnb_4bit_quant_type');
+    throw config.refusal('quantization_config', 'NF4 of bitsandbytes', got);
   }
-  const { consumed, filled } = await readQuantized(model, files);
+  const { consumed, filled } = isBitsAndBytes
+    ? await readQuantized(model, files)
+    : await readPacked(model, files, layout, readScheme(quantization));
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, filled };
 }

@@ -13,6 +13,7 @@ import {
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
+import { StoredParameter } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
 import { lorasOf, quantizationConfig, quantizedNames, quantStates } from '../peft/index.js';
 import { cpu } from '../runtime/device.js';
@@ -20,10 +21,11 @@ import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
+import { packedConfig, packedOf, packedSources, repackedNames } from './quantized/write-packed.js';
 
 /** How saveWeights() writes the tensors. */
 export interface SaveWeightsOptions {
-  /** Of floating-point parameters. Default: as they are. */
+  /** Of floating-point parameters but those of weights in few bits. Default: as they are. */
   dtype?: ExportDType;
   /**
    * Whose layout the files have; it matters to a module with describe(). Default: "hf", with a
@@ -73,7 +75,8 @@ export async function saveWeights(
     return [path];
   }
   const home = await requireFree(path);
-  const quantization_config = quantizationConfig(module, torch.torch_dtype ?? 'float32');
+  const quantization_config =
+    packedConfig(module) ?? quantizationConfig(module, torch.torch_dtype ?? 'float32');
   const config = layout && {
     ...{ ...layout.config, ...torch },
     ...(quantization_config && { quantization_config }),
@@ -93,7 +96,8 @@ function sourcesOf(
   return Object.entries(module.stateDict()).map(([name, tensor]) => {
     if (trainerOf(tensor) !== null) throw trained(name);
     if (tensor instanceof Parameter && tensor.isCut) throw partial(name);
-    const isConverted = dtype && parameters.has(tensor) && isFloating(tensor.dtype);
+    const isFree = parameters.has(tensor) && !(tensor instanceof StoredParameter);
+    const isConverted = dtype && isFree && isFloating(tensor.dtype);
     const wanted = isConverted ? EXPORT_DTYPES[dtype] : tensor.dtype;
     const isTransposed = transposed.has(name);
     const shape = isTransposed ? [...tensor.shape].reverse() : tensor.shape;
@@ -116,15 +120,20 @@ function forTransformers(
     const hint = 'peft.merge(model) adds them to the weights; peft.saveAdapter() saves them alone.';
     throw misuse('saveWeights', 'adapters that are merged', `one beside ${apart[0]}`, hint);
   }
-  const names = quantizedNames(module);
+  const [names, repacked] = [quantizedNames(module), repackedNames(module)];
+  if (names.size > 0 && packedOf(module).size > 0) {
+    const hint = 'No format holds both.';
+    throw misuse('saveWeights', 'layers in NF4 or in whole numbers', 'some of each', hint);
+  }
   const adapters = new Set([...lorasOf(module).values()].flatMap(({ factors }) => factors));
   const parameters = new Map(module.namedParameters());
   const kept = sources.flatMap((source) => {
     const name = names.get(source.name) ?? source.name;
     const isAdapter = adapters.has(parameters.get(source.name) as Parameter);
-    return isAdapter || names.get(source.name) === null ? [] : [{ ...source, name }];
+    const isElsewhere = names.get(source.name) === null || repacked.has(source.name);
+    return isAdapter || isElsewhere ? [] : [{ ...source, name }];
   });
-  return [...kept, ...quantStates(module, torchName)];
+  return [...kept, ...quantStates(module, torchName), ...packedSources(module)];
 }
 
 /** On the host; the caller releases it. */

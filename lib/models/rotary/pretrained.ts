@@ -2,7 +2,8 @@
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/module.js';
 import type { Layout } from '../load-weights.js';
-import type { ModelConfig, ModelFolder } from '../model-folder.js';
+import type { ModelConfig } from '../model-config.js';
+import type { ModelFolder } from '../model-folder.js';
 import {
   bodyOf,
   type RotaryConfig,

@@ -1,7 +1,7 @@
 // Rotary positions in a config.json, in both of its generations: rope_parameters, and rope_theta
 // with rope_scaling.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
-import type { ModelConfig } from '../model-folder.js';
+import type { ModelConfig } from '../model-config.js';
 import type { RotaryConfig, RotarySizes } from './config.js';
 import { ROPE_TYPES, type RopeScaling, type ScalingKey, scalingKeys } from './rope-scaling.js';
 

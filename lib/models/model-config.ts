@@ -1,0 +1,93 @@
+// The keys of a config.json, read one by one.
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { DsError } from '../errors.js';
+
+/** The keys of a config.json; errors name the file and the key. */
+export class ModelConfig {
+  constructor(
+    /** Of the file. */
+    private readonly path: string,
+    private readonly values: JsonObject,
+    private readonly hint: string,
+  ) {}
+
+  /** The value of `key`; `fallback` where it is absent or null. */
+  get(key: string, fallback: JsonValue = null): JsonValue {
+    return this.values[key] ?? fallback;
+  }
+
+  /**
+   * A positive whole number. Throws DS_CHECKPOINT where it is anything else; absent without a
+   * fallback included.
+   */
+  size(key: string, fallback: number | null = null): number {
+    const value = this.get(key, fallback);
+    if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
+    throw this.refusal(key, 'a positive whole number', value);
+  }
+
+  /** A positive number. Throws DS_CHECKPOINT where it is anything else. */
+  positive(key: string, fallback: number | null = null): number {
+    const value = this.get(key, fallback);
+    if (Number.isFinite(value) && (value as number) > 0) return value as number;
+    throw this.refusal(key, 'a positive number', value);
+  }
+
+  /** A number in [0, 1). Throws DS_CHECKPOINT where it is anything else. */
+  share(key: string, fallback: number): number {
+    const value = this.get(key, fallback);
+    if (typeof value === 'number' && value >= 0 && value < 1) return value;
+    throw this.refusal(key, 'a number from 0 to below 1', value);
+  }
+
+  /** The keys that there are. */
+  keys(): string[] {
+    return Object.keys(this.values);
+  }
+
+  /** The same, with `defaults` for the keys that are absent; null is a value. */
+  completed(defaults: JsonObject): ModelConfig {
+    return new ModelConfig(this.path, { ...defaults, ...this.values }, this.hint);
+  }
+
+  /** True or false. Throws DS_CHECKPOINT where it is anything else. */
+  flag(key: string, fallback: boolean): boolean {
+    const value = this.get(key, fallback);
+    if (typeof value === 'boolean') return value;
+    throw this.refusal(key, 'true or false', value);
+  }
+
+  /**
+   * The keys of `value`, which was taken out of this object. Throws DS_CHECKPOINT where it has
+   * none.
+   */
+  with(key: string, value: JsonValue): ModelConfig {
+    return new ModelConfig(this.path, { [key]: value }, this.hint).section(key);
+  }
+
+  /** The keys of an object; none where it is absent. Throws DS_CHECKPOINT for anything else. */
+  section(key: string): ModelConfig {
+    const value = this.get(key, {});
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+      return new ModelConfig(`${this.path}: ${key}`, value, this.hint);
+    }
+    throw this.refusal(key, 'an object', value);
+  }
+
+  /**
+   * Throws DS_CHECKPOINT unless the value of `key` is one of `values`; an absent one counts as the
+   * first.
+   */
+  requireOneOf(key: string, values: readonly unknown[]): void {
+    const value = this.get(key);
+    if (value === null || values.includes(value)) return;
+    throw this.refusal(key, values.join(' or '), value);
+  }
+
+  /** The error for `key`; `got` is a value of the file, or says what there is. */
+  refusal(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
+    const found = got === null ? 'nothing' : (JSON.stringify(got)?.slice(0, 200) ?? 'nothing');
+    const op = `${this.path}: ${key}`;
+    return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: found, hint });
+  }
+}

@@ -1,0 +1,112 @@
+// Codes, codes of zero and orders of inputs between the layouts of files and QuantizedLinear's.
+import { DsError } from '../../errors.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { Tensor } from '../../tensor/index.js';
+import type { FolderScheme } from './scheme.js';
+
+/** The layer whose codes are meant. */
+export interface CodeSizes {
+  /** [outputs, inputs]. */
+  shape: readonly [number, number];
+  bits: 8 | 4;
+  /** [inputs]: the input of each place; null for the files' own order. */
+  order: Int32Array | null;
+}
+
+/**
+ * Words of a file as [outputs, ceil(inputs bits / 32)], with `order` applied. Source: inference by
+ * AutoGPTQ (low bits first along the inputs), AutoAWQ's gemm, compressed-tensors' pack-quantized.
+ */
+export function codesOf(
+  words: Tensor,
+  method: FolderScheme['method'],
+  { shape, bits, order }: CodeSizes,
+): Tensor {
+  const [outputs, inputs] = shape;
+  const given = method === 'gptq' ? words.transpose(0, 1).contiguous() : words;
+  if (method !== 'awq' && !order) return given === words ? words.clone() : given;
+  const out = Tensor.empty([outputs, Math.ceil((inputs * bits) / 32)], 'i32', words.device);
+  const from = order && Tensor.from(order, { device: words.device });
+  const layout = method === 'awq' ? 'awq' : 'rows';
+  kernels.repackCodes({ in: given, order: from, out, inputs, bits, layout });
+  return out;
+}
+
+/** Where output `j` of eight has its bits in a word of AWQ. */
+const AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7] as const;
+
+/**
+ * Codes of zero as [outputs, groups], a byte each; null where all are the middle one, which needs
+ * no telling. GPTQ's first format stores them less one, in as many bits.
+ */
+export function zerosOf(
+  words: Tensor,
+  { method, zeroOffset }: FolderScheme,
+  bits: 8 | 4,
+  outputs: number,
+): { values: Uint8Array; shape: [number, number] } | null {
+  const stored = words.toRaw() as Int32Array;
+  const [perWord, mask] = [32 / bits, 2 ** bits - 1];
+  const isDown = method === 'compressed-tensors';
+  const groups = words.size(isDown ? 1 : 0);
+  const width = words.size(1);
+  const values = new Uint8Array(outputs * groups);
+  for (let n = 0; n < outputs; ++n) {
+    const [word, place] = [Math.floor(n / perWord), n % perWord];
+    const shift = bits * (method === 'awq' ? (AWQ_PLACES[place] as number) : place);
+    for (let g = 0; g < groups; ++g) {
+      const at = isDown ? word * width + g : g * width + word;
+      values[n * groups + g] = (((stored[at] as number) >>> shift) + zeroOffset) & mask;
+    }
+  }
+  const middle = 2 ** (bits - 1);
+  return values.every((value) => value === middle) ? null : { values, shape: [outputs, groups] };
+}
+
+/** The words in which compressed-tensors has them, [ceil(outputs bits / 32), groups]. */
+export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
+  const [outputs, groups] = zeros.shape as [number, number];
+  const bytes = zeros.toRaw() as Uint8Array;
+  const perWord = 32 / bits;
+  const words = new Int32Array(Math.ceil(outputs / perWord) * groups);
+  bytes.forEach((value, i) => {
+    const [n, g] = [Math.floor(i / groups), i % groups];
+    const at = Math.floor(n / perWord) * groups + g;
+    words[at] = (words[at] as number) | (value << (bits * (n % perWord)));
+  });
+  return words;
+}
+
+/**
+ * The inputs in the order of their groups, where that is another than their own, from the group of
+ * each input. Throws DS_CHECKPOINT for groups of other sizes than `groupSize`.
+ */
+export function orderOf(op: string, index: Tensor, groupSize: number | null): Int32Array | null {
+  const groupOf = index.toRaw() as Int32Array;
+  const inputs = groupOf.length;
+  const size = groupSize ?? Math.max(1, inputs);
+  if (groupOf.every((group, k) => group === Math.floor(k / size))) return null;
+  const order = Int32Array.from(groupOf.keys()).sort(
+    (a, b) => (groupOf[a] as number) - (groupOf[b] as number) || a - b,
+  );
+  const isWhole = order.every((k, place) => groupOf[k] === Math.floor(place / size));
+  if (isWhole) return order;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op,
+    expected: `groups of ${size} inputs, numbered from 0`,
+    got: 'groups of other sizes',
+    hint: 'Activation order (desc_act) may mix the inputs of groups, but each has as many as group_size says.',
+  });
+}
+
+/** The group of each input, from the input of each place. */
+export function groupIndexOf(order: Tensor, groupSize: number | null): Int32Array {
+  const inputs = order.toRaw() as Int32Array;
+  const index = new Int32Array(inputs.length);
+  const size = groupSize ?? Math.max(1, inputs.length);
+  inputs.forEach((input, place) => {
+    index[input] = Math.floor(place / size);
+  });
+  return index;
+}

@@ -1,0 +1,183 @@
+// Layers of GPTQ, AWQ and compressed-tensors folders: their tensors, in whatever layout, become
+// QuantizedLinear's.
+import type { WeightFiles } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { Linear, LinearGelu } from '../../nn/layers.js';
+import type { Module } from '../../nn/module.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { QuantizedLinear } from '../../nn/quantized-linear.js';
+import { replaceModules } from '../../nn/replace-modules.js';
+import type { ReadQuantized } from '../../peft/index.js';
+import { type DType, isFloating } from '../../runtime/dtype.js';
+import { describe } from '../../runtime/view.js';
+import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
+import type { Layout } from '../load-weights.js';
+import { TiedHead } from '../tied-head.js';
+import { codesOf, orderOf, zerosOf } from './codes.js';
+import type { FolderScheme, LayerScheme } from './scheme.js';
+
+/** The ends of the names under which the files have a layer. */
+interface Ends {
+  packed: string;
+  scale: string;
+  zero: string;
+  index: string;
+  /** What else there is, and says nothing new. */
+  rest: readonly string[];
+}
+
+const NAMES: Readonly<Record<FolderScheme['method'], Ends>> = {
+  gptq: { packed: 'qweight', scale: 'scales', zero: 'qzeros', index: 'g_idx', rest: [] },
+  awq: { packed: 'qweight', scale: 'scales', zero: 'qzeros', index: 'g_idx', rest: [] },
+  'compressed-tensors': {
+    ...{ packed: 'weight_packed', scale: 'weight_scale', zero: 'weight_zero_point' },
+    ...{ index: 'weight_g_idx', rest: ['weight_shape'] },
+  },
+};
+
+/** A layer of the model, and the name that the files have for it. */
+interface Found {
+  layer: Linear | TiedHead;
+  path: string;
+  stored: string;
+}
+
+/**
+ * Puts a QuantizedLinear with its values in the place of each layer that `files` have packed; the
+ * bias is left to whoever reads the rest. Throws DS_CHECKPOINT for a layer that the model has not
+ * got, and for tensors of other sizes.
+ */
+export async function readPacked(
+  model: Module,
+  files: WeightFiles,
+  layout: Layout,
+  scheme: FolderScheme,
+): Promise<ReadQuantized> {
+  const ends = NAMES[scheme.method];
+  const [consumed, filled] = [new Set<string>(), new Set<string>()];
+  const instead = new Map<Module, Module>();
+  for (const found of packedIn(model, files, layout, `.${ends.packed}`)) {
+    const made = await readLayer(found, files, ends, scheme);
+    instead.set(found.layer, made);
+    for (const end of [ends.packed, ends.scale, ends.zero, ends.index, ...ends.rest]) {
+      consumed.add(`${found.stored}.${end}`);
+    }
+    for (const [own, parameter] of made.namedParameters()) {
+      if (parameter !== made.bias) filled.add(`${found.path}.${own}`);
+    }
+  }
+  replaceModules(model, instead);
+  return { consumed, filled };
+}
+
+function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string): Found[] {
+  const layers = new Map(model.namedModules());
+  const names = [...files.tensors.keys()].filter((name) => name.endsWith(end));
+  return names.map((name) => {
+    const stored = name.slice(0, -end.length);
+    const path = layout.nameOf(`${stored}.weight`)?.slice(0, -'.weight'.length) ?? stored;
+    const layer = layers.get(path);
+    if (layer instanceof Linear || layer instanceof TiedHead) return { layer, path, stored };
+    throw damaged(
+      `${files.path}: ${name}`,
+      'a linear layer of the model',
+      `${path}, which is none`,
+    );
+  });
+}
+
+async function readLayer(
+  { layer, stored }: Found,
+  files: WeightFiles,
+  ends: Ends,
+  folder: FolderScheme,
+): Promise<QuantizedLinear> {
+  const shape = layer.weight.shape as readonly [number, number];
+  const scheme = folder.schemeOf(stored);
+  const sizes = sizesOf(shape, scheme, folder.method);
+  const read = async (end: string, wanted: readonly number[], dtype: DType | null) =>
+    readTensor(files, `${stored}.${end}`, wanted, dtype);
+  const tensors: Tensor[] = [];
+  try {
+    const scale = await read(ends.scale, sizes.scale, null);
+    tensors.push(scale);
+    const packed = await read(ends.packed, sizes.packed, 'i32');
+    tensors.push(packed);
+    const zero = scheme.hasZeros ? await read(ends.zero, sizes.zero, 'i32') : null;
+    if (zero) tensors.push(zero);
+    const hasIndex = files.tensors.has(`${stored}.${ends.index}`);
+    const index = hasIndex ? await read(ends.index, [shape[1]], 'i32') : null;
+    if (index) tensors.push(index);
+    const order =
+      index && orderOf(`${files.path}: ${stored}.${ends.index}`, index, scheme.groupSize);
+    const zeros = zero && zerosOf(zero, folder, scheme.bits, shape[0]);
+    const hasGelu = layer instanceof LinearGelu;
+    const made = new QuantizedLinear(
+      {
+        ...{ bits: scheme.bits, groupSize: scheme.groupSize, shape, hasGelu },
+        ...{ scaleDType: scale.dtype, hasZeros: zeros !== null, isReordered: order !== null },
+      },
+      layer instanceof Linear ? layer.bias : null,
+    );
+    put(made.weight_packed, () =>
+      codesOf(packed, folder.method, { shape, bits: scheme.bits, order }),
+    );
+    const isAcross = folder.method !== 'compressed-tensors';
+    put(made.weight_scale, () => (isAcross ? scale.transpose(0, 1).contiguous() : scale.clone()));
+    if (zeros)
+      put(made.weight_zero_point as Parameter, () =>
+        Tensor.from(zeros.values, { shape: zeros.shape }),
+      );
+    if (order) put(made.weight_order as Parameter, () => Tensor.from(order));
+    return made;
+  } finally {
+    for (const tensor of tensors) tensor.release();
+  }
+}
+
+/** The shapes that the files' tensors must have. */
+function sizesOf(
+  [outputs, inputs]: readonly [number, number],
+  { bits, groupSize }: LayerScheme,
+  method: FolderScheme['method'],
+): { packed: number[]; scale: number[]; zero: number[] } {
+  const words = (count: number): number => Math.ceil((count * bits) / 32);
+  const groups = Math.ceil(inputs / (groupSize ?? inputs));
+  if (method === 'compressed-tensors') {
+    return {
+      packed: [outputs, words(inputs)],
+      scale: [outputs, groups],
+      zero: [words(outputs), groups],
+    };
+  }
+  const packed = method === 'gptq' ? [words(inputs), outputs] : [inputs, words(outputs)];
+  return { packed, scale: [groups, outputs], zero: [groups, words(outputs)] };
+}
+
+/** `dtype` null: a floating one. The caller releases it. */
+async function readTensor(
+  files: WeightFiles,
+  name: string,
+  shape: readonly number[],
+  dtype: DType | null,
+): Promise<Tensor> {
+  const entry = files.tensors.get(name);
+  const isSame =
+    entry?.shape.join() === shape.join() &&
+    (dtype === null ? isFloating(entry.dtype) && entry.dtype !== 'f64' : entry.dtype === dtype);
+  if (isSame) return files.read(name);
+  const wanted = dtype === null ? `[${shape.join(', ')}] floating` : describe({ shape, dtype });
+  const got = entry ? describe(entry) : 'no such tensor';
+  throw damaged(`${files.path}: ${name}`, wanted, got);
+}
+
+/** Gives the parameter the values that `make` leaves on the CPU. */
+function put(parameter: Parameter, make: () => Tensor): void {
+  const values = held(() => noGrad(() => scope(make)));
+  parameter.place(values);
+  values.release();
+}
+
+function damaged(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });
+}

@@ -1,0 +1,187 @@
+// What the quantization_config of a config.json says of packed weights: which layers have how many
+// bits in which groups, in whose layout.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import type { ModelConfig } from '../model-config.js';
+
+/** How the files store a layer. */
+export interface LayerScheme {
+  bits: 8 | 4;
+  /** Inputs that share a step; null where all of an output do. */
+  groupSize: number | null;
+  /** Whether the files say which code stands for 0. */
+  hasZeros: boolean;
+}
+
+/** How a folder stores its layers. */
+export interface FolderScheme {
+  /** Whose tensors the files have. */
+  method: 'gptq' | 'awq' | 'compressed-tensors';
+  /** What GPTQ's files take from a code of 0 before they store it. */
+  zeroOffset: 0 | 1;
+  /** That of the layer that the files call `path`. Throws DS_CHECKPOINT where there is none. */
+  schemeOf(path: string): LayerScheme;
+}
+
+/** The value of quantization_config, as ModelConfig wraps it. */
+type Section = ModelConfig;
+
+const ONLY_HERE =
+  'Folders of GPTQ (4 and 8 bits), AWQ (gemm) and compressed-tensors (pack-quantized) open here: docs/quantization.md.';
+
+/** Throws DS_CHECKPOINT, which names the key and says why, for what is not read here. */
+export function readScheme(config: Section): FolderScheme {
+  switch (config.get('quant_method')) {
+    case 'gptq':
+      return gptq(config);
+    case 'awq':
+      return awq(config);
+    case 'compressed-tensors':
+      return compressed(config);
+    default: {
+      const expected = '"bitsandbytes" with NF4, "gptq", "awq" or "compressed-tensors"';
+      throw config.refusal('quant_method', expected, config.get('quant_method'), ONLY_HERE);
+    }
+  }
+}
+
+function requireOne(config: Section, key: string, values: readonly JsonValue[], why: string): void {
+  const value = config.get(key);
+  if (value === null || values.includes(value)) return;
+  const expected = values.map((one) => JSON.stringify(one)).join(' or ');
+  throw config.refusal(key, expected, value, why);
+}
+
+/** -1 is a step per output. */
+function groupOf(config: Section, key: string): number | null {
+  const value = config.get(key, 128);
+  if (value === -1) return null;
+  if (Number.isSafeInteger(value) && Number(value) > 0 && Number(value) % 8 === 0) {
+    return Number(value);
+  }
+  throw config.refusal(key, '-1, or a multiple of 8', value, 'Words of codes lie in one group.');
+}
+
+function bitsOf(
+  config: Section,
+  key: string,
+  known: readonly number[],
+  fallback: JsonValue = null,
+) {
+  const value = config.get(key, fallback);
+  if (known.includes(Number(value))) return Number(value) as 8 | 4;
+  const why = 'Codes of 2, 3 and 5 to 7 bits have no kernels here; 4 and 8 have.';
+  throw config.refusal(key, known.join(' or '), value, why);
+}
+
+/** Source: AutoGPTQ and GPTQModel. */
+function gptq(config: Section): FolderScheme {
+  const bits = bitsOf(config, 'bits', [4, 8]);
+  const repacked =
+    'Weights that were laid out for one kernel are no GPTQ file any more: convert back.';
+  requireOne(config, 'checkpoint_format', ['gptq', 'gptq_v2'], repacked);
+  requireOne(config, 'format', ['gptq', 'gptq_v2'], repacked);
+  requireOne(config, 'is_marlin_format', [false], repacked);
+  const rules = Object.keys(Object(config.get('dynamic', {})));
+  if (rules.some((rule) => !rule.startsWith('-:'))) {
+    const why = 'Layers with bits or groups of their own are not read.';
+    throw config.refusal('dynamic', 'rules that leave layers as they are ("-:...")', rules, why);
+  }
+  const format = config.get('checkpoint_format', config.get('format', 'gptq'));
+  const scheme = { bits, groupSize: groupOf(config, 'group_size'), hasZeros: true };
+  return {
+    method: 'gptq',
+    zeroOffset: format === 'gptq_v2' ? 0 : 1,
+    schemeOf: () => scheme,
+  };
+}
+
+/** Source: AutoAWQ's gemm layout. */
+function awq(config: Section): FolderScheme {
+  const bits = bitsOf(config, 'bits', [4], config.get('w_bit'));
+  const why = 'Of AWQ, the layout of AutoAWQ\'s "gemm" version is read; convert other ones to it.';
+  requireOne(config, 'version', ['gemm', 'GEMM'], why);
+  requireOne(config, 'backend', ['autoawq'], why);
+  const key = config.get('group_size') === null ? 'q_group_size' : 'group_size';
+  const scheme = { bits, groupSize: groupOf(config, key), hasZeros: true };
+  return { method: 'awq', zeroOffset: 0, schemeOf: () => scheme };
+}
+
+/** Layers that one entry of config_groups stands for. */
+interface Group {
+  targets: readonly string[];
+  scheme: LayerScheme;
+}
+
+/** Source: compressed-tensors' QuantizationConfig. */
+function compressed(config: Section): FolderScheme {
+  const why =
+    'Of compressed-tensors, weights of 4 and 8 bits as whole numbers are read, and nothing else quantized.';
+  requireOne(config, 'format', ['pack-quantized', 'mixed-precision'], why);
+  requireOne(config, 'quantization_status', ['compressed'], 'The weights are not packed yet.');
+  for (const key of ['kv_cache_scheme', 'transform_config'] as const) {
+    const value = config.get(key);
+    if (value === null || Object.keys(Object(value)).length === 0) continue;
+    throw config.refusal(key, 'nothing', value, why);
+  }
+  const sparsity = config.section('sparsity_config');
+  requireOne(sparsity, 'format', ['dense'], 'Sparse weights are not read.');
+  const sections = config.section('config_groups');
+  const groups = sections.keys().map((name): Group => groupIn(sections.section(name), why));
+  return {
+    method: 'compressed-tensors',
+    zeroOffset: 0,
+    schemeOf(path) {
+      const found =
+        groups.find(({ targets }) => targets.some((target) => isTarget(target, path))) ??
+        groups.find(({ targets }) => targets.includes('Linear'));
+      if (found) return found.scheme;
+      throw config.refusal('config_groups', `a group for ${path}`, null, why);
+    },
+  };
+}
+
+const isTarget = (target: string, path: string): boolean =>
+  target.startsWith('re:') ? new RegExp(`^(?:${target.slice(3)})`).test(path) : target === path;
+
+function groupIn(group: Section, why: string): Group {
+  for (const key of ['input_activations', 'output_activations'] as const) {
+    if (group.get(key) === null) continue;
+    const reason = 'Such a model rounds activations too, which is not done here.';
+    throw group.refusal(key, 'nothing', group.get(key), reason);
+  }
+  requireOne(group, 'format', ['pack-quantized'], why);
+  const weights = group.section('weights');
+  const bits = bitsOf(weights, 'num_bits', [4, 8]);
+  requireOne(weights, 'type', ['int'], 'FP8 and FP4 have no kernels here.');
+  requireOne(weights, 'strategy', ['group', 'channel'], why);
+  const hasGroups = weights.get('strategy', 'group') === 'group';
+  const targets = group.get('targets', []);
+  if (!Array.isArray(targets) || targets.some((one) => typeof one !== 'string')) {
+    throw group.refusal('targets', 'a list of names', targets, why);
+  }
+  return {
+    targets: targets as string[],
+    scheme: {
+      bits,
+      groupSize: hasGroups ? groupOf(weights, 'group_size') : null,
+      hasZeros: !weights.flag('symmetric', true),
+    },
+  };
+}
+
+/** The entry of config_groups that says the same of `targets`. */
+export function groupFor(
+  targets: string[],
+  { bits, groupSize, hasZeros }: LayerScheme,
+): JsonObject {
+  return {
+    targets,
+    weights: {
+      ...{ num_bits: bits, type: 'int', symmetric: !hasZeros, dynamic: false },
+      ...{ strategy: groupSize === null ? 'channel' : 'group', group_size: groupSize },
+      ...{ block_structure: null, observer: 'minmax', observer_kwargs: {}, actorder: null },
+    },
+    input_activations: null,
+    output_activations: null,
+  };
+}

@@ -1,0 +1,110 @@
+// QuantizedLinear layers as compressed-tensors has them: names, tensors beside the parameters, and
+// what config.json says of them.
+import type { JsonObject } from '../../../types/json.js';
+import type { TensorSource } from '../../checkpoint/index.js';
+import { Linear } from '../../nn/layers.js';
+import type { Module } from '../../nn/module.js';
+import { QuantizedLinear } from '../../nn/quantized-linear.js';
+import { LoraLayer } from '../../peft/index.js';
+import { cpu } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
+import { codesOf, groupIndexOf, zeroWordsOf } from './codes.js';
+import { groupFor, type LayerScheme } from './scheme.js';
+
+/** The layers of a model that have packed weights, by their paths. */
+export function packedOf(model: Module): Map<string, QuantizedLinear> {
+  const found = new Map<string, QuantizedLinear>();
+  for (const [path, module] of model.namedModules()) {
+    const layer = module instanceof LoraLayer ? module.base : module;
+    if (layer instanceof QuantizedLinear) found.set(path, layer);
+  }
+  return found;
+}
+
+/** Our names of what files have in another layout, and packedSources() therefore gives. */
+export function repackedNames(model: Module): Set<string> {
+  const names = new Set<string>();
+  for (const [path, layer] of packedOf(model)) {
+    for (const end of ['weight_zero_point', 'weight_order']) names.add(`${path}.${end}`);
+    if (layer.weight_order) names.add(`${path}.weight_packed`);
+  }
+  return names;
+}
+
+/** What files have of each layer beside the parameters that they have as they are. */
+export function packedSources(model: Module): TensorSource[] {
+  return [...packedOf(model)].flatMap(([path, layer]) => {
+    const { shape, weight_packed, weight_zero_point, weight_order: order, bits, groupSize } = layer;
+    const [outputs, inputs] = shape as [number, number];
+    const sources = [
+      sourceOf(`${path}.weight_shape`, 'i64', [2], () =>
+        Tensor.from(BigInt64Array.of(BigInt(outputs), BigInt(inputs))),
+      ),
+    ];
+    if (weight_zero_point) {
+      const size = [Math.ceil((outputs * bits) / 32), weight_zero_point.size(1)];
+      sources.push(
+        sourceOf(`${path}.weight_zero_point`, 'i32', size, () =>
+          Tensor.from(zeroWordsOf(weight_zero_point, bits), { shape: size }),
+        ),
+      );
+    }
+    if (order) {
+      sources.push(
+        sourceOf(`${path}.weight_g_idx`, 'i32', [inputs], () =>
+          Tensor.from(groupIndexOf(order, groupSize)),
+        ),
+        sourceOf(`${path}.weight_packed`, 'i32', weight_packed.shape, () => {
+          const back = order.argsort().to('i32').toRaw() as Int32Array;
+          const words = weight_packed.to(cpu());
+          const sizes = { shape: [outputs, inputs] as const, bits, order: back };
+          return codesOf(words, 'compressed-tensors', sizes);
+        }),
+      );
+    }
+    return sources;
+  });
+}
+
+function sourceOf(
+  name: string,
+  dtype: DType,
+  shape: readonly number[],
+  make: () => Tensor,
+): TensorSource {
+  return { name, dtype, shape, values: async () => held(() => noGrad(() => scope(make))) };
+}
+
+/**
+ * The section of config.json by which compressed-tensors knows such a folder; null for a model
+ * without such layers.
+ */
+export function packedConfig(model: Module): JsonObject | null {
+  const layers = packedOf(model);
+  if (layers.size === 0) return null;
+  const kinds = new Map<string, { scheme: LayerScheme; isOrdered: boolean; paths: string[] }>();
+  for (const [path, { bits, groupSize, weight_zero_point, weight_order }] of layers) {
+    const scheme = { bits, groupSize, hasZeros: weight_zero_point !== null };
+    const isOrdered = weight_order === null;
+    const key = JSON.stringify([scheme, isOrdered]);
+    const kind = kinds.get(key) ?? { scheme, isOrdered, paths: [] };
+    kinds.set(key, kind);
+    kind.paths.push(path);
+  }
+  const sorted = [...kinds.values()].sort((a, b) => b.paths.length - a.paths.length);
+  const groups = sorted.map(({ scheme, isOrdered, paths }, i) => {
+    const group = groupFor(i === 0 ? ['Linear'] : paths, scheme);
+    if (!isOrdered) (group.weights as JsonObject).actorder = 'group';
+    return [`group_${i}`, group];
+  });
+  const plain = [...model.namedModules()].filter(([, module]) => module instanceof Linear);
+  return {
+    ...{ quant_method: 'compressed-tensors', format: 'pack-quantized' },
+    quantization_status: 'compressed',
+    config_groups: Object.fromEntries(groups),
+    ignore: plain.map(([path]) => path),
+    kv_cache_scheme: null,
+    global_compression_ratio: null,
+  };
+}
