@@ -178,7 +178,7 @@ class BeamRun {
   }
 
   private get device(): Device {
-    return this.model.lm_head.weight.device;
+    return this.model.computesIn.device;
   }
 
   /** Reads the prompt once; all texts have its keys and values. */
