@@ -11,6 +11,8 @@ import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
 import { oneBitBench } from './onebit.js';
 import { parallelismBench } from './parallelism.js';
+import { quantizationQualityBench } from './quantization-quality.js';
+import { quantizedDecodeBench } from './quantized-decode.js';
 import { writeResult } from './report.js';
 import { trainBench } from './train.js';
 import { zeroMemoryBench } from './zero-memory.js';
@@ -29,6 +31,8 @@ const benches: Record<string, Bench> = {
   kernels: kernelsBench,
   'inference-memory': inferenceMemoryBench,
   loader: loaderBench,
+  'quantization-quality': quantizationQualityBench,
+  'quantized-decode': quantizedDecodeBench,
   onebit: oneBitBench,
   parallelism: parallelismBench,
   'zero-memory': zeroMemoryBench,

@@ -57,7 +57,7 @@ export function readQuantizedOptions(
 export class QuantizedLinear extends PackedLinear {
   /** [outputs, ceil(inputs bits / 32)] i32: the first of a word's codes in its lowest bits. */
   readonly weight_packed: Parameter;
-  /** [outputs, groups]: the steps. */
+  /** The steps, [outputs, groups]. */
   readonly weight_scale: Parameter;
   /** [outputs, groups] u8: the code of 0; null where it is the middle one, 2^(bits - 1). */
   readonly weight_zero_point: Parameter | null;
