@@ -14,6 +14,7 @@ import { parallelismBench } from './parallelism.js';
 import { quantizationQualityBench } from './quantization-quality.js';
 import { quantizedDecodeBench } from './quantized-decode.js';
 import { writeResult } from './report.js';
+import { serveBench } from './serve.js';
 import { trainBench } from './train.js';
 import { zeroMemoryBench } from './zero-memory.js';
 
@@ -26,6 +27,7 @@ const benches: Record<string, Bench> = {
   adam: adamBench,
   checkpoint: checkpointBench,
   train: trainBench,
+  serve: serveBench,
   activations: activationsBench,
   attention: attentionBench,
   kernels: kernelsBench,

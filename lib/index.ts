@@ -102,6 +102,20 @@ export {
 export type { DType, NumericArray } from './runtime/dtype.js';
 export type { Event, Stream } from './runtime/stream.js';
 export type { View } from './runtime/view.js';
+/** An inference engine behind HTTP, as OpenAI's interface has it, and in the terminal. */
+export {
+  type ChatOptions,
+  type ContinuationOptions,
+  type ContinuationRequest,
+  chat,
+  type EngineStats,
+  InferenceServer,
+  type ServedEngine,
+  type ServedPiece,
+  type ServeLimits,
+  type ServeOptions,
+  serve,
+} from './serve/index.js';
 export * from './tensor/index.js';
 /**
  * Tokenizers, chat templates and datasets of text. Source: Hugging Face's tokenizers and datasets.

@@ -10,6 +10,7 @@ import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
 import type { PlanFlags } from './plan.js';
 import { requireNoCommand } from './script.js';
+import { addServeCommands } from './serve-commands.js';
 import type { ValidateOptions } from './validate.js';
 
 /** The options of `ds validate` as they are typed. */
@@ -143,6 +144,8 @@ program
       return 0;
     }),
   );
+
+addServeCommands(program, finish);
 
 program
   .command('io')

@@ -80,7 +80,7 @@ function requireTokenizer({ tokenizer }: ServedEngine): Tokenizer {
     op: 'chat',
     expected: 'a model with a tokenizer',
     got: 'one without',
-    hint: 'Put tokenizer.json into its folder, or name the folder of one by --tokenizer.',
+    hint: 'Put tokenizer.json, and tokenizer_config.json beside it, into its folder.',
   });
 }
 

@@ -1,6 +1,7 @@
 // The door of the serving room.
 export { type ChatOptions, chat } from './chat.js';
 export type { ServeLimits } from './limits.js';
+export { type EngineOptions, openEngine } from './open-engine.js';
 export type {
   ContinuationOptions,
   ContinuationRequest,

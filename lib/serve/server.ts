@@ -14,7 +14,7 @@ import { readLimits, type ServeLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
-import { answerRequest, type Site } from './routes.js';
+import { answerRequest } from './routes.js';
 import { sendError } from './send.js';
 import type { ServedEngine } from './served-engine.js';
 import { type ServedModel, servedModel } from './served-model.js';
@@ -33,12 +33,11 @@ export interface ServeOptions {
   chatTemplate?: string;
   /** Threads that turn prompts into tokens. Default 2. */
   tokenizerThreads?: number;
+  /** What one client may ask, so that the others are served too. */
   limits?: ServeLimits;
   /** Is told what failed inside the server. Default: console.error. */
   report?: (failure: unknown) => void;
 }
-
-type Promised = ServedEngine | PromiseLike<ServedEngine>;
 
 const OPTIONS: OptionNames<ServeOptions> = {
   ...{ model: true, host: true, port: true, apiKeys: true, chatTemplate: true },
@@ -51,7 +50,9 @@ const OPTIONS: OptionNames<ServeOptions> = {
  * with DS_ARGUMENT for options that cannot be, DS_IO where nobody can listen.
  */
 export async function serve(
-  engine: Promised | (() => Promised),
+  engine:
+    | (ServedEngine | PromiseLike<ServedEngine>)
+    | (() => ServedEngine | PromiseLike<ServedEngine>),
   given: ServeOptions = {},
 ): Promise<InferenceServer> {
   const server = new InferenceServer(readOptions('serve', given, OPTIONS));
@@ -62,16 +63,24 @@ export async function serve(
 }
 
 /** Made by serve(). */
-export class InferenceServer implements Site {
+export class InferenceServer {
+  /** When it was started, in seconds since 1970. */
   readonly started = Math.floor(Date.now() / 1000);
+  /** @internal */
   readonly metrics = new Metrics();
+  /** @internal */
   readonly lives = new Set<RequestLife>();
+  /** @internal */
   readonly access: Access;
+  /** @internal */
   readonly admission: Admission;
+  /** All of them, those that were not given included. */
   readonly limits: Required<ServeLimits>;
   /** Resolves when the model can be asked; rejects when the engine could not be made. */
   ready: Promise<void> = Promise.resolve();
+  /** @internal Null while it is loading. */
   served: ServedModel | null = null;
+  /** stop() or kill() was called. */
   isStopping = false;
   private readonly http: Server;
   private readonly connections: Connections;
@@ -120,7 +129,7 @@ export class InferenceServer implements Site {
   }
 
   /** @internal */
-  async open(engine: Promised): Promise<void> {
+  async open(engine: ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
     const { model: name = 'default', chatTemplate, tokenizerThreads: threads = 2 } = this.options;
     requireInteger('serve tokenizerThreads', threads, 1);
     this.served = servedModel(await engine, name, this.limits, { threads, chatTemplate });
@@ -141,6 +150,7 @@ export class InferenceServer implements Site {
     await this.stop();
   }
 
+  /** @internal What a client is told of anything that was thrown. */
   readonly apiError = (thrown: unknown): ApiError =>
     ApiError.from(thrown, this.options.report ?? console.error);
 

@@ -1,0 +1,40 @@
+// The thread with the clients of bench/serve.ts: each streams one completion over a connection of
+// its own.
+import { Agent, type IncomingMessage, request } from 'node:http';
+import { parentPort, workerData } from 'node:worker_threads';
+
+/** What the thread is started with. */
+export interface ClientsTask {
+  url: string;
+  prompts: readonly (readonly number[])[];
+  /** New ones for each prompt. */
+  tokens: number;
+}
+
+/** What it says in the end. */
+export interface ClientsDone {
+  tokens: number;
+}
+
+const { url, prompts, tokens } = workerData as ClientsTask;
+const agent = new Agent({ maxSockets: Number.POSITIVE_INFINITY });
+const headers = { 'content-type': 'application/json' };
+
+async function ask(prompt: readonly number[]): Promise<number> {
+  const sent = request(`${url}/v1/completions`, { method: 'POST', headers, agent });
+  const body = { prompt, max_tokens: tokens, stream: true, ignore_eos: true, cache_salt: 'http' };
+  sent.end(JSON.stringify({ ...body, return_token_ids: true }));
+  const response = await new Promise<IncomingMessage>((resolve, reject) =>
+    sent.once('response', resolve).once('error', reject),
+  );
+  let text = '';
+  for await (const chunk of response.setEncoding('utf8')) text += chunk;
+  const events = text.match(/^data: \{.*$/gm) ?? [];
+  const ids = events.flatMap((event) => JSON.parse(event.slice(6)).choices[0].token_ids);
+  return ids.length;
+}
+
+Promise.all(prompts.map(ask)).then((counts) => {
+  const done: ClientsDone = { tokens: counts.reduce((sum, count) => sum + count, 0) };
+  parentPort?.postMessage(done);
+});

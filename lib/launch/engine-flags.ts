@@ -1,0 +1,41 @@
+// What `ds serve` and `ds chat` are told of a model.
+import { readFileSync } from 'node:fs';
+
+import type { EngineOptions } from '../serve/index.js';
+import { refuse } from './argument-error.js';
+
+/** Options of both commands. */
+export interface EngineFlags {
+  device?: string;
+  dtype?: string;
+  context?: number;
+  config?: string;
+  chatTemplate?: string;
+}
+
+/** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
+export function engineOptions(flags: EngineFlags): EngineOptions {
+  const { device, dtype, context, config } = flags;
+  const said = { device, dtype, max_out_tokens: context };
+  const given = Object.entries(said).filter(([, value]) => value !== undefined);
+  return { config: { ...configOf(config), ...Object.fromEntries(given) } };
+}
+
+/** What a file says; undefined where none is named. */
+export function textOf(file: string | undefined): string | undefined {
+  if (file === undefined) return undefined;
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (cause) {
+    refuse('--chat-template', 'a readable file', (cause as Error).message);
+  }
+}
+
+function configOf(file: string | undefined): object {
+  if (file === undefined) return {};
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    refuse('--config', 'a readable JSON file', (cause as Error).message);
+  }
+}

@@ -1,0 +1,121 @@
+// docs/serving.md as its readers follow it: a model that the example has just saved, served and talked with.
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { Run } from '../launch/jobs.js';
+
+const root = packageRoot();
+const DS = join(root, 'dist', 'launch', 'cli.js');
+const ADDRESS = 'http://127.0.0.1:8000';
+const page = readFileSync(join(root, 'docs', 'serving.md'), 'utf8');
+const folder = mkdtempSync(join(tmpdir(), 'ds-serving-'));
+const model = join(folder, 'tiny');
+afterAll(() => rmSync(folder, { recursive: true }));
+
+beforeAll(() => {
+  const words = ['--model', 'tiny', '--steps', '2', '--batch', '1', '--seq', '16', '--sample', '0'];
+  const script = join(root, 'examples', 'gpt2-offload.js');
+  execFileSync(process.execPath, [script, ...words, '--device', 'cpu', '--save', model]);
+});
+
+/** The blocks of a language on the page. */
+const blocksOf = (language: string): string[] =>
+  Array.from(
+    page.matchAll(new RegExp(`^\`\`\`${language}\n(.*?)^\`\`\``, 'gms')),
+    ([, code = '']) => code,
+  );
+
+/** A server of the model, when it is ready. */
+async function started(...words: string[]): Promise<{ run: Run; url: string }> {
+  const run = new Run([DS, 'serve', model, '--device', 'cpu', '--port', '0', ...words], folder);
+  await run.printed('ready: ');
+  const [, url = ''] = /at (http:\S+)\/v1/.exec(run.stdout) ?? [];
+  return { run, url };
+}
+
+async function ended({ child, finished }: Run, signal: NodeJS.Signals) {
+  process.kill(child.pid as number, signal);
+  return finished;
+}
+
+test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', async () => {
+  const { run, url } = await started();
+  const curl = blocksOf('sh').find((block) => block.startsWith('curl')) ?? '';
+  const [, body = ''] = /-d '(.*)'/.exec(curl) ?? [];
+  const [, path = ''] = /8000(\S+)/.exec(curl) ?? [];
+  const headers = { 'content-type': 'application/json' };
+  const answer = await fetch(url + path, { method: 'POST', body, headers });
+  expect(await answer.json()).toMatchObject({
+    ...{ model: 'tiny', object: 'text_completion', usage: { completion_tokens: 24 } },
+  });
+  const [program = ''] = blocksOf('javascript');
+  const code = program.replace(ADDRESS, url);
+  expect(code).not.toBe(program);
+  // It lies beside node_modules, as a reader's program does.
+  const words = ['--input-type=module', '--eval', code];
+  const child = spawn(process.execPath, words, { cwd: root });
+  let printed = '';
+  for await (const text of child.stdout.setEncoding('utf8')) printed += text;
+  expect(printed.length).toBeGreaterThan(10);
+  expect(await ended(run, 'SIGTERM')).toMatchObject({ code: 0, stderr: '' });
+}, 120_000);
+
+test('a signal lets an answer end', async () => {
+  const { run, url } = await started('--drain-timeout', '60');
+  const open = () =>
+    fetch(`${url}/v1/completions`, {
+      method: 'POST',
+      body: JSON.stringify({
+        prompt: 'interface',
+        max_tokens: 100,
+        stream: true,
+        ignore_eos: true,
+      }),
+      headers: { 'content-type': 'application/json' },
+    });
+  const stream = await open();
+  const code = ended(run, 'SIGTERM');
+  expect((await stream.text()).endsWith('data: [DONE]\n\n')).toBe(true);
+  expect((await code).code).toBe(0);
+}, 120_000);
+
+test('keys come from the environment and from a file, and guard /v1', async () => {
+  const file = join(folder, 'keys');
+  writeFileSync(file, 'one\n\ntwo\n');
+  const { run, url } = await started('--api-key-file', file, '--model-name', 'mine');
+  const ask = (key: string) =>
+    fetch(`${url}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
+  expect((await ask('three')).status).toBe(401);
+  expect(await (await ask('two')).json()).toMatchObject({ data: [{ id: 'mine' }] });
+  expect((await fetch(`${url}/health`)).status).toBe(200);
+  expect(await ended(run, 'SIGINT')).toMatchObject({ code: 0 });
+}, 120_000);
+
+test('a conversation over a pipe', () => {
+  const words = ['chat', model, '--device', 'cpu', '--max-tokens', '4', '--temperature', '0'];
+  const talk = spawnSync(process.execPath, [DS, ...words], {
+    ...{ input: 'interface \ninterface \n/quit\n', encoding: 'utf8', cwd: folder },
+  });
+  expect(talk).toMatchObject({ status: 0, stderr: '' });
+  const [first, ...answers] = talk.stdout.split('\n');
+  expect(first).toMatch(/^This model has no chat template: it continues each line by itself/);
+  expect(answers[0]).toBe(answers[1]);
+}, 120_000);
+
+test.each([
+  [['serve', 'absent'], /absent: expected a folder with config\.json and safetensors, got nothing/],
+  [['serve', 'tiny', '--port', 'x'], /Expected a whole number of 0 or more/],
+  [['serve', 'tiny', '--api-key-file', 'absent'], /--api-key-file: expected a readable file/],
+  [['serve', 'tiny', '--chat-template', 'absent'], /--chat-template: expected a readable file/],
+  [['serve', 'tiny', '--config', 'absent'], /--config: expected a readable JSON file/],
+  [['chat', 'absent'], /absent: expected a folder/],
+])('ds %j is refused', (words, message) => {
+  const { status, stderr } = spawnSync(process.execPath, [DS, ...words, '--device', 'cpu'], {
+    ...{ encoding: 'utf8', cwd: folder, input: '' },
+  });
+  expect(stderr).toMatch(message);
+  expect(stderr).not.toMatch(/\n {4}at /);
+  expect(status).not.toBe(0);
+});
