@@ -37,9 +37,10 @@ class File {
   static File open_for_writing(const std::string& path, bool truncate);
 
   /// A file for reading and writing in `folder` that has no name there: nobody else opens it, and
-  /// its space is free again when the process ends, however it ends. Errors call it `label`. `direct`
-  /// asks for transfers that pass the system's cache by (O_DIRECT; offsets, sizes and addresses are
-  /// then multiples of kDirectAlignment), and says whether the file system gives them. Throws DS_IO.
+  /// its space is free again when the process ends, however it ends. Errors call it `label`.
+  /// `direct` asks for transfers that pass the system's cache by (O_DIRECT; offsets, sizes and
+  /// addresses are then multiples of kDirectAlignment), and says whether the file system gives
+  /// them. Throws DS_IO.
   static File nameless_in(const std::string& folder, const std::string& label, bool& direct);
 
   File(File&& other) noexcept;

@@ -68,9 +68,8 @@ void SwapFile::wait(Memory memory) {
   std::unique_lock lock(mutex_);
   const auto begin = Clock::now();
   const auto over = [&] {
-    return error_ || std::none_of(moves_.begin(), moves_.end(), [&](const auto& move) {
-             return overlap(move->memory, memory);
-           });
+    return error_ || std::none_of(moves_.begin(), moves_.end(),
+                                  [&](const auto& move) { return overlap(move->memory, memory); });
   };
   for (uint64_t seen = progress_; !changed_.wait_for(lock, kPatience, over); seen = progress_) {
     if (progress_ != seen) continue;
@@ -101,9 +100,8 @@ void SwapFile::start_ready() {
   for (auto at = moves_.begin(); at != moves_.end(); ++at) {
     const std::shared_ptr<Move>& move = *at;
     if (move->running) continue;
-    const bool waits = std::any_of(moves_.begin(), at, [&](const auto& earlier) {
-      return conflict(*earlier, *move);
-    });
+    const bool waits = std::any_of(moves_.begin(), at,
+                                   [&](const auto& earlier) { return conflict(*earlier, *move); });
     if (waits) continue;
     move->running = true;
     for (Block& block : blocks_of(move)) {
@@ -156,9 +154,8 @@ void SwapFile::check(const Block& block) {
   uint32_t& kept = checksums_[static_cast<size_t>(transfer.offset) / block_bytes_];
   if (transfer.direction == Direction::write) {
     kept = found;
-    engine_->submit({transfer}, [this, move = block.move](const Error* error) {
-      finish(*move, error);
-    });
+    engine_->submit({transfer},
+                    [this, move = block.move](const Error* error) { finish(*move, error); });
     return;
   }
   if (found == kept) return finish(*block.move, nullptr);

@@ -32,10 +32,10 @@ struct SwapOptions {
 
 /**
  * A nameless, preallocated file (File::nameless_in). Transfers run beside their submitter, each as
- * soon as those before it that touch the same bytes of memory or file are over: whoever submits them
- * in the order of a stream has them in that order where it matters, and concurrent where it does
- * not. Every block has a CRC-32C, which lives in memory and is checked when the block is read. After
- * the first failure nothing starts any more, so that what went wrong reaches no other block.
+ * soon as those before it that touch the same bytes of memory or file are over: whoever submits
+ * them in the order of a stream has them in that order where it matters, and concurrent where it
+ * does not. Every block has a CRC-32C, which lives in memory and is checked when the block is read.
+ * After the first failure nothing starts any more, so that what went wrong reaches no other block.
  */
 class SwapFile {
  public:
@@ -46,13 +46,13 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Submits a transfer between the file from `offset`, a multiple of the block, and memory. Size and
-  /// address are multiples of kDirectAlignment; what is read was written with the same offset and
-  /// size. Does not wait, and may be called from any thread.
+  /// Submits a transfer between the file from `offset`, a multiple of the block, and memory. Size
+  /// and address are multiples of kDirectAlignment; what is read was written with the same offset
+  /// and size. Does not wait, and may be called from any thread.
   void start(Direction direction, int64_t offset, Memory memory);
 
-  /// Blocks until no transfer touches `memory`. Throws the first failure of any transfer (DS_IO), again
-  /// and again, also when no transfer has moved for two minutes.
+  /// Blocks until no transfer touches `memory`. Throws the first failure of any transfer (DS_IO),
+  /// again and again, also when no transfer has moved for two minutes.
   void wait(Memory memory);
 
   const std::string& path() const { return file_.path(); }
@@ -83,9 +83,9 @@ class SwapFile {
 
   static bool conflict(const Move& a, const Move& b);
   std::vector<Block> blocks_of(const std::shared_ptr<Move>& move) const;
-  void start_ready();                 // under the lock
+  void start_ready();  // under the lock
   void check_later(Block block);
-  void check_blocks();                // a checker's thread
+  void check_blocks();  // a checker's thread
   void check(const Block& block);
   void finish(Move& move, const Error* error);
 
