@@ -9,9 +9,10 @@ export interface InferenceConfig {
   $schema?: string;
   /**
    * Of the weights, also by torch's names; null leaves a model its own, where DeepSpeed takes fp16.
-   * Default null. "int8" is not supported yet: weights are 16 or 32 bits wide.
+   * int8: linear layers but the head are stored in 8 bits, with a step for each row, and computed
+   * in the model's own dtype. Default null.
    */
-  dtype?: 'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.fp16' | 'torch.float16' | 'torch.half' | 'bfloat16' | 'bfloat' | 'torch.bf16' | 'torch.bfloat16' | 'torch.bfloat' | 'float32' | 'float' | 'torch.fp32' | 'torch.float32' | 'torch.float' | 'torch.int8' | null;
+  dtype?: 'fp16' | 'bf16' | 'fp32' | 'int8' | 'float16' | 'half' | 'torch.fp16' | 'torch.float16' | 'torch.half' | 'bfloat16' | 'bfloat' | 'torch.bf16' | 'torch.bfloat16' | 'torch.bfloat' | 'float32' | 'float' | 'torch.fp32' | 'torch.float32' | 'torch.float' | 'torch.int8' | null;
   /**
    * "cpu", "cuda", "cuda:N" or "auto", which takes a GPU where there is one; null leaves a model
    * where it is, and is "auto" for a folder. Default null.
@@ -77,8 +78,7 @@ export interface InferenceConfig {
    */
   keep_module_on_host?: boolean;
   /**
-   * Weights of few bits; DeepSpeed does not read it. Default null. Not supported yet: weights keep
-   * the dtype that `dtype` says.
+   * Linear layers but the head are stored in 8 or 4 bits; DeepSpeed does not read it. Default null.
    */
   quant?: InferenceQuantConfig | null;
   /**
@@ -257,22 +257,22 @@ export interface InferenceMoeConfig {
   expert_group?: { [key: string]: unknown } | null;
 }
 
-/**
- * Weights of few bits; DeepSpeed does not read it. Not supported yet: weights keep the dtype that
- * `dtype` says.
- */
+/** Linear layers but the head are stored in 8 or 4 bits; DeepSpeed does not read it. */
 export interface InferenceQuantConfig {
   /** Whether anything is quantized. Default true. */
   enabled?: boolean;
-  /** How activations are quantized. */
+  /** How activations are quantized. Not supported yet: activations keep the model's dtype. */
   activation?: InferenceQuantActivationConfig;
   /** How weights are quantized. */
   weight?: InferenceQuantWeightConfig;
-  /** How the projections of queries, keys and values are quantized. */
+  /**
+   * How the projections of queries, keys and values are quantized. No effect: they are linear
+   * layers like the others.
+   */
   qkv?: InferenceQuantQkvConfig;
 }
 
-/** How activations are quantized. */
+/** How activations are quantized. Not supported yet: activations keep the model's dtype. */
 export interface InferenceQuantActivationConfig {
   /** Whether activations are quantized. Default true. */
   enabled?: boolean;
@@ -290,17 +290,54 @@ export interface InferenceQuantWeightConfig {
   enabled?: boolean;
   /** Bits of a quantized value of weights. Default 8. */
   num_bits?: 4 | 8;
-  /** Whether the range of a group is the same on both sides of 0. Default "symmetric". */
-  q_type?: 'symmetric' | 'asymmetric';
-  /** Groups with a scale of their own. Default 1. */
+  /**
+   * Whether the range of a group is the same on both sides of 0. Default "symmetric". "asymmetric"
+   * is not supported yet: weights are quantized around 0 here; folders of GPTQ and AWQ may have
+   * other zeros.
+   */
+  q_type?: 'symmetric';
+  /**
+   * Groups with a scale of their own. Default 1. No effect: quantized_initialization.group_size
+   * says how many inputs share a step.
+   */
   q_groups?: number;
-  /** Bits and groups of weights that are quantized while a model is built. */
-  quantized_initialization?: { [key: string]: unknown };
-  /** Bits and groups by a part of a module's name. */
+  /**
+   * Bits and groups, where they are to be others than num_bits and a step for each row of 8 bits or
+   * each 128 inputs of 4.
+   */
+  quantized_initialization?: InferenceQuantInitializationConfig;
+  /**
+   * Bits and groups by a part of a module's name. Not supported yet: all linear layers but the head
+   * are quantized alike; nn.quantizeModel() takes skipModules.
+   */
   post_init_quant?: { [key: string]: unknown };
 }
 
-/** How the projections of queries, keys and values are quantized. */
+/**
+ * Bits and groups, where they are to be others than num_bits and a step for each row of 8 bits or
+ * each 128 inputs of 4.
+ */
+export interface InferenceQuantInitializationConfig {
+  /** Bits of a weight; null is num_bits beside this section. Default null. */
+  num_bits?: 4 | 8 | null;
+  /** Inputs of a row that share a step; null: 128 of 4 bits, the whole row of 8. Default null. */
+  group_size?: number | null;
+  /**
+   * The dim of a weight that is cut into groups. Default 1. "0" is not supported yet: groups are of
+   * inputs.
+   */
+  group_dim?: number;
+  /**
+   * Whether the range of a group is the same on both sides of 0. Default true. "false" is not
+   * supported yet: weights are quantized around 0 here.
+   */
+  symmetric?: boolean;
+}
+
+/**
+ * How the projections of queries, keys and values are quantized. No effect: they are linear layers
+ * like the others.
+ */
 export interface InferenceQuantQkvConfig {
   /** Whether they are quantized. Default true. */
   enabled?: boolean;
@@ -326,9 +363,10 @@ export interface InferenceCheckpointConfig {
 export interface ResolvedInferenceValues {
   /**
    * Of the weights, also by torch's names; null leaves a model its own, where DeepSpeed takes fp16.
-   * "int8" is not supported yet: weights are 16 or 32 bits wide.
+   * int8: linear layers but the head are stored in 8 bits, with a step for each row, and computed
+   * in the model's own dtype.
    */
-  readonly dtype: 'fp16' | 'bf16' | 'fp32' | null;
+  readonly dtype: 'fp16' | 'bf16' | 'fp32' | 'int8' | null;
   /**
    * "cpu", "cuda", "cuda:N" or "auto", which takes a GPU where there is one; null leaves a model
    * where it is, and is "auto" for a folder.
@@ -374,10 +412,7 @@ export interface ResolvedInferenceValues {
   readonly moe: ResolvedInferenceMoe;
   /** Leaves weights in host memory. Not supported yet: weights are on the device that computes. */
   readonly keep_module_on_host: boolean;
-  /**
-   * Weights of few bits; DeepSpeed does not read it. Not supported yet: weights keep the dtype that
-   * `dtype` says.
-   */
+  /** Linear layers but the head are stored in 8 or 4 bits; DeepSpeed does not read it. */
   readonly quant: ResolvedInferenceQuant | null;
   /**
    * A file that lists the files of the weights, or what it holds. Not supported yet:
@@ -499,22 +534,22 @@ export interface ResolvedInferenceMoe {
   readonly ep_group: { [key: string]: unknown } | null;
 }
 
-/**
- * Weights of few bits; DeepSpeed does not read it. Not supported yet: weights keep the dtype that
- * `dtype` says.
- */
+/** Linear layers but the head are stored in 8 or 4 bits; DeepSpeed does not read it. */
 export interface ResolvedInferenceQuant {
   /** Whether anything is quantized. */
   readonly enabled: boolean;
-  /** How activations are quantized. */
+  /** How activations are quantized. Not supported yet: activations keep the model's dtype. */
   readonly activation: ResolvedInferenceQuantActivation;
   /** How weights are quantized. */
   readonly weight: ResolvedInferenceQuantWeight;
-  /** How the projections of queries, keys and values are quantized. */
+  /**
+   * How the projections of queries, keys and values are quantized. No effect: they are linear
+   * layers like the others.
+   */
   readonly qkv: ResolvedInferenceQuantQkv;
 }
 
-/** How activations are quantized. */
+/** How activations are quantized. Not supported yet: activations keep the model's dtype. */
 export interface ResolvedInferenceQuantActivation {
   /** Whether activations are quantized. */
   readonly enabled: boolean;
@@ -532,17 +567,52 @@ export interface ResolvedInferenceQuantWeight {
   readonly enabled: boolean;
   /** Bits of a quantized value of weights. */
   readonly num_bits: 4 | 8;
-  /** Whether the range of a group is the same on both sides of 0. */
-  readonly q_type: 'symmetric' | 'asymmetric';
-  /** Groups with a scale of their own. */
+  /**
+   * Whether the range of a group is the same on both sides of 0. "asymmetric" is not supported yet:
+   * weights are quantized around 0 here; folders of GPTQ and AWQ may have other zeros.
+   */
+  readonly q_type: 'symmetric';
+  /**
+   * Groups with a scale of their own. No effect: quantized_initialization.group_size says how many
+   * inputs share a step.
+   */
   readonly q_groups: number;
-  /** Bits and groups of weights that are quantized while a model is built. */
-  readonly quantized_initialization: { [key: string]: unknown };
-  /** Bits and groups by a part of a module's name. */
+  /**
+   * Bits and groups, where they are to be others than num_bits and a step for each row of 8 bits or
+   * each 128 inputs of 4.
+   */
+  readonly quantized_initialization: ResolvedInferenceQuantInitialization;
+  /**
+   * Bits and groups by a part of a module's name. Not supported yet: all linear layers but the head
+   * are quantized alike; nn.quantizeModel() takes skipModules.
+   */
   readonly post_init_quant: { [key: string]: unknown };
 }
 
-/** How the projections of queries, keys and values are quantized. */
+/**
+ * Bits and groups, where they are to be others than num_bits and a step for each row of 8 bits or
+ * each 128 inputs of 4.
+ */
+export interface ResolvedInferenceQuantInitialization {
+  /** Bits of a weight; null is num_bits beside this section. */
+  readonly num_bits: 4 | 8 | null;
+  /** Inputs of a row that share a step; null: 128 of 4 bits, the whole row of 8. */
+  readonly group_size: number | null;
+  /**
+   * The dim of a weight that is cut into groups. "0" is not supported yet: groups are of inputs.
+   */
+  readonly group_dim: number;
+  /**
+   * Whether the range of a group is the same on both sides of 0. "false" is not supported yet:
+   * weights are quantized around 0 here.
+   */
+  readonly symmetric: boolean;
+}
+
+/**
+ * How the projections of queries, keys and values are quantized. No effect: they are linear layers
+ * like the others.
+ */
 export interface ResolvedInferenceQuantQkv {
   /** Whether they are quantized. */
   readonly enabled: boolean;

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { CausalLM, fromPretrained } from '../models/index.js';
+import { quantizeModel } from '../models/quantize-model.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
@@ -16,13 +17,14 @@ import {
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
 import type { CacheSizes } from './paged-cache.js';
+import { quantizationOf } from './quantized-weights.js';
 import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf } from './settings.js';
 import { StepRunner } from './step-runner.js';
 
 /**
  * An engine for a model, which goes to evaluation mode and, where the configuration says so, to
- * another device and dtype; or for a folder of Hugging Face's, whose tokenizer it reads beside the
+ * another device and dtype, its linear layers into 8 or 4 bits; or for a folder of Hugging Face's, whose tokenizer it reads beside the
  * model. Weights, cache and a first forward are there when it resolves. Rejects with DS_CONFIG for
  * a configuration that cannot be, DS_ARGUMENT for what is no model and for one that a training
  * engine has, DS_LIMIT where the cache has no room for one sequence, and as models.fromPretrained()
@@ -60,6 +62,8 @@ function build(
 ): InferenceEngine {
   const maxTokens = maxTokensOf(config, model);
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
+  const quantization = quantizationOf(config);
+  if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (own.ownsModel ? 'auto' : model.cacheShape().device);
   model.to(findDevice(home), ...dtypeOf(config).map(([, dtype]) => dtype));
   model.eval();
@@ -81,7 +85,7 @@ const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /** The dtype that weights are to have, by its option's name; none where they keep their own. */
 function dtypeOf({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
-  return dtype ? [['dtype', DTYPES[dtype]]] : [];
+  return dtype && dtype !== 'int8' ? [['dtype', DTYPES[dtype]]] : [];
 }
 
 /**
