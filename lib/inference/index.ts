@@ -6,6 +6,7 @@ export type {
   InferenceMoeConfig,
   InferenceQuantActivationConfig,
   InferenceQuantConfig,
+  InferenceQuantInitializationConfig,
   InferenceQuantQkvConfig,
   InferenceQuantWeightConfig,
   InferenceTensorParallelConfig,

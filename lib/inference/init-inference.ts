@@ -24,11 +24,11 @@ import { StepRunner } from './step-runner.js';
 
 /**
  * An engine for a model, which goes to evaluation mode and, where the configuration says so, to
- * another device and dtype, its linear layers into 8 or 4 bits; or for a folder of Hugging Face's, whose tokenizer it reads beside the
- * model. Weights, cache and a first forward are there when it resolves. Rejects with DS_CONFIG for
- * a configuration that cannot be, DS_ARGUMENT for what is no model and for one that a training
- * engine has, DS_LIMIT where the cache has no room for one sequence, and as models.fromPretrained()
- * does. Source: deepspeed.init_inference.
+ * another device and dtype, its linear layers into 8 or 4 bits; or for a folder of Hugging Face's,
+ * whose tokenizer it reads beside the model. Weights, cache and a first forward are there when it
+ * resolves. Rejects with DS_CONFIG for a configuration that cannot be, DS_ARGUMENT for what is no
+ * model and for one that a training engine has, DS_LIMIT where the cache has no room for one
+ * sequence, and as models.fromPretrained() does. Source: deepspeed.init_inference.
  */
 export async function initInference(
   model: CausalLM | string,
