@@ -266,6 +266,7 @@ export class InferenceEngine {
     let slices: readonly Slice[] = [];
     try {
       slices = this.started(this.scheduler.plan());
+      if (slices.length === 0) return;
       const next = this.runner.run(slices, (scores, sequences) => this.choose(scores, sequences));
       this.scheduler.commit(slices);
       for (const { sequence, sampled } of next) this.accept(sequence, sampled);

@@ -146,6 +146,18 @@ test('what a step throws ends its requests alone, and the engine goes on', async
   });
 });
 
+test('a request that fails before its first step leaves those that wait alone', async () => {
+  const one = await initInference(model, { ...small, max_ragged_sequence_count: 1 });
+  const onStart = (): void => {
+    throw new Error('told too early');
+  };
+  const failed = one.generate({ prompt, onStart });
+  const waiting = one.generate({ prompt, maxNewTokens: 3, ignoreEos: true });
+  await expect(failed).rejects.toThrow('told too early');
+  expect((await waiting)[0]).toMatchObject({ finishReason: 'length' });
+  await one.destroy();
+});
+
 test('a forward, and the times of forwards', async () => {
   expect(() => engine.modelTimes()).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
   engine.profileModelTime();
