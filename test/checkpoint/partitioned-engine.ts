@@ -52,6 +52,7 @@ export function partitioned(engine: Engine, place: Place): Engine {
     },
     awaitWeights() {},
     synchronize() {},
+    rankErrors: () => [],
     refresh({ unit }: Partition) {
       parts.state.refresh(whole.get(unit) as Partition);
     },
