@@ -1,6 +1,6 @@
 // A conversation in the terminal: what is typed goes to the engine, its answer comes as it is made.
 import { once } from 'node:events';
-import { createInterface, type Interface } from 'node:readline';
+import type { Interface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
 
 import { DsError } from '../errors.js';
@@ -38,6 +38,7 @@ export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promi
   const options = readOptions('chat', given, OPTIONS);
   const { input = process.stdin, output = process.stdout } = options;
   const isTerminal = (input as NodeJS.ReadStream).isTTY === true;
+  const { createInterface } = await import('node:readline');
   const lines = createInterface({ input, output, terminal: isTerminal, prompt: '> ' });
   const talk = new Talk(engine, requireTokenizer(engine), { ...options, output });
   const show = (): void => {

@@ -1,5 +1,5 @@
 // An inference engine behind HTTP: OpenAI's interface, health and metrics.
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 
 import { DsError } from '../errors.js';
@@ -94,6 +94,8 @@ export class InferenceServer {
     this.access = new Access(apiKeys);
     this.admission = new Admission(this.limits.requests);
     const bodyMs = this.limits.bodySeconds * 1000;
+    // Takes long to load, and most programs serve nobody.
+    const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({ requestTimeout: bodyMs, headersTimeout: bodyMs });
     this.connections = new Connections(this.http);
     this.http.on('request', this.onRequest);

@@ -400,6 +400,11 @@ const scaledSquare = ops.customFunction<ops.Tensor>({
 
 const around: GradientCheck[] = [
   { op: 'dropout', inputs: shapes([5, 7]), run: (x) => ops.dropout(x, 0.4) },
+  {
+    op: 'dropoutOfChannels',
+    inputs: shapes([5, 3]),
+    run: (x) => ops.dropoutOfChannels(x, 0.4, { first: 2, count: 3, whole: 7 }),
+  },
   { op: 'dropout', title: 'strided', inputs: strided([5, 7]), run: (x) => ops.dropout(x, 0.4) },
   { op: 'customFunction', inputs: shapes([3, 4]), run: (x) => scaledSquare(x).sin() },
   {
