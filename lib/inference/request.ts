@@ -11,7 +11,7 @@ import { SAMPLING, type SamplingOptions } from './sampling.js';
 export interface GenerateRequest extends SamplingOptions, BeamRequest {
   /**
    * A text, which the engine's tokenizer encodes with the special tokens that it puts around one,
-   * or tokens. A chat template writes its own: give what Tokenizer.encodeChat() makes of it.
+   * or tokens. A chat template writes its own: give what Tokenizer.applyChatTemplate() makes of it.
    */
   prompt: string | ArrayLike<number>;
   /** Most tokens to sample. Default: as many as fit the engine's maxTokens. */
