@@ -1,7 +1,14 @@
 // GPT-2's tokenizer as Hugging Face's tokenizer.json, written beside a model that was trained on
 // its tokens: `ds serve`, `ds chat` and transformers then read and write text.
 'use strict';
-const { mkdirSync, writeFileSync } = require('node:fs');
+const {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} = require('node:fs');
 const { join } = require('node:path');
 
 const END = '<|endoftext|>';
@@ -31,8 +38,26 @@ function mergeOf(token, rankOf) {
   return parts.join(' ');
 }
 
-/** Writes tokenizer.json and tokenizer_config.json into `folder`. */
+/** Writes a file whole or not at all, and leaves one that is there; whether it now is as `text`. */
+function writeNew(path, text) {
+  if (existsSync(path)) return readFileSync(path, 'utf8') === text;
+  const draft = `${path}.${process.pid}.part`;
+  try {
+    writeFileSync(draft, text, { flag: 'wx' });
+    renameSync(draft, path);
+  } finally {
+    rmSync(draft, { force: true });
+  }
+  return true;
+}
+
+/**
+ * Writes tokenizer_config.json and tokenizer.json into `folder`. One that has a tokenizer of its
+ * own keeps it.
+ */
 function writeGpt2Tokenizer(folder, { maxLength }) {
+  const path = join(folder, 'tokenizer.json');
+  if (existsSync(path)) return;
   const ranks = require('gpt-tokenizer/bpeRanks/r50k_base').default;
   const letters = byteLetters();
   const spell = (token) => Array.from(Buffer.from(token), (byte) => letters[byte]).join('');
@@ -60,8 +85,9 @@ function writeGpt2Tokenizer(folder, { maxLength }) {
     ...{ add_prefix_space: false, tokenizer_class: 'GPT2Tokenizer' },
   };
   mkdirSync(folder, { recursive: true });
-  writeFileSync(join(folder, 'tokenizer.json'), JSON.stringify(tokenizer));
-  writeFileSync(join(folder, 'tokenizer_config.json'), `${JSON.stringify(config, null, 2)}\n`);
+  const said = `${JSON.stringify(config, null, 2)}\n`;
+  const isOurs = writeNew(join(folder, 'tokenizer_config.json'), said);
+  if (isOurs) writeNew(path, JSON.stringify(tokenizer));
 }
 
 module.exports = { writeGpt2Tokenizer };

@@ -22,6 +22,12 @@ function positiveInteger(text: string): number {
   throw new InvalidArgumentError('Expected a positive integer.');
 }
 
+function positiveNumber(text: string): number {
+  const value = Number(text);
+  if (value > 0 && Number.isFinite(value)) return value;
+  throw new InvalidArgumentError('Expected a positive number.');
+}
+
 const EXPORT_DTYPES = ['fp32', 'fp16', 'bf16'];
 const EXPORT_FORMATS = ['hf', 'native'];
 
@@ -109,7 +115,7 @@ program
   .option('--gpus <n>', 'of each machine', positiveInteger, 1)
   .option('--nodes <n>', 'machines', positiveInteger, 1)
   .option('--cores <n>', "of each machine; default: this one's", positiveInteger)
-  .option('--link <GB/s>', 'from each machine to the others', Number, 50)
+  .option('--link <GB/s>', 'from each machine to the others', positiveNumber, 50)
   .addOption(new Option('--precision <p>').choices(['bf16', 'fp16', 'fp32']).default('bf16'))
   .option('--json', 'all ways, as JSON')
   .action((flags: PlanFlags) =>

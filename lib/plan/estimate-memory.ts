@@ -3,9 +3,10 @@ import { DsError } from '../errors.js';
 import { CausalLM } from '../models/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
-import { requireInteger } from '../runtime/require-number.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
-import { sizesOf } from './model-sizes.js';
+import { requireLength, sizesOf } from './model-sizes.js';
 import { plainSetup, type Setup } from './setup.js';
 
 /** How a model is to be trained; see the keys of ds_config.json. */
@@ -76,10 +77,11 @@ export function estimateMemory(
     microBatch: whole('microBatch', 1),
     seq: whole('seq', Math.min(1024, sizes.maxSeq)),
     accumulation: whole('accumulation', 1),
-    precision: read.precision ?? 'bf16',
-    checkpointing: read.activationCheckpointing ?? model.config.activationCheckpointing === true,
-    stateBytes: read.stateBytes ?? plainSetup.stateBytes,
+    precision: precisionOf(op, read.precision ?? 'bf16'),
+    checkpointing: checkpointingOf(op, read.activationCheckpointing, model),
+    stateBytes: requireFinite(`${op} stateBytes`, read.stateBytes ?? plainSetup.stateBytes, 0),
   };
+  requireLength(op, setup.seq, sizes);
   return WAYS.map((way) => {
     const { device, host } = memoryOf(sizes, { ...setup, ...way });
     return {
@@ -90,4 +92,18 @@ export function estimateMemory(
       host: { ...host, total: total(host) },
     };
   });
+}
+
+const PRECISIONS: readonly Setup['precision'][] = ['bf16', 'fp16', 'fp32'];
+
+function precisionOf(op: string, given: unknown): Setup['precision'] {
+  const found = PRECISIONS.find((precision) => precision === given);
+  if (found) return found;
+  const expected = PRECISIONS.map((precision) => `"${precision}"`).join(', ');
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} precision`, expected, got: phrase(given) });
+}
+
+function checkpointingOf(op: string, given: unknown, { config }: CausalLM): boolean {
+  if (given === undefined) return config.activationCheckpointing === true;
+  return requireType(`${op} activationCheckpointing`, given, 'boolean');
 }

@@ -1,4 +1,5 @@
 // What a plan needs to know of a model: how much of it moves as one, and what its blocks keep.
+import { DsError } from '../errors.js';
 import type { BlockActivations } from '../models/activation-shape.js';
 import type { CausalLM } from '../models/index.js';
 
@@ -21,8 +22,6 @@ export interface ModelSizes {
   /** Tokens that there are, and the columns of the head's products: a multiple of 64. */
   vocabulary: number;
   paddedVocabulary: number;
-  /** Whether the head's weight is the embedding's. */
-  tied: boolean;
   /** The longest sequence. */
   maxSeq: number;
 }
@@ -47,7 +46,13 @@ export function sizesOf(model: CausalLM): ModelSizes {
     attentionWidth: heads * headDim,
     vocabulary,
     paddedVocabulary: Math.ceil(vocabulary / HEAD_ALIGNMENT) * HEAD_ALIGNMENT,
-    tied: !new Set(model.lm_head.parameters()).size,
     maxSeq,
   };
+}
+
+/** Throws DS_ARGUMENT for samples of more tokens than the model takes. */
+export function requireLength(op: string, seq: number, { maxSeq }: ModelSizes): void {
+  if (seq <= maxSeq) return;
+  const expected = `at most the model's ${maxSeq}`;
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} seq`, expected, got: `${seq}` });
 }

@@ -3,7 +3,7 @@
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { type Memory, memoryOf, total } from './memory.js';
-import type { ModelSizes } from './model-sizes.js';
+import { type ModelSizes, requireLength } from './model-sizes.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup } from './setup.js';
 import { type Cluster, type StepTime, stepTime } from './step-time.js';
@@ -98,10 +98,7 @@ export function makePlan(request: PlanRequest): Plan {
   requireWhole('seq', request.seq);
   requireWhole('gpus', request.cluster.devicesPerNode);
   requireWhole('nodes', request.cluster.nodes);
-  if (request.seq > request.sizes.maxSeq) {
-    const expected = `at most the model's ${request.sizes.maxSeq}`;
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'plan seq', expected, got: `${request.seq}` });
-  }
+  requireLength('plan', request.seq, request.sizes);
   const candidates = setupsOf(request).map((setup) => weigh(request, setup));
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));

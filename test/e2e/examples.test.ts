@@ -1,6 +1,14 @@
 // The examples run as a user would run them: as processes, importing the package by name.
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -176,6 +184,30 @@ test('trainer.ts on two ranks: evaluations improve, and its second run has nothi
   const again = run('dist/launch/cli.js', ...words);
   expect(again).not.toMatch(/step \d+: loss/);
 }, 120_000);
+
+test("the tokenizer of GPT-2 is written whole, and never over somebody's", () => {
+  const { writeGpt2Tokenizer } = require(join(root, 'examples/gpt2-tokenizer.js')) as {
+    writeGpt2Tokenizer(folder: string, options: { maxLength: number }): void;
+  };
+  const files = ['tokenizer.json', 'tokenizer_config.json'] as const;
+  const write = (name: string, own: Record<string, string>): (string | null)[] => {
+    const into = join(folder, name);
+    mkdirSync(into);
+    for (const [file, text] of Object.entries(own)) writeFileSync(join(into, file), text);
+    writeGpt2Tokenizer(into, { maxLength: 64 });
+    expect(readdirSync(into).filter((file) => file.endsWith('.part'))).toEqual([]);
+    return files.map((file) => {
+      const path = join(into, file);
+      return existsSync(path) ? readFileSync(path, 'utf8') : null;
+    });
+  };
+  const [tokenizer, config] = write('no tokenizer', {}) as [string, string];
+  expect(Object.keys(JSON.parse(tokenizer).model.vocab)).toHaveLength(50_257);
+  expect(write('a tokenizer', { 'tokenizer.json': 'mine' })).toEqual(['mine', null]);
+  expect(write('a configuration', { 'tokenizer_config.json': 'mine' })).toEqual([null, 'mine']);
+  // A run that was killed between the two.
+  expect(write('half of it', { 'tokenizer_config.json': config })).toEqual([tokenizer, config]);
+});
 
 test('tensor-parallel trains GPT-2 on two ranks, each with about half of every layer', () => {
   const script = join(root, 'examples/tensor-parallel.js');

@@ -109,6 +109,18 @@ test('zero.estimateMemory() says bytes by stage and offload without making a par
   expect(() => zero.estimateMemory(model, { rank: 2 } as never)).toThrow(/Did you mean "ranks"/);
 });
 
+test.each([
+  [{ precision: 'fp8' }, /precision: expected "bf16", "fp16", "fp32", got "fp8"/],
+  [{ stateBytes: -1 }, /stateBytes: expected/],
+  [{ stateBytes: Number.NaN }, /stateBytes: expected/],
+  [{ seq: 2048 }, /seq: expected at most the model's 1024, got 2048/],
+  [{ activationCheckpointing: 'yes' }, /activationCheckpointing: expected/],
+  [{ ranks: 0 }, /ranks: expected/],
+])('zero.estimateMemory() refuses %j', (options, message) => {
+  const model = new nn.models.GPT2(nn.models.GPT2.config('124M'));
+  expect(() => zero.estimateMemory(model, options as never)).toThrow(message);
+});
+
 /** Bytes that the blocks hold after the forward, and at most in the backward, for each block more. */
 function measure(model: nn.models.RotaryLM, tokens: Tensor): { held: number; peak: number } {
   const device = cpu();
