@@ -15,6 +15,6 @@ export type {
 export { defaultInferenceConfig, type InferenceConfig } from './config/index.js';
 export type { FinishReason, Generation, GenerationPiece } from './continuation.js';
 export { InferenceEngine, type InferenceStats } from './engine.js';
-export { initInference } from './init-inference.js';
+export { type InitInferenceOptions, initInference } from './init-inference.js';
 export type { GenerateRequest } from './request.js';
 export type { SamplingOptions, TokenLogprob } from './sampling.js';

@@ -7,7 +7,9 @@ import { CausalLM, fromPretrained } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { requireType } from '../runtime/require-type.js';
 import { allOrNothing } from '../tensor/scope.js';
 import { Tokenizer } from '../text/index.js';
 import {
@@ -22,27 +24,39 @@ import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf } from './settings.js';
 import { StepRunner } from './step-runner.js';
 
+/** What initInference() is given beside the configuration. */
+export interface InitInferenceOptions {
+  /**
+   * A tokenizer, or the folder of one. Default: that of the model's folder; none for a model that
+   * is given as an object, whose prompts are tokens.
+   */
+  tokenizer?: Tokenizer | string;
+}
+
+const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
+
 /**
  * An engine for a model, which goes to evaluation mode and, where the configuration says so, to
  * another device and dtype, its linear layers into 8 or 4 bits; or for a folder of Hugging Face's,
  * whose tokenizer it reads beside the model. Weights, cache and a first forward are there when it
  * resolves. Rejects with DS_CONFIG for a configuration that cannot be, DS_ARGUMENT for what is no
  * model and for one that a training engine has, DS_LIMIT where the cache has no room for one
- * sequence, and as models.fromPretrained() does. Source: deepspeed.init_inference.
+ * sequence, and as models.fromPretrained() and Tokenizer.fromPretrained() do. Source:
+ * deepspeed.init_inference.
  */
 export async function initInference(
   model: CausalLM | string,
   config: InferenceConfig | string | null = null,
+  given: InitInferenceOptions = {},
 ): Promise<InferenceEngine> {
+  const own = readOptions('initInference', given, OPTIONS);
   const resolved = resolveInferenceConfig(config);
   for (const notice of resolved.notices) {
     process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
   }
   if (typeof model === 'string') {
     const read = await fromPretrained(model, Object.fromEntries(dtypeOf(resolved)));
-    const hasTokenizer = existsSync(join(model, 'tokenizer.json'));
-    const tokenizer = hasTokenizer ? Tokenizer.fromPretrained(model) : null;
-    return build(read, resolved, { tokenizer, ownsModel: true });
+    return build(read, resolved, { tokenizer: tokenizerOf(own, model), ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
     throw new DsError({
@@ -52,7 +66,18 @@ export async function initInference(
       got: phrase(model),
     });
   }
-  return build(model, resolved, { tokenizer: null, ownsModel: false });
+  return build(model, resolved, { tokenizer: tokenizerOf(own, null), ownsModel: false });
+}
+
+/** The tokenizer that was given, or else that of the model's folder, where it has one. */
+function tokenizerOf({ tokenizer }: InitInferenceOptions, folder: string | null): Tokenizer | null {
+  if (tokenizer instanceof Tokenizer) return tokenizer;
+  if (tokenizer !== undefined) {
+    requireType('initInference tokenizer', tokenizer, 'string');
+    return Tokenizer.fromPretrained(tokenizer);
+  }
+  const hasOwn = folder !== null && existsSync(join(folder, 'tokenizer.json'));
+  return hasOwn ? Tokenizer.fromPretrained(folder) : null;
 }
 
 function build(

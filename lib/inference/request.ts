@@ -113,10 +113,9 @@ function promptTokens(
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
     throw refused('prompt', 'tokens, for an engine without a tokenizer', 'a text', hint);
   }
-  const tokens =
-    typeof prompt === 'string'
-      ? Array.from((limits.tokenizer as Tokenizer).encode(prompt))
-      : requireTokens('prompt', prompt, limits);
+  const given =
+    typeof prompt === 'string' ? (limits.tokenizer as Tokenizer).encode(prompt) : prompt;
+  const tokens = requireTokens('prompt', given, limits);
   if (tokens.length > 0) return tokens;
   const hint =
     'A model continues something: give it the token that begins a text, as a rule bosId.';
@@ -132,7 +131,8 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
   );
   if (isList && wrong < 0) return list as number[];
   const got = isList ? `${phrase(list[wrong])} at ${wrong}` : phrase(given);
-  throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got);
+  const hint = isList ? 'Tokens are those of the tokenizer that the model was trained with.' : '';
+  throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
 
 /** Strings are found in text, which takes a tokenizer. TextStream checks what they are. */

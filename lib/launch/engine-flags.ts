@@ -10,15 +10,16 @@ export interface EngineFlags {
   dtype?: string;
   context?: number;
   config?: string;
+  tokenizer?: string;
   chatTemplate?: string;
 }
 
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
-  const { device, dtype, context, config } = flags;
+  const { device, dtype, context, config, tokenizer } = flags;
   const said = { device, dtype, max_out_tokens: context };
   const given = Object.entries(said).filter(([, value]) => value !== undefined);
-  return { config: { ...configOf(config), ...Object.fromEntries(given) } };
+  return { config: { ...configOf(config), ...Object.fromEntries(given) }, tokenizer };
 }
 
 /** What a file says; undefined where none is named. */

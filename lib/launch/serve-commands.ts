@@ -47,6 +47,7 @@ function withModelOptions(command: Command): Command {
     .option('--dtype <name>', "of the weights: fp32, fp16, bf16; default: the folder's")
     .option('--context <n>', 'tokens of prompt and answer (default: 1024 at most)', atLeast(2))
     .option('--config <file>', 'configuration of the engine, JSON')
+    .option('--tokenizer <folder>', "of a tokenizer in place of the model's own")
     .option('--chat-template <file>', "a Jinja text in place of the tokenizer's own");
 }
 

@@ -81,7 +81,7 @@ function requireTokenizer({ tokenizer }: ServedEngine): Tokenizer {
     op: 'chat',
     expected: 'a model with a tokenizer',
     got: 'one without',
-    hint: 'Put tokenizer.json, and tokenizer_config.json beside it, into its folder.',
+    hint: 'Name the folder of its tokenizer by --tokenizer, or put tokenizer.json into its own.',
   });
 }
 

@@ -4,12 +4,14 @@ import { type InferenceConfig, type InferenceEngine, initInference } from '../in
 /** What there is to say of an engine beside its folder. */
 export interface EngineOptions {
   config?: InferenceConfig;
+  /** The folder of a tokenizer in place of the model's own. */
+  tokenizer?: string;
 }
 
 /** Rejects as initInference() does. */
 export function openEngine(
   folder: string,
-  { config = {} }: EngineOptions = {},
+  { config = {}, tokenizer }: EngineOptions = {},
 ): Promise<InferenceEngine> {
-  return initInference(folder, config);
+  return initInference(folder, config, { tokenizer });
 }

@@ -1,6 +1,6 @@
 // docs/serving.md as its readers follow it: a model that the example has just saved, served and talked with.
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -102,6 +102,18 @@ test('a conversation over a pipe', () => {
   const [first, ...answers] = talk.stdout.split('\n');
   expect(first).toMatch(/^This model has no chat template: it continues each line by itself/);
   expect(answers[0]).toBe(answers[1]);
+  const bare = join(folder, 'bare');
+  cpSync(model, bare, { recursive: true });
+  for (const name of ['tokenizer.json', 'tokenizer_config.json'])
+    rmSync(join(bare, name), { force: true });
+  words[1] = bare;
+  const [without, named] = [[], ['--tokenizer', model]].map((more) =>
+    spawnSync(process.execPath, [DS, ...words, ...more], {
+      ...{ input: 'interface \n/quit\n', encoding: 'utf8', cwd: folder },
+    }),
+  );
+  expect(without?.stderr).toMatch(/chat: expected a model with a tokenizer/);
+  expect(named?.stdout.split('\n')[1]).toBe(answers[0]);
 }, 120_000);
 
 test.each([

@@ -214,6 +214,28 @@ test('angles that follow from the length of a text end where they change', async
   await own.destroy();
 });
 
+test('a tokenizer is given beside a model, as an object or by its folder', async () => {
+  const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
+  const tokenizer = text.Tokenizer.fromPretrained(source);
+  const speaker = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  for (const given of [tokenizer, source]) {
+    const own = await initInference(speaker, {}, { tokenizer: given });
+    const [one] = await own.generate({ prompt: 'Once upon', maxNewTokens: 3, ignoreEos: true });
+    expect(one?.promptTokens).toBe(tokenizer.encode('Once upon').length);
+    expect(one?.text).toBe(tokenizer.decode([...(one?.tokens ?? [])], { skipSpecialTokens: true }));
+    await own.destroy();
+  }
+  const narrow = await initInference(model, {}, { tokenizer: source });
+  await expect(narrow.generate({ prompt: 'Once upon' })).rejects.toThrow(
+    /prompt: expected tokens from 0 to 60, got \d+ at 0/,
+  );
+  await narrow.destroy();
+  const odd = { tokenizer: 3 as unknown as string };
+  await expect(initInference(model, {}, odd)).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+  const absent = { tokenizer: join(folder, 'absent') };
+  await expect(initInference(model, {}, absent)).rejects.toMatchObject({ code: 'DS_DATA' });
+});
+
 test('a folder brings its tokenizer: texts in and out, stop strings across tokens', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const { vocabSize } = text.Tokenizer.fromPretrained(source);
