@@ -28,6 +28,7 @@ function zeroSection(options: Options): ZeroConfig {
             device: 'cpu',
             super_offload: deferred ? false : null,
             ratio: Number(options.ratio ?? 1),
+            gpu_share: options.share === undefined ? null : Number(options.share),
           },
         }
       : {}),
@@ -54,8 +55,8 @@ function configOf(
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
- * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--sub-group ELEMENTS]] [--precision bf16]
- * [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
+ * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share 0..1] [--sub-group ELEMENTS]]
+ * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
  * --qlora [RANK]] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under
  * the launcher every rank trains; the first one reports.

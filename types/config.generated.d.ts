@@ -1399,6 +1399,11 @@ export interface OffloadOptimizerConfig {
    */
   ratio?: number;
   /**
+   * Share of the state in host memory that the GPU updates: it streams there and back while host
+   * threads update the rest, with the same bits. null is 0. Default null.
+   */
+  gpu_share?: number | null;
+  /**
    * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
    * of its own in it, without a name, whose space is free when the rank ends. Default null. No
    * effect without offload_optimizer.device "nvme".
@@ -3324,6 +3329,11 @@ export interface ResolvedOffloadOptimizer {
    * to 1 - ratio of all elements.
    */
   readonly ratio: number;
+  /**
+   * Share of the state in host memory that the GPU updates: it streams there and back while host
+   * threads update the rest, with the same bits. null is 0.
+   */
+  readonly gpu_share: number | null;
   /**
    * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
    * of its own in it, without a name, whose space is free when the rank ends. No effect without

@@ -1,6 +1,7 @@
 // The door of the optimizer room.
 export type {
   CopyArgs,
+  FillArgs,
   MatmulArgs,
   MatmulEpilogue,
   ScaleArgs,

@@ -14,6 +14,8 @@ export interface UpdateKernels extends UpdateOps {
   matmul(args: kernels.MatmulArgs): void;
   /** Scales and shifts. */
   scale(args: kernels.ScaleArgs): void;
+  /** Writes one value to every element. */
+  fill(args: kernels.FillArgs): void;
   /**
    * A flat tensor of undefined contents in the memory of `like`. The caller releases it as soon as the ops that use it
    * are enqueued; on host threads that waits for them.
@@ -23,15 +25,19 @@ export interface UpdateKernels extends UpdateOps {
   read(tensor: Tensor): Float32Array;
 }
 
-/** Runs on the device's compute stream. */
-export function deviceKernels(): UpdateKernels {
+/**
+ * Runs on the device, in the order of `stream`; default: its compute stream, in whose order workspaces are returned, so that
+ * rules that need some run nowhere else.
+ */
+export function deviceKernels(stream?: Stream): UpdateKernels {
   return {
-    ...deviceOps,
-    copy: (args) => kernels.copy(args),
-    matmul: (args) => kernels.matmul(args),
-    scale: (args) => kernels.scale(args),
+    ...deviceOps(stream),
+    copy: (args) => kernels.copy(args, stream),
+    matmul: (args) => kernels.matmul(args, stream),
+    scale: (args) => kernels.scale(args, stream),
+    fill: (args) => kernels.fill(args, stream),
     workspace: ({ device }, numel, dtype) => held(() => Tensor.empty([numel], dtype, device)),
-    read: (tensor) => read(tensor, tensor.device.compute),
+    read: (tensor) => read(tensor, stream ?? tensor.device.compute),
   };
 }
 
@@ -42,6 +48,7 @@ export function hostKernels(stream: Stream): UpdateKernels {
     copy: (args) => kernels.copyOnHost(args, stream),
     matmul: (args) => kernels.matmulOnHost(args, stream),
     scale: (args) => kernels.scaleOnHost(args, stream),
+    fill: (args) => kernels.fillOnHost(args, stream),
     workspace: ({ device }, numel, dtype) =>
       held(
         () => new Tensor(Buffer.allocatePinned(device, numel * dtypeSize(dtype)), dtype, [numel]),

@@ -67,36 +67,36 @@ export interface UpdateOps {
   signAverage(args: kernels.SignAverageArgs): void;
 }
 
-/** On the device's compute stream. */
-export const deviceOps: UpdateOps = {
-  adafactorSums: (args) => kernels.adafactorSums(args),
-  adafactorFactors: (args) => kernels.adafactorFactors(args),
-  adafactorDirection: (args) => kernels.adafactorDirection(args),
-  adafactorMoment: (args) => kernels.adafactorMoment(args),
-  adafactorApply: (args) => kernels.adafactorApply(args),
-  adagrad: (args) => kernels.adagrad(args),
-  adamW: (args) => kernels.adamW(args),
-  adamW8bit: (args) => kernels.adamW8bit(args),
-  adamWSpeculate: (args) => kernels.adamWSpeculate(args),
-  lambMoments: (args) => kernels.lambMoments(args),
-  lambCoefficients: (args) => kernels.lambCoefficients(args),
-  lambApply: (args) => kernels.lambApply(args),
-  lion: (args) => kernels.lion(args),
-  muonMomentum: (args) => kernels.muonMomentum(args),
-  muonDirection: (args) => kernels.muonDirection(args),
-  muonApply: (args) => kernels.muonApply(args),
-  momentPayload: (args) => kernels.momentPayload(args),
-  driftPayload: (args) => kernels.driftPayload(args),
-  frozenAdam: (args) => kernels.frozenAdam(args),
-  anchorAdam: (args) => kernels.anchorAdam(args),
-  oneBitLambAverage: (args) => kernels.oneBitLambAverage(args),
-  oneBitLambMoments: (args) => kernels.oneBitLambMoments(args),
-  oneBitLambCoefficients: (args) => kernels.oneBitLambCoefficients(args),
-  rmsprop: (args) => kernels.rmsprop(args),
-  sgd: (args) => kernels.sgd(args),
-  signCompress: (args) => kernels.signCompress(args),
-  signAverage: (args) => kernels.signAverage(args),
-};
+/** On the device, in the order of `stream`: its compute stream where there is none. */
+export const deviceOps = (stream?: Stream): UpdateOps => ({
+  adafactorSums: (args) => kernels.adafactorSums(args, stream),
+  adafactorFactors: (args) => kernels.adafactorFactors(args, stream),
+  adafactorDirection: (args) => kernels.adafactorDirection(args, stream),
+  adafactorMoment: (args) => kernels.adafactorMoment(args, stream),
+  adafactorApply: (args) => kernels.adafactorApply(args, stream),
+  adagrad: (args) => kernels.adagrad(args, stream),
+  adamW: (args) => kernels.adamW(args, stream),
+  adamW8bit: (args) => kernels.adamW8bit(args, stream),
+  adamWSpeculate: (args) => kernels.adamWSpeculate(args, stream),
+  lambMoments: (args) => kernels.lambMoments(args, stream),
+  lambCoefficients: (args) => kernels.lambCoefficients(args, stream),
+  lambApply: (args) => kernels.lambApply(args, stream),
+  lion: (args) => kernels.lion(args, stream),
+  muonMomentum: (args) => kernels.muonMomentum(args, stream),
+  muonDirection: (args) => kernels.muonDirection(args, stream),
+  muonApply: (args) => kernels.muonApply(args, stream),
+  momentPayload: (args) => kernels.momentPayload(args, stream),
+  driftPayload: (args) => kernels.driftPayload(args, stream),
+  frozenAdam: (args) => kernels.frozenAdam(args, stream),
+  anchorAdam: (args) => kernels.anchorAdam(args, stream),
+  oneBitLambAverage: (args) => kernels.oneBitLambAverage(args, stream),
+  oneBitLambMoments: (args) => kernels.oneBitLambMoments(args, stream),
+  oneBitLambCoefficients: (args) => kernels.oneBitLambCoefficients(args, stream),
+  rmsprop: (args) => kernels.rmsprop(args, stream),
+  sgd: (args) => kernels.sgd(args, stream),
+  signCompress: (args) => kernels.signCompress(args, stream),
+  signAverage: (args) => kernels.signAverage(args, stream),
+});
 
 /** On host threads, in the order of `stream`. */
 export const hostOps = (stream: Stream): UpdateOps => ({

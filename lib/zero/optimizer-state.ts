@@ -150,6 +150,25 @@ export class OptimizerState {
 }
 
 /**
+ * Partitions with about `share` of all elements, spread evenly over the forward: two processors
+ * that update one set each, at rates in that proportion, get along with it alike.
+ */
+export function evenlySpread(
+  partitions: readonly Partition[],
+  share: number,
+): ReadonlySet<Partition> {
+  const chosen = new Set<Partition>();
+  let owed = 0;
+  for (const partition of partitions) {
+    owed += share * partition.numel;
+    if (owed < partition.numel / 2) continue;
+    owed -= partition.numel;
+    chosen.add(partition);
+  }
+  return chosen;
+}
+
+/**
  * The partitions whose state stays on the device where the rest is offloaded: the first ones in
  * forward order, as many as fit into `share` of all elements. Their gradients are complete last and
  * their weights are needed first, so that an update on the host would have nothing to hide behind.

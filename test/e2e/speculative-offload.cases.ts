@@ -10,6 +10,7 @@ import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,
+  stateBits,
   type TinyOptions,
   tinyBatch,
   tinyEngine,
@@ -34,30 +35,6 @@ async function speculative(options: Options, device: Device): Promise<Engine> {
   const engine = await tinyEngine({ ...options, offload: true, speculative: true }, device);
   speculationOf(engine);
   return engine;
-}
-
-/** The raw bits of all master weights and moments. */
-function stateBits(engine: Engine): Map<string, string> {
-  const { state, stage, optimizer } = engine.parts;
-  const bits = new Map<string, string>();
-  for (const partition of stage.partitions) {
-    for (const piece of partition.pieces) {
-      const { slot } = piece;
-      const declared = optimizer.declareState(slot.group, slot.shape);
-      for (const name of ['master', ...Object.keys(declared)]) {
-        const lent = state.lend(partition, piece, name);
-        lent.wait();
-        const { tensor } = lent;
-        const { buffer, byteOffset, byteLength } = tensor.toRaw();
-        bits.set(
-          `${slot.name} ${name}`,
-          Buffer.from(buffer, byteOffset, byteLength).toString('base64'),
-        );
-        tensor.release();
-      }
-    }
-  }
-  return bits;
 }
 
 function assertSame(engine: Engine, expected: Engine): void {

@@ -22,6 +22,8 @@ export interface TinyOptions {
   speculative?: boolean;
   /** Share of the optimizer that is offloaded. Default 1. */
   ratio?: number;
+  /** Share of what is offloaded that the device updates. Default 0. */
+  gpuShare?: number;
   clip?: number;
   accumulation?: number;
   /** Of the sums over micro-batches. Default that of the weights. */
@@ -64,6 +66,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
         ...options.disk?.offload,
         super_offload: options.speculative ?? false,
         ratio: options.ratio ?? 1,
+        gpu_share: options.gpuShare ?? 0,
       },
     },
   };
@@ -148,5 +151,29 @@ export function weightBits(engine: Engine): Map<string, string> {
       bits.set(name, Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString('base64'));
     }
   });
+  return bits;
+}
+
+/** The raw bits of all master weights and moments. */
+export function stateBits(engine: Engine): Map<string, string> {
+  const { state, stage, optimizer } = engine.parts;
+  const bits = new Map<string, string>();
+  for (const partition of stage.partitions) {
+    for (const piece of partition.pieces) {
+      const { slot } = piece;
+      const declared = optimizer.declareState(slot.group, slot.shape);
+      for (const name of ['master', ...Object.keys(declared)]) {
+        const lent = state.lend(partition, piece, name);
+        lent.wait();
+        const { tensor } = lent;
+        const { buffer, byteOffset, byteLength } = tensor.toRaw();
+        bits.set(
+          `${slot.name} ${name}`,
+          Buffer.from(buffer, byteOffset, byteLength).toString('base64'),
+        );
+        tensor.release();
+      }
+    }
+  }
   return bits;
 }

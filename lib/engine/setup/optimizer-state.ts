@@ -9,8 +9,9 @@ import type { Collectives } from '../../zero/collectives.js';
 import { DeviceHome, DeviceHomeOfHostWeights } from '../../zero/home/device-home.js';
 import type { Home } from '../../zero/home/home.js';
 import { HostHome, HostHomeOfHostWeights } from '../../zero/home/host-home.js';
-import { tileSize } from '../../zero/home/tiles.js';
-import { firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
+import { StreamedHome, StreamedHomeOfHostWeights } from '../../zero/home/streamed-home.js';
+import { isByElement, tileSize } from '../../zero/home/tiles.js';
+import { evenlySpread, firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import { Deferred } from '../../zero/schedule/deferred.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
@@ -69,11 +70,35 @@ function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseS
 }
 
 /**
- * Speculation overlaps host and device: on the CPU alone there is nothing to overlap. Its buffers
- * hold gradients and weights in turn, so that gradients of another dtype wait for their verdict
- * (config rule speculationHasOneDtype).
+ * Both processors update state in host memory: the device the partitions of gpu_share, host threads
+ * the rest.
  */
 function addOffloaded(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
+  const { config, partitions } = options;
+  const onDevice = evenlySpread(partitions, streamedShare(options));
+  const streamed = partitions.filter((partition) => onDevice.has(partition));
+  const rest = partitions.filter((partition) => !onDevice.has(partition));
+  const ofHostWeights = offloadsWeights(config);
+  if (streamed.length > 0) {
+    const Kind = ofHostWeights ? StreamedHomeOfHostWeights : StreamedHome;
+    addInHostMemory(state, { ...options, partitions: streamed, Kind }, owned);
+  }
+  if (streamed.length === 0 || rest.length > 0) {
+    const Kind = ofHostWeights ? HostHomeOfHostWeights : HostHome;
+    addInHostMemory(state, { ...options, partitions: rest, Kind }, owned);
+  }
+}
+
+/**
+ * Speculation overlaps updates and backward: on the CPU alone there is nothing to overlap. Its
+ * buffers hold gradients and weights in turn, so that gradients of another dtype wait for their
+ * verdict (config rule speculationHasOneDtype).
+ */
+function addInHostMemory(
+  state: OptimizerState,
+  { Kind, ...options }: StateOptions & { Kind: typeof HostHome },
+  owned: ReleaseStack,
+): void {
   const { config, optimizer, partitions, device } = options;
   const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
   const tile = tileSize(subGroup);
@@ -81,15 +106,31 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
   const wanted = offload.super_offload ?? (able && device.kind !== 'cpu');
   if (wanted && !offloadsWeights(config)) {
     if (!able) throw cannotSpeculate(optimizer);
-    const home = owned.own(new HostHome(device, optimizer, { tile, readBefore: true }));
+    const home = owned.own(new Kind(device, optimizer, { tile, readBefore: true }));
     const schedule = owned.own(new Speculative(device, home, optimizer));
     state.add({ partitions, home, schedule });
     return;
   }
-  const Kind = offloadsWeights(config) ? HostHomeOfHostWeights : HostHome;
   const home = owned.own(new Kind(device, optimizer, { tile }));
   const schedule = owned.own(afterVerdict(home, partitions, options));
   state.add({ partitions, home, schedule });
+}
+
+/** Throws DS_CONFIG when gpu_share is asked of an optimizer that looks at whole parameters. */
+function streamedShare({ config, optimizer, partitions, group }: StateOptions): number {
+  const { gpu_share: asked } = config.zero_optimization.offload_optimizer;
+  const share = asked ?? 0;
+  const able =
+    partitions.every((partition) => isByElement(optimizer, partition)) &&
+    !(canExchange(optimizer) && group.size > 1);
+  if (share === 0 || able) return share;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'zero_optimization.offload_optimizer.gpu_share',
+    expected: 'an optimizer that updates each element by itself, such as AdamW',
+    got: `${optimizer.name}, and gpu_share ${share}`,
+    hint: 'Leave gpu_share out: host threads then update all of the state.',
+  });
 }
 
 /**

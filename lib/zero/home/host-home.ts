@@ -21,6 +21,9 @@ export interface HostPart extends UpdatedPart {
   readonly tiles: readonly Tile[];
 }
 
+/** A tile's master weights and state where kernels read and write them. */
+export type OpenTile = Pick<TileTensors, 'master' | 'state'>;
+
 export interface HostHomeOptions {
   /** Tiles have at most so many elements, a multiple of 64. */
   tile: number;
@@ -45,7 +48,7 @@ export class HostHome extends HostUpdates<HostPart> {
     const { device, optimizer } = this;
     const shape = [partition.numel];
     const master = pinned(device, shape, 'f32');
-    const grad = pinned(device, shape, partition.unit.gradDtype);
+    const grad = this.allocate(partition.numel, partition.unit.gradDtype);
     const allocate = pinnedFilled.bind(null, device);
     const ranges = allocateState(partition, optimizer, allocate);
     this.parts.set(partition, {
@@ -69,23 +72,34 @@ export class HostHome extends HostUpdates<HostPart> {
 
   acquire(partition: Partition, tile: Tile): TileTensors {
     const { master, grad, weight } = this.partOf(partition);
-    const { range, state, sums, starts, arrived } = tile;
+    const { range, sums, starts, arrived } = tile;
     const { group, places } = range;
     this.host.wait(arrived);
     return {
-      ...{ group, places, state, sums, starts },
-      master: sliceFlat(master, range),
+      ...{ group, places, sums, starts },
+      ...this.open(partition, tile),
       grad: sliceFlat(grad, range),
       weight: weight === master ? null : sliceFlat(weight, range),
     };
   }
 
-  release({ master, grad, weight }: TileTensors): void {
-    for (const slice of [master, grad, weight]) slice?.release();
+  release(tensors: TileTensors): void {
+    for (const slice of [tensors.grad, tensors.weight]) slice?.release();
+    this.close(tensors, true);
+  }
+
+  /** Kernels enqueued from now on see the state of a tile, until close(); one after the other. */
+  open(partition: Partition, { range, state }: Tile): OpenTile {
+    return { master: sliceFlat(this.partOf(partition).master, range), state };
+  }
+
+  /** `changed`: kernels wrote to master weights and state. */
+  close({ master }: OpenTile, _changed: boolean): void {
+    master.release();
   }
 
   /**
-   * From now on `memory`, [numel] in the weights' dtype, takes the partition's gradients and gives its weights. Returns
+   * From now on `memory`, [numel] in the weights' dtype and made by allocate(), takes the partition's gradients and gives its weights. Returns
    * what took gradients before, which is the caller's.
    */
   exchange(partition: Partition, memory: Tensor): Tensor {

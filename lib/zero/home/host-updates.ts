@@ -54,10 +54,15 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     this.d2h = Stream.create(device);
     this.host = Stream.create(device);
     this.h2d = Stream.create(device);
-    this.kernels = hostKernels(this.host);
+    this.kernels = this.kernelsOn(this.host);
     this.departing = new DepartingTensors(device, this.d2h);
     this.control = pinned(device, [4], 'f32');
     this.computed = new Event(device);
+  }
+
+  /** Those that run in the order of `updates`. */
+  protected kernelsOn(updates: Stream): UpdateKernels {
+    return hostKernels(updates);
   }
 
   abstract readonly bytes: Bytes;

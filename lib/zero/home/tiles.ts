@@ -6,6 +6,7 @@ import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
 import { type GroupRange, type Range, slotAlignment } from '../layout.js';
+import type { Partition } from '../partition.js';
 import type { HomeTile } from './home.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
@@ -88,6 +89,11 @@ function partOf(range: GroupRange, { offset, numel }: Range): GroupRange {
 export function disposeTile(tile: Tile): void {
   for (const tensor of stateTensors([tile])) tensor.release();
   for (const event of [tile.arrived, tile.updated]) event.dispose();
+}
+
+/** Whether an update of any part of a partition is one of its elements alone. */
+export function isByElement(optimizer: Optimizer, { groups }: Partition): boolean {
+  return groups.every((range) => isElementwise(optimizer, range));
 }
 
 /** What is kept of whole parameters, or done with them, knows nothing of parts of one. */

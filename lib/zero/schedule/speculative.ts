@@ -8,7 +8,6 @@ import type {
 } from '../../optim/optimizer.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import type { Device } from '../../runtime/device.js';
-import * as kernels from '../../runtime/kernels.generated.js';
 import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
@@ -137,13 +136,13 @@ export class Speculative implements Schedule {
   /** Commits what is decided and computes the weights of the gradient that has just arrived, in one pass. */
   private tryOut(partition: Partition, tried: Trial): void {
     const { home } = this;
-    const { master, grad, tiles } = home.partOf(partition);
+    const { grad, tiles } = home.partOf(partition);
     const attempt = this.attemptOf(partition);
     const previous = this.decidedOf(attempt);
     const next = { grad, control: this.assumed, settings: tried.settings };
     for (const tile of tiles) {
       home.host.wait(tile.arrived);
-      this.pass(master, tile, { previous, next, weight: attempt.held });
+      this.pass(partition, tile, { previous, next, weight: attempt.held });
       tile.updated.record(home.host);
     }
     attempt.held = home.exchange(partition, attempt.held);
@@ -154,12 +153,12 @@ export class Speculative implements Schedule {
   /** Weights of the decided gradient from the committed state, without committing it. */
   private emitAgain(partition: Partition, attempt: Attempt): void {
     const { host } = this.home;
-    const { master, weight, tiles, uploaded } = this.home.partOf(partition);
+    const { weight, tiles, uploaded } = this.home.partOf(partition);
     // The weights that were tried out may still be on their way from where the new ones go.
     host.wait(uploaded);
     const next = this.decidedOf(attempt);
     for (const tile of tiles) {
-      this.pass(master, tile, { previous: null, next, weight });
+      this.pass(partition, tile, { previous: null, next, weight });
       tile.updated.record(host);
     }
     this.upload(partition);
@@ -197,8 +196,8 @@ export class Speculative implements Schedule {
     for (const [partition, attempt] of this.attempts) {
       const previous = this.decidedOf(attempt);
       if (!previous) continue;
-      const { master, tiles } = this.home.partOf(partition);
-      for (const tile of tiles) this.pass(master, tile, { previous, next: null, weight: null });
+      const { tiles } = this.home.partOf(partition);
+      for (const tile of tiles) this.pass(partition, tile, { previous, next: null, weight: null });
       attempt.pending = 'none';
     }
   }
@@ -210,28 +209,31 @@ export class Speculative implements Schedule {
 
   /** Enqueues the optimizer's pass over one tile; gradients and weight are those of the partition. */
   private pass(
-    whole: Tensor,
-    { range, state }: Tile,
+    partition: Partition,
+    tile: Tile,
     { previous, next, weight }: Pick<SpeculationTensors, 'previous' | 'next' | 'weight'>,
   ): void {
+    const { home } = this;
+    const { range } = tile;
+    const opened = home.open(partition, tile);
     withSlices(range, (cut) => {
       const parts = {
         group: range.group,
-        master: cut(whole),
-        state,
+        ...opened,
         previous: previous && { ...previous, grad: cut(previous.grad) },
         next: next && { ...next, grad: cut(next.grad) },
         weight: weight && cut(weight),
       };
-      this.optimizer.speculate(parts, this.home.kernels);
+      this.optimizer.speculate(parts, home.kernels);
     });
+    home.close(opened, previous !== null);
   }
 
   /** Writes a control in the order of the host stream: passes enqueued before still read the old one. */
   private write(control: Tensor, { multiplier, apply }: Verdict): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
-        kernels.fillOnHost({ out: cut(control), value }, this.home.host),
+        this.home.kernels.fill({ out: cut(control), value }),
       );
     });
   }

@@ -1,0 +1,125 @@
+// State in pinned host memory that the device updates: tiles of it come up, and go back, beside compute.
+// Source: Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of an offloaded optimizer this way.
+
+import type { Optimizer } from '../../optim/optimizer.js';
+import { deviceKernels, type UpdateKernels } from '../../optim/update-kernels.js';
+import type { Device } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { Stream } from '../../runtime/stream.js';
+import { held, Tensor } from '../../tensor/index.js';
+import { copyAll, zeroRange } from '../flat.js';
+import type { Piece } from '../layout.js';
+import type { Partition } from '../partition.js';
+import { type Bytes, LentState } from './home.js';
+import { HostHome, type HostHomeOptions, type OpenTile } from './host-home.js';
+import type { Tile } from './tiles.js';
+import { Windows } from './windows.js';
+
+/** Of tiles on their way: large enough for PCIe's full rate, small enough that windows cost little of the device. */
+const LARGEST_TILE = 2 ** 24;
+
+/**
+ * What HostHome does with host threads, on a stream of the device beside compute. Gradients stay on the device, and
+ * updates turn them into weights there, so that neither crosses PCIe. Device memory: one gradient element per parameter,
+ * and two windows for tiles. Host memory: the state alone. Rules by element only: see isByElement().
+ */
+export class StreamedHome extends HostHome {
+  private readonly windows: Windows;
+  /** [4] f32, the control of the updates under way. */
+  private readonly seen: Tensor;
+
+  constructor(device: Device, optimizer: Optimizer, options: HostHomeOptions) {
+    super(device, optimizer, { ...options, tile: Math.min(options.tile, LARGEST_TILE) });
+    this.windows = new Windows(device, this.host);
+    this.seen = this.allocate(4, 'f32');
+  }
+
+  protected override kernelsOn(updates: Stream): UpdateKernels {
+    return deviceKernels(updates);
+  }
+
+  /** Zeros on the device, for updates. */
+  override allocate(numel: number, dtype: DType): Tensor {
+    const { device } = this;
+    const out = held(() => Tensor.empty([numel], dtype, device));
+    zeroRange(out, { offset: 0, numel });
+    this.host.wait(this.computed.record(device.compute));
+    return out;
+  }
+
+  override adopt(partition: Partition): void {
+    super.adopt(partition);
+    for (const tile of this.tilesOf(partition)) {
+      const kept = super.open(partition, tile);
+      this.windows.makeRoom(kept);
+      super.close(kept, false);
+    }
+  }
+
+  protected override weightFor(
+    { weights, numel }: Partition,
+    [, grad]: readonly [Tensor, Tensor],
+  ): Tensor {
+    return grad.dtype === weights.dtype ? grad.retain() : this.allocate(numel, weights.dtype);
+  }
+
+  override takeControl(control: Tensor): Tensor {
+    this.endBackward();
+    this.host.wait(this.computed);
+    copyAll(this.seen, control, this.host);
+    return this.seen;
+  }
+
+  override open(partition: Partition, tile: Tile): OpenTile {
+    return this.windows.open(tile, super.open(partition, tile));
+  }
+
+  override close(opened: OpenTile, changed: boolean): void {
+    this.windows.close(opened, changed);
+  }
+
+  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    super.writeMaster(partition, piece, values);
+    this.windows.followCompute();
+  }
+
+  override lend(partition: Partition, piece: Piece, name: string): LentState {
+    const { tensor } = super.lend(partition, piece, name);
+    return new LentState(tensor, this.windows.down, () => this.windows.followCompute());
+  }
+
+  override refresh(partition: Partition): void {
+    this.windows.synchronize();
+    super.refresh(partition);
+  }
+
+  override synchronize(): void {
+    super.synchronize();
+    this.windows.synchronize();
+  }
+
+  override get bytes(): Bytes {
+    const parts = [...this.parts.values()];
+    const own = new Set(parts.flatMap(({ grad, weight }) => [grad, weight]));
+    const passing = [...own].reduce((sum, { bytes }) => sum + bytes, 0);
+    const device = passing + this.seen.bytes + this.windows.bytes;
+    return { device, host: super.bytes.host - passing, disk: 0 };
+  }
+
+  override dispose(): void {
+    super.dispose();
+    this.seen.release();
+    this.windows.dispose();
+  }
+}
+
+/** The same of weights that live in host memory, where stage 3 keeps their shards (offload_param): they cross PCIe. */
+export class StreamedHomeOfHostWeights extends StreamedHome {
+  override refresh(partition: Partition): void {
+    this.synchronize();
+    const { master } = this.partOf(partition);
+    kernels.copyOnHost({ in: master, out: partition.weights }, this.host);
+    this.host.synchronize();
+  }
+}

@@ -1,0 +1,154 @@
+// State in host memory that both processors update: the same bits as with all of it on the device.
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Engine } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { HostHome } from '../../lib/zero/home/host-home.js';
+import { StreamedHome } from '../../lib/zero/home/streamed-home.js';
+import { evenlySpread } from '../../lib/zero/optimizer-state.js';
+import { Deferred } from '../../lib/zero/schedule/deferred.js';
+import { Speculative } from '../../lib/zero/schedule/speculative.js';
+import type { Case } from '../support/case.js';
+import { stateBits, type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
+
+const steps = 200;
+
+type Options = Omit<TinyOptions, 'offload' | 'speculative' | 'gpuShare' | 'ratio'>;
+
+/** What a run leaves: losses, weights, state, and the steps that were skipped. */
+function outcome(engine: Engine, losses: readonly number[]): unknown {
+  const { skippedSteps } = engine;
+  return { losses, weights: weightBits(engine), state: stateBits(engine), skippedSteps };
+}
+
+async function trained(options: TinyOptions, device: Device): Promise<unknown> {
+  const engine = await tinyEngine(options, device);
+  const result = outcome(engine, trainTiny(engine, 0, steps));
+  if (options.precision === 'fp16') assert.ok(engine.skippedSteps > 0, 'no overflow was provoked');
+  engine.destroy();
+  return result;
+}
+
+/** Updates in tiles smaller than a unit, so that windows change hands within it. */
+const inTiles = { sub_group_size: 4096 };
+
+function equalCase(
+  label: string,
+  options: Options,
+  places: readonly Pick<TinyOptions, 'gpuShare' | 'ratio' | 'speculative'>[],
+): Case {
+  return {
+    name: `updates by both processors equal those of one: ${label}, ${steps} steps`,
+    async run(device) {
+      device.setDeterministic(true);
+      const shared = { zero: inTiles, ...options };
+      const expected = await trained({ ...shared, offload: false }, device);
+      for (const place of places) {
+        const got = await trained({ ...shared, ...place, offload: true }, device);
+        assert.deepEqual(got, expected, JSON.stringify(place));
+      }
+    },
+  };
+}
+
+const anyway = [
+  { speculative: false, gpuShare: 0.46 },
+  ...[0.3, 0.46, 1].map((gpuShare) => ({ speculative: true, gpuShare })),
+];
+
+const places: Case = {
+  name: 'updates by both processors: each has its share of what is not resident, spread over the forward',
+  async run(device) {
+    const options = { precision: 'bf16', offload: true, gpuShare: 0.5 } as const;
+    for (const speculative of [false, true]) {
+      const engine = await tinyEngine({ ...options, speculative }, device);
+      const { shares } = engine.parts.state;
+      assert.deepEqual(
+        shares.map(({ home }) => home.constructor),
+        [StreamedHome, HostHome],
+      );
+      const Kind = speculative ? Speculative : Deferred;
+      for (const { schedule } of shares) assert.ok(schedule instanceof Kind);
+      engine.destroy();
+    }
+    const engine = await tinyEngine({ ...options, gpuShare: 1 }, device);
+    const { state, stage } = engine.parts;
+    const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
+    assert.equal(state.shares.length, 1);
+    // Master weights and two moments, on the host the optimizer's tables beside them.
+    const beside = state.bytes.host - 12 * elements;
+    assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
+    engine.destroy();
+  },
+};
+
+const spread: Case = {
+  name: 'updates by both processors: shares alternate as evenly as whole units can',
+  run() {
+    const units = (sizes: readonly number[]) => sizes.map((numel) => ({ numel }) as never);
+    const chosen = (sizes: readonly number[], share: number): number[] => {
+      const all = units(sizes);
+      const some = evenlySpread(all, share);
+      return all.flatMap((unit, i) => (some.has(unit) ? [i] : []));
+    };
+    const ten = Array.from({ length: 10 }, () => 64);
+    assert.deepEqual(chosen(ten, 0), []);
+    assert.deepEqual(chosen(ten, 0.5), [0, 2, 4, 6, 8]);
+    assert.deepEqual(chosen(ten, 0.25), [1, 5, 9]);
+    assert.deepEqual(chosen(ten, 1), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert.deepEqual(chosen([1000, 64, 64, 64], 0.1), [3]);
+  },
+};
+
+const resumed: Case = {
+  name: 'updates by both processors: checkpoints are those of one, and load with another share',
+  async run(device) {
+    device.setDeterministic(true);
+    const dir = mkdtempSync(join(tmpdir(), 'ds-gpu-share-'));
+    try {
+      const options = { precision: 'bf16', clip: 1.4, zero: inTiles } as const;
+      const plain = await tinyEngine({ ...options, offload: false }, device);
+      const expected = trainTiny(plain, 0, 20);
+      const offloaded = { ...options, offload: true, speculative: true } as const;
+      const engine = await tinyEngine({ ...offloaded, gpuShare: 0.5 }, device);
+      const losses = trainTiny(engine, 0, 10);
+      await engine.saveCheckpoint(dir);
+      losses.push(...trainTiny(engine, 10, 20));
+      assert.deepEqual(losses, expected);
+      for (const gpuShare of [0, 0.3, 1]) {
+        const other = await tinyEngine({ ...offloaded, gpuShare }, device);
+        await other.loadCheckpoint(dir);
+        assert.deepEqual(trainTiny(other, 10, 20), expected.slice(10));
+        assert.deepEqual(outcome(other, []), outcome(plain, []));
+        other.destroy();
+      }
+      for (const one of [plain, engine]) one.destroy();
+    } finally {
+      rmSync(dir, { recursive: true, force: true });
+    }
+  },
+};
+
+export const cases: Case[] = [
+  equalCase(
+    'bf16, clipping sometimes, accumulation 2',
+    { precision: 'bf16', clip: 1.4, accumulation: 2 },
+    [...anyway, { speculative: true, gpuShare: 0.5, ratio: 0.6 }],
+  ),
+  equalCase(
+    'fp16, overflows, dropout, checkpointing',
+    { precision: 'fp16', clip: 1.4, dropout: 0.1, checkpointing: true },
+    anyway.slice(0, 3),
+  ),
+  equalCase('bf16, clipping every step', { precision: 'bf16', clip: 0.05 }, anyway.slice(2, 3)),
+  equalCase(
+    'fp32, stage 3, weights in host memory',
+    { precision: 'fp32', zero: { ...inTiles, stage: 3, offload_param: { device: 'cpu' } } },
+    [{ gpuShare: 0.5 }],
+  ),
+  places,
+  spread,
+  resumed,
+];
