@@ -2,17 +2,12 @@
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import type { Tensor } from '../tensor/index.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
-import type {
-  ParameterPlace,
-  SummedOptimizer,
-  UpdateSettings,
-  UpdateTensors,
-} from './optimizer.js';
+import type { SummedOptimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
+import { TrustRatios } from './trust-ratios.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of LAMB; fields may be changed between steps. */
@@ -48,12 +43,6 @@ export interface LambOptions {
   momentCorrection?: boolean;
 }
 
-/** The trust ratios of one range, and what reads them. */
-interface Ratios {
-  places: readonly ParameterPlace[];
-  kernels: UpdateKernels;
-}
-
 const NAMES: OptionNames<LambOptions> = {
   ...{
     lr: true,
@@ -82,7 +71,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   private readonly momentCorrection: boolean;
   private readonly epsInsideSqrt: boolean;
   /** By the coefficients of each range, which the range's owner frees. */
-  private readonly ratios = new Map<Tensor, Ratios>();
+  private readonly ratios = new TrustRatios();
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
@@ -140,10 +129,9 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     settings: UpdateSettings<LambGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { group, weight, state, control, places, sums } = tensors;
+    const { group, weight, control, places, sums } = tensors;
     if (places.length === 0) return;
-    const coefficients = state.trust_ratio!;
-    this.ratios.set(coefficients, { places, kernels });
+    const coefficients = this.ratios.of(tensors, kernels);
     const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
     const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
     kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
@@ -155,14 +143,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
    * that update. Throws DS_RELEASED once the engine has been destroyed.
    */
   getLambCoeffs(): Map<string, number> {
-    const all = new Map<string, number>();
-    for (const [coefficients, { places, kernels }] of this.ratios) {
-      const values = kernels.read(coefficients);
-      places.forEach(({ name }, i) => {
-        all.set(name, values[i] as number);
-      });
-    }
-    return all;
+    return this.ratios.read();
   }
 
   /** What both halves take. */

@@ -7,10 +7,11 @@ import type { Tensor } from '../tensor/index.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
 import type { LambGroup } from './lamb.js';
-import type { ParameterPlace, UpdateSettings, UpdateTensors } from './optimizer.js';
+import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
 import { requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
+import { TrustRatios } from './trust-ratios.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of 1-bit LAMB's groups, its phases, and how trust ratios may change after the warm-up. */
@@ -44,12 +45,6 @@ const NAMES: OptionNames<OneBitLambOptions> = {
   ...{ freezeStep: true, coeffBeta: true, factorMax: true, factorMin: true, factorThreshold: true },
 };
 
-/** The trust ratios of one range, and what reads them. */
-interface Ratios {
-  places: readonly ParameterPlace[];
-  kernels: UpdateKernels;
-}
-
 /**
  * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios but those that are 1.
  * From then on v stays, and m = b1 m + (1 - b1) g of each rank's own gradient becomes the ranks' average, of one bit per
@@ -71,7 +66,7 @@ export class OneBitLamb
   private readonly coeffBeta: number;
   private readonly bounds: { least: number; most: number; threshold: number };
   /** By the coefficients of each range, which the range's owner frees. */
-  private readonly ratios = new Map<Tensor, Ratios>();
+  private readonly ratios = new TrustRatios();
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LambGroup>, given: OneBitLambOptions = {}) {
@@ -165,14 +160,7 @@ export class OneBitLamb
    * that update. Throws DS_RELEASED once the engine has been destroyed.
    */
   getLambCoeffs(): Map<string, number> {
-    const all = new Map<string, number>();
-    for (const [coefficients, { places, kernels }] of this.ratios) {
-      const values = kernels.read(coefficients);
-      places.forEach(({ name }, i) => {
-        all.set(name, values[i] as number);
-      });
-    }
-    return all;
+    return this.ratios.read();
   }
 
   private warmUp(
@@ -182,7 +170,7 @@ export class OneBitLamb
   ): void {
     const { group, grad, weight, state, control, sums } = tensors;
     const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
-    const coefficients = this.coefficientsOf(tensors, kernels);
+    const coefficients = this.ratios.of(tensors, kernels);
     const shared = this.shared(tensors, settings);
     kernels.lambMoments({ ...shared, grad, sums: sums[0]! });
     const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
@@ -200,7 +188,7 @@ export class OneBitLamb
   ): void {
     const { group, weight, state, control, sums } = tensors;
     const { betas, eps, weightDecay } = settings.groups[group] as LambGroup;
-    const coefficients = this.coefficientsOf(tensors, kernels);
+    const coefficients = this.ratios.of(tensors, kernels);
     const { rule: _, ...shared } = this.shared(tensors, settings);
     kernels.oneBitLambMoments({
       ...{ ...shared, fresh: state.exp_avg_sq_fresh!, payload, sums: sums[1]! },
@@ -211,12 +199,6 @@ export class OneBitLamb
       ...{ control, decays: weightDecay > 0, ...this.bounds },
     });
     kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
-  }
-
-  private coefficientsOf({ places, state }: UpdateTensors, kernels: UpdateKernels): Tensor {
-    const coefficients = state.trust_ratio!;
-    this.ratios.set(coefficients, { places, kernels });
-    return coefficients;
   }
 
   /** What LAMB's ops take. */
