@@ -6,12 +6,9 @@ import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const binary = join(root, 'node_modules/clang-format/bin/linux_x64/clang-format');
-/** Folders that have been formatted. The others follow one by one, as a new form compiles anew. */
-const FOLDERS = ['csrc/io'];
-
 function files() {
-  const { stdout } = spawnSync('git', ['ls-files', ...FOLDERS], { cwd: root, encoding: 'utf8' });
-  return stdout.split('\n').filter((file) => /\.(cc|h|cu|cuh)$/.test(file));
+  const { stdout } = spawnSync('git', ['ls-files', 'csrc'], { cwd: root, encoding: 'utf8' });
+  return stdout.split('\n').filter((file) => /^(?!.*generated).*\.(cc|h|cu|cuh)$/.test(file));
 }
 
 if (!existsSync(binary)) {

@@ -51,7 +51,7 @@ function parseHeaders() {
         .split('\n')
         .map((l) => l.replace(/^\/\/\/ ?/, ''))
         .filter(Boolean);
-      const nativeFields = [...m[3].matchAll(/^\s+([\w:]+) (\w+);(?:\s*\/\/ ?(.*))?$/gm)].map(
+      const nativeFields = [...m[3].matchAll(/^\s+([\w:]+)\s+(\w+);(?:\s*\/\/ ?(.*))?$/gm)].map(
         ([, type, name, comment]) => ({ type, name, comment: comment ?? '' }),
       );
       const fields = nativeFields.map((field) => ({ ...field, name: camel(field.name) }));

@@ -81,7 +81,7 @@ struct Addon {
   HandleTable<SwapFileRef> swap_files{"swap file", "Do not use it after dispose()."};
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
-  std::shared_ptr<TaskQueue> tasks;  // null until the first asynchronous call
+  std::shared_ptr<TaskQueue> tasks;              // null until the first asynchronous call
   std::shared_ptr<Communication> communication;  // null until a store or job is made
   double* arguments = nullptr;  // the block that JavaScript writes an op's arguments into
   napi_ref block = nullptr;     // keeps that block

@@ -31,7 +31,8 @@ inline int64_t integer_of(const char* op, double word) {
 /// A number of bytes. Throws DS_ARGUMENT unless it is whole and from 0 to 2^53, where every whole
 /// number is a double; NaN comes of a dtype or a shape that is none.
 inline size_t bytes_of(const char* op, double bytes) {
-  if (bytes >= 0 && bytes <= 0x1p53 && bytes == std::trunc(bytes)) return static_cast<size_t>(bytes);
+  if (bytes >= 0 && bytes <= 0x1p53 && bytes == std::trunc(bytes))
+    return static_cast<size_t>(bytes);
   throw Error("DS_ARGUMENT", op, "a whole number of bytes from 0 to 2^53", text(bytes),
               "Sizes are whole numbers, not negative, and dtypes those of the documentation.");
 }
@@ -84,7 +85,8 @@ T from_js(napi_env env, napi_value value) {
     size_t length = 0;
     require_ok(napi_get_value_string_utf8(env, value, nullptr, 0, &length), "a string");
     std::string text(length, '\0');
-    require_ok(napi_get_value_string_utf8(env, value, text.data(), length + 1, &length), "a string");
+    require_ok(napi_get_value_string_utf8(env, value, text.data(), length + 1, &length),
+               "a string");
     return text;
   } else if constexpr (std::is_same_v<T, Bytes>) {
     napi_typedarray_type type;
@@ -152,7 +154,8 @@ inline void throw_js(napi_env env, const Error& error) noexcept {
 template <auto F>
 struct Trampoline;
 
-/// Exported functions are `R f(Addon&, Args...)`; those that build objects return napi_value. Exceptions stop here.
+/// Exported functions are `R f(Addon&, Args...)`; those that build objects return napi_value.
+/// Exceptions stop here.
 template <class R, class... Args, R (*F)(Addon&, Args...)>
 struct Trampoline<F> {
   static napi_value call(napi_env env, napi_callback_info info) {
@@ -173,7 +176,8 @@ struct Trampoline<F> {
 
  private:
   template <size_t... I>
-  static napi_value invoke(napi_env env, Addon& addon, napi_value* values, std::index_sequence<I...>) {
+  static napi_value invoke(napi_env env, Addon& addon, napi_value* values,
+                           std::index_sequence<I...>) {
     if constexpr (std::is_void_v<R>) {
       F(addon, from_js<Args>(env, values[I])...);
       return nullptr;

@@ -22,14 +22,18 @@ struct GpuLibrary {
 };
 
 GpuLibrary open_library() {
-  const std::string folder = DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
-  DynamicLibrary library = DynamicLibrary::open(
-      {"the GPU back end", {folder + "/libds_cuda.so"},
-       "This build has the CPU back end only: build it where nvcc is installed, or install a prebuilt package."});
+  const std::string folder =
+      DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
+  DynamicLibrary library =
+      DynamicLibrary::open({"the GPU back end",
+                            {folder + "/libds_cuda.so"},
+                            "This build has the CPU back end only: build it where nvcc is "
+                            "installed, or install a prebuilt package."});
   const int interface = library.symbol<decltype(&ds_cuda_interface)>("ds_cuda_interface")();
   if (interface != kCudaInterface) {
-    throw Error("DS_LIBRARY", "the GPU back end", text("interface ", kCudaInterface), text(interface),
-                "libds_cuda.so and ds_native.node come from different builds: rebuild or reinstall both.");
+    throw Error(
+        "DS_LIBRARY", "the GPU back end", text("interface ", kCudaInterface), text(interface),
+        "libds_cuda.so and ds_native.node come from different builds: rebuild or reinstall both.");
   }
   auto probe = library.symbol<decltype(&ds_cuda_probe)>("ds_cuda_probe");
   auto open = library.symbol<decltype(&ds_cuda_open)>("ds_cuda_open");
@@ -70,15 +74,15 @@ Device& open_device(double number) {
   if (number == 0) return cpu::cpu_device();
   const GpuProbe& probe = probe_gpus();
   if (!(number >= 1 && number <= probe.device_count)) {
-    throw Error("DS_DEVICE", "device",
-                text("a usable GPU ", number - 1), text(probe.device_count, " GPUs"),
-                probe.message.empty()
-                    ? "Run `ds env` to see what was found, or use the device \"cpu\"."
-                    : probe.message);
+    throw Error(
+        "DS_DEVICE", "device", text("a usable GPU ", number - 1), text(probe.device_count, " GPUs"),
+        probe.message.empty() ? "Run `ds env` to see what was found, or use the device \"cpu\"."
+                              : probe.message);
   }
   const int index = static_cast<int>(number) - 1;
   static std::mutex mutex;
-  static auto* opened = new std::map<int, Device*>();  // never destroyed: buffers may outlive statics
+  static auto* opened =
+      new std::map<int, Device*>();  // never destroyed: buffers may outlive statics
   std::lock_guard lock(mutex);
   Device*& device = (*opened)[index];
   if (!device) device = gpu_library().open(index);

@@ -28,10 +28,10 @@ constexpr size_t field_count() {
 template <class T, class Visit>
 void for_each_field(T& object, Visit&& visit) {
   constexpr size_t n = field_count<T>();
-#define DS_FIELDS(count, ...)                     \
-  if constexpr (n == count) {                     \
-    auto& [__VA_ARGS__] = object;                 \
-    each_of(visit, __VA_ARGS__);                  \
+#define DS_FIELDS(count, ...)     \
+  if constexpr (n == count) {     \
+    auto& [__VA_ARGS__] = object; \
+    each_of(visit, __VA_ARGS__);  \
   }
   auto each_of = [](auto& call, auto&... field) { (call(field), ...); };
   DS_FIELDS(1, a)

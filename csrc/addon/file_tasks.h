@@ -24,8 +24,8 @@ HostRange host_range(Addon& addon, double handle, double offset, double bytes);
 napi_value write_file(Addon& addon, std::string path, double offset, Bytes head, Bytes segments,
                       double crc);
 
-/// Reads `bytes` at `offset` of the open file `descriptor` into host memory. The caller may close it
-/// meanwhile; errors name `path`. Rejects with DS_IO, also when the file ends before.
+/// Reads `bytes` at `offset` of the open file `descriptor` into host memory. The caller may close
+/// it meanwhile; errors name `path`. Rejects with DS_IO, also when the file ends before.
 napi_value read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
                      double bytes, double buffer, double buffer_offset);
 
@@ -38,7 +38,8 @@ napi_value sync_path(Addon& addon, std::string path);
 /// Renames unless the new name is taken: resolves with false where it is. See io::rename_exclusive.
 napi_value rename_exclusive(Addon& addon, std::string from, std::string to);
 
-/// Resolves with whether the lock of the open file was free and is now this one's. See io::try_lock.
+/// Resolves with whether the lock of the open file was free and is now this one's. See
+/// io::try_lock.
 napi_value lock_file(Addon& addon, int32_t descriptor);
 
 /// "io_uring" or "threads".

@@ -1,4 +1,5 @@
-// Handles: small integers with a generation, so that a stale one is an error and never another object.
+// Handles: small integers with a generation, so that a stale one is an error and never another
+// object.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace ds::addon {
 
-/// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never given out, so 0
-/// means "none". Owned by one environment and used on its thread only.
+/// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never given out,
+/// so 0 means "none". Owned by one environment and used on its thread only.
 template <class T>
 class HandleTable {
  public:
@@ -20,7 +21,8 @@ class HandleTable {
   double add(std::shared_ptr<T> object) {
     uint32_t slot;
     if (free_.empty()) {
-      if (slots_.size() >= kSlots) throw Error("DS_LIMIT", noun_, "fewer than 16 million live handles", "more");
+      if (slots_.size() >= kSlots)
+        throw Error("DS_LIMIT", noun_, "fewer than 16 million live handles", "more");
       slot = static_cast<uint32_t>(slots_.size());
       slots_.emplace_back();
     } else {

@@ -32,7 +32,8 @@ void set_arguments(Addon& addon, napi_value block) {
   addon.argument_count = words.size / sizeof(double);
 }
 
-/// The number that lib/runtime/interface.generated.ts has, too, where it was made from the same headers.
+/// The number that lib/runtime/interface.generated.ts has, too, where it was made from the same
+/// headers.
 double op_interface(Addon&) { return DS_INTERFACE_HASH; }
 
 // --- devices and memory -----------------------------------------------------------------------
@@ -347,7 +348,8 @@ napi_value init(napi_env env, napi_value exports) {
     delete addon;
     return nullptr;
   }
-  napi_add_env_cleanup_hook(env, [](void* data) { close(static_cast<Addon*>(data)); }, addon);
+  napi_add_env_cleanup_hook(
+      env, [](void* data) { close(static_cast<Addon*>(data)); }, addon);
   for (const Row& row : kRows) {
     napi_value function = nullptr;
     napi_create_function(env, row.name, NAPI_AUTO_LENGTH, row.call, addon, &function);

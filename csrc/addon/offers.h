@@ -10,8 +10,9 @@
 
 namespace ds::addon {
 
-/// Handles belong to one environment. A worker thread that is to share an object with its parent takes it by the
-/// number of an offer; both then own it, and it lives until both have let go. Any thread.
+/// Handles belong to one environment. A worker thread that is to share an object with its parent
+/// takes it by the number of an offer; both then own it, and it lives until both have let go. Any
+/// thread.
 template <class T>
 class Offers {
  public:
@@ -24,8 +25,8 @@ class Offers {
   /// Throws DS_RELEASED for an offer that was taken before.
   std::shared_ptr<T> take(double offer) {
     std::lock_guard lock(mutex_);
-    const auto found = offer >= 1 && offer < 0x1p53 ? open_.find(static_cast<uint64_t>(offer))
-                                                    : open_.end();
+    const auto found =
+        offer >= 1 && offer < 0x1p53 ? open_.find(static_cast<uint64_t>(offer)) : open_.end();
     if (found == open_.end()) {
       throw Error("DS_RELEASED", "offer", "one that nobody has taken", text(offer));
     }

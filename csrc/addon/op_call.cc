@@ -21,15 +21,15 @@ constexpr const char* kNames[] = {
 /// The names of an op's operands, in the order of its fields.
 template <class Op>
 constexpr const char* const* kOperands = nullptr;
-#define DS_NAMES(name, ...)                                   \
-  constexpr const char* kOperandsOf##name[] = {__VA_ARGS__};  \
-  template <>                                                 \
+#define DS_NAMES(name, ...)                                  \
+  constexpr const char* kOperandsOf##name[] = {__VA_ARGS__}; \
+  template <>                                                \
   constexpr const char* const* kOperands<name> = kOperandsOf##name;
 DS_OPERAND_NAMES(DS_NAMES)
 #undef DS_NAMES
 
-/// Reads the block: a view is [handle, dtype, ndim, offset, shape..., strides...] and an absent one is [0];
-/// numbers, booleans and enums are one word, and a struct is its fields.
+/// Reads the block: a view is [handle, dtype, ndim, offset, shape..., strides...] and an absent one
+/// is [0]; numbers, booleans and enums are one word, and a struct is its fields.
 class Reader {
  public:
   Reader(Addon& addon, const char* op, const char* const* operands, Device& device, bool on_host)
@@ -51,10 +51,14 @@ class Reader {
   void operator()(bool& x) { x = next() != 0; }
   template <class E>
     requires std::is_enum_v<E>
-  void operator()(E& x) { x = static_cast<E>(static_cast<int32_t>(next_int())); }
+  void operator()(E& x) {
+    x = static_cast<E>(static_cast<int32_t>(next_int()));
+  }
   template <class S>
     requires std::is_class_v<S>
-  void operator()(S& x) { for_each_field(x, *this); }
+  void operator()(S& x) {
+    for_each_field(x, *this);
+  }
 
  private:
   void read(const char* name, double handle, View& view) {
@@ -77,7 +81,8 @@ class Reader {
   }
 
   double next() {
-    if (at_ >= addon_.argument_count) throw Error("DS_INTERNAL", op_, "a longer argument block", text(at_));
+    if (at_ >= addon_.argument_count)
+      throw Error("DS_INTERNAL", op_, "a longer argument block", text(at_));
     return addon_.arguments[at_++];
   }
   int64_t next_int() { return integer_of(op_, next()); }
@@ -85,7 +90,9 @@ class Reader {
   void require_reachable(const Buffer& buffer) const {
     const bool host_memory =
         buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
-    if (on_host_ ? host_memory : (&buffer.device() == &device_ && buffer.placement() == Placement::device)) return;
+    if (on_host_ ? host_memory
+                 : (&buffer.device() == &device_ && buffer.placement() == Placement::device))
+      return;
     if (!on_host_ && host_memory && &device_ == &cpu::cpu_device()) return;
     throw Error("DS_DEVICE", op_, text("every tensor in the memory of ", device_.info().name),
                 host_memory ? "one in host memory" : text("one on ", buffer.device().info().name),
@@ -109,8 +116,8 @@ class Reader {
       wrong |= __builtin_mul_overflow(length - 1, stride, &step);
       wrong |= __builtin_add_overflow(end, step, &end);
     }
-    wrong |= !empty && (__builtin_mul_overflow(end, element, &end) ||
-                        static_cast<uint64_t>(end) > bytes);
+    wrong |= !empty &&
+             (__builtin_mul_overflow(end, element, &end) || static_cast<uint64_t>(end) > bytes);
     if (!wrong) return empty ? 0 : static_cast<size_t>(offset * element);
     throw Error("DS_BOUNDS", op_, text("a view inside its ", bytes, " bytes"),
                 text(view.describe(), " at element ", offset));
@@ -158,7 +165,8 @@ void run_later(Addon& addon, StreamRef& at) {
     } catch (const Error& error) {
       failure->set(error);
     } catch (const std::exception& error) {
-      failure->set(Error("DS_INTERNAL", kNames[static_cast<int>(id_of<Op>)], "no failure", error.what()));
+      failure->set(
+          Error("DS_INTERNAL", kNames[static_cast<int>(id_of<Op>)], "no failure", error.what()));
     }
   });
 }

@@ -93,9 +93,8 @@ comm::Milliseconds milliseconds_of(double timeout) {
 /// A request to the store on a task thread; the job lives until it has been answered.
 template <class Body>
 napi_value ask(Addon& addon, double handle, Body body) {
-  return start_task(addon, [job = job_of(addon, handle), body = std::move(body)] {
-    return body(job->store());
-  });
+  return start_task(
+      addon, [job = job_of(addon, handle), body = std::move(body)] { return body(job->store()); });
 }
 
 /// How often leave_job looks whether other environments are done with the job.
@@ -146,20 +145,13 @@ Sizes sizes_of(comm::Kind kind, int64_t n) {
   switch (kind) {
     case comm::Kind::all_reduce:
     case comm::Kind::broadcast:
-    case comm::Kind::reduce:
-      return {1, 1};
-    case comm::Kind::reduce_scatter:
-      return {n, 1};
-    case comm::Kind::all_gather:
-      return {1, n};
-    case comm::Kind::all_to_all:
-      return {n, n};
-    case comm::Kind::send:
-      return {1, 0};
-    case comm::Kind::receive:
-      return {0, 1};
-    default:
-      return {0, 0};
+    case comm::Kind::reduce: return {1, 1};
+    case comm::Kind::reduce_scatter: return {n, 1};
+    case comm::Kind::all_gather: return {1, n};
+    case comm::Kind::all_to_all: return {n, n};
+    case comm::Kind::send: return {1, 0};
+    case comm::Kind::receive: return {0, 1};
+    default: return {0, 0};
   }
 }
 
@@ -179,8 +171,7 @@ void require_legal_overlap(const comm::ProcessGroup& group, comm::Kind kind, con
   if (apart) return;
   const size_t rank = static_cast<size_t>(group.rank());
   const bool same = input.data == output.data && input.bytes == output.bytes;
-  const bool legal = kind == comm::Kind::all_gather
-                         ? input.data == output.data + rank * input.bytes
+  const bool legal = kind == comm::Kind::all_gather ? input.data == output.data + rank * input.bytes
                      : kind == comm::Kind::reduce_scatter
                          ? output.data == input.data + rank * output.bytes
                      : kind == comm::Kind::all_to_all ? same && group.size() == 1
@@ -216,16 +207,14 @@ napi_value store_get(Addon& addon, double job, std::string key, double timeout) 
 
 napi_value store_add(Addon& addon, double job, std::string key, double step) {
   const int64_t whole = integer_of("store", step);
-  return ask(addon, job, [=](comm::StoreClient& store) {
-    return static_cast<double>(store.add(key, whole));
-  });
+  return ask(addon, job,
+             [=](comm::StoreClient& store) { return static_cast<double>(store.add(key, whole)); });
 }
 
 napi_value store_compare_set(Addon& addon, double job, std::string key, std::string expected,
                              std::string desired) {
-  return ask(addon, job, [=](comm::StoreClient& store) {
-    return store.compare_set(key, expected, desired);
-  });
+  return ask(addon, job,
+             [=](comm::StoreClient& store) { return store.compare_set(key, expected, desired); });
 }
 
 napi_value store_delete(Addon& addon, double job, std::string key) {
@@ -241,9 +230,8 @@ napi_value store_keys(Addon& addon, double job, std::string prefix) {
 }
 
 napi_value store_waiters(Addon& addon, double job, std::string key) {
-  return ask(addon, job, [=](comm::StoreClient& store) {
-    return static_cast<double>(store.waiters(key));
-  });
+  return ask(addon, job,
+             [=](comm::StoreClient& store) { return static_cast<double>(store.waiters(key)); });
 }
 
 // --- jobs and groups --------------------------------------------------------------------------
@@ -313,8 +301,8 @@ void close_job(Addon& addon, double job) {
   const std::shared_ptr<JobRef> ref = open.jobs.take(job);
   open.close_groups(ref.get());
   std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
-  // Its threads end here, or with the requests under way, which end now: what they say of ranks that
-  // leave after this one must not outlive the job.
+  // Its threads end here, or with the requests under way, which end now: what they say of ranks
+  // that leave after this one must not outlive the job.
   ref->cancellation->cancel();
   ref->job.reset();
   addon.failure->forget("DS_COMM");

@@ -16,8 +16,9 @@ void stop_store(Addon& addon, double store);
 /// `timeout` in milliseconds. Rejects with DS_COMM.
 napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
                     double timeout);
-/// The same job in another environment, which asks its store and does not close it: offer it here, take it there.
-/// leave_job waits, within the job's timeout, until that environment has ended or the offer was withdrawn.
+/// The same job in another environment, which asks its store and does not close it: offer it here,
+/// take it there. leave_job waits, within the job's timeout, until that environment has ended or
+/// the offer was withdrawn.
 double offer_job(Addon& addon, double job);
 double take_job(Addon& addon, double offer);
 void withdraw_job(Addon& addon, double offer);

@@ -8,8 +8,8 @@
 namespace ds::addon {
 
 /// Makes a nameless file of `bytes` in `folder`, which errors call `label` and whose space is for
-/// `purpose`. `tuning` is float64: bytes of a block, requests under way, threads for checksums; then
-/// triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
+/// `purpose`. `tuning` is float64: bytes of a block, requests under way, threads for checksums;
+/// then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
 double open_swap_file(Addon& addon, std::string folder, std::string label, std::string purpose,
                       double bytes, Bytes tuning);
 
@@ -18,8 +18,9 @@ double open_swap_file(Addon& addon, std::string folder, std::string label, std::
 void start_swap(Addon& addon, double file, bool writes, double offset, double buffer,
                 double buffer_offset, double bytes, double stream);
 
-/// Later work of `stream` finds no transfer of this memory under way. A failure (DS_IO) is thrown here
-/// where streams run at once, else by the next call that looks; then every later one fails, too.
+/// Later work of `stream` finds no transfer of this memory under way. A failure (DS_IO) is thrown
+/// here where streams run at once, else by the next call that looks; then every later one fails,
+/// too.
 void wait_swap(Addon& addon, double file, double buffer, double buffer_offset, double bytes,
                double stream);
 

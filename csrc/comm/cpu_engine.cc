@@ -135,24 +135,18 @@ void CpuEngine::run(const Collective& call, uint64_t tag) {
   auto* input = const_cast<void*>(call.input);
   switch (call.kind) {
     case Kind::all_reduce:
-    case Kind::reduce:
-      return all_reduce(call, tag);
-    case Kind::reduce_scatter:
-      return reduce_scatter(call, tag);
-    case Kind::all_gather:
-      return all_gather(call, tag);
-    case Kind::broadcast:
-      return broadcast(call, tag);
-    case Kind::all_to_all:
-      return all_to_all(call, tag);
+    case Kind::reduce: return all_reduce(call, tag);
+    case Kind::reduce_scatter: return reduce_scatter(call, tag);
+    case Kind::all_gather: return all_gather(call, tag);
+    case Kind::broadcast: return broadcast(call, tag);
+    case Kind::all_to_all: return all_to_all(call, tag);
     case Kind::send:
       if (bytes) transport_->exchange({{call.peer, tag, input, bytes, true}});
       return;
     case Kind::receive:
       if (bytes) transport_->exchange({{call.peer, tag, call.output, bytes, false}});
       return;
-    case Kind::barrier:
-      return barrier(tag);
+    case Kind::barrier: return barrier(tag);
   }
 }
 

@@ -51,7 +51,7 @@ class CpuEngine final : public Engine {
   const int rank_, size_;
   std::vector<char> scratch_;  // the thread's own
 
-  std::mutex mutex_;  // of what follows; exchanges run outside it
+  std::mutex mutex_;                      // of what follows; exchanges run outside it
   std::unique_ptr<Transport> transport_;  // gone once the thread has ended
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Pending>> queue_;

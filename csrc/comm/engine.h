@@ -51,13 +51,14 @@ class Completion {
   virtual ~Completion() = default;
   /// Whether its memory is free again and its output complete. Any thread.
   virtual bool done() = 0;
-  /// Whether it is known to be done. May lag behind, but never waits for a device or its driver: for
-  /// the thread that must be able to end a collective which holds those up.
+  /// Whether it is known to be done. May lag behind, but never waits for a device or its driver:
+  /// for the thread that must be able to end a collective which holds those up.
   virtual bool ended() const = 0;
   /// Later work of `stream` starts after it. May block where streams run at once; returns with
   /// done() still false when the engine was aborted, as synchronize().
   virtual void order(Stream& stream) = 0;
-  /// Blocks the calling thread until done; of an aborted engine, until it no longer uses the memory.
+  /// Blocks the calling thread until done; of an aborted engine, until it no longer uses the
+  /// memory.
   virtual void synchronize() = 0;
   /// Why it cannot finish; empty while it can. Any thread.
   virtual std::string fault() = 0;

@@ -11,12 +11,28 @@ namespace {
 constexpr int64_t kTile = 1024;
 
 /// The type that a fold computes in: integers wrap around, so they are carried as unsigned.
-template <class T> struct Carrier { using type = float; };
-template <> struct Carrier<double> { using type = double; };
-template <> struct Carrier<int32_t> { using type = uint32_t; };
-template <> struct Carrier<int64_t> { using type = uint64_t; };
-template <> struct Carrier<uint8_t> { using type = uint8_t; };
-template <class T> using Wide = typename Carrier<T>::type;
+template <class T>
+struct Carrier {
+  using type = float;
+};
+template <>
+struct Carrier<double> {
+  using type = double;
+};
+template <>
+struct Carrier<int32_t> {
+  using type = uint32_t;
+};
+template <>
+struct Carrier<int64_t> {
+  using type = uint64_t;
+};
+template <>
+struct Carrier<uint8_t> {
+  using type = uint8_t;
+};
+template <class T>
+using Wide = typename Carrier<T>::type;
 
 template <class T, class Combine>
 void fold_tiles(const std::vector<const void*>& inputs, void* output, int64_t count,
@@ -57,16 +73,14 @@ void fold_as(ReduceOp op, const std::vector<const void*>& inputs, void* output, 
     case ReduceOp::sum:
     case ReduceOp::average: {
       const W divisor = op == ReduceOp::average ? static_cast<W>(inputs.size()) : W(1);
-      return fold_tiles<T>(inputs, output, count,
-                           [](W a, W b) { return static_cast<W>(a + b); }, divisor);
+      return fold_tiles<T>(
+          inputs, output, count, [](W a, W b) { return static_cast<W>(a + b); }, divisor);
     }
     case ReduceOp::product:
-      return fold_tiles<T>(inputs, output, count,
-                           [](W a, W b) { return static_cast<W>(a * b); }, W(1));
-    case ReduceOp::minimum:
-      return fold_tiles<T>(inputs, output, count, chosen<T, true>, W(1));
-    case ReduceOp::maximum:
-      return fold_tiles<T>(inputs, output, count, chosen<T, false>, W(1));
+      return fold_tiles<T>(
+          inputs, output, count, [](W a, W b) { return static_cast<W>(a * b); }, W(1));
+    case ReduceOp::minimum: return fold_tiles<T>(inputs, output, count, chosen<T, true>, W(1));
+    case ReduceOp::maximum: return fold_tiles<T>(inputs, output, count, chosen<T, false>, W(1));
   }
 }
 

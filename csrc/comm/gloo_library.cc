@@ -16,14 +16,14 @@ GlooLibrary open_library() {
   const std::string folder =
       DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
   DynamicLibrary library = DynamicLibrary::open(
-      {"Gloo", {folder + "/libds_gloo.so"},
+      {"Gloo",
+       {folder + "/libds_gloo.so"},
        "Collectives between CPUs run on Gloo, which the prebuilt package brings along. A build "
        "from source needs libgloo-dev when it is built (apt-get install libgloo-dev, then build "
        "again) and libgloo0 when it runs."});
   const int interface = library.symbol<decltype(&ds_gloo_interface)>("ds_gloo_interface")();
   if (interface != kGlooInterface) {
-    throw Error("DS_LIBRARY", "Gloo", text("interface ", kGlooInterface),
-                text(interface),
+    throw Error("DS_LIBRARY", "Gloo", text("interface ", kGlooInterface), text(interface),
                 "libds_gloo.so and ds_native.node come from different builds: rebuild or reinstall "
                 "both.");
   }

@@ -10,7 +10,8 @@ constexpr Milliseconds kPatience{200};
 }  // namespace
 
 Job::Job(Member member, Failure::Listener listener, std::shared_ptr<Cancellation> cancellation)
-    : member_(std::move(member)), cancellation_(std::move(cancellation)),
+    : member_(std::move(member)),
+      cancellation_(std::move(cancellation)),
       failure_(std::make_shared<Failure>(std::move(listener))),
       client_(member_.store, Clock::now() + member_.timeout, cancellation_, member_.timeout),
       watchdog_(std::make_shared<Watchdog>(member_.store, member_.rank, member_.timeout, failure_,

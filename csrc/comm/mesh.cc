@@ -44,9 +44,8 @@ void call_lower(const Rendezvous& rendezvous, std::vector<Socket>& peers,
 }
 
 /// Strangers neither get in nor hold up the members: all are read as their bytes come.
-void admit_higher(const Rendezvous& rendezvous, std::vector<Socket>& peers,
-                  const Socket& listener, const std::string& token,
-                  Clock::time_point deadline) {
+void admit_higher(const Rendezvous& rendezvous, std::vector<Socket>& peers, const Socket& listener,
+                  const std::string& token, Clock::time_point deadline) {
   struct Guest {
     Socket socket;
     std::string said;

@@ -50,8 +50,11 @@ const char* name_of(Kind kind) { return kNames[static_cast<int>(kind)]; }
 
 ProcessGroup::ProcessGroup(Members members, Device& device, std::shared_ptr<Engine> engine,
                            std::shared_ptr<Watchdog> watchdog, std::shared_ptr<Failure> failure)
-    : members_(std::move(members)), device_(device), engine_(std::move(engine)),
-      watchdog_(std::move(watchdog)), failure_(std::move(failure)) {
+    : members_(std::move(members)),
+      device_(device),
+      engine_(std::move(engine)),
+      watchdog_(std::move(watchdog)),
+      failure_(std::move(failure)) {
   const uint32_t channel = watchdog_->define({members_.name, members_.ranks});
   own_ = &sequences_.try_emplace(members_.name, Sequence{channel, members_.name}).first->second;
   watchdog_->guard(engine_);

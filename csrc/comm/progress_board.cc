@@ -117,9 +117,7 @@ void ProgressBoard::depart(int rank, Departure departure) {
   for (const auto& [name, state] : channels_) check_departed(name, state);
 }
 
-void ProgressBoard::finished(int rank) {
-  depart(rank, {"has left the job (job.destroy())", true});
-}
+void ProgressBoard::finished(int rank) { depart(rank, {"has left the job (job.destroy())", true}); }
 
 void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
   depart(rank, {reason, false});

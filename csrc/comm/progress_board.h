@@ -55,7 +55,7 @@ class ProgressBoard {
   };
   struct State {
     std::vector<int> ranks;
-    std::unordered_map<int, uint64_t> issued;  // by rank: how many
+    std::unordered_map<int, uint64_t> issued;   // by rank: how many
     std::unordered_map<int, std::string> last;  // by rank: its newest
     std::map<uint64_t, Entry> open;             // not issued by all yet
   };

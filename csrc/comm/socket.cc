@@ -106,9 +106,8 @@ Socket listen_on(const Address& address) {
        reason == EADDRINUSE
            ? "Another program or an earlier run holds the port: end it, or choose another "
              "MASTER_PORT."
-       : reason == EADDRNOTAVAIL
-           ? "MASTER_ADDR must be an address of the machine that runs rank 0."
-           : "");
+       : reason == EADDRNOTAVAIL ? "MASTER_ADDR must be an address of the machine that runs rank 0."
+                                 : "");
 }
 
 uint16_t port_of(const Socket& socket) {

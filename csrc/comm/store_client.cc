@@ -79,7 +79,8 @@ Socket join_store(const StoreAddress& store, Clock::time_point deadline,
 
 StoreClient::StoreClient(const StoreAddress& store, Clock::time_point deadline,
                          std::shared_ptr<Cancellation> cancellation, Milliseconds answer_time)
-    : cancellation_(std::move(cancellation)), answer_time_(std::min(answer_time, kAnswerTime)),
+    : cancellation_(std::move(cancellation)),
+      answer_time_(std::min(answer_time, kAnswerTime)),
       socket_(join_store(store, deadline, *cancellation_)) {
   cancellation_->guard(&socket_);
 }
@@ -105,15 +106,12 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
   }
   Reader answer(payload);
   switch (answer.get<Answer>()) {
-    case Answer::ok:
-      return answer.text();
-    case Answer::timeout:
-      return std::nullopt;
+    case Answer::ok: return answer.text();
+    case Answer::timeout: return std::nullopt;
     case Answer::closing:
       throw Error("DS_COMM", "store", "an open store", "one that rank 0 has closed",
                   "Rank 0 ended first: look at its output.");
-    default:
-      throw Error("DS_COMM", "store", "an answer", "a refusal");
+    default: throw Error("DS_COMM", "store", "an answer", "a refusal");
   }
 }
 

@@ -45,11 +45,12 @@ struct StoreAddress {
 Socket join_store(const StoreAddress& store, Clock::time_point deadline,
                   const Cancellation& cancellation);
 
-/// Values are bytes. Every method throws DS_COMM when the connection breaks or an answer is late, and
-/// from then on; methods may be called from any thread, one after another.
+/// Values are bytes. Every method throws DS_COMM when the connection breaks or an answer is late,
+/// and from then on; methods may be called from any thread, one after another.
 class StoreClient {
  public:
-  /// `answer_time` is how long the store may take to answer, beyond what a request itself waits for.
+  /// `answer_time` is how long the store may take to answer, beyond what a request itself waits
+  /// for.
   StoreClient(const StoreAddress& store, Clock::time_point deadline,
               std::shared_ptr<Cancellation> cancellation, Milliseconds answer_time);
   ~StoreClient();

@@ -43,8 +43,10 @@ std::string random_bytes(size_t count) {
 }
 
 StoreServer::StoreServer(const std::string& host, uint16_t port, std::string secret)
-    : secret_(std::move(secret)), listener_(listen_on(resolve(host, port))),
-      port_(port_of(listener_)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : secret_(std::move(secret)),
+      listener_(listen_on(resolve(host, port))),
+      port_(port_of(listener_)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -210,9 +212,7 @@ void StoreServer::answer(Client& client, Reader request) {
   const auto found = values_.find(key);
   const std::string present = found == values_.end() ? "" : found->second;
   switch (what) {
-    case Request::set:
-      values_[key] = request.text();
-      break;
+    case Request::set: values_[key] = request.text(); break;
     case Request::get: {
       const auto patience = request.get<uint32_t>();
       if (found == values_.end()) {
@@ -252,8 +252,7 @@ void StoreServer::answer(Client& client, Reader request) {
       const auto count = std::count_if(clients_.begin(), clients_.end(), waits);
       return send(client, out.put(Answer::ok).put(std::to_string(count)).frame());
     }
-    default:
-      return send(client, out.put(Answer::refused).put("").frame());
+    default: return send(client, out.put(Answer::refused).put("").frame());
   }
   send(client, out.put(Answer::ok).put("").frame());
   wake_waiters(key);

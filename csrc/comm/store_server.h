@@ -47,7 +47,7 @@ class StoreServer {
   struct Client {
     Socket socket;
     bool proven = false, broken = false, told = false;
-    bool deaf = false;  // nothing can be said to it any more
+    bool deaf = false;           // nothing can be said to it any more
     Clock::time_point deadline;  // of the proof; later, of a waiting get
     std::string nonce, in, out, waits_for;
     bool waiting = false;

@@ -42,9 +42,12 @@ void Failure::check() const {
 
 Watchdog::Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
                    std::shared_ptr<Failure> failure, const Cancellation& cancellation)
-    : rank_(rank), timeout_(timeout), failure_(std::move(failure)),
+    : rank_(rank),
+      timeout_(timeout),
+      failure_(std::move(failure)),
       socket_(join_store(store, Clock::now() + timeout, cancellation)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), heard_(Clock::now()) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      heard_(Clock::now()) {
   report_.put(Request::report).put(static_cast<int32_t>(rank_));
   thread_ = std::thread([this] { run(); });
 }
@@ -197,11 +200,11 @@ void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
   anything_ = true;
   if (complained_) return;
   complained_ = now;
-  own_verdict_ = Error("DS_COMM", name_of(work), "every rank to take part",
-                       text("rank ", rank_, ": ", reason,
-                            alone_ ? "; the store of the job has closed"
-                                   : "; the store does not answer"),
-                       "Look at the output of rank 0 and of the other ranks.");
+  own_verdict_ =
+      Error("DS_COMM", name_of(work), "every rank to take part",
+            text("rank ", rank_, ": ", reason,
+                 alone_ ? "; the store of the job has closed" : "; the store does not answer"),
+            "Look at the output of rank 0 and of the other ranks.");
 }
 
 void Watchdog::listen(Milliseconds patience) {
@@ -256,11 +259,8 @@ void Watchdog::hear(Reader answer) {
       fail(Error("DS_COMM", op, expected, got, answer.text()));
       break;
     }
-    case Answer::closing:
-      alone_ = true;
-      break;
-    default:
-      break;
+    case Answer::closing: alone_ = true; break;
+    default: break;
   }
 }
 

@@ -17,10 +17,16 @@ enum class Placement : int32_t { device, pinned };
 class Buffer {
  public:
   Buffer(Device& device, Stream& stream, size_t bytes)
-      : device_(device), home_(&stream), bytes_(bytes), placement_(Placement::device),
+      : device_(device),
+        home_(&stream),
+        bytes_(bytes),
+        placement_(Placement::device),
         data_(device.allocate(bytes, stream)) {}
   Buffer(Device& device, size_t pinned_bytes)
-      : device_(device), home_(nullptr), bytes_(pinned_bytes), placement_(Placement::pinned),
+      : device_(device),
+        home_(nullptr),
+        bytes_(pinned_bytes),
+        placement_(Placement::pinned),
         data_(device.allocate_pinned(pinned_bytes)) {}
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -32,7 +38,8 @@ class Buffer {
       try {
         device_.synchronize_all();
       } catch (const Error&) {
-        // A dead device reports itself at the next call; nothing of it touches this memory any more.
+        // A dead device reports itself at the next call; nothing of it touches this memory any
+        // more.
       }
       device_.release_pinned(data_, bytes_);
     }

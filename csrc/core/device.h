@@ -70,12 +70,12 @@ class Device {
   /// Enqueues a copy; either side may be device memory or pinned host memory. Pageable host memory
   /// is legal but makes the call synchronous.
   virtual void copy(void* dst, const void* src, size_t bytes, Stream& stream) = 0;
-  /// Runs `task` on a host thread once `stream` reaches it; the stream waits for it. `task` must not
-  /// call into a device and must not throw.
+  /// Runs `task` on a host thread once `stream` reaches it; the stream waits for it. `task` must
+  /// not call into a device and must not throw.
   virtual void launch_host(Stream& stream, std::function<void()> task) = 0;
 
-  /// Chooses matrix algorithms by a fixed rule instead of by timing, so that separate processes agree bit
-  /// for bit. A device whose algorithms are fixed anyway ignores it.
+  /// Chooses matrix algorithms by a fixed rule instead of by timing, so that separate processes
+  /// agree bit for bit. A device whose algorithms are fixed anyway ignores it.
   virtual void set_deterministic_algorithms(bool) {}
 
   /// Runs one op. `args` points to the op's struct (see op_list.h), which is not kept.

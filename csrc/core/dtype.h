@@ -32,7 +32,8 @@ struct TypeTag {
 };
 
 [[noreturn]] inline void unsupported(const char* op, DType t, const char* expected) {
-  throw Error("DS_DTYPE", op, expected, name_of(t), "Cast the tensor first, for example with .to('f32').");
+  throw Error("DS_DTYPE", op, expected, name_of(t),
+              "Cast the tensor first, for example with .to('f32').");
 }
 
 /// The dtype switch: calls f(TypeTag<T>{}) with the type that `Types` assigns to t. `Types` is the

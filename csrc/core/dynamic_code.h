@@ -1,5 +1,6 @@
-// The code books of 8-bit moments: 256 numbers in [-1, 1] or [0, 1], dense around zero in every decade.
-// Source: Dettmers et al. 2021, arXiv:2110.02861, dynamic tree quantization; bitsandbytes' create_dynamic_map.
+// The code books of 8-bit moments: 256 numbers in [-1, 1] or [0, 1], dense around zero in every
+// decade. Source: Dettmers et al. 2021, arXiv:2110.02861, dynamic tree quantization; bitsandbytes'
+// create_dynamic_map.
 #pragma once
 
 #include "exact_math.h"
@@ -16,8 +17,8 @@ struct DynamicCode {
   int zero;  // the code of 0
 };
 
-/// For each decade 10^(i - 6), i from 0 to 6, the middles of equal parts of [0.1, 1] of it, twice as many as in the decade
-/// below: 2^i with both signs, 2^(i + 1) without; and 0 and 1.
+/// For each decade 10^(i - 6), i from 0 to 6, the middles of equal parts of [0.1, 1] of it, twice
+/// as many as in the decade below: 2^i with both signs, 2^(i + 1) without; and 0 and 1.
 constexpr DynamicCode dynamic_code(bool has_sign) {
   DynamicCode code = {};
   code.zero = has_sign ? 127 : 0;

@@ -15,8 +15,11 @@ class __attribute__((visibility("default"))) Error : public std::runtime_error {
   Error(std::string code, std::string op, std::string expected, std::string got,
         std::string hint = "")
       : std::runtime_error(op + ": expected " + expected + ", got " + got),
-        code(std::move(code)), op(std::move(op)), expected(std::move(expected)),
-        got(std::move(got)), hint(std::move(hint)) {}
+        code(std::move(code)),
+        op(std::move(op)),
+        expected(std::move(expected)),
+        got(std::move(got)),
+        hint(std::move(hint)) {}
 
   std::string code;      // stable, e.g. "DS_SHAPE", "DS_OUT_OF_MEMORY"
   std::string op;        // the operation or place, e.g. "matmul"
@@ -34,8 +37,8 @@ std::string text(const Parts&... parts) {
 }
 
 /// Checks a shape precondition of an op; `expected` and `got` are only evaluated on failure.
-#define DS_CHECK_SHAPE(condition, op, expected, got) \
-  do {                                               \
+#define DS_CHECK_SHAPE(condition, op, expected, got)                    \
+  do {                                                                  \
     if (!(condition)) throw ::ds::Error("DS_SHAPE", op, expected, got); \
   } while (false)
 

@@ -16,9 +16,9 @@ struct Philox4 {
   uint32_t v[4];
 };
 
-/// The four 32-bit words of block `counter` of the stream (seed, offset). Element i of a tensor uses
-/// word i % 4 of block i / 4, whatever the number of threads. `offset` advances per call, so that
-/// two calls never share a block.
+/// The four 32-bit words of block `counter` of the stream (seed, offset). Element i of a tensor
+/// uses word i % 4 of block i / 4, whatever the number of threads. `offset` advances per call, so
+/// that two calls never share a block.
 DS_HOST_DEVICE Philox4 philox(uint64_t seed, uint64_t offset, uint64_t counter) {
   uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
   uint32_t c2 = static_cast<uint32_t>(offset), c3 = static_cast<uint32_t>(offset >> 32);

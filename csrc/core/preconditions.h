@@ -6,7 +6,8 @@
 namespace ds {
 
 inline void require_contiguous(const char* op, const View& v, const char* name) {
-  DS_CHECK_SHAPE(v.contiguous(), op, text(name, " contiguous"), text(v.describe(), " with strides"));
+  DS_CHECK_SHAPE(v.contiguous(), op, text(name, " contiguous"),
+                 text(v.describe(), " with strides"));
 }
 
 inline void require_same_shape(const char* op, const View& a, const View& b) {
@@ -60,8 +61,8 @@ inline void require_statistic(const char* op, const View& v, int64_t n, const Vi
 
 /// `v` has n elements of `dtype` in a row, whatever its shape.
 inline void require_list(const char* op, const View& v, int64_t n, DType dtype, const char* name) {
-  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op,
-                 text(name, " [", n, "] ", name_of(dtype)), v.describe());
+  DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text(name, " [", n, "] ", name_of(dtype)),
+                 v.describe());
   require_contiguous(op, v, name);
 }
 

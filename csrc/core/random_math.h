@@ -39,7 +39,8 @@ struct SinCos {
 };
 
 /// sin(2 pi u) and cos(2 pi u) for u in [0, 1), within 2 ulp of the larger one. The reduction to
-/// [-pi/4, pi/4] is exact because it happens in turns. Source: the polynomials of Cephes sinf, cosf.
+/// [-pi/4, pi/4] is exact because it happens in turns. Source: the polynomials of Cephes sinf,
+/// cosf.
 DS_HOST_DEVICE SinCos exact_sincos_turns(float u) {
   const float quarters = mul_rn(u, 4.0f);
   const int32_t quadrant = static_cast<int32_t>(add_rn(quarters, 0.5f));

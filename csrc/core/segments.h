@@ -7,11 +7,12 @@
 
 namespace ds {
 
-// A segment is cut into chunks of kSegmentChunk elements from its own start. Within a chunk, element e
-// goes to accumulator e % (kSegmentLanes * kSegmentWidth), in order; the kSegmentWidth accumulators of
-// a lane are added as (a0 + a1) + (a2 + a3), then the lanes by halving within each 32, then these sums
-// in order. A segment's chunks go to lane `chunk % kSegmentLanes`, in order, and the lanes are added in
-// the same way. All in f64, where the square of a float is exact: a fused multiply-add gives its bits.
+// A segment is cut into chunks of kSegmentChunk elements from its own start. Within a chunk,
+// element e goes to accumulator e % (kSegmentLanes * kSegmentWidth), in order; the kSegmentWidth
+// accumulators of a lane are added as (a0 + a1) + (a2 + a3), then the lanes by halving within each
+// 32, then these sums in order. A segment's chunks go to lane `chunk % kSegmentLanes`, in order,
+// and the lanes are added in the same way. All in f64, where the square of a float is exact: a
+// fused multiply-add gives its bits.
 constexpr int64_t kSegmentChunk = 4096;
 constexpr int kSegmentLanes = 256, kSegmentWidth = 4, kSegmentWarp = 32;
 

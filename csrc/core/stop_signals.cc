@@ -1,4 +1,5 @@
-// The handler: what it touches is lock-free, and all that it calls may be called in a signal handler.
+// The handler: what it touches is lock-free, and all that it calls may be called in a signal
+// handler.
 #include "stop_signals.h"
 
 #include <signal.h>

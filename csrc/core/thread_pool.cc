@@ -91,7 +91,8 @@ struct ThreadPool::State {
 
   void work(uint64_t seen) {
     for (;;) {
-      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen; ++spin)
+      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen;
+           ++spin)
         pause_briefly();
       std::unique_lock lock(mutex);
       work_changed.wait(lock, [&] { return generation.load(std::memory_order_relaxed) != seen; });

@@ -20,9 +20,9 @@ class ThreadPool {
   /// Waits for running work, then continues with `threads` (>= 1) threads, the caller included.
   void resize(int threads);
 
-  /// Calls body(begin, end) for consecutive chunks of `grain` indices of [0, n). The caller takes part.
-  /// Because the borders are multiples of `grain`, a reduction that combines per-chunk results in
-  /// chunk order gives the same bits with any number of threads.
+  /// Calls body(begin, end) for consecutive chunks of `grain` indices of [0, n). The caller takes
+  /// part. Because the borders are multiples of `grain`, a reduction that combines per-chunk
+  /// results in chunk order gives the same bits with any number of threads.
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

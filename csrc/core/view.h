@@ -12,7 +12,7 @@ constexpr int kMaxDims = 6;
 /// Borrowed: the caller keeps the memory alive until the op's stream has passed it.
 /// A View whose ndim is -1 is absent: only an OptionalView of an op's struct may be.
 struct View {
-  void* data = nullptr;          // first element, on the op's device
+  void* data = nullptr;  // first element, on the op's device
   DType dtype = DType::f32;
   int32_t ndim = -1;
   int64_t shape[kMaxDims] = {};
@@ -59,7 +59,8 @@ struct View {
   }
 };
 
-/// An operand that may be absent. The boundary refuses an op whose other operands are not all there.
+/// An operand that may be absent. The boundary refuses an op whose other operands are not all
+/// there.
 struct OptionalView : View {
   OptionalView() = default;
   OptionalView(const View& view) : View(view) {}

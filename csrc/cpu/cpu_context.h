@@ -15,21 +15,44 @@ struct CpuTypes {
 };
 
 /// Accumulator and compute type of an element type: f64 for f64, i64 for integers, else f32.
-template <class T> struct Compute { using type = float; };
-template <> struct Compute<double> { using type = double; };
-template <> struct Compute<int32_t> { using type = int64_t; };
-template <> struct Compute<int64_t> { using type = int64_t; };
-template <> struct Compute<uint8_t> { using type = int64_t; };
-template <> struct Compute<bool> { using type = int64_t; };
-template <class T> using compute_t = typename Compute<T>::type;
+template <class T>
+struct Compute {
+  using type = float;
+};
+template <>
+struct Compute<double> {
+  using type = double;
+};
+template <>
+struct Compute<int32_t> {
+  using type = int64_t;
+};
+template <>
+struct Compute<int64_t> {
+  using type = int64_t;
+};
+template <>
+struct Compute<uint8_t> {
+  using type = int64_t;
+};
+template <>
+struct Compute<bool> {
+  using type = int64_t;
+};
+template <class T>
+using compute_t = typename Compute<T>::type;
 
 struct CpuContext {
   ThreadPool& pool;
 };
 
 template <class F>
-void for_floating(const char* op, DType t, F&& f) { dispatch_floating<CpuTypes>(op, t, f); }
+void for_floating(const char* op, DType t, F&& f) {
+  dispatch_floating<CpuTypes>(op, t, f);
+}
 template <class F>
-void for_all(const char* op, DType t, F&& f) { dispatch_all<CpuTypes>(op, t, f); }
+void for_all(const char* op, DType t, F&& f) {
+  dispatch_all<CpuTypes>(op, t, f);
+}
 
 }  // namespace ds::cpu

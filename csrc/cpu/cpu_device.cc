@@ -50,8 +50,8 @@ void run_op(OpId op, const void* args) {
 }
 
 CpuDevice::CpuDevice() : compute_(std::make_unique<ImmediateStream>()) {
-  stats_.total = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) *
-                 static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  stats_.total =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 DeviceInfo CpuDevice::info() const {
@@ -85,11 +85,11 @@ void* CpuDevice::allocate(size_t bytes, Stream&) {
       data = try_system();
     }
     if (!data) {
-      throw Error("DS_OUT_OF_MEMORY", "allocate",
-                  text(bytes, " bytes of host memory"),
+      throw Error("DS_OUT_OF_MEMORY", "allocate", text(bytes, " bytes of host memory"),
                   text(stats_.in_use, " bytes in use, cap ",
                        stats_.cap ? text(stats_.cap) : std::string("none")),
-                  "Use a smaller micro-batch or sequence, activation checkpointing, or raise the memory cap.");
+                  "Use a smaller micro-batch or sequence, activation checkpointing, or raise the "
+                  "memory cap.");
     }
     stats_.reserved += size;
     if (stats_.reserved > stats_.peak_reserved) stats_.peak_reserved = stats_.reserved;
@@ -170,7 +170,8 @@ void CpuDevice::record(Event& event, Stream&) {
 
 double CpuDevice::elapsed_ms(Event& start, Event& end) {
   return std::chrono::duration<double, std::milli>(static_cast<ClockEvent&>(end).at -
-                                                   static_cast<ClockEvent&>(start).at).count();
+                                                   static_cast<ClockEvent&>(start).at)
+      .count();
 }
 
 void CpuDevice::copy(void* dst, const void* src, size_t bytes, Stream&) {

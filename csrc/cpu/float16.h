@@ -41,12 +41,14 @@ struct f16 {
     if (a < 0x38800000u) {  // subnormal half: let a float addition do the rounding
       const float magic = 0.5f;
       const float sum = std::bit_cast<float>(a) + magic;
-      return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(magic)));
+      return static_cast<uint16_t>(sign |
+                                   (std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(magic)));
     }
     return static_cast<uint16_t>(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
   }
   static float to_float(uint16_t h) {
-    const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, e = (h >> 10) & 0x1fu, m = h & 0x3ffu;
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, e = (h >> 10) & 0x1fu,
+                   m = h & 0x3ffu;
     if (e == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (m << 13));
     if (e == 0) {
       const float magnitude = static_cast<float>(m) * 0x1p-24f;

@@ -26,11 +26,11 @@ void for_each_line(CpuContext& ctx, const View (&operands)[kOperands], int64_t d
   const Walk<kOperands> walk = plan_walk(views);
   const int64_t grain = std::max<int64_t>(1, kElementGrain / length);
   ctx.pool.parallel_for(walk.numel, grain, [&](int64_t begin, int64_t end) {
-    walk_range(walk, begin, end, [&](const int64_t (&at)[kOperands], int64_t n) {
+    walk_range(walk, begin, end, [&](const int64_t(&at)[kOperands], int64_t n) {
       int64_t offsets[kOperands];
       for (int64_t i = 0; i < n; ++i) {
         for (int o = 0; o < kOperands; ++o) offsets[o] = at[o] + i * walk.strides[o][0];
-        line(static_cast<const int64_t (&)[kOperands]>(offsets));
+        line(static_cast<const int64_t(&)[kOperands]>(offsets));
       }
     });
   });

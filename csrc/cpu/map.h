@@ -91,7 +91,7 @@ void map(CpuContext& ctx, bool accumulate, F f, const View& out, const Inputs&..
   using R = compute_t<Out>;
   const View* const views[kInputs + 1] = {&out, &inputs...};
   const Walk<kInputs + 1> walk = plan_walk(views);
-  for_each_run(ctx, walk, [&](const int64_t (&offsets)[kInputs + 1], int64_t length) {
+  for_each_run(ctx, walk, [&](const int64_t(&offsets)[kInputs + 1], int64_t length) {
     C buffers[kInputs][kBlock];
     R results[kBlock];
     const C* sources[kInputs];
@@ -115,7 +115,8 @@ void map(CpuContext& ctx, bool accumulate, F f, const View& out, const Inputs&..
         } else {
           apply_block(values, n, f, sources[kInput]...);
         }
-      }(std::make_index_sequence<kInputs>{});
+      }
+      (std::make_index_sequence<kInputs>{});
       store_block(values, target, out_stride, n);
     }
   });

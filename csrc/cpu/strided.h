@@ -62,7 +62,7 @@ void walk_range(const Walk<kOperands>& walk, int64_t begin, int64_t end, F&& run
   }
   while (begin < end) {
     const int64_t n = std::min(walk.shape[0] - index[0], end - begin);
-    run(static_cast<const int64_t (&)[kOperands]>(offsets), n);
+    run(static_cast<const int64_t(&)[kOperands]>(offsets), n);
     begin += n;
     index[0] += n;
     for (int o = 0; o < kOperands; ++o) offsets[o] += n * walk.strides[o][0];
@@ -80,9 +80,8 @@ constexpr int64_t kElementGrain = 1 << 15;  // elements of one parallel chunk of
 /// The whole walk on the pool, one call of run per piece of an inner run, in no particular order.
 template <int kOperands, class F>
 void for_each_run(CpuContext& ctx, const Walk<kOperands>& walk, F&& run) {
-  ctx.pool.parallel_for(walk.numel, kElementGrain, [&](int64_t begin, int64_t end) {
-    walk_range(walk, begin, end, run);
-  });
+  ctx.pool.parallel_for(walk.numel, kElementGrain,
+                        [&](int64_t begin, int64_t end) { walk_range(walk, begin, end, run); });
 }
 
 }  // namespace ds::cpu

@@ -20,9 +20,13 @@ struct CudaTypes {
 };
 
 template <class F>
-void for_floating(const char* op, DType t, F&& f) { dispatch_floating<CudaTypes>(op, t, f); }
+void for_floating(const char* op, DType t, F&& f) {
+  dispatch_floating<CudaTypes>(op, t, f);
+}
 template <class F>
-void for_all(const char* op, DType t, F&& f) { dispatch_all<CudaTypes>(op, t, f); }
+void for_all(const char* op, DType t, F&& f) {
+  dispatch_all<CudaTypes>(op, t, f);
+}
 
 /// One op's view of its device. Kernels launch on `stream` and nowhere else.
 struct CudaContext {
@@ -34,7 +38,9 @@ struct CudaContext {
   /// Scratch that is returned, stream-ordered, when the op's run() ends. 256-byte aligned.
   void* scratch(size_t bytes);
   template <class T>
-  T* scratch_of(size_t count) { return static_cast<T*>(scratch(count * sizeof(T))); }
+  T* scratch_of(size_t count) {
+    return static_cast<T*>(scratch(count * sizeof(T)));
+  }
 
   CudaContext(CudaDevice& device, cudaStream_t stream);
   ~CudaContext();
@@ -42,7 +48,10 @@ struct CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
 
  private:
-  struct Block { void* data; size_t bytes; };
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
   Block blocks_[8];
   int used_ = 0;
 };
@@ -50,10 +59,18 @@ struct CudaContext {
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <class T> __device__ __forceinline__ T from_float(float x);
-template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+template <class T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kOldestCapability = 80;
 
-/// Waiting for one sleeps instead of spinning: the core belongs to the host calls that run meanwhile.
+/// Waiting for one sleeps instead of spinning: the core belongs to the host calls that run
+/// meanwhile.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(bool timed) {

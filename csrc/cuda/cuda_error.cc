@@ -23,8 +23,7 @@ const char* hint_for(cudaError_t status) {
       return "The GPU's memory reported a hardware fault; use another GPU.";
     case cudaErrorNoKernelImageForDevice:
       return "The library was built for other GPU architectures; rebuild it on this machine.";
-    default:
-      return "";
+    default: return "";
   }
 }
 

@@ -35,7 +35,8 @@ DS_CUDA_EXPORT void ds_cuda_probe(ds::CudaProbe* probe);
 /// the process ends. Throws DS_DEVICE when it cannot be used, with the probe's sentence, else
 /// DS_CUDA.
 DS_CUDA_EXPORT ds::Device* ds_cuda_open(int index);
-/// The NCCL engine of a new group whose ranks meet through `rendezvous`, for `device` of ds_cuda_open.
-/// The caller owns it. Blocks until every member is there. Throws DS_LIBRARY where NCCL is missing, DS_COMM.
+/// The NCCL engine of a new group whose ranks meet through `rendezvous`, for `device` of
+/// ds_cuda_open. The caller owns it. Blocks until every member is there. Throws DS_LIBRARY where
+/// NCCL is missing, DS_COMM.
 DS_CUDA_EXPORT ds::comm::Engine* ds_cuda_open_nccl(const ds::comm::Rendezvous& rendezvous,
                                                    ds::Device& device);

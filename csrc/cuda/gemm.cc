@@ -27,14 +27,10 @@ static_assert(std::has_unique_object_representations_v<GemmProblem>);
 
 cudaDataType library_type(DType dtype) {
   switch (dtype) {
-    case DType::f32:
-      return CUDA_R_32F;
-    case DType::f16:
-      return CUDA_R_16F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    default:
-      unsupported(kOp, dtype, "f32, f16 or bf16");
+    case DType::f32: return CUDA_R_32F;
+    case DType::f16: return CUDA_R_16F;
+    case DType::bf16: return CUDA_R_16BF;
+    default: unsupported(kOp, dtype, "f32, f16 or bf16");
   }
 }
 

@@ -1,4 +1,5 @@
-// Watching collectives, aborting them from a thread that CUDA cannot hold up, and the process's end.
+// Watching collectives, aborting them from a thread that CUDA cannot hold up, and the process's
+// end.
 #include "nccl_communicator.h"
 
 #include <pthread.h>

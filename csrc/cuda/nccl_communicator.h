@@ -43,8 +43,8 @@ class CollectiveEnd {
 /// - the look-out queries events, and may get stuck in that until the flag is set.
 ///
 /// At most kAhead collectives are under way. A kernel that is still queued looks at the flag only
-/// after ten thousand vain polls, some milliseconds, so a long queue would take its time to end; and
-/// collectives alone do not fill a stream's queue.
+/// after ten thousand vain polls, some milliseconds, so a long queue would take its time to end;
+/// and collectives alone do not fill a stream's queue.
 class NcclCommunicator {
  public:
   /// Its maker interrupts it and waits for its end. Throws DS_LIBRARY, DS_LIMIT.
@@ -72,7 +72,7 @@ class NcclCommunicator {
 
   const Nccl& nccl;
   const int device;  // current on every thread that calls CUDA: another one would get a context too
-  std::timed_mutex mutex;  // of calls into NCCL
+  std::timed_mutex mutex;     // of calls into NCCL
   nccl::Comm comm = nullptr;  // not to be used once interrupted
 
  private:

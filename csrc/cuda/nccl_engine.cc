@@ -68,9 +68,7 @@ class NcclEngine::Pending final : public comm::Completion {
   std::string fault() override { return communicator_->fault(); }
 
  private:
-  bool free_again() {
-    return communicator_->interrupted() ? communicator_->over() : end_->done();
-  }
+  bool free_again() { return communicator_->interrupted() ? communicator_->over() : end_->done(); }
 
   const std::shared_ptr<NcclCommunicator> communicator_;
   const std::shared_ptr<CollectiveEnd> end_;
@@ -122,7 +120,8 @@ nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous)
 }  // namespace
 
 NcclEngine::NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device)
-    : device_(device), size_(rendezvous.size),
+    : device_(device),
+      size_(rendezvous.size),
       communicator_(NcclCommunicator::make(device.index())) {
   try {
     open(rendezvous);
@@ -197,12 +196,9 @@ nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stre
       return library.broadcast(call.input, call.output, count, type, call.peer, handle, stream);
     case Kind::reduce:
       return library.reduce(call.input, call.output, count, type, op, call.peer, handle, stream);
-    case Kind::all_to_all:
-      return all_to_all(call, stream);
-    case Kind::send:
-      return library.send(call.input, count, type, call.peer, handle, stream);
-    case Kind::receive:
-      return library.receive(call.output, count, type, call.peer, handle, stream);
+    case Kind::all_to_all: return all_to_all(call, stream);
+    case Kind::send: return library.send(call.input, count, type, call.peer, handle, stream);
+    case Kind::receive: return library.receive(call.output, count, type, call.peer, handle, stream);
     case Kind::barrier:
       return library.all_reduce(token_, token_, 1, nccl::DataType::u8, nccl::Op::maximum, handle,
                                 stream);

@@ -48,7 +48,8 @@ __device__ __forceinline__ void for_packets(const SegmentChunk& chunk, Body body
 #pragma unroll 1
   for (int round = 0; round < kSegmentRounds; ++round) {
     const int64_t at =
-        chunk.begin + int64_t{round * kSegmentThreads + static_cast<int>(threadIdx.x)} * kSegmentWidth;
+        chunk.begin +
+        int64_t{round * kSegmentThreads + static_cast<int>(threadIdx.x)} * kSegmentWidth;
     if (at < chunk.end) body(at, chunk.end - at);
   }
 }

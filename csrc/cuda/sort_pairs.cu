@@ -14,17 +14,17 @@ SortedPairs::SortedPairs(const char* op, int64_t most, CudaContext& ctx)
   positions = buffer + 2 * most;
   other_positions_ = buffer + 3 * most;
   const cudaError_t asked =
-      cub::DeviceRadixSort::SortPairs(nullptr, bytes_, keys, other_keys_, positions, other_positions_,
-                                      static_cast<int32_t>(most), 0, 32, stream_);
+      cub::DeviceRadixSort::SortPairs(nullptr, bytes_, keys, other_keys_, positions,
+                                      other_positions_, static_cast<int32_t>(most), 0, 32, stream_);
   DS_CUDA(asked, op_);
   temporary_ = ctx.scratch(bytes_);
 }
 
 void SortedPairs::sort(int64_t n, int bits) {
   size_t bytes = bytes_;
-  const cudaError_t sorted = cub::DeviceRadixSort::SortPairs(
-      temporary_, bytes, keys, other_keys_, positions, other_positions_, static_cast<int32_t>(n), 0,
-      bits, stream_);
+  const cudaError_t sorted =
+      cub::DeviceRadixSort::SortPairs(temporary_, bytes, keys, other_keys_, positions,
+                                      other_positions_, static_cast<int32_t>(n), 0, bits, stream_);
   DS_CUDA(sorted, op_);
   std::swap(keys, other_keys_);
   std::swap(positions, other_positions_);

@@ -5,9 +5,9 @@
 
 namespace ds::cuda {
 
-/// At most `most` keys and positions (fewer than 2^31) in scratch, and room to sort them. `keys` and
-/// `positions` are the current ones: fill them, call sort(), read them, fill them anew; a sort by
-/// several words begins with the lowest.
+/// At most `most` keys and positions (fewer than 2^31) in scratch, and room to sort them. `keys`
+/// and `positions` are the current ones: fill them, call sort(), read them, fill them anew; a sort
+/// by several words begins with the lowest.
 struct SortedPairs {
   uint32_t *keys, *positions;
 

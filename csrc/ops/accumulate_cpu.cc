@@ -9,7 +9,8 @@ void run(const Accumulate& op, CpuContext& ctx) {
   constexpr const char* kOp = "accumulate";
   for_floating(kOp, op.in.dtype, [&]<class T>(TypeTag<T>) {
     if constexpr (!std::is_same_v<T, double>)
-      map<float, T>(ctx, true, [](float x) { return x; }, op.out, op.in);
+      map<float, T>(
+          ctx, true, [](float x) { return x; }, op.out, op.in);
   });
 }
 

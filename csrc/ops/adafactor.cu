@@ -1,4 +1,5 @@
-// Adafactor on the GPU: one warp per row, one thread per column of a group of rows, one block per chunk for the rest.
+// Adafactor on the GPU: one warp per row, one thread per column of a group of rows, one block per
+// chunk for the rest.
 #include "adafactor.h"
 
 #include <algorithm>
@@ -47,9 +48,9 @@ __global__ void __launch_bounds__(kSegmentThreads)
 __global__ void __launch_bounds__(kSegmentThreads)
     total_kernel(const double* partials, const float* control, int64_t n, double* sums) {
   const int64_t starts[] = {0, n};
-  const double sum = control[1] == 0
-                         ? 0
-                         : segment_sum(partials + blockIdx.x, static_cast<int>(gridDim.x), starts, 0);
+  const double sum =
+      control[1] == 0 ? 0
+                      : segment_sum(partials + blockIdx.x, static_cast<int>(gridDim.x), starts, 0);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -74,8 +75,8 @@ __global__ void __launch_bounds__(kThreads)
 /// partials[group * columns + column] is the sum over the rows of a group, in their order.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
-    column_kernel(const G* grad, const float* control, MatrixPart part, int64_t n,
-                  RowGroups groups, double* partials) {
+    column_kernel(const G* grad, const float* control, MatrixPart part, int64_t n, RowGroups groups,
+                  double* partials) {
   if (control[1] == 0) return;
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (item >= groups.count * part.columns) return;
@@ -242,9 +243,8 @@ __global__ void __launch_bounds__(kSegmentThreads) apply_kernel(Apply<G, W> s) {
   const float factor = s.control[0];
   const SegmentChunk chunk = own_chunk(s.n);
   const Directions directions(s.factors, chunk.begin);
-  const AdafactorStep step =
-      adafactor_step(s.rule, s.parameter_squares[0], s.direction_squares[0],
-                     s.factors.part.rows * s.factors.part.columns);
+  const AdafactorStep step = adafactor_step(s.rule, s.parameter_squares[0], s.direction_squares[0],
+                                            s.factors.part.rows * s.factors.part.columns);
   const bool whole = packets_at(s.master + chunk.begin) && packets_at(s.grad + chunk.begin) &&
                      (!s.moment || packets_at(s.moment + chunk.begin)) &&
                      (!s.weight || packets_at(s.weight + chunk.begin));
@@ -297,8 +297,8 @@ void run(const AdafactorSums& op, CudaContext& ctx) {
     row_kernel<<<blocks_of(op.part.rows, kWarps), kThreads, 0, ctx.stream>>>(
         grad, control, op.part, n, op.rows.as<double>());
     DS_CUDA_LAUNCHED(kOp);
-    column_kernel<<<blocks_of(groups.count * op.part.columns, kThreads), kThreads, 0,
-                    ctx.stream>>>(grad, control, op.part, n, groups, partials + chunks);
+    column_kernel<<<blocks_of(groups.count * op.part.columns, kThreads), kThreads, 0, ctx.stream>>>(
+        grad, control, op.part, n, groups, partials + chunks);
     DS_CUDA_LAUNCHED(kOp);
   });
   column_total_kernel<<<blocks_of(op.part.matrices * op.part.columns, kThreads), kThreads, 0,
@@ -310,13 +310,23 @@ void run(const AdafactorSums& op, CudaContext& ctx) {
 void run(const AdafactorFactors& op, CudaContext& ctx) {
   constexpr const char* kOp = "adafactor_factors";
   const auto* const control = op.control.as<float>();
-  const Moments rows = {op.row_sums.as<double>(), op.row.as<float>(), op.row_factor.as<float>(),
-                        control, op.decay, op.eps, op.part};
+  const Moments rows = {op.row_sums.as<double>(),
+                        op.row.as<float>(),
+                        op.row_factor.as<float>(),
+                        control,
+                        op.decay,
+                        op.eps,
+                        op.part};
   row_factor_kernel<<<static_cast<unsigned>(op.part.matrices), kSegmentThreads, 0, ctx.stream>>>(
       rows);
   DS_CUDA_LAUNCHED(kOp);
-  const Moments columns = {op.column_sums.as<double>(), op.column.as<float>(),
-                           op.column_factor.as<float>(), control, op.decay, op.eps, op.part};
+  const Moments columns = {op.column_sums.as<double>(),
+                           op.column.as<float>(),
+                           op.column_factor.as<float>(),
+                           control,
+                           op.decay,
+                           op.eps,
+                           op.part};
   column_factor_kernel<<<blocks_of(op.part.matrices * op.part.columns, kThreads), kThreads, 0,
                          ctx.stream>>>(columns);
   DS_CUDA_LAUNCHED(kOp);

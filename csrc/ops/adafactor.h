@@ -1,13 +1,14 @@
-// Adafactor over one parameter or a part of one: a second moment of a matrix from its rows and columns alone.
-// Sources: Shazeer & Stern 2018, arXiv:1804.04235, algorithms 4 to 6; the Adafactor of fairseq and transformers.
+// Adafactor over one parameter or a part of one: a second moment of a matrix from its rows and
+// columns alone. Sources: Shazeer & Stern 2018, arXiv:1804.04235, algorithms 4 to 6; the Adafactor
+// of fairseq and transformers.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of rows / matrices by
-/// columns elements, one after the other.
+/// Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of
+/// rows / matrices by columns elements, one after the other.
 struct MatrixPart {
   int64_t from;
   int64_t matrices;
@@ -21,8 +22,9 @@ inline void check_factors(const char* op, const MatrixPart& part, const View& ro
   const bool even = part.matrices > 0 && part.rows >= 0 && part.rows % part.matrices == 0;
   const bool narrow = part.columns > 0 && part.columns < int64_t{1} << 31;
   if (!even || !narrow) {
-    throw Error("DS_ARGUMENT", op, "matrices of alike rows and 1 to 2^31 - 1 columns",
-                text(part.matrices, " of ", part.rows, " rows together and ", part.columns, " columns"));
+    throw Error(
+        "DS_ARGUMENT", op, "matrices of alike rows and 1 to 2^31 - 1 columns",
+        text(part.matrices, " of ", part.rows, " rows together and ", part.columns, " columns"));
   }
   if (part.from < 0 || part.from + n > part.rows * part.columns) {
     throw Error("DS_ARGUMENT", op, text("a part of ", part.rows * part.columns, " elements"),
@@ -32,9 +34,10 @@ inline void check_factors(const char* op, const MatrixPart& part, const View& ro
   require_list(op, columns, part.matrices * part.columns, dtype, "columns");
 }
 
-/// The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and columns =
-/// sums of g^2 along both, over what is here, in f64 and in one order on every back end: the same bits everywhere.
-/// All are 0 when control[1] is 0. The sums of a parameter's parts add up to those of the whole.
+/// The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of
+/// p^2, rows and columns = sums of g^2 along both, over what is here, in f64 and in one order on
+/// every back end: the same bits everywhere. All are 0 when control[1] is 0. The sums of a
+/// parameter's parts add up to those of the whole.
 struct AdafactorSums {
   View master;   // [n] f32, read
   View grad;     // [n] f32, f16 or bf16
@@ -55,9 +58,10 @@ inline void check(const AdafactorSums& op) {
 }
 
 /// Between the rounds: the moments of rows and columns follow their means of g^2 + eps,
-///   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its matrix,
-/// in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column), each
-/// 0 where the moment is. When control[1] is 0 nothing changes.
+///   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its
+///   matrix,
+/// in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor
+/// = 1 / sqrt(column), each 0 where the moment is. When control[1] is 0 nothing changes.
 struct AdafactorFactors {
   View row_sums;       // [rows] f64, over whole parameters
   View column_sums;    // [matrices * columns] f64
@@ -79,8 +83,8 @@ inline void check(const AdafactorFactors& op) {
   check_control(kOp, op.control);
 }
 
-/// The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor column_factor g; in the
-/// order of core/segments.h, 0 when control[1] is 0.
+/// The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor
+/// column_factor g; in the order of core/segments.h, 0 when control[1] is 0.
 struct AdafactorDirection {
   View grad;           // [n] f32, f16 or bf16
   View row_factor;     // [rows] f32
@@ -99,8 +103,9 @@ inline void check(const AdafactorDirection& op) {
   check_control(kOp, op.control);
 }
 
-/// The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of u^2) with
-/// u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the sums are 0.
+/// The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of
+/// u^2) with u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the
+/// sums are 0.
 struct AdafactorMoment {
   View master;   // [n] f32, read
   View v;        // [n] f32, updated
@@ -122,23 +127,24 @@ inline void check(const AdafactorMoment& op) {
 /// One group's hyperparameters at one step.
 struct AdafactorScalars {
   double lr;
-  double least_scale;     // of the rate by the parameter's size, where that scales it
+  double least_scale;  // of the rate by the parameter's size, where that scales it
   double clip_threshold;
   double weight_decay;
-  double beta1;           // of the first moment, where there is one
+  double beta1;  // of the first moment, where there is one
   bool scale_parameter;
 };
 
-/// The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 / whole):
+/// The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 /
+/// whole):
 ///   rate = lr max(least_scale, rms(p)), or lr where scale_parameter is false;
 ///   u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
 ///   with a moment m = beta1 m + (1 - beta1) u, which then stands for u;
 ///   p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
-/// weight may be grad itself, which is read before it is written. When control[1] is 0 only `weight` is written, from the
-/// unchanged master.
+/// weight may be grad itself, which is read before it is written. When control[1] is 0 only
+/// `weight` is written, from the unchanged master.
 struct AdafactorApply {
-  View master;   // [n] f32, updated
-  View grad;     // [n] f32, f16 or bf16
+  View master;                 // [n] f32, updated
+  View grad;                   // [n] f32, f16 or bf16
   OptionalView row_factor;     // [rows] f32, of matrices
   OptionalView column_factor;  // [matrices * columns] f32, of matrices
   OptionalView v;              // [n] f32, of what is no matrix

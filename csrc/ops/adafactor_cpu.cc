@@ -1,4 +1,5 @@
-// Adafactor on the CPU: rows and columns in one pass over groups of rows, the rest in chunks, with denormals flushed.
+// Adafactor on the CPU: rows and columns in one pass over groups of rows, the rest in chunks, with
+// denormals flushed.
 #include "adafactor.h"
 
 #include <algorithm>
@@ -14,10 +15,12 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // chunks per task
 
-// None of the functions with arithmetic in f32 may be inlined, so that it stays in the scope of FlushDenormals.
+// None of the functions with arithmetic in f32 may be inlined, so that it stays in the scope of
+// FlushDenormals.
 #define DS_APART __attribute__((noinline))
 
-/// body(begin, end, &partial) of every chunk of n elements, then the sum of the partials, for kSums sums at once.
+/// body(begin, end, &partial) of every chunk of n elements, then the sum of the partials, for kSums
+/// sums at once.
 template <int kSums, class Body>
 void sum_chunks(int64_t n, double* sums, CpuContext& ctx, Body body) {
   const int64_t starts[] = {0, n};
@@ -86,8 +89,8 @@ void sum_group(const AdafactorSums& op, int64_t group, const RowGroups& groups, 
 }
 
 /// Directions of elements [at, at + count) in place of their gradients.
-DS_APART void to_directions(const MatrixPart& part, const float* row_factor, const float* column_factor,
-                   int64_t at, int64_t count, float* g) {
+DS_APART void to_directions(const MatrixPart& part, const float* row_factor,
+                            const float* column_factor, int64_t at, int64_t count, float* g) {
   const int64_t rows = part.rows / part.matrices;
   auto [row, column] = MatrixPlace::at(part, at);
   for (int64_t i = 0; i < count;) {
@@ -154,8 +157,7 @@ void run(const AdafactorFactors& op, CpuContext&) {
       op.row_factor.as<float>()[i] = adafactor_factor(row[i], mean);
   }
   for (int64_t i = 0; i < part.matrices * part.columns; ++i) {
-    column[i] =
-        adafactor_mean(op.decay, column[i], op.column_sums.as<double>()[i], rows, op.eps);
+    column[i] = adafactor_mean(op.decay, column[i], op.column_sums.as<double>()[i], rows, op.eps);
     op.column_factor.as<float>()[i] = adafactor_factor(column[i], 1.0);
   }
 }
@@ -168,17 +170,17 @@ void run(const AdafactorDirection& op, CpuContext& ctx) {
     if constexpr (!std::is_same_v<G, double>) {
       sum_chunks<1>(op.grad.numel(), op.squares.as<double>(), ctx,
                     [&](int64_t begin, int64_t end, double* sum) {
-        alignas(64) float g[kSegmentBlock];
-        Squares squares;
-        for (int64_t i = begin; i < end; i += kSegmentBlock) {
-          const int64_t count = std::min(kSegmentBlock, end - i);
-          gradient<G>(op.grad, op.control.as<float>()[0], i, count, g);
-          to_directions(op.part, op.row_factor.as<float>(), op.column_factor.as<float>(), i, count,
-                        g);
-          squares.add(g, count);
-        }
-        sum[0] = chunk_sum(squares.a);
-      });
+                      alignas(64) float g[kSegmentBlock];
+                      Squares squares;
+                      for (int64_t i = begin; i < end; i += kSegmentBlock) {
+                        const int64_t count = std::min(kSegmentBlock, end - i);
+                        gradient<G>(op.grad, op.control.as<float>()[0], i, count, g);
+                        to_directions(op.part, op.row_factor.as<float>(),
+                                      op.column_factor.as<float>(), i, count, g);
+                        squares.add(g, count);
+                      }
+                      sum[0] = chunk_sum(squares.a);
+                    });
     }
   });
 }
@@ -243,10 +245,9 @@ void run(const AdafactorApply& op, CpuContext& ctx) {
   for_floating(kOp, op.grad.dtype, [&]<class G>(TypeTag<G>) {
     for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&]<class W>(TypeTag<W>) {
       if constexpr (!std::is_same_v<G, double> && !std::is_same_v<W, double>) {
-        ctx.pool.parallel_for(op.master.numel(), kGrain * kSegmentChunk,
-                              [&](int64_t begin, int64_t end) {
-                                apply_chunk<G, W>(op, step, begin, end);
-                              });
+        ctx.pool.parallel_for(
+            op.master.numel(), kGrain * kSegmentChunk,
+            [&](int64_t begin, int64_t end) { apply_chunk<G, W>(op, step, begin, end); });
       }
     });
   });

@@ -1,5 +1,5 @@
-// One Adafactor update of one element, and what whole parameters decide of it: the sequence of IEEE operations that every
-// back end runs.
+// One Adafactor update of one element, and what whole parameters decide of it: the sequence of IEEE
+// operations that every back end runs.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,8 @@ DS_HOST_DEVICE float adafactor_factor(float moment, double mean) {
   return static_cast<float>(1.0 / sqrt(static_cast<double>(moment) / mean));
 }
 
-/// The scalars of an element's moment, each computed in double and rounded to float once, on the host.
+/// The scalars of an element's moment, each computed in double and rounded to float once, on the
+/// host.
 struct AdafactorDecay {
   float decay, one_minus_decay, eps;
 };

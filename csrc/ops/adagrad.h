@@ -11,12 +11,12 @@ namespace ds {
 ///   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
 /// Denormals are flushed to zero on every back end.
 struct Adagrad {
-  View master;   // [n] f32, updated
-  View sum;      // [n] f32, updated
-  View grad;     // [n] f32, f16 or bf16
-  OptionalView weight;   // [n] f32, f16 or bf16: the copy that the model computes with
-  View control;  // [4] f32, see GradientControl
-  double lr;     // that of this update, lr / (1 + (t - 1) lr_decay)
+  View master;          // [n] f32, updated
+  View sum;             // [n] f32, updated
+  View grad;            // [n] f32, f16 or bf16
+  OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
+  View control;         // [4] f32, see GradientControl
+  double lr;            // that of this update, lr / (1 + (t - 1) lr_decay)
   double eps;
   double weight_decay;
 };

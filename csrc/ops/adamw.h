@@ -1,6 +1,6 @@
-// Adam and AdamW over a flat range of parameters: one fixed sequence of IEEE operations on every back
-// end (adamw_rule.h), so that moving a state between devices never changes a bit.
-// Source: Kingma & Ba 2015; Loshchilov & Hutter 2019; DeepSpeed's FusedAdam / DeepSpeedCPUAdam formula.
+// Adam and AdamW over a flat range of parameters: one fixed sequence of IEEE operations on every
+// back end (adamw_rule.h), so that moving a state between devices never changes a bit. Source:
+// Kingma & Ba 2015; Loshchilov & Hutter 2019; DeepSpeed's FusedAdam / DeepSpeedCPUAdam formula.
 #pragma once
 
 #include "flat_update.h"
@@ -15,12 +15,12 @@ namespace ds {
 /// weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
 /// Denormals are flushed to zero on every back end.
 struct AdamW {
-  View master;   // [n] f32, updated
-  View m;        // [n] f32, updated
-  View v;        // [n] f32, updated
-  View grad;     // [n] f32, f16 or bf16
-  OptionalView weight;   // [n] f32, f16 or bf16: the copy that the model computes with
-  View control;  // [4] f32, see GradientControl
+  View master;          // [n] f32, updated
+  View m;               // [n] f32, updated
+  View v;               // [n] f32, updated
+  View grad;            // [n] f32, f16 or bf16
+  OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
+  View control;         // [4] f32, see GradientControl
   double lr;
   double beta1;
   double beta2;

@@ -1,4 +1,5 @@
-// AdamW with 8-bit moments on the GPU: one warp per block of 256 elements, in one pass over the range.
+// AdamW with 8-bit moments on the GPU: one warp per block of 256 elements, in one pass over the
+// range.
 #include "adamw8bit.h"
 
 #include <algorithm>
@@ -105,22 +106,17 @@ void run(const AdamW8bit& op, CudaContext& ctx) {
   const int64_t n = op.master.numel();
   if (n == 0) return;
   const int64_t blocks = (op.m_scale.numel() + kWarps - 1) / kWarps;
-  const auto grid = static_cast<unsigned>(
-      std::min<int64_t>(blocks, int64_t{ctx.sm_count} * kBlocksPerSm));
+  const auto grid =
+      static_cast<unsigned>(std::min<int64_t>(blocks, int64_t{ctx.sm_count} * kBlocksPerSm));
   for_floating(kOp, op.grad.dtype, [&](auto grad) {
     for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto weight) {
       using G = typename decltype(grad)::type;
       using W = typename decltype(weight)::type;
-      const Range<G, W> range = {AdamWRule::of(op),
-                                 op.master.as<float>(),
-                                 op.m.as<uint8_t>(),
-                                 op.v.as<uint8_t>(),
-                                 op.m_scale.as<float>(),
-                                 op.v_scale.as<float>(),
-                                 op.grad.as<G>(),
-                                 op.weight ? op.weight.as<W>() : nullptr,
-                                 op.control.as<float>(),
-                                 n};
+      const Range<G, W> range = {AdamWRule::of(op),      op.master.as<float>(),
+                                 op.m.as<uint8_t>(),     op.v.as<uint8_t>(),
+                                 op.m_scale.as<float>(), op.v_scale.as<float>(),
+                                 op.grad.as<G>(),        op.weight ? op.weight.as<W>() : nullptr,
+                                 op.control.as<float>(), n};
       update_kernel<<<grid, kThreads, 0, ctx.stream>>>(range);
       DS_CUDA_LAUNCHED(kOp);
     });

@@ -1,5 +1,6 @@
-// AdamW with moments of 8 bits over a flat range of parameters: not exact, a quarter of the state's memory or less.
-// Source: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes' AdamW8bit (blockwise).
+// AdamW with moments of 8 bits over a flat range of parameters: not exact, a quarter of the state's
+// memory or less. Source: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes' AdamW8bit
+// (blockwise).
 #pragma once
 
 #include "../core/dynamic_code.h"
@@ -7,20 +8,21 @@
 
 namespace ds {
 
-/// As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without) times the scale of their
-/// block of 256 elements, counted from the range's start; the last block may be shorter. They are widened, updated in f32,
-/// used for the weights, and rounded to the nearest codes of the largest magnitude of their block, which is its new
-/// scale; a block of zeros has the scale 0. The same bits on every back end, denormals flushed to zero.
-/// When control[1] is 0 only `weight` is written, from the unchanged master.
+/// As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without)
+/// times the scale of their block of 256 elements, counted from the range's start; the last block
+/// may be shorter. They are widened, updated in f32, used for the weights, and rounded to the
+/// nearest codes of the largest magnitude of their block, which is its new scale; a block of zeros
+/// has the scale 0. The same bits on every back end, denormals flushed to zero. When control[1] is
+/// 0 only `weight` is written, from the unchanged master.
 struct AdamW8bit {
-  View master;   // [n] f32, updated
-  View m;        // [n] u8, updated
-  View v;        // [n] u8, updated
-  View m_scale;  // [ceil(n / 256)] f32, updated
-  View v_scale;  // [ceil(n / 256)] f32, updated
-  View grad;     // [n] f32, f16 or bf16
-  OptionalView weight;   // [n] f32, f16 or bf16: the copy that the model computes with
-  View control;  // [4] f32, see GradientControl
+  View master;          // [n] f32, updated
+  View m;               // [n] u8, updated
+  View v;               // [n] u8, updated
+  View m_scale;         // [ceil(n / 256)] f32, updated
+  View v_scale;         // [ceil(n / 256)] f32, updated
+  View grad;            // [n] f32, f16 or bf16
+  OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
+  View control;         // [4] f32, see GradientControl
   double lr;
   double beta1;
   double beta2;

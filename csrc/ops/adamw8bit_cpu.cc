@@ -1,4 +1,5 @@
-// AdamW with 8-bit moments on the CPU: one block at a time, widened, updated by AdamW's loop and rounded.
+// AdamW with 8-bit moments on the CPU: one block at a time, widened, updated by AdamW's loop and
+// rounded.
 #include "adamw8bit.h"
 
 #include <algorithm>
@@ -20,9 +21,8 @@ __attribute__((noinline)) void widen_codes(const DynamicCode& code, const uint8_
 }
 
 /// Returns the new scale, NaN where there is one among the values.
-__attribute__((noinline)) float round_to_codes(const DynamicCode& code,
-                                               const float* __restrict x, uint8_t* codes,
-                                               int64_t n) {
+__attribute__((noinline)) float round_to_codes(const DynamicCode& code, const float* __restrict x,
+                                               uint8_t* codes, int64_t n) {
   float scale = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float size = __builtin_fabsf(x[i]);

@@ -55,8 +55,8 @@ void launch(const AdamWSpeculate& op, CudaContext& ctx) {
   speculate_kernel<G, W><<<static_cast<unsigned>(blocks), kThreads, 0, ctx.stream>>>(
       op.master.as<float>(), op.m.as<float>(), op.v.as<float>(),
       step_of<G>(op.previous, op.previous_control, op.previous_rule),
-      step_of<G>(op.next, op.next_control, op.next_rule),
-      op.weight ? op.weight.as<W>() : nullptr, n);
+      step_of<G>(op.next, op.next_control, op.next_rule), op.weight ? op.weight.as<W>() : nullptr,
+      n);
   DS_CUDA_LAUNCHED(kOp);
 }
 

@@ -17,23 +17,23 @@ struct AdamWScalars {
   bool decoupled;
 };
 
-/// Commit: where `previous` is present, AdamW with previous_control and previous_rule updates master, m
-/// and v. Speculation: where `next` is present, AdamW with next_control and next_rule runs on the
-/// values so committed and nothing of it is stored but `weight`, rounded to its dtype. Without `next`
-/// weight is the committed master, rounded. The bits are those of AdamW followed by AdamW, denormals
-/// flushed; a control whose apply is 0 skips its step, as there.
-/// weight may be previous itself, which is read before it is written.
+/// Commit: where `previous` is present, AdamW with previous_control and previous_rule updates
+/// master, m and v. Speculation: where `next` is present, AdamW with next_control and next_rule
+/// runs on the values so committed and nothing of it is stored but `weight`, rounded to its dtype.
+/// Without `next` weight is the committed master, rounded. The bits are those of AdamW followed by
+/// AdamW, denormals flushed; a control whose apply is 0 skips its step, as there. weight may be
+/// previous itself, which is read before it is written.
 struct AdamWSpeculate {
-  View master;            // [n] f32, updated by the commit
-  View m;                 // [n] f32, updated by the commit
-  View v;                 // [n] f32, updated by the commit
+  View master;                    // [n] f32, updated by the commit
+  View m;                         // [n] f32, updated by the commit
+  View v;                         // [n] f32, updated by the commit
   OptionalView previous;          // [n] f32, f16 or bf16: gradient of the step to commit
   OptionalView previous_control;  // [4] f32, see GradientControl; present with previous
   OptionalView next;              // [n], dtype of previous: gradient of the step to try out
   OptionalView next_control;      // [4] f32; present with next
   OptionalView weight;            // [n] f32, f16 or bf16; present with next
-  AdamWScalars previous_rule;  // read with previous
-  AdamWScalars next_rule;      // read with next
+  AdamWScalars previous_rule;     // read with previous
+  AdamWScalars next_rule;         // read with next
 };
 
 inline void check(const AdamWSpeculate& op) {

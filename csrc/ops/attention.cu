@@ -50,7 +50,8 @@ MaskView mask_view(const View& mask, DType operand) {
   return {mask.data, kind, mask.strides[0], mask.strides[1], mask.strides[2], mask.strides[3]};
 }
 
-/// Which kernels serve a call. A causal query before the first key sees none, as a window may have it.
+/// Which kernels serve a call. A causal query before the first key sees none, as a window may have
+/// it.
 template <class Op>
 Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
   if (x.mask || x.key_mask || x.dropout.p > 0) return Hiding::elements;
@@ -63,16 +64,20 @@ Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
 /// Room for the copies of documents [B, tokens].
 DocumentSide document_side(const View& documents, CudaContext& ctx) {
   if (!documents) return {};
-  const int64_t padded = (documents.shape[1] + kDocumentPadding - 1) / kDocumentPadding *
-                         kDocumentPadding;
+  const int64_t padded =
+      (documents.shape[1] + kDocumentPadding - 1) / kDocumentPadding * kDocumentPadding;
   const auto count = static_cast<size_t>(documents.shape[0] * padded);
   return {ctx.scratch_of<int>(count), ctx.scratch_of<DocumentSpan>(count / kSpan),
           static_cast<int>(padded)};
 }
 
 DocumentCopy document_copy(const View& documents, int absent, const DocumentSide& to) {
-  return {documents.as<int>(), documents.strides[0], documents.strides[1],
-          static_cast<int>(documents.shape[1]), absent, to};
+  return {documents.as<int>(),
+          documents.strides[0],
+          documents.strides[1],
+          static_cast<int>(documents.shape[1]),
+          absent,
+          to};
 }
 
 /// Reads the documents; the kernels that follow in the stream skip tiles by them.
@@ -144,38 +149,46 @@ bool tensor_cores_serve(const AttentionSizes& sizes) {
 // Tile sizes by head dim, the fastest measured on one H200 (causal, T 1024 at D 64 and 4096 at
 // D 128) that fit the 99 KiB of shared memory of the smaller devices. The shapes' own headers name
 // the parameters.
-template <int kD> struct Shapes;
-template <> struct Shapes<32> {
+template <int kD>
+struct Shapes;
+template <>
+struct Shapes<32> {
   using Forward = ForwardShape<32, 128, 64, 4, 2, true>;
   using KeyGradient = KeyGradientShape<32, 128, 64, 4, 2, 32, true, true>;
   using QueryGradient = QueryGradientShape<32, 128, 64, 4, 2, 32, true>;
 };
-template <> struct Shapes<64> {
+template <>
+struct Shapes<64> {
   using Forward = ForwardShape<64, 128, 64, 4, 2, true>;
   using KeyGradient = KeyGradientShape<64, 128, 64, 4, 2, 32, false, false>;
   using QueryGradient = QueryGradientShape<64, 128, 64, 4, 2, 64, false>;
 };
-template <> struct Shapes<96> {
+template <>
+struct Shapes<96> {
   using Forward = ForwardShape<96, 128, 64, 4, 2, false>;
   using KeyGradient = KeyGradientShape<96, 64, 64, 4, 2, 32, false, false>;
   using QueryGradient = QueryGradientShape<96, 64, 64, 4, 2, 32, true>;
 };
-template <> struct Shapes<128> {
+template <>
+struct Shapes<128> {
   using Forward = ForwardShape<128, 128, 64, 4, 2, false>;
   using KeyGradient = KeyGradientShape<128, 64, 64, 4, 2, 32, false, false>;
   using QueryGradient = QueryGradientShape<128, 128, 32, 4, 2, 32, false>;
 };
 
 /// The same for the kernels that hide more, smaller where that takes the last registers.
-template <int kD> struct FilteredShapes : Shapes<kD> {
+template <int kD>
+struct FilteredShapes : Shapes<kD> {
   using Forward = ForwardShape<kD, 128, 32, 4, 2, (kD <= 64)>;
 };
-template <> struct FilteredShapes<64> {
+template <>
+struct FilteredShapes<64> {
   using Forward = ForwardShape<64, 128, 32, 4, 2, true>;
   using KeyGradient = KeyGradientShape<64, 64, 64, 4, 2, 32, false, false>;
   using QueryGradient = QueryGradientShape<64, 128, 64, 4, 2, 32, false>;
 };
-template <> struct FilteredShapes<128> {
+template <>
+struct FilteredShapes<128> {
   using Forward = ForwardShape<128, 128, 32, 4, 2, false>;
   using KeyGradient = KeyGradientShape<128, 64, 64, 4, 2, 32, false, false>;
   using QueryGradient = QueryGradientShape<128, 64, 32, 4, 2, 32, false>;
@@ -240,8 +253,8 @@ void run_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
 
 }  // namespace
 
-/// Scratch: about 4 bytes for each token with a document. Throws DS_SHAPE, or DS_DTYPE for anything but
-/// f32, f16 and bf16.
+/// Scratch: about 4 bytes for each token with a document. Throws DS_SHAPE, or DS_DTYPE for anything
+/// but f32, f16 and bf16.
 void run(const Attention& x, CudaContext& ctx) {
   const char* op = "attention";
   const AttentionSizes sizes = checked_sizes(op, x);
@@ -250,8 +263,12 @@ void run(const Attention& x, CudaContext& ctx) {
   const ScoreFilter filter = filter_of(op, x, sizes, ctx);
   for_floating(op, x.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const ForwardArguments<T> args{heads_view<T>(x.q),   heads_view<T>(x.k), heads_view<T>(x.v),
-                                   heads_view<T>(x.out), x.lse.as<float>(),  sizes,
+    const ForwardArguments<T> args{heads_view<T>(x.q),
+                                   heads_view<T>(x.k),
+                                   heads_view<T>(x.v),
+                                   heads_view<T>(x.out),
+                                   x.lse.as<float>(),
+                                   sizes,
                                    filter};
     with_hiding(filter.hiding, [&](auto kind) { run_forward<T, kind()>(args, ctx.stream); });
   });
@@ -263,15 +280,23 @@ void run(const AttentionBackward& x, CudaContext& ctx) {
   const AttentionSizes sizes = checked_sizes(op, x);
   if (x.q.shape[0] == 0 || x.q.shape[1] == 0) return;
   check_grid(op, sizes);
-  auto* statistics = ctx.scratch_of<RowStatistics>(
-      static_cast<size_t>(padded_rows(sizes.rows)) * sizes.heads * sizes.batches);
+  auto* statistics = ctx.scratch_of<RowStatistics>(static_cast<size_t>(padded_rows(sizes.rows)) *
+                                                   sizes.heads * sizes.batches);
   const ScoreFilter filter = filter_of(op, x, sizes, ctx);
   for_floating(op, x.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const BackwardArguments<T> args{
-        heads_view<T>(x.q),  heads_view<T>(x.k),  heads_view<T>(x.v),  heads_view<T>(x.out),
-        heads_view<T>(x.dout), heads_view<T>(x.dq), heads_view<T>(x.dk), heads_view<T>(x.dv),
-        x.lse.as<float>(),   statistics,          sizes,               filter};
+    const BackwardArguments<T> args{heads_view<T>(x.q),
+                                    heads_view<T>(x.k),
+                                    heads_view<T>(x.v),
+                                    heads_view<T>(x.out),
+                                    heads_view<T>(x.dout),
+                                    heads_view<T>(x.dq),
+                                    heads_view<T>(x.dk),
+                                    heads_view<T>(x.dv),
+                                    x.lse.as<float>(),
+                                    statistics,
+                                    sizes,
+                                    filter};
     with_hiding(filter.hiding, [&](auto kind) { run_backward<T, kind()>(args, ctx.stream); });
   });
 }

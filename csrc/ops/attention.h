@@ -1,5 +1,5 @@
-// Fused scaled-dot-product attention that never stores the T x S score matrix. Source: Dao et al. 2022,
-// 2023 (FlashAttention 1 and 2).
+// Fused scaled-dot-product attention that never stores the T x S score matrix. Source: Dao et al.
+// 2022, 2023 (FlashAttention 1 and 2).
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace ds {
 /// A number of an attention mask below this hides its key as minus infinity does.
 constexpr double kHidingNumber = -1e30;
 
-/// Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads, T, S]. Of the samples
-/// that `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout; of the heads those
-/// from `head` on.
+/// Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads,
+/// T, S]. Of the samples that `ranks` ranks deal out among themselves this one has each `ranks`-th,
+/// as in Dropout; of the heads those from `head` on.
 struct AttentionDropout {
   double p;  // [0, 1); 0 drops nothing
   int64_t seed;
@@ -52,24 +52,27 @@ DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b
           static_cast<uint64_t>(head * ((queries + 1) / 2) * row), static_cast<uint64_t>(row)};
 }
 
-/// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query head h reads key head
-/// h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key cache. A key is seen where
-/// everything given lets it be. In masks, true means seen; numbers are added to the scaled scores, and
-/// one below kHidingNumber hides. With documents a query sees the keys of its own; a negative one is padding,
-/// which sees nothing and is seen by nothing. With `window` w it sees keys s > t + (S - T) - w, and where not
-/// `causal` s < t + (S - T) + w. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+/// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query
+/// head h reads key head h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key
+/// cache. A key is seen where everything given lets it be. In masks, true means seen; numbers are
+/// added to the scaled scores, and one below kHidingNumber hides. With documents a query sees the
+/// keys of its own; a negative one is padding, which sees nothing and is seen by nothing. With
+/// `window` w it sees keys s > t + (S - T) - w, and where not `causal` s < t + (S - T) + w. A query
+/// that sees no key gives 0. Scores and sums in f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
   View k;    // [B, Hk, S, D]
   View v;    // [B, Hk, S, D]
   View out;  // [B, H, T, D], last stride 1
-  View lse;  // [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the backward
-  OptionalView mask;         // [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats
-  OptionalView key_mask;     // [B, S] of the same dtypes, any strides: for all heads and queries
-  OptionalView key_lengths;  // [B] i32 contiguous: keys from there on are hidden; what exceeds S is S
+  View lse;  // [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the
+             // backward
+  OptionalView mask;      // [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats
+  OptionalView key_mask;  // [B, S] of the same dtypes, any strides: for all heads and queries
+  OptionalView
+      key_lengths;  // [B] i32 contiguous: keys from there on are hidden; what exceeds S is S
   OptionalView query_documents;  // [B, T] i32, any strides; with key_documents or not at all
   OptionalView key_documents;    // [B, S] i32
-  AttentionDropout dropout;  // kept weights are multiplied by 1 / (1 - p)
+  AttentionDropout dropout;      // kept weights are multiplied by 1 / (1 - p)
   double scale;
   int64_t window;  // 0: none
   bool causal;
@@ -110,8 +113,7 @@ inline void check_mask(const char* name, const View& mask, const char* what,
   DS_CHECK_SHAPE(mask.same_shape(expected), name, text(what, " ", expected.describe()),
                  mask.describe());
   if (mask.dtype != DType::boolean && mask.dtype != DType::f32 && mask.dtype != q.dtype)
-    unsupported(name, mask.dtype,
-                text("bool, f32 or ", name_of(q.dtype), " as ", what).c_str());
+    unsupported(name, mask.dtype, text("bool, f32 or ", name_of(q.dtype), " as ", what).c_str());
 }
 
 /// `documents` may be absent, else is [rows of the batch, tokens] i32.
@@ -128,7 +130,8 @@ inline void check_documents(const char* name, const View& documents, const char*
 inline void check_drawn_heads(const char* name, const AttentionDropout& dropout, int64_t count) {
   const int64_t heads = dropout.heads ? dropout.heads : count;
   if (dropout.head >= 0 && dropout.head + count <= heads) return;
-  throw Error("DS_ARGUMENT", name, text("a first head of ", heads, " with ", count, " from there on"),
+  throw Error("DS_ARGUMENT", name,
+              text("a first head of ", heads, " with ", count, " from there on"),
               text(dropout.head));
 }
 
@@ -154,7 +157,8 @@ void check_attention(const char* name, const Op& op) {
                  "documents of queries and of keys, or of neither", "documents of one of the two");
   check_documents(name, op.query_documents, "query_documents", q[0], q[2]);
   check_documents(name, op.key_documents, "key_documents", q[0], k[2]);
-  if (op.window < 0) throw Error("DS_ARGUMENT", name, "a window of 0 (none) or more", text(op.window));
+  if (op.window < 0)
+    throw Error("DS_ARGUMENT", name, "a window of 0 (none) or more", text(op.window));
   check_dropout(name, op.dropout);
   check_drawn_heads(name, op.dropout, q[1]);
   const View& lse = op.lse;
@@ -166,18 +170,19 @@ void check_attention(const char* name, const Op& op) {
 
 inline void check(const Attention& op) { check_attention("attention", op); }
 
-/// dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out * dout).
+/// dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out *
+/// dout).
 struct AttentionBackward {
-  View q;     // as in the forward
+  View q;  // as in the forward
   View k;
   View v;
-  View out;   // the forward's result
-  View dout;  // [B, H, T, D], last stride 1
-  View lse;   // the forward's
-  View dq;    // like q
-  View dk;    // like k
-  View dv;    // like v
-  OptionalView mask;         // as in the forward; they get no gradient
+  View out;           // the forward's result
+  View dout;          // [B, H, T, D], last stride 1
+  View lse;           // the forward's
+  View dq;            // like q
+  View dk;            // like k
+  View dv;            // like v
+  OptionalView mask;  // as in the forward; they get no gradient
   OptionalView key_mask;
   OptionalView key_lengths;
   OptionalView query_documents;

@@ -47,7 +47,7 @@ constexpr int kStatisticsThreads = 256, kStatisticsRows = kStatisticsThreads / 8
 /// Eight lanes a row, kStatisticsRows rows of one head a thread block, padding included.
 template <class T>
 __global__ void __launch_bounds__(kStatisticsThreads)
-attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
+    attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {
   const AttentionSizes& sizes = args.sizes;
   const auto head_blocks = static_cast<unsigned>(padded_rows(sizes.rows) / kStatisticsRows);
   const int which = static_cast<int>(blockIdx.x / head_blocks);

@@ -1,5 +1,5 @@
-// Bands of keys around each query, documents and lengths, for the attention kernels that skip the tiles
-// which these hide, and look at single elements only in those that they cut.
+// Bands of keys around each query, documents and lengths, for the attention kernels that skip the
+// tiles which these hide, and look at single elements only in those that they cut.
 #pragma once
 
 #include "attention_filter.cuh"
@@ -84,7 +84,8 @@ struct Visibility<T, Hiding::tiles> {
   __device__ float factor(int, int) const { return 1.f; }
 
  private:
-  /// The tiles of `side` from `begin` to that of token `end` - 1 that meet kBlock tokens of `other`.
+  /// The tiles of `side` from `begin` to that of token `end` - 1 that meet kBlock tokens of
+  /// `other`.
   template <int kTile, int kBlock>
   __device__ MetTiles<kTile> tiles(const DocumentSide& side, const DocumentSide& other, int first,
                                    int begin, int end) const {

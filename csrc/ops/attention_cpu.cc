@@ -62,8 +62,11 @@ struct ForwardScratch {
   C largest[kQueries], total[kQueries];
 
   explicit ForwardScratch(int64_t d)
-      : q(static_cast<size_t>(kQueries * d)), k(static_cast<size_t>(kKeys * d)), v(k.size()),
-        scores(kQueries * kKeys), sum(q.size()) {}
+      : q(static_cast<size_t>(kQueries * d)),
+        k(static_cast<size_t>(kKeys * d)),
+        v(k.size()),
+        scores(kQueries * kKeys),
+        sum(q.size()) {}
 };
 
 /// Replaces the first `seen` scores of row i by exp(score - largest) and the rest by 0; scales what
@@ -136,10 +139,17 @@ struct BackwardScratch {
   std::vector<C> q, k, v, dout, out, scores, dscores;
 
   explicit BackwardScratch(const Sizes& s)
-      : dq(static_cast<size_t>(s.t * s.d)), dk(static_cast<size_t>(s.s * s.d)), dv(dk.size()),
-        delta(static_cast<size_t>(s.t)), q(static_cast<size_t>(kQueries * s.d)),
-        k(static_cast<size_t>(kKeys * s.d)), v(k.size()), dout(q.size()),
-        out(static_cast<size_t>(2 * s.d)), scores(kQueries * kKeys), dscores(scores.size()) {}
+      : dq(static_cast<size_t>(s.t * s.d)),
+        dk(static_cast<size_t>(s.s * s.d)),
+        dv(dk.size()),
+        delta(static_cast<size_t>(s.t)),
+        q(static_cast<size_t>(kQueries * s.d)),
+        k(static_cast<size_t>(kKeys * s.d)),
+        v(k.size()),
+        dout(q.size()),
+        out(static_cast<size_t>(2 * s.d)),
+        scores(kQueries * kKeys),
+        dscores(scores.size()) {}
 };
 
 /// delta[t] = sum(out[t] * dout[t]).

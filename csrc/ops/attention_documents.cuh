@@ -1,5 +1,6 @@
-// Documents as the attention kernels read them: ids in rows of whole tiles, and what each 32 of them
-// span, by which tiles are skipped or taken whole. Made anew by each call, in one pass over the ids.
+// Documents as the attention kernels read them: ids in rows of whole tiles, and what each 32 of
+// them span, by which tiles are skipped or taken whole. Made anew by each call, in one pass over
+// the ids.
 #pragma once
 
 #include <climits>
@@ -11,8 +12,8 @@ namespace ds::cuda {
 constexpr int kSpan = 32;              // tokens that one span is of
 constexpr int kDocumentPadding = 128;  // rows of ids are padded to a multiple: the largest tile
 
-/// The least and greatest document of some tokens. Padding belongs to none, and keeps a span from being
-/// that of one document alone; tokens after the last count for nothing.
+/// The least and greatest document of some tokens. Padding belongs to none, and keeps a span from
+/// being that of one document alone; tokens after the last count for nothing.
 using DocumentSpan = int2;
 
 /// The documents of the queries, or of the keys, of a batch; scratch of one call.
@@ -52,8 +53,8 @@ __device__ __forceinline__ DocumentSpan span_of(const DocumentSpan* spans, int f
   return all;
 }
 
-/// Tiles of keys up to `end`, one a step. start() is the first, or `end`; at() that of a step; within a step,
-/// look_ahead() comes before after(), which is the next; go_on() ends it.
+/// Tiles of keys up to `end`, one a step. start() is the first, or `end`; at() that of a step;
+/// within a step, look_ahead() comes before after(), which is the next; go_on() ends it.
 struct FirstTiles {
   static constexpr int begin = 0;
   int end;
@@ -65,8 +66,8 @@ struct FirstTiles {
   __device__ void go_on() const {}
 };
 
-/// Tiles of queries from `begin` to before `end`, for one head after the other. turn() moves `tile` to the
-/// next, or from the last to the first, where it is true.
+/// Tiles of queries from `begin` to before `end`, for one head after the other. turn() moves `tile`
+/// to the next, or from the last to the first, where it is true.
 struct LastTiles {
   static constexpr bool every = true;
   int begin, end;
@@ -80,8 +81,9 @@ struct LastTiles {
   }
 };
 
-/// Both, of those tiles of kTile tokens from `begin` to before `end` that may have documents of `block`;
-/// without documents of all of them. A warp looks at 32 tiles at a time: all its threads have to call.
+/// Both, of those tiles of kTile tokens from `begin` to before `end` that may have documents of
+/// `block`; without documents of all of them. A warp looks at 32 tiles at a time: all its threads
+/// have to call.
 template <int kTile>
 struct MetTiles {
   static constexpr bool every = false;
@@ -133,7 +135,6 @@ struct MetTiles {
   }
 };
 
-
 /// One side's operand, [B, rows] i32, and where its copy goes.
 struct DocumentCopy {
   const int* from;
@@ -147,8 +148,8 @@ constexpr int kDocumentThreads = 256;
 
 /// A warp makes one span of kSpan tokens, of the queries or of the keys.
 __global__ void __launch_bounds__(kDocumentThreads)
-attention_documents_kernel(const __grid_constant__ DocumentCopy queries,
-                           const __grid_constant__ DocumentCopy keys, int64_t batches) {
+    attention_documents_kernel(const __grid_constant__ DocumentCopy queries,
+                               const __grid_constant__ DocumentCopy keys, int64_t batches) {
   static_assert(kSpan == 32);
   int64_t span = (int64_t{blockIdx.x} * kDocumentThreads + threadIdx.x) / kSpan;
   const int64_t of_queries = batches * (queries.to.padded / kSpan);

@@ -1,5 +1,5 @@
-// What stands between queries and keys: causality in every attention kernel; bands and documents, and
-// masks and dropout, in those compiled for them, so that the others do not pay.
+// What stands between queries and keys: causality in every attention kernel; bands and documents,
+// and masks and dropout, in those compiled for them, so that the others do not pay.
 #pragma once
 
 #include "attention.h"
@@ -8,8 +8,8 @@
 
 namespace ds::cuda {
 
-/// What a kernel was compiled for: causality alone; also windows, documents and lengths, which hide whole
-/// tiles; also masks and dropout, which are of single elements.
+/// What a kernel was compiled for: causality alone; also windows, documents and lengths, which hide
+/// whole tiles; also masks and dropout, which are of single elements.
 enum class Hiding : int { causal, tiles, elements };
 
 /// How a mask's elements are read: `operand` is the type of q.
@@ -78,12 +78,12 @@ __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4]
     }
 }
 
-/// Which keys the queries of one head see, and which weights are dropped. key_tiles() and row_tiles() are
-/// the tiles worth loading, hidden() whether all of a warp's part of one is.
-/// hide_by_query() and hide_by_key() take a warp's scores before the scale and leave -infinity where a
-/// key is hidden; score() takes one score in powers of 2. drop() calls f(m, n, e, factor) with the factor
-/// of each of this thread's weights, 0 or 1 / (1 - p), unless none are dropped; factor() gives that of
-/// one.
+/// Which keys the queries of one head see, and which weights are dropped. key_tiles() and
+/// row_tiles() are the tiles worth loading, hidden() whether all of a warp's part of one is.
+/// hide_by_query() and hide_by_key() take a warp's scores before the scale and leave -infinity
+/// where a key is hidden; score() takes one score in powers of 2. drop() calls f(m, n, e, factor)
+/// with the factor of each of this thread's weights, 0 or 1 / (1 - p), unless none are dropped;
+/// factor() gives that of one.
 template <class T, Hiding kHiding>
 struct Visibility;
 

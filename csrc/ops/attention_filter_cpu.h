@@ -44,8 +44,14 @@ template <class C, class Op>
 class HeadFilter {
  public:
   HeadFilter(const Op& op, int64_t b, int64_t h)
-      : op(op), b(b), h(h), offset(op.k.shape[2] - op.q.shape[2]), length(op.k.shape[2]),
-        band(band_of(op)), queries(op.query_documents, b), others(op.key_documents, b),
+      : op(op),
+        b(b),
+        h(h),
+        offset(op.k.shape[2] - op.q.shape[2]),
+        length(op.k.shape[2]),
+        band(band_of(op)),
+        queries(op.query_documents, b),
+        others(op.key_documents, b),
         draw(weight_draw(op.dropout, b, h, op.q.shape[1], op.q.shape[2], length)) {
     if (op.key_lengths)
       length = std::clamp<int64_t>(op.key_lengths.template as<int32_t>()[b], 0, length);

@@ -108,12 +108,11 @@ struct OnlineSoftmax {
 
 /// out and lse of one warp's rows; rows without any key give 0 and -infinity.
 template <class T, class Shape, class State>
-__device__ __forceinline__ void finish_rows(State& state,
-                                            const ForwardArguments<T>& args, const Work& work,
-                                            int row, T* staging) {
+__device__ __forceinline__ void finish_rows(State& state, const ForwardArguments<T>& args,
+                                            const Work& work, int row, T* staging) {
   const int lane = threadIdx.x % 32;
-  float* lse = args.lse + (static_cast<int64_t>(work.batch) * args.sizes.heads + work.head) *
-                              args.sizes.rows;
+  float* lse = args.lse +
+               (static_cast<int64_t>(work.batch) * args.sizes.heads + work.head) * args.sizes.rows;
 #pragma unroll
   for (int m = 0; m < Shape::tiles; ++m)
 #pragma unroll
@@ -132,14 +131,14 @@ __device__ __forceinline__ void finish_rows(State& state,
         lse[r] = sum == 0.f ? -INFINITY : state.max[m][half] * args.sizes.scale + logf(sum);
     }
   if (row < args.sizes.rows)
-    store_rows<T, Shape::tiles, Shape::head_dim>(
-        state.out, 1.f, staging, args.out, args.out.at(work.batch, work.head, row),
-        args.sizes.rows - row, args.sizes.d);
+    store_rows<T, Shape::tiles, Shape::head_dim>(state.out, 1.f, staging, args.out,
+                                                 args.out.at(work.batch, work.head, row),
+                                                 args.sizes.rows - row, args.sizes.d);
 }
 
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
-attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
+    attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kKeys = Shape::keys;
   extern __shared__ __align__(128) unsigned char attention_shared[];
   T* query_tile = reinterpret_cast<T*>(attention_shared);

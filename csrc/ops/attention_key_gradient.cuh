@@ -142,15 +142,15 @@ struct KeyGradient {
     if (key >= sizes.keys) return;
     store_rows<T, kTiles, kD>(dk, sizes.scale, staging, args.dk,
                               args.dk.at(work.batch, work.head, key), sizes.keys - key, sizes.d);
-    store_rows<T, kTiles, kD>(dv, 1.f, staging, args.dv,
-                              args.dv.at(work.batch, work.head, key), sizes.keys - key, sizes.d);
+    store_rows<T, kTiles, kD>(dv, 1.f, staging, args.dv, args.dv.at(work.batch, work.head, key),
+                              sizes.keys - key, sizes.d);
   }
 };
 
 /// dk and dv of one key block: every query of every head of the group that sees it, in order.
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
-attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
+    attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kRows = Shape::rows;
   extern __shared__ __align__(128) unsigned char attention_shared[];
   T* key_tile = reinterpret_cast<T*>(attention_shared);
@@ -168,8 +168,8 @@ attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args)
   const int key = block_key + warp_key;
   const auto tiles = seen.template row_tiles<kRows, Shape::keys>(block_key);
   QueryStream<T, Shape, std::remove_const_t<decltype(tiles)>> stream{
-      args, stages, reinterpret_cast<RowStatistics*>(stages + 4 * kRows * kD), work.batch,
-      first_head, tiles};
+      args,       stages,     reinterpret_cast<RowStatistics*>(stages + 4 * kRows * kD),
+      work.batch, first_head, tiles};
   load_tile<Shape::keys, kD, Shape::threads>(
       key_tile, args.k, args.k.at(work.batch, work.head, block_key), here, sizes.d);
   load_tile<Shape::keys, kD, Shape::threads>(

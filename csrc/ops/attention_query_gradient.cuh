@@ -41,8 +41,7 @@ struct QueryGradient {
 
   /// Adds kChunk keys, the first of which is `first_key`; the warp's first query is `row`.
   __device__ __forceinline__ void add(const T* keys, const T* values,
-                                      const Visibility<T, kHiding>& seen, int row,
-                                      int first_key) {
+                                      const Visibility<T, kHiding>& seen, int row, int first_key) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
@@ -74,7 +73,7 @@ struct QueryGradient {
 /// dq of one query block: every key it sees, in order.
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
-attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
+    attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
   constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
   extern __shared__ __align__(128) unsigned char attention_shared[];
   T* query_tile = reinterpret_cast<T*>(attention_shared);

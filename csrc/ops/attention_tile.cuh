@@ -33,8 +33,8 @@ struct AttentionSizes {
 };
 
 /// `heads` cut into as few turns as hold at most `fitting` each, all of one length: in a short last
-/// turn long tiles would start when hardly anything is left to run beside them (8 of 200 heads alone
-/// cost 11 %).
+/// turn long tiles would start when hardly anything is left to run beside them (8 of 200 heads
+/// alone cost 11 %).
 inline int heads_in_even_turns(int64_t heads, int64_t fitting) {
   const int64_t turns = std::max<int64_t>(1, (heads + fitting - 1) / fitting);
   return static_cast<int>(std::max<int64_t>(1, (heads + turns - 1) / turns));
@@ -50,8 +50,8 @@ struct Work {
     const unsigned in_turn = static_cast<unsigned>(heads_in_turn) * blocks;
     const unsigned turn = index / in_turn, place = index % in_turn;
     const unsigned first = turn * heads_in_turn;
-    const unsigned here = min(static_cast<unsigned>(heads_in_turn),
-                              static_cast<unsigned>(heads) * batches - first);
+    const unsigned here =
+        min(static_cast<unsigned>(heads_in_turn), static_cast<unsigned>(heads) * batches - first);
     block = static_cast<int>(place / here);
     const unsigned which = first + place % here;
     batch = static_cast<int>(which / heads);
@@ -153,9 +153,10 @@ struct KeyStream {
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, size_t bytes, const char* op) {
   if (bytes > 48 * 1024)
-    DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(bytes)), op);
+    DS_CUDA(
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        op);
 }
 
 }  // namespace ds::cuda

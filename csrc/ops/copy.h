@@ -5,8 +5,8 @@
 
 namespace ds {
 
-/// out = in, element by element, converted from in's dtype to out's (round to nearest even; float to
-/// integer truncates; anything to bool is != 0).
+/// out = in, element by element, converted from in's dtype to out's (round to nearest even; float
+/// to integer truncates; anything to bool is != 0).
 struct Copy {
   View in;   // same shape as out; strides may be 0 (broadcast)
   View out;  // any strides without overlap

@@ -26,23 +26,24 @@ void transpose(W* out, const W* in, const Walk<2>& walk, int dim, CpuContext& ct
   const int64_t batches = walk.numel / (rows * cols);
   ctx.pool.parallel_for(batches * row_tiles, std::max<int64_t>(1, kElementGrain / (kTile * cols)),
                         [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      int64_t rest = item / row_tiles, to = 0, from = 0;
-      for (int d = 1; d < walk.ndim; ++d) {
-        if (d == dim) continue;
-        to += rest % walk.shape[d] * walk.strides[0][d];
-        from += rest % walk.shape[d] * walk.strides[1][d];
-        rest /= walk.shape[d];
-      }
-      const int64_t row = item % row_tiles * kTile, row_end = std::min(rows, row + kTile);
-      for (int64_t col = 0; col < cols; col += kTile) {
-        const int64_t col_end = std::min(cols, col + kTile);
-        for (int64_t r = row; r < row_end; ++r)
-          for (int64_t c = col; c < col_end; ++c)
-            out[to + r * out_stride + c] = in[from + r + c * in_stride];
-      }
-    }
-  });
+                          for (int64_t item = begin; item < end; ++item) {
+                            int64_t rest = item / row_tiles, to = 0, from = 0;
+                            for (int d = 1; d < walk.ndim; ++d) {
+                              if (d == dim) continue;
+                              to += rest % walk.shape[d] * walk.strides[0][d];
+                              from += rest % walk.shape[d] * walk.strides[1][d];
+                              rest /= walk.shape[d];
+                            }
+                            const int64_t row = item % row_tiles * kTile,
+                                          row_end = std::min(rows, row + kTile);
+                            for (int64_t col = 0; col < cols; col += kTile) {
+                              const int64_t col_end = std::min(cols, col + kTile);
+                              for (int64_t r = row; r < row_end; ++r)
+                                for (int64_t c = col; c < col_end; ++c)
+                                  out[to + r * out_stride + c] = in[from + r + c * in_stride];
+                            }
+                          }
+                        });
 }
 
 /// Moves words of the element's size, whatever they mean.
@@ -52,20 +53,21 @@ void move(const Copy& op, const Walk<2>& walk, CpuContext& ctx) {
   const W* const in = op.in.as<W>();
   if (const int dim = transposed_dim(walk)) return transpose(out, in, walk, dim, ctx);
   const int64_t out_stride = walk.strides[0][0], in_stride = walk.strides[1][0];
-  for_each_run(ctx, walk, [&](const int64_t (&at)[2], int64_t n) {
+  for_each_run(ctx, walk, [&](const int64_t(&at)[2], int64_t n) {
     W* const to = out + at[0];
     const W* const from = in + at[1];
     if (out_stride == 1 && in_stride == 1)
       std::memcpy(to, from, static_cast<size_t>(n) * sizeof(W));
     else if (out_stride == 1 && in_stride == 0) std::fill_n(to, n, *from);
-    else for (int64_t i = 0; i < n; ++i) to[i * out_stride] = from[i * in_stride];
+    else
+      for (int64_t i = 0; i < n; ++i) to[i * out_stride] = from[i * in_stride];
   });
 }
 
 template <class Out, class In>
 void cast(const Copy& op, const Walk<2>& walk, CpuContext& ctx) {
   const int64_t out_stride = walk.strides[0][0], in_stride = walk.strides[1][0];
-  for_each_run(ctx, walk, [&](const int64_t (&at)[2], int64_t length) {
+  for_each_run(ctx, walk, [&](const int64_t(&at)[2], int64_t length) {
     compute_t<In> buffer[kBlock];
     for (int64_t i = 0; i < length; i += kBlock) {
       const int64_t n = std::min(kBlock, length - i);

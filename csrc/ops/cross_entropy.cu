@@ -278,19 +278,14 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
       const double even = op.smoothing / static_cast<double>(all_classes(op));
-      const Gradient<T, I> g = {op.logits.as<T>(),
-                                op.target.as<I>(),
-                                op.lse.as<float>(),
-                                op.scale.as<float>(),
-                                op.dlogits.as<T>(),
-                                static_cast<float>(1 - op.smoothing + even),
-                                static_cast<float>(even),
-                                columns,
-                                op.logits.strides[0],
-                                op.dlogits.strides[0],
-                                op.ignore_index,
-                                op.first,
-                                all_classes(op)};
+      const Gradient<T, I> g = {
+          op.logits.as<T>(),        op.target.as<I>(),
+          op.lse.as<float>(),       op.scale.as<float>(),
+          op.dlogits.as<T>(),       static_cast<float>(1 - op.smoothing + even),
+          static_cast<float>(even), columns,
+          op.logits.strides[0],     op.dlogits.strides[0],
+          op.ignore_index,          op.first,
+          all_classes(op)};
       cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(g);
       DS_CUDA_LAUNCHED(kOp);
     });

@@ -5,20 +5,23 @@
 
 namespace ds {
 
-/// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the row and s the
-/// smoothing, which gives all classes alike that share of the target (Szegedy et al. 2016); both 0 where target[n]
-/// == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is DS_INDEX on the
-/// CPU and NaN on the GPU.
+/// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the
+/// row and s the smoothing, which gives all classes alike that share of the target (Szegedy et al.
+/// 2016); both 0 where target[n]
+/// == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is
+/// DS_INDEX on the CPU and NaN on the GPU.
 ///
-/// Where the V columns are the classes from `first` on of `classes`, lse is that of these columns, and losses[n] is
-/// lse[n] without this part's share of (1 - s) logits[n, target[n]] + s sum(logits[n]) / classes, whose first term is
-/// 0 where the target is another class; correct[n] is then 0.
+/// Where the V columns are the classes from `first` on of `classes`, lse is that of these columns,
+/// and losses[n] is lse[n] without this part's share of (1 - s) logits[n, target[n]] + s
+/// sum(logits[n]) / classes, whose first term is 0 where the target is another class; correct[n] is
+/// then 0.
 struct CrossEntropy {
-  View logits;           // [N, V], last stride 1, any row stride; floating
-  View target;           // [N] i32 or i64, contiguous
-  View losses;           // [N] f32 (f64 for f64)
-  View lse;              // [N] f32 (f64 for f64)
-  OptionalView correct;  // [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN
+  View logits;  // [N, V], last stride 1, any row stride; floating
+  View target;  // [N] i32 or i64, contiguous
+  View losses;  // [N] f32 (f64 for f64)
+  View lse;     // [N] f32 (f64 for f64)
+  OptionalView
+      correct;  // [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN
   double smoothing;
   int64_t ignore_index;
   int64_t first;    // class of the first column
@@ -51,8 +54,8 @@ template <class Op>
 void check_classes(const char* name, const Op& op) {
   const int64_t all = all_classes(op), columns = op.logits.shape[1];
   if (op.first >= 0 && op.first + columns <= all) return;
-  throw Error("DS_ARGUMENT", name, text("a first class of ", all, " with ", columns, " from there on"),
-              text(op.first));
+  throw Error("DS_ARGUMENT", name,
+              text("a first class of ", all, " with ", columns, " from there on"), text(op.first));
 }
 
 inline void check(const CrossEntropy& op) {
@@ -68,8 +71,8 @@ inline void check(const CrossEntropy& op) {
   check_classes(kOp, op);
 }
 
-/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the smoothing; rows with
-/// ignore_index become 0. Of a part of the classes, lse is that of all.
+/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the
+/// smoothing; rows with ignore_index become 0. Of a part of the classes, lse is that of all.
 struct CrossEntropyBackward {
   View logits;   // [N, V]
   View target;   // [N]

@@ -36,11 +36,12 @@ int64_t column_of(const char* name, const Op& op, int64_t row) {
 template <class C>
 struct RowFacts {
   C largest = -std::numeric_limits<C>::infinity();
-  double sum = 0;         // of all logits, when `whole`
+  double sum = 0;          // of all logits, when `whole`
   bool is_beaten = false;  // whether a class is chosen before the target, when `whole`
 };
 
-/// The largest of n logits; with `whole` the rest as well, for the target's column `t` with the logit `own`.
+/// The largest of n logits; with `whole` the rest as well, for the target's column `t` with the
+/// logit `own`.
 template <class T, class C>
 RowFacts<C> facts_of(const T* x, int64_t n, int64_t t, C own, bool whole) {
   C block[kBlock];

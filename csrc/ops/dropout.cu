@@ -18,7 +18,8 @@ struct Draw {
   bool accumulate;
 };
 
-/// The words of the elements first .. first + 3; kBlocks: they are one Philox block, as samples and rows of a part are made of whole ones.
+/// The words of the elements first .. first + 3; kBlocks: they are one Philox block, as samples and
+/// rows of a part are made of whole ones.
 template <bool kBlocks>
 __device__ __forceinline__ Philox4 words_of(const Draw& d, int64_t first) {
   const auto place = [&](int64_t i) {
@@ -84,11 +85,10 @@ void run(const Dropout& op, CudaContext& ctx) {
     constexpr int N = kPacket<T>;
     const bool vectors = aligned_for<N>(op.in.as<T>()) && aligned_for<N>(op.out.as<T>());
     const Part part = part_of(op);
-    const bool in_blocks =
-        part.keeps_fours() && (op.ranks == 1 || op.sample % kWords == 0);
-    const auto kernel = in_blocks ? vectors ? dropout_kernel<T, true, true>
-                                            : dropout_kernel<T, false, true>
-                                  : dropout_kernel<T, false, false>;
+    const bool in_blocks = part.keeps_fours() && (op.ranks == 1 || op.sample % kWords == 0);
+    const auto kernel =
+        in_blocks ? vectors ? dropout_kernel<T, true, true> : dropout_kernel<T, false, true>
+                  : dropout_kernel<T, false, false>;
     const Draw draw = {static_cast<uint64_t>(op.seed),
                        static_cast<uint64_t>(op.offset),
                        op.sample,

@@ -1,14 +1,16 @@
-// Dropout whose mask is a function of (seed, offset, place of an element), so that it replays identically.
+// Dropout whose mask is a function of (seed, offset, place of an element), so that it replays
+// identically.
 #pragma once
 
 #include "part.h"
 
 namespace ds {
 
-/// out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient.
-/// The elements are a Part of a tensor, all of it or the channels or tokens of one rank. Of the tensor's
-/// samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
-/// s * ranks + rank of them, and draws what it would where one rank has them all.
+/// out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same
+/// op on the gradient. The elements are a Part of a tensor, all of it or the channels or tokens of
+/// one rank. Of the tensor's samples that `ranks` ranks deal out among themselves, this one has
+/// each `ranks`-th: its s-th is number s * ranks + rank of them, and draws what it would where one
+/// rank has them all.
 struct Dropout {
   View in;   // contiguous, floating
   View out;  // same shape and dtype; may be in itself

@@ -17,7 +17,8 @@ void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   }
 }
 
-/// keep[i] = 1 or 0 for the elements first .. first + n - 1, by runs that follow each other in the stream.
+/// keep[i] = 1 or 0 for the elements first .. first + n - 1, by runs that follow each other in the
+/// stream.
 void draw_mask(const Dropout& op, int64_t first, int64_t n, uint8_t* keep) {
   const Part part = part_of(op);
   for (int64_t i = 0; i < n;) {

@@ -76,9 +76,8 @@ struct SeldomGradient {
   template <int N>
   __device__ void operator()(Vector<T, N>& dx, const Vector<T, N>& in,
                              const Vector<T, N>& dout) const {
-    choose_seldom(op, [&](auto kind) {
-      UnaryGradient<T, decltype(kind)::value>{accumulate}(dx, in, dout);
-    });
+    choose_seldom(
+        op, [&](auto kind) { UnaryGradient<T, decltype(kind)::value>{accumulate}(dx, in, dout); });
   }
 };
 

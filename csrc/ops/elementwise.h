@@ -6,13 +6,35 @@
 namespace ds {
 
 enum class UnaryOp : int32_t {
-  neg, abs, exp, log, sqrt, rsqrt, reciprocal, square, sin, cos,
-  tanh, sigmoid, relu, silu, gelu_tanh, gelu_erf,
-  floor, ceil, round, trunc, erf, log1p, expm1, tan
+  neg,
+  abs,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  square,
+  sin,
+  cos,
+  tanh,
+  sigmoid,
+  relu,
+  silu,
+  gelu_tanh,
+  gelu_erf,
+  floor,
+  ceil,
+  round,
+  trunc,
+  erf,
+  log1p,
+  expm1,
+  tan
 };
 
-/// out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)));
-/// gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the even one.
+/// out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715
+/// x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the
+/// even one.
 struct Unary {
   View in;   // floating, any strides
   View out;  // same shape and dtype
@@ -41,8 +63,8 @@ inline void check(const UnaryBackward& op) {
 
 enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow, atan2 };
 
-/// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2 are
-/// floating only.
+/// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2
+/// are floating only.
 struct Binary {
   View a;    // same shape as out
   View b;    // same shape as out

@@ -70,7 +70,7 @@ template <class W>
 void select(const Where& op, CpuContext& ctx) {
   const View* const views[4] = {&op.out, &op.condition, &op.a, &op.b};
   const Walk<4> walk = plan_walk(views);
-  for_each_run(ctx, walk, [&](const int64_t (&at)[4], int64_t n) {
+  for_each_run(ctx, walk, [&](const int64_t(&at)[4], int64_t n) {
     W* const out = op.out.as<W>() + at[0];
     const bool* const condition = op.condition.as<bool>() + at[1];
     const W *const a = op.a.as<W>() + at[2], *const b = op.b.as<W>() + at[3];
@@ -120,9 +120,8 @@ void run(const Binary& op, CpuContext& ctx) {
 }
 
 void run(const Compare& op, CpuContext& ctx) {
-  for_all("compare", op.a.dtype, [&](auto tag) {
-    comparison<typename decltype(tag)::type>(op, ctx);
-  });
+  for_all("compare", op.a.dtype,
+          [&](auto tag) { comparison<typename decltype(tag)::type>(op, ctx); });
 }
 
 void run(const Scale& op, CpuContext& ctx) {
@@ -130,7 +129,8 @@ void run(const Scale& op, CpuContext& ctx) {
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;
     const C scale = static_cast<C>(op.scale), shift = static_cast<C>(op.shift);
-    map<T, T>(ctx, op.accumulate, [=](C x) { return x * scale + shift; }, op.out, op.in);
+    map<T, T>(
+        ctx, op.accumulate, [=](C x) { return x * scale + shift; }, op.out, op.in);
   });
 }
 

@@ -54,7 +54,8 @@ void sum_rows(const EmbeddingBackward& op, const Occurrences& where, int64_t beg
     std::fill(sum.begin(), sum.end(), C(0));
     const auto add = [&](const T* source) {
       const C* const x = load_block(source, 1, columns, row.data());
-      apply_block(sum.data(), columns, [](C a, C b) { return a + b; }, sum.data(), x);
+      apply_block(
+          sum.data(), columns, [](C a, C b) { return a + b; }, sum.data(), x);
     };
     for (int64_t k = first; k < last; ++k)
       add(op.dout.as<T>() + where.positions[static_cast<size_t>(k)] * columns);

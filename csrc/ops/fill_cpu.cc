@@ -12,10 +12,11 @@ void run(const Fill& op, CpuContext& ctx) {
     const View* const views[1] = {&op.out};
     const Walk<1> walk = plan_walk(views);
     const int64_t stride = walk.strides[0][0];
-    for_each_run(ctx, walk, [&](const int64_t (&at)[1], int64_t n) {
+    for_each_run(ctx, walk, [&](const int64_t(&at)[1], int64_t n) {
       T* const out = op.out.as<T>() + at[0];
       if (stride == 1) std::fill_n(out, n, value);
-      else for (int64_t i = 0; i < n; ++i) out[i * stride] = value;
+      else
+        for (int64_t i = 0; i < n; ++i) out[i * stride] = value;
     });
   });
 }

@@ -17,7 +17,8 @@ inline void check_states(const char* op, const View& master,
   }
 }
 
-/// `v` has an element of f32, f16 or bf16 for each of `master`: a gradient, a direction, the model's weights.
+/// `v` has an element of f32, f16 or bf16 for each of `master`: a gradient, a direction, the
+/// model's weights.
 inline void check_elements(const char* op, const View& master, const View& v, const char* name) {
   require_same_shape(op, master, v);
   require_narrow(op, v, name);
@@ -29,7 +30,8 @@ inline void check_control(const char* op, const View& v) {
   require_list(op, v, 4, DType::f32, "control");
 }
 
-/// `starts` is [segments + 1] i64, for ranges of n elements; that it climbs from 0 to n, the CPU's body checks.
+/// `starts` is [segments + 1] i64, for ranges of n elements; that it climbs from 0 to n, the CPU's
+/// body checks.
 inline void check_segments(const char* op, const View& starts, int64_t n) {
   DS_CHECK_SHAPE(starts.dtype == DType::i64 && starts.numel() > (n > 0 ? 1 : 0), op,
                  "starts [segments + 1] i64", starts.describe());

@@ -5,7 +5,8 @@
 
 namespace ds {
 
-/// out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in Embedding.
+/// out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in
+/// Embedding.
 struct Gather {
   View in;     // any dtype, any strides
   View index;  // out's shape, i32 or i64; every dim but `dim` equals in's
@@ -13,7 +14,8 @@ struct Gather {
   int64_t dim;
 };
 
-/// `index` chooses, for each element of `part`, the place along `dim` of `whole` that it belongs to.
+/// `index` chooses, for each element of `part`, the place along `dim` of `whole` that it belongs
+/// to.
 inline void check_places(const char* name, const View& whole, const View& index, const View& part,
                          int64_t dim) {
   require_same_shape(name, part, index);

@@ -10,7 +10,7 @@ namespace {
 template <class W, class I>
 void gather(const Gather& op, CpuContext& ctx) {
   const int64_t dim = op.dim, size = op.in.shape[dim], count = op.out.shape[dim];
-  for_each_line<3>(ctx, {op.in, op.out, op.index}, dim, [&](const int64_t (&at)[3]) {
+  for_each_line<3>(ctx, {op.in, op.out, op.index}, dim, [&](const int64_t(&at)[3]) {
     for (int64_t j = 0; j < count; ++j) {
       const int64_t v = op.index.as<I>()[at[2] + j * op.index.strides[dim]];
       require_index("gather", v, size, "the gathered dim");

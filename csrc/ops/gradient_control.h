@@ -1,11 +1,13 @@
-// Gradient norm, clipping and the overflow check, kept on the device so that no step waits for the host.
+// Gradient norm, clipping and the overflow check, kept on the device so that no step waits for the
+// host.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN propagate.
+/// out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN
+/// propagate.
 struct SumOfSquares {
   View x;    // [n] contiguous, floating
   View out;  // [1] f32
@@ -18,8 +20,8 @@ inline void check(const SumOfSquares& op) {
 }
 
 /// From the units' sums of squares of gradients that carry the factor loss_scale:
-///   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1
-///   control = { 1 / (loss_scale * clip), apply, norm, finite }
+///   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) /
+///   max_norm) : 1 control = { 1 / (loss_scale * clip), apply, norm, finite }
 /// finite is 1 when the sum is finite; apply is 1 unless `skip_nonfinite` and finite is 0.
 /// Source: DeepSpeed's clipping formula.
 struct GradientControl {

@@ -19,7 +19,8 @@ struct Range {
   LambConstants constants;
 };
 
-/// partials[2 * slot] receives the squares of the parameters, partials[2 * slot + 1] those of the direction.
+/// partials[2 * slot] receives the squares of the parameters, partials[2 * slot + 1] those of the
+/// direction.
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
     moments_kernel(Range<G, float> s, double* partials) {
@@ -152,8 +153,7 @@ void run(const LambApply& op, CudaContext& ctx) {
     using W = typename decltype(tag)::type;
     Range<float, W> range = range_of<float, W>(op);
     if (op.weight) range.weight = op.weight.as<W>();
-    apply_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range,
-                                                            op.coefficients.as<float>());
+    apply_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range, op.coefficients.as<float>());
     DS_CUDA_LAUNCHED(kOp);
   });
 }

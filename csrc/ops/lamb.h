@@ -1,5 +1,6 @@
-// LAMB over a flat range of parameters: Adam's direction, scaled for each parameter by a trust ratio.
-// Sources: You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2; DeepSpeed's FusedLamb.
+// LAMB over a flat range of parameters: Adam's direction, scaled for each parameter by a trust
+// ratio. Sources: You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2;
+// DeepSpeed's FusedLamb.
 #pragma once
 
 #include "flat_update.h"
@@ -21,21 +22,21 @@ struct LambScalars {
 /// The first half of an update. With g = grad * control[0] (f32), per element:
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 ///   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
-/// with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per parameter
-/// sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end (core/segments.h), and
-/// denormals are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
-/// control[1] is 0 the moments stay as they are and the sums are 0.
-/// A parameter may be a part of one: the sums of its parts add up to those of the whole.
-/// Parameter i lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and
-/// moments are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
+/// with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per
+/// parameter sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end
+/// (core/segments.h), and denormals are flushed to zero: the results are the same bits everywhere.
+/// Master stays as it is. When control[1] is 0 the moments stay as they are and the sums are 0. A
+/// parameter may be a part of one: the sums of its parts add up to those of the whole. Parameter i
+/// lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and moments
+/// are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
 struct LambMoments {
-  View master;        // [n] f32, read
-  View m;             // [n] f32, updated
-  View v;             // [n] f32, updated
-  View grad;          // [n] f32, f16 or bf16
-  View starts;        // [parameters + 1] i64
-  View sums;          // [parameters, 2] f64, overwritten
-  View control;       // [4] f32, see GradientControl
+  View master;   // [n] f32, read
+  View m;        // [n] f32, updated
+  View v;        // [n] f32, updated
+  View grad;     // [n] f32, f16 or bf16
+  View starts;   // [parameters + 1] i64
+  View sums;     // [parameters, 2] f64, overwritten
+  View control;  // [4] f32, see GradientControl
   LambScalars rule;
 };
 
@@ -48,8 +49,9 @@ inline void check(const LambMoments& op) {
   check_control(kOp, op.control);
 }
 
-/// Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each parameter,
-/// from the sums over all of it, or 1 when either norm is 0. When control[1] is 0 nothing changes.
+/// Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each
+/// parameter, from the sums over all of it, or 1 when either norm is 0. When control[1] is 0
+/// nothing changes.
 struct LambCoefficients {
   View sums;          // [parameters, 2] f64
   View coefficients;  // [parameters] f32
@@ -67,15 +69,16 @@ inline void check(const LambCoefficients& op) {
 }
 
 /// The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
-/// weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the unchanged master.
+/// weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the
+/// unchanged master.
 struct LambApply {
-  View master;        // [n] f32, updated
-  View m;             // [n] f32, read
-  View v;             // [n] f32, read
-  OptionalView weight;        // [n] f32, f16 or bf16: the copy that the model computes with
-  View starts;        // [parameters + 1] i64
-  View coefficients;  // [parameters] f32
-  View control;       // [4] f32
+  View master;          // [n] f32, updated
+  View m;               // [n] f32, read
+  View v;               // [n] f32, read
+  OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
+  View starts;          // [parameters + 1] i64
+  View coefficients;    // [parameters] f32
+  View control;         // [4] f32
   LambScalars rule;
 };
 

@@ -15,36 +15,36 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // slots per task
 
-#define DS_MOMENTS_BLOCK                                                                         \
-  (const LambConstants& constants, float factor, const float* __restrict grad,                   \
-   const float* __restrict p, float* __restrict m, float* __restrict v,                          \
-   double* __restrict parameter_squares, double* __restrict direction_squares, int64_t n) {      \
-    const LambConstants c = constants;                                                           \
-    for (int64_t i = 0; i < n; ++i) {                                                            \
-      lamb_moments(c, factor, grad[i], m[i], v[i]);                                              \
-      const double u = lamb_direction(c, p[i], m[i], v[i]), x = p[i];                            \
-      parameter_squares[i] += x * x;                                                             \
-      direction_squares[i] += u * u;                                                             \
-    }                                                                                            \
+#define DS_MOMENTS_BLOCK                                                                    \
+  (const LambConstants& constants, float factor, const float* __restrict grad,              \
+   const float* __restrict p, float* __restrict m, float* __restrict v,                     \
+   double* __restrict parameter_squares, double* __restrict direction_squares, int64_t n) { \
+    const LambConstants c = constants;                                                      \
+    for (int64_t i = 0; i < n; ++i) {                                                       \
+      lamb_moments(c, factor, grad[i], m[i], v[i]);                                         \
+      const double u = lamb_direction(c, p[i], m[i], v[i]), x = p[i];                       \
+      parameter_squares[i] += x * x;                                                        \
+      direction_squares[i] += u * u;                                                        \
+    }                                                                                       \
   }
-#define DS_APPLY_BLOCK                                                                           \
-  (const LambConstants& constants, float coefficient, float* __restrict p,                       \
-   const float* __restrict m, const float* __restrict v, int64_t n) {                            \
-    const LambConstants c = constants;                                                           \
-    for (int64_t i = 0; i < n; ++i) p[i] = lamb_applied(c, coefficient, p[i], m[i], v[i]);       \
+#define DS_APPLY_BLOCK                                                                     \
+  (const LambConstants& constants, float coefficient, float* __restrict p,                 \
+   const float* __restrict m, const float* __restrict v, int64_t n) {                      \
+    const LambConstants c = constants;                                                     \
+    for (int64_t i = 0; i < n; ++i) p[i] = lamb_applied(c, coefficient, p[i], m[i], v[i]); \
   }
 // The same loops for two instruction sets: wider vectors change the speed and no bit. None may be
 // inlined, so that no arithmetic leaves the scope of FlushDenormals.
 __attribute__((noinline)) void moments_block DS_MOMENTS_BLOCK
-__attribute__((noinline)) void apply_block DS_APPLY_BLOCK
+    __attribute__((noinline)) void apply_block DS_APPLY_BLOCK
 #if defined(__x86_64__)
-__attribute__((noinline, target("arch=x86-64-v4"))) void moments_block_512 DS_MOMENTS_BLOCK
-__attribute__((noinline, target("arch=x86-64-v4"))) void apply_block_512 DS_APPLY_BLOCK
+    __attribute__((noinline, target("arch=x86-64-v4"))) void moments_block_512 DS_MOMENTS_BLOCK
+    __attribute__((noinline, target("arch=x86-64-v4"))) void apply_block_512 DS_APPLY_BLOCK
 #endif
 #undef DS_MOMENTS_BLOCK
 #undef DS_APPLY_BLOCK
 
-struct Blocks {
+    struct Blocks {
   decltype(&moments_block) moments = moments_block;
   decltype(&apply_block) apply = apply_block;
 
@@ -87,8 +87,7 @@ void apply_chunk(const LambApply& op, const LambConstants& c, const SegmentChunk
   for (int64_t i = chunk.begin; i < chunk.end; i += kSegmentBlock) {
     const int64_t count = std::min(kSegmentBlock, chunk.end - i);
     float* const p = op.master.as<float>() + i;
-    if (apply)
-      blocks().apply(c, coefficient, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
+    if (apply) blocks().apply(c, coefficient, p, op.m.as<float>() + i, op.v.as<float>() + i, count);
     if (op.weight) narrow(p, op.weight.as<W>() + i, count);
   }
 }
@@ -129,8 +128,8 @@ void run(const LambCoefficients& op, CpuContext&) {
   if (op.control.as<float>()[1] == 0.0f) return;
   const auto* const sums = op.sums.as<double>();
   for (int64_t i = 0; i < parameters; ++i)
-    op.coefficients.as<float>()[i] = lamb_coefficient(sums[2 * i], sums[2 * i + 1],
-                                                      op.min_coefficient, op.max_coefficient);
+    op.coefficients.as<float>()[i] =
+        lamb_coefficient(sums[2 * i], sums[2 * i + 1], op.min_coefficient, op.max_coefficient);
 }
 
 void run(const LambApply& op, CpuContext& ctx) {

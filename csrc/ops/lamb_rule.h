@@ -1,4 +1,5 @@
-// One LAMB update of one parameter's element: the sequence of IEEE operations that every back end runs.
+// One LAMB update of one parameter's element: the sequence of IEEE operations that every back end
+// runs.
 #pragma once
 
 #include <cmath>
@@ -49,8 +50,7 @@ DS_HOST_DEVICE void lamb_moments(const LambConstants& c, float factor, float gra
 ///   d = sqrt(fma(v, inverse_correction2, eps_inside)) + eps_outside
 ///   u = fma(decay, p, m == 0 ? 0 : (m * inverse_correction1) / d)
 DS_HOST_DEVICE float lamb_direction(const LambConstants& c, float p, float m, float v) {
-  const float d =
-      add_rn(sqrt_rn(fma_rn(v, c.inverse_correction2, c.eps_inside)), c.eps_outside);
+  const float d = add_rn(sqrt_rn(fma_rn(v, c.inverse_correction2, c.eps_inside)), c.eps_outside);
   const float quotient = div_rn(mul_rn(m, c.inverse_correction1), d);
   return fma_rn(c.decay, p, m == 0.0f ? 0.0f : quotient);
 }

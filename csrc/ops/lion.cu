@@ -4,8 +4,6 @@
 
 namespace ds::cuda {
 
-void run(const Lion& op, CudaContext& ctx) {
-  update_range(LionRule::of(op), op, {op.m}, ctx);
-}
+void run(const Lion& op, CudaContext& ctx) { update_range(LionRule::of(op), op, {op.m}, ctx); }
 
 }  // namespace ds::cuda

@@ -4,8 +4,6 @@
 
 namespace ds::cpu {
 
-void run(const Lion& op, CpuContext& ctx) {
-  update_range(LionRule::of(op), op, {op.m}, ctx);
-}
+void run(const Lion& op, CpuContext& ctx) { update_range(LionRule::of(op), op, {op.m}, ctx); }
 
 }  // namespace ds::cpu

@@ -59,8 +59,9 @@ void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaCo
   for_floating(kOp, p.out_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t total_rows = p.batch * p.rows;
-    const Finish<T> f{product, op.bias.as<T>(), op.aux.as<T>(), op.out.as<T>(), total_rows, p.rows,
-                      p.columns, p.out_row_stride, p.out_batch_stride, op.epilogue, op.accumulate};
+    const Finish<T> f{
+        product,   op.bias.as<T>(),  op.aux.as<T>(),     op.out.as<T>(), total_rows,   p.rows,
+        p.columns, p.out_row_stride, p.out_batch_stride, op.epilogue,    op.accumulate};
     const int64_t wanted = (total_rows + kRowsPerBlock - 1) / kRowsPerBlock;
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(wanted, ctx.sm_count * 8));
     finish_kernel<<<blocks, dim3(kLanes, kRowsPerBlock), 0, ctx.stream>>>(f);
@@ -122,10 +123,8 @@ lt::Epilogue epilogue_of(const Matmul& op) {
     case MatmulEpilogue::gelu:
       if (op.aux) return op.bias ? lt::Epilogue::gelu_aux_bias : lt::Epilogue::gelu_aux;
       return op.bias ? lt::Epilogue::gelu_bias : lt::Epilogue::gelu;
-    case MatmulEpilogue::gelu_grad:
-      return lt::Epilogue::gelu_grad;
-    default:
-      return op.bias ? lt::Epilogue::bias : lt::Epilogue::none;
+    case MatmulEpilogue::gelu_grad: return lt::Epilogue::gelu_grad;
+    default: return op.bias ? lt::Epilogue::bias : lt::Epilogue::none;
   }
 }
 

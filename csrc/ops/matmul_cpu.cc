@@ -107,7 +107,8 @@ class Product {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / across % down * tiling.rows, col = i % across * tiling.cols;
         run_tile({i / across / down, row, col, std::min(tiling.rows, s_.m - row),
-                  std::min(tiling.cols, s_.n - col)}, scratch);
+                  std::min(tiling.cols, s_.n - col)},
+                 scratch);
       }
     };
     const int64_t count = s_.batch * down * across;
@@ -154,8 +155,8 @@ class Product {
     }
     for (int64_t k = 0; k < s_.k; k += block) {
       const int64_t depth = std::min(block, s_.k - k);
-      const auto left = direct ? a.in_place(t.row, k)
-                               : a.widened(t.row, k, t.rows, depth, scratch.data());
+      const auto left =
+          direct ? a.in_place(t.row, k) : a.widened(t.row, k, t.rows, depth, scratch.data());
       const auto right = direct ? b.in_place(k, t.col)
                                 : b.widened(k, t.col, depth, t.cols, scratch.data() + a_panel);
       gemm<C>(t.rows, t.cols, depth, C(1), left, right, add || k > 0 ? C(1) : C(0), c, ldc);

@@ -1,4 +1,5 @@
-// Draws of categories on the GPU, the CPU's bit by bit: weights and keys are exact, sums are of integers.
+// Draws of categories on the GPU, the CPU's bit by bit: weights and keys are exact, sums are of
+// integers.
 #include "multinomial.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -24,7 +25,8 @@ struct Stream {
   }
 };
 
-/// A block per row: integers in proportion to its values, all 0 where one of them is no probability.
+/// A block per row: integers in proportion to its values, all 0 where one of them is no
+/// probability.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     weights_kernel(const T* in, int64_t* weights, int64_t columns) {
@@ -104,10 +106,10 @@ void draw_with_replacement(const Multinomial& op, const Stream& stream, CudaCont
   int64_t* const weights = ctx.scratch_of<int64_t>(static_cast<size_t>(rows * columns));
   int64_t* const sums = ctx.scratch_of<int64_t>(static_cast<size_t>(rows * columns));
   weights_kernel<<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(op.in.as<T>(), weights,
-                                                                          columns);
+                                                                           columns);
   DS_CUDA_LAUNCHED(kOp);
-  run(Scan{matrix_of(weights, DType::i64, rows, columns), matrix_of(sums, DType::i64, rows, columns),
-           1, ScanOp::sum, false, false},
+  run(Scan{matrix_of(weights, DType::i64, rows, columns),
+           matrix_of(sums, DType::i64, rows, columns), 1, ScanOp::sum, false, false},
       ctx);
   draw_kernel<<<blocks_for(n), kThreads, 0, ctx.stream>>>(sums, op.index.as<int64_t>(), columns,
                                                           op.index.shape[1], n, stream);
@@ -125,8 +127,8 @@ void draw_without_replacement(const Multinomial& op, const Stream& stream, CudaC
   run(Sort{matrix_of(keys, DType::f32, rows, columns), matrix_of(best, DType::f32, rows, draws),
            op.index, true},
       ctx);
-  reject_kernel<<<blocks_for(rows * draws), kThreads, 0, ctx.stream>>>(
-      best, op.index.as<int64_t>(), draws, rows * draws);
+  reject_kernel<<<blocks_for(rows * draws), kThreads, 0, ctx.stream>>>(best, op.index.as<int64_t>(),
+                                                                       draws, rows * draws);
   DS_CUDA_LAUNCHED(kOp);
 }
 

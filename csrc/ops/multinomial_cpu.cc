@@ -29,9 +29,10 @@ void require_row(const std::vector<float>& row, int64_t number, int64_t draws, b
   }
   const int64_t needed = replacement ? 1 : draws;
   if (positive >= needed) return;
-  throw Error("DS_ARGUMENT", kOp, text("at least ", needed, " above 0 of a row's probabilities"),
-              text(positive, " in row ", number),
-              replacement ? "A row of zeros leaves nothing to draw." : "Draw with replacement, or fewer.");
+  throw Error(
+      "DS_ARGUMENT", kOp, text("at least ", needed, " above 0 of a row's probabilities"),
+      text(positive, " in row ", number),
+      replacement ? "A row of zeros leaves nothing to draw." : "Draw with replacement, or fewer.");
 }
 
 void draw_with_replacement(const Multinomial& op, int64_t number, const std::vector<float>& row,
@@ -44,8 +45,7 @@ void draw_with_replacement(const Multinomial& op, int64_t number, const std::vec
     const int64_t at = number * draws + k;
     const Philox4 words = words_of(op, at);
     const int64_t target = below(total, words.v[0], words.v[1]);
-    op.index.as<int64_t>()[at] =
-        std::upper_bound(sums.begin(), sums.end(), target) - sums.begin();
+    op.index.as<int64_t>()[at] = std::upper_bound(sums.begin(), sums.end(), target) - sums.begin();
   }
 }
 
@@ -77,8 +77,8 @@ void run(const Multinomial& op, CpuContext& ctx) {
       std::vector<int64_t> places(static_cast<size_t>(columns));
       for (int64_t number = begin; number < end; ++number) {
         for (int64_t i = 0; i < columns; ++i)
-          row[static_cast<size_t>(i)] = static_cast<float>(
-              static_cast<compute_t<T>>(op.in.as<T>()[number * columns + i]));
+          row[static_cast<size_t>(i)] =
+              static_cast<float>(static_cast<compute_t<T>>(op.in.as<T>()[number * columns + i]));
         require_row(row, number, draws, op.replacement);
         if (op.replacement) draw_with_replacement(op, number, row, places);
         else draw_without_replacement(op, number, row, places);

@@ -21,12 +21,13 @@ DS_HOST_DEVICE int64_t below(int64_t total, uint32_t high, uint32_t low) {
 #ifdef __CUDA_ARCH__
   return static_cast<int64_t>(__umul64hi(word, static_cast<uint64_t>(total)));
 #else
-  return static_cast<int64_t>(static_cast<unsigned __int128>(word) * static_cast<uint64_t>(total) >> 64);
+  return static_cast<int64_t>(static_cast<unsigned __int128>(word) * static_cast<uint64_t>(total) >>
+                              64);
 #endif
 }
 
-/// An exponential number from a word: -log(1 - u) for u in (0, 1), by its series where u is small, so
-/// that small results have all their digits.
+/// An exponential number from a word: -log(1 - u) for u in (0, 1), by its series where u is small,
+/// so that small results have all their digits.
 DS_HOST_DEVICE float exponential_of(uint32_t word) {
   const float wide = fma_rn(static_cast<float>(word), 0x1p-32f, 0x1p-33f);
   const float u = wide < 0x1.fffffep-1f ? wide : 0x1.fffffep-1f;
@@ -37,8 +38,8 @@ DS_HOST_DEVICE float exponential_of(uint32_t word) {
   return mul_rn(series, u);
 }
 
-/// The key by which element i of the tensor takes part in its row's race, at most the largest finite
-/// float; 0 where p is 0 or too small to be told from it.
+/// The key by which element i of the tensor takes part in its row's race, at most the largest
+/// finite float; 0 where p is 0 or too small to be told from it.
 DS_HOST_DEVICE float race_key(float p, uint32_t word) {
   constexpr float kLeast = 0x1p-126f, kMost = 0x1.fffffep127f;
   if (p < kLeast) return 0.0f;

@@ -1,4 +1,5 @@
-// Muon's element-wise parts on the GPU: one block per chunk for the norms, one thread per element after them.
+// Muon's element-wise parts on the GPU: one block per chunk for the norms, one thread per element
+// after them.
 #include "muon.h"
 
 #include <algorithm>

@@ -1,15 +1,17 @@
-// Muon's element-wise parts: what comes before and after the orthogonalisation of a matrix's moment.
-// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's runtime/zero/muon.
+// Muon's element-wise parts: what comes before and after the orthogonalisation of a matrix's
+// moment. Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's
+// runtime/zero/muon.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the sum of
-/// u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order on every back
-/// end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0 momentum
-/// stays as it is and the sums are 0. Starts as in LambMoments; the sums of a parameter's parts add up.
+/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the
+/// sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order
+/// on every back end (core/segments.h): the same bits everywhere, denormals flushed. When
+/// control[1] is 0 momentum stays as it is and the sums are 0. Starts as in LambMoments; the sums
+/// of a parameter's parts add up.
 struct MuonMomentum {
   View momentum;  // [n] f32, updated
   View grad;      // [n] f32, f16 or bf16
@@ -29,8 +31,8 @@ inline void check(const MuonMomentum& op) {
   check_control(kOp, op.control);
 }
 
-/// direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated momentum
-/// and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
+/// direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated
+/// momentum and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
 struct MuonDirection {
   View momentum;   // [n] f32, read
   View grad;       // [n] f32, f16 or bf16
@@ -50,13 +52,13 @@ inline void check(const MuonDirection& op) {
   check_control(kOp, op.control);
 }
 
-/// p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype. When
-/// control[1] is 0 only `weight` is written, from the unchanged master.
+/// p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype.
+/// When control[1] is 0 only `weight` is written, from the unchanged master.
 struct MuonApply {
-  View master;     // [n] f32, updated
-  View direction;  // [n] f32, f16 or bf16
-  OptionalView weight;     // [n] f32, f16 or bf16: the copy that the model computes with
-  View control;    // [4] f32
+  View master;          // [n] f32, updated
+  View direction;       // [n] f32, f16 or bf16
+  OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
+  View control;         // [4] f32
   double lr;
   double weight_decay;
   double scale;

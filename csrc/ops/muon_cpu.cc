@@ -51,8 +51,8 @@ double momentum_chunk(const MuonMomentum& op, const SegmentChunk& chunk) {
   for (int64_t i = chunk.begin; i < chunk.end; i += kSegmentBlock) {
     const int64_t count = std::min(kSegmentBlock, chunk.end - i);
     widen(op.grad.as<G>() + i, grad, count);
-    momentum_block(constants, op.control.as<float>()[0], grad, op.momentum.as<float>() + i,
-                   squares, count);
+    momentum_block(constants, op.control.as<float>()[0], grad, op.momentum.as<float>() + i, squares,
+                   count);
   }
   return chunk_sum(squares);
 }
@@ -117,8 +117,7 @@ void run(const MuonMomentum& op, CpuContext& ctx) {
       });
     }
   });
-  for (int64_t i = 0; i < parameters; ++i)
-    sums[i] = segment_sum(partials.data(), 1, starts, i);
+  for (int64_t i = 0; i < parameters; ++i) sums[i] = segment_sum(partials.data(), 1, starts, i);
 }
 
 void run(const MuonDirection& op, CpuContext& ctx) {

@@ -21,7 +21,8 @@ inline MuonConstants muon_constants(double beta, bool nesterov) {
   return {static_cast<float>(beta), static_cast<float>(1.0 - beta), nesterov};
 }
 
-/// fma(beta, momentum, one_minus_beta * (grad * factor)): the moment, and what Nesterov looks ahead to.
+/// fma(beta, momentum, one_minus_beta * (grad * factor)): the moment, and what Nesterov looks ahead
+/// to.
 DS_HOST_DEVICE float muon_mix(const MuonConstants& c, float factor, float grad, float momentum) {
   return fma_rn(c.beta, momentum, mul_rn(c.one_minus_beta, mul_rn(grad, factor)));
 }

@@ -20,16 +20,16 @@ void run_forward(const char* name, const Op& op, const View& bias, const View& m
   for_floating(name, op.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const NormForward<T> f = {op.x.template as<T>(),
-                          pointer<T>(op.residual),
-                          op.weight.template as<T>(),
-                          pointer<T>(bias),
-                          pointer<T>(op.sum),
-                          op.out.template as<T>(),
-                          pointer<float>(mean),
-                          op.rstd.template as<float>(),
-                          n,
-                          c,
-                          static_cast<float>(op.eps)};
+                              pointer<T>(op.residual),
+                              op.weight.template as<T>(),
+                              pointer<T>(bias),
+                              pointer<T>(op.sum),
+                              op.out.template as<T>(),
+                              pointer<float>(mean),
+                              op.rstd.template as<float>(),
+                              n,
+                              c,
+                              static_cast<float>(op.eps)};
     launch_forward<kCentered>(name, f, ctx);
   });
 }
@@ -42,15 +42,15 @@ void run_backward(const char* name, const Op& op, const View& dbias, const View&
   for_floating(name, op.s.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     NormBackward<T> b = {op.s.template as<T>(),
-                     op.weight.template as<T>(),
-                     op.dout.template as<T>(),
-                     pointer<T>(op.dsum),
-                     pointer<T>(op.dx),
-                     pointer<float>(mean),
-                     op.rstd.template as<float>(),
-                     nullptr,
-                     n,
-                     c};
+                         op.weight.template as<T>(),
+                         op.dout.template as<T>(),
+                         pointer<T>(op.dsum),
+                         pointer<T>(op.dx),
+                         pointer<float>(mean),
+                         op.rstd.template as<float>(),
+                         nullptr,
+                         n,
+                         c};
     const bool weights = op.dweight || dbias;
     const int64_t rows = n == 0 ? 0 : launch_backward<kCentered>(name, b, weights, ctx);
     if (!weights) return;

@@ -1,5 +1,6 @@
-// LayerNorm and RMSNorm with the residual addition that precedes them fused in, and their gradients.
-// Sources: Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in llm.c.
+// LayerNorm and RMSNorm with the residual addition that precedes them fused in, and their
+// gradients. Sources: Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in
+// llm.c.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -21,19 +22,19 @@ inline void check_columns(const char* op, const View& rows, const View& v, const
   require_dtype(op, v, rows.dtype, name);
 }
 
-/// s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
-/// weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
-/// Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
-/// would be all that is left of a row of equal values.
+/// s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd
+/// * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass
+/// formula (Chan, Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's
+/// own rounding error, which would be all that is left of a row of equal values.
 struct LayerNorm {
-  View x;         // [N, C] contiguous, floating
+  View x;                 // [N, C] contiguous, floating
   OptionalView residual;  // like x
-  View weight;    // [C]
+  View weight;            // [C]
   OptionalView bias;      // [C]
   OptionalView sum;       // like x: receives s; required when residual is given
-  View out;       // like x
-  View mean;      // [N] f32 (f64 for f64)
-  View rstd;      // [N] f32 (f64 for f64)
+  View out;               // like x
+  View mean;              // [N] f32 (f64 for f64)
+  View rstd;              // [N] f32 (f64 for f64)
   double eps;
 };
 
@@ -54,19 +55,19 @@ void check_forward(const char* name, const Op& op, const View& bias, const View&
 
 inline void check(const LayerNorm& op) { check_forward("layer_norm", op, op.bias, op.mean); }
 
-/// dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of x and of
-/// residual alike. dweight and dbias are column sums in a fixed order.
+/// dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of
+/// x and of residual alike. dweight and dbias are column sums in a fixed order.
 struct LayerNormBackward {
-  View s;        // [N, C] the forward's sum (or x when there was no residual)
-  View weight;   // [C]
-  View mean;     // [N]
-  View rstd;     // [N]
-  View dout;     // [N, C]
+  View s;                // [N, C] the forward's sum (or x when there was no residual)
+  View weight;           // [C]
+  View mean;             // [N]
+  View rstd;             // [N]
+  View dout;             // [N, C]
   OptionalView dsum;     // [N, C]: gradient that reaches s from elsewhere
   OptionalView dx;       // [N, C], overwritten; may be dsum itself
   OptionalView dweight;  // [C]
   OptionalView dbias;    // [C]
-  bool accumulate;  // concerns dweight and dbias only
+  bool accumulate;       // concerns dweight and dbias only
 };
 
 /// What both backwards require; `dbias` and `mean` are absent for RMSNorm.
@@ -90,12 +91,12 @@ inline void check(const LayerNormBackward& op) {
 
 /// As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
 struct RmsNorm {
-  View x;         // [N, C] contiguous, floating
+  View x;                 // [N, C] contiguous, floating
   OptionalView residual;  // like x
-  View weight;    // [C]
+  View weight;            // [C]
   OptionalView sum;       // like x; required when residual is given
-  View out;       // like x
-  View rstd;      // [N] f32 (f64 for f64)
+  View out;               // like x
+  View rstd;              // [N] f32 (f64 for f64)
   double eps;
 };
 
@@ -103,14 +104,14 @@ inline void check(const RmsNorm& op) { check_forward("rms_norm", op, View{}, Vie
 
 /// As LayerNormBackward.
 struct RmsNormBackward {
-  View s;        // [N, C]
-  View weight;   // [C]
-  View rstd;     // [N]
-  View dout;     // [N, C]
+  View s;                // [N, C]
+  View weight;           // [C]
+  View rstd;             // [N]
+  View dout;             // [N, C]
   OptionalView dsum;     // [N, C]
   OptionalView dx;       // [N, C], overwritten; may be dsum itself
   OptionalView dweight;  // [C]
-  bool accumulate;  // concerns dweight only
+  bool accumulate;       // concerns dweight only
 };
 
 inline void check(const RmsNormBackward& op) {

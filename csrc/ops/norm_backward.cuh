@@ -244,7 +244,8 @@ int64_t launch_backward_rows(const char* op, NormBackward<T>& b, int64_t threads
   const auto kernel = norm_backward_rows<T, kCentered, kStages, kMaxThreads>;
   DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(groups * bytes)), op);
+                               static_cast<int>(groups * bytes)),
+          op);
   kernel<<<static_cast<unsigned>(blocks), block, groups * bytes, ctx.stream>>>(b);
   DS_CUDA_LAUNCHED(op);
   return blocks;

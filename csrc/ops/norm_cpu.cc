@@ -76,9 +76,8 @@ void forward_rows(const Forward& f, int64_t begin, int64_t end) {
 void forward(const Forward& f, CpuContext& ctx) {
   const int64_t rows = f.x.shape[0], width = f.x.shape[1];
   for_floating(f.op, f.x.dtype, [&]<class T>(TypeTag<T>) {
-    ctx.pool.parallel_for(rows, rows_per_task(width), [&](int64_t begin, int64_t end) {
-      forward_rows<T>(f, begin, end);
-    });
+    ctx.pool.parallel_for(rows, rows_per_task(width),
+                          [&](int64_t begin, int64_t end) { forward_rows<T>(f, begin, end); });
   });
 }
 
@@ -110,8 +109,7 @@ void backward_rows(const Backward& b, int64_t begin, int64_t end, compute_t<T>* 
     const C along = inverse * sum_of<C>(width, [&](int64_t j) { return dout[j] * n[j]; });
     const C shift = b.mean ? inverse * sum_of<C>(width, [&](int64_t j) { return dout[j]; }) : C(0);
     if (b.dsum) widen(b.dsum.as<T>() + row * width, dsum, width);
-    for (int64_t j = 0; j < width; ++j)
-      n[j] = rstd * (dout[j] - shift - n[j] * along) + dsum[j];
+    for (int64_t j = 0; j < width; ++j) n[j] = rstd * (dout[j] - shift - n[j] * along) + dsum[j];
     narrow(n, b.dx.as<T>() + row * width, width);
   }
 }
@@ -156,22 +154,26 @@ void backward(const Backward& b, CpuContext& ctx) {
 
 void run(const LayerNorm& op, CpuContext& ctx) {
   forward({"layer_norm", op.x, op.residual, op.weight, op.bias, op.sum, op.out, op.mean, op.rstd,
-           op.eps}, ctx);
+           op.eps},
+          ctx);
 }
 
 void run(const RmsNorm& op, CpuContext& ctx) {
-  forward({"rms_norm", op.x, op.residual, op.weight, View{}, op.sum, op.out, View{}, op.rstd,
-           op.eps}, ctx);
+  forward(
+      {"rms_norm", op.x, op.residual, op.weight, View{}, op.sum, op.out, View{}, op.rstd, op.eps},
+      ctx);
 }
 
 void run(const LayerNormBackward& op, CpuContext& ctx) {
   backward({"layer_norm_backward", op.s, op.weight, op.mean, op.rstd, op.dout, op.dsum, op.dx,
-            op.dweight, op.dbias, op.accumulate}, ctx);
+            op.dweight, op.dbias, op.accumulate},
+           ctx);
 }
 
 void run(const RmsNormBackward& op, CpuContext& ctx) {
   backward({"rms_norm_backward", op.s, op.weight, View{}, op.rstd, op.dout, op.dsum, op.dx,
-            op.dweight, View{}, op.accumulate}, ctx);
+            op.dweight, View{}, op.accumulate},
+           ctx);
 }
 
 }  // namespace ds::cpu

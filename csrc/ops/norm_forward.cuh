@@ -58,8 +58,8 @@ struct Statistics {
 
 /// From the sums of the deviations from a mean that was rounded, and of their squares (see norm.h).
 template <bool kCentered>
-__device__ __forceinline__ Statistics statistics_of(float mean, float error, float squares,
-                                                    float c, float eps) {
+__device__ __forceinline__ Statistics statistics_of(float mean, float error, float squares, float c,
+                                                    float eps) {
   error /= c;
   const float variance = kCentered ? fmaxf(squares / c - error * error, 0.0f) : squares / c;
   return {kCentered ? mean + error : 0.0f, 1.0f / sqrtf(variance + eps)};
@@ -103,15 +103,17 @@ struct PacketRow {
     if (!f.residual) return;
 #pragma unroll
     for (int k = 0; k < kPackets; ++k)
-      if (k * kWarp + lane < packets)
-        residual[k] = load_packed(f.residual + base + k * kWarp * N);
+      if (k * kWarp + lane < packets) residual[k] = load_packed(f.residual + base + k * kWarp * N);
   }
 };
 
 constexpr int kForwardThreads = 128;
 /// What fits the registers of three rows and the work on them.
 template <int kPackets>
-constexpr int kForwardBlocks = kPackets <= 4 ? 6 : kPackets <= 7 ? 4 : kPackets <= 10 ? 3 : 2;
+constexpr int kForwardBlocks = kPackets <= 4    ? 6
+                               : kPackets <= 7  ? 4
+                               : kPackets <= 10 ? 3
+                                                : 2;
 
 /// A warp takes every (warps of the grid)-th row.
 template <class T, int kPackets, bool kCentered>
@@ -152,8 +154,7 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
       }
     }
     if (kCentered) error = warp_sum(error);
-    const auto [mean, rstd] =
-        statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
+    const auto [mean, rstd] = statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
 #pragma unroll
     for (int k = 0; k < kPackets; ++k)
       if (k * kWarp + lane < packets)

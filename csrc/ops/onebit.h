@@ -1,6 +1,6 @@
-// Adam where ranks exchange one bit per element: what they exchange, and updates from what came back.
-// Sources: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam); Lu et al. 2022, arXiv:2202.06009 (0/1 Adam);
-// DeepSpeed's OneBitAdam and ZeroOneAdam.
+// Adam where ranks exchange one bit per element: what they exchange, and updates from what came
+// back. Sources: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam); Lu et al. 2022, arXiv:2202.06009
+// (0/1 Adam); DeepSpeed's OneBitAdam and ZeroOneAdam.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace ds {
 
-/// payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros when
-/// control[1] is 0. Denormals are flushed to zero.
+/// payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros
+/// when control[1] is 0. Denormals are flushed to zero.
 struct MomentPayload {
   OptionalView m;  // [n] f32, read
   View grad;       // [n] f32, f16 or bf16
@@ -28,8 +28,9 @@ inline void check(const MomentPayload& op) {
   check_control(kOp, op.control);
 }
 
-/// payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the weights
-/// `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
+/// payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the
+/// weights `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to
+/// zero.
 struct DriftPayload {
   View master;   // [n] f32, read
   View anchor;   // [n] f32, read
@@ -48,13 +49,13 @@ inline void check(const DriftPayload& op) {
 /// An element-wise update, see UpdateRule, by a second moment that stays as it is. With
 /// g = grad * control[0] (f32), 0 where v is 0:
 ///   m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
-/// v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and eps
-/// alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+/// v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and
+/// eps alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
 struct FrozenAdam {
-  View master;  // [n] f32, updated
-  View m;       // [n] f32, updated
-  View v;       // [n] f32, read
-  View grad;    // [n] f32, f16 or bf16: a gradient, or with beta1 = 0 the moment itself
+  View master;          // [n] f32, updated
+  View m;               // [n] f32, updated
+  View v;               // [n] f32, read
+  View grad;            // [n] f32, f16 or bf16: a gradient, or with beta1 = 0 the moment itself
   OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
   View control;         // [4] f32
   double lr;
@@ -65,17 +66,17 @@ struct FrozenAdam {
 
 inline void check(const FrozenAdam& op) { check_update("frozen_adam", op, {&op.m, &op.v}); }
 
-/// An element-wise update, see UpdateRule: ranks that have updated by themselves agree again. `grad` is
-/// what they have made of their DriftPayloads, u = grad * control[0]:
+/// An element-wise update, see UpdateRule: ranks that have updated by themselves agree again.
+/// `grad` is what they have made of their DriftPayloads, u = grad * control[0]:
 ///   m = -u / rate;  p = anchor + u / (sqrt(v) + eps),
-/// with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all ranks
-/// have the same p, which stays, and m is 0.
+/// with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all
+/// ranks have the same p, which stays, and m is 0.
 struct AnchorAdam {
-  View master;  // [n] f32, updated
-  View m;       // [n] f32, updated
-  View v;       // [n] f32, read
-  View anchor;  // [n] f32, read
-  View grad;    // [n] f32
+  View master;          // [n] f32, updated
+  View m;               // [n] f32, updated
+  View v;               // [n] f32, read
+  View anchor;          // [n] f32, read
+  View grad;            // [n] f32
   OptionalView weight;  // [n] f32, f16 or bf16
   View control;         // [4] f32
   double rate;
@@ -106,7 +107,8 @@ struct FrozenAdamRule {
 
   ///   g = v == 0 ? 0 : grad * factor
   ///   m = fma(beta1, m, one_minus_beta1 * g)
-  ///   p = fma(parameter_decay, p, p);  p = fma(negative_lr, m / (sqrt(v) + eps), p), where 0 / 0 is 0
+  ///   p = fma(parameter_decay, p, p);  p = fma(negative_lr, m / (sqrt(v) + eps), p), where 0 / 0
+  ///   is 0
   DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m, float& v) const {
     const float g = v == 0.0f ? 0.0f : mul_rn(grad, factor);
     m = fma_rn(beta1, m, mul_rn(one_minus_beta1, g));

@@ -11,9 +11,8 @@ namespace {
 // Neither is inlined, so that no arithmetic leaves the scope of FlushDenormals.
 
 __attribute__((noinline)) void moment_block(float beta1, float one_minus_beta1, float factor,
-                                            const float* __restrict grad,
-                                            const float* __restrict m, float* __restrict payload,
-                                            int64_t n) {
+                                            const float* __restrict grad, const float* __restrict m,
+                                            float* __restrict payload, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
     payload[i] = moment_payload(beta1, one_minus_beta1, factor, grad[i], m[i]);
 }
@@ -47,8 +46,9 @@ void run(const MomentPayload& op, CpuContext& ctx) {
           widen(op.grad.as<G>() + i, grad, count);
           if (control[1] == 0.0f) std::fill_n(payload + i, count, 0.0f);
           else if (!op.m) gradient_block(control[0], grad, payload + i, count);
-          else moment_block(beta1, one_minus_beta1, control[0], grad, op.m.as<float>() + i,
-                            payload + i, count);
+          else
+            moment_block(beta1, one_minus_beta1, control[0], grad, op.m.as<float>() + i,
+                         payload + i, count);
         }
       });
     }
@@ -60,9 +60,10 @@ void run(const DriftPayload& op, CpuContext& ctx) {
   float* const payload = op.payload.as<float>();
   ctx.pool.parallel_for(op.payload.numel(), kUpdateGrain, [&](int64_t begin, int64_t end) {
     const FlushDenormals flush;
-    if (apply) drift_block(static_cast<float>(op.eps), op.master.as<float>() + begin,
-                           op.anchor.as<float>() + begin, op.v.as<float>() + begin,
-                           payload + begin, end - begin);
+    if (apply)
+      drift_block(static_cast<float>(op.eps), op.master.as<float>() + begin,
+                  op.anchor.as<float>() + begin, op.v.as<float>() + begin, payload + begin,
+                  end - begin);
     else std::fill(payload + begin, payload + end, 0.0f);
   });
 }

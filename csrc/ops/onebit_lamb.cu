@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kSegmentThreads)
                        int64_t parameters) {
   const int64_t i = int64_t{blockIdx.x} * kSegmentThreads + threadIdx.x;
   if (control[1] == 0 || i >= parameters) return;
-  factor[i] = one_bit_lamb_factor(sums + 3 * i, factor[i], op.decays, op.least, op.most,
-                                  op.threshold);
+  factor[i] =
+      one_bit_lamb_factor(sums + 3 * i, factor[i], op.decays, op.least, op.most, op.threshold);
   coefficients[i] = mul_rn(frozen[i], factor[i]);
 }
 
@@ -107,15 +107,10 @@ void run(const OneBitLambMoments& op, CudaContext& ctx) {
   if (parameters == 0) return;
   const auto slots = static_cast<unsigned>(slot_count(op.master.numel(), parameters));
   double* const partials = ctx.scratch_of<double>(3 * size_t{slots});
-  const Range range = {op.master.as<float>(),
-                       op.payload.as<float>(),
-                       op.v.as<float>(),
-                       op.m.as<float>(),
-                       op.fresh.as<float>(),
-                       op.starts.as<int64_t>(),
-                       op.control.as<float>(),
-                       parameters,
-                       one_bit_lamb_constants(op)};
+  const Range range = {
+      op.master.as<float>(),     op.payload.as<float>(),  op.v.as<float>(),       op.m.as<float>(),
+      op.fresh.as<float>(),      op.starts.as<int64_t>(), op.control.as<float>(), parameters,
+      one_bit_lamb_constants(op)};
   moments_kernel<<<slots, kSegmentThreads, 0, ctx.stream>>>(range, partials);
   DS_CUDA_LAUNCHED(kOp);
   sums_kernel<<<static_cast<unsigned>(parameters), kSegmentThreads, 0, ctx.stream>>>(

@@ -16,8 +16,7 @@ __attribute__((noinline)) void moments_block(const OneBitLambConstants& constant
                                              const float* __restrict p,
                                              const float* __restrict payload,
                                              const float* __restrict v, float* __restrict m,
-                                             float* __restrict fresh,
-                                             double* __restrict direction,
+                                             float* __restrict fresh, double* __restrict direction,
                                              double* __restrict update, double* __restrict ratio,
                                              int64_t n) {
   const OneBitLambConstants c = constants;
@@ -87,8 +86,8 @@ void run(const OneBitLambCoefficients& op, CpuContext&) {
   const FlushDenormals flush;
   for (int64_t i = 0; i < op.coefficients.numel(); ++i) {
     float& factor = op.factor.as<float>()[i];
-    factor = one_bit_lamb_factor(op.sums.as<double>() + 3 * i, factor, op.decays, op.least,
-                                 op.most, op.threshold);
+    factor = one_bit_lamb_factor(op.sums.as<double>() + 3 * i, factor, op.decays, op.least, op.most,
+                                 op.threshold);
     op.coefficients.as<float>()[i] = mul_rn(op.frozen.as<float>()[i], factor);
   }
 }

@@ -16,12 +16,9 @@ struct OneBitLambConstants {
 };
 
 inline OneBitLambConstants one_bit_lamb_constants(const OneBitLambMoments& op) {
-  return {static_cast<float>(-op.beta1),
-          static_cast<float>(1.0 / (1.0 - op.beta1)),
-          static_cast<float>(op.beta2),
-          static_cast<float>(1.0 - op.beta2),
-          static_cast<float>(op.eps),
-          static_cast<float>(op.weight_decay)};
+  return {static_cast<float>(-op.beta1), static_cast<float>(1.0 / (1.0 - op.beta1)),
+          static_cast<float>(op.beta2),  static_cast<float>(1.0 - op.beta2),
+          static_cast<float>(op.eps),    static_cast<float>(op.weight_decay)};
 }
 
 /// What an element adds to the sums of its parameter.

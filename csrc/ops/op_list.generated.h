@@ -161,4 +161,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 565111785
+#define DS_INTERFACE_HASH 1512460125

@@ -2,9 +2,12 @@
 // scripts/gen-ops.mjs makes the table of ops, the TypeScript functions and their types.
 //
 // The contract of an op <Name>:
-//  * its header declares `struct Name`, whose fields are View, OptionalView, double, int64_t, bool, an
-//    enum of int32_t or a struct of such numbers, in the order of the generated TypeScript function;
-//  * `void ds::check(const Name&)` beside it holds what the op requires of its operands, once for all
+//  * its header declares `struct Name`, whose fields are View, OptionalView, double, int64_t, bool,
+//  an
+//    enum of int32_t or a struct of such numbers, in the order of the generated TypeScript
+//    function;
+//  * `void ds::check(const Name&)` beside it holds what the op requires of its operands, once for
+//  all
 //    back ends: the boundary calls it before any body runs, so bodies do not check again, but for
 //    what concerns them alone (indices in the CPU's memory, limits of the GPU);
 //  * `void ds::cpu::run(const Name&, CpuContext&)` is the plain oracle (<file>_cpu.cc);
@@ -25,7 +28,7 @@ enum class OpId : int32_t {
 #define DS_ROW(name) name,
   DS_OP_LIST(DS_ROW)
 #undef DS_ROW
-  count
+      count
 };
 
 #define DS_ROW(name) struct name;

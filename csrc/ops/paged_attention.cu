@@ -1,5 +1,5 @@
-// Paged attention on the GPU: a group of lanes reads a key once for several rows of queries, and the
-// keys of a sequence are split among thread blocks whose parts are combined afterwards.
+// Paged attention on the GPU: a group of lanes reads a key once for several rows of queries, and
+// the keys of a sequence are split among thread blocks whose parts are combined afterwards.
 #include "paged_attention.h"
 
 #include <algorithm>
@@ -61,8 +61,8 @@ __device__ Vector<T, kPart> load_part(const T* row, int at, int d, bool vectors)
   return x;
 }
 
-/// The rows of queries that a thread block serves: those of one sequence and key head, of which row i
-/// is query i / group in head i % group of the head's group.
+/// The rows of queries that a thread block serves: those of one sequence and key head, of which row
+/// i is query i / group in head i % group of the head's group.
 struct QueryTile {
   int sequence, head, split, first_token, first_row, rows, group, length, count;
 
@@ -107,7 +107,8 @@ struct PartialRows {
 
   /// Adds kKeys keys with these scores, of which those of minus infinity are not seen.
   template <int kKeys, class T>
-  __device__ void add(const float (&scores)[kKeys][kRows], const Vector<T, kPart> (&values)[kKeys]) {
+  __device__ void add(const float (&scores)[kKeys][kRows],
+                      const Vector<T, kPart> (&values)[kKeys]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float top = largest[r];
@@ -262,7 +263,8 @@ void launch(PagedArguments<T> a, const PagedAttention& op, CudaContext& ctx) {
   a.tiles = static_cast<int>(tiles);
   a.splits = static_cast<int>(std::min<int64_t>({wanted, possible, kMostSplits}));
   DS_CHECK_SHAPE(work * a.splits < 2147483647, "paged_attention",
-                 "fewer than 2^31 tiles of rows over all sequences and heads", text(work * a.splits));
+                 "fewer than 2^31 tiles of rows over all sequences and heads",
+                 text(work * a.splits));
   if (a.splits > 1) {
     a.sums = ctx.scratch_of<float>(static_cast<size_t>(a.splits * a.total * a.d));
     a.marks = ctx.scratch_of<float2>(static_cast<size_t>(a.splits * a.total));
@@ -296,10 +298,14 @@ PagedArguments<T> arguments_of(const PagedAttention& op) {
   const int d = static_cast<int>(op.q.shape[2]), heads = static_cast<int>(op.q.shape[1]);
   const int key_heads = static_cast<int>(pool[2]);
   PagedArguments<T> a{};
-  a.rows = {op.pool.as<T>(),           op.tables.as<int>(),
-            op.tables.strides[0],      pool[0],
-            key_heads,                 static_cast<int>(pool[3]),
-            log2_of(pool[3]),          static_cast<int>(op.tables.shape[1]),
+  a.rows = {op.pool.as<T>(),
+            op.tables.as<int>(),
+            op.tables.strides[0],
+            pool[0],
+            key_heads,
+            static_cast<int>(pool[3]),
+            log2_of(pool[3]),
+            static_cast<int>(op.tables.shape[1]),
             d};
   a.q = op.q.as<T>();
   a.out = op.out.as<T>();
@@ -380,8 +386,8 @@ void run(const PagedStore& op, CudaContext& ctx) {
   });
 }
 
-/// Scratch: for each split of the keys, D + 2 floats a row of queries; splits are several only where rows
-/// are few. Throws DS_SHAPE for heads above 256 channels.
+/// Scratch: for each split of the keys, D + 2 floats a row of queries; splits are several only
+/// where rows are few. Throws DS_SHAPE for heads above 256 channels.
 void run(const PagedAttention& op, CudaContext& ctx) {
   constexpr const char* kOp = "paged_attention";
   if (op.out.numel() == 0) return;

@@ -1,14 +1,16 @@
-// Keys and values in blocks of a pool, and the attention of ragged queries to them. Sources: Kwon et al.
-// 2023 (PagedAttention); Dao et al. 2023 (Flash-Decoding) for keys split among thread blocks.
+// Keys and values in blocks of a pool, and the attention of ragged queries to them. Sources: Kwon
+// et al. 2023 (PagedAttention); Dao et al. 2023 (Flash-Decoding) for keys split among thread
+// blocks.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Writes the key and value of each token to its slot: row slot % block of block slot / block. A negative slot is that of no
-/// token, of which nothing is written; no two tokens share another. One outside the pool is DS_INDEX on
-/// the CPU, before anything is written; the GPU leaves its token out.
+/// Writes the key and value of each token to its slot: row slot % block of block slot / block. A
+/// negative slot is that of no token, of which nothing is written; no two tokens share another. One
+/// outside the pool is DS_INDEX on the CPU, before anything is written; the GPU leaves its token
+/// out.
 struct PagedStore {
   View k;      // [N, Hk, D], last stride 1
   View v;      // like k, with strides of its own
@@ -16,13 +18,15 @@ struct PagedStore {
   View pool;   // [blocks, 2, Hk, block, D] of k's dtype, contiguous: keys before values
 };
 
-/// Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own. The queries of sequence s
-/// are the rows from starts[s] to starts[s + 1], less starts[0]; they are the last of its lengths[s] tokens, whose
-/// keys and values lie in the blocks tables[s, 0], tables[s, 1], ... A query sees its own token and those before it: with
-/// `window` w the nearest w, its own among them. Grouped heads as in Attention. A sequence of length 0
-/// gives 0. Scores and sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than `longest`
-/// queries of a sequence, fewer tokens than queries, and blocks outside table and pool are DS_INDEX on the
-/// CPU; the GPU reads nothing out of place, and gives NaN where a block is none.
+/// Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own.
+/// The queries of sequence s are the rows from starts[s] to starts[s + 1], less starts[0]; they are
+/// the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
+/// tables[s, 1], ... A query sees its own token and those before it: with `window` w the nearest w,
+/// its own among them. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
+/// sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than
+/// `longest` queries of a sequence, fewer tokens than queries, and blocks outside table and pool
+/// are DS_INDEX on the CPU; the GPU reads nothing out of place, and gives NaN where a block is
+/// none.
 struct PagedAttention {
   View q;        // [N, H, D], last stride 1
   View pool;     // [blocks, 2, Hk, block, D], contiguous
@@ -57,8 +61,8 @@ inline void check(const PagedStore& op) {
   check_ragged(kOp, op.v, "v");
   require_like(kOp, op.k, op.v);
   check_pool(kOp, op.pool, op.k);
-  DS_CHECK_SHAPE(op.pool.shape[2] == op.k.shape[1], kOp, text("a pool of ", op.k.shape[1], " heads"),
-                 op.pool.describe());
+  DS_CHECK_SHAPE(op.pool.shape[2] == op.k.shape[1], kOp,
+                 text("a pool of ", op.k.shape[1], " heads"), op.pool.describe());
   require_list(kOp, op.slots, op.k.shape[0], DType::i32, "slots");
 }
 
@@ -80,7 +84,8 @@ inline void check(const PagedAttention& op) {
   require_list(kOp, op.lengths, tables.shape[0], DType::i32, "lengths");
   DS_CHECK_SHAPE(tables.shape[0] > 0 || op.q.shape[0] == 0, kOp, "a sequence for each query",
                  text(op.q.shape[0], " queries of no sequence"));
-  if (op.window < 0) throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));
+  if (op.window < 0)
+    throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));
   if (op.longest < 0) throw Error("DS_ARGUMENT", kOp, "longest of 0 or more", text(op.longest));
 }
 

@@ -1,5 +1,5 @@
-// Paged attention on the CPU, a query and its group of heads at a time: every sum goes over the keys in
-// the order of the text, whatever the blocks and the other sequences are.
+// Paged attention on the CPU, a query and its group of heads at a time: every sum goes over the
+// keys in the order of the text, whatever the blocks and the other sequences are.
 #include "paged_attention.h"
 
 #include <algorithm>
@@ -58,8 +58,9 @@ std::vector<Query> queries_of(const PagedAttention& op) {
       out.push_back({static_cast<int32_t>(s), first, end});
     }
   }
-  require(static_cast<int64_t>(out.size()) == rows, text(rows, " queries up to the last one").c_str(),
-          static_cast<int64_t>(out.size()), op.tables.shape[0] - 1);
+  require(static_cast<int64_t>(out.size()) == rows,
+          text(rows, " queries up to the last one").c_str(), static_cast<int64_t>(out.size()),
+          op.tables.shape[0] - 1);
   return out;
 }
 
@@ -68,13 +69,17 @@ template <class T>
 class SequenceRows {
  public:
   SequenceRows(const PagedAttention& op, int64_t sequence, int64_t which, int64_t head)
-      : rows_(op.pool), pool_(op.pool.as<T>()), which_(which), head_(head),
+      : rows_(op.pool),
+        pool_(op.pool.as<T>()),
+        which_(which),
+        head_(head),
         table_(op.tables.as<int32_t>() + sequence * op.tables.strides[0]),
         wide_(std::is_same_v<T, compute_t<T>> ? 0 : static_cast<size_t>(rows_.d)) {}
 
   /// Valid until the next call.
   const compute_t<T>* row(int64_t token) {
-    const T* from = pool_ + rows_.at(table_[token / rows_.block], which_, head_, token % rows_.block);
+    const T* from =
+        pool_ + rows_.at(table_[token / rows_.block], which_, head_, token % rows_.block);
     if constexpr (std::is_same_v<T, compute_t<T>>) return from;
     else {
       widen(from, wide_.data(), rows_.d);
@@ -144,7 +149,8 @@ void attend(const PagedAttention& op, const Query& query, int64_t n, int64_t hea
 }
 
 template <class T>
-void store(const View& rows, int64_t n, int64_t which, const PoolRows& place, const PagedStore& op) {
+void store(const View& rows, int64_t n, int64_t which, const PoolRows& place,
+           const PagedStore& op) {
   const int32_t slot = op.slots.as<int32_t>()[n];
   for (int64_t h = 0; h < place.heads; ++h) {
     const T* const from = rows.as<T>() + n * rows.strides[0] + h * rows.strides[1];
@@ -166,12 +172,12 @@ void run(const PagedStore& op, CpuContext& ctx) {
     using T = typename decltype(tag)::type;
     ctx.pool.parallel_for(tokens, std::max<int64_t>(1, kElementGrain / row),
                           [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) {
-        if (slots[n] < 0) continue;
-        store<T>(op.k, n, 0, place, op);
-        store<T>(op.v, n, 1, place, op);
-      }
-    });
+                            for (int64_t n = begin; n < end; ++n) {
+                              if (slots[n] < 0) continue;
+                              store<T>(op.k, n, 0, place, op);
+                              store<T>(op.v, n, 1, place, op);
+                            }
+                          });
   });
 }
 
@@ -187,10 +193,11 @@ void run(const PagedAttention& op, CpuContext& ctx) {
     using T = typename decltype(tag)::type;
     ctx.pool.parallel_for(op.q.shape[0] * heads, std::max<int64_t>(1, kElementGrain / work),
                           [&](int64_t begin, int64_t end) {
-      Scratch<compute_t<T>> x;
-      for (int64_t i = begin; i < end; ++i)
-        attend<T>(op, queries[static_cast<size_t>(i / heads)], i / heads, i % heads, x);
-    });
+                            Scratch<compute_t<T>> x;
+                            for (int64_t i = begin; i < end; ++i)
+                              attend<T>(op, queries[static_cast<size_t>(i / heads)], i / heads,
+                                        i % heads, x);
+                          });
   });
 }
 

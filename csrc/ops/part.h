@@ -1,4 +1,5 @@
-// Which elements of a larger tensor those of a part are, for draws that depend on an element's place.
+// Which elements of a larger tensor those of a part are, for draws that depend on an element's
+// place.
 #pragma once
 
 #include "../core/philox.h"
@@ -6,8 +7,9 @@
 
 namespace ds {
 
-/// Element i of the part is number first + i / row * stride + i % row of the whole; with a row of 0, first + i.
-/// A cut along one dim of a contiguous tensor is one: `row` elements of each `stride`.
+/// Element i of the part is number first + i / row * stride + i % row of the whole; with a row of
+/// 0, first + i. A cut along one dim of a contiguous tensor is one: `row` elements of each
+/// `stride`.
 struct Part {
   int64_t first, row, stride;
 
@@ -31,7 +33,8 @@ Part part_of(const Op& op) {
 
 inline void check_part(const char* name, const Part& part) {
   if (part.first >= 0 && part.row >= 0 && part.stride >= part.row) return;
-  throw Error("DS_ARGUMENT", name, "a first element and rows of at most their stride, none negative",
+  throw Error("DS_ARGUMENT", name,
+              "a first element and rows of at most their stride, none negative",
               text("first ", part.first, ", row ", part.row, ", stride ", part.stride));
 }
 

@@ -115,8 +115,8 @@ void dequantize(const Weights& w, int64_t bits, T* out, CudaContext& ctx) {
   const int64_t count = w.outputs * w.words;
   if (count == 0) return;
   const bool four = bits == 4;
-  const bool vectors = w.inputs % (32 / bits) == 0 &&
-                       (four ? aligned_for<8>(out) : aligned_for<4>(out));
+  const bool vectors =
+      w.inputs % (32 / bits) == 0 && (four ? aligned_for<8>(out) : aligned_for<4>(out));
   const auto kernel =
       four ? (vectors ? dequantize_kernel<T, 4, true> : dequantize_kernel<T, 4, false>)
            : (vectors ? dequantize_kernel<T, 8, true> : dequantize_kernel<T, 8, false>);
@@ -144,8 +144,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kCodes; ++j) {
         if (k + j >= w.inputs) break;
-        const float value =
-            value_of_code(word >> (j * kBits) & ((1u << kBits) - 1), zero, step);
+        const float value = value_of_code(word >> (j * kBits) & ((1u << kBits) - 1), zero, step);
 #pragma unroll
         for (int m = 0; m < kTogether; ++m)
           if (first + m < rows) sums[m] += value * to_float(x[(first + m) * w.inputs + k + j]);
@@ -155,8 +154,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int m = 0; m < kTogether; ++m) {
       const float sum = warp_sum(sums[m]);
       if (lane != 0 || first + m >= rows) continue;
-      out[(first + m) * w.outputs + row] =
-          from_float<T>(bias ? sum + to_float(bias[row]) : sum);
+      out[(first + m) * w.outputs + row] = from_float<T>(bias ? sum + to_float(bias[row]) : sum);
     }
   }
 }
@@ -180,14 +178,14 @@ struct Dequantized {
       constexpr bool kBrain = std::is_same_v<T, __nv_bfloat16>;
       constexpr uint32_t kMagic = kBrain ? 0x43004300u : 0x64006400u;
       using T2 = std::conditional_t<kBrain, __nv_bfloat162, __half2>;
-      const uint32_t offset = pack_pair<T>((kBrain ? 128.0f : 1024.0f) + zero,
-                                           (kBrain ? 128.0f : 1024.0f) + zero);
+      const uint32_t offset =
+          pack_pair<T>((kBrain ? 128.0f : 1024.0f) + zero, (kBrain ? 128.0f : 1024.0f) + zero);
       const uint32_t factor = pack_pair<T>(step, step);
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
         const uint32_t codes = (word >> (4 * p) & 0x000f000fu) | kMagic;
-        const T2 difference = __hsub2(*reinterpret_cast<const T2*>(&codes),
-                                      *reinterpret_cast<const T2*>(&offset));
+        const T2 difference =
+            __hsub2(*reinterpret_cast<const T2*>(&codes), *reinterpret_cast<const T2*>(&offset));
         const T2 product = __hmul2(difference, *reinterpret_cast<const T2*>(&factor));
         pair[p] = *reinterpret_cast<const uint32_t*>(&product);
       }
@@ -225,10 +223,11 @@ struct Inputs {
   }
 };
 
-/// 16 kRowTiles outputs a block for up to 8 kColumnTiles rows of x, whose inputs the warps share. In
-/// a step, each lane has 16 bytes of codes of two outputs a tile: mma sums over inputs in any order,
-/// if both operands have the same one, so that lane t of four takes a run of its own. inputs must be
-/// a multiple of a lane's codes, which lie in one group, and everything aligned to 16 bytes.
+/// 16 kRowTiles outputs a block for up to 8 kColumnTiles rows of x, whose inputs the warps share.
+/// In a step, each lane has 16 bytes of codes of two outputs a tile: mma sums over inputs in any
+/// order, if both operands have the same one, so that lane t of four takes a run of its own. inputs
+/// must be a multiple of a lane's codes, which lie in one group, and everything aligned to 16
+/// bytes.
 template <class T, int kBits, int kRowTiles, int kColumnTiles>
 __global__ void __launch_bounds__(kThreads)
     tensor_core_kernel(Weights w, const T* x, const T* bias, T* out, int64_t rows) {
@@ -249,9 +248,9 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t row = first + r * 16 + half * 8 + lane / 4;
         const bool valid = inside && row < w.outputs;
         const int64_t at = valid ? w.at(row, k) : 0;
-        codes[r][half] = valid ? __ldcs(reinterpret_cast<const uint4*>(
-                                     w.packed + row * w.words + k / kCodes))
-                               : uint4{0, 0, 0, 0};
+        codes[r][half] =
+            valid ? __ldcs(reinterpret_cast<const uint4*>(w.packed + row * w.words + k / kCodes))
+                  : uint4{0, 0, 0, 0};
         scale[r][half] = valid && w.groups > 1 ? w.scale_at(at) : 1.0f;
         zero[r][half] = valid ? w.zero_at<kBits>(at) : 0.0f;
       }
@@ -263,8 +262,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           left[r][half] = Dequantized<T, kBits>(
-              reinterpret_cast<const uint32_t*>(&codes[r][half])[i], zero[r][half],
-              scale[r][half]);
+              reinterpret_cast<const uint32_t*>(&codes[r][half])[i], zero[r][half], scale[r][half]);
 #pragma unroll
       for (int c = 0; c < kColumnTiles; ++c) {
         const int64_t m = c * 8 + lane / 4;
@@ -273,8 +271,8 @@ __global__ void __launch_bounds__(kThreads)
         for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
           for (int p = 0; p < right.kPairs; p += 2) {
-            const uint32_t a[4] = {left[r][0].pair[p], left[r][1].pair[p],
-                                   left[r][0].pair[p + 1], left[r][1].pair[p + 1]};
+            const uint32_t a[4] = {left[r][0].pair[p], left[r][1].pair[p], left[r][0].pair[p + 1],
+                                   left[r][1].pair[p + 1]};
             mma_16x8x16<T>(sums[r][c], a, right.pair[p], right.pair[p + 1]);
           }
       }
@@ -288,8 +286,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = 0; c < kColumnTiles; ++c)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        partial[warp][c * 8 + lane % 4 * 2 + e % 2][r * 16 + e / 2 * 8 + lane / 4] =
-            sums[r][c][e];
+        partial[warp][c * 8 + lane % 4 * 2 + e % 2][r * 16 + e / 2 * 8 + lane / 4] = sums[r][c][e];
   __syncthreads();
   for (int i = threadIdx.x; i < kOutputs * 8 * kColumnTiles; i += kThreads) {
     const int n = i % kOutputs, m = i / kOutputs;

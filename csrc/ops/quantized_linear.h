@@ -43,8 +43,8 @@ inline void check_weights(const char* op, const View& packed, const View& scale,
 }
 
 /// Symmetric codes of `in`: a group's scale is its largest magnitude over (2^bits - 1) / 2, rounded
-/// up where scales have 16 bits, so that no weight is further from its code than half a step. Source:
-/// compressed-tensors' symmetric scheme.
+/// up where scales have 16 bits, so that no weight is further from its code than half a step.
+/// Source: compressed-tensors' symmetric scheme.
 struct QuantizeWeights {
   View in;      // [outputs, inputs] f32, f16 or bf16, contiguous
   View packed;  // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
@@ -118,7 +118,7 @@ enum class CodeLayout : int32_t {
 /// The code of input k of a row of out is that of input order[k] of in, or, without an order, of k.
 /// Codes behind the last one of a row are 0.
 struct RepackCodes {
-  View in;             // [outputs, ceil(inputs / (32 / bits))], or as `layout` says; i32, contiguous
+  View in;  // [outputs, ceil(inputs / (32 / bits))], or as `layout` says; i32, contiguous
   OptionalView order;  // [inputs] i32, each in [0, inputs), contiguous
   View out;            // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
   int64_t inputs;

@@ -103,8 +103,8 @@ void linear(const QuantizedLinear& op, ThreadPool& pool) {
         const int64_t depth = std::min(kDepth, inputs - k);
         for (int64_t n = 0; n < columns; ++n)
           weights.values(first + n, k, depth, values.data() + n * depth);
-        gemm<float>(rows, columns, depth, 1.0f, {x + k, inputs}, {values.data(), depth, true},
-                    1.0f, sums.data(), kTile);
+        gemm<float>(rows, columns, depth, 1.0f, {x + k, inputs}, {values.data(), depth, true}, 1.0f,
+                    sums.data(), kTile);
       }
       if (op.bias) widen(op.bias.as<T>() + first, bias.data(), columns);
       for (int64_t m = 0; m < rows; ++m) {
@@ -130,10 +130,10 @@ void run(const QuantizeWeights& op, CpuContext& ctx) {
                                 for (int64_t g = 0; g < groups; ++g) {
                                   const int64_t from = g * op.group;
                                   const int64_t count = std::min(op.group, inputs - from);
-                                  quantize_group(op.in.as<T>() + row * inputs + from, count, op,
-                                                 op.scale.as<S>()[row * groups + g],
-                                                 op.packed.as<uint32_t>() + row * words +
-                                                     from / codes);
+                                  quantize_group(
+                                      op.in.as<T>() + row * inputs + from, count, op,
+                                      op.scale.as<S>()[row * groups + g],
+                                      op.packed.as<uint32_t>() + row * words + from / codes);
                                 }
                             });
     });
@@ -144,17 +144,16 @@ void run(const DequantizeWeights& op, CpuContext& ctx) {
   const int64_t inputs = op.out.shape[1];
   const Weights weights{op.packed, op.scale, op.zero, inputs, op.bits, op.group};
   for_floating("dequantize_weights", op.out.dtype, [&]<class T>(TypeTag<T>) {
-    ctx.pool.parallel_for(
-        op.out.shape[0], std::max<int64_t>(1, kElementGrain / (inputs + 1)),
-        [&](int64_t begin, int64_t end) {
-          float values[kDepth];
-          for (int64_t row = begin; row < end; ++row)
-            for (int64_t k = 0; k < inputs; k += kDepth) {
-              const int64_t count = std::min(kDepth, inputs - k);
-              weights.values(row, k, count, values);
-              store_block(values, op.out.as<T>() + row * inputs + k, 1, count);
-            }
-        });
+    ctx.pool.parallel_for(op.out.shape[0], std::max<int64_t>(1, kElementGrain / (inputs + 1)),
+                          [&](int64_t begin, int64_t end) {
+                            float values[kDepth];
+                            for (int64_t row = begin; row < end; ++row)
+                              for (int64_t k = 0; k < inputs; k += kDepth) {
+                                const int64_t count = std::min(kDepth, inputs - k);
+                                weights.values(row, k, count, values);
+                                store_block(values, op.out.as<T>() + row * inputs + k, 1, count);
+                              }
+                          });
   });
 }
 
@@ -176,19 +175,18 @@ void run(const RepackCodes& op, CpuContext& ctx) {
     if (op.layout == CodeLayout::rows) return code_at(in + row * width, k, op.bits);
     return in[k * width + row / 8] >> awq_shift(row) & 15u;
   };
-  ctx.pool.parallel_for(
-      op.out.shape[0], std::max<int64_t>(1, kElementGrain / (op.inputs + 1)),
-      [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-          for (int64_t w = 0; w < words; ++w) {
-            uint32_t word = 0;
-            for (int64_t j = 0; j < std::min(codes, op.inputs - w * codes); ++j) {
-              const int64_t k = w * codes + j;
-              word |= code(row, order ? order[k] : k) << (j * op.bits);
-            }
-            op.out.as<uint32_t>()[row * words + w] = word;
-          }
-      });
+  ctx.pool.parallel_for(op.out.shape[0], std::max<int64_t>(1, kElementGrain / (op.inputs + 1)),
+                        [&](int64_t begin, int64_t end) {
+                          for (int64_t row = begin; row < end; ++row)
+                            for (int64_t w = 0; w < words; ++w) {
+                              uint32_t word = 0;
+                              for (int64_t j = 0; j < std::min(codes, op.inputs - w * codes); ++j) {
+                                const int64_t k = w * codes + j;
+                                word |= code(row, order ? order[k] : k) << (j * op.bits);
+                              }
+                              op.out.as<uint32_t>()[row * words + w] = word;
+                            }
+                        });
 }
 
 }  // namespace ds::cpu

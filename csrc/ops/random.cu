@@ -31,9 +31,9 @@ struct Normal {
 
 /// kBlocks: a thread's elements are one Philox block.
 template <bool kBlocks, class T, class Distribution>
-__global__ void __launch_bounds__(kThreads) random_kernel(T* out, int64_t n, Part part,
-                                                          Distribution distribution, uint64_t seed,
-                                                          uint64_t offset) {
+__global__ void __launch_bounds__(kThreads)
+    random_kernel(T* out, int64_t n, Part part, Distribution distribution, uint64_t seed,
+                  uint64_t offset) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWords;
   if (first >= n) return;
   float x[kWords];

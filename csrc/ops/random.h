@@ -1,5 +1,5 @@
-// Random tensors from Philox counters: element i depends on (seed, offset, its place) alone, so that a
-// part of a tensor can be drawn without the rest.
+// Random tensors from Philox counters: element i depends on (seed, offset, its place) alone, so
+// that a part of a tensor can be drawn without the rest.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -15,20 +15,21 @@ struct RandomUniform {
   double high;
   int64_t seed;
   int64_t offset;
-  int64_t first;   // as in Part
+  int64_t first;  // as in Part
   int64_t row;
   int64_t stride;
 };
 
-/// out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with logarithm,
-/// sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits everywhere.
+/// out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with
+/// logarithm, sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits
+/// everywhere.
 struct RandomNormal {
   View out;  // contiguous, floating
   double mean;
   double stddev;
   int64_t seed;
   int64_t offset;
-  int64_t first;   // as in Part
+  int64_t first;  // as in Part
   int64_t row;
   int64_t stride;
 };

@@ -8,9 +8,9 @@ namespace ds {
 enum class ReduceOp : int32_t { sum, mean, max, min, prod };
 
 /// out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
-/// f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product 1,
-/// an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
-/// hot case on the GPU.
+/// f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product
+/// 1, an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias
+/// gradient) is the hot case on the GPU.
 struct Reduce {
   View in;   // any strides; not bool
   View out;  // same ndim as in, same dtype
@@ -31,8 +31,8 @@ inline void check(const Reduce& op) {
     unsupported(kOp, op.in.dtype, "a floating dtype for the mean");
   }
   const bool ordered = op.op == ReduceOp::max || op.op == ReduceOp::min;
-  DS_CHECK_SHAPE(!ordered || op.in.numel() > 0 || op.out.numel() == 0, kOp,
-                 "at least one element", op.in.describe());
+  DS_CHECK_SHAPE(!ordered || op.in.numel() > 0 || op.out.numel() == 0, kOp, "at least one element",
+                 op.in.describe());
 }
 
 /// Index of the first maximum of the last dim; NaN counts as the maximum.

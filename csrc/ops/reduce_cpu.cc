@@ -107,8 +107,8 @@ void reduce_columns(const T* in, const Plan& plan, Range kept, Range reduced,
   C buffer[kBlock / 2];
   const int64_t stride = plan.kept.strides[0][0], step = plan.reduced.strides[0][0];
   std::fill_n(partial, kept.end - kept.begin, Combine::identity);
-  walk_range(plan.kept, kept.begin, kept.end, [&](const int64_t (&at)[2], int64_t n) {
-    const auto add_rows = [&](const int64_t (&from)[1], int64_t rows) {
+  walk_range(plan.kept, kept.begin, kept.end, [&](const int64_t(&at)[2], int64_t n) {
+    const auto add_rows = [&](const int64_t(&from)[1], int64_t rows) {
       for (int64_t r = 0; r < rows; ++r) {
         const C* const values = load_block(in + at[0] + from[0] + r * step, stride, n, buffer);
 #pragma GCC ivdep
@@ -128,11 +128,11 @@ void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced,
   const Combine combine;
   C buffer[kBlock];
   const int64_t stride = plan.reduced.strides[0][0];
-  walk_range(plan.kept, kept.begin, kept.end, [&](const int64_t (&at)[2], int64_t n) {
+  walk_range(plan.kept, kept.begin, kept.end, [&](const int64_t(&at)[2], int64_t n) {
     for (int64_t k = 0; k < n; ++k) {
       const T* const item = in + at[0] + k * plan.kept.strides[0][0];
       typename Combine::Total total = Combine::identity;
-      const auto add_run = [&](const int64_t (&from)[1], int64_t length) {
+      const auto add_run = [&](const int64_t(&from)[1], int64_t length) {
         for (int64_t i = 0; i < length; i += kBlock) {
           const int64_t count = std::min(kBlock, length - i);
           const T* const run = item + from[0] + i * stride;
@@ -156,7 +156,7 @@ void finish(const Reduce& op, const Plan& plan, std::vector<typename Combine::To
   ctx.pool.parallel_for(plan.kept.numel, kElementGrain, [&](int64_t begin, int64_t end) {
     Total* total = partials.data() + begin;
     C rounded[kBlock];
-    walk_range(plan.kept, begin, end, [&](const int64_t (&at)[2], int64_t n) {
+    walk_range(plan.kept, begin, end, [&](const int64_t(&at)[2], int64_t n) {
       for (int64_t task = 1; task < plan.reduced_tasks; ++task)
         for (int64_t i = 0; i < n; ++i)
           total[i] = combine(total[i], total[task * plan.kept.numel + i]);
@@ -232,14 +232,14 @@ void run(const ArgMax& op, CpuContext& ctx) {
   const Walk<2> walk = plan_walk(views);
   for_all(kName, op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    ctx.pool.parallel_for(walk.numel, std::max<int64_t>(1, kElementGrain / columns),
-                          [&](int64_t begin, int64_t end) {
-      walk_range(walk, begin, end, [&](const int64_t (&at)[2], int64_t n) {
-        for (int64_t i = 0; i < n; ++i)
-          op.out.as<int64_t>()[at[0] + i * walk.strides[0][0]] =
-              arg_max(op.in.as<T>() + at[1] + i * walk.strides[1][0], stride, columns);
-      });
-    });
+    ctx.pool.parallel_for(
+        walk.numel, std::max<int64_t>(1, kElementGrain / columns), [&](int64_t begin, int64_t end) {
+          walk_range(walk, begin, end, [&](const int64_t(&at)[2], int64_t n) {
+            for (int64_t i = 0; i < n; ++i)
+              op.out.as<int64_t>()[at[0] + i * walk.strides[0][0]] =
+                  arg_max(op.in.as<T>() + at[1] + i * walk.strides[1][0], stride, columns);
+          });
+        });
   });
 }
 

@@ -5,9 +5,8 @@
 namespace ds::cuda {
 
 void run(const Rmsprop& op, CudaContext& ctx) {
-  with_rmsprop_rule(op, [&](const auto& rule, const auto& states) {
-    update_range(rule, op, states, ctx);
-  });
+  with_rmsprop_rule(
+      op, [&](const auto& rule, const auto& states) { update_range(rule, op, states, ctx); });
 }
 
 }  // namespace ds::cuda

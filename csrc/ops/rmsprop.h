@@ -1,5 +1,6 @@
-// RMSprop over a flat range of parameters, centered or not, with momentum or without it, with L2 weight decay.
-// Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
+// RMSprop over a flat range of parameters, centered or not, with momentum or without it, with L2
+// weight decay. Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the
+// form of torch.optim.RMSprop.
 #pragma once
 
 #include "flat_update.h"
@@ -9,9 +10,9 @@ namespace ds {
 
 /// An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
 ///   square_avg = alpha * square_avg + (1 - alpha) g^2;
-///   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2), else v = square_avg;
-///   d = g / (sqrt(v) + eps);
-///   with momentum: momentum_buffer = momentum * momentum_buffer + d, and d is the buffer;
+///   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2),
+///   else v = square_avg; d = g / (sqrt(v) + eps); with momentum: momentum_buffer = momentum *
+///   momentum_buffer + d, and d is the buffer;
 /// p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
 struct Rmsprop {
   View master;                   // [n] f32, updated
@@ -34,8 +35,8 @@ inline void check(const Rmsprop& op) {
   if (op.momentum_buffer) check_states("rmsprop", op.master, {&op.momentum_buffer});
 }
 
-/// One update of one parameter; see UpdateRule. The states are the mean of squares, then that of gradients
-/// where it is centered, then the momentum's buffer where there is one.
+/// One update of one parameter; see UpdateRule. The states are the mean of squares, then that of
+/// gradients where it is centered, then the momentum's buffer where there is one.
 template <bool kCentered, bool kMomentum>
 struct RmspropRule {
   static constexpr const char* kName = "rmsprop";
@@ -58,10 +59,9 @@ struct RmspropRule {
 
   ///   g = grad * factor;  g = fma(weight_decay, p, g)
   ///   square = fma(alpha, square, one_minus_alpha * g * g)
-  ///   mean = fma(one_minus_alpha, g - mean, mean);  v = max(0, fma(-mean, mean, square)), where NaN stays
-  ///   d = g / (sqrt(v) + eps)
-  ///   buffer = fma(momentum, buffer, d)
-  ///   p = fma(negative_lr, kMomentum ? buffer : d, p)
+  ///   mean = fma(one_minus_alpha, g - mean, mean);  v = max(0, fma(-mean, mean, square)), where
+  ///   NaN stays d = g / (sqrt(v) + eps) buffer = fma(momentum, buffer, d) p = fma(negative_lr,
+  ///   kMomentum ? buffer : d, p)
   DS_HOST_DEVICE void apply(float factor, float grad, float& p, float& square, float& mean,
                             float& buffer) const {
     float g = mul_rn(grad, factor);

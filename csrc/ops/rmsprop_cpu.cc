@@ -5,9 +5,8 @@
 namespace ds::cpu {
 
 void run(const Rmsprop& op, CpuContext& ctx) {
-  with_rmsprop_rule(op, [&](const auto& rule, const auto& states) {
-    update_range(rule, op, states, ctx);
-  });
+  with_rmsprop_rule(
+      op, [&](const auto& rule, const auto& states) { update_range(rule, op, states, ctx); });
 }
 
 }  // namespace ds::cpu

@@ -16,7 +16,7 @@ struct Rotation {
   const T* in;
   const float *cos, *sin;
   T* out;
-  const int* positions;  // [B, T] or null
+  const int* positions;             // [B, T] or null
   int64_t items, t, h, half, rows;  // rows: of cos and sin
   int64_t in_strides[3], out_strides[3];
   float direction;  // -1 for the inverse

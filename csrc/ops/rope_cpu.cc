@@ -38,16 +38,17 @@ void run(const Rope& op, CpuContext& ctx) {
       const int64_t b = i / (t * h), position = i / h % t, head = i % h;
       return v.as<T>() + b * v.strides[0] + position * v.strides[1] + head * v.strides[2];
     };
-    ctx.pool.parallel_for(op.in.numel() / d, std::max<int64_t>(1, kElementGrain / d),
-                          [&](int64_t begin, int64_t end) {
-      std::vector<C> x(static_cast<size_t>(d));
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t angles = (positions ? positions[i / h] : i / h % t) * (d / 2);
-        widen(row(op.in, i), x.data(), d);
-        rotate(x.data(), op.cos.as<C>() + angles, op.sin.as<C>() + angles, direction, d / 2);
-        narrow(x.data(), row(op.out, i), d);
-      }
-    });
+    ctx.pool.parallel_for(
+        op.in.numel() / d, std::max<int64_t>(1, kElementGrain / d),
+        [&](int64_t begin, int64_t end) {
+          std::vector<C> x(static_cast<size_t>(d));
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t angles = (positions ? positions[i / h] : i / h % t) * (d / 2);
+            widen(row(op.in, i), x.data(), d);
+            rotate(x.data(), op.cos.as<C>() + angles, op.sin.as<C>() + angles, direction, d / 2);
+            narrow(x.data(), row(op.out, i), d);
+          }
+        });
   });
 }
 

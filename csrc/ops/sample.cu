@@ -1,5 +1,5 @@
-// The next token of each sequence on the GPU: a block per row, which narrows the candidates down by radix
-// selection over counts and over integer weights, so that no order of summation matters.
+// The next token of each sequence on the GPU: a block per row, which narrows the candidates down by
+// radix selection over counts and over integer weights, so that no order of summation matters.
 #include "sample.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -21,10 +21,10 @@ struct Problem {
   float* logprobs;  // null where nobody asks
   const float* settings;
   int32_t *numbers, *recent;
-  int32_t* counts;     // null where no slot has a row
-  const float* bias;   // null where no slot has a row
+  int32_t* counts;    // null where no slot has a row
+  const float* bias;  // null where no slot has a row
   const int32_t* bans;
-  float* staged;       // [S, pitch]
+  float* staged;  // [S, pitch]
   int64_t count_rows, bias_rows, ban_rows, ban_width, slot_count;
   uint32_t columns, pitch;  // pitch is a multiple of 4
 
@@ -49,7 +49,9 @@ __device__ __forceinline__ uint64_t ranked(float x, uint32_t column) {
   return uint64_t{ascending_key(x)} << 32 | ~column;
 }
 
-__device__ __forceinline__ uint32_t column_in(uint64_t rank) { return ~static_cast<uint32_t>(rank); }
+__device__ __forceinline__ uint32_t column_in(uint64_t rank) {
+  return ~static_cast<uint32_t>(rank);
+}
 
 /// The last candidate that stays: by value, then by column, both downwards.
 struct Boundary {
@@ -73,7 +75,8 @@ struct Found {
   uint32_t bin;
 };
 
-/// The bin in which the `wanted`-th unit of weight lies, counted from bin 0; starts and ends with a barrier.
+/// The bin in which the `wanted`-th unit of weight lies, counted from bin 0; starts and ends with a
+/// barrier.
 __device__ Found find_bin(const uint64_t* bins, uint64_t wanted) {
   __shared__ uint64_t sums[kThreads / 32];
   __shared__ Found answer;
@@ -107,8 +110,8 @@ __device__ __forceinline__ void add_weight(uint64_t* bin, uint64_t weight) {
   atomicAdd(reinterpret_cast<unsigned long long*>(bin), static_cast<unsigned long long>(weight));
 }
 
-/// Bins of 1/64 from the largest value, 0, downwards: near the top, where the bits of a float are coarse,
-/// they spread values out, and they are in the order of the keys.
+/// Bins of 1/64 from the largest value, 0, downwards: near the top, where the bits of a float are
+/// coarse, they spread values out, and they are in the order of the keys.
 __device__ __forceinline__ uint32_t coarse_bin(float y) {
   const float at = mul_rn(-y, 64.0f);
   return at < kBins - 1 ? static_cast<uint32_t>(at) : kBins - 1;
@@ -123,7 +126,8 @@ struct Candidates {
   __device__ __forceinline__ uint32_t column(uint32_t i) const { return columns ? columns[i] : i; }
 };
 
-/// One pass of a selection: adds the weight of each candidate in `holds` to the bin that `digit` says.
+/// One pass of a selection: adds the weight of each candidate in `holds` to the bin that `digit`
+/// says.
 template <class Weight, class Holds, class Digit>
 __device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, uint64_t wanted,
                                       Weight weight, Holds holds, Digit digit) {
@@ -139,8 +143,8 @@ __device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, ui
   return find_bin(bins, wanted);
 }
 
-/// The candidate in which the `wanted`-th unit of weight lies, from the largest on; wanted is at most the
-/// sum of weights. Without `by_column` all that are equal to it are meant.
+/// The candidate in which the `wanted`-th unit of weight lies, from the largest on; wanted is at
+/// most the sum of weights. Without `by_column` all that are equal to it are meant.
 template <class Weight>
 __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t wanted, bool by_column,
                            Weight weight) {
@@ -197,8 +201,8 @@ __device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32
   return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
 }
 
-/// Steps 1 to 4: writes the row's scores to `y` where it is not null. Returns the rank of the best, or 0
-/// where a score is no number.
+/// Steps 1 to 4: writes the row's scores to `y` where it is not null. Returns the rank of the best,
+/// or 0 where a score is no number.
 template <class T>
 __device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules,
                           float* y) {
@@ -259,8 +263,8 @@ struct List {
   uint32_t count;
 };
 
-/// Leaves only those that `last` keeps, in `list` where they fit, which they do if there are no more than
-/// `at_most`; else in place.
+/// Leaves only those that `last` keeps, in `list` where they fit, which they do if there are no
+/// more than `at_most`; else in place.
 __device__ Candidates keep(const Candidates& from, float* y, const Boundary& last, List& list,
                            uint32_t at_most) {
   uint32_t kept = 0;
@@ -354,8 +358,8 @@ template <class T>
 __device__ int32_t choose(const Problem<T>& p, int32_t slot, const SampleRules& rules) {
   float* const y = p.staged + int64_t{blockIdx.x} * p.pitch;
   const bool greedy = rules.temperature == 0.0f;
-  uint64_t best = stage(p, p.numbers + slot * kSampleNumbers, rules,
-                        greedy && p.ban_rows == 0 ? nullptr : y);
+  uint64_t best =
+      stage(p, p.numbers + slot * kSampleNumbers, rules, greedy && p.ban_rows == 0 ? nullptr : y);
   if (best == 0) return kNotANumber;
   if (p.ban_rows > 0 && ban(p, slot, rules, y)) best = best_of(y, p.columns);
   const float most = value_of(static_cast<uint32_t>(best >> 32));
@@ -400,8 +404,8 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
   const bool known = slot >= 0 && slot < p.slot_count;
   int32_t token = kNotANumber;
   if (known) {
-    const SampleRules rules = SampleRules::of(p.settings + slot * kSampleSettings,
-                                              p.numbers + slot * kSampleNumbers);
+    const SampleRules rules =
+        SampleRules::of(p.settings + slot * kSampleSettings, p.numbers + slot * kSampleNumbers);
     token = choose(p, slot, rules);
   }
   if (p.logprobs) write_logprobs(p, token);

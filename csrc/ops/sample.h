@@ -6,16 +6,24 @@
 namespace ds {
 
 /// Columns of SampleTokens::settings.
-enum SampleSetting { kTemperature, kTopP, kMinP, kRepetition, kPresence, kFrequency, kSampleSettings };
+enum SampleSetting {
+  kTemperature,
+  kTopP,
+  kMinP,
+  kRepetition,
+  kPresence,
+  kFrequency,
+  kSampleSettings
+};
 /// Columns of SampleTokens::numbers.
 enum SampleNumber {
-  kPosition,    // tokens of the sequence so far: the place of the next one
-  kGenerated,   // those of them that were sampled
-  kTopK,        // 0 for all
+  kPosition,   // tokens of the sequence so far: the place of the next one
+  kGenerated,  // those of them that were sampled
+  kTopK,       // 0 for all
   kSeedLow,
   kSeedHigh,
-  kCountsRow,   // -1 for none
-  kBiasRow,     // -1 for none
+  kCountsRow,  // -1 for none
+  kBiasRow,    // -1 for none
   kSampleNumbers
 };
 /// Columns of SampleTokens::bans before the tokens.
@@ -24,34 +32,39 @@ enum SampleBan { kBanSlot, kBanUntil, kBanLength, kBanTokens };
 /// Tokens of a sequence that a ban of several can look back at.
 constexpr int64_t kSampleRecent = 64;
 
-/// For each row the token that follows in the sequence of its slot; -1 where a score is NaN or +infinity,
-/// -2 where nothing may follow (and for both the slot stays as it is and its logprobs are NaN). Scores are
-/// taken to f32 and changed in this order:
+/// For each row the token that follows in the sequence of its slot; -1 where a score is NaN or
+/// +infinity, -2 where nothing may follow (and for both the slot stays as it is and its logprobs
+/// are NaN). Scores are taken to f32 and changed in this order:
 ///
-/// 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`, negative
-/// ones times it; 3. frequency times the number of times the token was sampled is subtracted; 4. presence
-/// is, where it was sampled at all; 5. tokens that would complete a banned sequence are left out. The
-/// largest wins, the first one of several, if the temperature is 0. Else: 6. y = (score - largest) /
-/// temperature; 7. those below the top_k-th stay out, equal ones in; 8. of the rest, in ascending order
-/// (equal ones by their column), those stay out whose running sum of e^y is at most (1 - top_p) of the whole,
-/// but never the last one; 9. so do those with e^y < min_p. The largest y - log(E) wins, where E of token c
-/// is exponential, from word c % 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that
-/// depends on neither row nor slot. Source: transformers' logits processors; presence and frequency as in
-/// OpenAI's interface; Gumbel's way to draw.
+/// 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`,
+/// negative ones times it; 3. frequency times the number of times the token was sampled is
+/// subtracted; 4. presence is, where it was sampled at all; 5. tokens that would complete a banned
+/// sequence are left out. The largest wins, the first one of several, if the temperature is 0.
+/// Else: 6. y = (score - largest) / temperature; 7. those below the top_k-th stay out, equal ones
+/// in; 8. of the rest, in ascending order (equal ones by their column), those stay out whose
+/// running sum of e^y is at most (1 - top_p) of the whole, but never the last one; 9. so do those
+/// with e^y < min_p. The largest y - log(E) wins, where E of token c is exponential, from word c %
+/// 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that depends on neither
+/// row nor slot. Source: transformers' logits processors; presence and frequency as in OpenAI's
+/// interface; Gumbel's way to draw.
 ///
-/// e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same on every
-/// back end.
+/// e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same
+/// on every back end.
 struct SampleTokens {
-  View scores;            // [S, V] f32, f16 or bf16; rows contiguous
-  View slots;             // [S] i32, no two equal
-  View tokens;            // [S] i32
-  OptionalView logprobs;  // [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp
-  View settings;          // [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, frequency
-  View numbers;           // [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the next two
-  View recent;            // [slots, 64] i32: the token at position p is in column p % 64; updated
-  OptionalView counts;    // [.., V] i32: twice the times it was sampled, plus 1 if the prompt has it; updated
-  OptionalView bias;      // [.., V] f32
-  OptionalView bans;      // [B, 3 + L] i32: slot, sampled tokens up to which it holds, length, tokens
+  View scores;  // [S, V] f32, f16 or bf16; rows contiguous
+  View slots;   // [S] i32, no two equal
+  View tokens;  // [S] i32
+  OptionalView
+      logprobs;   // [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp
+  View settings;  // [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence,
+                  // frequency
+  View numbers;   // [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the
+                  // next two
+  View recent;    // [slots, 64] i32: the token at position p is in column p % 64; updated
+  OptionalView
+      counts;  // [.., V] i32: twice the times it was sampled, plus 1 if the prompt has it; updated
+  OptionalView bias;  // [.., V] f32
+  OptionalView bans;  // [B, 3 + L] i32: slot, sampled tokens up to which it holds, length, tokens
 };
 
 inline void check(const SampleTokens& op) {

@@ -21,7 +21,8 @@ using Scores = std::vector<float>;
 
 int64_t argmax(const Scores& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
-/// A slot's row of `table`, or null where the slot has none. Throws DS_INDEX for a row that is not there.
+/// A slot's row of `table`, or null where the slot has none. Throws DS_INDEX for a row that is not
+/// there.
 template <class T>
 T* row_of(const OptionalView& table, int32_t row, const char* what) {
   if (!table || row < 0) return nullptr;

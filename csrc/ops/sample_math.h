@@ -19,10 +19,9 @@ struct SampleRules {
   DS_HOST_DEVICE static SampleRules of(const float* settings, const int32_t* numbers) {
     const uint64_t low = static_cast<uint32_t>(numbers[kSeedLow]);
     const uint64_t high = static_cast<uint32_t>(numbers[kSeedHigh]);
-    return {settings[kTemperature], settings[kTopP],    settings[kMinP],
-            settings[kRepetition],  settings[kPresence], settings[kFrequency],
-            numbers[kPosition],     numbers[kGenerated], numbers[kTopK],
-            high << 32 | low};
+    return {settings[kTemperature], settings[kTopP],      settings[kMinP],    settings[kRepetition],
+            settings[kPresence],    settings[kFrequency], numbers[kPosition], numbers[kGenerated],
+            numbers[kTopK],         high << 32 | low};
   }
 };
 
@@ -70,7 +69,8 @@ DS_HOST_DEVICE uint64_t sample_weight(float y) {
   return static_cast<uint64_t>(mul_rn(exact_exp(y), 0x1p38f));
 }
 
-/// The sum, from the largest on, within which a token must begin to stay; at least 1, so that one does.
+/// The sum, from the largest on, within which a token must begin to stay; at least 1, so that one
+/// does.
 DS_HOST_DEVICE uint64_t kept_weight(uint64_t total, float top_p) {
   const double out = (1.0 - static_cast<double>(top_p)) * static_cast<double>(total);
   const uint64_t dropped = out < 0.0 ? 0 : static_cast<uint64_t>(out);

@@ -1,6 +1,6 @@
 // Running sums and products on the GPU: lines are cut into parts whose totals are scanned first, so
-// that few long lines fill the machine too. A warp takes a part of a line that is dense in memory, a
-// thread one of a line that lies across. The borders of parts depend on the shapes alone.
+// that few long lines fill the machine too. A warp takes a part of a line that is dense in memory,
+// a thread one of a line that lies across. The borders of parts depend on the shapes alone.
 #include "scan.h"
 
 #include <algorithm>
@@ -278,9 +278,9 @@ Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], 
   const int64_t n = operands[0].shape[dim], lines = walk.numel();
   bool densest = true;
   for (int d = 0; d < operands[lead].ndim; ++d)
-    densest = densest && (d == dim || operands[lead].shape[d] == 1 ||
-                          std::llabs(operands[lead].strides[d]) >=
-                              std::llabs(operands[lead].strides[dim]));
+    densest = densest &&
+              (d == dim || operands[lead].shape[d] == 1 ||
+               std::llabs(operands[lead].strides[d]) >= std::llabs(operands[lead].strides[dim]));
   constexpr int64_t kLeastDense = kWarp, kDensePart = 16 * kTile, kAcrossPart = 64;
   plan.dense = densest && n > kLeastDense;
   // Parts of a dense line are long enough to hide the pass over their totals; parts of lines across

@@ -16,7 +16,8 @@ using Total = std::conditional_t<std::is_same_v<compute_t<T>, float>, double, co
 /// place = value, or what is there plus value.
 template <class T>
 void settle(T& place, bool accumulate, Total<T> value) {
-  if (accumulate) value = wrapping_add(static_cast<Total<T>>(static_cast<compute_t<T>>(place)), value);
+  if (accumulate)
+    value = wrapping_add(static_cast<Total<T>>(static_cast<compute_t<T>>(place)), value);
   place = convert<T>(static_cast<compute_t<T>>(value));
 }
 
@@ -24,11 +25,12 @@ template <class T>
 void scan(const Scan& op, CpuContext& ctx) {
   const int64_t n = op.in.shape[op.dim];
   const int64_t from = op.in.strides[op.dim], to = op.out.strides[op.dim];
-  for_each_line<2>(ctx, {op.out, op.in}, op.dim, [&](const int64_t (&at)[2]) {
+  for_each_line<2>(ctx, {op.out, op.in}, op.dim, [&](const int64_t(&at)[2]) {
     Total<T> total = op.op == ScanOp::sum ? 0 : 1;
     for (int64_t k = 0; k < n; ++k) {
       const int64_t i = op.reverse ? n - 1 - k : k;
-      const auto x = static_cast<Total<T>>(static_cast<compute_t<T>>(op.in.as<T>()[at[1] + i * from]));
+      const auto x =
+          static_cast<Total<T>>(static_cast<compute_t<T>>(op.in.as<T>()[at[1] + i * from]));
       total = op.op == ScanOp::sum ? wrapping_add(total, x) : wrapping_multiply(total, x);
       settle(op.out.as<T>()[at[0] + i * to], op.accumulate, total);
     }
@@ -44,10 +46,11 @@ void cumprod_backward(const CumprodBackward& op, CpuContext& ctx) {
   const auto value = [&](const View& v, int64_t at, int64_t i) {
     return static_cast<Total<T>>(static_cast<compute_t<T>>(element(v, at, i)));
   };
-  for_each_line<3>(ctx, {op.dx, op.in, op.dout}, op.dim, [&](const int64_t (&at)[3]) {
+  for_each_line<3>(ctx, {op.dx, op.in, op.dout}, op.dim, [&](const int64_t(&at)[3]) {
     std::vector<Total<T>> before(static_cast<size_t>(n), 1);  // the product of all in front
     for (int64_t i = 1; i < n; ++i)
-      before[static_cast<size_t>(i)] = before[static_cast<size_t>(i - 1)] * value(op.in, at[1], i - 1);
+      before[static_cast<size_t>(i)] =
+          before[static_cast<size_t>(i - 1)] * value(op.in, at[1], i - 1);
     Total<T> behind = 0;
     for (int64_t i = n - 1; i >= 0; --i) {
       const Total<T> next = i + 1 < n ? value(op.in, at[1], i + 1) * behind : 0;
@@ -65,9 +68,8 @@ void run(const Scan& op, CpuContext& ctx) {
 }
 
 void run(const CumprodBackward& op, CpuContext& ctx) {
-  for_floating("cumprod_backward", op.in.dtype, [&](auto tag) {
-    cumprod_backward<typename decltype(tag)::type>(op, ctx);
-  });
+  for_floating("cumprod_backward", op.in.dtype,
+               [&](auto tag) { cumprod_backward<typename decltype(tag)::type>(op, ctx); });
 }
 
 }  // namespace ds::cpu

@@ -1,5 +1,5 @@
-// Scatter and its sum on the GPU without atomics, the same bits in every run: short lines by comparing
-// their indices, long ones by a stable sort of the places.
+// Scatter and its sum on the GPU without atomics, the same bits in every run: short lines by
+// comparing their indices, long ones by a stable sort of the places.
 #include "scatter.h"
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kShortLine = 32;            // so many indices are compared with one another
-constexpr int64_t kMostSorted = 1 << 24;      // entries of one sort, unless a line has more
-constexpr uint32_t kNowhere = 0xffffffffu;    // the key of a bad index, beyond every place
-constexpr uint32_t kRun = 32;                 // so many entries of a place a thread adds up by itself
+constexpr int64_t kShortLine = 32;          // so many indices are compared with one another
+constexpr int64_t kMostSorted = 1 << 24;    // entries of one sort, unless a line has more
+constexpr uint32_t kNowhere = 0xffffffffu;  // the key of a bad index, beyond every place
+constexpr uint32_t kRun = 32;               // so many entries of a place a thread adds up by itself
 constexpr uint32_t kOwned = kThreads * kRun;  // entries whose longer runs a block adds up
 
 /// The lines of out, src and index along the dim, `count` entries and `size` places each.
@@ -205,7 +205,8 @@ void for_each_group(const char* op, const Problem<T>& p, const I* index, CudaCon
     places_kernel<<<blocks_for(n), kThreads, 0, ctx.stream>>>(p, index, numbering, n, pairs.keys,
                                                               pairs.positions);
     DS_CUDA_LAUNCHED(op);
-    // A bad index sorts beyond every place also by fewer than 32 bits, since these hold one number more.
+    // A bad index sorts beyond every place also by fewer than 32 bits, since these hold one number
+    // more.
     pairs.sort(n, bits_for(static_cast<uint64_t>(lines * p.size)));
     body(Sorted{pairs.keys, pairs.positions, n, numbering});
   }

@@ -71,9 +71,8 @@ void run(const ScatterAdd& op, CpuContext& ctx) {
   for_all(kOp, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (!std::is_same_v<T, bool>) {
-      dispatch_index(kOp, op.index.dtype, [&](auto index) {
-        scatter_add<T, typename decltype(index)::type>(op, ctx);
-      });
+      dispatch_index(kOp, op.index.dtype,
+                     [&](auto index) { scatter_add<T, typename decltype(index)::type>(op, ctx); });
     }
   });
 }

@@ -13,11 +13,11 @@ namespace ds {
 ///   d = nesterov ? g + momentum * buffer : buffer;
 /// p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
 struct Sgd {
-  View master;           // [n] f32, updated
+  View master;                   // [n] f32, updated
   OptionalView momentum_buffer;  // [n] f32, updated; absent: no momentum
-  View grad;             // [n] f32, f16 or bf16
+  View grad;                     // [n] f32, f16 or bf16
   OptionalView weight;           // [n] f32, f16 or bf16: the copy that the model computes with
-  View control;          // [4] f32, see GradientControl
+  View control;                  // [4] f32, see GradientControl
   double lr;
   double weight_decay;
   double momentum;   // read with momentum_buffer

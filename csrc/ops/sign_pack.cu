@@ -175,9 +175,8 @@ void run(const SignCompress& op, CudaContext& ctx) {
   }
   if (n == 0) return;
   pack_kernel<<<blocks_of((n + 7) / 8, kThreads), kThreads, 0, ctx.stream>>>(
-      op.value.as<float>(), op.error.as<float>(), op.starts.as<int64_t>(),
-      op.counts.as<int64_t>(), segments, op.levels.as<float>(), op.control.as<float>(),
-      op.bits.as<uint8_t>(), n);
+      op.value.as<float>(), op.error.as<float>(), op.starts.as<int64_t>(), op.counts.as<int64_t>(),
+      segments, op.levels.as<float>(), op.control.as<float>(), op.bits.as<uint8_t>(), n);
   DS_CUDA_LAUNCHED("sign_compress");
 }
 
@@ -185,8 +184,8 @@ void run(const SignAverage& op, CudaContext& ctx) {
   const int64_t n = op.out.numel(), ranks = op.bits.size(0);
   if (n == 0) return;
   average_kernel<<<blocks_of((n + 7) / 8, kThreads), kThreads, 0, ctx.stream>>>(
-      op.bits.as<uint8_t>(), op.bits.strides[0], op.levels.as<float>(), op.levels.strides[0],
-      ranks, op.starts.as<int64_t>(), op.counts.as<int64_t>(), op.starts.numel() - 1,
+      op.bits.as<uint8_t>(), op.bits.strides[0], op.levels.as<float>(), op.levels.strides[0], ranks,
+      op.starts.as<int64_t>(), op.counts.as<int64_t>(), op.starts.numel() - 1,
       static_cast<float>(1.0 / static_cast<double>(ranks)), op.out.as<float>(), n);
   DS_CUDA_LAUNCHED("sign_average");
 }

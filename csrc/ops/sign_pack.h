@@ -17,13 +17,13 @@ enum class SignLevels : int32_t {
 };
 
 /// Rounds x = value + error to the levels of its segment, and keeps what that changes: with
-/// q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
-/// bit 7 - i % 8 of bits[i / 8], 1 where x is not negative.
-/// Segment k is [starts[k], starts[k] + counts[k]); counts[k] is at most starts[k + 1] - starts[k].
-/// Between segments, and behind the last element, bits are 0 and errors stay: nothing there counts in
-/// a level. Sums are f64 in one order on every back end (core/segments.h), a level is rounded to f32
-/// once, denormals are flushed: the same bits everywhere.
-/// When control[1] is 0 the error stays as it is, and bits and levels are 0.
+/// q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element
+/// i is bit 7 - i % 8 of bits[i / 8], 1 where x is not negative. Segment k is [starts[k], starts[k]
+/// + counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Between segments, and behind the
+/// last element, bits are 0 and errors stay: nothing there counts in a level. Sums are f64 in one
+/// order on every back end (core/segments.h), a level is rounded to f32 once, denormals are
+/// flushed: the same bits everywhere. When control[1] is 0 the error stays as it is, and bits and
+/// levels are 0.
 struct SignCompress {
   View value;    // [n] f32, read
   View error;    // [n] f32, updated
@@ -35,8 +35,7 @@ struct SignCompress {
   SignLevels kind;
 };
 
-inline void check_sign_segments(const char* op, const View& starts, const View& counts,
-                                int64_t n) {
+inline void check_sign_segments(const char* op, const View& starts, const View& counts, int64_t n) {
   check_segments(op, starts, n);
   require_list(op, counts, starts.numel() - 1, DType::i64, "counts");
 }
@@ -52,8 +51,8 @@ inline void check(const SignCompress& op) {
 }
 
 /// out = the mean of what several ranks' bits and levels stand for: their sum in the order of the
-/// ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between segments
-/// and behind them. Layout as in SignCompress.
+/// ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between
+/// segments and behind them. Layout as in SignCompress.
 struct SignAverage {
   View bits;    // [ranks, ceil(n / 8)] u8, whose rows may lie apart
   View levels;  // [ranks, 2 * segments] f32, likewise

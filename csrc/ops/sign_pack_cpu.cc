@@ -1,4 +1,5 @@
-// Sign packing on the CPU: sums over chunks, then runs of elements of one segment, with denormals flushed.
+// Sign packing on the CPU: sums over chunks, then runs of elements of one segment, with denormals
+// flushed.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -11,7 +12,7 @@
 namespace ds::cpu {
 namespace {
 
-constexpr int64_t kSlotGrain = 8;       // chunks per task
+constexpr int64_t kSlotGrain = 8;        // chunks per task
 constexpr int64_t kByteGrain = 1 << 12;  // bytes of bits per task
 
 /// chunk_sum() of accumulators of which only those of the first `count` elements are set: what the
@@ -64,7 +65,8 @@ void measure_chunk(const float* value, const float* error, const SegmentChunk& c
 template <class Body>
 void for_runs(const View& starts_view, const View& counts_view, int64_t n, int64_t first,
               int64_t last, const Body& body) {
-  const int64_t *const starts = starts_view.as<int64_t>(), *const counts = counts_view.as<int64_t>();
+  const int64_t *const starts = starts_view.as<int64_t>(), *const counts =
+                                                               counts_view.as<int64_t>();
   const int64_t segments = starts_view.numel() - 1, end = std::min(n, last * 8);
   if (segments == 0) return;
   int64_t segment = segment_at(starts, 0, segments, first * 8);
@@ -204,10 +206,11 @@ void run(const SignCompress& op, CpuContext& ctx) {
   ctx.pool.parallel_for(op.bits.numel(), kByteGrain, [&](int64_t first, int64_t last) {
     const FlushDenormals flush;
     std::fill(bits + first, bits + last, uint8_t{0});
-    for_runs(op.starts, op.counts, n, first, last, [&](int64_t segment, int64_t begin, int64_t end) {
-      pack_run(op.value.as<float>(), op.error.as<float>(), op.levels.as<float>() + 2 * segment,
-               bits, begin, end);
-    });
+    for_runs(op.starts, op.counts, n, first, last,
+             [&](int64_t segment, int64_t begin, int64_t end) {
+               pack_run(op.value.as<float>(), op.error.as<float>(),
+                        op.levels.as<float>() + 2 * segment, bits, begin, end);
+             });
   });
 }
 
@@ -217,9 +220,9 @@ void run(const SignAverage& op, CpuContext& ctx) {
   ctx.pool.parallel_for((n + 7) / 8, kByteGrain, [&](int64_t first, int64_t last) {
     const FlushDenormals flush;
     std::fill(op.out.as<float>() + first * 8, op.out.as<float>() + std::min(n, last * 8), 0.0f);
-    for_runs(op.starts, op.counts, n, first, last, [&](int64_t segment, int64_t begin, int64_t end) {
-      average_run(op, segment, begin, end);
-    });
+    for_runs(
+        op.starts, op.counts, n, first, last,
+        [&](int64_t segment, int64_t begin, int64_t end) { average_run(op, segment, begin, end); });
   });
 }
 

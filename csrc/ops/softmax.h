@@ -24,7 +24,8 @@ inline void check(const Softmax& op) {
   for (const View* v : {&op.in, &op.out}) check_rows("softmax", op.in, *v);
 }
 
-/// From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y) sum(dout).
+/// From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y)
+/// sum(dout).
 struct SoftmaxBackward {
   View out;   // y
   View dout;  // same shape and dtype

@@ -23,11 +23,14 @@ void softmax_row(const C* x, C* y, int64_t n, bool log) {
   const C max = max_of(x, n);
   if (log) {
     const C shift = max + std::log(sum_of<C>(n, [=](int64_t i) { return exp_of(x[i] - max); }));
-    apply_block(y, n, [=](C value) { return value - shift; }, x);
+    apply_block(
+        y, n, [=](C value) { return value - shift; }, x);
   } else {
-    apply_block(y, n, [=](C value) { return exp_of(value - max); }, x);
+    apply_block(
+        y, n, [=](C value) { return exp_of(value - max); }, x);
     const C scale = C(1) / sum_of<C>(n, [=](int64_t i) { return y[i]; });
-    apply_block(y, n, [=](C value) { return value * scale; }, y);
+    apply_block(
+        y, n, [=](C value) { return value * scale; }, y);
   }
 }
 
@@ -35,10 +38,12 @@ template <class C>
 void softmax_backward_row(const C* y, const C* dout, C* dx, int64_t n, bool log) {
   if (log) {
     const C total = sum_of<C>(n, [=](int64_t i) { return dout[i]; });
-    apply_block(dx, n, [=](C v, C d) { return d - exp_of(v) * total; }, y, dout);
+    apply_block(
+        dx, n, [=](C v, C d) { return d - exp_of(v) * total; }, y, dout);
   } else {
     const C total = sum_of<C>(n, [=](int64_t i) { return dout[i] * y[i]; });
-    apply_block(dx, n, [=](C v, C d) { return v * (d - total); }, y, dout);
+    apply_block(
+        dx, n, [=](C v, C d) { return v * (d - total); }, y, dout);
   }
 }
 
@@ -75,7 +80,8 @@ void run(const SoftmaxBackward& op, CpuContext& ctx) {
         softmax_backward_row(y.data(), dout.data(), y.data(), columns, op.log);
         if (op.accumulate) {
           widen(dx, old.data(), columns);
-          apply_block(y.data(), columns, [](C a, C b) { return a + b; }, old.data(), y.data());
+          apply_block(
+              y.data(), columns, [](C a, C b) { return a + b; }, old.data(), y.data());
         }
         narrow(y.data(), dx, columns);
       }

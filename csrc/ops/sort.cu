@@ -1,5 +1,6 @@
-// The first elements of each row in sorted order on the GPU: short rows by a bitonic network in shared
-// memory; a few places of a long row by radix selection and that network; else a stable radix sort.
+// The first elements of each row in sorted order on the GPU: short rows by a bitonic network in
+// shared memory; a few places of a long row by radix selection and that network; else a stable
+// radix sort.
 #include "sort.h"
 
 #include <algorithm>
@@ -96,7 +97,8 @@ __device__ __forceinline__ void swap_if(Place<Key>* items, uint32_t i, uint32_t 
   }
 }
 
-/// Sorts each run of `size` of `count` items (powers of two) in shared memory; the whole block takes part.
+/// Sorts each run of `size` of `count` items (powers of two) in shared memory; the whole block
+/// takes part.
 template <class Key>
 __device__ void sort_runs(Place<Key>* items, uint32_t count, uint32_t size) {
   for (uint32_t width = 2; width <= size; width *= 2)
@@ -294,7 +296,7 @@ void sort_long_rows(const Problem<T>& p, CudaContext& ctx) {
       pairs.sort(n, bits);
     };
     pass(Word::low, true, std::min(kKeyBits<T>, 32));
-    if (kKeyBits<T> > 32) pass(Word::high, false, 32);
+    if (kKeyBits < T >> 32) pass(Word::high, false, 32);
     if (rows > 1) pass(Word::row, false, bits_for(rows - 1));
     gather_sorted_kernel<<<blocks_for(int64_t{rows} * p.places), 256, 0, ctx.stream>>>(
         p, first_row, rows, pairs.positions);

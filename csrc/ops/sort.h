@@ -5,8 +5,8 @@
 
 namespace ds {
 
-/// Row by row, the first K elements of the row in ascending (or descending) order and their positions.
-/// Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
+/// Row by row, the first K elements of the row in ascending (or descending) order and their
+/// positions. Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
 struct Sort {
   View in;              // [.., C], any dtype, any strides
   OptionalView values;  // [.., K] contiguous with K <= C, in's dtype

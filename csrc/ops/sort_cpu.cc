@@ -55,7 +55,7 @@ void sort_rows(const Sort& op, CpuContext& ctx) {
   ctx.pool.parallel_for(walk.numel, grain, [&](int64_t begin, int64_t end) {
     std::vector<compute_t<T>> keys(static_cast<size_t>(rows.columns));
     std::vector<int64_t> order(static_cast<size_t>(rows.columns));
-    walk_range(walk, begin, end, [&](const int64_t (&at)[2], int64_t n) {
+    walk_range(walk, begin, end, [&](const int64_t(&at)[2], int64_t n) {
       for (int64_t i = 0; i < n; ++i)
         rows.sort(op.in.as<T>() + at[1] + i * walk.strides[1][0],
                   (at[0] + i * walk.strides[0][0]) / rows.places, keys, order);
@@ -67,8 +67,7 @@ void sort_rows(const Sort& op, CpuContext& ctx) {
 
 void run(const Sort& op, CpuContext& ctx) {
   if (op.index.numel() == 0) return;
-  for_all("sort", op.in.dtype,
-          [&](auto tag) { sort_rows<typename decltype(tag)::type>(op, ctx); });
+  for_all("sort", op.in.dtype, [&](auto tag) { sort_rows<typename decltype(tag)::type>(op, ctx); });
 }
 
 }  // namespace ds::cpu

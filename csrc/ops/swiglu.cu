@@ -17,8 +17,7 @@ struct Gated {
                              const Vector<T, N>& up) const {
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      out.v[i] =
-          from_float<T>(unary_value<UnaryOp::silu>(to_float(gate.v[i])) * to_float(up.v[i]));
+      out.v[i] = from_float<T>(unary_value<UnaryOp::silu>(to_float(gate.v[i])) * to_float(up.v[i]));
   }
 };
 

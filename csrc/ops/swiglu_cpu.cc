@@ -23,7 +23,7 @@ void backward(const SwigluBackward& op, CpuContext& ctx) {
   using C = compute_t<T>;
   const View* const views[] = {&op.dgate, &op.dup, &op.gate, &op.up, &op.dout};
   const Walk<5> walk = plan_walk(views);
-  for_each_run(ctx, walk, [&](const int64_t (&offsets)[5], int64_t length) {
+  for_each_run(ctx, walk, [&](const int64_t(&offsets)[5], int64_t length) {
     C inputs[3][kBlock], dgate[kBlock], dup[kBlock];
     for (int64_t from = 0; from < length; from += kBlock) {
       const int64_t n = std::min(kBlock, length - from);

@@ -53,7 +53,8 @@ DS_HOST_DEVICE T unary_value(T x) {
 
 /// Whether op is a staircase, whose derivative is 0.
 constexpr bool is_staircase(UnaryOp op) {
-  return op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round || op == UnaryOp::trunc;
+  return op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round ||
+         op == UnaryOp::trunc;
 }
 
 /// d op(x) / dx. abs and relu have derivative 0 at 0.
@@ -89,7 +90,8 @@ DS_HOST_DEVICE T unary_derivative(T x) {
     const T cdf = T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752)));
     return cdf + x * (kInverseRoot * exp_of(T(-0.5) * x * x));
   } else if constexpr (is_staircase(op)) return T(0);
-  else if constexpr (op == UnaryOp::erf) return T(1.1283791670955126) * exp_of(-x * x);  // 2 / sqrt(pi)
+  else if constexpr (op == UnaryOp::erf)
+    return T(1.1283791670955126) * exp_of(-x * x);  // 2 / sqrt(pi)
   else if constexpr (op == UnaryOp::log1p) return T(1) / (T(1) + x);
   else if constexpr (op == UnaryOp::expm1) return exp_of(x);
   else {

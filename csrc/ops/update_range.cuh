@@ -1,4 +1,5 @@
-// One update of an element-wise optimizer rule on the GPU: one pass over the range at the speed of memory.
+// One update of an element-wise optimizer rule on the GPU: one pass over the range at the speed of
+// memory.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// One update of an element-wise optimizer rule on the CPU: blocks that stay in cache, denormals flushed.
+// One update of an element-wise optimizer rule on the CPU: blocks that stay in cache, denormals
+// flushed.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace ds::cpu {
 constexpr int64_t kUpdateBlock = 1024;     // parameters per pass over the cached gradient
 constexpr int64_t kUpdateGrain = 1 << 15;  // parameters per task, a multiple of kUpdateBlock
 
-/// The loop over one block of 1 + Rule::kStates arrays, for two instruction sets: wider vectors change
-/// the speed and no bit. Neither may be inlined, so that no arithmetic leaves the scope of
+/// The loop over one block of 1 + Rule::kStates arrays, for two instruction sets: wider vectors
+/// change the speed and no bit. Neither may be inlined, so that no arithmetic leaves the scope of
 /// FlushDenormals.
 template <UpdateRule Rule, class... Floats>
 struct UpdateLoop {
@@ -29,12 +30,12 @@ struct UpdateLoop {
   }
   __attribute__((noinline)) DS_UPDATE_LOOP(baseline)
 #if defined(__x86_64__)
-  __attribute__((noinline, target("arch=x86-64-v4"))) DS_UPDATE_LOOP(avx512)
+      __attribute__((noinline, target("arch=x86-64-v4"))) DS_UPDATE_LOOP(avx512)
 #endif
 #undef DS_UPDATE_LOOP
 
-  /// The widest that this processor runs.
-  static Function* choose() {
+      /// The widest that this processor runs.
+      static Function* choose() {
 #if defined(__x86_64__)
     if (runs_avx512()) return avx512;
 #endif

@@ -157,8 +157,8 @@ const signLevelsCodes: Record<SignLevels, number> = {
 };
 
 /**
- * Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of rows / matrices by
- * columns elements, one after the other.
+ * Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of
+ * rows / matrices by columns elements, one after the other.
  */
 export interface MatrixPart {
   from: number;
@@ -200,9 +200,9 @@ export interface AdamWScalars {
 }
 
 /**
- * Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads, T, S]. Of the samples
- * that `ranks` ranks deal out among themselves this one has each `ranks`-th, as in Dropout; of the heads those
- * from `head` on.
+ * Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads,
+ * T, S]. Of the samples that `ranks` ranks deal out among themselves this one has each `ranks`-th,
+ * as in Dropout; of the heads those from `head` on.
  */
 export interface AttentionDropout {
   /** [0, 1); 0 drops nothing */
@@ -266,9 +266,10 @@ export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
 }
 
 /**
- * The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and columns =
- * sums of g^2 along both, over what is here, in f64 and in one order on every back end: the same bits everywhere.
- * All are 0 when control[1] is 0. The sums of a parameter's parts add up to those of the whole.
+ * The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of
+ * p^2, rows and columns = sums of g^2 along both, over what is here, in f64 and in one order on
+ * every back end: the same bits everywhere. All are 0 when control[1] is 0. The sums of a
+ * parameter's parts add up to those of the whole.
  */
 export interface AdafactorSumsArgs {
   /** [n] f32, read */
@@ -315,9 +316,10 @@ export function adafactorSumsOnHost(args: AdafactorSumsArgs, stream: Stream): vo
 
 /**
  * Between the rounds: the moments of rows and columns follow their means of g^2 + eps,
- *   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its matrix,
- * in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column), each
- * 0 where the moment is. When control[1] is 0 nothing changes.
+ *   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its
+ *   matrix,
+ * in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor
+ * = 1 / sqrt(column), each 0 where the moment is. When control[1] is 0 nothing changes.
  */
 export interface AdafactorFactorsArgs {
   /** [rows] f64, over whole parameters */
@@ -372,8 +374,8 @@ export function adafactorFactorsOnHost(args: AdafactorFactorsArgs, stream: Strea
 }
 
 /**
- * The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor column_factor g; in the
- * order of core/segments.h, 0 when control[1] is 0.
+ * The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor
+ * column_factor g; in the order of core/segments.h, 0 when control[1] is 0.
  */
 export interface AdafactorDirectionArgs {
   /** [n] f32, f16 or bf16 */
@@ -416,8 +418,9 @@ export function adafactorDirectionOnHost(args: AdafactorDirectionArgs, stream: S
 }
 
 /**
- * The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of u^2) with
- * u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the sums are 0.
+ * The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of
+ * u^2) with u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the
+ * sums are 0.
  */
 export interface AdafactorMomentArgs {
   /** [n] f32, read */
@@ -459,13 +462,14 @@ export function adafactorMomentOnHost(args: AdafactorMomentArgs, stream: Stream)
 }
 
 /**
- * The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 / whole):
+ * The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 /
+ * whole):
  *   rate = lr max(least_scale, rms(p)), or lr where scale_parameter is false;
  *   u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
  *   with a moment m = beta1 m + (1 - beta1) u, which then stands for u;
  *   p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
- * weight may be grad itself, which is read before it is written. When control[1] is 0 only `weight` is written, from the
- * unchanged master.
+ * weight may be grad itself, which is read before it is written. When control[1] is 0 only
+ * `weight` is written, from the unchanged master.
  */
 export interface AdafactorApplyArgs {
   /** [n] f32, updated */
@@ -642,11 +646,12 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
 }
 
 /**
- * As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without) times the scale of their
- * block of 256 elements, counted from the range's start; the last block may be shorter. They are widened, updated in f32,
- * used for the weights, and rounded to the nearest codes of the largest magnitude of their block, which is its new
- * scale; a block of zeros has the scale 0. The same bits on every back end, denormals flushed to zero.
- * When control[1] is 0 only `weight` is written, from the unchanged master.
+ * As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without)
+ * times the scale of their block of 256 elements, counted from the range's start; the last block
+ * may be shorter. They are widened, updated in f32, used for the weights, and rounded to the
+ * nearest codes of the largest magnitude of their block, which is its new scale; a block of zeros
+ * has the scale 0. The same bits on every back end, denormals flushed to zero. When control[1] is
+ * 0 only `weight` is written, from the unchanged master.
  */
 export interface AdamW8bitArgs {
   /** [n] f32, updated */
@@ -711,12 +716,12 @@ export function adamW8bitOnHost(args: AdamW8bitArgs, stream: Stream): void {
 }
 
 /**
- * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates master, m
- * and v. Speculation: where `next` is present, AdamW with next_control and next_rule runs on the
- * values so committed and nothing of it is stored but `weight`, rounded to its dtype. Without `next`
- * weight is the committed master, rounded. The bits are those of AdamW followed by AdamW, denormals
- * flushed; a control whose apply is 0 skips its step, as there.
- * weight may be previous itself, which is read before it is written.
+ * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates
+ * master, m and v. Speculation: where `next` is present, AdamW with next_control and next_rule
+ * runs on the values so committed and nothing of it is stored but `weight`, rounded to its dtype.
+ * Without `next` weight is the committed master, rounded. The bits are those of AdamW followed by
+ * AdamW, denormals flushed; a control whose apply is 0 skips its step, as there. weight may be
+ * previous itself, which is read before it is written.
  */
 export interface AdamWSpeculateArgs {
   /** [n] f32, updated by the commit */
@@ -783,12 +788,13 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
 }
 
 /**
- * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query head h reads key head
- * h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key cache. A key is seen where
- * everything given lets it be. In masks, true means seen; numbers are added to the scaled scores, and
- * one below kHidingNumber hides. With documents a query sees the keys of its own; a negative one is padding,
- * which sees nothing and is seen by nothing. With `window` w it sees keys s > t + (S - T) - w, and where not
- * `causal` s < t + (S - T) + w. A query that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+ * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query
+ * head h reads key head h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key
+ * cache. A key is seen where everything given lets it be. In masks, true means seen; numbers are
+ * added to the scaled scores, and one below kHidingNumber hides. With documents a query sees the
+ * keys of its own; a negative one is padding, which sees nothing and is seen by nothing. With
+ * `window` w it sees keys s > t + (S - T) - w, and where not `causal` s < t + (S - T) + w. A query
+ * that sees no key gives 0. Scores and sums in f32 (f64 for f64).
  */
 export interface AttentionArgs {
   /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
@@ -799,7 +805,7 @@ export interface AttentionArgs {
   v: View;
   /** [B, H, T, D], last stride 1 */
   out: View;
-  /** [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the backward */
+  /** [B, H, T] f32 (f64 for f64) contiguous: log of the sum of exponentials, for the */
   lse: View;
   /** [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats */
   mask: View | null;
@@ -858,7 +864,8 @@ export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
 }
 
 /**
- * dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out * dout).
+ * dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out *
+ * dout).
  */
 export interface AttentionBackwardArgs {
   /** as in the forward */
@@ -932,8 +939,8 @@ export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Str
 }
 
 /**
- * out = in, element by element, converted from in's dtype to out's (round to nearest even; float to
- * integer truncates; anything to bool is != 0).
+ * out = in, element by element, converted from in's dtype to out's (round to nearest even; float
+ * to integer truncates; anything to bool is != 0).
  */
 export interface CopyArgs {
   /** same shape as out; strides may be 0 (broadcast) */
@@ -962,13 +969,15 @@ export function copyOnHost(args: CopyArgs, stream: Stream): void {
 }
 
 /**
- * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the row and s the
- * smoothing, which gives all classes alike that share of the target (Szegedy et al. 2016); both 0 where target[n]
- * == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is DS_INDEX on the
- * CPU and NaN on the GPU.
- * Where the V columns are the classes from `first` on of `classes`, lse is that of these columns, and losses[n] is
- * lse[n] without this part's share of (1 - s) logits[n, target[n]] + s sum(logits[n]) / classes, whose first term is
- * 0 where the target is another class; correct[n] is then 0.
+ * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the
+ * row and s the smoothing, which gives all classes alike that share of the target (Szegedy et al.
+ * 2016); both 0 where target[n]
+ * == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is
+ * DS_INDEX on the CPU and NaN on the GPU.
+ * Where the V columns are the classes from `first` on of `classes`, lse is that of these columns,
+ * and losses[n] is lse[n] without this part's share of (1 - s) logits[n, target[n]] + s
+ * sum(logits[n]) / classes, whose first term is 0 where the target is another class; correct[n] is
+ * then 0.
  */
 export interface CrossEntropyArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -1016,8 +1025,8 @@ export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void
 }
 
 /**
- * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the smoothing; rows with
- * ignore_index become 0. Of a part of the classes, lse is that of all.
+ * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the
+ * smoothing; rows with ignore_index become 0. Of a part of the classes, lse is that of all.
  */
 export interface CrossEntropyBackwardArgs {
   /** [N, V] */
@@ -1065,10 +1074,11 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same op on the gradient.
- * The elements are a Part of a tensor, all of it or the channels or tokens of one rank. Of the tensor's
- * samples that `ranks` ranks deal out among themselves, this one has each `ranks`-th: its s-th is number
- * s * ranks + rank of them, and draws what it would where one rank has them all.
+ * out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same
+ * op on the gradient. The elements are a Part of a tensor, all of it or the channels or tokens of
+ * one rank. Of the tensor's samples that `ranks` ranks deal out among themselves, this one has
+ * each `ranks`-th: its s-th is number s * ranks + rank of them, and draws what it would where one
+ * rank has them all.
  */
 export interface DropoutArgs {
   /** contiguous, floating */
@@ -1121,8 +1131,9 @@ export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
 }
 
 /**
- * out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)));
- * gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the even one.
+ * out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715
+ * x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the
+ * even one.
  */
 export interface UnaryArgs {
   /** floating, any strides */
@@ -1189,8 +1200,8 @@ export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): vo
 }
 
 /**
- * out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2 are
- * floating only.
+ * out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2
+ * are floating only.
  */
 export interface BinaryArgs {
   /** same shape as out */
@@ -1330,8 +1341,8 @@ export function whereOnHost(args: WhereArgs, stream: Stream): void {
 }
 
 /**
- * out[n] = weight[index[n]]. An index outside [0, V) is DS_INDEX on the CPU; on the GPU it reads row 0
- * and the result is NaN (floating) so that the mistake shows.
+ * out[n] = weight[index[n]]. An index outside [0, V) is DS_INDEX on the CPU; on the GPU it reads
+ * row 0 and the result is NaN (floating) so that the mistake shows.
  */
 export interface EmbeddingArgs {
   /** [V, C], last stride 1 */
@@ -1363,9 +1374,9 @@ export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
 }
 
 /**
- * dweight[v] (+)= sum of dout[n] over n with index[n] == v, in ascending n, f32 accumulation, one rounding
- * at the end. Rows without an index become 0 unless accumulate is true (then they are untouched).
- * Deterministic: no atomics.
+ * dweight[v] (+)= sum of dout[n] over n with index[n] == v, in ascending n, f32 accumulation, one
+ * rounding at the end. Rows without an index become 0 unless accumulate is true (then they are
+ * untouched). Deterministic: no atomics.
  */
 export interface EmbeddingBackwardArgs {
   /** [N, C] contiguous */
@@ -1457,7 +1468,8 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 }
 
 /**
- * out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in Embedding.
+ * out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in
+ * Embedding.
  */
 export interface GatherArgs {
   /** any dtype, any strides */
@@ -1491,7 +1503,8 @@ export function gatherOnHost(args: GatherArgs, stream: Stream): void {
 }
 
 /**
- * out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN propagate.
+ * out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN
+ * propagate.
  */
 export interface SumOfSquaresArgs {
   /** [n] contiguous, floating */
@@ -1521,8 +1534,8 @@ export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void
 
 /**
  * From the units' sums of squares of gradients that carry the factor loss_scale:
- *   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1
- *   control = { 1 / (loss_scale * clip), apply, norm, finite }
+ *   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) /
+ *   max_norm) : 1 control = { 1 / (loss_scale * clip), apply, norm, finite }
  * finite is 1 when the sum is finite; apply is 1 unless `skip_nonfinite` and finite is 0.
  * Source: DeepSpeed's clipping formula.
  */
@@ -1562,13 +1575,13 @@ export function gradientControlOnHost(args: GradientControlArgs, stream: Stream)
  * The first half of an update. With g = grad * control[0] (f32), per element:
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
- * with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per parameter
- * sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end (core/segments.h), and
- * denormals are flushed to zero: the results are the same bits everywhere. Master stays as it is. When
- * control[1] is 0 the moments stay as they are and the sums are 0.
- * A parameter may be a part of one: the sums of its parts add up to those of the whole.
- * Parameter i lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and
- * moments are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
+ * with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per
+ * parameter sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end
+ * (core/segments.h), and denormals are flushed to zero: the results are the same bits everywhere.
+ * Master stays as it is. When control[1] is 0 the moments stay as they are and the sums are 0. A
+ * parameter may be a part of one: the sums of its parts add up to those of the whole. Parameter i
+ * lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and moments
+ * are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
  */
 export interface LambMomentsArgs {
   /** [n] f32, read */
@@ -1621,8 +1634,9 @@ export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
 }
 
 /**
- * Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each parameter,
- * from the sums over all of it, or 1 when either norm is 0. When control[1] is 0 nothing changes.
+ * Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each
+ * parameter, from the sums over all of it, or 1 when either norm is 0. When control[1] is 0
+ * nothing changes.
  */
 export interface LambCoefficientsArgs {
   /** [parameters, 2] f64 */
@@ -1659,7 +1673,8 @@ export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Strea
 
 /**
  * The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
- * weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the unchanged master.
+ * weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the
+ * unchanged master.
  */
 export interface LambApplyArgs {
   /** [n] f32, updated */
@@ -1713,7 +1728,8 @@ export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
 
 /**
  * An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
- *   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g;
+ *   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 -
+ *   beta2) g;
  * weight = p rounded to its dtype. sign(0) is 0, as in the paper (DeepSpeed's kernels move such a
  * parameter by lr); NaN stays NaN. Denormals are flushed to zero on every back end.
  */
@@ -1761,9 +1777,9 @@ export function lionOnHost(args: LionArgs, stream: Stream): void {
 }
 
 /**
- * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding; op transposes the last two
- * dims where trans_a / trans_b is true. With `accumulate`, out += (epilogue must be none).
- * On the GPU cuBLASLt with an algorithm timed once per shape; on the CPU OpenBLAS, f16 and bf16
+ * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding; op transposes the last
+ * two dims where trans_a / trans_b is true. With `accumulate`, out += (epilogue must be none). On
+ * the GPU cuBLASLt with an algorithm timed once per shape; on the CPU OpenBLAS, f16 and bf16
  * through f32. M, N, K and the batch may be 0.
  */
 export interface MatmulArgs {
@@ -1810,14 +1826,15 @@ export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
 }
 
 /**
- * K categories of each row of `in`, drawn with probabilities in proportion to the row's values in f32. A
- * row with a value that is negative, infinite or NaN, without any above 0, or (without replacement) with
- * fewer than K above 0, is DS_ARGUMENT on the CPU; on the GPU what cannot be drawn is -1.
- * With replacement: values become integers in proportion to them, 2^38 for the largest and at least 1
- * for any above 0, and draw k of row r takes the category in whose part of their running sum falls
- * words 0 and 1 of block r K + k, scaled to the sum. Without: the categories with the largest
- * value / e, where e is exponential from word i % 4 of block i / 4 for element i.
- * Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+ * K categories of each row of `in`, drawn with probabilities in proportion to the row's values in
+ * f32. A row with a value that is negative, infinite or NaN, without any above 0, or (without
+ * replacement) with fewer than K above 0, is DS_ARGUMENT on the CPU; on the GPU what cannot be
+ * drawn is -1.
+ * With replacement: values become integers in proportion to them, 2^38 for the largest and at
+ * least 1 for any above 0, and draw k of row r takes the category in whose part of their running
+ * sum falls words 0 and 1 of block r K + k, scaled to the sum. Without: the categories with the
+ * largest value / e, where e is exponential from word i % 4 of block i / 4 for element i. Source:
+ * Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
  */
 export interface MultinomialArgs {
   /** [N, C] contiguous, floating; C < 2^24 */
@@ -1852,10 +1869,11 @@ export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
 }
 
 /**
- * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the sum of
- * u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order on every back
- * end (core/segments.h): the same bits everywhere, denormals flushed. When control[1] is 0 momentum
- * stays as it is and the sums are 0. Starts as in LambMoments; the sums of a parameter's parts add up.
+ * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the
+ * sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order
+ * on every back end (core/segments.h): the same bits everywhere, denormals flushed. When
+ * control[1] is 0 momentum stays as it is and the sums are 0. Starts as in LambMoments; the sums
+ * of a parameter's parts add up.
  */
 export interface MuonMomentumArgs {
   /** [n] f32, updated */
@@ -1897,8 +1915,8 @@ export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void
 }
 
 /**
- * direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated momentum
- * and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
+ * direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated
+ * momentum and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
  */
 export interface MuonDirectionArgs {
   /** [n] f32, read */
@@ -1940,8 +1958,8 @@ export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): vo
 }
 
 /**
- * p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype. When
- * control[1] is 0 only `weight` is written, from the unchanged master.
+ * p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype.
+ * When control[1] is 0 only `weight` is written, from the unchanged master.
  */
 export interface MuonApplyArgs {
   /** [n] f32, updated */
@@ -2109,10 +2127,10 @@ export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): vo
 }
 
 /**
- * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd *
- * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass formula (Chan,
- * Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's own rounding error, which
- * would be all that is left of a row of equal values.
+ * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd
+ * * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass
+ * formula (Chan, Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's
+ * own rounding error, which would be all that is left of a row of equal values.
  */
 export interface LayerNormArgs {
   /** [N, C] contiguous, floating */
@@ -2161,8 +2179,8 @@ export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
 }
 
 /**
- * dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of x and of
- * residual alike. dweight and dbias are column sums in a fixed order.
+ * dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of
+ * x and of residual alike. dweight and dbias are column sums in a fixed order.
  */
 export interface LayerNormBackwardArgs {
   /** [N, C] the forward's sum (or x when there was no residual) */
@@ -2305,8 +2323,8 @@ export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream)
 }
 
 /**
- * payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros when
- * control[1] is 0. Denormals are flushed to zero.
+ * payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros
+ * when control[1] is 0. Denormals are flushed to zero.
  */
 export interface MomentPayloadArgs {
   /** [n] f32, read */
@@ -2344,8 +2362,9 @@ export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): vo
 }
 
 /**
- * payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the weights
- * `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
+ * payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the
+ * weights `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to
+ * zero.
  */
 export interface DriftPayloadArgs {
   /** [n] f32, read */
@@ -2388,8 +2407,8 @@ export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void
  * An element-wise update, see UpdateRule, by a second moment that stays as it is. With
  * g = grad * control[0] (f32), 0 where v is 0:
  *   m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
- * v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and eps
- * alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+ * v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and
+ * eps alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
  */
 export interface FrozenAdamArgs {
   /** [n] f32, updated */
@@ -2438,11 +2457,11 @@ export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
 }
 
 /**
- * An element-wise update, see UpdateRule: ranks that have updated by themselves agree again. `grad` is
- * what they have made of their DriftPayloads, u = grad * control[0]:
+ * An element-wise update, see UpdateRule: ranks that have updated by themselves agree again.
+ * `grad` is what they have made of their DriftPayloads, u = grad * control[0]:
  *   m = -u / rate;  p = anchor + u / (sqrt(v) + eps),
- * with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all ranks
- * have the same p, which stays, and m is 0.
+ * with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all
+ * ranks have the same p, which stays, and m is 0.
  */
 export interface AnchorAdamArgs {
   /** [n] f32, updated */
@@ -2490,8 +2509,8 @@ export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
 }
 
 /**
- * During the warm-up: frozen = coefficient == 1 ? frozen : beta * frozen + (1 - beta) * coefficient of each
- * parameter. When control[1] is 0 nothing changes.
+ * During the warm-up: frozen = coefficient == 1 ? frozen : beta * frozen + (1 - beta) *
+ * coefficient of each parameter. When control[1] is 0 nothing changes.
  */
 export interface OneBitLambAverageArgs {
   /** [parameters] f32 */
@@ -2525,12 +2544,15 @@ export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Str
 }
 
 /**
- * After it, per element, where v stays as it is and `payload` is the moment that the ranks agreed on:
+ * After it, per element, where v stays as it is and `payload` is the moment that the ranks agreed
+ * on:
  *   g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
  *   u = m / (sqrt(v) + eps),  and per parameter, in f64 and in one order on every back end,
- *   sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh) + eps)).
- * Elements where v is 0 have no moment, and add weight_decay * p alone. Starts as in LambMoments; when
- * control[1] is 0 the states stay as they are and the sums are 0. Denormals are flushed to zero.
+ *   sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh) +
+ *   eps)).
+ * Elements where v is 0 have no moment, and add weight_decay * p alone. Starts as in LambMoments;
+ * when control[1] is 0 the states stay as they are and the sums are 0. Denormals are flushed to
+ * zero.
  */
 export interface OneBitLambMomentsArgs {
   /** [n] f32, read */
@@ -2585,9 +2607,10 @@ export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Str
 }
 
 /**
- * Between the halves, of each parameter: f = the largest ratio, or 1 where there is none; with weight decay
- * f = f q + 1 - q with q = min(1, ||u|| / ||u + weight_decay * p||); clamped to [least, most] and then to
- * factor * (1 -+ threshold); factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
+ * Between the halves, of each parameter: f = the largest ratio, or 1 where there is none; with
+ * weight decay f = f q + 1 - q with q = min(1, ||u|| / ||u + weight_decay * p||); clamped to
+ * [least, most] and then to factor * (1 -+ threshold); factor = f, and coefficient = frozen * f.
+ * When control[1] is 0 nothing changes.
  */
 export interface OneBitLambCoefficientsArgs {
   /** [parameters, 3] f64 */
@@ -2633,9 +2656,10 @@ export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, s
 }
 
 /**
- * Writes the key and value of each token to its slot: row slot % block of block slot / block. A negative slot is that of no
- * token, of which nothing is written; no two tokens share another. One outside the pool is DS_INDEX on
- * the CPU, before anything is written; the GPU leaves its token out.
+ * Writes the key and value of each token to its slot: row slot % block of block slot / block. A
+ * negative slot is that of no token, of which nothing is written; no two tokens share another. One
+ * outside the pool is DS_INDEX on the CPU, before anything is written; the GPU leaves its token
+ * out.
  */
 export interface PagedStoreArgs {
   /** [N, Hk, D], last stride 1 */
@@ -2670,13 +2694,15 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
 }
 
 /**
- * Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own. The queries of sequence s
- * are the rows from starts[s] to starts[s + 1], less starts[0]; they are the last of its lengths[s] tokens, whose
- * keys and values lie in the blocks tables[s, 0], tables[s, 1], ... A query sees its own token and those before it: with
- * `window` w the nearest w, its own among them. Grouped heads as in Attention. A sequence of length 0
- * gives 0. Scores and sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than `longest`
- * queries of a sequence, fewer tokens than queries, and blocks outside table and pool are DS_INDEX on the
- * CPU; the GPU reads nothing out of place, and gives NaN where a block is none.
+ * Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own.
+ * The queries of sequence s are the rows from starts[s] to starts[s + 1], less starts[0]; they are
+ * the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
+ * tables[s, 1], ... A query sees its own token and those before it: with `window` w the nearest w,
+ * its own among them. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
+ * sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than
+ * `longest` queries of a sequence, fewer tokens than queries, and blocks outside table and pool
+ * are DS_INDEX on the CPU; the GPU reads nothing out of place, and gives NaN where a block is
+ * none.
  */
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */
@@ -2726,8 +2752,8 @@ export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): 
 
 /**
  * Symmetric codes of `in`: a group's scale is its largest magnitude over (2^bits - 1) / 2, rounded
- * up where scales have 16 bits, so that no weight is further from its code than half a step. Source:
- * compressed-tensors' symmetric scheme.
+ * up where scales have 16 bits, so that no weight is further from its code than half a step.
+ * Source: compressed-tensors' symmetric scheme.
  */
 export interface QuantizeWeightsArgs {
   /** [outputs, inputs] f32, f16 or bf16, contiguous */
@@ -2930,8 +2956,9 @@ export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): vo
 }
 
 /**
- * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with logarithm,
- * sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits everywhere.
+ * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with
+ * logarithm, sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits
+ * everywhere.
  */
 export interface RandomNormalArgs {
   /** contiguous, floating */
@@ -2973,9 +3000,9 @@ export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void
 
 /**
  * out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
- * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product 1,
- * an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias gradient) is the
- * hot case on the GPU.
+ * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product
+ * 1, an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias
+ * gradient) is the hot case on the GPU.
  */
 export interface ReduceArgs {
   /** any strides; not bool */
@@ -3039,9 +3066,9 @@ export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
 /**
  * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
  *   square_avg = alpha * square_avg + (1 - alpha) g^2;
- *   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2), else v = square_avg;
- *   d = g / (sqrt(v) + eps);
- *   with momentum: momentum_buffer = momentum * momentum_buffer + d, and d is the buffer;
+ *   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2),
+ *   else v = square_avg; d = g / (sqrt(v) + eps); with momentum: momentum_buffer = momentum *
+ *   momentum_buffer + d, and d is the buffer;
  * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
  */
 export interface RmspropArgs {
@@ -3097,9 +3124,10 @@ export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
 }
 
 /**
- * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse` negates sin,
- * which is the gradient. Token t takes row t of the table, or the row positions[b, t]. One outside the table is
- * DS_INDEX on the CPU; on the GPU it reads nothing and the result is NaN so that the mistake shows.
+ * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse`
+ * negates sin, which is the gradient. Token t takes row t of the table, or the row positions[b,
+ * t]. One outside the table is DS_INDEX on the CPU; on the GPU it reads nothing and the result is
+ * NaN so that the mistake shows.
  */
 export interface RopeArgs {
   /** [B, T, H, D], D even, last stride 1 */
@@ -3139,21 +3167,22 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
- * For each row the token that follows in the sequence of its slot; -1 where a score is NaN or +infinity,
- * -2 where nothing may follow (and for both the slot stays as it is and its logprobs are NaN). Scores are
- * taken to f32 and changed in this order:
- * 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`, negative
- * ones times it; 3. frequency times the number of times the token was sampled is subtracted; 4. presence
- * is, where it was sampled at all; 5. tokens that would complete a banned sequence are left out. The
- * largest wins, the first one of several, if the temperature is 0. Else: 6. y = (score - largest) /
- * temperature; 7. those below the top_k-th stay out, equal ones in; 8. of the rest, in ascending order
- * (equal ones by their column), those stay out whose running sum of e^y is at most (1 - top_p) of the whole,
- * but never the last one; 9. so do those with e^y < min_p. The largest y - log(E) wins, where E of token c
- * is exponential, from word c % 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that
- * depends on neither row nor slot. Source: transformers' logits processors; presence and frequency as in
- * OpenAI's interface; Gumbel's way to draw.
- * e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same on every
- * back end.
+ * For each row the token that follows in the sequence of its slot; -1 where a score is NaN or
+ * +infinity, -2 where nothing may follow (and for both the slot stays as it is and its logprobs
+ * are NaN). Scores are taken to f32 and changed in this order:
+ * 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`,
+ * negative ones times it; 3. frequency times the number of times the token was sampled is
+ * subtracted; 4. presence is, where it was sampled at all; 5. tokens that would complete a banned
+ * sequence are left out. The largest wins, the first one of several, if the temperature is 0.
+ * Else: 6. y = (score - largest) / temperature; 7. those below the top_k-th stay out, equal ones
+ * in; 8. of the rest, in ascending order (equal ones by their column), those stay out whose
+ * running sum of e^y is at most (1 - top_p) of the whole, but never the last one; 9. so do those
+ * with e^y < min_p. The largest y - log(E) wins, where E of token c is exponential, from word c %
+ * 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that depends on neither
+ * row nor slot. Source: transformers' logits processors; presence and frequency as in OpenAI's
+ * interface; Gumbel's way to draw.
+ * e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same
+ * on every back end.
  */
 export interface SampleTokensArgs {
   /** [S, V] f32, f16 or bf16; rows contiguous */
@@ -3164,9 +3193,9 @@ export interface SampleTokensArgs {
   tokens: View;
   /** [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp */
   logprobs: View | null;
-  /** [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, frequency */
+  /** [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, */
   settings: View;
-  /** [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the next two */
+  /** [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the */
   numbers: View;
   /** [slots, 64] i32: the token at position p is in column p % 64; updated */
   recent: View;
@@ -3206,8 +3235,8 @@ export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void
 }
 
 /**
- * out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`. f32
- * inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
+ * out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`.
+ * f32 inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
  */
 export interface ScanArgs {
   /** f32, f16, bf16, f64 or i64; any strides */
@@ -3244,9 +3273,9 @@ export function scanOnHost(args: ScanArgs, stream: Stream): void {
 }
 
 /**
- * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`: exact where
- * elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of in[0 .. i - 1] and
- * S[i] = dout[i] + in[i + 1] S[i + 1].
+ * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`:
+ * exact where elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of
+ * in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1].
  */
 export interface CumprodBackwardArgs {
   /** floating, any strides */
@@ -3282,9 +3311,9 @@ export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream)
 }
 
 /**
- * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter); what no index names stays
- * as it is. Of several with one place the last j wins. Bad indices are DS_INDEX on the CPU; on the GPU
- * they write nothing.
+ * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter); what no index names
+ * stays as it is. Of several with one place the last j wins. Bad indices are DS_INDEX on the CPU;
+ * on the GPU they write nothing.
  */
 export interface ScatterArgs {
   /** any dtype, any strides */
@@ -3318,9 +3347,9 @@ export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
 }
 
 /**
- * out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather. The
- * order of the sum depends on the shapes alone, f32 inside, one rounding. Without `accumulate` out
- * starts from 0. Bad indices as in Scatter.
+ * out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather.
+ * The order of the sum depends on the shapes alone, f32 inside, one rounding. Without `accumulate`
+ * out starts from 0. Bad indices as in Scatter.
  */
 export interface ScatterAddArgs {
   /** any dtype but bool */
@@ -3415,13 +3444,13 @@ export function sgdOnHost(args: SgdArgs, stream: Stream): void {
 
 /**
  * Rounds x = value + error to the levels of its segment, and keeps what that changes: with
- * q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
- * bit 7 - i % 8 of bits[i / 8], 1 where x is not negative.
- * Segment k is [starts[k], starts[k] + counts[k]); counts[k] is at most starts[k + 1] - starts[k].
- * Between segments, and behind the last element, bits are 0 and errors stay: nothing there counts in
- * a level. Sums are f64 in one order on every back end (core/segments.h), a level is rounded to f32
- * once, denormals are flushed: the same bits everywhere.
- * When control[1] is 0 the error stays as it is, and bits and levels are 0.
+ * q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element
+ * i is bit 7 - i % 8 of bits[i / 8], 1 where x is not negative. Segment k is [starts[k], starts[k]
+ * + counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Between segments, and behind the
+ * last element, bits are 0 and errors stay: nothing there counts in a level. Sums are f64 in one
+ * order on every back end (core/segments.h), a level is rounded to f32 once, denormals are
+ * flushed: the same bits everywhere. When control[1] is 0 the error stays as it is, and bits and
+ * levels are 0.
  */
 export interface SignCompressArgs {
   /** [n] f32, read */
@@ -3468,8 +3497,8 @@ export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void
 
 /**
  * out = the mean of what several ranks' bits and levels stand for: their sum in the order of the
- * ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between segments
- * and behind them. Layout as in SignCompress.
+ * ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between
+ * segments and behind them. Layout as in SignCompress.
  */
 export interface SignAverageArgs {
   /** [ranks, ceil(n / 8)] u8, whose rows may lie apart */
@@ -3538,7 +3567,8 @@ export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
 }
 
 /**
- * From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y) sum(dout).
+ * From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y)
+ * sum(dout).
  */
 export interface SoftmaxBackwardArgs {
   /** y */
@@ -3574,8 +3604,8 @@ export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream)
 }
 
 /**
- * Row by row, the first K elements of the row in ascending (or descending) order and their positions.
- * Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
+ * Row by row, the first K elements of the row in ascending (or descending) order and their
+ * positions. Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
  */
 export interface SortArgs {
   /** [.., C], any dtype, any strides */
