@@ -1,7 +1,9 @@
 // The GPU half of the tests, in plain Node:
-// node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--repeat TIMES].
-import { device as findDevice, probeGpus } from '../lib/runtime/device.js';
+// node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--repeat TIMES] [--part K/N].
+import { spawnSync } from 'node:child_process';
+import { type Device, device as findDevice, probeGpus } from '../lib/runtime/device.js';
 import { allCases } from './support/all-cases.js';
+import type { Case } from './support/case.js';
 
 interface Tally {
   passed: number;
@@ -14,12 +16,41 @@ function option(name: string): string | undefined {
   return at < 0 ? undefined : process.argv[at + 1];
 }
 
-async function main(): Promise<void> {
+/** Those that the words of the command choose: by name, as often as asked, every N-th of them. */
+function chosenCases(): Case[] {
   const only = new RegExp(option('only') ?? '');
-  const repeat = Number(option('repeat') ?? 1);
   const chosen = allCases().filter(({ name }) => only.test(name));
   if (chosen.length === 0) throw new Error(`No case has a name that matches ${only}`);
+  const repeat = Number(option('repeat') ?? 1);
   const cases = Array.from({ length: repeat }, () => chosen).flat();
+  const [part, parts] = (option('part') ?? '1/1').split('/').map(Number) as [number, number];
+  const mine = cases.filter((_, i) => i % parts === part - 1);
+  return mine.slice(Number(option('from') ?? 0));
+}
+
+/** Whether a failed case has taken the process's GPU context with it: then all others would fail. */
+function isLost(device: Device): boolean {
+  try {
+    device.synchronize();
+    return false;
+  } catch {
+    return true;
+  }
+}
+
+/** Runs what comes after the `done` cases of this process in another one, which prints the rest. */
+function goOnElsewhere(done: number): void {
+  const from = String(Number(option('from') ?? 0) + done);
+  console.log(`The GPU context is lost: case ${from} and later run in a process of their own`);
+  const at = process.argv.indexOf('--from');
+  const words = process.argv.slice(1).filter((_, i) => at < 0 || i + 1 < at || i + 1 > at + 1);
+  const { status } = spawnSync(process.execPath, [...words, '--from', from], { stdio: 'inherit' });
+  process.exitCode = status || 1;
+}
+
+async function main(): Promise<void> {
+  const cases = chosenCases();
+  const repeat = Number(option('repeat') ?? 1);
   const tally: Tally = { passed: 0, failed: 0, skipped: 0 };
   const name = option('device') ?? 'cuda';
   if (name.startsWith('cuda') && probeGpus().deviceCount === 0) {
@@ -27,7 +58,7 @@ async function main(): Promise<void> {
     tally.skipped = cases.length;
   } else {
     const device = findDevice(name);
-    for (const test of cases) {
+    for (const [i, test] of cases.entries()) {
       const reason = test.skip?.(device) ?? null;
       if (reason) {
         console.log(`skip ${test.name}: ${reason}`);
@@ -44,6 +75,11 @@ async function main(): Promise<void> {
       } catch (error) {
         console.log(`FAIL ${test.name}\n${(error as Error).stack}`);
         tally.failed++;
+        if (isLost(device)) {
+          console.log(`${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
+          goOnElsewhere(i + 1);
+          return;
+        }
       }
     }
   }
