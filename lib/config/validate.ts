@@ -5,18 +5,21 @@ import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
 import type { Path } from './parse.js';
-import { annotations, choices, resolveSchema, type Schema, typesOf } from './schema.js';
+import { annotations, choices, declared, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /** Violations that are reported; a list of a million texts has a million. */
 const MAX_LISTED = 100;
 
-const compiled = new WeakMap<Schema, ValidateFunction>();
+interface Validators {
+  compile(schema: Schema): ValidateFunction;
+  /** By key, and by the alternative that its value chooses. */
+  readonly known: Map<string, ValidateFunction>;
+}
 
-/**
- * Loads ajv and compiles the schema on first use: a program that reads no configuration pays
- * nothing.
- */
-function validator(schema: Schema): ValidateFunction {
+const compiled = new WeakMap<Schema, Validators>();
+
+/** Loads ajv on first use: a program that reads no configuration pays nothing. */
+function validatorsOf(schema: Schema): Validators {
   const known = compiled.get(schema);
   if (known) return known;
   const { Ajv2020 } = require('ajv/dist/2020.js') as typeof import('ajv/dist/2020.js');
@@ -27,24 +30,54 @@ function validator(schema: Schema): ValidateFunction {
     strictTypes: false,
     strictRequired: false,
     verbose: true,
+    // The schema is checked in tests; each validator runs a few times.
+    validateSchema: false,
+    code: { optimize: false },
   });
   for (const [keyword, schemaType] of Object.entries(annotations)) {
     ajv.addKeyword({ keyword, schemaType });
   }
-  const made = ajv.compile(schema);
+  const made = { compile: ajv.compile.bind(ajv), known: new Map() };
   compiled.set(schema, made);
   return made;
 }
 
+/**
+ * Judges a configuration by what `schema` says of `key`. Compiling all of the schema takes longer
+ * than starting Node: a program pays for the keys, and the alternatives, that it writes.
+ */
+function validator(schema: Schema, key: string, value: unknown): ValidateFunction {
+  const { compile, known } = validatorsOf(schema);
+  const property = declared(schema, key) as Schema;
+  const tag = property.discriminator?.propertyName;
+  const chosen = tag ? (resolveSchema(property, value).properties?.[tag]?.const ?? '') : '';
+  const name = `${key} ${chosen}`;
+  const found = known.get(name);
+  if (found) return found;
+  const own = tag ? withAlternative(property, tag, chosen) : property;
+  const made = compile({ ...schema, properties: { [key]: own }, additionalProperties: true });
+  known.set(name, made);
+  return made;
+}
+
+/** `property` with nothing but the tag of each alternative that is not `chosen`. */
+function withAlternative(property: Schema, tag: string, chosen: unknown): Schema {
+  const oneOf = property.oneOf?.map((option): Schema => {
+    const tags = option.properties?.[tag] as Schema;
+    return tags.const === chosen ? option : { properties: { [tag]: tags } };
+  });
+  return { ...property, oneOf };
+}
+
 /** Refuses every violation of its schema in `draft`; "auto" has been judged before. */
 export function checkSchema(draft: Draft): void {
-  const check = validator(draft.schema);
-  if (!check(draft.value)) {
-    const errors = (check.errors ?? []).filter(
-      (error) => error.data !== 'auto' && !isRepetition(error),
-    );
-    for (const error of errors.slice(0, MAX_LISTED)) refuseViolation(draft, error);
+  const violations: ErrorObject[] = [];
+  for (const [key, value] of Object.entries(draft.value)) {
+    const check = validator(draft.schema, key, value);
+    if (!check(draft.value)) violations.push(...(check.errors ?? []));
   }
+  const errors = violations.filter((error) => error.data !== 'auto' && !isRepetition(error));
+  for (const error of errors.slice(0, MAX_LISTED)) refuseViolation(draft, error);
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const isInteger = typeof value === 'number' && typesOf(schema).includes('integer');
