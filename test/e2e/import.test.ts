@@ -25,7 +25,9 @@ interface Loaded {
 }
 
 function loadedBy(program: string): Loaded {
+  // The hook's compiler is nothing that the library loads.
   const report = `
+    require('@swc/core');
     const before = new Set([...process.moduleLoadList, ...Object.keys(require.cache)]);
     ${program};
     const fresh = (list) => list.filter((name) => !before.has(name));

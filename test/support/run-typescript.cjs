@@ -1,8 +1,21 @@
 // Lets a plain Node process run the TypeScript sources: node -r test/support/run-typescript.cjs
 // file.ts
-const { existsSync, readFileSync } = require('node:fs');
+const { createHash } = require('node:crypto');
+const { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } = require('node:fs');
 const Module = require('node:module');
-const { transformSync } = require('@swc/core');
+const { join } = require('node:path');
+const { threadId } = require('node:worker_threads');
+
+/**
+ * Compiled sources by what they were compiled from: a process otherwise spends half its start here.
+ */
+const KEPT = join(__dirname, '../../build/typescript');
+const OPTIONS = {
+  swcrc: false,
+  jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
+  module: { type: 'commonjs', ignoreDynamic: true },
+};
+const compiler = require('@swc/core/package.json').version;
 
 /**
  * A dynamic import of a source of ours; what a program names, such as a URL, is Node's to import.
@@ -20,12 +33,25 @@ Module._resolveFilename = (request, parent, ...rest) => {
   return resolve(request, parent, ...rest);
 };
 
+function compiled(source, filename) {
+  const { transformSync } = require('@swc/core');
+  const { code } = transformSync(source, { filename, ...OPTIONS });
+  return code.replace(OWN_IMPORT, 'Promise.resolve().then(() => require($1))');
+}
+
+/** Of what another process has compiled, or for the next ones. */
+function compiledOnce(source, filename) {
+  const key = JSON.stringify([compiler, OPTIONS, OWN_IMPORT.source, source]);
+  const path = join(KEPT, `${createHash('sha1').update(key).digest('hex')}.js`);
+  if (existsSync(path)) return readFileSync(path, 'utf8');
+  const code = compiled(source, filename);
+  mkdirSync(KEPT, { recursive: true });
+  const own = `${path}.${process.pid}.${threadId}`;
+  writeFileSync(own, code);
+  renameSync(own, path);
+  return code;
+}
+
 require.extensions['.ts'] = (module, filename) => {
-  const { code } = transformSync(readFileSync(filename, 'utf8'), {
-    filename,
-    swcrc: false,
-    jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
-    module: { type: 'commonjs', ignoreDynamic: true },
-  });
-  module._compile(code.replace(OWN_IMPORT, 'Promise.resolve().then(() => require($1))'), filename);
+  module._compile(compiledOnce(readFileSync(filename, 'utf8'), filename), filename);
 };
