@@ -13,19 +13,13 @@ export interface Family {
   settings: Setting[];
 }
 
-interface Arithmetic {
+/** What may change bits, beside the order of sums. */
+export interface Arithmetic {
   precision: Precision;
-  gradients?: Precision;
-  accumulation: number;
-  clip: number;
-}
-
-export interface MatrixSize {
-  steps: number;
-  precisions: readonly Precision[];
-  accumulations: readonly number[];
   /** In which gradients are summed. Default that of the weights. */
   gradients?: Precision;
+  accumulation: number;
+  clip: 0 | 1;
 }
 
 const EVERYTHING = 1e9;
@@ -150,21 +144,14 @@ function family(arithmetic: Arithmetic, steps: number): Family {
  * Families whose members agree bit for bit. With accumulation, stages 2 and 3 reduce every micro-batch and sum the
  * shards, stages 0 and 1 sum first: two families, whose references are compared within a bound.
  */
-export function families({ steps, precisions, accumulations, ...more }: MatrixSize): Family[] {
-  return precisions.flatMap((precision) =>
-    accumulations.flatMap((accumulation) =>
-      [0, 1].flatMap((clip) => {
-        const whole = family({ precision, accumulation, clip, ...more }, steps);
-        if (accumulation === 1) return [whole];
-        const early = ({ zero }: Setting): boolean => ((zero as Zero).stage ?? 0) >= 2;
-        return [
-          {
-            name: `${whole.name}, stages 0 and 1`,
-            settings: whole.settings.filter((s) => !early(s)),
-          },
-          { name: `${whole.name}, stages 2 and 3`, settings: whole.settings.filter(early) },
-        ];
-      }),
-    ),
-  );
+export function families(arithmetics: readonly Arithmetic[], steps: number): Family[] {
+  return arithmetics.flatMap((arithmetic) => {
+    const { name, settings } = family(arithmetic, steps);
+    if (arithmetic.accumulation === 1) return [{ name, settings }];
+    const early = ({ zero }: Setting): boolean => ((zero as Zero).stage ?? 0) >= 2;
+    return [
+      { name: `${name}, stages 0 and 1`, settings: settings.filter((s) => !early(s)) },
+      { name: `${name}, stages 2 and 3`, settings: settings.filter(early) },
+    ];
+  });
 }

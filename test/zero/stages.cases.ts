@@ -5,7 +5,7 @@ import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
 import { distances } from './distances.js';
-import { families, type MatrixSize } from './matrix.js';
+import { type Arithmetic, type Family, families } from './matrix.js';
 import type { Setting, Trained, TrainJob } from './train-process.js';
 
 async function trainOn(device: Device, ranks: number, job: Omit<TrainJob, 'device'>) {
@@ -13,31 +13,49 @@ async function trainOn(device: Device, ranks: number, job: Omit<TrainJob, 'devic
   return reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job: whole }));
 }
 
+const STEPS = 7;
+
+/** What each rank reports of each family, all of which one job trains. */
+async function trainFamilies(device: Device, ranks: number, all: Family[], weights = false) {
+  const settings = all.flatMap((family) => family.settings);
+  const reports = await trainOn(device, ranks, { settings, weights });
+  let from = 0;
+  return all.map((family) => {
+    const to = from + family.settings.length;
+    const results = reports.map((report) => report.slice(from, to));
+    from = to;
+    return { ...family, results };
+  });
+}
+
 /** All ranks and all settings of a family have the same weights; some step clipped, some skipped in fp16. */
 const stagesAgree =
-  (ranks: number, size: MatrixSize) =>
+  (ranks: number, arithmetics: readonly Arithmetic[]) =>
   async (device: Device): Promise<void> => {
-    for (const { name, settings } of families(size)) {
-      const reports = await trainOn(device, ranks, { settings });
-      const [reference] = (reports[0] as Trained[]).map(({ hash }) => hash);
-      for (const [rank, results] of reports.entries()) {
-        for (const { name: setting, hash } of results) {
+    const all = families(arithmetics, STEPS);
+    for (const { name, results } of await trainFamilies(device, ranks, all)) {
+      const [reference] = (results[0] as Trained[]).map(({ hash }) => hash);
+      for (const [rank, ofRank] of results.entries()) {
+        for (const { name: setting, hash } of ofRank) {
           assert.equal(hash, reference, `${name}: ${setting} on rank ${rank}`);
         }
       }
-      const first = (reports[0] as Trained[])[0] as Trained;
-      if (name.startsWith('fp16')) assert.ok(first.skipped > 0 && first.skipped < size.steps);
+      const first = (results[0] as Trained[])[0] as Trained;
+      if (name.startsWith('fp16')) assert.ok(first.skipped > 0 && first.skipped < STEPS);
     }
   };
 
 /** NCCL sums more than two ranks in an order that depends on the collective: equal within rounding. */
 async function fourRanksAgree(device: Device): Promise<void> {
-  const size = { steps: 6, precisions: ['fp32' as const], accumulations: [1] };
-  for (const { name, settings } of families(size)) {
-    const reports = await trainOn(device, 4, { settings, weights: true });
-    const [reference] = reports[0] as Trained[];
-    for (const [rank, results] of reports.entries()) {
-      for (const result of results) {
+  const clips = [0, 1] as const;
+  const all = families(
+    clips.map((clip) => ({ precision: 'fp32', accumulation: 1, clip })),
+    STEPS,
+  );
+  for (const { name, results } of await trainFamilies(device, 4, all, true)) {
+    const [reference] = results[0] as Trained[];
+    for (const [rank, ofRank] of results.entries()) {
+      for (const result of ofRank) {
         const { worst } = distances(reference as Trained, result);
         assert.ok(worst < 1e-4, `${name}: ${result.name} on rank ${rank}: ${worst}`);
       }
@@ -195,27 +213,39 @@ const needs =
   (device: Device): string | null =>
     device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
 
-const all: readonly Precision[] = ['fp32', 'bf16', 'fp16'];
+/** Each accumulation under each clip in some precision: what they do together is no matter of dtypes. */
+const arithmetics: Record<Precision, readonly Arithmetic[]> = {
+  fp32: [
+    { precision: 'fp32', accumulation: 1, clip: 0 },
+    { precision: 'fp32', accumulation: 3, clip: 1 },
+  ],
+  bf16: [
+    { precision: 'bf16', accumulation: 1, clip: 1 },
+    { precision: 'bf16', accumulation: 3, clip: 0 },
+  ],
+  fp16: [
+    { precision: 'fp16', accumulation: 1, clip: 1 },
+    { precision: 'fp16', accumulation: 3, clip: 1 },
+  ],
+};
 
 export const cases: Case[] = [
-  ...all.map((precision) => ({
+  ...(Object.keys(arithmetics) as Precision[]).map((precision) => ({
     name: `2 ranks: stages 0 to 3 agree bit for bit, ${precision}`,
-    run: stagesAgree(2, { steps: 10, precisions: [precision], accumulations: [1, 3] }),
-    skip: needs(2),
-  })),
-  ...(['bf16', 'fp16'] as const).map((precision) => ({
-    name: `2 ranks: stages 0 to 3 agree bit for bit, ${precision}, gradients summed in fp32`,
-    run: stagesAgree(2, {
-      steps: 8,
-      precisions: [precision],
-      accumulations: [2],
-      gradients: 'fp32',
-    }),
+    run: stagesAgree(2, arithmetics[precision]),
     skip: needs(2),
   })),
   {
+    name: '2 ranks: stages 0 to 3 agree bit for bit, bf16 and fp16 with gradients summed in fp32',
+    run: stagesAgree(2, [
+      { precision: 'bf16', gradients: 'fp32', accumulation: 2, clip: 0 },
+      { precision: 'fp16', gradients: 'fp32', accumulation: 2, clip: 1 },
+    ]),
+    skip: needs(2),
+  },
+  {
     name: '4 ranks: stages 0 to 3 agree bit for bit',
-    run: stagesAgree(4, { steps: 6, precisions: ['bf16'], accumulations: [1] }),
+    run: stagesAgree(4, [{ precision: 'bf16', accumulation: 1, clip: 1 }]),
     skip: ({ kind }) =>
       kind === 'cpu' ? null : 'NCCL picks the order of four: see within rounding',
   },
