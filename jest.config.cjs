@@ -15,6 +15,9 @@ module.exports = {
   rootDir: __dirname,
   roots: ['<rootDir>/test', '<rootDir>/lib'],
   testMatch: ['<rootDir>/test/**/*.test.ts'],
+  // As many as there are cores, where jest would leave one to itself: tests wait for processes of
+  // their own more than they compute.
+  maxWorkers: '100%',
   // A process whose heap has grown is replaced between two files: tests that count what is alive
   // collect all of it.
   workerIdleMemoryLimit: '400MB',
