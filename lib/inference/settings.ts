@@ -25,8 +25,12 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
   });
 }
 
-/** Share of the free memory of a GPU that the cache takes; activations need the rest. */
+/** Share of the free memory of a GPU that the cache takes at most; activations need the rest. */
 const SHARE = 0.9;
+/**
+ * How often all sequences of a step may be as long as can be: the rest keeps beginnings of texts.
+ */
+const REUSE = 4;
 const CPU_SEQUENCES = 8;
 const CPU_BYTES = 2 ** 30;
 
@@ -40,7 +44,8 @@ export function limitsOf(
   const { blockSize } = sizes;
   const isCpu = sizes.device.kind === 'cpu';
   const needed = Math.ceil(maxTokens / blockSize);
-  const blocks = cache.blocks ?? blocksIn(cache.memory, sizes, needed);
+  const sequences = max_ragged_sequence_count ?? (isCpu ? 32 : 128);
+  const blocks = cache.blocks ?? blocksIn(cache.memory, sizes, needed, sequences);
   if (blocks < needed && cache.blocks === null) {
     throw new DsError({
       code: 'DS_LIMIT',
@@ -52,14 +57,19 @@ export function limitsOf(
   }
   return {
     tokens: max_ragged_batch_size ?? (isCpu ? 512 : 2048),
-    sequences: max_ragged_sequence_count ?? (isCpu ? 32 : 128),
+    sequences,
     blocks,
     blockSize,
     sharesPrefixes: cache.prefix_caching,
   };
 }
 
-function blocksIn(memory: number | null, sizes: CacheSizes, needed: number): number {
+function blocksIn(
+  memory: number | null,
+  sizes: CacheSizes,
+  needed: number,
+  sequences: number,
+): number {
   const { device } = sizes;
   const each = blockBytes(sizes);
   if (memory !== null) return Math.floor(memory / each);
@@ -69,5 +79,6 @@ function blocksIn(memory: number | null, sizes: CacheSizes, needed: number): num
   }
   const { reserved, cap } = device.memory;
   const total = cap > 0 ? cap : device.info.totalBytes;
-  return Math.floor((SHARE * (total - reserved)) / each);
+  const room = Math.floor((SHARE * (total - reserved)) / each);
+  return Math.min(room, REUSE * sequences * needed);
 }
