@@ -99,9 +99,14 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     );
   }
 
-  /** A parameter of the adapter; it has the base's device. */
+  /** The base's weight, which some models read themselves: without the adapter. */
+  abstract get weight(): Parameter;
+
+  /** A parameter of the adapter; it has the base's device, where that has memory already. */
   protected factor(parameter: Parameter): Parameter {
     if (this.sizes.isWide) parameter.fixedDtype = 'f32';
+    const { weight } = this;
+    if (weight.isMaterialized) parameter.moveTo(weight.device, parameter.dtype);
     return parameter;
   }
 }

@@ -115,20 +115,19 @@ async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise
   const names = [...model.namedParameters()].map(([name]) => name);
   const plain = logits(model, device);
   peft.addLora(model, { r: 4, loraAlpha: 16, targetModules: 'all-linear' });
-  on(device, model);
   const own = [...model.namedParameters()].map(([name]) => name);
   assert.deepEqual(
     own.filter((name) => !name.includes('lora_')),
     names,
   );
-  assert.deepEqual(logits(model, device), plain);
+  // On a GPU a product by itself rounds otherwise than one with the sum that follows it.
+  const asPlain = device.kind === 'cpu' ? 0 : 1e-6;
+  assert.ok(largest(logits(model, device), plain) <= asPlain);
   stir(model);
   const adapted = logits(model, device);
   assert.ok(largest(adapted, plain) > 1e-3);
-  assert.deepEqual(
-    peft.withoutAdapters(model, () => logits(model, device)),
-    plain,
-  );
+  const without = peft.withoutAdapters(model, () => logits(model, device));
+  assert.ok(largest(without, plain) <= asPlain);
   const options = { maxNewTokens: 6, temperature: 0 };
   const text = model.generate([1, 2, 3], options);
   peft.merge(model);
