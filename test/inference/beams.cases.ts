@@ -7,6 +7,7 @@ import { fromPretrained } from '../../lib/models/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { quiet } from '../support/quiet.js';
 
 /** Recorded by scripts/record-beams.py. */
 interface Golden {
@@ -39,8 +40,10 @@ export const cases: Case[] = golden.searches.map(({ family, options, ...search }
       const given = { numBeams: 1, ...options, maxNewTokens, stopTokens };
       // The first forward makes what a model keeps.
       await beamSearch(model, prompt, { numBeams: 1, maxNewTokens: 1 });
+      await quiet();
       const before = liveTensors();
       const found = await beamSearch(model, prompt, given);
+      await quiet();
       assert.equal(liveTensors(), before);
       assert.deepEqual(
         found.map(({ tokens }) => tokens),

@@ -85,6 +85,8 @@ function packs(make: (more: object) => nn.models.CausalLM, device: Device): void
     total += loss.item();
   }
   const expected = gradientsOf(alone);
+  // A GPU sums the tokens of a product in parts, which documents apart cut elsewhere.
+  const bound = device.kind === 'cpu' ? 1e-6 : 2e-6;
   for (const activationCheckpointing of [false, true]) {
     seed(11);
     const model = make({ activationCheckpointing }).to(device);
@@ -96,7 +98,7 @@ function packs(make: (more: object) => nn.models.CausalLM, device: Device): void
       const wanted = expected[i]?.[1] as number[];
       const largest = Math.max(...wanted.map(Math.abs));
       const worst = Math.max(...gradient.map((g, j) => Math.abs(g - (wanted[j] as number))));
-      assert.ok(worst <= 1e-6 * largest, `${name}: off by ${worst} of ${largest}`);
+      assert.ok(worst <= bound * largest, `${name}: off by ${worst} of ${largest}`);
     });
   }
 }
