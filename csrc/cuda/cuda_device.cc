@@ -43,9 +43,12 @@ bool pageable(const void* p) {
 
 }  // namespace
 
-CudaStream::CudaStream(CudaDevice& device) : device_(device) {
+CudaStream::CudaStream(CudaDevice& device, bool urgent) : device_(device) {
   device_.make_current();
-  DS_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create_stream");
+  int least = 0, greatest = 0;
+  DS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "create_stream");
+  DS_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? greatest : least),
+          "create_stream");
 }
 
 CudaStream::~CudaStream() {
@@ -67,7 +70,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
                 "Use a newer GPU, or the CPU device.");
   }
   make_current();
-  compute_ = std::make_unique<CudaStream>(*this);
+  compute_ = std::make_unique<CudaStream>(*this, false);
   pool_ = std::make_unique<MemoryPool>(index, compute_->get());
 }
 
@@ -125,7 +128,10 @@ void CudaDevice::trim() {
   pool_->trim();
 }
 
-std::unique_ptr<Stream> CudaDevice::create_stream() { return std::make_unique<CudaStream>(*this); }
+/// Kernels beside compute are short, and others wait for them: a tile that is updated, a collective.
+std::unique_ptr<Stream> CudaDevice::create_stream() {
+  return std::make_unique<CudaStream>(*this, true);
+}
 
 std::unique_ptr<Event> CudaDevice::create_event(bool timed) {
   make_current();

@@ -20,7 +20,8 @@ class Gemm;
 /// Owns a non-blocking CUDA stream: it never orders itself with the legacy default stream.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(CudaDevice& device);
+  /// Blocks of `urgent` streams are placed before those that wait in others.
+  CudaStream(CudaDevice& device, bool urgent);
   ~CudaStream() override;
   cudaStream_t get() const { return stream_; }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -40,11 +41,16 @@ std::string problem_of(const CudaProbe& probe, cudaError_t status) {
               runtime, "): ", cudaGetErrorString(status), ".");
 }
 
+/// Streams share as many queues to the GPU as the driver makes, 8 by default: one stream that waits
+/// would hold up others. Read by the driver when it starts; what the user has set stays.
+void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 }  // namespace
 
 std::string version_text(int version) { return text(version / 1000, ".", version % 1000 / 10); }
 
 CudaProbe probe_gpus() {
+  ask_for_queues();
   CudaProbe probe{};
   cudaDriverGetVersion(&probe.driver_version);
   cudaRuntimeGetVersion(&probe.runtime_version);
