@@ -5,6 +5,8 @@ import { type DsConfig, initialize } from '../lib/index.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
+import { StreamedHome } from '../lib/zero/home/streamed-home.js';
+import type { Share } from '../lib/zero/optimizer-state.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
@@ -17,6 +19,10 @@ type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
 const warmUp = 4;
 
+function elementsOf(shares: readonly Share[]): number {
+  return shares.flatMap(({ partitions }) => partitions).reduce((sum, { numel }) => sum + numel, 0);
+}
+
 function zeroSection(options: Options): ZeroConfig {
   const { stage, offload, deferred, overlap } = options;
   return {
@@ -28,7 +34,7 @@ function zeroSection(options: Options): ZeroConfig {
             device: 'cpu',
             super_offload: deferred ? false : null,
             ratio: Number(options.ratio ?? 1),
-            gpu_share: options.share === undefined ? null : Number(options.share),
+            gpu_share: (options.share ?? 'auto') === 'auto' ? null : Number(options.share),
           },
         }
       : {}),
@@ -55,7 +61,7 @@ function configOf(
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
- * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share 0..1] [--sub-group ELEMENTS]]
+ * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
  * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
  * --qlora [RANK]] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under
@@ -108,7 +114,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   await job.destroy();
   if (engine.globalRank > 0) return null;
   const memory = device.memory;
-  const { bytes } = engine.parts.state;
+  const { bytes, shares } = engine.parts.state;
   return {
     model: name,
     params: model.numParameters(),
@@ -121,9 +127,11 @@ export async function trainBench(options: Options): Promise<object | null> {
     accumulation,
     precision: options.precision ?? 'bf16',
     offload: options.offload === 'true',
-    state: engine.parts.state.shares
+    state: shares
       .map(({ home, schedule }) => `${home.constructor.name}, ${schedule.constructor.name}`)
       .join('; '),
+    gpu_share:
+      elementsOf(shares.filter(({ home }) => home instanceof StreamedHome)) / elementsOf(shares),
     sub_group_size: engine.config.zero_optimization.sub_group_size,
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,

@@ -1400,7 +1400,8 @@ export interface OffloadOptimizerConfig {
   ratio?: number;
   /**
    * Share of the state in host memory that the GPU updates: it streams there and back while host
-   * threads update the rest, with the same bits. null is 0. Default null.
+   * threads update the rest, with the same bits. null ("auto") measures both on a GPU, once per
+   * host, and is 0 on the CPU. See docs/offload.md. Default null.
    */
   gpu_share?: number | null;
   /**
@@ -3331,7 +3332,8 @@ export interface ResolvedOffloadOptimizer {
   readonly ratio: number;
   /**
    * Share of the state in host memory that the GPU updates: it streams there and back while host
-   * threads update the rest, with the same bits. null is 0.
+   * threads update the rest, with the same bits. null ("auto") measures both on a GPU, once per
+   * host, and is 0 on the CPU. See docs/offload.md.
    */
   readonly gpu_share: number | null;
   /**

@@ -22,6 +22,7 @@ import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openDiskHome } from './disk-home.js';
 import { gradientDType, weightDType } from './dtypes.js';
+import { findGpuShare } from './gpu-share.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 
@@ -117,13 +118,13 @@ function addInHostMemory(
 }
 
 /** Throws DS_CONFIG when gpu_share is asked of an optimizer that looks at whole parameters. */
-function streamedShare({ config, optimizer, partitions, group }: StateOptions): number {
-  const { gpu_share: asked } = config.zero_optimization.offload_optimizer;
-  const share = asked ?? 0;
+function streamedShare({ config, optimizer, partitions, device, group }: StateOptions): number {
+  const { gpu_share: share } = config.zero_optimization.offload_optimizer;
   const able =
     partitions.every((partition) => isByElement(optimizer, partition)) &&
     !(canExchange(optimizer) && group.size > 1);
-  if (share === 0 || able) return share;
+  if (able) return share ?? findGpuShare({ device, optimizer, partitions, group });
+  if (!share) return 0;
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.offload_optimizer.gpu_share',

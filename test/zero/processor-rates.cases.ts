@@ -1,0 +1,42 @@
+// Rates of both processors, and the share of each that follows.
+import assert from 'node:assert/strict';
+import { balancedShare, measureRates } from '../../lib/zero/home/processor-rates.js';
+import type { Case } from '../support/case.js';
+
+/** Seconds per parameter of the host, and of PCIe with what crosses it each way. */
+function times(share: number, host: number, link: number): [number, number] {
+  return [(1 - share) / host, (share * 12 + (1 - share) * 2) / link];
+}
+
+export const cases: Case[] = [
+  {
+    name: 'both processors are done at the same time with the balanced share',
+    run() {
+      for (const [host, link] of [
+        [3.5e9, 39e9],
+        [1e9, 50e9],
+        [7e9, 25e9],
+      ] as const) {
+        const share = balancedShare({ host, link }, { state: 12, element: 2 });
+        const [one, other] = times(share, host, link);
+        assert.ok(Math.abs(one - other) < 1e-6 * one, `${one} and ${other} s at ${share}`);
+      }
+    },
+  },
+  {
+    name: 'a link that has enough to do with gradients and weights of the host gets no state to carry',
+    run() {
+      const share = balancedShare({ host: 8e9, link: 10e9 }, { state: 12, element: 2 });
+      assert.equal(share, 0);
+    },
+  },
+  {
+    name: 'rates are measured over copies and updates that run beside each other',
+    run(device) {
+      const { liveBuffers } = device.memory;
+      const { host, link } = measureRates(device, { elements: 1000, passes: 3 });
+      for (const rate of [host, link]) assert.ok(rate > 0 && Number.isFinite(rate), `${rate}`);
+      assert.equal(device.memory.liveBuffers, liveBuffers);
+    },
+  },
+];
