@@ -91,8 +91,16 @@ function rowOf(
   };
 }
 
-const dot = (a: Float64Array, b: Float64Array): number =>
-  a.reduce((sum, x, i) => sum + x * b[i]!, 0);
+function dot(a: Float64Array, b: Float64Array): number {
+  let sum = 0;
+  for (let i = 0; i < a.length; ++i) sum += a[i]! * b[i]!;
+  return sum;
+}
+
+/** Adds `factor` times `from` to `to`. */
+function add(to: Float64Array, from: Float64Array, factor: number): void {
+  for (let i = 0; i < to.length; ++i) to[i]! += factor * from[i]!;
+}
 
 /** What masks and lengths add to the score of query t and key s: minus infinity hides. */
 function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: number) => number {
@@ -147,23 +155,24 @@ function forEachQuery(
       const kh = floor(h / (z.h / z.hk));
       for (let t = 0; t < z.t; ++t) {
         const seen = z.causal ? max(0, t + (z.s - z.t) + 1) : z.s;
-        const scores = Float64Array.from(
-          { length: seen },
-          (_, s) => scale * dot(q(b, h, t), k(b, kh, s)) + bias(b, h, t, s),
-        );
-        const largest = scores.reduce((x, y) => max(x, y), -Infinity);
-        const lse =
-          largest > -Infinity
-            ? largest + log(scores.reduce((sum, x) => sum + exp(x - largest), 0))
-            : -Infinity;
-        f(
-          { b, h, t, kh },
-          scores.map((x) => (x > -Infinity ? exp(x - lse) : 0)),
-          lse,
-        );
+        const query = q(b, h, t);
+        const scores = new Float64Array(seen);
+        for (let s = 0; s < seen; ++s) {
+          const added = bias(b, h, t, s);
+          scores[s] = added > -Infinity ? scale * dot(query, k(b, kh, s)) + added : added;
+        }
+        f({ b, h, t, kh }, ...softmax(scores));
       }
     }
   }
+}
+
+/** Probabilities, and the logarithm of the sum of exponentials; minus infinity where all is hidden. */
+function softmax(scores: Float64Array): [Float64Array, number] {
+  const largest = scores.reduce((x, y) => max(x, y), -Infinity);
+  if (largest === -Infinity) return [scores.fill(0), -Infinity];
+  const lse = largest + log(scores.reduce((sum, x) => sum + exp(x - largest), 0));
+  return [scores.map((x) => exp(x - lse)), lse];
 }
 
 function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
@@ -175,10 +184,7 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p, logSum) => {
     const to = row(b, h, t);
     p.forEach((weight, s) => {
-      const kept = weight * factor(b, h, t, s);
-      value(b, kh, s).forEach((x, i) => {
-        to[i]! += kept * x;
-      });
+      if (weight > 0) add(to, value(b, kh, s), weight * factor(b, h, t, s));
     });
     lse[(b * z.h + h) * z.t + t] = logSum;
   });
@@ -193,20 +199,19 @@ function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Floa
   ];
   const rows = (x: Float64Array) => rowOf(x, z.h, z.t, z.d);
   const keys = (x: Float64Array) => rowOf(x, z.hk, z.s, z.d);
-  const add = (to: Float64Array, from: Float64Array, factor: number) =>
-    from.forEach((x, i) => {
-      to[i]! += factor * x;
-    });
+  const [query, out, dout, dquery] = [rows(v.q!), rows(v.out!), rows(v.dout!), rows(dq)];
+  const [key, value, dkey, dvalue] = [keys(v.k!), keys(v.v!), keys(dk), keys(dv)];
   const factor = factorOf(z);
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p) => {
-    const dout = rows(v.dout!)(b, h, t);
-    const delta = dot(dout, rows(v.out!)(b, h, t));
+    const incoming = dout(b, h, t);
+    const delta = dot(incoming, out(b, h, t));
     p.forEach((weight, s) => {
+      if (weight === 0) return;
       const kept = factor(b, h, t, s);
-      const ds = weight * (kept * dot(dout, keys(v.v!)(b, kh, s)) - delta) * scale;
-      add(keys(dv)(b, kh, s), dout, kept * weight);
-      add(rows(dq)(b, h, t), keys(v.k!)(b, kh, s), ds);
-      add(keys(dk)(b, kh, s), rows(v.q!)(b, h, t), ds);
+      const ds = weight * (kept * dot(incoming, value(b, kh, s)) - delta) * scale;
+      add(dvalue(b, kh, s), incoming, kept * weight);
+      add(dquery(b, h, t), key(b, kh, s), ds);
+      add(dkey(b, kh, s), query(b, h, t), ds);
     });
   });
   return { dq, dk, dv };

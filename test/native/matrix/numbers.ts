@@ -2,7 +2,7 @@
 import { type DType, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
 
 // Taken from their objects once: jest's sandbox makes every global look-up slow.
-const { abs, cos, floor, fround, imul, log, log2, round, sqrt, trunc, PI } = Math;
+const { abs, cos, floor, fround, imul, log, sqrt, trunc, PI } = Math;
 const { is } = Object;
 const { isNaN: nan } = Number;
 
@@ -25,25 +25,17 @@ function toBfloat16(x: number): number {
   return ((bits + 0x7fff + ((bits >>> 16) & 1)) / 65536) & 0xffff;
 }
 
-/** x to the nearest integer, ties to even; |x| below 2^52. */
-function roundEven(x: number): number {
-  const down = floor(x);
-  const rest = x - down;
-  if (rest !== 0.5) return round(x);
-  return down % 2 === 0 ? down : down + 1;
-}
-
-/** The f32 `x` as binary16 bits, ties to even, by arithmetic on the value. */
+/** The f32 `x` as binary16 bits, ties to even. */
 function toHalf(x: number): number {
   if (nan(x)) return 0x7e00;
   const sign = x < 0 || is(x, -0) ? 0x8000 : 0;
   const magnitude = abs(x);
   if (magnitude >= 65520) return sign | 0x7c00;
-  if (magnitude < 2 ** -14) return sign | roundEven(magnitude * 2 ** 24);
-  let exponent = floor(log2(magnitude));
-  if (2 ** exponent > magnitude) exponent--;
-  // A mantissa that rounds up to 2048 carries into the exponent, as it should.
-  return sign | (((exponent + 14) << 10) + roundEven(magnitude * 2 ** (10 - exponent)));
+  // Adding so large a number, and taking it away again, rounds to whole multiples of 2^-24.
+  if (magnitude < 2 ** -14) return sign | ((magnitude + 2 ** 28 - 2 ** 28) * 2 ** 24);
+  // A mantissa that rounds up carries into the exponent, as it should.
+  const bits = bitsOfFloat(magnitude);
+  return sign | ((bits - 0x38000000 + 0xfff + ((bits >>> 13) & 1)) >>> 13);
 }
 
 function fromHalf(bits: number): number {
