@@ -19,7 +19,10 @@ function optionalOperands(): Set<string> {
   const found = headers.flatMap((header) => {
     const text = readFileSync(join(folder, header), 'utf8');
     return Array.from(text.matchAll(/^struct (\w+) \{\n(.*?)^\};/gms), ([, op, body = '']) =>
-      Array.from(body.matchAll(/OptionalView (\w+);/g), ([, name = '']) => `${op}.${camel(name)}`),
+      Array.from(
+        body.matchAll(/OptionalView\s+(\w+);/g),
+        ([, name = '']) => `${op}.${camel(name)}`,
+      ),
     ).flat();
   });
   return new Set(found);

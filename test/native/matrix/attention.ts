@@ -192,15 +192,12 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
 }
 
 function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Float64Array> {
-  const [dq, dk, dv] = [v.q!, v.k!, v.v!].map((x) => new Float64Array(x.length)) as [
-    Float64Array,
-    Float64Array,
-    Float64Array,
-  ];
+  const like = (x: Float64Array) => new Float64Array(x.length);
+  const [dq, dk, dv] = [like(v.q!), like(v.k!), like(v.v!)];
   const rows = (x: Float64Array) => rowOf(x, z.h, z.t, z.d);
   const keys = (x: Float64Array) => rowOf(x, z.hk, z.s, z.d);
-  const [query, out, dout, dquery] = [rows(v.q!), rows(v.out!), rows(v.dout!), rows(dq)];
-  const [key, value, dkey, dvalue] = [keys(v.k!), keys(v.v!), keys(dk), keys(dv)];
+  const [query, out, dout] = [rows(v.q!), rows(v.out!), rows(v.dout!)];
+  const [key, value] = [keys(v.k!), keys(v.v!)];
   const factor = factorOf(z);
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p) => {
     const incoming = dout(b, h, t);
@@ -209,9 +206,9 @@ function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Floa
       if (weight === 0) return;
       const kept = factor(b, h, t, s);
       const ds = weight * (kept * dot(incoming, value(b, kh, s)) - delta) * scale;
-      add(dvalue(b, kh, s), incoming, kept * weight);
-      add(dquery(b, h, t), key(b, kh, s), ds);
-      add(dkey(b, kh, s), query(b, h, t), ds);
+      add(keys(dv)(b, kh, s), incoming, kept * weight);
+      add(rows(dq)(b, h, t), key(b, kh, s), ds);
+      add(keys(dk)(b, kh, s), query(b, h, t), ds);
     });
   });
   return { dq, dk, dv };
