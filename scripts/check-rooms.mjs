@@ -24,7 +24,7 @@ const LIB_ROWS = [
 ];
 /** What inference builds on: models, what they are made of, and the reading of configurations. */
 const MODEL_ROOMS = [
-  ...['config', 'models', 'text', 'pipe', 'peft', 'data', 'comm'],
+  ...['config', 'models', 'text', 'pipe', 'peft', 'parallel', 'data', 'comm'],
   ...['checkpoint', 'nn', 'tensor', 'runtime'],
 ];
 /** These stand beside the rows and import exactly what they say. */

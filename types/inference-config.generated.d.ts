@@ -205,7 +205,8 @@ export interface InferenceTensorParallelConfig {
   /** Whether layers may be cut. Default true. */
   enabled?: boolean;
   /**
-   * Ranks between which a layer is cut. Default 1. Not supported yet: an engine runs on one device.
+   * Ranks between which each layer is cut: those of the mesh's axis tp, of a job that `ds` has
+   * started. Default 1.
    */
   tp_size?: number;
   /**
@@ -491,7 +492,10 @@ export interface ResolvedKvCache {
 export interface ResolvedInferenceTensorParallel {
   /** Whether layers may be cut. */
   readonly enabled: boolean;
-  /** Ranks between which a layer is cut. Not supported yet: an engine runs on one device. */
+  /**
+   * Ranks between which each layer is cut: those of the mesh's axis tp, of a job that `ds` has
+   * started.
+   */
   readonly tp_size: number;
   /**
    * Multiple to which the parts of a layer are rounded. No effect: heads and columns are cut as

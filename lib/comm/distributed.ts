@@ -1,7 +1,7 @@
 // initDistributed: from the launcher's environment to the process group of all ranks.
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
-import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
+import { cpu, type Device, device as findDevice, probeGpus } from '../runtime/device.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { localDevice } from './local-device.js';
@@ -89,15 +89,25 @@ export class Distributed {
    * call it, in the same order for groups of the same ranks. Rejects with DS_COMM when one does
    * not.
    */
-  async newGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
+  newGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
+    return this.open(ranks, this.network.device);
+  }
+
+  /** newGroup() of ranks whose tensors lie in host memory, wherever the job computes. */
+  newHostGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
+    return this.open(ranks, cpu());
+  }
+
+  private async open(ranks: readonly number[], device: Device): Promise<ProcessGroup | null> {
     requireRanks(ranks, this.worldSize);
-    const base = `group [${ranks.join(', ')}]`;
+    const where = device === this.network.device ? '' : `${device.kind} `;
+    const base = `${where}group [${ranks.join(', ')}]`;
     const times = this.groups.get(base) ?? 0;
     this.groups.set(base, times + 1);
     const place = ranks.indexOf(this.rank);
     if (place < 0) return null;
     const name = times === 0 ? base : `${base} #${times + 1}`;
-    return openGroup(this.network, name, ranks, place);
+    return openGroup({ ...this.network, device }, name, ranks, place);
   }
 
   /**

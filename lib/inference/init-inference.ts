@@ -5,6 +5,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { CausalLM, fromPretrained } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
+import { parallelize } from '../parallel/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -20,8 +21,13 @@ import {
 import { InferenceEngine } from './engine.js';
 import type { CacheSizes } from './paged-cache.js';
 import { quantizationOf } from './quantized-weights.js';
+import { Follow } from './ranks/follow.js';
+import { Lead } from './ranks/lead.js';
+import { agree, type ModelRanks, openRanks } from './ranks/open-ranks.js';
+import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf } from './settings.js';
+import { StepLoop, type StepLoopParts } from './step-loop.js';
 import { StepRunner } from './step-runner.js';
 
 /** What initInference() is given beside the configuration. */
@@ -54,9 +60,10 @@ export async function initInference(
   for (const notice of resolved.notices) {
     process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
   }
+  const ranks = await openRanks(resolved);
   if (typeof model === 'string') {
     const read = await fromPretrained(model, Object.fromEntries(dtypeOf(resolved)));
-    return build(read, resolved, { tokenizer: tokenizerOf(own, model), ownsModel: true });
+    return build(read, resolved, ranks, { tokenizer: tokenizerOf(own, model), ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
     throw new DsError({
@@ -66,7 +73,7 @@ export async function initInference(
       got: phrase(model),
     });
   }
-  return build(model, resolved, { tokenizer: tokenizerOf(own, null), ownsModel: false });
+  return build(model, resolved, ranks, { tokenizer: tokenizerOf(own, null), ownsModel: false });
 }
 
 /** The tokenizer that was given, or else that of the model's folder, where it has one. */
@@ -80,21 +87,31 @@ function tokenizerOf({ tokenizer }: InitInferenceOptions, folder: string | null)
   return hasOwn ? Tokenizer.fromPretrained(folder) : null;
 }
 
+/** What an engine has beside its model. */
+interface Own {
+  tokenizer: Tokenizer | null;
+  ownsModel: boolean;
+}
+
 function build(
   model: CausalLM,
   config: ResolvedInferenceConfig,
-  own: { tokenizer: Tokenizer | null; ownsModel: boolean },
+  ranks: ModelRanks | null,
+  own: Own,
 ): InferenceEngine {
   const maxTokens = maxTokensOf(config, model);
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
   const quantization = quantizationOf(config);
+  if (ranks) parallelize(model, ranks.layers);
   if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (own.ownsModel ? 'auto' : model.cacheShape().device);
-  model.to(findDevice(home), ...dtypeOf(config).map(([, dtype]) => dtype));
+  const dtypes = dtypeOf(config).map(([, dtype]) => dtype);
+  model.to(ranks?.device ?? findDevice(home), ...dtypes);
   model.eval();
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
-  const limits = limitsOf(config, sizes, maxTokens);
+  const found = limitsOf(config, sizes, maxTokens);
+  const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;
   const requests = {
     tokenizer: own.tokenizer,
     vocabSize: model.vocabSize,
@@ -103,7 +120,22 @@ function build(
     endTokens: endTokensOf(model),
   };
   const runner = allOrNothing(() => new StepRunner(model, sizes, limits.blocks, maxTokens));
-  return new InferenceEngine({ model, runner, limits, requests, ...own });
+  const parts = { model, runner, limits, requests };
+  const wrote = ranks ? sharedWriter(parts, ranks) : { writer: new StepLoop(parts) };
+  return new InferenceEngine({ ...parts, ...own, ...wrote });
+}
+
+/** The first rank decides, the others compute with it. */
+function sharedWriter(parts: StepLoopParts, { host, patience }: ModelRanks) {
+  const line = new StepLine(host);
+  const { runner } = parts;
+  if (host.rank > 0) {
+    const follow = new Follow(host.rank, line, runner);
+    return { writer: follow, place: follow };
+  }
+  const lead = new Lead(line, patience, (audience) => new StepLoop({ ...parts, audience }));
+  runner.announce = (batch) => lead.announce(batch);
+  return { writer: lead, place: lead };
 }
 
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;

@@ -36,7 +36,7 @@ export function onDevice(batch: StepBatch, device: Device): DeviceBatch {
     return [name, list] as const;
   });
   const found = Object.fromEntries(lists) as Record<ListName, Tensor>;
-  const tables = found.tables.reshape([batch.slices.length, batch.width]);
+  const tables = found.tables.reshape([batch.counts.length, batch.width]);
   return { ...found, tables, batch };
 }
 
@@ -95,10 +95,10 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | n
   const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
   kernels.pagedStore({ k, v, slots, pool });
   const out = Tensor.empty(q.shape, q.dtype, q.device);
-  const { singles, slices, tokens } = batch;
+  const { singles, counts, tokens } = batch;
   const part = (from: number, count: number, rows: readonly [number, number]): void => {
     if (count === 0) return;
-    const longest = Math.max(...slices.slice(from, from + count).map((slice) => slice.count));
+    const longest = Math.max(...counts.slice(from, from + count));
     kernels.pagedAttention({
       q: q.narrow(0, ...rows),
       pool,
@@ -113,6 +113,6 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | n
   };
   // A thread block has as many rows as it needs: single tokens are few, those of prompts many.
   part(0, singles, [0, singles]);
-  part(singles, slices.length - singles, [singles, tokens - singles]);
+  part(singles, counts.length - singles, [singles, tokens - singles]);
   return out.transpose(0, 1).unsqueeze(0);
 }

@@ -3,28 +3,41 @@
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 
-/** Places of the lists in `numbers`, all i32. */
+/** All that a forward is to know of a step, as numbers: ranks that share a model send it. */
 export interface StepBatch {
   /** All lists, one after the other. */
   readonly numbers: Int32Array;
-  /** The sequences, those with one token first. */
-  readonly slices: readonly Slice[];
+  /** Tokens of each sequence, those with one first. */
+  readonly counts: readonly number[];
   /** How many have one token. */
   readonly singles: number;
   /** Tokens in all. */
   readonly tokens: number;
   /** Blocks in a row of the tables. */
   readonly width: number;
-  /** Those whose last token is among these, in the order of `ends`: their next token follows. */
-  readonly ended: readonly Sequence[];
+  /** How many next tokens follow. */
+  readonly ends: number;
 }
 
 /** The lists of a batch in their order, and how long each is. */
-export function listsOf({ slices, tokens, width, ended }: StepBatch): Record<ListName, number> {
+export function listsOf({
+  counts,
+  tokens,
+  width,
+  ends,
+}: Omit<StepBatch, 'numbers'>): Record<ListName, number> {
+  const sequences = counts.length;
   return {
-    ...{ tokens, positions: tokens, slots: tokens, ends: ended.length },
-    ...{ starts: slices.length + 1, lengths: slices.length, tables: slices.length * width },
+    ...{ tokens, positions: tokens, slots: tokens, ends },
+    ...{ starts: sequences + 1, lengths: sequences, tables: sequences * width },
   };
+}
+
+/** A batch, and whose it is. */
+export interface PlannedBatch {
+  readonly batch: StepBatch;
+  /** Those whose last token is among these, in the order of `ends`: their next token follows. */
+  readonly ended: readonly Sequence[];
 }
 
 /**
@@ -34,7 +47,7 @@ export function listsOf({ slices, tokens, width, ended }: StepBatch): Record<Lis
 export type ListName = 'tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'lengths' | 'tables';
 
 /** The batch of `slices`, each of a sequence with blocks for what it computes. */
-export function stepBatch(given: readonly Slice[], blockSize: number): StepBatch {
+export function stepBatch(given: readonly Slice[], blockSize: number): PlannedBatch {
   const isSingle = ({ count }: Slice): boolean => count === 1;
   const singles = given.filter(isSingle);
   const slices = [...singles, ...given.filter((slice) => !isSingle(slice))];
@@ -44,8 +57,9 @@ export function stepBatch(given: readonly Slice[], blockSize: number): StepBatch
   const isEnd = ({ sequence, first, count }: Slice): boolean =>
     first + count === sequence.tokens.length;
   const ended = slices.filter(isEnd).map(({ sequence }) => sequence);
-  const batch = { slices, singles: singles.length, tokens, width, ended };
-  const lengths = listsOf({ ...batch, numbers: new Int32Array() });
+  const counts = slices.map(({ count }) => count);
+  const sizesOf = { counts, singles: singles.length, tokens, width, ends: ended.length };
+  const lengths = listsOf(sizesOf);
   const sizes = Object.values(lengths);
   const numbers = new Int32Array(sizes.reduce((sum, size) => sum + size, 0));
   let at = 0;
@@ -57,7 +71,7 @@ export function stepBatch(given: readonly Slice[], blockSize: number): StepBatch
     }),
   ) as Record<ListName, Int32Array>;
   fill(lists, slices, { blockSize, width });
-  return { ...batch, numbers };
+  return { batch: { ...sizesOf, numbers }, ended };
 }
 
 function fill(

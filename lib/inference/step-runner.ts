@@ -6,7 +6,7 @@ import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
 import type { SampledToken } from './sampling.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
-import { stepBatch } from './step-batch.js';
+import { type StepBatch, stepBatch } from './step-batch.js';
 
 /** Chooses the next token of sequences from their scores [S, V]. */
 export type Choose = (scores: Tensor, sequences: readonly Sequence[]) => readonly SampledToken[];
@@ -22,6 +22,8 @@ export class StepRunner {
   private readonly cache: PagedCache;
   /** Milliseconds of each forward; null while nobody measures. */
   times: number[] | null = null;
+  /** Is told of each batch before it is computed; null where nobody else computes it. */
+  announce: ((batch: StepBatch) => void) | null = null;
 
   /** Throws DS_OUT_OF_MEMORY. */
   constructor(
@@ -36,9 +38,19 @@ export class StepRunner {
 
   /** The tokens that follow complete sequences, chosen by `choose`; waits for the device. */
   run(slices: readonly Slice[], choose: Choose): NextToken[] {
-    const { device, blockSize } = this.sizes;
-    const batch = stepBatch(slices, blockSize);
-    const tokens = noGrad(() =>
+    const { batch, ended } = stepBatch(slices, this.sizes.blockSize);
+    this.announce?.(batch);
+    const tokens = this.compute(batch, (scores) => choose(scores, ended));
+    return ended.map((sequence, i) => ({ sequence, sampled: tokens[i] as SampledToken }));
+  }
+
+  /** A batch of one's own, or of another rank, whose tokens are chosen there (null). */
+  compute(
+    batch: StepBatch,
+    choose: ((scores: Tensor) => readonly SampledToken[]) | null,
+  ): readonly SampledToken[] {
+    const { device } = this.sizes;
+    return noGrad(() =>
       scope(() => {
         const lists = onDevice(batch, device);
         const row = (list: Tensor): Tensor => list.reshape([1, batch.tokens]);
@@ -52,10 +64,9 @@ export class StepRunner {
             this.model.logitsAfter(row(lists.tokens), places, lists.ends),
           ),
         );
-        return batch.ended.length > 0 ? choose(scores, batch.ended) : [];
+        return choose && batch.ends > 0 ? choose(scores) : [];
       }),
     );
-    return batch.ended.map((sequence, i) => ({ sequence, sampled: tokens[i] as SampledToken }));
   }
 
   /** Measures a forward where somebody has asked for it. */

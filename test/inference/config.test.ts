@@ -80,8 +80,8 @@ test.each(Object.entries(DEEPSPEED))('DeepSpeed\'s keys in "%s" are known', (sec
 test.each([
   [{ max_tokens: 64 }, 'max_out_tokens', 64],
   [{ min_tokens: '3' }, 'min_out_tokens', 3],
-  [{ tp: { tp_size: 1 } }, 'tensor_parallel.tp_size', 1],
-  [{ mp_size: 1 }, 'tensor_parallel.tp_size', 1],
+  [{ tp: { tp_size: 2 } }, 'tensor_parallel.tp_size', 2],
+  [{ mp_size: 3 }, 'tensor_parallel.tp_size', 3],
   [{ moe: false }, 'moe.enabled', false],
   [{ moe: true }, 'moe.ep_size', 1],
   [{ moe: { num_experts: [4] } }, 'moe.moe_experts', [4]],
@@ -133,8 +133,9 @@ test.each<[Given, string, RegExp]>([
   [{ min_tokens: 9, max_tokens: 8 }, 'min_tokens', /at most max_out_tokens, 8, got 9/],
   [{ dtype: 'fp8' }, 'dtype', /"fp16", "bf16", "fp32".*got "fp8"/],
   [{ dtype: 16 }, 'dtype', /got 16/],
-  [{ tp: { tp_size: 2 } }, 'tp.tp_size', /1, the default, got 2. It is not supported yet: an eng/],
-  [{ mp_size: 2 }, 'mp_size', /not supported yet/],
+  [{ tp: { tp_size: 0 } }, 'tp.tp_size', /a value >= 1, got 0/],
+  [{ mp_size: 2, dtype: 'int8' }, 'mp_size', /1 beside weights in few bits/],
+  [{ tp: { tp_size: 2 }, quant: {} }, 'tp.tp_size', /1 beside weights in few bits/],
   [{ ep_size: 4 }, 'ep_size', /not supported yet/],
   [{ use_triton: true }, 'use_triton', /no Triton outside Python/],
   [{ quant: { activation: { num_bits: 4 } } }, 'quant.activation', /activations keep the model/],
@@ -162,7 +163,7 @@ test('a file is read with lines, and refused as a whole', () => {
   try {
     writeFileSync(
       file,
-      '{\n  // Comments are fine.\n  "dtype": "half",\n  "tp": { "tp_size": 3 },\n  "x": 1\n}',
+      '{\n  // Comments are fine.\n  "dtype": "half",\n  "tp": { "tp_size": 0 },\n  "x": 1\n}',
     );
     const error = errorOf(file);
     expect(error.op).toBe(`${file}:4:11: tp.tp_size`);

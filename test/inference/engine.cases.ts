@@ -160,7 +160,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
     const count = Math.min(piece, tokens.length - first);
     const shown = new Sequence(tokens.slice(0, first + count), tokens.length);
     shown.blocks = sequence.blocks;
-    const batch = stepBatch([{ sequence: shown, first, count }], 16);
+    const { batch } = stepBatch([{ sequence: shown, first, count }], 16);
     const scores = noGrad(() =>
       scope(() => {
         const lists = onDevice(batch, device);

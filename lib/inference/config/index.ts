@@ -132,6 +132,14 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
     const expected = `at most max_out_tokens, ${most}`;
     draft.refuse(['min_out_tokens'], { expected, got: String(least) });
   }
+  const { enabled, tp_size: ranks } = config.tensor_parallel;
+  if (enabled && ranks > 1 && (config.dtype === 'int8' || config.quant?.enabled)) {
+    draft.refuse(['tensor_parallel', 'tp_size'], {
+      expected: '1 beside weights in few bits, whose groups lie across the parts of a layer',
+      got: String(ranks),
+      hint: 'Take bf16 over ranks, or int8 or int4 on one.',
+    });
+  }
   if (cache.blocks !== null && cache.memory !== null) {
     draft.refuse(['kv_cache', 'blocks'], {
       expected: 'blocks or memory, which are two ways to say one thing',

@@ -1,0 +1,168 @@
+// A rank that shares its model with others, of which it is not the first: it computes the steps
+// that the first one announces, and passes on what becomes of the texts.
+import { DsError } from '../../errors.js';
+import type { GenerationPiece } from '../continuation.js';
+import { PieceQueue } from '../piece-queue.js';
+import type { ReadRequest } from '../request.js';
+import type { InferenceStats, Submitted, TextWriter } from '../step-loop.js';
+import type { StepRunner } from '../step-runner.js';
+import { digestOf, refuseShared } from './lead.js';
+import type { EnginePlace } from './place.js';
+import type { Message, News, StepLine } from './step-line.js';
+
+/** A request, here or at the first rank. */
+interface Told {
+  readonly pieces: PieceQueue<GenerationPiece>;
+  /** What the first rank was asked; null before it is known. */
+  asked: string | null;
+  /** What was asked here; null before. */
+  mine: string | null;
+  isOver: boolean;
+}
+
+const NOTHING: InferenceStats = {
+  ...{ running: 0, waiting: 0, blocksUsed: 0, blocks: 0 },
+  ...{ prefixQueries: 0, prefixHits: 0, preemptions: 0, promptTokens: 0, generatedTokens: 0 },
+  finished: { stop: 0, length: 0, abort: 0 },
+};
+
+/** Listens while it has requests of its own, or follows. Owns the runner. */
+export class Follow implements TextWriter, EnginePlace {
+  private readonly told = new Map<number, Told>();
+  private submitted = 0;
+  private listening: Promise<void> | null = null;
+  /** The first rank is about to take another step. */
+  private isStepping = false;
+  private isFollowing = false;
+  private isClosing = false;
+  private isOver = false;
+
+  constructor(
+    readonly rank: number,
+    private readonly line: StepLine,
+    private readonly runner: StepRunner,
+  ) {}
+
+  get isBusy(): boolean {
+    return this.listening !== null;
+  }
+
+  submit(request: ReadRequest): Submitted {
+    if (this.isFollowing) throw this.asksAlone();
+    const one = this.of(this.submitted++);
+    one.mine = digestOf(request);
+    this.compare(one);
+    this.listen().catch((error: unknown) => this.failAll(error));
+    return { pieces: one.pieces, abort: () => one.pieces.end() };
+  }
+
+  async follow(): Promise<void> {
+    this.isFollowing = true;
+    await this.listen();
+  }
+
+  stats(): InferenceStats {
+    return { ...NOTHING, finished: { ...NOTHING.finished } };
+  }
+
+  count(): void {}
+
+  /** Waits for the end of the first rank's engine. Rejects with DS_COMM. */
+  async close(): Promise<void> {
+    this.isClosing = true;
+    try {
+      if (!this.isOver) await this.listen();
+    } finally {
+      for (const { pieces } of this.told.values()) pieces.end();
+      this.line.close();
+      this.runner.dispose();
+    }
+  }
+
+  requireForward(): void {
+    if (!this.isNeeded) return;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'InferenceEngine.call',
+      expected: 'a forward that all ranks begin together',
+      got: 'one while the steps of another rank are computed',
+      hint: 'Call it alike on all ranks that share the model, between generations.',
+    });
+  }
+
+  requireAlone = refuseShared;
+
+  private listen(): Promise<void> {
+    this.listening ??= this.run().finally(() => {
+      this.listening = null;
+    });
+    return this.listening;
+  }
+
+  private get isNeeded(): boolean {
+    if (this.isOver) return false;
+    if (this.isStepping || this.isFollowing || this.isClosing) return true;
+    return [...this.told.values()].some(({ mine, isOver }) => mine !== null && !isOver);
+  }
+
+  private async run(): Promise<void> {
+    while (this.isNeeded) this.hear(await this.line.next(this.isStepping));
+  }
+
+  private hear(message: Message): void {
+    const { kind } = message;
+    if (kind === 'pulse') return;
+    this.isStepping = kind === 'step';
+    this.isOver = kind === 'end';
+    for (const news of message.news) this.learn(news);
+    if (kind === 'step') this.runner.compute(message.batch, null);
+  }
+
+  private learn(news: News): void {
+    const one = this.of(news.number);
+    if (news.kind === 'asked') one.asked = news.digest;
+    if (news.kind === 'piece') one.pieces.push(news.piece);
+    if (news.kind === 'failed') one.pieces.fail(new DsError(news.error));
+    if (news.kind === 'ended') one.pieces.end();
+    one.isOver ||= news.kind === 'failed' || news.kind === 'ended';
+    this.compare(one);
+    if (one.isOver && one.mine !== null) this.told.delete(news.number);
+  }
+
+  private of(number: number): Told {
+    const known = this.told.get(number);
+    if (known) return known;
+    const pieces = new PieceQueue<GenerationPiece>(() => {});
+    const made: Told = { pieces, asked: null, mine: null, isOver: false };
+    this.told.set(number, made);
+    return made;
+  }
+
+  /** All ranks ask alike: whoever asks something else gets an error in place of another's text. */
+  private compare({ asked, mine, pieces }: Told): void {
+    if (asked === null || mine === null || asked === mine) return;
+    pieces.fail(
+      new DsError({
+        code: 'DS_ARGUMENT',
+        op: 'InferenceEngine request',
+        expected: 'the same requests, in the same order, on all ranks that share the model',
+        got: `another one on rank ${this.rank} than on rank 0`,
+        hint: 'Let the others follow() where requests come to rank 0 alone.',
+      }),
+    );
+  }
+
+  private failAll(error: unknown): void {
+    for (const { pieces } of this.told.values()) pieces.fail(error);
+    this.told.clear();
+  }
+
+  private asksAlone(): DsError {
+    return new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'InferenceEngine request',
+      expected: 'requests on rank 0, which this rank follows',
+      got: `one on rank ${this.rank}`,
+    });
+  }
+}

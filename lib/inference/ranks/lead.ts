@@ -1,0 +1,183 @@
+// The first of the ranks that share a model: what is asked of it is computed by all, and it alone
+// decides what each step takes and which tokens are sampled.
+import { createHash } from 'node:crypto';
+import { DsError } from '../../errors.js';
+import type { Generation, GenerationPiece } from '../continuation.js';
+import { PieceQueue } from '../piece-queue.js';
+import type { ReadRequest } from '../request.js';
+import type { StepBatch } from '../step-batch.js';
+import type {
+  InferenceStats,
+  StepAudience,
+  StepLoop,
+  Submitted,
+  TextWriter,
+} from '../step-loop.js';
+import type { EnginePlace } from './place.js';
+import { fieldsOf, type News, type StepLine } from './step-line.js';
+
+/** Without `done`. */
+type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : never) : never;
+
+/** What requests are compared by, between ranks that are to ask alike. */
+export function digestOf({ prompt, maxNewTokens, n, stop, sampling }: ReadRequest): string {
+  const { seed: _, ...rules } = sampling;
+  const said = JSON.stringify([prompt, maxNewTokens, n, stop, rules]);
+  return createHash('sha256').update(said).digest('hex');
+}
+
+/** Tells the others of what happens to it, too. */
+class ToldQueue extends PieceQueue<GenerationPiece> {
+  private isOver = false;
+
+  constructor(
+    onLeave: () => void,
+    private readonly tell: (story: Story) => void,
+  ) {
+    super(onLeave);
+  }
+
+  override push(piece: GenerationPiece): void {
+    if (!this.isOver) this.tell({ kind: 'piece', piece });
+    super.push(piece);
+  }
+
+  override fail(error: unknown): void {
+    if (!this.isOver) this.tell({ kind: 'failed', error: fieldsOf(error) });
+    super.fail(error);
+  }
+
+  override end(): void {
+    if (!this.isOver) this.tell({ kind: 'ended' });
+    this.isOver = true;
+    super.end();
+  }
+}
+
+/** Wraps the loop that it makes. */
+export class Lead implements TextWriter, StepAudience, EnginePlace {
+  readonly rank = 0;
+  private readonly loop: StepLoop;
+  private news: News[] = [];
+  private submitted = 0;
+  /** Tells those who follow that this rank is there; null where they ask alike. */
+  private pulse: NodeJS.Timeout | null = null;
+  private wasSilent = true;
+  /** The others wait for another step. */
+  private isStepping = false;
+
+  /** `patience`: milliseconds after which ranks that hear nothing give this one up. */
+  constructor(
+    private readonly line: StepLine,
+    private readonly patience: number,
+    makeLoop: (lead: Lead) => StepLoop,
+  ) {
+    this.loop = makeLoop(this);
+  }
+
+  get isBusy(): boolean {
+    return this.loop.isBusy;
+  }
+
+  /** All compute this batch now. Throws DS_COMM. */
+  announce(batch: StepBatch): void {
+    this.wasSilent = false;
+    this.isStepping = true;
+    this.line.tell({ kind: 'step', batch, news: this.taken() });
+  }
+
+  queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
+    const number = this.submitted++;
+    const tell = (story: Story): void => this.tell({ number, ...story } as News);
+    tell({ kind: 'asked', digest: digestOf(request) });
+    return new ToldQueue(onLeave, tell);
+  }
+
+  rest(): void {
+    if (!this.isStepping && this.news.length === 0) return;
+    this.isStepping = false;
+    this.attempt(() => this.line.tell({ kind: 'rest', news: this.taken() }));
+  }
+
+  submit(request: ReadRequest): Submitted {
+    try {
+      return this.loop.submit(request);
+    } catch (error) {
+      this.tell({ number: this.submitted - 1, kind: 'failed', error: fieldsOf(error) });
+      if (!this.isBusy) this.rest();
+      throw error;
+    }
+  }
+
+  async follow(): Promise<void> {
+    if (this.pulse) return;
+    this.news = [];
+    this.pulse = setInterval(() => this.beat(), this.patience / 4).unref();
+  }
+
+  stats(): InferenceStats {
+    return this.loop.stats();
+  }
+
+  count(promptTokens: number, made: readonly Generation[]): void {
+    this.loop.count(promptTokens, made);
+  }
+
+  async close(): Promise<void> {
+    await this.loop.close();
+    if (this.pulse) clearInterval(this.pulse);
+    this.attempt(() => this.line.tell({ kind: 'end', news: this.taken() }));
+    this.line.close();
+  }
+
+  requireForward({ isBusy }: TextWriter): void {
+    if (!isBusy && !this.pulse) {
+      this.rest();
+      return;
+    }
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'InferenceEngine.call',
+      expected: 'a forward that all ranks begin together',
+      got: isBusy ? 'one while texts are under way' : 'one on a rank that others follow',
+      hint: 'Call it alike on all ranks that share the model, between generations.',
+    });
+  }
+
+  requireAlone = refuseShared;
+
+  private tell(news: News): void {
+    if (!this.pulse) this.news.push(news);
+  }
+
+  private taken(): readonly News[] {
+    const { news } = this;
+    this.news = [];
+    return news;
+  }
+
+  private beat(): void {
+    if (this.wasSilent && !this.isBusy) this.attempt(() => this.line.tell({ kind: 'pulse' }));
+    this.wasSilent = true;
+  }
+
+  /** Whoever is gone is named by the next step; until then nothing is lost. */
+  private attempt(tell: () => void): void {
+    try {
+      tell();
+    } catch (error) {
+      if (!(error instanceof DsError && error.code === 'DS_COMM')) throw error;
+    }
+  }
+}
+
+/** Throws DS_ARGUMENT for what is not computed in steps. */
+export function refuseShared(option: string): void {
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `InferenceEngine request ${option}`,
+    expected: '1 where ranks share the model (tensor_parallel)',
+    got: 'more',
+    hint: 'Search for beams with tp_size 1.',
+  });
+}

@@ -1,0 +1,89 @@
+// The ranks that share a model out for inference, as the configuration asks: who they are, and
+// whether they agree.
+import { createHash } from 'node:crypto';
+import { type Distributed, joinLaunched, type ProcessGroup } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
+import type { CausalLM } from '../../models/index.js';
+import { cpu, type Device } from '../../runtime/device.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { ResolvedInferenceConfig } from '../config/index.js';
+
+/** Ranks that share a model. */
+export interface ModelRanks {
+  /** Whose exchanges are parts of the layers. */
+  readonly layers: ProcessGroup;
+  /** The same ranks, for what the host says. */
+  readonly host: ProcessGroup;
+  readonly device: Device;
+  /** Milliseconds after which a rank that is not heard of is given up. */
+  readonly patience: number;
+}
+
+const KEY = 'tensor_parallel.tp_size';
+const DIGEST = 32;
+
+/**
+ * The ranks of the job between which the layers are cut; null where no layer is. Rejects with
+ * DS_CONFIG where there are other ranks than `tp_size` asks for, DS_COMM.
+ */
+export async function openRanks({
+  tensor_parallel: { enabled, tp_size: size },
+  device,
+}: ResolvedInferenceConfig): Promise<ModelRanks | null> {
+  if (!enabled || size === 1) return null;
+  const kind = device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
+  const job = await joinLaunched({ device: kind, mesh: { tp: size } });
+  if (job.mesh.size('tp') !== size) throw otherRanks(size, job);
+  const layers = await job.mesh.axis('tp');
+  const host = (await job.newHostGroup(layers.ranks)) as ProcessGroup;
+  return { layers, host, device: job.world.device, patience: job.timeout };
+}
+
+function otherRanks(size: number, { mesh, worldSize }: Distributed): DsError {
+  const hint =
+    worldSize === 1
+      ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
+      : `Give initDistributed() { mesh: { tp: ${size} } }, or leave joining to initInference().`;
+  return new DsError({
+    ...{ code: 'DS_CONFIG', op: KEY, hint },
+    expected: `${mesh.size('tp')}, the ranks on the mesh's axis tp`,
+    got: String(size),
+  });
+}
+
+/**
+ * The least of the ranks' numbers of blocks. Throws DS_ARGUMENT on every rank where one was given
+ * another model or configuration, DS_COMM.
+ */
+export function agree(
+  { host }: ModelRanks,
+  model: CausalLM,
+  { notices: _, device: __, ...config }: ResolvedInferenceConfig,
+  blocks: number,
+): number {
+  requireAlike(host, 'configurations', config);
+  requireAlike(host, 'models', [model.constructor.name, model.config]);
+  const least = held(() => Tensor.from(Int32Array.of(blocks), { device: cpu() }));
+  host.allReduce(least, { op: 'min', purpose: 'blocks of an inference engine' }).wait();
+  const [agreed] = least.toArray() as [number];
+  least.release();
+  return agreed;
+}
+
+function requireAlike(host: ProcessGroup, what: string, value: unknown): void {
+  const own = createHash('sha256').update(JSON.stringify(value)).digest();
+  const mine = held(() => Tensor.from(Uint8Array.from(own)));
+  const all = held(() => Tensor.empty([host.size * DIGEST], 'u8', cpu()));
+  host.allGather(all, mine, { purpose: `${what} of inference engines` }).wait();
+  const found = Buffer.from(all.toRaw() as Uint8Array);
+  for (const one of [mine, all]) one.release();
+  const digestOf = (rank: number): Buffer => found.subarray(rank * DIGEST, (rank + 1) * DIGEST);
+  const other = host.ranks.findIndex((_, rank) => !digestOf(rank).equals(digestOf(0)));
+  if (other < 0) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initInference',
+    expected: `the same ${what} on all ranks that share the model`,
+    got: `others on rank ${host.ranks[other]} than on rank ${host.ranks[0]}`,
+  });
+}

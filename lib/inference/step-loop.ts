@@ -1,0 +1,291 @@
+// The steps of an engine: which texts go on, what is sampled of them, and who is told.
+import { turn } from '../data/event-loop.js';
+import type { CausalLM } from '../models/index.js';
+import type { Tensor } from '../tensor/index.js';
+import {
+  Continuation,
+  type FinishReason,
+  type Generation,
+  type GenerationPiece,
+} from './continuation.js';
+import { PieceQueue } from './piece-queue.js';
+import type { ReadRequest, RequestLimits } from './request.js';
+import { type SampledToken, Sampler, samplingError } from './sampling.js';
+import { type ScheduleCounts, Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
+import type { Sequence } from './sequence.js';
+import type { StepRunner } from './step-runner.js';
+
+/** Counters since the engine was made. */
+export interface InferenceStats extends ScheduleCounts {
+  /** Tokens of prompts that were taken on. */
+  promptTokens: number;
+  /** Tokens that were sampled. */
+  generatedTokens: number;
+  /** Continuations by how they ended. */
+  finished: Record<FinishReason, number>;
+}
+
+/** A request on its way. */
+export interface Submitted {
+  readonly pieces: PieceQueue<GenerationPiece>;
+  /** Ends what is left of it. */
+  abort(): void;
+}
+
+/** Who continues the prompts of an engine. */
+export interface TextWriter {
+  /** Whether texts are under way. */
+  readonly isBusy: boolean;
+  /** Throws DS_LIMIT for a request that cannot fit. */
+  submit(request: ReadRequest): Submitted;
+  stats(): InferenceStats;
+  /** Counts texts that were made beside the steps. */
+  count(promptTokens: number, made: readonly Generation[]): void;
+  /** Ends all requests ("abort"), and frees what it has. */
+  close(): Promise<void>;
+}
+
+/** Who else learns of a loop's texts. */
+export interface StepAudience {
+  /** Where the pieces of a request go; `onLeave` is called when their reader leaves. */
+  queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece>;
+  /** Nothing is left to compute for now. */
+  rest(): void;
+}
+
+/** Nobody but the reader. */
+export const noAudience: StepAudience = {
+  queueOf: (_request, onLeave) => new PieceQueue(onLeave),
+  rest: () => {},
+};
+
+/** What a loop works with; the runner is its own. */
+export interface StepLoopParts {
+  model: CausalLM;
+  runner: StepRunner;
+  limits: SchedulerLimits;
+  requests: RequestLimits;
+  audience?: StepAudience;
+}
+
+/** One request under way. */
+interface Job {
+  readonly request: ReadRequest;
+  readonly pieces: PieceQueue<GenerationPiece>;
+  readonly continuations: Continuation[];
+  /** Those that wait for the first one to have computed the prompt. */
+  followers: Continuation[];
+  /** Whether a token of it has been computed. */
+  hasStarted: boolean;
+  /** Listens to the request's signal no more. */
+  unwatch: () => void;
+}
+
+/**
+ * Takes steps in turns of the event loop, as long as there is something to compute: each takes
+ * tokens of all texts that run. Owns the runner.
+ */
+export class StepLoop implements TextWriter {
+  private readonly runner: StepRunner;
+  private readonly scheduler: Scheduler;
+  private readonly sampler: Sampler;
+  private readonly audience: StepAudience;
+  private readonly freeSlots: number[];
+  private readonly jobs = new Map<Sequence, Job>();
+  private readonly finished = { stop: 0, length: 0, abort: 0 };
+  private promptTokens = 0;
+  private generatedTokens = 0;
+  private loop: Promise<void> | null = null;
+
+  constructor(private readonly parts: StepLoopParts) {
+    const { model, runner, limits, audience = noAudience } = parts;
+    this.runner = runner;
+    this.audience = audience;
+    this.scheduler = new Scheduler(limits);
+    this.sampler = new Sampler(model.vocabSize, model.cacheShape().device, limits.sequences);
+    this.freeSlots = Array.from({ length: limits.sequences }, (_, i) => i);
+  }
+
+  get isBusy(): boolean {
+    return !this.scheduler.isIdle;
+  }
+
+  stats(): InferenceStats {
+    const { promptTokens, generatedTokens, finished } = this;
+    const counts = this.scheduler.counts();
+    return { ...counts, promptTokens, generatedTokens, finished: { ...finished } };
+  }
+
+  count(promptTokens: number, made: readonly Generation[]): void {
+    this.promptTokens += promptTokens;
+    for (const { tokens, finishReason } of made) {
+      this.generatedTokens += tokens.length;
+      this.finished[finishReason]++;
+    }
+  }
+
+  async close(): Promise<void> {
+    for (const job of new Set(this.jobs.values())) this.abort(job);
+    await this.loop;
+    this.sampler.dispose();
+    this.runner.dispose();
+  }
+
+  submit(request: ReadRequest): Submitted {
+    const job = this.jobOf(request);
+    return { pieces: job.pieces, abort: () => this.abort(job) };
+  }
+
+  private jobOf(request: ReadRequest): Job {
+    const continuations = Array.from(
+      { length: request.n },
+      (_, index) => new Continuation(request, index, this.parts.requests),
+    );
+    const job: Job = {
+      request,
+      continuations,
+      pieces: this.audience.queueOf(request, () => this.abort(job)),
+      followers: continuations.slice(1),
+      hasStarted: false,
+      unwatch: () => {},
+    };
+    this.start(job, continuations[0] as Continuation);
+    this.promptTokens += request.prompt.length;
+    this.watch(job);
+    this.loop ??= this.run();
+    return job;
+  }
+
+  private start(job: Job, { sequence }: Continuation): void {
+    this.scheduler.submit(sequence);
+    this.jobs.set(sequence, job);
+  }
+
+  private watch(job: Job): void {
+    const { signal } = job.request;
+    if (!signal) return;
+    const onAbort = (): void => this.abort(job);
+    if (signal.aborted) onAbort();
+    signal.addEventListener('abort', onAbort, { once: true });
+    job.unwatch = () => signal.removeEventListener('abort', onAbort);
+  }
+
+  /** Takes steps until nothing is left; requests of one turn begin together. */
+  private async run(): Promise<void> {
+    for (;;) {
+      await turn();
+      if (this.scheduler.isIdle) break;
+      this.step();
+    }
+    this.loop = null;
+    this.audience.rest();
+  }
+
+  private step(): void {
+    let slices: readonly Slice[] = [];
+    try {
+      slices = this.started(this.scheduler.plan());
+      if (slices.length === 0) return;
+      const next = this.runner.run(slices, (scores, sequences) => this.choose(scores, sequences));
+      this.scheduler.commit(slices);
+      for (const { sequence, sampled } of next) this.accept(sequence, sampled);
+    } catch (error) {
+      const planned = slices.map(({ sequence }) => this.jobs.get(sequence));
+      const failed = new Set(slices.length > 0 ? planned : this.jobs.values());
+      for (const job of failed) if (job) this.fail(job, error);
+    }
+  }
+
+  /**
+   * Tells those who wait to know that their prompt's turn has come; without those that fail then.
+   */
+  private started(slices: readonly Slice[]): readonly Slice[] {
+    for (const { sequence } of slices) {
+      const job = this.jobs.get(sequence);
+      if (!job || job.hasStarted) continue;
+      job.hasStarted = true;
+      try {
+        job.request.onStart?.();
+      } catch (error) {
+        this.fail(job, error);
+      }
+    }
+    return slices.filter(({ sequence }) => this.jobs.has(sequence));
+  }
+
+  private choose(scores: Tensor, sequences: readonly Sequence[]): SampledToken[] {
+    const slots = this.slotsOf(sequences);
+    return this.sampler.read(this.sampler.sample(scores, slots), slots);
+  }
+
+  /** The sampler's places of sequences; a sequence keeps its own while it waits for blocks. */
+  private slotsOf(sequences: readonly Sequence[]): number[] {
+    return sequences.map((sequence) => {
+      const continuation = this.continuationOf(sequence) as Continuation;
+      if (continuation.slot === null) {
+        const slot = this.freeSlots.pop() as number;
+        const ends = [...continuation.ends];
+        this.sampler.enter(slot, sequence.tokens, continuation.sampling, { ends });
+        continuation.slot = slot;
+      }
+      return continuation.slot;
+    });
+  }
+
+  private continuationOf(sequence: Sequence): Continuation | undefined {
+    const { continuations } = this.jobs.get(sequence) ?? {};
+    return continuations?.find((one) => one.sequence === sequence);
+  }
+
+  private accept(sequence: Sequence, sampled: SampledToken): void {
+    const job = this.jobs.get(sequence);
+    const continuation = this.continuationOf(sequence);
+    if (!job || !continuation) return;
+    const error = samplingError('InferenceEngine', sampled.token);
+    if (error) {
+      this.fail(job, error);
+      return;
+    }
+    const { followers } = job;
+    job.followers = [];
+    for (const follower of followers) this.start(job, follower);
+    this.generatedTokens++;
+    const piece = continuation.accept(sampled);
+    if (continuation.isDone) this.leave(continuation);
+    job.pieces.push(piece);
+    if (job.continuations.every(({ isDone }) => isDone)) this.end(job);
+  }
+
+  /** Its blocks and its slot are free. */
+  private leave(continuation: Continuation): void {
+    const { sequence, slot, finishReason } = continuation;
+    this.scheduler.remove(sequence);
+    this.jobs.delete(sequence);
+    if (slot !== null) {
+      this.sampler.leave(slot);
+      this.freeSlots.push(slot);
+      continuation.slot = null;
+    }
+    if (finishReason) this.finished[finishReason]++;
+  }
+
+  private abort(job: Job): void {
+    for (const continuation of job.continuations) {
+      if (continuation.isDone) continue;
+      const piece = continuation.abort();
+      this.leave(continuation);
+      job.pieces.push(piece);
+    }
+    this.end(job);
+  }
+
+  private fail(job: Job, error: unknown): void {
+    job.pieces.fail(error);
+    this.abort(job);
+  }
+
+  private end(job: Job): void {
+    job.unwatch();
+    job.pieces.end();
+  }
+}

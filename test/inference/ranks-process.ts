@@ -1,0 +1,231 @@
+// One rank that shares models out with others for inference: what its engine writes, held against
+// an engine that has the whole model.
+import { initDistributed } from '../../lib/comm/index.js';
+import {
+  DsError,
+  type inference,
+  initInference,
+  nn,
+  noGrad,
+  scope,
+  seed,
+  Tensor,
+} from '../../lib/index.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
+import { Checks } from '../parallel/checks.js';
+
+/** The one argument, as JSON. */
+export interface RanksJob {
+  kind: DeviceKind;
+  ranks: number;
+  /** A folder of Hugging Face's, and a prompt with the tokens that follow. */
+  folder: string;
+  prompt: number[];
+  tokens: number[];
+  /** The rank that ends in the middle of a text; null for none. */
+  dies: number | null;
+}
+
+const { GPT2, Llama, Qwen3 } = nn.models;
+const checks = new Checks();
+const sizes = { vocabSize: 67, maxSeq: 64, layers: 2 };
+
+/** Heads, channels and tokens that neither 2 nor 4 ranks share evenly. */
+const models: Record<string, () => nn.models.CausalLM> = {
+  'GPT-2 of 5 heads': () => new GPT2({ ...sizes, heads: 5, channels: 20 }),
+  'Llama of 6 and 3 heads': () =>
+    new Llama({ ...sizes, heads: 6, kvHeads: 3, channels: 24, hidden: 37 }),
+  'Qwen3, tied': () =>
+    new Qwen3({ ...sizes, heads: 8, kvHeads: 2, headDim: 6, channels: 16, hidden: 21, tied: true }),
+};
+
+const prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6], [7]];
+const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: 8 };
+const drawn = { temperature: 0.8, topP: 0.9, seed: 5, ignoreEos: true, maxNewTokens: 6 };
+
+function made(make: () => nn.models.CausalLM): nn.models.CausalLM {
+  seed(11);
+  return make();
+}
+
+/** Texts and logits of an engine. */
+async function written(engine: inference.InferenceEngine) {
+  const requests = [
+    ...prompts.map((prompt) => ({ prompt, ...greedy })),
+    { prompt: [3, 1, 4], n: 2, logprobs: 2, ...drawn },
+  ];
+  const texts = await engine.generateBatch(requests);
+  const logits = scope(() => {
+    const device = engine.module.computesIn.device;
+    const tokens = Tensor.from(Int32Array.from(prompts[1] as number[]), { shape: [2, 10], device });
+    return noGrad(() => engine.call(tokens)).toArray();
+  });
+  const likely = texts
+    .at(-1)
+    ?.flatMap(({ logprobs = [] }) => logprobs.map(({ logprob }) => logprob));
+  return { tokens: texts.flat().map((one) => [...one.tokens]), logits, likely: likely ?? [] };
+}
+
+async function alike(
+  name: string,
+  make: () => nn.models.CausalLM,
+  shared: inference.InferenceConfig,
+): Promise<void> {
+  const { tensor_parallel: _, ...alone } = shared;
+  const whole = await initInference(made(make), alone);
+  const part = await initInference(made(make), shared);
+  const [wanted, got] = [await written(whole), await written(part)];
+  checks.count += 2;
+  checks.near(`${name}: logits`, got.logits, wanted.logits);
+  checks.near(`${name}: logprobs`, got.likely, wanted.likely);
+  got.tokens.forEach((tokens, i) => {
+    checks.same(`${name}: text ${i}`, tokens, wanted.tokens[i] as number[]);
+  });
+  const held = ({ module }: inference.InferenceEngine): number =>
+    module.parameters().reduce((sum, { numel }) => sum + numel, 0);
+  const share = held(part) / held(whole);
+  if (share > 0.75) checks.failures.push(`${name}: this rank has ${share} of the weights`);
+  await part.destroy();
+  await whole.destroy();
+}
+
+/** A folder's model: blocks for one text and a bit, a stream that is left, a signal. */
+async function folder(
+  { folder: path, prompt, tokens }: RanksJob,
+  shared: inference.InferenceConfig,
+): Promise<void> {
+  const engine = await initInference(path, {
+    ...{ ...shared, dtype: 'fp32', max_out_tokens: 64 },
+    kv_cache: { block_size: 16, blocks: 7, prefix_caching: false },
+  });
+  const request = { prompt, ...greedy, maxNewTokens: tokens.length };
+  const all = await engine.generateBatch([request, request, request]);
+  for (const [one] of all) checks.same('like transformers', [...(one?.tokens ?? [])], tokens);
+  const isFirst = engine.rank === 0;
+  if (isFirst !== engine.stats().preemptions > 0) checks.failures.push('nobody gave way on rank 0');
+  const controller = new AbortController();
+  const seen: number[] = [];
+  for await (const piece of engine.stream({ ...request, signal: controller.signal })) {
+    seen.push(...piece.tokens);
+    if (seen.length === 5) controller.abort();
+  }
+  checks.same('until the signal', seen.slice(0, 5), tokens.slice(0, 5));
+  for await (const _ of engine.stream(request)) break;
+  const [again] = await engine.generate(request);
+  checks.same('after all that', [...(again?.tokens ?? [])], tokens);
+  const { blocksUsed, running } = engine.stats();
+  checks.same('blocks', [blocksUsed, running], [0, 0]);
+  await engine.destroy();
+}
+
+async function refused(name: string, act: () => Promise<unknown>, pattern: RegExp): Promise<void> {
+  checks.count++;
+  const error = await act().then(
+    () => null,
+    (thrown: unknown) => thrown,
+  );
+  const said = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
+  if (!pattern.test(said)) checks.failures.push(`${name}: ${said}`);
+}
+
+/** Requests that come to rank 0 alone, and what no rank may do. */
+async function followed(shared: inference.InferenceConfig): Promise<void> {
+  const make = models['GPT-2 of 5 heads'] as () => nn.models.CausalLM;
+  const engine = await initInference(made(make), shared);
+  const isFirst = engine.rank === 0;
+  await refused(
+    'beams',
+    () => engine.generate({ prompt: [3], numBeams: 2 }),
+    /DS_ARGUMENT.*numBeams: expected 1 where ranks share/,
+  );
+  const odd = engine.generate({ prompt: [3 + engine.rank], ...greedy });
+  if (isFirst) await odd;
+  else
+    await refused(
+      'another request',
+      () => odd,
+      /DS_ARGUMENT.*the same requests.*another one on rank \d/,
+    );
+  const following = engine.follow();
+  if (!isFirst) {
+    await refused(
+      'a request of a follower',
+      () => engine.generate({ prompt: [3], ...greedy }),
+      /DS_ARGUMENT.*which this rank follows/,
+    );
+    await following;
+  } else {
+    await following;
+    const [one] = await engine.generate({ prompt: [3, 1, 4], ...greedy });
+    checks.same('followed', [one?.tokens.length as number], [8]);
+    const long = await engine.generateBatch(
+      Array.from({ length: 33 }, (_, i) => ({
+        prompt: Array(60).fill(i),
+        ...greedy,
+        maxNewTokens: 3,
+      })),
+    );
+    checks.same('many', [long.length], [33]);
+    await refused(
+      'a forward',
+      async () => engine.call(Tensor.from(Int32Array.of(1), { shape: [1, 1] })),
+      /DS_ARGUMENT.*all ranks begin together/,
+    );
+  }
+  await engine.destroy();
+}
+
+/** One rank is gone while the others compute. */
+async function bereaved(
+  { dies, ...job }: RanksJob,
+  shared: inference.InferenceConfig,
+): Promise<string> {
+  const engine = await initInference(job.folder, { ...shared, dtype: 'fp32', max_out_tokens: 128 });
+  const text = engine.stream({ prompt: job.prompt, ...greedy, maxNewTokens: 60 });
+  let count = 0;
+  try {
+    for await (const _ of text) if (++count === 5 && engine.rank === dies) process.exit(7);
+  } catch (error) {
+    await engine.destroy().catch(() => {});
+    return (error as DsError).message;
+  }
+  return 'nothing thrown';
+}
+
+async function main(): Promise<void> {
+  const job = JSON.parse(process.argv[2] as string) as RanksJob;
+  const { kind, ranks, dies } = job;
+  const shared: inference.InferenceConfig = {
+    device: kind === 'cpu' ? 'cpu' : 'auto',
+    tensor_parallel: { tp_size: ranks },
+  };
+  if (dies !== null) {
+    console.log(JSON.stringify(await bereaved(job, shared)));
+    return;
+  }
+  const own = await initDistributed({
+    device: kind === 'cpu' ? kind : 'auto',
+    mesh: { tp: ranks },
+  });
+  const chosen = Object.entries(models).slice(ranks === 2 ? 0 : 1);
+  for (const [name, make] of chosen) await alike(name, make, shared);
+  if (ranks === 2) {
+    await folder(job, shared);
+    await followed(shared);
+  }
+  await refused(
+    'other ranks',
+    () =>
+      initInference(made(models['GPT-2 of 5 heads'] as () => nn.models.CausalLM), {
+        tensor_parallel: { tp_size: 3 },
+      }),
+    /DS_CONFIG tensor_parallel.tp_size: expected \d, the ranks/,
+  );
+  await own.destroy();
+  console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});
