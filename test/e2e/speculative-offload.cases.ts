@@ -129,6 +129,25 @@ function orderCase(early: number): Case {
   };
 }
 
+/** While every step is clipped, `later` units get their weights before they are committed: none, one, or all. */
+function laterCase(later: number): Case {
+  return {
+    name: `speculative offload does not depend on what is committed later: ${later} units`,
+    async run(device) {
+      device.setDeterministic(true);
+      const options = { precision: 'bf16', clip: 0.05 } as const;
+      const plain = await resident(options, device);
+      const expected = trainTiny(plain, 0, steps);
+      const engine = await speculative(options, device);
+      speculationOf(engine).later.fix(later);
+      assert.deepEqual(trainTiny(engine, 0, steps), expected);
+      assertSame(engine, plain);
+      plain.destroy();
+      engine.destroy();
+    },
+  };
+}
+
 async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-speculative-'));
   try {
@@ -216,6 +235,7 @@ export const cases: Case[] = [
   }),
   ...tiledCases,
   ...[0, 1, 3].map(orderCase),
+  ...[0, 1, 3].map(laterCase),
   saving,
   betweenBackwardAndStep,
 ];

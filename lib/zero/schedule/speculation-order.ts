@@ -1,4 +1,5 @@
 // In which order units are updated while backward runs: a share as they arrive, the rest as forward needs them.
+import { AdaptiveCount } from './adaptive-count.js';
 
 /**
  * Backward completes units last to first, the next forward reads them first to last. The first `early` arrivals are
@@ -9,12 +10,11 @@ export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
   private readonly postponed = new Set<Unit>();
   private arrivals = 0;
-  private share: number | null = null;
-  private fixed = false;
+  private readonly count = new AdaptiveCount();
 
   /** Units taken as they arrive; half of them at first. */
   get early(): number {
-    return Math.min(this.share ?? Math.ceil(this.forward.length / 2), this.forward.length);
+    return this.count.of(this.forward.length);
   }
 
   /** Whether the unit that arrived last was taken at once. */
@@ -40,14 +40,11 @@ export class SpeculationOrder<Unit> {
 
   /** Moves the early share by one: up when the host had finished it before backward ended, else down. */
   adapt(finishedInTime: boolean): void {
-    if (this.fixed) return;
-    const moved = this.early + (finishedInTime ? 1 : -1);
-    this.share = Math.max(0, Math.min(moved, this.forward.length));
+    this.count.adapt(this.forward.length, finishedInTime);
   }
 
   /** Keeps the early share at `early` units (at most all), for measurements. */
   fix(early: number): void {
-    this.share = early;
-    this.fixed = true;
+    this.count.fix(early);
   }
 }

@@ -15,6 +15,7 @@ import type { HostHome } from '../home/host-home.js';
 import type { Tile } from '../home/tiles.js';
 import type { Range } from '../layout.js';
 import type { Partition } from '../partition.js';
+import { AdaptiveCount } from './adaptive-count.js';
 import { ClipWindow } from './clip-window.js';
 import type { Publisher, Schedule, UpdatePlan } from './schedule.js';
 import { SpeculationOrder } from './speculation-order.js';
@@ -55,11 +56,15 @@ interface Verdict {
  *   h2d stream   these weights, from step() on; the unit's next forward waits for them
  * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
  * state, with what was decided: no state was touched, so there is nothing to roll back. While most steps miss, updates
- * wait for their verdict as in Deferred. Host memory per parameter: one gradient element more than there.
+ * wait for their verdict as in Deferred, but for those of the first units in forward order: these get their weights by
+ * a pass that stores nothing else, and are committed under the next forward and backward, as many as there is time for.
+ * Memory per parameter: one gradient element more than there.
  */
 export class Speculative implements Schedule {
   /** Which partitions are updated during backward, and when. */
   readonly order = new SpeculationOrder<Partition>();
+  /** How many are committed after their weights have left, while updates wait for their verdict. */
+  readonly later = new AdaptiveCount();
   private readonly attempts = new Map<Partition, Attempt>();
   private readonly window = new ClipWindow();
   /** [4] f32 each, written in the order of the host stream: control of decided gradients, and of the coming ones. */
@@ -69,6 +74,9 @@ export class Speculative implements Schedule {
   private readonly landed: Event;
   /** The early share of the speculation has ended. */
   private readonly earlyDone: Event;
+  /** What was committed later has been. */
+  private readonly committed: Event;
+  private commitsLater = false;
   private decidedSettings: UpdateSettings | null = null;
   /** From prepare() to update(), unless updates wait for their verdict. */
   private tried: Trial | null = null;
@@ -83,6 +91,7 @@ export class Speculative implements Schedule {
     this.assumed = home.allocate(4, 'f32');
     this.landed = new Event(device);
     this.earlyDone = new Event(device);
+    this.committed = new Event(device);
   }
 
   adopt(partition: Partition): void {
@@ -118,36 +127,57 @@ export class Speculative implements Schedule {
     for (const partition of tried?.parts ?? []) this.upload(partition);
     const verdict = this.awaitVerdict(control);
     if (tried) this.order.adapt(this.earlyDone.done);
+    if (this.commitsLater) this.later.adapt(this.attempts.size, this.committed.done);
     const asAssumed = verdict.multiplier === unclipped(plan.gradientScale) && verdict.apply === 1;
     this.window.record(!asAssumed);
     this.write(this.decided, verdict);
     this.decidedSettings = plan.settings;
     const holds = asAssumed && tried && !tried.stale && sameSettings(tried.settings, plan.settings);
+    let later = tried ? 0 : this.later.of(this.attempts.size);
+    this.commitsLater = later > 0;
     for (const [partition, attempt] of this.attempts) {
-      if (!tried) this.updateNow(partition, plan);
-      else {
+      if (tried) {
         attempt.pending = 'decided';
         if (!holds) this.emitAgain(partition, attempt);
-      }
+      } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
+      else this.updateNow(partition, plan);
       publisher.publish(partition, home.h2d);
     }
+    if (this.commitsLater) this.commitNow();
   }
 
   /** Commits what is decided and computes the weights of the gradient that has just arrived, in one pass. */
   private tryOut(partition: Partition, tried: Trial): void {
+    this.emit(partition, { control: this.assumed, settings: tried.settings });
+    this.attemptOf(partition).pending = 'tentative';
+    tried.parts.push(partition);
+  }
+
+  /** The weights of the gradient that has landed leave; its step is committed after those of others. */
+  private emitFirst(partition: Partition, attempt: Attempt, { settings }: UpdatePlan): void {
+    this.emit(partition, { control: this.decided, settings });
+    attempt.pending = 'decided';
+    this.upload(partition);
+  }
+
+  /** The pass that commits what is decided and stores the weights that the landed gradient gives, which is held from now on. */
+  private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { home } = this;
     const { grad, tiles } = home.partOf(partition);
     const attempt = this.attemptOf(partition);
     const previous = this.decidedOf(attempt);
-    const next = { grad, control: this.assumed, settings: tried.settings };
     for (const tile of tiles) {
       home.host.wait(tile.arrived);
-      this.pass(partition, tile, { previous, next, weight: attempt.held });
+      this.pass(partition, tile, { previous, next: { grad, ...step }, weight: attempt.held });
       tile.updated.record(home.host);
     }
     attempt.held = home.exchange(partition, attempt.held);
-    attempt.pending = 'tentative';
-    tried.parts.push(partition);
+  }
+
+  /** Under the next forward and backward. */
+  private commitNow(): void {
+    this.commit();
+    this.committed.record(this.home.host);
   }
 
   /** Weights of the decided gradient from the committed state, without committing it. */
@@ -274,7 +304,7 @@ export class Speculative implements Schedule {
     for (const { held } of this.attempts.values()) held.release();
     this.attempts.clear();
     for (const control of [this.decided, this.assumed]) control.release();
-    for (const event of [this.landed, this.earlyDone]) event.dispose();
+    for (const event of [this.landed, this.earlyDone, this.committed]) event.dispose();
   }
 
   private attemptOf(partition: Partition): Attempt {
