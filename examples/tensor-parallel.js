@@ -1,9 +1,10 @@
-// GPT-2 on two ranks, each of which has half of every layer.
+// GPT-2 on two ranks, each of which has half of every layer, or half of every sample.
 //
 //   ds --num_procs 2 examples/tensor-parallel.js --device cpu      two processes on the CPU
 //   ds --num_gpus 2 examples/tensor-parallel.js --size 1558M       two GPUs
 //
-// --sequence shares out the tokens between the layers as well.
+// --sequence shares out the tokens between the layers as well; --ulysses shares out tokens alone,
+// and leaves layers whole.
 const { parseArgs } = require('node:util');
 const {
   comm,
@@ -21,6 +22,7 @@ const options = {
   size: { type: 'string', default: 'tiny' },
   steps: { type: 'string', default: '20' },
   sequence: { type: 'boolean', default: false },
+  ulysses: { type: 'boolean', default: false },
   local_rank: { type: 'string' }, // the launcher's
 };
 const { values } = parseArgs({ options, allowPositionals: true });
@@ -28,15 +30,17 @@ const { values } = parseArgs({ options, allowPositionals: true });
 async function main() {
   const { worldSize, rank, mesh } = await initDistributed({
     device: values.device,
-    mesh: { tp: 2 },
+    mesh: values.ulysses ? { sp: 2 } : { tp: 2 },
   });
-  if (worldSize % 2 !== 0)
-    throw new Error(`layers in halves need an even number of ranks, not ${worldSize}`);
+  if (worldSize % 2 !== 0) throw new Error(`halves need an even number of ranks, not ${worldSize}`);
   const sizes = nn.models.GPT2.config(values.size);
   seed(7); // all ranks make the same model, and keep their part of it
   const model = new nn.models.GPT2(sizes);
   const whole = model.numParameters();
-  parallel.parallelize(model, await mesh.axis('tp'), null, { sequenceParallel: values.sequence });
+  if (!values.ulysses) {
+    const cut = { sequenceParallel: values.sequence };
+    parallel.parallelize(model, await mesh.axis('tp'), null, cut);
+  }
   const { engine } = await initialize({
     model,
     config: {
@@ -45,11 +49,13 @@ async function main() {
       optimizer: { type: 'AdamW', params: { lr: 3e-3 } },
       bf16: { enabled: true },
       zero_optimization: { stage: 1 },
+      sequence_parallel_size: mesh.size('sp'),
       seed: 7,
     },
   });
 
-  // Counting up to 97, from another start in each sequence; ranks that share layers see the same.
+  // Counting up to 97, from another start in each sequence; ranks that share layers or tokens see
+  // the same.
   const length = Math.min(64, sizes.maxSeq);
   const batch = (step) => {
     const first = (step * engine.dpWorldSize + engine.dpRank) * 17;

@@ -185,10 +185,14 @@ export async function jobOf<Sample, Batch>(
 /** What the model or the configuration asks to be cut over; undefined where neither does. */
 function meshWanted(model: Module, options: ConfigurationOptions): MeshOptions | undefined {
   const named = model instanceof PipelineModule ? model.numStages : null;
-  const { stages, layers: tp } = cutsIn(configSource(options).config);
+  const { stages, layers: tp, tokens: sp } = cutsIn(configSource(options).config);
   const pp = named ?? stages;
-  if (pp === null && tp === 1) return undefined;
-  return { ...(pp === null ? {} : { pp }), ...(tp === 1 ? {} : { tp }) };
+  if (pp === null && tp === 1 && sp === 1) return undefined;
+  return {
+    ...(pp === null ? {} : { pp }),
+    ...(sp === 1 ? {} : { sp }),
+    ...(tp === 1 ? {} : { tp }),
+  };
 }
 
 function readConfiguration(

@@ -129,12 +129,13 @@ export interface DsConfig {
    */
   graph_harvesting?: boolean;
   /**
-   * Ranks over which one sequence is split. Default 1. Not supported yet: a sequence stays on one
-   * rank; set it to 1.
+   * Ranks that share out the tokens of each sample (Ulysses): their size on the mesh's axis sp. 1
+   * is off. Default 1.
    */
   sequence_parallel_size?: number;
   /**
-   * Ranks with different data. Default null. No effect: it follows from the number of processes.
+   * Ranks with different samples; null for what the other axes of the mesh leave of the job.
+   * Default null.
    */
   data_parallel_size?: number | null;
   /**
@@ -2214,11 +2215,11 @@ export interface ResolvedValues {
   /** Captures parts of the step as GPU graphs. No effect: steps are not captured as graphs. */
   readonly graph_harvesting: boolean;
   /**
-   * Ranks over which one sequence is split. Not supported yet: a sequence stays on one rank; set it
-   * to 1.
+   * Ranks that share out the tokens of each sample (Ulysses): their size on the mesh's axis sp. 1
+   * is off.
    */
   readonly sequence_parallel_size: number;
-  /** Ranks with different data. No effect: it follows from the number of processes. */
+  /** Ranks with different samples; null for what the other axes of the mesh leave of the job. */
   readonly data_parallel_size: number | null;
   /** Order of ranks with mixtures of experts. No effect: there are no mixtures of experts. */
   readonly use_data_before_expert_parallelism: boolean;

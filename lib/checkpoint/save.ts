@@ -69,8 +69,8 @@ export interface CheckpointContent {
   catalog: Catalog;
   /** Anything JSON that all ranks share: counters, schedule; only rank 0's is kept. */
   state: JsonObject;
-  /** Anything JSON of this part alone: its generator. */
-  rankState: JsonObject;
+  /** Anything JSON of this data rank alone, its generator; null where another part has the same. */
+  rankState: JsonObject | null;
   /** How other libraries know the model; only rank 0's is kept. */
   description: JsonObject | null;
 }
@@ -166,7 +166,9 @@ export class Save {
     const { saveLatest, keepLast } = this.target;
     const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
     const parts = written.filter(({ part }) => (part as JsonObject | null)?.model === 0);
-    const ranks = parts.map(({ rankState }) => rankState as JsonObject);
+    const ranks = parts
+      .map(({ rankState }) => rankState as JsonObject | null)
+      .filter((state) => state !== null);
     await writeManifest(this.folder, await this.describe(content, files, ranks));
     await publish(draft, saveLatest);
     if (keepLast !== undefined) await retain(draft, keepLast);

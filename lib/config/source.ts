@@ -72,11 +72,18 @@ export interface CutsIn {
   stages: number | null;
   /** Ranks of each layer. */
   layers: number;
+  /** Ranks of each sample. */
+  tokens: number;
 }
 
 /** The cuts that a configuration names, unchecked. Throws as resolveConfig(). */
 export function cutsIn(config: string | DsConfig): CutsIn {
-  const { pipeline, tensor_parallel: section } = readDocument(config).value;
+  const { pipeline, tensor_parallel: section, ...others } = readDocument(config).value;
+  const tokens = Number(others.sequence_parallel_size);
   const stages = isSection(pipeline) ? pipeline.stages : null;
-  return { stages: typeof stages === 'number' ? stages : null, layers: layerRanksIn(section) };
+  return {
+    stages: typeof stages === 'number' ? stages : null,
+    layers: layerRanksIn(section),
+    tokens: Number.isInteger(tokens) && tokens > 1 ? tokens : 1,
+  };
 }

@@ -4,7 +4,7 @@ import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
 import type { Parameter } from '../nn/parameter.js';
 import { isPart } from '../runtime/box.js';
 
-/** Ranks that differ here have other samples of a batch, and share gradients and state out. */
+/** Ranks that differ here have other samples of a batch. */
 export const DATA: readonly Axis[] = ['dp'];
 
 /**
@@ -13,12 +13,14 @@ export const DATA: readonly Axis[] = ['dp'];
  */
 export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
-/** Along which of the axes a model is cut. */
+/** Along which of the axes a model, or what it computes, is cut. */
 export interface Cuts {
   /** Axis pp has the stages of a pipeline. */
   stages?: boolean;
   /** Axis tp has parts of its layers. */
   layers?: boolean;
+  /** Axis sp has tokens of its samples. */
+  tokens?: boolean;
 }
 
 /** A rank's groups in the job that trains an engine. */
@@ -27,10 +29,15 @@ export interface Ranks {
    * All of them: who prints, whose wish to stop counts, who saves and loads checkpoints together.
    */
   readonly world: ProcessGroup;
-  /**
-   * Those that share out a batch: its sizes, samplers, dropout, mean gradients and losses, shards.
-   */
+  /** Those that share out a batch: its sizes, samplers, dropout, mean gradients and losses. */
   readonly data: ProcessGroup;
+  /**
+   * Those that share out gradients and state: the data ranks, and those with the other tokens of
+   * their samples, whose gradients are parts of a sum.
+   */
+  readonly shards: ProcessGroup;
+  /** Those with the other tokens of this rank's samples; null where samples are whole. */
+  readonly tokens: ProcessGroup | null;
   /** Those with the same parameters, which all start with the values of the first. */
   readonly alike: ProcessGroup;
   /** Those that have the parts of each layer; null where layers are whole. */
@@ -61,28 +68,35 @@ export interface Ranks {
  */
 export async function ranksOf(job: Distributed, cuts: Cuts = {}): Promise<Ranks> {
   const { world, mesh, localRank } = job;
-  const { stages = false, layers: isCut = false } = cuts;
-  const copies = MODEL.filter((axis) => !(stages && axis === 'pp') && !(isCut && axis === 'tp'));
+  const { stages = false, layers: isCut = false, tokens: isShared = false } = cuts;
+  const isCutOn: Partial<Record<Axis, boolean>> = { pp: stages, tp: isCut, sp: isShared };
+  const copies = MODEL.filter((axis) => !isCutOn[axis]);
   const data = await mesh.axis(...DATA);
-  const alike = await mesh.axis(...DATA, ...copies);
+  const shards = await mesh.axis(...shardAxes(isShared));
+  const alike = await mesh.axis(...shardAxes(isShared), ...copies);
   const layers = isCut ? await mesh.axis('tp') : null;
+  const tokens = isShared ? await mesh.axis('sp') : null;
   const isFirst = (layers?.rank ?? 0) === 0;
   return {
-    ...{ world, data, alike, layers, mesh, copies, localRank },
+    ...{ world, data, shards, tokens, alike, layers, mesh, copies, localRank },
     isCopy: mesh.place(...copies) > 0,
-    tellers: tellersOf(mesh, { stages, layers: isCut }),
-    counting: countingAt(mesh, world.rank, isCut),
+    tellers: tellersOf(mesh, cuts),
+    counting: countingAt(mesh, world.rank, cuts),
     answersFor: ({ region, isReplica }) => !isReplica && (isFirst || isPart(region)),
   };
 }
 
-function tellersOf({ shape, coordinates }: Mesh, { stages, layers }: Cuts): readonly number[] {
+/** Along which ranks share out gradients and state. */
+const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, 'sp'] : [...DATA]);
+
+function tellersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
   const pp = stages ? shape.sizes.pp - 1 : coordinates.pp;
   const tp = layers ? 0 : coordinates.tp;
-  return shape.ranksAlong(shape.rankAt({ ...coordinates, pp, tp }), ...DATA);
+  const sp = tokens ? 0 : coordinates.sp;
+  return shape.ranksAlong(shape.rankAt({ ...coordinates, pp, sp, tp }), ...DATA);
 }
 
 /** The ranks that count what `rank` has a part of, itself among them. */
-export function countingAt({ shape }: Mesh, rank: number, isCut: boolean): number[] {
-  return shape.ranksAlong(rank, ...DATA, ...(isCut ? (['tp'] as const) : []));
+export function countingAt({ shape }: Mesh, rank: number, { layers, tokens }: Cuts): number[] {
+  return shape.ranksAlong(rank, ...shardAxes(tokens ?? false), ...(layers ? ['tp' as const] : []));
 }

@@ -6,7 +6,13 @@ import { KeyValueCache, type LayerCache } from '../nn/attention.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import { PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
-import type { TensorPlan } from '../parallel/plan.js';
+import type {
+  SequenceParallel,
+  SequencePart,
+  SequenceRanks,
+  TensorPlan,
+} from '../parallel/index.js';
+import { shareHeads } from '../parallel/share.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -17,8 +23,9 @@ import {
   documentPositions,
   indexSelect,
   type LinearCrossEntropyOptions,
-  type LossReport,
+  LossReport,
   linearCrossEntropy,
+  noGrad,
   scope,
   Tensor,
 } from '../tensor/index.js';
@@ -82,6 +89,14 @@ export interface CausalInputs {
   loss?: CausalLossOptions;
 }
 
+/** What forward() was called with. */
+interface Call {
+  tokens: Tensor;
+  targets: Tensor | null;
+  places: Places;
+  how: CausalLossOptions;
+}
+
 const INPUTS: OptionNames<CausalInputs> = { documents: true, positions: true, loss: true };
 const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
@@ -103,7 +118,10 @@ const STALE = [
 
 /** Where the tokens of a forward stand. */
 export interface Places {
-  /** The document of each, [B, T]; null where each row is one. */
+  /**
+   * The document of each, [B, T]; null where each row is one. Those of all tokens where ranks share
+   * them out.
+   */
   documents: Tensor | null;
   /** The position of each, [B, T]; null where they follow each other. */
   positions: Tensor | null;
@@ -138,7 +156,7 @@ export interface LanguageHead extends Module {
  * [B, T], already shifted (the token to be predicted at each place, ignoreIndex where there is
  * none), a loss, f32. A subclass has its embeddings and blocks below `hiddenOf`, and a head.
  */
-export abstract class CausalLM extends Module implements Pipelined {
+export abstract class CausalLM extends Module implements Pipelined, SequenceParallel {
   /** What it was made with. */
   abstract readonly config: CausalConfig;
   /** From channels to the logits of tokens. */
@@ -171,6 +189,20 @@ export abstract class CausalLM extends Module implements Pipelined {
   /** Told by a plan. */
   protected takeKeyHeads(count: number): void {
     this.#keyHeads = count;
+  }
+
+  /** Those with the other tokens of each sample; null where samples are whole. */
+  #sequence: SequenceRanks | null = null;
+
+  /**
+   * @internal From now on, forward() on every one of `ranks` takes whole samples, computes with the
+   * tokens of each that are its own, and gives what one rank would: the loss, or all logits. Throws
+   * DS_ARGUMENT for more ranks than heads.
+   */
+  shareSequence(ranks: SequenceRanks | null): void {
+    const { heads, kvHeads = heads } = this.config;
+    if (ranks) shareHeads({ queries: heads, keys: kvHeads }, ranks.group, 'sequence_parallel_size');
+    this.#sequence = ranks;
   }
 
   /** What the folder said from which it was made. */
@@ -257,9 +289,33 @@ export abstract class CausalLM extends Module implements Pipelined {
     const op = `${this.constructor.name} inputs`;
     const { loss, ...given } = readOptions(op, inputs, INPUTS);
     const how = readOptions(`${op}.loss`, loss, LOSS);
-    const x = this.hiddenOf(tokens, placesOf(op, tokens, given, this.maxSeq));
+    const places = placesOf(op, tokens, given, this.maxSeq);
+    const part = this.#sequence?.partOf(this, tokens);
+    if (part) return this.forwardOfPart(part, { tokens, targets, places, how });
+    const x = this.hiddenOf(tokens, places);
     if (!targets) return this.lm_head.call(x);
     return this.lossOf(x, targets, how);
+  }
+
+  /** The same, by ranks each of which has a part of the tokens. */
+  private forwardOfPart(part: SequencePart, { tokens, targets, places, how }: Call): Tensor {
+    const positions = places.positions && part.of(places.positions);
+    const own = { ...places, positions, start: places.start + part.share.first };
+    const x = part.run(() => this.hiddenOf(part.of(tokens), own));
+    if (!targets) return part.whole(this.lm_head.call(x));
+    const { ignoreIndex = -100 } = this.config;
+    const counted = (): Tensor => noGrad(() => targets.ne(ignoreIndex).to('f32').sum());
+    const divisor = how.divisor ?? counted();
+    if (!(how.report instanceof LossReport)) {
+      return part.sum(this.lossOf(x, part.of(targets), { ...how, divisor }));
+    }
+    const report = new LossReport(how.report.counted.device);
+    const loss = part.sum(this.lossOf(x, part.of(targets), { ...how, divisor, report }));
+    part.total(report.counted);
+    part.total(report.correct);
+    how.report.add(report.counted, report.correct);
+    report.dispose();
+    return loss;
   }
 
   private lossOf(x: Tensor, targets: Tensor, loss: CausalLossOptions): Tensor {

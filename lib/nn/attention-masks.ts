@@ -11,6 +11,7 @@ import {
   isGradEnabled,
   type KeyFilter,
   matmul,
+  sharedTokens,
   softmax,
   type Tensor,
   where,
@@ -158,6 +159,18 @@ export function maskedAttention(
   masks: AttentionMasks,
   p: number,
 ): { out: Tensor; weights: Tensor } {
+  if (sharedTokens()?.heads) throw weightsOfPart(op);
   const weights = maskedWeights(op, q, k, masks);
   return { out: matmul(p > 0 ? dropout(weights, p) : weights, v), weights };
+}
+
+/** Each rank has the queries and keys of its tokens alone here. */
+function weightsOfPart(op: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${op} over tokens that ranks share out`,
+    expected: 'no needWeights, and masks without gradients',
+    got: 'attention whose weights are wanted',
+    hint: 'Set sequence_parallel_size to 1 for it.',
+  });
 }

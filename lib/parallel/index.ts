@@ -23,5 +23,6 @@ export {
   sumPartialGradients,
 } from './parallelize.js';
 export type { LayerStyle, SequencePlan, StyleName, TensorPlan } from './plan.js';
+export { type SequenceParallel, SequencePart, SequenceRanks } from './sequence-share.js';
 export type { HeadCounts } from './share.js';
 export { VocabularyHead, vocabularyCrossEntropy, type WholeHead } from './vocabulary-head.js';

@@ -72,6 +72,16 @@ function outside(): DsError {
   });
 }
 
+function sharedTwice(): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'sequence parallelism',
+    expected: 'tokens that are shared out once',
+    got: 'a model cut with sequenceParallel whose tokens the axis sp shares out as well',
+    hint: 'Cut it without sequenceParallel, or set sequence_parallel_size to 1.',
+  });
+}
+
 /** What replaces a module's forward. */
 type Around = (forward: (...inputs: unknown[]) => unknown, inputs: unknown[]) => unknown;
 
@@ -92,6 +102,7 @@ const learns = (module: Module): boolean => module.training || isGradEnabled();
 export function shareTokens(body: Module, first: Module, group: ProcessGroup): void {
   wrap(body, (forward, inputs) => {
     if (!learns(body)) return forward(...inputs);
+    if (sharedTokens()) throw sharedTwice();
     const [tokens] = inputs as [Tensor];
     const share = shareOf(body, tokens, group);
     const out = sharingTokens(share, () => forward(...inputs)) as Tensor;

@@ -23,19 +23,24 @@ export interface DimCut {
 }
 
 /** `count` things as even as can be, the first ranks with one more. Throws DS_ARGUMENT. */
-export function rangesFor(what: string, count: number, group: ProcessGroup): Range[] {
-  if (count < group.size) throw tooFew(what, count, group.size);
+export function rangesFor(
+  what: string,
+  count: number,
+  group: ProcessGroup,
+  op = 'parallelize',
+): Range[] {
+  if (count < group.size) throw tooFew(op, what, count, group.size);
   const sizes = shareOut(count, group.size);
   return sizes.map((size, rank) => ({ first: startOf(sizes, rank), count: size }));
 }
 
-function tooFew(what: string, count: number, ranks: number): DsError {
+function tooFew(op: string, what: string, count: number, ranks: number): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
-    op: 'parallelize',
+    op,
     expected: `at most ${count} ranks, as there are ${count} ${what}`,
     got: String(ranks),
-    hint: 'Share the layers between fewer ranks, and give the others samples of their own.',
+    hint: 'Share them between fewer ranks, and give the others samples of their own.',
   });
 }
 
@@ -81,19 +86,23 @@ export interface SharedHeads {
  * than ranks, each is on several, which share its queries. Throws DS_ARGUMENT where a rank would
  * have none.
  */
-export function shareHeads(counts: HeadCounts, group: ProcessGroup): SharedHeads {
+export function shareHeads(
+  counts: HeadCounts,
+  group: ProcessGroup,
+  op = 'parallelize',
+): SharedHeads {
   const { queries, keys } = counts;
   const served = queries / keys;
   const ranks = group.size;
   if (keys >= ranks) {
-    const shared = rangesFor('heads', keys, group);
+    const shared = rangesFor('heads', keys, group, op);
     const own = shared.map(({ first, count }) => ({
       ...{ first: first * served, count: count * served },
     }));
     return { counts, queries: own, keys: shared };
   }
   const owners = shareOut(ranks, keys);
-  if (Math.max(...owners) > served) throw tooFew('heads', queries, ranks);
+  if (Math.max(...owners) > served) throw tooFew(op, 'heads', queries, ranks);
   const pairs = owners.flatMap((count, head) => {
     const sizes = shareOut(served, count);
     return sizes.map((size, i) => ({

@@ -16,6 +16,7 @@ export {
   setGradTarget,
   withGrad,
 } from './autograd.js';
+export type { HeadExchange } from './head-exchange.js';
 export { LateGradients, leavingLate } from './late-gradients.js';
 export * from './ops/index.js';
 export type { NestedNumbers } from './printed.js';
@@ -35,6 +36,7 @@ export {
   sharedTokens,
   sharingSamples,
   sharingTokens,
+  type TokenShare,
 } from './random.js';
 export { checkpoint, checkpointSequential } from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';

@@ -2,6 +2,7 @@
 
 import { readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
+import type { HeadExchange } from './head-exchange.js';
 
 /** Where a random op starts in the Philox stream. */
 export interface RandomState {
@@ -47,6 +48,12 @@ export interface DimShare {
   whole: number;
 }
 
+/** This rank's tokens of those of each sample. */
+export interface TokenShare extends DimShare {
+  /** Brings all tokens together for attention. Default: what attends is given all of them. */
+  readonly heads?: HeadExchange;
+}
+
 /** All that random ops depend on. */
 export interface RandomPoint {
   /** Where the next random op starts. */
@@ -54,14 +61,14 @@ export interface RandomPoint {
   /** This rank's part of a global batch; null for all of it. */
   share: SampleShare | null;
   /** This rank's tokens of those of each sample; null for all of them. */
-  tokens: DimShare | null;
+  tokens: TokenShare | null;
 }
 
 let state: RandomState = { seed: 0, offset: 0 };
 /** Null where samples are not dealt out. */
 let share: SampleShare | null = null;
 /** Null where the tokens of a sample are on one rank. */
-let tokens: DimShare | null = null;
+let tokens: TokenShare | null = null;
 
 /**
  * Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT.
@@ -124,7 +131,7 @@ export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T
  * Runs `body`, whose tensors [B, tokens, ..] of three dims or more with as many tokens as
  * `share.count` have those of this rank; those of other sizes are alike on all ranks.
  */
-export function sharingTokens<T>(own: DimShare | null, body: () => T): T {
+export function sharingTokens<T>(own: TokenShare | null, body: () => T): T {
   const saved = tokens;
   tokens = own;
   try {
@@ -135,7 +142,7 @@ export function sharingTokens<T>(own: DimShare | null, body: () => T): T {
 }
 
 /** The tokens of sharingTokens(); null where all are here. */
-export function sharedTokens(): DimShare | null {
+export function sharedTokens(): TokenShare | null {
   return tokens;
 }
 

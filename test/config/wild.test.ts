@@ -13,13 +13,7 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 /** Features that configuration.md announces as not supported yet. */
 const MISSING = [
   ...['amp', 'bf16.bf16_master_weights_and_grads', 'bf16.bf16_optimizer_states'],
-  ...[
-    'compile',
-    'sequence_parallel_size',
-    'curriculum_learning',
-    'progressive_layer_drop',
-    'sparse_attention',
-  ],
+  ...['compile', 'curriculum_learning', 'progressive_layer_drop', 'sparse_attention'],
   ...['torch_autocast', 'zero_optimization.mics_shard_size', 'zero_optimization.zenflow'],
   ...['zero_optimization.zero_hpz_partition_size', 'zero_optimization.zero_quantized_gradients'],
   ...['zero_optimization.zero_quantized_weights', 'zero_optimization.offload_param.device'],

@@ -17,7 +17,7 @@ import { CutModel, Gated, inStages, SIZES } from './cut-layers.js';
 /** A run from the same beginning. */
 export interface Leg {
   /** A language model, which the configuration cuts, instead of the one that is cut by hand. */
-  model?: 'gpt2' | 'llama';
+  model?: 'gpt2' | 'llama' | 'qwen3';
   /** It trains by whole batches on one stage as well, with the same dropout. */
   staged?: boolean;
   stage: 0 | 1 | 2 | 3;
@@ -76,10 +76,11 @@ const [ROWS, TOKENS, STEPS] = [3, 8, 6];
 const LANGUAGE = { vocabSize: 67, maxSeq: TOKENS, layers: 4, heads: 4, channels: 32 };
 
 /** Grouped heads, so that some ranks of four have the same ones. */
-function languageModel(name: 'gpt2' | 'llama'): nn.models.CausalLM {
-  const { GPT2, Llama } = nn.models;
+function languageModel(name: NonNullable<Leg['model']>): nn.models.CausalLM {
+  const { GPT2, Llama, Qwen3 } = nn.models;
   if (name === 'gpt2') return new GPT2({ ...LANGUAGE, dropout: 0.1 });
-  return new Llama({ ...LANGUAGE, hidden: 56, kvHeads: 2 });
+  const Model = name === 'llama' ? Llama : Qwen3;
+  return new Model({ ...LANGUAGE, hidden: 56, kvHeads: 2 });
 }
 
 function batchOf(
@@ -95,8 +96,9 @@ function batchOf(
 }
 
 function configOf(leg: Leg, { mesh }: Distributed): DsConfig {
-  const [pp, tp] = [mesh.size('pp'), mesh.size('tp')];
+  const [pp, sp, tp] = [mesh.size('pp'), mesh.size('sp'), mesh.size('tp')];
   const cuts = {
+    ...(sp > 1 ? { sequence_parallel_size: sp } : {}),
     ...(tp > 1 ? { tensor_parallel: { autotp_size: tp } } : {}),
     ...(pp > 1 || leg.staged ? { pipeline: { stages: pp } } : {}),
   };

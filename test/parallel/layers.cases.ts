@@ -8,16 +8,17 @@ import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { LayersJob } from './layers-process.js';
 import type { ModelsJob } from './models-process.js';
+import type { SequenceJob } from './sequence-process.js';
 
 interface Report {
   failures: string[];
   count: number;
 }
 
-async function onRanks(
-  program: 'layers-process' | 'models-process',
+export async function requireReports(
+  program: 'layers-process' | 'models-process' | 'sequence-process',
   ranks: number,
-  job: LayersJob | ModelsJob,
+  job: LayersJob | ModelsJob | SequenceJob,
 ): Promise<void> {
   const results = await runRanks(`../parallel/${program}`, ranks, { job });
   for (const [rank, { failures, count }] of reportsOf<Report>(results).entries()) {
@@ -39,7 +40,7 @@ async function savedModels(dir: string): Promise<string[]> {
 async function models({ kind }: Device, ranks: number): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-parallel-'));
   try {
-    await onRanks('models-process', ranks, { kind, folders: await savedModels(dir) });
+    await requireReports('models-process', ranks, { kind, folders: await savedModels(dir) });
   } finally {
     rmSync(dir, { recursive: true, force: true });
   }
@@ -51,7 +52,7 @@ const skip = (ranks: number) => (device: Device) =>
 export const cases: readonly Case[] = [2, 3, 4].flatMap((ranks) => [
   {
     name: `layers, collectives and losses on ${ranks} ranks`,
-    run: ({ kind }: Device) => onRanks('layers-process', ranks, { kind }),
+    run: ({ kind }: Device) => requireReports('layers-process', ranks, { kind }),
     skip: skip(ranks),
   },
   {

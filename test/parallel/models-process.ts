@@ -32,6 +32,7 @@ const models: Record<string, () => nn.models.CausalLM> = {
   'GPT-2, checkpointed': () => new GPT2({ ...gpt2, activationCheckpointing: true }),
   'GPT-2, selective': () => new GPT2({ ...gpt2, activationCheckpointing: 'selective' }),
   Llama: () => new Llama(llama),
+  'Llama, checkpointed': () => new Llama({ ...llama, activationCheckpointing: true }),
   'Llama with biases, tied': () =>
     new Llama({ ...llama, tied: true, attentionBias: true, mlpBias: true }),
   Qwen3: () => new Qwen3(qwen3),

@@ -179,7 +179,7 @@ function assemble(
   read: (piece: Piece) => Tensor,
 ): Tensor {
   const { device, parts } = engine;
-  const { data } = parts.ranks;
+  const { shards } = parts.ranks;
   const full = Tensor.empty(state.shape, state.dtype, device);
   for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
     const part = read(piece);
@@ -189,13 +189,14 @@ function assemble(
   }
   device.compute.synchronize();
   if (partition.isWhole) return full;
-  for (let shard = 0; shard < data.size; ++shard) {
-    const { offset, numel } = overlap(slot, shardOf(partition.unit.layout.numel, shard, data.size));
+  for (let shard = 0; shard < shards.size; ++shard) {
+    const range = shardOf(partition.unit.layout.numel, shard, shards.size);
+    const { offset, numel } = overlap(slot, range);
     const first = offset - slot.offset;
     if (numel === 0 || (state.per === null && first > 0)) continue;
     const portion = portionOf(state, { from: first, numel });
     const part = sliceFlat(full, { offset: portion.from, numel: portion.numel });
-    takeOver(data, part, shard);
+    takeOver(shards, part, shard);
     part.release();
   }
   return full;

@@ -153,7 +153,7 @@ export class Checkpointer {
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
     const wanted = wantedOf(engine, !without);
-    const whole = engine.parts.ranks.data.rank === 0 ? wholeTensors(engine, wanted) : [];
+    const whole = engine.parts.ranks.shards.rank === 0 ? wholeTensors(engine, wanted) : [];
     const shards = [...weightShards(engine, wanted), ...whole];
     try {
       return await writeTogether({ dir, file }, catalogOf(engine, wanted).model, shards, world);

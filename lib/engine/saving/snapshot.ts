@@ -34,18 +34,21 @@ export interface ContentOptions {
 export function contentOf(engine: EngineCore, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;
-  const isFirst = ranks.data.rank === 0;
+  const { shards, tokens, mesh } = ranks;
+  const isFirst = shards.rank === 0;
+  const model = MODEL.filter((axis) => !(tokens && axis === 'sp'));
   const wanted = wantedOf(engine, !options.excludeFrozenParameters);
   const parts = sharded ? weightShards(engine, wanted) : [];
   const whole = sharded ? wholeTensors : wholeModel;
   return {
-    part: ranks.isCopy ? null : { data: ranks.data.rank, model: ranks.mesh.place(...MODEL) },
+    part: ranks.isCopy ? null : { data: shards.rank, model: mesh.place(...model) },
     model: isFirst ? [...parts, ...whole(engine, wanted)] : parts,
     modelIsSharded: sharded,
     optimizer: [...optimizerShards(engine), ...errorShards(engine)],
     catalog: withErrors(engine, catalogOf(engine, wanted)),
     state: sharedState(engine, options),
-    rankState: rankState(engine),
+    // Ranks with tokens of the same samples draw from one generator.
+    rankState: (tokens?.rank ?? 0) === 0 ? rankState(engine) : null,
     // Nobody else knows the tensors of adapters and of weights in 4 bits by our names.
     description: isPlain(engine.module) ? engine.module.describe() : null,
   };

@@ -51,6 +51,7 @@ import {
   type Tie,
 } from './pipeline.js';
 import { shareLayers } from './share-layers.js';
+import { requireSequence, shareSequence } from './share-sequence.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { layoutFor, requireUncutState } from './state-layout.js';
 import { buildTimer } from './timer.js';
@@ -87,11 +88,13 @@ export async function buildEngine(
   const layers = isCutOver(job, module);
   if (layers) requireElementwise(decisions.optimizer);
   await requireAgreement(job, decisions);
-  const ranks = await ranksOf(job, { stages: plan !== null, layers });
+  const tokens = requireSequence(decisions, job);
+  const ranks = await ranksOf(job, { stages: plan !== null, layers, tokens });
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, decisions.optimizer) : [];
   return completely((site) => {
     keepStages(decisions, site);
+    shareSequence(module, ranks, site.owned);
     module.moveBuffers(device, bufferDType(config));
     const observers = watchers(config, clients, ranks, site);
     const holdings = hold(decisions, clients, { ...ranks, ties }, site);
@@ -172,9 +175,10 @@ function watchers(
   ranks: Ranks,
   { owned, undo }: Site,
 ): StepObserver[] {
-  const { world, data, alike, layers } = ranks;
+  const { world, data, shards, alike, layers, tokens } = ranks;
   const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst(ranks)) : null;
-  for (const group of new Set([world, data, alike, ...(layers ? [layers] : [])])) {
+  const parts = [layers, tokens].filter((group) => group !== null);
+  for (const group of new Set([world, data, shards, alike, ...parts])) {
     const { logger } = group;
     undo.defer(() => {
       group.logger = logger;
@@ -197,7 +201,7 @@ function hold(
   { ties, ...ranks }: Ranks & { ties: readonly Tie[] },
   { owned, undo }: Site,
 ): Holdings {
-  const { data: group } = ranks;
+  const { shards: group, data } = ranks;
   const found = buildUnits(
     module,
     optimizer.groups,
@@ -215,7 +219,10 @@ function hold(
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
   const isSummed = sumsGradients(optimizer, progress);
   const stage = owned.own(
-    buildStages(config, found, device, { group, timer, ties, layers: ranks.layers, isSummed }),
+    buildStages(config, found, device, {
+      ...{ group, timer, ties, layers: ranks.layers, isSummed },
+      samples: data.size,
+    }),
   );
   const alikeTo = groupsOf(ranks);
   shareWhole(module, frozen, alikeTo);

@@ -166,7 +166,7 @@ export function columnsOf(
       new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),
     ),
   );
-  const countingRanks = ofStage.map((rank) => countingAt(mesh, rank, cut !== null));
+  const countingRanks = ofStage.map((rank) => countingAt(mesh, rank, { layers: cut !== null }));
   return columnsOfStages(owners, countingRanks, place.rank);
 }
 

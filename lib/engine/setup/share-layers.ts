@@ -24,7 +24,7 @@ export async function shareLayers(
   const { mesh } = job;
   const { autotp_size, tensor_parallel: other } = config.tensor_parallel;
   const size = Math.max(1, autotp_size, other.tp_size);
-  if (mesh.size('tp') > 1) await requireSameConfig(job, config);
+  if (mesh.size('sp', 'tp') > 1) await requireSameConfig(job, config);
   if (size === 1) return;
   if (size !== mesh.size('tp')) throw otherMesh(size, job);
   if (groupOf(module) || isCutOver(job, module)) return;

@@ -32,6 +32,8 @@ import type { ModelUnits } from './units.js';
 export interface StageOptions {
   /** The ranks that share units out. */
   group: Collectives;
+  /** Those of them that have other samples. Default: all. */
+  samples?: number;
   /** Default: nothing is timed. */
   timer?: CommTimer;
   /** What several stages of a pipeline have. */
@@ -59,11 +61,12 @@ export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
   device: Device,
-  { group, timer = untimedComm, ties = [], layers = null, isSummed = null }: StageOptions,
+  options: StageOptions,
 ): ZeroStages {
+  const { group, timer = untimedComm, ties = [], layers = null, isSummed = null } = options;
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
-  const between = { group, ranks: group.size, device, timer, overlap, isSummed };
+  const between = { group, ranks: options.samples ?? group.size, device, timer, overlap, isSummed };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
     new ZeroStage(units, summed(gradientFlow(config, own), layers), weightFlow(config, own), still);
   const isTied = new Set(ties.map(({ name }) => name));

@@ -19,7 +19,7 @@ import type { Verdicts } from './verdicts.js';
 type Pass = 'engine' | 'direct';
 
 export interface CollectorParts {
-  ranks: Pick<Ranks, 'data'>;
+  ranks: Pick<Ranks, 'shards'>;
   units: readonly Unit[];
   stage: ZeroStages;
   control: StepControl;
@@ -274,12 +274,12 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Times what reduces over the data ranks. Outside engine.backward() there is no backward that it
+   * Times what reduces over the ranks. Outside engine.backward() there is no backward that it
    * could be a part of.
    */
   private reduction(body: () => void): void {
     const { ranks, watch } = this.parts;
-    if (this.pass === 'engine' && ranks.data.size > 1) watch.time('reduce', body);
+    if (this.pass === 'engine' && ranks.shards.size > 1) watch.time('reduce', body);
     else body();
   }
 }

@@ -1,5 +1,6 @@
 // The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device,
 // read one step later.
+import type { Axis } from '../../comm/index.js';
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -46,7 +47,7 @@ export interface ControlOptions {
 
 type StepRanks = Pick<
   Ranks,
-  'world' | 'data' | 'mesh' | 'copies' | 'tellers' | 'counting' | 'layers' | 'answersFor'
+  'world' | 'data' | 'mesh' | 'copies' | 'tellers' | 'counting' | 'layers' | 'tokens' | 'answersFor'
 >;
 
 /** Where a partition's squares are summed. */
@@ -155,10 +156,10 @@ export class StepControl implements GradientReceiver {
 
   /**
    * Of the first step: what this rank is given, where others that are to get the same share its
-   * layers out.
+   * layers or tokens out.
    */
   addInputs(values: unknown): void {
-    if (!this.isFirst || !this.ranks.layers) return;
+    if (!this.isFirst || this.sharing.length === 0) return;
     this.digest.add(values);
     kernels.fill({ out: this.inputs, value: this.digest.value });
   }
@@ -254,19 +255,20 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * By inputs, where ranks share layers out; of copies by losses, which are a rank's own, then by
-   * squares of gradients, to which all its data ranks add.
+   * By inputs, where ranks share layers or tokens out; of copies by losses, which are a rank's own,
+   * then by squares of gradients, to which all its data ranks add.
    */
   private apart(rows: Float32Array): Apart | null {
-    const { mesh, copies, layers } = this.ranks;
+    const { mesh, copies } = this.ranks;
     const { shape } = mesh;
     const among = { shape, copies };
     const { width } = this;
     const { count } = this.options.columns;
     const inputsOf = (rank: number): Float32Array =>
       rows.subarray(rank * width + count + INPUTS, rank * width + count + INPUTS + 1);
-    const sharing = layers && copiesApart({ shape, copies: ['tp'] }, inputsOf, 0);
-    if (sharing) return { ranks: sharing, axes: ['tp'], what: 'inputs' };
+    const { sharing: axes } = this;
+    const sharing = axes.length > 0 && copiesApart({ shape, copies: axes }, inputsOf, 0);
+    if (sharing) return { ranks: sharing, axes, what: 'inputs' };
     const lossOf = (rank: number): Float32Array =>
       rows.subarray(rank * width + count + LOSS, rank * width + count + LOSS + 1);
     const squaresOf = (rank: number): Float32Array =>
@@ -275,6 +277,12 @@ export class StepControl implements GradientReceiver {
       copiesApart(among, lossOf, LOSS_TOLERANCE) ??
       copiesApart(among, squaresOf, SQUARES_TOLERANCE);
     return found && { ranks: found, axes: copies, what: 'losses or gradients' };
+  }
+
+  /** Along which ranks compute parts of one thing, of the same inputs. */
+  private get sharing(): Axis[] {
+    const { layers, tokens } = this.ranks;
+    return [...(tokens ? (['sp'] as const) : []), ...(layers ? (['tp'] as const) : [])];
   }
 
   /** Elements of a row. */

@@ -13,6 +13,7 @@ import {
   type HeadShare,
   rope,
   scope,
+  sharedTokens,
   type Tensor,
 } from '../../tensor/index.js';
 import { streaming, streamOf } from '../block-layers.js';
@@ -168,14 +169,19 @@ export class RotaryModel extends Module {
   }
 
   private passageOf(x: Tensor, { documents, positions, reach, start }: Places): Passage {
-    const T = x.size(1);
+    const share = sharedTokens();
+    const all = share?.whole ?? x.size(1);
+    // What exchanges heads is given queries of this rank's tokens, everything else those of all.
+    const T = share?.heads ? share.count : all;
     if (!positions) {
-      const angles = this.rotary.at(start, T, x);
+      const length = share ? all : start + T;
+      const angles = this.rotary.at(start, T, { length, like: x });
       return { ...angles, positions, documents };
     }
     // The angles of a text follow from its length where it is stretched so; those here are unknown.
-    requireOneRegime(this.body.ropeScaling, reach ?? T);
-    const angles = reach !== null ? this.rotary.whole(x) : this.rotary.at(0, T, x);
+    requireOneRegime(this.body.ropeScaling, reach ?? all);
+    const angles =
+      reach !== null ? this.rotary.whole(x) : this.rotary.at(0, all, { length: all, like: x });
     return { ...angles, positions, documents };
   }
 

@@ -12,6 +12,12 @@ export interface Angles {
   sin: Tensor;
 }
 
+/** What angles are for. */
+interface Values {
+  dtype: DType;
+  device: Device;
+}
+
 /** Tables that are kept; of a scaling that changes with every length, those of the last ones. */
 const KEPT = 4;
 
@@ -26,26 +32,22 @@ export class RotaryTable {
   ) {}
 
   /**
-   * Those of positions `start` to `start + count - 1` of a text that ends there, for values of
-   * `dtype` on `device`.
+   * Those of positions `start` to `start + count - 1` of a text of `length` tokens, for values like
+   * `like`.
    */
-  at(start: number, count: number, like: { dtype: DType; device: Device }): Angles {
-    const { cos, sin } = this.table(start + count, start + count, like);
+  at(start: number, count: number, { length, like }: { length: number; like: Values }): Angles {
+    const { cos, sin } = this.table(start + count, length, like);
     return { cos: cos.narrow(0, start, count), sin: sin.narrow(0, start, count) };
   }
 
   /** Those of all positions below maxSeq, of texts that no scaling by length changes. */
-  whole(like: { dtype: DType; device: Device }): Angles {
+  whole(like: Values): Angles {
     const { cos, sin } = this.table(this.maxSeq, 1, like);
     return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
   }
 
   /** A table of `rows` positions or more. */
-  private table(
-    rows: number,
-    length: number,
-    { dtype, device }: { dtype: DType; device: Device },
-  ): Angles {
+  private table(rows: number, length: number, { dtype, device }: Values): Angles {
     const wide = dtype === 'f64' ? 'f64' : 'f32';
     const key = `${device.name} ${wide} ${regimeOf(this.scaling, length)}`;
     const found = this.made.get(key);

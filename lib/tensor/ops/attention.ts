@@ -1,12 +1,14 @@
 // Scaled dot-product attention that never stores the score matrix.
+import { DsError } from '../../errors.js';
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
+import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
-import { nextRandom, placeAmongRanks } from '../random.js';
+import { nextRandom, placeAmongRanks, sharedTokens, sharingTokens } from '../random.js';
 import { Tensor } from '../tensor.js';
 import {
   type AttentionReach,
@@ -40,13 +42,7 @@ export interface AttentionOptions extends KeyFilter {
   headShare?: HeadShare | null;
 }
 
-/** Some of the heads of an attention. */
-export interface HeadShare {
-  /** Number of the first one among all. */
-  first: number;
-  /** How many there are. */
-  whole: number;
-}
+export type { HeadShare };
 
 const ATTENTION: OptionNames<AttentionOptions> = {
   ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
@@ -91,10 +87,51 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
  * dropout(softmax(scale q k^T + masks)) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h
  * reads key head h / (H / Hk). The [T, S] scores are never stored; masks get no gradient, and a
  * query that sees no key gives 0, where PyTorch gives NaN. Returns [B, H, T, D], a view of [B, T,
- * H, D] memory, so that transposing back to [B, T, H * D] is free. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE, DS_ARGUMENT, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
+ * H, D] memory, so that transposing back to [B, T, H * D] is free. Where ranks share tokens out, q,
+ * k and v are those of this rank's, and masks those of all. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * DS_ARGUMENT, DS_COMM, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
+  const exchange = exchangeFor(q, k);
+  if (!exchange) return attentionHere(q, k, v, options);
+  checkAttention(q, k, v);
+  requireHeadlessMask(options.mask);
+  const { first = 0, whole } = options.headShare ?? {};
+  return exchange.apart([q, k, v], (queries, keys, values, own) => {
+    const headShare = { first: first + own.first, whole: whole ?? own.whole };
+    return sharingTokens(null, () =>
+      attentionHere(queries, keys, values, { ...options, headShare }),
+    );
+  });
+}
+
+/** Null where these are all tokens that there are. */
+function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
+  const share = sharedTokens();
+  if (!share?.heads) return null;
+  const [queries, keys] = [q.shape[q.ndim - 2], k.shape[k.ndim - 2]];
+  if (queries === share.count && keys === share.count) return share.heads;
+  throw shapeError(
+    'attention over tokens that ranks share out',
+    `queries and keys of this rank's ${share.count} tokens`,
+    `${queries} and ${keys}`,
+    'Attention to other texts than its own needs all tokens: set sequence_parallel_size to 1.',
+  );
+}
+
+/** A rank has some of the heads, and masks are whole. Throws DS_ARGUMENT. */
+function requireHeadlessMask(mask: Tensor | null | undefined): void {
+  if (!(mask instanceof Tensor) || mask.ndim < 3 || mask.shape[mask.ndim - 3] === 1) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'attention mask over tokens that ranks share out',
+    expected: 'one mask for all heads, [B, 1, T, T]',
+    got: describe(mask),
+  });
+}
+
+/** attention() of all tokens. */
+function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
   const read = readOptions('attention', options, ATTENTION);
   const { causal = false, scale: given, dropout = 0, headShare = null } = read;
   checkAttention(q, k, v);
@@ -162,10 +199,19 @@ export function causalSelfAttentionPacked(
 ): Tensor {
   requireTensor('attention', qkv);
   requireInteger('attention heads', heads, 1);
-  const [B, T, width] = qkv.shape as [number, number, number];
-  if (qkv.ndim !== 3 || width % (3 * heads) !== 0) {
+  if (qkv.ndim !== 3 || (qkv.shape[2] as number) % (3 * heads) !== 0) {
     throw shapeError('attention', `qkv [B, T, 3C], C a multiple of ${heads} heads`, describe(qkv));
   }
+  const exchange = exchangeFor(qkv, qkv);
+  if (!exchange) return packedAttentionHere(qkv, heads, reach);
+  return exchange.packed(qkv, heads, (all, own) =>
+    sharingTokens(null, () => packedAttentionHere(all, own, reach)),
+  );
+}
+
+/** causalSelfAttentionPacked() of all tokens. */
+function packedAttentionHere(qkv: Tensor, heads: number, reach: AttentionReach): Tensor {
+  const [B, T, width] = qkv.shape as [number, number, number];
   const source = lastPacked(qkv);
   const C = width / 3;
   const within = reachOperands(qkv, [B, T, T], readOptions('attention', reach, REACH));

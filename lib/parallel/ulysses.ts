@@ -1,0 +1,228 @@
+// The all-to-alls around attention where ranks share out tokens: tokens of all heads become all
+// tokens of some heads, and back. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
+import type { ProcessGroup } from '../comm/index.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { type HeadExchange, noGrad, record, scope, Tensor } from '../tensor/index.js';
+import { type Range, shareHeads } from './share.js';
+
+/** What travels: the heads of several tensors side by side, by the rank that attends with them. */
+interface Route {
+  group: ProcessGroup;
+  /** Of each tensor, by rank; several ranks may have the same. */
+  heads: readonly (readonly Range[])[];
+}
+
+const headsOf = ({ heads }: Route, rank: number): Range[] =>
+  heads.map((ranges) => ranges[rank] as Range);
+
+const widthOf = (route: Route, rank: number): number =>
+  headsOf(route, rank).reduce((sum, { count }) => sum + count, 0);
+
+/** Heads of a slot: as many as the rank with the most has. */
+const mostOf = (route: Route): number =>
+  Math.max(...route.group.ranks.map((_, rank) => widthOf(route, rank)));
+
+/** [.., B, t, ..] and [.., t, B, ..] of one memory. */
+const swapped = (x: Tensor): Tensor => x.transpose(0, 1);
+
+/** Tensors for as many tokens of all ranks: [n, t, B, heads, D]. */
+function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
+  const [B, , , D] = like.shape as [number, number, number, number];
+  const { size } = route.group;
+  const shape = [size, tokens / size, B, mostOf(route), D];
+  const slots = Tensor.empty(shape, like.dtype, like.device);
+  const isEven = route.group.ranks.every((_, rank) => widthOf(route, rank) === mostOf(route));
+  if (!isEven) kernels.fill({ out: slots, value: 0 });
+  return slots;
+}
+
+const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1).squeeze(0);
+
+/**
+ * xs[i] [B, T / n, H_i, D] of this rank's tokens to [T, B, W, D]: all tokens of this rank's heads,
+ * tensor after tensor, beside what fills a slot up. Throws DS_COMM.
+ */
+function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
+  const { group } = route;
+  const [first] = xs as [Tensor];
+  const tokens = first.size(1) * group.size;
+  const sent = slotsFor(route, first, tokens);
+  for (const rank of group.ranks.keys()) {
+    let at = 0;
+    headsOf(route, rank).forEach((range, i) => {
+      const from = (xs[i] as Tensor).narrow(2, range.first, range.count);
+      const out = slotOf(sent, rank).narrow(2, at, range.count);
+      kernels.copy({ in: swapped(from), out });
+      at += range.count;
+    });
+  }
+  const got = Tensor.empty(sent.shape, sent.dtype, sent.device);
+  group.allToAll(got, sent, { purpose }).wait();
+  return got.reshape([tokens, ...sent.shape.slice(2)]);
+}
+
+/**
+ * The inverse, and what the gradient of toHeads() is: ys[i] [B, T, h_i, D] of this rank's heads to
+ * `outs[i]` [B, T / n, H_i, D] of its tokens, the sum where several ranks have the same head.
+ * Throws DS_COMM.
+ */
+function toTokens(
+  purpose: string,
+  ys: readonly Tensor[],
+  outs: readonly Tensor[],
+  route: Route,
+): void {
+  const { group } = route;
+  const [first] = ys as [Tensor];
+  const tokens = first.size(1);
+  const sent = slotsFor(route, first, tokens);
+  const all = sent.reshape([tokens, ...sent.shape.slice(2)]);
+  let at = 0;
+  for (const y of ys) {
+    kernels.copy({ in: swapped(y), out: all.narrow(2, at, y.size(2)) });
+    at += y.size(2);
+  }
+  const got = Tensor.empty(sent.shape, sent.dtype, sent.device);
+  group.allToAll(got, sent, { purpose }).wait();
+  const seen = outs.map(() => new Set<number>());
+  for (const rank of group.ranks.keys()) {
+    let from = 0;
+    headsOf(route, rank).forEach(({ first: head, count }, i) => {
+      const part = swapped(slotOf(got, rank).narrow(2, from, count));
+      const out = (outs[i] as Tensor).narrow(2, head, count);
+      if (seen[i]?.has(head)) {
+        kernels.binary({ a: out, b: part, out, op: 'add', accumulate: false });
+      } else kernels.copy({ in: part, out });
+      seen[i]?.add(head);
+      from += count;
+    });
+  }
+}
+
+/** This rank's heads of each tensor in what toHeads() gave, as views [B, T, h_i, D]. */
+function viewsOf(all: Tensor, route: Route): Tensor[] {
+  const [T, B, width, D] = all.shape as [number, number, number, number];
+  let at = 0;
+  return headsOf(route, route.group.rank).map(({ count }) => {
+    const from = all.offset + at * D;
+    at += count;
+    return all.alias([B, T, count, D], [width * D, B * width * D, D, 1], from);
+  });
+}
+
+/** Memory for [B, tokens, heads, D], of what `like` [B, .., .., D] is. */
+const emptyHeads = (like: Tensor, tokens: number, heads: number): Tensor => {
+  const [B, , , D] = like.shape as [number, number, number, number];
+  return Tensor.empty([B, tokens, heads, D], like.dtype, like.device);
+};
+
+/** [B, T, H, D] and [B, H, T, D] of one memory, which the tape does not know. */
+const byHead = (x: Tensor): Tensor =>
+  x.alias(
+    [0, 2, 1, 3].map((d) => x.shape[d] as number),
+    [0, 2, 1, 3].map((d) => x.strides[d] as number),
+  );
+
+/**
+ * The exchange over the ranks of a group, each of which has as many tokens of every sample, in the
+ * order of ranks. Heads may come out unevenly; where there are fewer of keys and values than ranks,
+ * several ranks have the same ones, as in DeepSpeed. Throws DS_ARGUMENT for more ranks than heads,
+ * DS_COMM.
+ */
+export class Ulysses implements HeadExchange {
+  constructor(private readonly group: ProcessGroup) {}
+
+  apart(
+    [q, k, v]: readonly [q: Tensor, k: Tensor, v: Tensor],
+    attend: Parameters<HeadExchange['apart']>[1],
+  ): Tensor {
+    const { group } = this;
+    const counts = { queries: q.size(1), keys: k.size(1) };
+    const shared = shareHeads(counts, group, OP);
+    const route = { group, heads: [shared.queries, shared.keys, shared.keys] };
+    const inputs = [q, k, v];
+    const outs = noGrad(() => {
+      const all = toHeads('queries, keys and values', inputs.map(byHead), route);
+      return viewsOf(all, route).map(byHead);
+    });
+    record('tokens_to_heads', inputs, outs, [], (grads, sink) => {
+      scope(() => {
+        const some = byHead(grads.find((grad) => grad !== null) as Tensor);
+        const zeros = (i: number): Tensor => {
+          const { count } = headsOf(route, group.rank)[i] as Range;
+          const out = emptyHeads(some, some.size(1), count);
+          kernels.fill({ out, value: 0 });
+          return out;
+        };
+        const parts = grads.map((grad, i) => (grad ? byHead(grad) : zeros(i)));
+        const tokens = some.size(1) / group.size;
+        const into = inputs.map((x) => emptyHeads(some, tokens, x.shape[1] as number));
+        toTokens('gradients of queries, keys and values', parts, into, route);
+        into.forEach((grad, i) => {
+          sink.give(i, byHead(grad));
+        });
+      });
+    });
+    const [queries, keys, values] = outs as [Tensor, Tensor, Tensor];
+    const { first } = shared.queries[group.rank] as Range;
+    const mixed = attend(queries, keys, values, { first, whole: counts.queries });
+    const own = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
+    return own.transpose(1, 2);
+  }
+
+  packed(qkv: Tensor, heads: number, attend: (qkv: Tensor, heads: number) => Tensor): Tensor {
+    const { group } = this;
+    const { queries: own } = shareHeads({ queries: heads, keys: heads }, group, OP);
+    const route = { group, heads: [own, own, own] };
+    const [B, t, width] = qkv.shape as [number, number, number];
+    const D = width / (3 * heads);
+    const thirds = (x: Tensor, count: number): Tensor[] =>
+      [0, 1, 2].map((i) => {
+        const [batch = 0, row = 0] = x.strides;
+        const shape = [B, x.shape[1] as number, count, D];
+        return x.alias(shape, [batch, row, D, 1], x.offset + i * count * D);
+      });
+    const { count } = own[group.rank] as Range;
+    const out = noGrad(() => {
+      const all = toHeads('queries, keys and values', thirds(rowsPacked(qkv), heads), route);
+      const [T, , most] = all.shape as [number, number, number];
+      return all.alias([B, T, 3 * count * D], [most * D, B * most * D, 1], all.offset);
+    });
+    record('tokens_to_heads', [qkv], [out], [], ([grad], sink) => {
+      scope(() => {
+        const all = rowsPacked(grad as Tensor);
+        const into = Tensor.empty([B, t, width], all.dtype, all.device);
+        const parts = thirds(all, count);
+        toTokens('gradients of queries, keys and values', parts, thirds(into, heads), route);
+        sink.give(0, into);
+      });
+    });
+    const mixed = attend(out, count);
+    const T = mixed.size(1);
+    const back = this.ofTokens(mixed.reshape([B, T, count, D]), own, heads);
+    return back.reshape([B, t, heads * D]);
+  }
+
+  /** What this rank's heads [B, T, h, D] have made, as what all have of its tokens [B, t, H, D]. */
+  private ofTokens(x: Tensor, own: readonly Range[], heads: number): Tensor {
+    const route = { group: this.group, heads: [own] };
+    const tokens = x.size(1) / this.group.size;
+    const out = noGrad(() => {
+      const into = emptyHeads(x, tokens, heads);
+      scope(() => toTokens('what heads attend to', [x], [into], route));
+      return into;
+    });
+    record('heads_to_tokens', [x], [out], [], ([grad], sink) => {
+      scope(() => {
+        const all = toHeads('gradients of heads', [grad as Tensor], route);
+        sink.give(0, viewsOf(all, route)[0] as Tensor);
+      });
+    });
+    return out;
+  }
+}
+
+const OP = 'sequence_parallel_size';
+
+/** `x` itself where elements of a row follow each other. */
+const rowsPacked = (x: Tensor): Tensor => (x.strides.at(-1) === 1 ? x : x.contiguous());

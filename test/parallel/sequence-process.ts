@@ -1,0 +1,192 @@
+// One rank that has some tokens of each sample, held against one with whole samples: losses, counts, logits, gradients, dropout.
+import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import { LossReport, nn, noGrad, parallel, scope, seed, Tensor } from '../../lib/index.js';
+import type { DeviceKind } from '../../lib/runtime/device.js';
+import { Checks, computeOn, tokens } from './checks.js';
+
+/** The one argument, as JSON. */
+export interface SequenceJob {
+  kind: DeviceKind;
+}
+
+const { GPT2, Llama, Qwen3 } = nn.models;
+const checks = new Checks();
+
+const TOKENS = 12;
+const sizes = { vocabSize: 37, maxSeq: TOKENS, layers: 2 };
+const gpt2 = { ...sizes, heads: 5, channels: 20, dropout: 0.2 };
+const llama = { ...sizes, heads: 4, kvHeads: 2, channels: 16, hidden: 13, attentionDropout: 0.3 };
+const qwen3 = { ...sizes, heads: 8, kvHeads: 4, headDim: 6, channels: 16, hidden: 12 };
+const stretched = { type: 'dynamic', factor: 2, originalMaxSeq: 6 } as const;
+
+const models: Record<string, () => nn.models.CausalLM> = {
+  'GPT-2': () => new GPT2(gpt2),
+  'GPT-2, checkpointed': () => new GPT2({ ...gpt2, activationCheckpointing: true }),
+  'GPT-2, selective': () => new GPT2({ ...gpt2, activationCheckpointing: 'selective' }),
+  Llama: () => new Llama(llama),
+  'Llama, checkpointed': () => new Llama({ ...llama, activationCheckpointing: true }),
+  'Llama with a window and stretched angles': () =>
+    new Llama({ ...llama, tied: true, ropeScaling: stretched }),
+  Qwen3: () => new Qwen3(qwen3),
+};
+
+interface Trained {
+  loss: number;
+  counts: number[];
+}
+
+/** Loss with dropout, and its gradients. */
+function trained(model: nn.models.CausalLM, inputs: nn.models.CausalInputs): Trained {
+  seed(42);
+  const [x, y] = [tokens([3, TOKENS], 37), tokens([3, TOKENS], 37, 4)];
+  // The second of two ranks has no target of the last sample.
+  y.narrow(1, 4, 2).fill_(-100);
+  y.narrow(0, 2, 1).narrow(1, 6, 6).fill_(-100);
+  const report = new LossReport(x.device);
+  const loss = model.call(x, y, { ...inputs, loss: { report, labelSmoothing: 0.1 } }) as Tensor;
+  loss.backward();
+  const { counted, correct } = report.read();
+  report.dispose();
+  return { loss: loss.item(), counts: [counted, correct] };
+}
+
+function documents(): Tensor {
+  const rows = [
+    [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2],
+    new Array(12).fill(0),
+    [0, 0, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1],
+  ];
+  return Tensor.from(Int32Array.from(rows.flat()), {
+    shape: [3, TOKENS],
+    device: tokens([1], 2).device,
+  });
+}
+
+/** Gradients of whole samples, and the sums of the ranks' parts. */
+function compareSums(group: ProcessGroup, name: string, whole: nn.Module, part: nn.Module): void {
+  const expected = new Map(whole.namedParameters());
+  for (const [path, { grad }] of part.namedParameters()) {
+    const wanted = expected.get(path)?.grad;
+    if (!grad || !wanted) {
+      checks.failures.push(`${name}: ${path} without a gradient`);
+      continue;
+    }
+    const sum = grad.clone();
+    group.allReduce(sum).wait();
+    checks.near(`${name} gradient of ${path}`, sum.toArray(), wanted.toArray());
+  }
+}
+
+function compare(group: ProcessGroup, name: string, make: () => nn.models.CausalLM): void {
+  const made = (): nn.models.CausalLM => {
+    seed(7);
+    return make().to(group.device);
+  };
+  const [whole, part] = [made(), made()];
+  part.shareSequence(new parallel.SequenceRanks(group));
+  const cases: [string, nn.models.CausalInputs][] = [['', {}]];
+  if (!name.includes('stretched')) {
+    cases.push([', documents', { documents: documents() }]);
+    const positions = tokens([3, TOKENS], TOKENS);
+    cases.push([', positions', { positions }]);
+  }
+  for (const [more, inputs] of cases) {
+    for (const model of [whole, part]) model.zeroGrad();
+    const [wanted, got] = [trained(whole, inputs), trained(part, inputs)];
+    checks.near(`${name}${more} loss`, [got.loss], [wanted.loss]);
+    checks.same(`${name}${more} counts`, got.counts, wanted.counts);
+    compareSums(group, name + more, whole, part);
+  }
+  ownLoss(group, name, whole, part);
+  apart(name, whole, part);
+}
+
+/** A loss of the program's own, of all logits, on every rank. */
+function ownLoss(group: ProcessGroup, name: string, whole: nn.Module, part: nn.Module): void {
+  const losses = [whole, part].map((model) => {
+    model.zeroGrad();
+    seed(5);
+    const logits = model.call(tokens([2, TOKENS], 37, 3)) as Tensor;
+    const loss = logits.square().mean();
+    loss.backward();
+    return loss.item();
+  });
+  checks.near(`${name} loss of logits`, losses.slice(1), losses.slice(0, 1));
+  compareSums(group, `${name}, logits`, whole, part);
+}
+
+/** What does not come out even, with and without gradients; and sampling, which needs no other rank. */
+function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM): void {
+  const odd = tokens([1, 11], 37);
+  checks.throws(`${name}, odd tokens`, () => part.call(odd, odd), 'DS_SHAPE', 'a multiple of');
+  for (const model of [whole, part]) model.eval();
+  for (const length of [11, TOKENS]) {
+    const x = tokens([1, length], 37);
+    const [wanted, got] = noGrad(() => [whole, part].map((model) => model.call(x) as Tensor));
+    checks.near(
+      `${name}, ${length} tokens`,
+      got?.toArray().flat(2) as number[],
+      wanted?.toArray().flat(2) as number[],
+    );
+  }
+  const options = { maxNewTokens: 5, temperature: 0, seed: 1 };
+  checks.same(
+    `${name} text`,
+    part.generate([3, 1, 4], options),
+    whole.generate([3, 1, 4], options),
+  );
+}
+
+/** What attention cannot do with parts of samples says so. */
+function refusals(group: ProcessGroup): void {
+  const few = new GPT2({ ...sizes, heads: 1, channels: 8 });
+  const ranks = new parallel.SequenceRanks(group);
+  checks.throws(
+    'one head',
+    () => few.shareSequence(ranks),
+    'DS_ARGUMENT',
+    'sequence_parallel_size',
+    'heads',
+  );
+  const samples = tokens([2, TOKENS], 37);
+  const part = ranks.partOf(few, samples) as parallel.SequencePart;
+  checks.same(
+    'own tokens',
+    part.of(samples).toArray().flat() as number[],
+    samples.narrow(1, part.share.first, part.share.count).contiguous().toArray().flat() as number[],
+  );
+  part.run(() => {
+    const attend = new nn.MultiheadAttention(8, 4, { batchFirst: true }).to(group.device);
+    const x = Tensor.from(new Float32Array(2 * part.share.count * 8), {
+      shape: [2, part.share.count, 8],
+      device: group.device,
+    });
+    checks.throws(
+      'weights',
+      () => attend.call(x, x, x, { needWeights: true }),
+      'DS_ARGUMENT',
+      'needWeights',
+    );
+    const other = Tensor.from(new Float32Array(2 * 5 * 8), {
+      shape: [2, 5, 8],
+      device: group.device,
+    });
+    checks.throws('another text', () => attend.call(x, other, other), 'DS_SHAPE', 'share out');
+  });
+}
+
+async function main(): Promise<void> {
+  const { kind } = JSON.parse(process.argv[2] as string) as SequenceJob;
+  const job = await initDistributed(kind === 'cpu' ? { device: kind } : {});
+  job.world.device.setDeterministic(true);
+  computeOn(job.world.device);
+  for (const [name, make] of Object.entries(models)) scope(() => compare(job.world, name, make));
+  scope(() => refusals(job.world));
+  await job.destroy();
+  console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});

@@ -1,0 +1,116 @@
+// Ranks that share out the tokens of samples (Ulysses) train as one rank with whole samples: models by themselves, engines at
+// every ZeRO stage, and checkpoints from any mesh.
+
+import assert from 'node:assert/strict';
+import type { Device } from '../../lib/runtime/device.js';
+import type { Case } from '../support/case.js';
+import { everywhere } from './checkpoints.cases.js';
+import { equal, run, skipBelow } from './engine.cases.js';
+import type { Leg } from './engine-process.js';
+import { requireReports } from './layers.cases.js';
+
+const STAGES = [0, 1, 2, 3] as const;
+
+/** Each leg on sp 2, and what both ranks say of it. */
+const REFUSED: readonly [Leg, RegExp][] = [
+  [
+    { model: 'gpt2', stage: 0, misled: { rank: 1 } },
+    /^DS_ARGUMENT engine\.step: .*the same batches on ranks that differ on sp alone, got other inputs on rank 1 than on rank 0\./,
+  ],
+  [
+    { model: 'gpt2', stage: 0, optimizer: { type: 'OneBitAdam', params: { lr: 1e-3 } } },
+    /^DS_CONFIG sequence_parallel_size: expected 1 with an optimizer whose ranks keep gradients of their own/,
+  ],
+];
+
+async function refused(device: Device): Promise<void> {
+  const legs = REFUSED.map(([leg]) => leg);
+  const reports = await run(device, 2, { mesh: { sp: 2 }, legs });
+  for (const [i, [, says]] of REFUSED.entries()) {
+    for (const own of reports) assert.match(String(own[i]?.error), says);
+  }
+}
+
+const models: Case[] = [2, 4].map((ranks) => ({
+  name: `GPT-2, Llama and Qwen3 with tokens on ${ranks} ranks`,
+  run: (device) => requireReports('sequence-process', ranks, { kind: device.kind }),
+  skip: skipBelow(ranks),
+}));
+
+const engines: Case[] = [
+  {
+    name: 'sp 2, offloaded and in 16 bits, equals one rank',
+    run: (device) =>
+      equal(device, {
+        mesh: { sp: 2 },
+        ranks: 2,
+        legs: [
+          { model: 'gpt2', stage: 0, steps: 3 },
+          { model: 'llama', stage: 3, steps: 3 },
+          { model: 'qwen3', stage: 1, steps: 3 },
+          { model: 'gpt2', stage: 2, offload: true, steps: 3 },
+          { model: 'llama', stage: 1, precision: 'bf16', wide: true, steps: 3 },
+          { model: 'gpt2', stage: 3, precision: 'fp16', steps: 3 },
+        ],
+      }),
+    skip: skipBelow(2),
+  },
+  {
+    name: 'sp 2 x dp 2 at ZeRO 0 to 3 equals dp 2',
+    run: (device) =>
+      equal(device, {
+        mesh: { sp: 2 },
+        ranks: 4,
+        legs: [
+          ...STAGES.map((stage): Leg => ({ model: 'gpt2', stage, steps: 3 })),
+          { model: 'llama', stage: 3, micros: 1, steps: 3 },
+        ],
+      }),
+    skip: skipBelow(4),
+  },
+  {
+    name: 'sp 4, whose ranks share heads of keys, equals one rank',
+    run: (device) =>
+      equal(device, {
+        mesh: { sp: 4 },
+        ranks: 4,
+        legs: [
+          { model: 'llama', stage: 0, steps: 3 },
+          { model: 'qwen3', stage: 3, steps: 3 },
+        ],
+      }),
+    skip: skipBelow(4),
+  },
+  {
+    name: 'sp 2 x tp 2 equals one rank',
+    run: (device) =>
+      equal(device, {
+        mesh: { sp: 2, tp: 2 },
+        ranks: 4,
+        legs: [
+          { model: 'gpt2', stage: 1, steps: 2 },
+          { model: 'llama', stage: 3, steps: 2 },
+        ],
+      }),
+    skip: skipBelow(4),
+  },
+  { name: 'what cannot be is named on both ranks', run: refused, skip: skipBelow(2) },
+];
+
+const checkpoints: Case[] = [
+  {
+    name: 'saved on 1 and sp 2 x dp 2, resumed on each of them',
+    run: (device) =>
+      everywhere(
+        device,
+        [
+          { name: 'alone', ranks: 1, mesh: {}, stage: 0 },
+          { name: 'sp2dp2', ranks: 4, mesh: { sp: 2 }, stage: 3 },
+        ],
+        'gpt2',
+      ),
+    skip: skipBelow(4),
+  },
+];
+
+export const cases: Case[] = [...models, ...engines, ...checkpoints];
