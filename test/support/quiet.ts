@@ -17,17 +17,21 @@ const STILL = 3;
 const PATIENCE_MS = 60_000;
 
 /**
- * Resolves when the finalizers of what earlier tests left have run, and `count` stands still. Await
- * it before reading a counter of the whole process: live tensors, memory, handles. Each round waits
- * until an object that was garbage at the collection has been finalized: on a busy machine that
- * takes many turns of the event loop, and finalizers that have not run are tensors that are still
- * counted.
+ * Resolves when the finalizers of what earlier tests left have run: `count` stands still, or is
+ * `least`, below which it cannot be. Await it before reading a counter of the whole process: live
+ * tensors, memory, handles. Each round waits until an object that was garbage at the collection has
+ * been finalized: on a busy machine that takes many turns of the event loop, and finalizers that
+ * have not run are tensors that are still counted.
  */
-export async function quiet(count: () => number = liveTensors): Promise<void> {
+export async function quiet(
+  count: () => number = liveTensors,
+  least = Number.NEGATIVE_INFINITY,
+): Promise<void> {
   const deadline = Date.now() + PATIENCE_MS;
   for (let still = 0; still < STILL; ) {
     const before = count();
     await collected(deadline);
+    if (count() <= least) return;
     still = count() === before ? still + 1 : 0;
     if (Date.now() > deadline) throw new Error(`The heap does not come to rest: ${count()} live`);
   }

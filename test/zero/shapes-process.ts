@@ -92,12 +92,13 @@ async function build(scenario: Scenario, zero: Zero): Promise<Engine> {
 async function run(
   scenario: Scenario,
   setting: { name: string; zero: Zero },
+  least: number,
 ): Promise<ShapeResult> {
   const result: ShapeResult = {
     ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage ?? 0 },
     ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
   };
-  await quiet();
+  await quiet(liveTensors, least);
   const before = liveTensors();
   const engine = await build(scenario, setting.zero);
   try {
@@ -119,9 +120,11 @@ async function run(
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as ShapesJob;
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
+  await quiet();
+  const least = liveTensors();
   const results: ShapeResult[] = [];
   for (const scenario of [...shapes, ...apiScenarios]) {
-    for (const setting of settings) results.push(await run(scenario, setting));
+    for (const setting of settings) results.push(await run(scenario, setting, least));
   }
   await world.destroy();
   console.log(JSON.stringify(results));
