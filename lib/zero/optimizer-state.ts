@@ -14,13 +14,14 @@ export interface Share {
 }
 
 /**
- * Sends each partition to its share. Shares update at the same time, one enqueued after the other:
- * those that never block come first. Exact: every home and every schedule gives the same bits.
+ * Sends each partition to its share. Shares update at the same time, and what
+ * they do is enqueued in forward order. Exact: every home and every schedule gives the same bits.
  * Homes and schedules belong to whoever made them.
  */
 export class OptimizerState {
   readonly shares: Share[] = [];
   private readonly shareOf = new Map<Partition, Share>();
+  private readonly inForwardOrder: Partition[] = [];
 
   /** More partitions, none of which it has yet. */
   add(share: Share): void {
@@ -31,6 +32,7 @@ export class OptimizerState {
   /** Allocates the master weights and the state of a partition; they come in forward order. */
   adopt(partition: Partition): void {
     const { home, schedule } = this.of(partition);
+    this.inForwardOrder.push(partition);
     home.adopt(partition);
     schedule.adopt(partition);
   }
@@ -54,11 +56,19 @@ export class OptimizerState {
   }
 
   /**
-   * Updates every partition in forward order and tells `publisher` of each when its new weights
-   * have been enqueued. `control` is on the device, written on the compute stream.
+   * Updates every partition in forward order, whatever share it is of, and tells `publisher` of
+   * each when its new weights have been enqueued. `control` is on the device, written on the
+   * compute stream.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
-    for (const { schedule } of this.shares) schedule.update(control, plan, publisher);
+    const updates = new Map(
+      this.shares.map(({ home, schedule }) => [home, schedule.update(control, plan)] as const),
+    );
+    for (const partition of this.inForwardOrder) {
+      const next = updates.get(this.of(partition).home)?.next();
+      if (next && !next.done) publisher.publish(...next.value);
+    }
+    for (const rest of updates.values()) for (const one of rest) publisher.publish(...one);
   }
 
   /**

@@ -66,7 +66,7 @@ function variants(): Variant[] {
   return all.filter(({ zero, offload }) => zero.stage > 0 || !offload);
 }
 
-interface Variant extends Pick<Setting, 'name' | 'offload' | 'speculative' | 'nvme'> {
+interface Variant extends Pick<Setting, 'name' | 'offload' | 'speculative' | 'nvme' | 'gpuShare'> {
   zero: Zero;
 }
 
@@ -110,6 +110,27 @@ const special = (): Variant[] => [
     zero: { stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 64 },
     offload: true,
     speculative: false,
+  },
+  ...(
+    [
+      [1, false],
+      [2, false],
+      [2, true],
+      [3, true],
+    ] as const
+  ).map(([stage, speculative]) => ({
+    name: `stage ${stage}, half of the offloaded state updated on the device, speculative ${speculative}`,
+    zero: { stage, sub_group_size: 1000 },
+    offload: true,
+    speculative,
+    gpuShare: 0.5,
+  })),
+  {
+    name: 'stage 3, weights and optimizer offloaded, half of it updated on the device',
+    zero: { stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 1000 },
+    offload: true,
+    speculative: false,
+    gpuShare: 0.5,
   },
   ...([2, 3] as const).map((stage) => ({
     name: `stage ${stage}, state on disk, sub-groups of 1000`,

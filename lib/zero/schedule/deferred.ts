@@ -3,7 +3,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Home } from '../home/home.js';
 import type { Partition } from '../partition.js';
-import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule.js';
+import type { Publisher, RankError, Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** What every schedule does that has nothing to do before the verdict. */
 export abstract class AfterVerdict implements Schedule {
@@ -11,7 +11,7 @@ export abstract class AfterVerdict implements Schedule {
 
   constructor(protected readonly home: Home) {}
 
-  abstract update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void;
+  abstract update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
 
   adopt(_partition: Partition): void {}
 
@@ -64,7 +64,7 @@ export class Deferred extends AfterVerdict {
     super(home);
   }
 
-  update(given: Tensor, { settings }: UpdatePlan, publisher: Publisher): void {
+  *update(given: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { home, optimizer } = this;
     const control = home.takeControl(given);
     for (const partition of this.partitions) {
@@ -74,7 +74,7 @@ export class Deferred extends AfterVerdict {
         home.release(tensors);
         home.deliver(partition, tile);
       }
-      publisher.publish(partition, home.finish(partition));
+      yield [partition, home.finish(partition)];
     }
   }
 }

@@ -14,7 +14,7 @@ import type { Home } from '../home/home.js';
 import { overlap } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { AfterVerdict, Deferred } from './deferred.js';
-import type { Publisher, RankError, UpdatePlan } from './schedule.js';
+import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** What updates over several ranks that hold whole units are made of. */
 export interface ExchangeParts {
@@ -65,15 +65,15 @@ export class ExchangedUpdates extends AfterVerdict {
     this.unscaled = home.allocate(4, 'f32');
   }
 
-  update(given: Tensor, plan: UpdatePlan, publisher: Publisher): void {
+  *update(given: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
     const { home, partitions } = this.parts;
     const pass = this.optimizer.passOf(plan.settings);
     if (!pass) {
-      this.alone.update(given, plan, publisher);
+      yield* this.alone.update(given, plan);
       return;
     }
     this.exchange(pass, home.takeControl(given));
-    for (const partition of partitions) publisher.publish(partition, home.finish(partition));
+    for (const partition of partitions) yield [partition, home.finish(partition)];
   }
 
   override get isAdrift(): boolean {

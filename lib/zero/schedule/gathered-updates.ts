@@ -8,7 +8,7 @@ import { sliceFlat, zeroRange } from '../flat.js';
 import type { Range, Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { AfterVerdict } from './deferred.js';
-import type { Publisher, UpdatePlan } from './schedule.js';
+import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
 /** A parameter that is transformed, and the rank that does it. */
@@ -58,7 +58,7 @@ export class GatheredUpdates extends AfterVerdict {
     this.scratch = home.allocate(Math.max(...sizes), this.dtype);
   }
 
-  update(control: Tensor, { settings }: UpdatePlan, publisher: Publisher): void {
+  *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { home } = this.parts;
     const taken = home.takeControl(control);
     this.sums.measure(taken, settings);
@@ -73,7 +73,7 @@ export class GatheredUpdates extends AfterVerdict {
       });
       for (const member of batch) {
         this.apply(member, taken, settings);
-        deliver(home, member.partition, publisher);
+        yield deliver(home, member.partition);
       }
     }
   }

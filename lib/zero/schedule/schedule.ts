@@ -12,6 +12,9 @@ export interface UpdatePlan {
   readonly gradientScale: number;
 }
 
+/** A partition, and the stream in whose order its weights change. */
+export type UpdatedPartition = readonly [partition: Partition, stream: Stream];
+
 /** Who brings updated weights to the other ranks. */
 export interface Publisher {
   /** The partition's weights change in the order of `stream`; it comes once per partition and update. */
@@ -38,10 +41,10 @@ export interface Schedule {
   /** The gradient of `partition` is complete once partition.ready has been passed. */
   gradReady(partition: Partition): void;
   /**
-   * Sees to it that every partition is updated, in forward order, and reports each one when its new weights have been
-   * enqueued. `control` is on the device, written on the compute stream.
+   * Sees to it that every partition is updated, in forward order, and yields each one when its new weights have been
+   * enqueued; what is left of the update comes before the end. `control` is on the device, written on the compute stream.
    */
-  update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void;
+  update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
   /** Called before weights are read: later compute work sees the updated ones. */
   awaitWeights(partition: Partition): void;
   /** The partition's gradient, from gradReady() to update(): see Home.gradOf. */

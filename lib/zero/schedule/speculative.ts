@@ -17,7 +17,7 @@ import type { Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { AdaptiveCount } from './adaptive-count.js';
 import { ClipWindow } from './clip-window.js';
-import type { Publisher, Schedule, UpdatePlan } from './schedule.js';
+import type { Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 import { SpeculationOrder } from './speculation-order.js';
 
 /** What is tried out of a partition. */
@@ -120,7 +120,7 @@ export class Speculative implements Schedule {
     if (this.order.inEarlyShare) this.earlyDone.record(this.home.host);
   }
 
-  update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
+  *update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
     const { tried, home } = this;
     this.tried = null;
     home.endBackward();
@@ -141,7 +141,7 @@ export class Speculative implements Schedule {
         if (!holds) this.emitAgain(partition, attempt);
       } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
       else this.updateNow(partition, plan);
-      publisher.publish(partition, home.h2d);
+      yield [partition, home.h2d];
     }
     if (this.commitsLater) this.commitNow();
   }

@@ -14,7 +14,7 @@ import { sumSizes } from '../home/range-state.js';
 import type { GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { AfterVerdict } from './deferred.js';
-import type { Publisher, UpdatePlan } from './schedule.js';
+import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** What an update over several ranks is made of. */
 export interface SharedUpdateParts {
@@ -153,7 +153,7 @@ export class SummedUpdates extends AfterVerdict {
     this.sums = new TensorSums(optimizer, parts);
   }
 
-  update(control: Tensor, { settings }: UpdatePlan, publisher: Publisher): void {
+  *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { home, partitions } = this.parts;
     const taken = home.takeControl(control);
     this.sums.measure(taken, settings);
@@ -161,7 +161,7 @@ export class SummedUpdates extends AfterVerdict {
       this.sums.eachMeasured(partition, taken, (tensors) =>
         this.optimizer.applySums(tensors, settings, home.kernels),
       );
-      deliver(home, partition, publisher);
+      yield deliver(home, partition);
     }
   }
 
@@ -170,8 +170,8 @@ export class SummedUpdates extends AfterVerdict {
   }
 }
 
-/** The last pass over a partition has been enqueued: its weights leave, and the other ranks hear of them. */
-export function deliver(home: Home, partition: Partition, publisher: Publisher): void {
+/** The last pass over a partition has been enqueued: its weights leave. */
+export function deliver(home: Home, partition: Partition): UpdatedPartition {
   for (const tile of home.tilesOf(partition)) home.deliver(partition, tile);
-  publisher.publish(partition, home.finish(partition));
+  return [partition, home.finish(partition)];
 }
