@@ -171,7 +171,7 @@ export interface DsConfig {
   /** How checkpoints are written. */
   checkpoint?: CheckpointConfig;
   /**
-   * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this
+   * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
    * section.
    */
   aio?: AioConfig;
@@ -1160,7 +1160,7 @@ export interface ZeroConfig {
   stage?: 0 | 1 | 2 | 3;
   /** Keeps master weights and moments in host memory and updates them there. */
   offload_optimizer?: OffloadOptimizerConfig | null;
-  /** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
+  /** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
   offload_param?: OffloadParamConfig | null;
   /**
    * Copies gradients into one buffer as backward makes them. Default true. No effect: gradients
@@ -1408,24 +1408,24 @@ export interface OffloadOptimizerConfig {
   /**
    * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
    * of its own in it, without a name, whose space is free when the rank ends. Default null. No
-   * effect without offload_optimizer.device "nvme".
+   * effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   nvme_path?: string | null;
   /**
    * Slots of host memory for state that comes from the disk, each for all state of sub_group_size
-   * elements; 3 are enough to read, compute and write at once. Default 4. No effect without
-   * offload_optimizer.device "nvme".
+   * elements; 3 are enough to read, compute and write at once. Default 4. No effect while nothing
+   * is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   buffer_count?: number;
   /**
    * Reads the next parts of the state from the disk during an update, and the first ones during
-   * forward and backward; null does. Default null. No effect without offload_optimizer.device
-   * "nvme".
+   * forward and backward; null does. Default null. No effect while nothing is kept on NVMe:
+   * offload_optimizer.device is not "nvme".
    */
   pipeline_read?: boolean | null;
   /**
    * Writes updated state to the disk during the update of the next; null does. Default null. No
-   * effect without offload_optimizer.device "nvme".
+   * effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   pipeline_write?: boolean | null;
   /**
@@ -1440,22 +1440,32 @@ export interface OffloadOptimizerConfig {
   cpuadam_cores_perc?: number;
 }
 
-/** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
+/** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
 export interface OffloadParamConfig {
+  /** Where weights live between uses. Default "none". */
+  device?: 'none' | 'cpu' | 'nvme';
   /**
-   * Where weights live between uses. Default "none". "nvme" is not supported yet: weights do not
-   * live on NVMe; "cpu" keeps them in host memory, and goes with offload_optimizer on NVMe.
+   * Folder of a disk for weights; with device "nvme" it must be there. Each rank has a file of its
+   * own in it, without a name, whose space is free when the rank ends. Default null. No effect
+   * while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
-  device?: 'none' | 'cpu';
-  /** Folder of weights on NVMe. Default null. No effect: weights do not live on NVMe. */
   nvme_path?: string | null;
-  /** Buffers for weights that come from NVMe. Default 5. No effect: weights do not live on NVMe. */
+  /**
+   * Slots of host memory for weights that come from the disk: one is uploaded while the others are
+   * read or written. Default 5. No effect while no weights are kept on NVMe: offload_param.device
+   * is not "nvme".
+   */
   buffer_count?: number;
-  /** Elements of one such buffer. Default 1e8. No effect: weights do not live on NVMe. */
+  /**
+   * Most elements of one slot, rounded down to a multiple of 64, at least 64: larger weights come
+   * in parts. Default 1e8. No effect while no weights are kept on NVMe: offload_param.device is not
+   * "nvme".
+   */
   buffer_size?: number;
   /**
-   * Elements that stay in host memory when weights are on NVMe. Default 1e9. No effect: weights do
-   * not live on NVMe.
+   * Elements of this rank that stay in host memory when weights are on NVMe: memory first, the disk
+   * takes the rest. Default 1e9. No effect while no weights are kept on NVMe: offload_param.device
+   * is not "nvme".
    */
   max_in_cpu?: number;
   /** Page-locked memory. Default true. */
@@ -1714,22 +1724,25 @@ export interface CheckpointWriterConfig {
 }
 
 /**
- * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this section.
+ * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
+ * section.
  */
 export interface AioConfig {
   /**
    * Bytes of one request, and of what has a checksum; rounded up to a multiple of 4096. Default
-   * 1048576. No effect without offload_optimizer.device "nvme".
+   * 1048576. No effect while nothing is kept on NVMe: neither offload_optimizer.device nor
+   * offload_param.device is "nvme".
    */
   block_size?: number;
   /**
    * Requests in flight: the depth of an io_uring, or so many threads where that is forbidden.
-   * Default 8. No effect without offload_optimizer.device "nvme".
+   * Default 8. No effect while nothing is kept on NVMe: neither offload_optimizer.device nor
+   * offload_param.device is "nvme".
    */
   queue_depth?: number;
   /**
-   * Threads that compute the checksums of transfers. Default 1. No effect without
-   * offload_optimizer.device "nvme".
+   * Threads that compute the checksums of transfers. Default 1. No effect while nothing is kept on
+   * NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
    */
   intra_op_parallelism?: number;
   /** Another name of intra_op_parallelism. */
@@ -2251,7 +2264,7 @@ export interface ResolvedValues {
   /** How checkpoints are written. */
   readonly checkpoint: ResolvedCheckpoint;
   /**
-   * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this
+   * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
    * section.
    */
   readonly aio: ResolvedAio;
@@ -3142,7 +3155,7 @@ export interface ResolvedZero {
   readonly stage: 0 | 1 | 2 | 3;
   /** Keeps master weights and moments in host memory and updates them there. */
   readonly offload_optimizer: ResolvedOffloadOptimizer;
-  /** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
+  /** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
   readonly offload_param: ResolvedOffloadParam;
   /**
    * Copies gradients into one buffer as backward makes them. No effect: gradients always lie in
@@ -3339,24 +3352,25 @@ export interface ResolvedOffloadOptimizer {
   readonly gpu_share: number | null;
   /**
    * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
-   * of its own in it, without a name, whose space is free when the rank ends. No effect without
-   * offload_optimizer.device "nvme".
+   * of its own in it, without a name, whose space is free when the rank ends. No effect while
+   * nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly nvme_path: string | null;
   /**
    * Slots of host memory for state that comes from the disk, each for all state of sub_group_size
-   * elements; 3 are enough to read, compute and write at once. No effect without
-   * offload_optimizer.device "nvme".
+   * elements; 3 are enough to read, compute and write at once. No effect while nothing is kept on
+   * NVMe: offload_optimizer.device is not "nvme".
    */
   readonly buffer_count: number;
   /**
    * Reads the next parts of the state from the disk during an update, and the first ones during
-   * forward and backward; null does. No effect without offload_optimizer.device "nvme".
+   * forward and backward; null does. No effect while nothing is kept on NVMe:
+   * offload_optimizer.device is not "nvme".
    */
   readonly pipeline_read: boolean | null;
   /**
-   * Writes updated state to the disk during the update of the next; null does. No effect without
-   * offload_optimizer.device "nvme".
+   * Writes updated state to the disk during the update of the next; null does. No effect while
+   * nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly pipeline_write: boolean | null;
   /** Starts faster with state on NVMe. No effect: state comes to the disk when it is first used. */
@@ -3368,22 +3382,31 @@ export interface ResolvedOffloadOptimizer {
   readonly cpuadam_cores_perc: number;
 }
 
-/** Keeps weights of stage 3 in host memory between uses. Acts at stage 3. */
+/** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
 export interface ResolvedOffloadParam {
+  /** Where weights live between uses. */
+  readonly device: 'none' | 'cpu' | 'nvme';
   /**
-   * Where weights live between uses. "nvme" is not supported yet: weights do not live on NVMe;
-   * "cpu" keeps them in host memory, and goes with offload_optimizer on NVMe.
+   * Folder of a disk for weights; with device "nvme" it must be there. Each rank has a file of its
+   * own in it, without a name, whose space is free when the rank ends. No effect while no weights
+   * are kept on NVMe: offload_param.device is not "nvme".
    */
-  readonly device: 'none' | 'cpu';
-  /** Folder of weights on NVMe. No effect: weights do not live on NVMe. */
   readonly nvme_path: string | null;
-  /** Buffers for weights that come from NVMe. No effect: weights do not live on NVMe. */
+  /**
+   * Slots of host memory for weights that come from the disk: one is uploaded while the others are
+   * read or written. No effect while no weights are kept on NVMe: offload_param.device is not
+   * "nvme".
+   */
   readonly buffer_count: number;
-  /** Elements of one such buffer. No effect: weights do not live on NVMe. */
+  /**
+   * Most elements of one slot, rounded down to a multiple of 64, at least 64: larger weights come
+   * in parts. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
+   */
   readonly buffer_size: number;
   /**
-   * Elements that stay in host memory when weights are on NVMe. No effect: weights do not live on
-   * NVMe.
+   * Elements of this rank that stay in host memory when weights are on NVMe: memory first, the disk
+   * takes the rest. No effect while no weights are kept on NVMe: offload_param.device is not
+   * "nvme".
    */
   readonly max_in_cpu: number;
   /** Page-locked memory. */
@@ -3622,22 +3645,25 @@ export interface ResolvedCheckpointWriter {
 }
 
 /**
- * Asynchronous file access for state on NVMe; `ds io PATH` measures a disk and prints this section.
+ * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
+ * section.
  */
 export interface ResolvedAio {
   /**
    * Bytes of one request, and of what has a checksum; rounded up to a multiple of 4096. No effect
-   * without offload_optimizer.device "nvme".
+   * while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device is
+   * "nvme".
    */
   readonly block_size: number;
   /**
    * Requests in flight: the depth of an io_uring, or so many threads where that is forbidden. No
-   * effect without offload_optimizer.device "nvme".
+   * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
+   * is "nvme".
    */
   readonly queue_depth: number;
   /**
-   * Threads that compute the checksums of transfers. No effect without offload_optimizer.device
-   * "nvme".
+   * Threads that compute the checksums of transfers. No effect while nothing is kept on NVMe:
+   * neither offload_optimizer.device nor offload_param.device is "nvme".
    */
   readonly intra_op_parallelism: number;
   /**

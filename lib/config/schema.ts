@@ -32,7 +32,7 @@ export interface Schema {
   dsNoEffectAlone?: string;
   /** Why this key changes nothing unless the optimizer is offloaded. */
   dsNoEffectResident?: string;
-  /** Why this key changes nothing unless optimizer state is on a disk. */
+  /** Why this key changes nothing unless what it is for is on a disk. */
   dsNoEffectOffDisk?: string;
   /** The ZeRO stages at which this key acts. */
   dsStages?: readonly number[];

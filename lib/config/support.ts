@@ -12,7 +12,8 @@ import { declared, isSection, resolveSchema, type Schema, typesOf } from './sche
  */
 export function judgeSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
-  const holdsAll = worldSize === 1 && !(stage === 3 && homeOf(draft, 'offload_param') === 'cpu');
+  const weights = stage === 3 ? homeOf(draft, 'offload_param') : undefined;
+  const holdsAll = worldSize === 1 && weights !== 'cpu' && weights !== 'nvme';
   const home = homeOf(draft, 'offload_optimizer');
   const isResident = home !== 'cpu' && home !== 'nvme';
   draft.visit(({ section, key, path, schema }) => {
@@ -34,7 +35,8 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     }
     const alone = holdsAll ? schema.dsNoEffectAlone : undefined;
     const resident = isResident ? schema.dsNoEffectResident : undefined;
-    const offDisk = home !== 'nvme' ? schema.dsNoEffectOffDisk : undefined;
+    const onDisk = isOnDisk(path, { state: home, weights });
+    const offDisk = onDisk ? undefined : schema.dsNoEffectOffDisk;
     const moot = alone ?? resident ?? offDisk ?? mootAt(stage, schema);
     if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
     if (moot && isSection(value) && isOff(value, schema)) return false;
@@ -63,6 +65,13 @@ function homeOf(
 ): unknown {
   const home = isSection(zero) ? zero[key] : null;
   return isSection(home) ? home.device : undefined;
+}
+
+/** Whether any of what the key at `path` is for is kept on a disk. */
+function isOnDisk(path: readonly unknown[], homes: Record<'state' | 'weights', unknown>): boolean {
+  const { state, weights } = homes;
+  if (path.includes('offload_param')) return weights === 'nvme';
+  return state === 'nvme' || (path[0] === 'aio' && weights === 'nvme');
 }
 
 /** Why a key does nothing at `stage`; undefined where it acts, or where `stage` is no stage. */

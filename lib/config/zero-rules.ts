@@ -1,4 +1,5 @@
 // Rules across the keys that shard, reduce, offload and recompute.
+import type { ResolvedConfig } from '../../types/config.js';
 import type { Rule } from './rule.js';
 
 /** Offloading is an option of a sharded optimizer, as in DeepSpeed. */
@@ -47,39 +48,53 @@ const overlapNeedsHostMemory: Rule = ({ zero_optimization: { offload_optimizer: 
       }
     : null;
 
+const OFFLOADED = ['offload_optimizer', 'offload_param'] as const;
+
 /** Nobody but the user knows which disk is fast, has room, and may be worn. */
-const diskHasPath: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
-  offload.device === 'nvme' && !offload.nvme_path
+const diskHasPath: Rule = ({ zero_optimization: zero }) => {
+  const section = OFFLOADED.find((key) => isOnDisk(zero, key) && !zero[key].nvme_path);
+  return section
     ? {
-        path: ['zero_optimization', 'offload_optimizer', 'nvme_path'],
+        path: ['zero_optimization', section, 'nvme_path'],
         expected: 'a folder on a local disk with device "nvme"',
-        got: JSON.stringify(offload.nvme_path),
+        got: JSON.stringify(zero[section].nvme_path),
         hint: 'Set it to a folder such as "/local_nvme"; `ds io FOLDER` measures its disk.',
       }
     : null;
+};
 
-/** An update happens in a slot. */
-const diskHasSlots: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
-  offload.device === 'nvme' && offload.buffer_count === 0
+/** An update happens in a slot, and weights come and go through one. */
+const diskHasSlots: Rule = ({ zero_optimization: zero }) => {
+  const section = OFFLOADED.find((key) => isOnDisk(zero, key) && zero[key].buffer_count === 0);
+  return section
     ? {
-        path: ['zero_optimization', 'offload_optimizer', 'buffer_count'],
+        path: ['zero_optimization', section, 'buffer_count'],
         expected: 'at least 1 with device "nvme"',
         got: '0',
-        hint: 'Leave it out: 4 slots read, compute and write at once.',
+        hint: 'Leave it out: 4 slots or more read, compute and write at once.',
       }
     : null;
+};
+
+function isOnDisk(
+  zero: ResolvedConfig['zero_optimization'],
+  section: (typeof OFFLOADED)[number],
+): boolean {
+  const acts = section === 'offload_optimizer' || zero.stage === 3;
+  return acts && zero[section].device === 'nvme';
+}
 
 /**
  * Offloaded weights are written where they live: an update on the device would write host memory.
  */
 const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
   zero.stage === 3 &&
-  zero.offload_param.device === 'cpu' &&
+  zero.offload_param.device !== 'none' &&
   zero.offload_optimizer.device !== 'none' &&
   zero.offload_optimizer.ratio < 1
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'ratio'],
-        expected: '1 with offload_param.device "cpu"',
+        expected: `1 with offload_param.device "${zero.offload_param.device}"`,
         got: String(zero.offload_optimizer.ratio),
         hint: 'Set offload_param.device to "none" to keep part of the optimizer on the device, or ratio to 1.',
       }
@@ -87,10 +102,10 @@ const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
 
 /** Offloaded weights are gathered after their update: there is nothing to try out. */
 const offloadedWeightsWait: Rule = ({ zero_optimization: zero }) =>
-  zero.stage === 3 && zero.offload_param.device === 'cpu' && zero.offload_optimizer.super_offload
+  zero.stage === 3 && zero.offload_param.device !== 'none' && zero.offload_optimizer.super_offload
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
-        expected: 'false or null with offload_param.device "cpu"',
+        expected: `false or null with offload_param.device "${zero.offload_param.device}"`,
         got: 'true',
         hint: 'Leave super_offload out.',
       }

@@ -1,13 +1,13 @@
 // Weights that every rank holds a shard of: gathered in place when a unit is used, fetched ahead,
 // let go after.
 import type { Device } from '../runtime/device.js';
-import type { DType } from '../runtime/dtype.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 import type { CommTimer } from './exchange.js';
-import { copyFlat } from './flat.js';
+import { sliceFlat } from './flat.js';
 import { pinned } from './home/pinned.js';
+import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
 import { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
@@ -88,15 +88,12 @@ export class GatheredWeights implements WeightFlow {
 
   /** Takes over a unit whose full weights are there: keeps the shard, lets the rest go. */
   adopted(part: WeightPart): void {
-    const { unit, range, weights } = part;
+    const { unit, range, place } = part;
     this.parts.set(unit, part);
-    const size = { to: weights.offset, from: unit.weights.offset + range.offset };
-    const bytes = weights.bytes / weights.numel;
-    weights.buffer.copyFrom(
-      unit.weights.buffer,
-      { to: size.to * bytes, from: size.from * bytes, bytes: weights.bytes },
-      this.device.compute,
-    );
+    const { compute } = this.device;
+    const own = sliceFlat(unit.weights, range);
+    compute.wait(this.computed.record(place.store(own, compute)));
+    own.release();
     unit.vacate();
     if (this.persists(unit)) this.persistent.add(unit);
   }
@@ -116,6 +113,7 @@ export class GatheredWeights implements WeightFlow {
     if (!weights.isPlaced) unit.materialize(weights.flat);
     weights.isPlaced = true;
     this.fetchAhead();
+    this.options.home.expect(this.notGathered());
   }
 
   /** The unit's weights are not read until the next acquire(). */
@@ -143,19 +141,27 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** Stale weights are gathered where they are used. */
-  dispatch(): void {}
+  dispatch(): void {
+    this.options.home.expect(this.trace.beginning());
+  }
 
   dispose(): void {
     for (const unit of [...this.gathered.keys()]) this.drop(unit);
     this.stream.synchronize();
     if (this.options.overlap) this.stream.dispose();
     for (const event of [this.computed, ...this.updated.values()]) event.dispose();
+    this.options.home.dispose();
   }
 
-  /** Where this rank's shard lies in the unit, and its memory, contents undefined. */
-  private ownShard(unit: WeightUnit): [range: Range, weights: Tensor] {
+  /** Where this rank's shard lies in the unit, and where it is kept, contents undefined. */
+  private ownShard(unit: WeightUnit): [range: Range, place: WeightPlace] {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    return [range, this.options.home.allocate(range.numel, unit.dtype, this.device)];
+    return [range, this.options.home.place(unit, range.numel)];
+  }
+
+  /** The units used next that are not on their way here. */
+  private *notGathered(): Generator<WeightUnit> {
+    for (const unit of this.trace.upcoming()) if (!this.gathered.has(unit)) yield unit;
   }
 
   private persists(unit: WeightUnit): boolean {
@@ -167,7 +173,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   private gather(unit: WeightUnit): Gathered {
-    const { weights } = this.parts.get(unit) as WeightPart;
+    const { place } = this.parts.get(unit) as WeightPart;
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
     // The memory may still be in use by compute work enqueued before.
@@ -176,7 +182,7 @@ export class GatheredWeights implements WeightFlow {
     if (updated) this.stream.wait(updated);
     const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
     const end = this.options.timer.collective(this.stream);
-    const work = this.options.home.gather(this.group, flat, weights, at);
+    const work = gatherFrom(place, flat, this.group, at);
     end();
     const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);
@@ -208,40 +214,49 @@ export class GatheredWeights implements WeightFlow {
   }
 }
 
-/** Where shards live, and how a unit's flat weights are gathered from there. */
+/** Where shards live. */
 export interface ShardHome {
-  /** Memory for a shard, contents undefined; the caller releases it. */
-  allocate(numel: number, dtype: DType, device: Device): Tensor;
-  /** Fills `flat` [size * n] on the device from every rank's `shard` [n]. */
-  gather(group: Collectives, flat: Tensor, shard: Tensor, at: At): Work;
+  /** A place for a unit's shard of `numel` elements, contents undefined; the caller disposes of it. */
+  place(unit: WeightUnit, numel: number): WeightPlace;
+  /** These units are gathered next, in this order. */
+  expect(units: Iterable<WeightUnit>): void;
+  /** All places are no longer used. */
+  dispose(): void;
 }
 
-/** In device memory: one all-gather. */
+const alwaysThere = { expect() {}, dispose() {} };
+
+/** In device memory. */
 export const onDevice: ShardHome = {
-  allocate: (numel, dtype, device) => held(() => Tensor.empty([numel], dtype, device)),
-  gather: (group, flat, shard, at) => group.allGather(flat, shard, at),
+  ...alwaysThere,
+  place: ({ dtype, device }, numel) =>
+    new InMemory(held(() => Tensor.empty([numel], dtype, device))),
+};
+
+/** In pinned host memory (offload_param). Source: ZeRO-Infinity. */
+export const onHost: ShardHome = {
+  ...alwaysThere,
+  place: ({ dtype, device }, numel) => new InMemory(pinned(device, [numel], dtype)),
 };
 
 /**
- * In pinned host memory (offload_param): uploaded into its place, and gathered there. Source:
- * ZeRO-Infinity.
+ * Fills `flat` [size * n] on the device from every rank's place of n: a shard on the device by one all-gather; one that
+ * is elsewhere is uploaded to where it belongs, and gathered there.
  */
-export const onHost: ShardHome = {
-  allocate: (numel, dtype, device) => pinned(device, [numel], dtype),
-  gather: (group, flat, shard, at) => {
-    const { numel } = shard;
-    const place = { offset: group.rank * numel, numel };
-    copyFlat(flat, place, shard, { offset: 0, numel }, at.stream);
-    const uploaded = new Event(flat.device).record(at.stream);
-    const own = flat.alias([numel], undefined, flat.offset + place.offset);
-    const work = group.allGather(flat, own, at);
-    own.dispose();
-    return {
-      wait: (stream) => {
-        stream.wait(uploaded);
-        uploaded.dispose();
-        work.wait(stream);
-      },
-    };
-  },
-};
+function gatherFrom(place: WeightPlace, flat: Tensor, group: Collectives, at: At): Work {
+  const { memory } = place;
+  if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
+  const numel = flat.numel / group.size;
+  const own = sliceFlat(flat, { offset: group.rank * numel, numel });
+  place.load(own, at.stream);
+  const uploaded = new Event(flat.device).record(at.stream);
+  const work = group.allGather(flat, own, at);
+  own.release();
+  return {
+    wait: (stream) => {
+      stream.wait(uploaded);
+      uploaded.dispose();
+      work.wait(stream);
+    },
+  };
+}

@@ -1,8 +1,11 @@
 // What a rank keeps of a unit: a contiguous part of its weights, and, of a trained one, a partition
 // whose state it updates.
+
+import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
+import type { WeightPlace } from './home/weight-place.js';
 import { clipGroups, type GroupRange, type Piece, piecesOf, type Range } from './layout.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
@@ -17,13 +20,25 @@ export class WeightPart {
     readonly unit: WeightUnit,
     /** Where it lies in the unit, in elements. */
     readonly range: Range,
-    /** [numel] in the weights' dtype. Owned. */
-    readonly weights: Tensor,
+    /** Where its weights are. Owned. */
+    readonly place: WeightPlace,
     /** The part that this rank alone counts and saves, from the part's start. */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
     this.pieces = piecesOf(unit.layout, range);
+  }
+
+  /** [numel] in the weights' dtype. Throws DS_RELEASED while they are on a disk. */
+  get weights(): Tensor {
+    if (this.place.memory) return this.place.memory;
+    throw new DsError({
+      code: 'DS_RELEASED',
+      op: `unit ${this.unit.name}`,
+      expected: 'its weights in memory',
+      got: 'weights on a disk',
+      hint: 'Use them inside the forward of their module, or call module.withFullWeights().',
+    });
   }
 
   get numel(): number {
@@ -37,13 +52,13 @@ export class WeightPart {
 
   /** Bytes on the device beside those that the unit counts: a shard in memory of its own. */
   get bytes(): { weights: number; gradients: number } {
-    const { unit, weights } = this;
-    const own = unit.holds(weights) || weights.buffer.pinned ? 0 : weights.bytes;
+    const { unit, place } = this;
+    const own = place.memory && unit.holds(place.memory) ? 0 : place.bytes.device;
     return { weights: own, gradients: 0 };
   }
 
   dispose(): void {
-    this.weights.release();
+    this.place.dispose();
   }
 }
 
@@ -66,8 +81,8 @@ export class Partition extends WeightPart {
   readonly ready: Event;
 
   /** `counted` is also the part of the gradient whose squares this rank adds to the norm. */
-  constructor(unit: Unit, range: Range, weights: Tensor, counted?: Range) {
-    super(unit, range, weights, counted);
+  constructor(unit: Unit, range: Range, place: WeightPlace, counted?: Range) {
+    super(unit, range, place, counted);
     this.ready = new Event(unit.device);
     this.groups = clipGroups(unit.layout, range);
   }

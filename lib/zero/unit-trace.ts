@@ -35,6 +35,11 @@ export class UnitTrace {
     return this.place === null ? [] : this.last.slice(this.place + 1);
   }
 
+  /** Between a step and the next: the units that it is expected to use, in order. */
+  beginning(): readonly WeightUnit[] {
+    return this.current.length === 0 ? this.last : [];
+  }
+
   /**
    * Elements of other units that are used before `unit` is again; infinite where it is not
    * foreseen.

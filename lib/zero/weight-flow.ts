@@ -2,10 +2,10 @@
 // compute with them.
 import type { Device } from '../runtime/device.js';
 import { Event, type Stream } from '../runtime/stream.js';
-import type { Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
 import { Exchange, type ExchangeOptions } from './exchange.js';
 import { sliceFlat } from './flat.js';
+import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
 import { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
@@ -39,8 +39,8 @@ export interface WeightFlow {
   dispose(): void;
 }
 
-/** Where a part lies in its unit, its memory, and what of it this rank counts. */
-type Kept = [range: Range, weights: Tensor, counted?: Range];
+/** Where a part lies in its unit, where its weights are, and what of it this rank counts. */
+type Kept = [range: Range, place: WeightPlace, counted?: Range];
 
 /** What most flows leave undone. */
 abstract class HeldWeights implements WeightFlow {
@@ -84,7 +84,7 @@ export class WholeWeights extends HeldWeights {
     const { numel } = unit.layout;
     // The norm is summed shard by shard, as in the other stages: the same bits.
     const counted = shardOf(numel, this.group.rank, this.group.size);
-    return [{ offset: 0, numel }, unit.allocate().retain(), counted];
+    return [{ offset: 0, numel }, new InMemory(unit.allocate().retain()), counted];
   }
 }
 
@@ -113,7 +113,7 @@ export class PublishedWeights extends HeldWeights {
 
   protected override keep(unit: WeightUnit): Kept {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    return [range, sliceFlat(unit.allocate(), range)];
+    return [range, new InMemory(sliceFlat(unit.allocate(), range))];
   }
 
   override publish({ unit, weights }: WeightPart, stream: Stream): void {

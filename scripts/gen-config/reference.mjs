@@ -64,7 +64,7 @@ function statusText(node, inherited) {
   const where = [
     alone ? ['on several ranks'] : [],
     resident ? ['with offload_optimizer'] : [],
-    offDisk ? ['with offload_optimizer on nvme'] : [],
+    offDisk ? ['on nvme'] : [],
   ];
   const works = ['works', ...where.flat()].join(' ');
   if (node.properties) return works;

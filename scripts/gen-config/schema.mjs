@@ -83,9 +83,7 @@ export function remarks(node) {
   if (node.dsNoEffectAlone) out.push(`No effect on one rank: ${node.dsNoEffectAlone}`);
   if (node.dsNoEffectResident)
     out.push(`No effect without offload_optimizer: ${node.dsNoEffectResident}`);
-  if (node.dsNoEffectOffDisk) {
-    out.push('No effect without offload_optimizer.device "nvme"');
-  }
+  if (node.dsNoEffectOffDisk) out.push(`No effect while ${node.dsNoEffectOffDisk}`);
   if (node.dsStages) out.push(`Acts at ${stagesText(node)}`);
   if (node.dsUnsupported) out.push(`Not supported yet: ${node.dsUnsupported}`);
   for (const [value, reason] of Object.entries(node.dsUnsupportedValues ?? {})) {

@@ -6,6 +6,7 @@ import { cpu } from '../../lib/runtime/device.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import { sliceFlat } from '../../lib/zero/flat.js';
 import type { LentState } from '../../lib/zero/home/home.js';
+import { InMemory } from '../../lib/zero/home/weight-place.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import { Partition } from '../../lib/zero/partition.js';
@@ -68,8 +69,9 @@ function cut(unit: Unit, { stage, rank, size }: Place): Partition {
   const { numel } = unit.layout;
   const border = (n: number): number => Math.floor((numel * n) / size);
   const share: Range = { offset: border(rank), numel: border(rank + 1) - border(rank) };
-  if (stage > 0) return new Partition(unit, share, sliceFlat(unit.weights, share));
-  return new Partition(unit, { offset: 0, numel }, unit.weights.retain(), share);
+  if (stage > 0) return new Partition(unit, share, new InMemory(sliceFlat(unit.weights, share)));
+  const whole = new InMemory(unit.weights.retain());
+  return new Partition(unit, { offset: 0, numel }, whole, share);
 }
 
 /** Every piece of state that the rank holds, and every weight and buffer, as raw bits by name. */

@@ -247,10 +247,10 @@ test.each([
   [{ zero_optimization: { stage: 4 } }, 'zero_optimization.stage', '0, 1, 2, 3', '4'],
   [{ zero_optimization: 1 }, 'zero_optimization', 'an object', '1'],
   [
-    { zero_optimization: { offload_param: { device: 'nvme' } } },
+    { zero_optimization: { offload_param: { device: 'disk' } } },
     'zero_optimization.offload_param.device',
-    '"none", "cpu"',
-    '"nvme"',
+    '"none", "cpu", "nvme"',
+    '"disk"',
   ],
   [{ amp: { enabled: true } }, 'amp', '"enabled": false', 'a section that is on'],
   [{ sparse_attention: true }, 'sparse_attention', 'null, the default', 'true'],

@@ -168,6 +168,20 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     zero({ stage: 2, offload_optimizer: onDisk }),
   ],
   [
+    'a disk of weights is named',
+    zero({ stage: 3, offload_param: { device: 'nvme' } }),
+    'zero_optimization.offload_param.nvme_path',
+    /ds io FOLDER/,
+    zero({ stage: 2, offload_param: { device: 'nvme' } }),
+  ],
+  [
+    'weights on disk come through a slot',
+    zero({ stage: 3, offload_param: { ...onDisk, buffer_count: 0 } }),
+    'zero_optimization.offload_param.buffer_count',
+    /Leave it out/,
+    zero({ stage: 3, offload_param: onDisk }),
+  ],
+  [
     'state on disk is updated in a slot',
     zero({ stage: 2, offload_optimizer: { ...onDisk, buffer_count: 0 } }),
     'zero_optimization.offload_optimizer.buffer_count',

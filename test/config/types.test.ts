@@ -32,8 +32,6 @@ const wrong: readonly DsConfig[] = [
   { zero_optimization: { stage: 1, offload_optimizer: { divice: 'cpu' } } },
   // @ts-expect-error a device that is none
   { zero_optimization: { stage: 1, offload_optimizer: { device: 'disk' } } },
-  // @ts-expect-error a device that is not supported yet
-  { zero_optimization: { stage: 3, offload_param: { device: 'nvme' } } },
   // @ts-expect-error a key of another section
   { bf16: { loss_scale: 128 } },
   // @ts-expect-error a mistyped key of a monitor

@@ -334,10 +334,6 @@ describe('support', () => {
     [zero({ stage: 2, zenflow: { topk_ratio: 0.2 } }), 'zero_optimization.zenflow'],
     [{ optimizer: { type: 'MuAdam', params: { lr: 1e-3 } } }, 'optimizer.type'],
     [{ optimizer: { type: 'OneBitAdam', params: { amsgrad: true } } }, 'optimizer.params.amsgrad'],
-    [
-      zero({ stage: 3, offload_param: { device: 'nvme' } }),
-      'zero_optimization.offload_param.device',
-    ],
   ])('%j is not supported yet', (extra, path) => {
     const { errors } = check(extra);
     expect(errors).toEqual([expect.objectContaining({ code: 'DS_CONFIG', path })]);

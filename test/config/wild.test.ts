@@ -16,7 +16,7 @@ const MISSING = [
   ...['compile', 'curriculum_learning', 'progressive_layer_drop', 'sparse_attention'],
   ...['torch_autocast', 'zero_optimization.mics_shard_size', 'zero_optimization.zenflow'],
   ...['zero_optimization.zero_hpz_partition_size', 'zero_optimization.zero_quantized_gradients'],
-  ...['zero_optimization.zero_quantized_weights', 'zero_optimization.offload_param.device'],
+  ...['zero_optimization.zero_quantized_weights'],
 ];
 
 /**
@@ -33,6 +33,7 @@ const REFUSED_THERE = [
 /** What a section must hold besides, by its path or its schedule's type. */
 const COMPANIONS: Record<string, Section> = {
   WarmupDecayLR: { total_num_steps: 1_000_000 },
+  offload_param: { nvme_path: '/local_nvme' },
   activation_checkpointing: { partition_activations: true, number_checkpoints: 1 },
 };
 

@@ -56,7 +56,7 @@ function declared(engine: Engine, { group, shape }: { group: number; shape: read
   return engine.parts.optimizer.declareState(group, shape);
 }
 
-interface Run {
+export interface Run {
   losses: number[];
   weights: Map<string, string>;
   state: Map<string, string>;
@@ -64,7 +64,7 @@ interface Run {
 }
 
 /** Trains, and takes down where it has come to; `norms` receives those of the steps. */
-function runOf(engine: Engine, steps: number, norms: number[] = []): Run {
+export function runOf(engine: Engine, steps: number, norms: number[] = []): Run {
   const losses: number[] = [];
   for (let step = 0; step < steps; ++step) {
     losses.push(...trainTiny(engine, step, step + 1));
@@ -74,7 +74,7 @@ function runOf(engine: Engine, steps: number, norms: number[] = []): Run {
   return { ...run, skipped: engine.skippedSteps };
 }
 
-function assertSame(run: Run, expected: Run, what: string): void {
+export function assertSame(run: Run, expected: Run, what: string): void {
   assert.deepEqual(run.losses, expected.losses, what);
   for (const kind of ['weights', 'state'] as const) {
     for (const [name, bits] of run[kind])
@@ -105,7 +105,7 @@ const equalCase = (label: string, options: Options, steps = 12): Case => ({
     }),
 });
 
-const withoutParam = (zero: Options['zero']) => {
+export const withoutParam = (zero: Options['zero']) => {
   const { offload_param: _, ...rest } = typeof zero === 'object' ? zero : {};
   return rest;
 };

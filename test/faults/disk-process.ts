@@ -1,13 +1,15 @@
-// A rank whose optimizer state is on disk: trains, saves, lets its disk fail, and tells what it saw.
+// A rank whose optimizer state, or weights, are on disk: trains, saves, lets its disk fail, and tells what it saw.
 import { writeFileSync } from 'node:fs';
 
-import { type DsError, initDistributed } from '../../lib/index.js';
+import { type DsError, type Engine, initDistributed } from '../../lib/index.js';
 import { setFileEngine } from '../../lib/runtime/file.js';
 import { type TinyOptions, tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 export interface DiskJob {
   /** Null: state stays in memory. */
   nvme: string | null;
+  /** What is on the disk. */
+  what: 'optimizer state' | 'weights';
   /** Checkpoints are here. */
   folder: string;
   /** Go on from the latest of them. */
@@ -34,6 +36,21 @@ const options: Omit<TinyOptions, 'offload'> = {
   disk: { offload: { buffer_count: 3 }, aio: { block_size: 8192 } },
 };
 
+/** Nothing of the weights stays between uses. */
+const weightsOnDisk = (nvme: string): TinyOptions['zero'] => ({
+  ...{ stage: 3, stage3_param_persistence_threshold: 0, stage3_max_live_parameters: 0 },
+  offload_param: {
+    ...{ device: 'nvme', nvme_path: nvme },
+    ...{ buffer_count: 3, buffer_size: 2000, max_in_cpu: 0 },
+  },
+});
+
+function homeOf({ nvme, what }: DiskJob): Pick<TinyOptions, 'offload' | 'nvme' | 'zero'> {
+  if (nvme === null) return { offload: false };
+  if (what === 'weights') return { offload: true, zero: weightsOnDisk(nvme) };
+  return { offload: true, nvme };
+}
+
 function told(thrown: unknown): Told {
   const { code, op, expected, got, hint } = thrown as DsError;
   return { code, op, expected, got, hint };
@@ -43,10 +60,20 @@ async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] as string) as DiskJob;
   setFileEngine('threads'); // Nothing stands before the calls of a ring.
   const distributed = await initDistributed({ device: 'cpu' });
-  const home = job.nvme === null ? { offload: false } : { offload: true, nvme: job.nvme };
-  const engine = await tinyEngine({ ...options, ...home }, distributed.world.device);
-  if (job.resume) await engine.loadCheckpoint(job.folder);
   const outcome: DiskOutcome = { losses: [], error: null, saving: null };
+  const engine = await tinyEngine({ ...options, ...homeOf(job) }, distributed.world.device).catch(
+    (thrown) => {
+      outcome.error = told(thrown);
+      return null;
+    },
+  );
+  if (engine) await train(engine, job, outcome);
+  await distributed.destroy();
+  console.log(JSON.stringify(outcome));
+}
+
+async function train(engine: Engine, job: DiskJob, outcome: DiskOutcome): Promise<void> {
+  if (job.resume) await engine.loadCheckpoint(job.folder);
   try {
     while (engine.globalSteps < job.steps) {
       outcome.losses.push(...trainTiny(engine, engine.globalSteps, engine.globalSteps + 1));
@@ -61,8 +88,6 @@ async function main(): Promise<void> {
     });
   }
   engine.destroy();
-  await distributed.destroy();
-  console.log(JSON.stringify(outcome));
 }
 
 void main();

@@ -1,5 +1,5 @@
-/* A disk that fails: preloaded, it stands before pread and pwrite on files below DS_FAULT_FOLDER, and
- * does what DS_FAULT says from the moment the file DS_FAULT_ARMED exists. */
+/* A disk that fails: preloaded, it stands before pread, pwrite and fallocate on files below
+ * DS_FAULT_FOLDER, and does what DS_FAULT says from the moment the file DS_FAULT_ARMED exists. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,4 +50,20 @@ ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) {
 }
 ssize_t pwrite64(int descriptor, const void* data, size_t bytes, off_t offset) {
   return move("pwrite64", descriptor, (void*)data, bytes, offset);
+}
+
+static int allocate(const char* name, int descriptor, int mode, off_t offset, off_t bytes) {
+  const char* fault = getenv("DS_FAULT");
+  if (fault && strncmp(fault, "allocate", 8) == 0 && is_ours(descriptor)) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return ((int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, name))(descriptor, mode, offset, bytes);
+}
+
+int fallocate(int descriptor, int mode, off_t offset, off_t bytes) {
+  return allocate("fallocate", descriptor, mode, offset, bytes);
+}
+int fallocate64(int descriptor, int mode, off_t offset, off_t bytes) {
+  return allocate("fallocate64", descriptor, mode, offset, bytes);
 }

@@ -1,7 +1,7 @@
-// A disk that fails under optimizer state: one error that names file, offset and cure, the last checkpoint as it was, and
+// A disk that fails under optimizer state, or under weights: one error that names file, offset and cure, the last checkpoint as it was, and
 // a run that goes on from it bit for bit.
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -44,8 +44,10 @@ async function run(name: string, more: Partial<DiskJob>, fault?: string): Promis
   const preload = { LD_PRELOAD: shim, DS_FAULT: fault ?? '', DS_FAULT_FOLDER: nvme };
   const job: DiskJob = {
     ...{ nvme, folder, armed, resume: false, saveAfter: null, steps: STEPS },
+    what: 'optimizer state',
     ...more,
   };
+  if (fault?.startsWith('allocate')) writeFileSync(armed, '');
   const environment = fault ? { ...preload, DS_FAULT_ARMED: armed } : {};
   const [result] = await runRanks('../faults/disk-process', 1, { job, environment });
   return result as RankResult;
@@ -66,8 +68,8 @@ function requireIntact(name: string): void {
 }
 
 /** The run of this name goes on from its checkpoint. */
-async function requireResumed(name: string): Promise<void> {
-  const resumed = outcomeOf(await run(name, { resume: true }));
+async function requireResumed(name: string, more: Partial<DiskJob> = {}): Promise<void> {
+  const resumed = outcomeOf(await run(name, { resume: true, ...more }));
   expect(resumed).toEqual({ losses: reference.slice(SAVED), error: null, saving: null });
 }
 
@@ -105,3 +107,45 @@ test('a run that is killed in the middle of a step leaves nothing on the disk, a
   requireIntact('killed');
   await requireResumed('killed');
 });
+
+describe('weights on a disk', () => {
+  const weights = { what: 'weights', saveAfter: SAVED } as const;
+
+  test.each(['write-error', 'read-error'])(
+    '%s is one error, and the checkpoint is as it was',
+    async (fault) => {
+      const name = `weights-${fault}`;
+      const { losses, error, saving } = outcomeOf(await run(name, weights, fault));
+      expect(losses).toEqual(reference.slice(0, losses.length));
+      expect(error).toMatchObject({
+        code: 'DS_IO',
+        op: expect.stringMatching(/weights of rank 0$/),
+        expected: expect.stringMatching(/bytes at offset \d+/),
+      });
+      expect(saving).toMatchObject({ code: 'DS_IO', op: error?.op });
+      requireIntact(name);
+      await requireResumed(name, { what: 'weights' });
+    },
+  );
+
+  test('a run that is killed in the middle of a step goes on from its checkpoint', async () => {
+    const { signal } = await run('weights-killed', weights, 'write-kill');
+    expect(signal).toBe('SIGKILL');
+    requireIntact('weights-killed');
+    await requireResumed('weights-killed', { what: 'weights' });
+  });
+});
+
+test.each(['optimizer state', 'weights'] as const)(
+  'a disk without room for %s is said before training',
+  async (what) => {
+    const { losses, error } = outcomeOf(await run(`full-${what}`, { what }, 'allocate-full'));
+    expect(losses).toEqual([]);
+    expect(error).toMatchObject({
+      code: 'DS_IO',
+      op: expect.stringMatching(`preallocate .*${what} of rank 0`),
+      expected: expect.stringMatching(/GB: .*parameters/),
+      got: expect.stringMatching(/free on/),
+    });
+  },
+);

@@ -142,6 +142,19 @@ const special = (): Variant[] => [
     speculative: false,
     nvme: tmpdir(),
   })),
+  ...[false, true].map((offload) => ({
+    name: `stage 3, weights on disk, nothing kept, state ${offload ? 'too' : 'on the device'}`,
+    zero: {
+      ...{ stage: 3 as const, sub_group_size: 1000, ...gathers['no prefetch, nothing kept'] },
+      offload_param: {
+        ...{ device: 'nvme' as const, nvme_path: tmpdir() },
+        ...{ buffer_count: 3, buffer_size: 1000, max_in_cpu: 2000 },
+      },
+    },
+    offload,
+    speculative: false,
+    nvme: tmpdir(),
+  })),
   ...([1, 2, 3] as const).map((stage) => ({
     name: `stage ${stage}, all-reduce to the owner`,
     zero: { stage, reduce_scatter: false },

@@ -141,7 +141,11 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
   const { compute } = engine.device;
   const values = { ...perElement(slot.shape), values: parameter };
-  writeParts({ engine, part, slot }, values, inMemory(part.weights));
+  writeParts({ engine, part, slot }, values, (piece) => {
+    const lent = part.place.lend(piece);
+    lent.wait();
+    return lent;
+  });
   engine.parts.stage.publish(part, compute);
   if (parameter.missing !== null) engine.parts.stage.acquire(part.unit);
 }

@@ -14,7 +14,6 @@ import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
-import { slicePiece } from '../../zero/home/range-state.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
@@ -141,7 +140,9 @@ export function weightShards(engine: Engine, wanted: Wanted): Shard[] {
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, piece }) => {
     const { slot, from } = piece;
     if (!wanted(slot.name)) return [];
-    return shardsOf(slot.name, slot.region, from, slicePiece(part.weights, piece));
+    const lent = part.place.lend(piece);
+    lent.wait();
+    return shardsOf(slot.name, slot.region, from, lent.tensor);
   });
 }
 

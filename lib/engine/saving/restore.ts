@@ -10,7 +10,6 @@ import { wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { slicePiece } from '../../zero/home/range-state.js';
 import type { EngineCore as Engine } from '../engine-parts.js';
 import {
   type BoxedPart,
@@ -194,12 +193,19 @@ async function readParts(
 
 /** This rank's parts of frozen parameters that are sharded. */
 async function readFrozenPieces(engine: Engine, checkpoint: Checkpoint): Promise<void> {
-  for (const { pieces, weights } of engine.parts.stage.frozen) {
+  for (const { pieces, place, unit } of engine.parts.stage.frozen) {
     for (const piece of pieces) {
       const { name, region } = piece.slot;
       if (!isPresent(checkpoint, name)) continue;
-      const into = boxedParts(region, piece.from, slicePiece(weights, piece));
-      await readParts(checkpoint, frozenSource(checkpoint, name, weights.dtype), into);
+      const lent = place.lend(piece);
+      const into = boxedParts(region, piece.from, lent.tensor.retain());
+      const from = frozenSource(checkpoint, name, unit.dtype);
+      try {
+        await readParts(checkpoint, from, into, lent.arrived());
+        lent.keep();
+      } finally {
+        lent.tensor.release();
+      }
     }
   }
 }

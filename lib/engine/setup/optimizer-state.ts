@@ -6,10 +6,10 @@ import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
-import { DeviceHome, DeviceHomeOfHostWeights } from '../../zero/home/device-home.js';
+import { DeviceHome, DeviceHomeOfOffloadedWeights } from '../../zero/home/device-home.js';
 import type { Home } from '../../zero/home/home.js';
-import { HostHome, HostHomeOfHostWeights } from '../../zero/home/host-home.js';
-import { StreamedHome, StreamedHomeOfHostWeights } from '../../zero/home/streamed-home.js';
+import { HostHome, HostHomeOfOffloadedWeights } from '../../zero/home/host-home.js';
+import { StreamedHome, StreamedHomeOfOffloadedWeights } from '../../zero/home/streamed-home.js';
 import { isByElement, tileSize } from '../../zero/home/tiles.js';
 import { evenlySpread, firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
@@ -50,7 +50,8 @@ export function furnish(state: OptimizerState, options: StateOptions, owned: Rel
   const resident = partitions.filter((partition) => first.has(partition));
   const rest = partitions.filter((partition) => !first.has(partition));
   if (!isOffloaded || resident.length > 0) {
-    const Kind = offloadsWeights(config) && !isOffloaded ? DeviceHomeOfHostWeights : DeviceHome;
+    const Kind =
+      offloadsWeights(config) && !isOffloaded ? DeviceHomeOfOffloadedWeights : DeviceHome;
     const made = owned.own(new Kind(device, optimizer));
     const schedule = owned.own(afterVerdict(made, resident, options));
     state.add({ partitions: resident, home: made, schedule });
@@ -79,13 +80,13 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
   const onDevice = evenlySpread(partitions, streamedShare(options));
   const streamed = partitions.filter((partition) => onDevice.has(partition));
   const rest = partitions.filter((partition) => !onDevice.has(partition));
-  const ofHostWeights = offloadsWeights(config);
+  const ofOffloadedWeights = offloadsWeights(config);
   if (streamed.length > 0) {
-    const Kind = ofHostWeights ? StreamedHomeOfHostWeights : StreamedHome;
+    const Kind = ofOffloadedWeights ? StreamedHomeOfOffloadedWeights : StreamedHome;
     addInHostMemory(state, { ...options, partitions: streamed, Kind }, owned);
   }
   if (streamed.length === 0 || rest.length > 0) {
-    const Kind = ofHostWeights ? HostHomeOfHostWeights : HostHome;
+    const Kind = ofOffloadedWeights ? HostHomeOfOffloadedWeights : HostHome;
     addInHostMemory(state, { ...options, partitions: rest, Kind }, owned);
   }
 }

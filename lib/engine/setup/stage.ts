@@ -3,7 +3,7 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { type CommTimer, Exchange, untimedComm } from '../../zero/exchange.js';
-import { GatheredWeights, onDevice, onHost } from '../../zero/gathered-weights.js';
+import { GatheredWeights, onDevice, onHost, type ShardHome } from '../../zero/gathered-weights.js';
 import {
   AlternatingGradients,
   type GradientFlow,
@@ -25,6 +25,7 @@ import {
   type Wire,
 } from '../../zero/wire.js';
 import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
+import { openDiskWeights } from './disk-weights.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
 import type { Tie } from './pipeline.js';
 import type { ModelUnits } from './units.js';
@@ -68,7 +69,12 @@ export function buildStages(
   const overlap = overlap_comm ?? stage === 3;
   const between = { group, ranks: options.samples ?? group.size, device, timer, overlap, isSummed };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
-    new ZeroStage(units, summed(gradientFlow(config, own), layers), weightFlow(config, own), still);
+    new ZeroStage(
+      units,
+      summed(gradientFlow(config, own), layers),
+      weightFlow(config, own, [...units, ...still]),
+      still,
+    );
   const isTied = new Set(ties.map(({ name }) => name));
   const rest = trained.filter(({ name }) => !isTied.has(name));
   const tied = ties.map((tie) =>
@@ -105,7 +111,11 @@ function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
 }
 
 /** One rank has nothing to share out, but may gather from host memory. */
-function weightFlow(config: ResolvedConfig, between: Between): WeightFlow {
+function weightFlow(
+  config: ResolvedConfig,
+  between: Between,
+  units: readonly WeightUnit[],
+): WeightFlow {
   const { group, device, timer, overlap } = between;
   const { zero_optimization: zero } = config;
   if (shardsWeights(config, group)) {
@@ -115,7 +125,7 @@ function weightFlow(config: ResolvedConfig, between: Between): WeightFlow {
       maxReuseDistance: zero.stage3_max_reuse_distance,
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
-      home: offloadsWeights(config) ? onHost : onDevice,
+      home: shardHome(config, between, units),
       overlap,
       timer,
     });
@@ -130,9 +140,20 @@ export function shardsWeights(config: ResolvedConfig, { size }: { size: number }
   return config.zero_optimization.stage === 3 && (size > 1 || offloadsWeights(config));
 }
 
-/** Whether weights live in host memory and come to the device unit by unit. */
+/** Whether weights live in host memory, or on a disk, and come to the device unit by unit. */
 export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): boolean {
-  return zero.stage === 3 && zero.offload_param.device === 'cpu';
+  return zero.stage === 3 && zero.offload_param.device !== 'none';
+}
+
+/** Throws DS_IO where a disk has no room for the weights that are to be on it. */
+function shardHome(
+  config: ResolvedConfig,
+  { device, group }: Between,
+  units: readonly WeightUnit[],
+): ShardHome {
+  if (!offloadsWeights(config)) return onDevice;
+  if (config.zero_optimization.offload_param.device === 'cpu') return onHost;
+  return openDiskWeights({ config, units, device, group });
 }
 
 /**

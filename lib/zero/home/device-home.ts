@@ -6,7 +6,7 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { copyAll, copyFlat, sliceFlat, zeroRange } from '../flat.js';
+import { copyAll, sliceFlat, zeroRange } from '../flat.js';
 import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { DepartingTensors } from './departing-tensors.js';
@@ -33,8 +33,8 @@ export class DeviceHome implements Home {
 
   adopt(partition: Partition): void {
     const allocate = filled.bind(null, partition.device);
-    const { weights, numel } = partition;
-    const own = this.updatesInPlace ? weights : null;
+    const { numel } = partition;
+    const own = this.updatesInPlace ? partition.weights : null;
     const master = own?.dtype === 'f32' ? own.retain() : allocate([numel], 'f32', 0);
     const weight = own === master ? null : own;
     const ranges = allocateState(partition, this.optimizer, allocate);
@@ -124,8 +124,8 @@ export class DeviceHome implements Home {
 
   get bytes(): Bytes {
     let device = 0;
-    for (const [{ weights }, { master, ranges }] of this.kept) {
-      if (master !== weights) device += master.bytes;
+    for (const [{ place }, { master, ranges }] of this.kept) {
+      if (master !== place.memory) device += master.bytes;
       for (const tensor of stateTensors(ranges)) device += tensor.bytes;
     }
     return { device, host: 0, disk: 0 };
@@ -145,12 +145,12 @@ export class DeviceHome implements Home {
 }
 
 /**
- * State on the device of weights in host memory (offload_param without offload_optimizer). An update changes the masters
- * alone. Finished, a partition is rounded into device memory of its own and leaves for the host on a stream, under the
+ * State on the device of offloaded weights (offload_param without offload_optimizer). An update changes the masters
+ * alone. Finished, a partition is rounded into device memory of its own and leaves on a stream, under the
  * update of the next; the device holds the last few of them. Source: DeepSpeed's stage 3, whose offload_param and
  * offload_optimizer are independent.
  */
-export class DeviceHomeOfHostWeights extends DeviceHome {
+export class DeviceHomeOfOffloadedWeights extends DeviceHome {
   private readonly copies: Stream;
   private readonly computed: Event;
   private readonly departing: DepartingTensors;
@@ -197,13 +197,13 @@ export class DeviceHomeOfHostWeights extends DeviceHome {
   }
 
   private send(partition: Partition): void {
-    const { weights, numel } = partition;
+    const { place, numel, unit } = partition;
     const { master } = this.of(partition);
-    const rounded = held(() => Tensor.empty([numel], weights.dtype, this.device));
+    const rounded = held(() => Tensor.empty([numel], unit.dtype, this.device));
     kernels.copy({ in: master, out: rounded });
     this.copies.wait(this.computed.record(this.device.compute));
-    const all = { offset: 0, numel };
-    copyFlat(weights, all, rounded, all, this.copies);
+    const order = place.store(rounded, this.copies);
+    this.copies.wait(this.computed.record(order));
     this.departing.add(rounded);
   }
 }

@@ -60,7 +60,7 @@ interface Portion {
 export class DiskHome extends HostUpdates<DiskPart> {
   private readonly optimizer: Optimizer;
   private readonly plan: DiskPlan;
-  private readonly slots: TileSlots;
+  protected readonly slots: TileSlots;
   private readonly file: SwapFile;
   /** In forward order. */
   private readonly order: DiskTile[] = [];
@@ -155,7 +155,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
     const { compute } = this.device;
     for (const { tile, inTile, inPiece } of this.portionsOf(partition, piece, 'master')) {
-      this.withField(tile, 'master', true, (master) => {
+      this.slots.withField(tile, 'master', true, (master) => {
         compute.wait(this.computed.record(this.host));
         copyFlat(master, inTile, values, inPiece, compute);
         this.host.wait(this.computed.record(compute));
@@ -169,14 +169,14 @@ export class DiskHome extends HostUpdates<DiskPart> {
     const lent = pinned(this.device, shape, dtype);
     const portions = this.portionsOf(partition, piece, name);
     for (const { tile, inTile, inPiece } of portions) {
-      this.withField(tile, name, false, (field) =>
+      this.slots.withField(tile, name, false, (field) =>
         copyFlat(lent, inPiece, field, inTile, this.host),
       );
     }
     return new LentState(lent, this.host, () => {
       this.host.wait(this.computed.record(this.device.compute));
       for (const { tile, inTile, inPiece } of portions) {
-        this.withField(tile, name, true, (field) =>
+        this.slots.withField(tile, name, true, (field) =>
           copyFlat(field, inTile, lent, inPiece, this.host),
         );
       }
@@ -185,29 +185,12 @@ export class DiskHome extends HostUpdates<DiskPart> {
 
   refresh(partition: Partition): void {
     for (const tile of this.tilesOf(partition)) {
-      this.withField(tile, 'master', false, (master) => {
+      this.slots.withField(tile, 'master', false, (master) => {
         this.host.synchronize();
         const weights = sliceFlat(partition.weights, tile.range);
         uploadRounded(master, weights);
         weights.release();
       });
-    }
-  }
-
-  /** Runs `body`, which enqueues on the host stream or waits, with a field of a tile. */
-  protected withField(
-    tile: DiskTile,
-    name: string,
-    changes: boolean,
-    body: (field: Tensor) => void,
-  ): void {
-    this.slots.open(tile);
-    const field = this.slots.field(tile, name);
-    try {
-      body(field);
-    } finally {
-      field.release();
-      this.slots.close(tile, changes);
     }
   }
 
@@ -258,28 +241,33 @@ export class DiskHome extends HostUpdates<DiskPart> {
   }
 }
 
-/** State on disk of weights in host memory (offload_param): the update writes them where they live. */
-export class DiskHomeOfHostWeights extends DiskHome {
-  protected override weightFor({ weights }: Partition): Tensor {
-    return weights.retain();
+/** State on disk of offloaded weights (offload_param): the update writes them where they live, or sends them there. */
+export class DiskHomeOfOffloadedWeights extends DiskHome {
+  protected override weightFor(partition: Partition, grad: Tensor): Tensor {
+    return partition.place.memory?.retain() ?? super.weightFor(partition, grad);
   }
 
   override deliver(): void {}
 
   override finish(partition: Partition): Stream {
-    this.partOf(partition).uploaded.record(this.host);
-    return this.host;
+    const { weight, uploaded } = this.partOf(partition);
+    const order = partition.place.store(weight, this.host);
+    uploaded.record(order);
+    return order;
   }
 
   override refresh(partition: Partition): void {
+    const { place, numel, unit } = partition;
+    const rounded = place.memory?.retain() ?? pinned(this.device, [numel], unit.dtype);
     for (const tile of this.tilesOf(partition)) {
-      this.withField(tile, 'master', false, (master) => {
-        const out = sliceFlat(partition.weights, tile.range);
+      this.slots.withField(tile, 'master', false, (master) => {
+        const out = sliceFlat(rounded, tile.range);
         kernels.copyOnHost({ in: master, out }, this.host);
         out.release();
       });
     }
-    this.host.synchronize();
+    place.store(rounded, this.host).synchronize();
+    rounded.release();
   }
 }
 

@@ -25,16 +25,20 @@ export interface Field {
   readonly initial: number;
 }
 
-/** What updates of a tile read and write, one after the other in a file. */
-export interface TilePlace {
-  /** Of its partition; `whole` is the group's range that it is a part of. */
-  readonly range: GroupRange;
-  readonly whole: GroupRange;
+/** Tensors that come from a file and go there at once. */
+export interface StoredTile {
   readonly fields: readonly Field[];
   /** Bytes in the file before it, a multiple of the block. */
   readonly offset: number;
   /** A multiple of what transfers are aligned to. */
   readonly bytes: number;
+}
+
+/** What updates of a tile read and write. */
+export interface TilePlace extends StoredTile {
+  /** Of its partition; `whole` is the group's range that it is a part of. */
+  readonly range: GroupRange;
+  readonly whole: GroupRange;
 }
 
 /** A tile whose state comes into memory for an update. */
@@ -102,4 +106,5 @@ export function disposeDiskTile({ sums, starts, arrived, updated }: DiskTile): v
   for (const event of [arrived, updated]) event.dispose();
 }
 
-const alignUp = (bytes: number, unit: number): number => Math.ceil(bytes / unit) * unit;
+/** `bytes`, made a multiple of `unit`. */
+export const alignUp = (bytes: number, unit: number): number => Math.ceil(bytes / unit) * unit;

@@ -1,7 +1,6 @@
 // State in pinned host memory, which host threads update.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
-import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
@@ -134,25 +133,26 @@ export class HostHome extends HostUpdates<HostPart> {
 }
 
 /**
- * State and weights in host memory, where stage 3 keeps the weights' shards (offload_param): the update writes the
- * weights where they live, and nothing is uploaded before somebody gathers them.
+ * State in host memory of weights that stage 3 keeps there too, or on a disk (offload_param): the update writes them
+ * where they live, or sends them there, and nothing is uploaded before somebody gathers them.
  */
-export class HostHomeOfHostWeights extends HostHome {
-  protected override weightFor({ weights }: Partition): Tensor {
-    return weights.retain();
+export class HostHomeOfOffloadedWeights extends HostHome {
+  protected override weightFor(partition: Partition, memories: readonly Tensor[]): Tensor {
+    return partition.place.memory?.retain() ?? super.weightFor(partition, memories);
   }
 
   override deliver(): void {}
 
   override finish(partition: Partition): Stream {
-    this.partOf(partition).uploaded.record(this.host);
-    return this.host;
+    const { weight, uploaded } = this.partOf(partition);
+    const order = partition.place.store(weight, this.host);
+    uploaded.record(order);
+    return order;
   }
 
   override refresh(partition: Partition): void {
     const { master } = this.partOf(partition);
-    kernels.copyOnHost({ in: master, out: partition.weights }, this.host);
-    this.host.synchronize();
+    partition.place.store(master, this.host).synchronize();
   }
 }
 

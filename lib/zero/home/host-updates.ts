@@ -20,7 +20,7 @@ export interface UpdatedPart {
   /** [numel] in the weights' dtype, receives the updated weights; may be memory that has another use. */
   weight: Tensor;
   readonly tiles: readonly HostTile[];
-  /** All updated weights have reached the device. */
+  /** All updated weights have reached the device, or where else they live. */
   readonly uploaded: Event;
   /** The compute stream has not yet been told to wait for `uploaded`. */
   uploading: boolean;
@@ -159,6 +159,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
 
   synchronize(): void {
     for (const stream of [this.d2h, this.host, this.h2d, this.device.compute]) stream.synchronize();
+    for (const { uploaded } of this.parts.values()) uploaded.synchronize();
   }
 
   dispose(): void {
@@ -188,9 +189,9 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
  * else new memory, pinned.
  */
 export function memoryForWeights(
-  { device, weights, numel }: Partition,
+  { device, unit, numel }: Partition,
   memories: readonly Tensor[],
 ): Tensor {
-  const alike = memories.find(({ dtype }) => dtype === weights.dtype);
-  return alike?.retain() ?? pinned(device, [numel], weights.dtype);
+  const alike = memories.find(({ dtype }) => dtype === unit.dtype);
+  return alike?.retain() ?? pinned(device, [numel], unit.dtype);
 }

@@ -5,7 +5,6 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import { deviceKernels, type UpdateKernels } from '../../optim/update-kernels.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
-import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { copyAll, zeroRange } from '../flat.js';
@@ -58,10 +57,10 @@ export class StreamedHome extends HostHome {
   }
 
   protected override weightFor(
-    { weights, numel }: Partition,
+    { unit, numel }: Partition,
     [, grad]: readonly [Tensor, Tensor],
   ): Tensor {
-    return grad.dtype === weights.dtype ? grad.retain() : this.allocate(numel, weights.dtype);
+    return grad.dtype === unit.dtype ? grad.retain() : this.allocate(numel, unit.dtype);
   }
 
   override takeControl(control: Tensor): Tensor {
@@ -114,12 +113,27 @@ export class StreamedHome extends HostHome {
   }
 }
 
-/** The same of weights that live in host memory, where stage 3 keeps their shards (offload_param): they cross PCIe. */
-export class StreamedHomeOfHostWeights extends StreamedHome {
+/**
+ * The same of weights that live in host memory, where stage 3 keeps their shards, or on a disk (offload_param): they
+ * cross PCIe.
+ */
+export class StreamedHomeOfOffloadedWeights extends StreamedHome {
+  override deliver(partition: Partition, tile: Tile): void {
+    if (partition.place.memory) super.deliver(partition, tile);
+  }
+
+  override finish(partition: Partition): Stream {
+    const { place } = partition;
+    if (place.memory) return super.finish(partition);
+    const { weight, uploaded } = this.partOf(partition);
+    const order = place.store(weight, this.host);
+    uploaded.record(order);
+    return order;
+  }
+
   override refresh(partition: Partition): void {
     this.synchronize();
     const { master } = this.partOf(partition);
-    kernels.copyOnHost({ in: master, out: partition.weights }, this.host);
-    this.host.synchronize();
+    partition.place.store(master, this.host).synchronize();
   }
 }

@@ -1,5 +1,4 @@
-// A few slots of host memory for tiles whose state is on disk: one is computed while the next are read and the last is
-// written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// A few slots of host memory for tiles that are on disk: one is used while the next are read and the last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
@@ -8,12 +7,12 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { SwapFile } from '../../runtime/swap-file.js';
 import { held, Tensor } from '../../tensor/index.js';
-import type { Field, TilePlace } from './disk-tiles.js';
+import type { Field, StoredTile } from './disk-tiles.js';
 
 interface Slot {
   readonly memory: Buffer;
   /** Whose bytes it has, or gets from a transfer that was submitted. */
-  tile: TilePlace | null;
+  tile: StoredTile | null;
   /** Who has it open. */
   users: number;
   /** The file has other bytes of the tile. */
@@ -38,7 +37,7 @@ export interface SlotOptions {
 export class TileSlots {
   private readonly slots: readonly Slot[];
   /** Tiles that the file has. */
-  private readonly stored = new Set<TilePlace>();
+  private readonly stored = new Set<StoredTile>();
   private clock = 0;
   private backing: SwapFile | null = null;
 
@@ -72,29 +71,59 @@ export class TileSlots {
   /**
    * Later work of the stream sees and changes the tile's bytes, until close(). Throws DS_IO where streams run at once.
    */
-  open(tile: TilePlace): void {
+  open(tile: StoredTile): void {
     const slot = this.slotOf(tile) ?? this.load(tile);
     slot.wanted = ++this.clock;
     this.file.wait(rangeOf(slot, tile), this.stream);
     slot.users++;
   }
 
+  /** Runs `body`, which enqueues on the stream or waits, with a field of a tile, which it may change. */
+  withField(tile: StoredTile, name: string, changes: boolean, body: (field: Tensor) => void): void {
+    this.open(tile);
+    this.lendField(tile, name, changes, body);
+  }
+
+  /** The same for a `body` that writes all of a tile: what the file has of it is of no account. */
+  replaceField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
+    const slot = this.slotOf(tile) ?? this.takeOver(tile);
+    slot.wanted = ++this.clock;
+    this.file.wait(rangeOf(slot, tile), this.stream);
+    slot.users++;
+    this.lendField(tile, name, true, body);
+  }
+
+  private lendField(
+    tile: StoredTile,
+    name: string,
+    changes: boolean,
+    body: (field: Tensor) => void,
+  ): void {
+    const field = this.field(tile, name);
+    try {
+      body(field);
+    } finally {
+      field.release();
+      this.close(tile, changes);
+    }
+  }
+
   /** A field of an open tile, flat; the caller releases it. */
-  field(tile: TilePlace, name: string): Tensor {
+  field(tile: StoredTile, name: string): Tensor {
     const { memory } = this.slotOf(tile) as Slot;
     const field = tile.fields.find((one) => one.name === name) as Field;
     return fieldIn(memory, field);
   }
 
   /** No later work of the stream touches the tile; `changed`: its bytes are others than before. */
-  close(tile: TilePlace, changed: boolean): void {
+  close(tile: StoredTile, changed: boolean): void {
     const slot = this.slotOf(tile) as Slot;
     slot.users--;
     slot.changed ||= changed;
   }
 
   /** Brings a tile's bytes to disk; others go on meanwhile. */
-  store(tile: TilePlace): void {
+  store(tile: StoredTile): void {
     const slot = this.slotOf(tile);
     if (!slot?.changed) return;
     this.write(slot, tile);
@@ -102,7 +131,7 @@ export class TileSlots {
   }
 
   /** These tiles come next, in this order: as many as there are slots for are read. */
-  expect(tiles: Iterable<TilePlace>): void {
+  expect(tiles: Iterable<StoredTile>): void {
     if (!this.options.readsAhead) return;
     let room = this.slots.length - 1;
     for (const tile of tiles) {
@@ -124,29 +153,35 @@ export class TileSlots {
     return this.backing as SwapFile;
   }
 
-  private slotOf(tile: TilePlace): Slot | undefined {
+  private slotOf(tile: StoredTile): Slot | undefined {
     return this.slots.find((slot) => slot.tile === tile);
   }
 
   /** Gives the tile the slot that nobody has wanted for longest, and asks for its bytes. */
-  private load(tile: TilePlace): Slot {
-    const free = this.slots.filter(({ users }) => users === 0);
-    const slot = free.reduce((oldest, one) => (one.wanted < oldest.wanted ? one : oldest));
-    if (slot.tile && slot.changed) this.write(slot, slot.tile);
-    slot.tile = tile;
+  private load(tile: StoredTile): Slot {
+    const slot = this.takeOver(tile);
     if (this.stored.has(tile)) this.file.read(tile.offset, rangeOf(slot, tile), this.stream);
     else this.fill(slot, tile);
     return slot;
   }
 
-  private write(slot: Slot, tile: TilePlace): void {
+  /** The slot that nobody has wanted for longest becomes the tile's, with whatever is there. */
+  private takeOver(tile: StoredTile): Slot {
+    const free = this.slots.filter(({ users }) => users === 0);
+    const slot = free.reduce((oldest, one) => (one.wanted < oldest.wanted ? one : oldest));
+    if (slot.tile && slot.changed) this.write(slot, slot.tile);
+    slot.tile = tile;
+    return slot;
+  }
+
+  private write(slot: Slot, tile: StoredTile): void {
     this.file.write(tile.offset, rangeOf(slot, tile), this.stream);
     this.stored.add(tile);
     slot.changed = false;
   }
 
   /** What a tile is before anything has been written to it. */
-  private fill(slot: Slot, tile: TilePlace): void {
+  private fill(slot: Slot, tile: StoredTile): void {
     this.file.wait(rangeOf(slot, tile), this.stream);
     for (const field of tile.fields) {
       const out = fieldIn(slot.memory, field);
@@ -157,7 +192,7 @@ export class TileSlots {
   }
 }
 
-function rangeOf({ memory }: Slot, { bytes }: TilePlace): HostRange {
+function rangeOf({ memory }: Slot, { bytes }: StoredTile): HostRange {
   return { buffer: memory, offset: 0, bytes };
 }
 

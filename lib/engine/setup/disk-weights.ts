@@ -1,0 +1,40 @@
+// The offload_param and aio sections of a configuration to weights on disk.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Device } from '../../runtime/device.js';
+import type { Collectives } from '../../zero/collectives.js';
+import { DiskWeights } from '../../zero/home/disk-weights.js';
+import { tileSize } from '../../zero/home/tiles.js';
+import { shardOf } from '../../zero/layout.js';
+import type { WeightUnit } from '../../zero/weight-unit.js';
+import { folderOf, requestsOf, warnWhereSlow } from './disk-file.js';
+
+/** Whose weights are on disk. */
+interface DiskWeightsRequest {
+  config: ResolvedConfig;
+  /** In forward order. */
+  units: readonly WeightUnit[];
+  device: Device;
+  /** The ranks that share them out. */
+  group: Collectives;
+}
+
+/**
+ * Places for a rank's shards, in a file that has its space already, or in host memory. A warning says what makes the
+ * disk slow. Throws DS_IO: nvme_path cannot be a folder, or has too little space.
+ */
+export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
+  const folder = folderOf(config, 'offload_param');
+  const { offload_param: offload } = config.zero_optimization;
+  const weights = new DiskWeights(device, {
+    kept: units.map((unit) => {
+      const { numel } = shardOf(unit.layout.numel, group.rank, group.size);
+      return { unit, numel };
+    }),
+    maxInMemory: offload.max_in_cpu,
+    slots: offload.buffer_count,
+    slotNumel: tileSize(offload.buffer_size),
+    ...{ folder, label: `weights of rank ${group.rank}`, ...requestsOf(config) },
+  });
+  if (weights.disk) warnWhereSlow('Weights', folder, weights.disk);
+  return weights;
+}

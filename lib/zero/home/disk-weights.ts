@@ -1,0 +1,258 @@
+// Weights on a disk: those of the units that are used next come to slots of host memory, updated ones go back.
+// Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+import type { Device } from '../../runtime/device.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import { Event, Stream } from '../../runtime/stream.js';
+import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-file.js';
+import type { Tensor } from '../../tensor/index.js';
+import { copyFlat, sliceFlat } from '../flat.js';
+import { overlap, type Piece, type Range } from '../layout.js';
+import type { WeightUnit } from '../weight-unit.js';
+import { alignUp, type StoredTile } from './disk-tiles.js';
+import { type Bytes, LentState } from './home.js';
+import { pinned } from './pinned.js';
+import { TileSlots } from './tile-slots.js';
+import { cutEvenly } from './tiles.js';
+import { InMemory, type WeightPlace, write } from './weight-place.js';
+
+/** Weights that a rank keeps of a unit. */
+export interface KeptWeights {
+  unit: WeightUnit;
+  /** Elements. */
+  numel: number;
+}
+
+export interface DiskWeightsOptions {
+  /** All that it will have, in forward order. */
+  kept: readonly KeptWeights[];
+  /** So many elements at most stay in pinned memory. */
+  maxInMemory: number;
+  /** Slots, and the most elements that one has. */
+  slots: number;
+  slotNumel: number;
+  /** Where the file is, and what errors call it. */
+  folder: string;
+  label: string;
+  /** Bytes of a request, requests under way, threads for checksums. */
+  blockBytes: number;
+  depth: number;
+  checkers: number;
+}
+
+/** A part of a unit's weights that comes and goes at once. */
+interface WeightTile extends StoredTile {
+  /** In the place. */
+  readonly range: Range;
+}
+
+const NAME = 'weights';
+
+/**
+ * Which of `kept` stay in memory: together at most `most` elements, spread evenly over the order of use, so that the disk
+ * reads the others while these are computed with.
+ */
+export function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
+  const total = kept.reduce((sum, { numel }) => sum + numel, 0);
+  const stays = new Set<WeightUnit>();
+  let [seen, taken] = [0, 0];
+  for (const { unit, numel } of kept) {
+    seen += numel;
+    if (taken + numel > Math.ceil((most / total) * seen)) continue;
+    stays.add(unit);
+    taken += numel;
+  }
+  for (const { unit, numel } of kept) {
+    if (stays.has(unit) || taken + numel > most) continue;
+    stays.add(unit);
+    taken += numel;
+  }
+  return stays;
+}
+
+/**
+ * One stream for everything that touches the slots: a part's transfer from the disk is over, its bytes leave for the
+ * device; updated ones arrive, and their transfer to the disk is submitted. Whoever uses units says which come next.
+ * Host memory: the slots, and what stays. The file is that of SwapFile: preallocated, without a name, with checksums.
+ */
+export class DiskWeights {
+  private readonly stream: Stream;
+  private readonly mark: Event;
+  private readonly places = new Map<WeightUnit, DiskPlace>();
+  private readonly stays: ReadonlySet<WeightUnit>;
+  private readonly slots: TileSlots;
+  private readonly file: SwapFile | null;
+
+  /** Throws DS_IO where the folder has no space; nothing is left behind. */
+  constructor(
+    private readonly device: Device,
+    options: DiskWeightsOptions,
+  ) {
+    const { kept, blockBytes, slotNumel } = options;
+    this.stays = stayInMemory(kept, options.maxInMemory);
+    const leaving = kept.filter(({ unit }) => !this.stays.has(unit));
+    const plan = planWeights(leaving, { slotNumel, blockBytes });
+    this.stream = Stream.create(device);
+    this.mark = new Event(device);
+    const use = { count: leaving.length > 0 ? options.slots : 0, ...bothWays };
+    this.slots = new TileSlots(device, this.stream, plan.slotBytes, use);
+    const site = { device, stream: this.stream, mark: this.mark, slots: this.slots };
+    for (const [unit, tiles] of plan.tiles) this.places.set(unit, new DiskPlace(site, unit, tiles));
+    try {
+      this.file = leaving.length > 0 ? this.open(plan, options) : null;
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
+    if (this.file) this.slots.use(this.file);
+  }
+
+  /** What serves it, and what has moved so far; null where everything stays in memory. */
+  get disk(): SwapFileInfo | null {
+    return this.file?.info ?? null;
+  }
+
+  /** Of slots, for all units together. */
+  get slotBytes(): number {
+    return this.slots.bytes;
+  }
+
+  /** A place for a unit's part of `numel` elements, contents undefined; the caller disposes of it. */
+  place(unit: WeightUnit, numel: number): WeightPlace {
+    return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));
+  }
+
+  /** These units are used next, in this order: as many as there are slots for are read. */
+  expect(units: Iterable<WeightUnit>): void {
+    if (this.file) this.slots.expect(this.tilesOf(units));
+  }
+
+  dispose(): void {
+    this.stream.synchronize();
+    this.slots.dispose();
+    this.mark.dispose();
+    this.stream.dispose();
+  }
+
+  private *tilesOf(units: Iterable<WeightUnit>): Generator<WeightTile> {
+    for (const unit of units) yield* this.places.get(unit)?.tiles ?? [];
+  }
+
+  private open({ bytes, numel }: WeightsPlan, options: DiskWeightsOptions): SwapFile {
+    const size = (bytes / 1e9).toPrecision(4);
+    const purpose = `${size} GB: the weights of ${numel.toLocaleString('en')} parameters`;
+    return SwapFile.open({ ...options, bytes, purpose, memory: this.slots.memory });
+  }
+}
+
+const bothWays = { readsAhead: true, writesBehind: true };
+
+interface WeightsPlan {
+  tiles: ReadonlyMap<WeightUnit, readonly WeightTile[]>;
+  bytes: number;
+  /** Of the largest tile. */
+  slotBytes: number;
+  numel: number;
+}
+
+function planWeights(
+  kept: readonly KeptWeights[],
+  { slotNumel, blockBytes }: { slotNumel: number; blockBytes: number },
+): WeightsPlan {
+  const tiles = new Map<WeightUnit, WeightTile[]>();
+  let [end, slotBytes, all] = [0, 0, 0];
+  for (const { unit, numel } of kept) {
+    const { dtype } = unit;
+    const own = cutEvenly(numel, slotNumel).map((range) => {
+      const field = { name: NAME, dtype, offset: 0, numel: range.numel, initial: 0 };
+      const bytes = alignUp(range.numel * dtypeSize(dtype), SWAP_ALIGNMENT);
+      const tile = { range, fields: [field], offset: end, bytes };
+      end = alignUp(end + bytes, blockBytes);
+      slotBytes = Math.max(slotBytes, bytes);
+      return tile;
+    });
+    tiles.set(unit, own);
+    all += numel;
+  }
+  return { tiles, bytes: end, slotBytes, numel: all };
+}
+
+/** What places of one file share. */
+interface Site {
+  device: Device;
+  stream: Stream;
+  mark: Event;
+  slots: TileSlots;
+}
+
+class DiskPlace implements WeightPlace {
+  readonly memory = null;
+
+  constructor(
+    private readonly site: Site,
+    private readonly unit: WeightUnit,
+    readonly tiles: readonly WeightTile[],
+  ) {}
+
+  get bytes(): Bytes {
+    return { device: 0, host: 0, disk: this.tiles.reduce((sum, { bytes }) => sum + bytes, 0) };
+  }
+
+  load(to: Tensor, stream: Stream): void {
+    const { slots, stream: own } = this.site;
+    this.follow(stream, own);
+    for (const tile of this.tiles) {
+      slots.withField(tile, NAME, false, (weights) =>
+        copyFlat(to, tile.range, weights, wholeOf(tile), own),
+      );
+    }
+    this.follow(own, stream);
+  }
+
+  store(from: Tensor, stream: Stream): Stream {
+    const { slots, stream: own } = this.site;
+    this.follow(stream, own);
+    for (const tile of this.tiles) {
+      const part = sliceFlat(from, tile.range);
+      slots.replaceField(tile, NAME, (weights) => write(weights, part, own));
+      part.release();
+      slots.store(tile);
+    }
+    return own;
+  }
+
+  /** A copy, which the borrower may bring back. */
+  lend(piece: Piece): LentState {
+    const { device, slots, stream: own } = this.site;
+    const { slot, offset, numel } = piece;
+    const lent = pinned(device, numel === slot.numel ? slot.shape : [numel], this.unit.dtype);
+    const portions = this.tiles.flatMap((tile) => {
+      const common = overlap(tile.range, { offset, numel });
+      if (common.numel <= 0) return [];
+      const inTile = { offset: common.offset - tile.range.offset, numel: common.numel };
+      return [{ tile, inTile, inPiece: { ...inTile, offset: common.offset - offset } }];
+    });
+    for (const { tile, inTile, inPiece } of portions) {
+      slots.withField(tile, NAME, false, (weights) =>
+        copyFlat(lent, inPiece, weights, inTile, own),
+      );
+    }
+    return new LentState(lent, own, () => {
+      this.follow(device.compute, own);
+      for (const { tile, inTile, inPiece } of portions) {
+        slots.withField(tile, NAME, true, (weights) =>
+          copyFlat(weights, inTile, lent, inPiece, own),
+        );
+      }
+      this.follow(own, device.compute);
+    });
+  }
+
+  dispose(): void {}
+
+  /** Later work of `later` comes after what `earlier` has. */
+  private follow(earlier: Stream, later: Stream): void {
+    later.wait(this.site.mark.record(earlier));
+  }
+}
+
+const wholeOf = ({ range }: WeightTile): Range => ({ offset: 0, numel: range.numel });
