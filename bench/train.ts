@@ -5,8 +5,10 @@ import { type DsConfig, initialize } from '../lib/index.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
+import { DiskHome } from '../lib/zero/home/disk-home.js';
 import { StreamedHome } from '../lib/zero/home/streamed-home.js';
-import type { Share } from '../lib/zero/optimizer-state.js';
+import type { OptimizerState, Share } from '../lib/zero/optimizer-state.js';
+import type { WeightPart } from '../lib/zero/partition.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
@@ -31,16 +33,36 @@ function zeroSection(options: Options): ZeroConfig {
     ...(offload
       ? {
           offload_optimizer: {
-            device: 'cpu',
+            ...(options.nvme ? { device: 'nvme', nvme_path: options.nvme } : { device: 'cpu' }),
             super_offload: deferred ? false : null,
             ratio: Number(options.ratio ?? 1),
             gpu_share: (options.share ?? 'auto') === 'auto' ? null : Number(options.share),
           },
         }
       : {}),
-    ...(options['offload-param'] ? { offload_param: { device: 'cpu' } } : {}),
+    ...weightsSection(options),
     ...(options['sub-group'] ? { sub_group_size: Number(options['sub-group']) } : {}),
     ...(options.live ? { stage3_max_live_parameters: Number(options.live) } : {}),
+  };
+}
+
+/** Weights in a folder on a disk but for --max-in-cpu elements, or in host memory. */
+function weightsSection(options: Options): Pick<ZeroConfig, 'offload_param'> {
+  const { 'nvme-weights': nvme_path, 'offload-param': inMemory } = options;
+  const max_in_cpu = Number(options['max-in-cpu'] ?? 0);
+  if (nvme_path) return { offload_param: { device: 'nvme', nvme_path, max_in_cpu } };
+  return inMemory ? { offload_param: { device: 'cpu' } } : {};
+}
+
+/** What has moved between memory and disk, in GB; null where nothing lies on one. */
+function diskOf(state: OptimizerState, weights: readonly WeightPart[]): object | null {
+  const places = weights.map(({ place }) => place.bytes.disk);
+  const bytes = { state: state.bytes.disk, weights: places.reduce((a, b) => a + b, 0) };
+  if (bytes.state + bytes.weights === 0) return null;
+  const home = state.shares.map((share) => share.home).find((one) => one instanceof DiskHome);
+  return {
+    ...{ state_gib: bytes.state / 2 ** 30, weights_gib: bytes.weights / 2 ** 30 },
+    ...(home instanceof DiskHome ? { state_file: home.disk } : {}),
   };
 }
 
@@ -64,7 +86,7 @@ function configOf(
  * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
  * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
- * --qlora [RANK]] [--offload-param [--live ELEMENTS]] [--overlap true|false] [--comm-times] Under
+ * --qlora [RANK]] [--nvme DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live ELEMENTS] [--overlap true|false] [--comm-times] Under
  * the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
@@ -152,6 +174,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     peak_device_gib: memory.peakInUse / 2 ** 30,
     peak_device_reserved_gib: memory.peakReserved / 2 ** 30,
     optimizer_state_gib: { device: bytes.device / 2 ** 30, host: bytes.host / 2 ** 30 },
+    disk: diskOf(engine.parts.state, engine.parts.stage.partitions),
     peak_host_rss_gib: process.resourceUsage().maxRSS / 2 ** 20,
     loss: loss?.item(),
   };

@@ -41,6 +41,7 @@ function placesOf(engine: Engine): { host: number; disk: number } {
 const homes = {
   'the device': { offload: false },
   'host memory': { offload: true },
+  'both processors': { offload: true, gpuShare: 0.5 },
   'a disk': { offload: true, disk: { offload: { buffer_count: 3 } } },
 } satisfies Record<string, Partial<TinyOptions>>;
 
@@ -188,6 +189,8 @@ export const cases: Case[] = [
   homeCase('host memory', { precision: 'fp32' }),
   homeCase('host memory', { precision: 'bf16', gradients: 'fp32' }, { param: { buffer_count: 1 } }),
   homeCase('the device', { precision: 'bf16', checkpointing: true }),
+  homeCase('both processors', { precision: 'bf16', clip: 1.4 }),
+  homeCase('both processors', { precision: 'fp32' }, { param: { max_in_cpu: 9000 } }),
   homeCase('the device', { precision: 'fp32' }, { param: { max_in_cpu: 9000 } }),
   homeCase('a disk', { precision: 'bf16', clip: 1.4 }, { param: { max_in_cpu: 9000 } }),
   homeCase('a disk', { precision: 'fp32', accumulation: 2 }),
