@@ -86,8 +86,9 @@ function configOf(
  * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
  * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
- * --qlora [RANK]] [--nvme DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live ELEMENTS] [--overlap true|false] [--comm-times] Under
- * the launcher every rank trains; the first one reports.
+ * --qlora [RANK]] [--nvme DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live
+ * ELEMENTS] [--overlap true|false] [--comm-times] Under the launcher every rank trains; the first
+ * one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});

@@ -3,7 +3,7 @@ import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, type Tensor } from '../tensor/index.js';
-import type { Range } from './layout.js';
+import type { Piece, Range } from './layout.js';
 
 /** Contiguous elements of a flat tensor as a tensor of `shape`; the caller releases it. */
 export function sliceFlat(
@@ -12,6 +12,13 @@ export function sliceFlat(
   shape: readonly number[] = [numel],
 ): Tensor {
   return held(() => flat.alias(shape, undefined, flat.offset + offset));
+}
+
+/**
+ * A piece of a flat tensor that starts where the partition does; a whole parameter has its shape.
+ */
+export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece): Tensor {
+  return sliceFlat(flat, { offset, numel }, numel === slot.numel ? slot.shape : [numel]);
 }
 
 /** Enqueues zeros on the compute stream. */

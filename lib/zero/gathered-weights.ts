@@ -216,7 +216,9 @@ export class GatheredWeights implements WeightFlow {
 
 /** Where shards live. */
 export interface ShardHome {
-  /** A place for a unit's shard of `numel` elements, contents undefined; the caller disposes of it. */
+  /**
+   * A place for a unit's shard of `numel` elements, contents undefined; the caller disposes of it.
+   */
   place(unit: WeightUnit, numel: number): WeightPlace;
   /** These units are gathered next, in this order. */
   expect(units: Iterable<WeightUnit>): void;
@@ -240,8 +242,8 @@ export const onHost: ShardHome = {
 };
 
 /**
- * Fills `flat` [size * n] on the device from every rank's place of n: a shard on the device by one all-gather; one that
- * is elsewhere is uploaded to where it belongs, and gathered there.
+ * Fills `flat` [size * n] on the device from every rank's place of n: a shard on the device by one
+ * all-gather; one that is elsewhere is uploaded to where it belongs, and gathered there.
  */
 function gatherFrom(place: WeightPlace, flat: Tensor, group: Collectives, at: At): Work {
   const { memory } = place;

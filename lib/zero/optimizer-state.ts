@@ -1,7 +1,8 @@
 // The optimizer's state on this rank: shares of the partitions, each with a home and a schedule of
 // its own.
 import type { Tensor } from '../tensor/index.js';
-import type { Bytes, Home, LentState } from './home/home.js';
+import type { Home } from './home/home.js';
+import type { Bytes, LentState } from './home/lent-state.js';
 import type { Piece } from './layout.js';
 import type { Partition, WeightPart } from './partition.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';

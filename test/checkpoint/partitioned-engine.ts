@@ -5,7 +5,7 @@ import { type Engine, initialize, seed } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import { sliceFlat } from '../../lib/zero/flat.js';
-import type { LentState } from '../../lib/zero/home/home.js';
+import type { LentState } from '../../lib/zero/home/lent-state.js';
 import { InMemory } from '../../lib/zero/home/weight-place.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';

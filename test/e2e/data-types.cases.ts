@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Engine, initialize, nn, scope, seed, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { slicePiece } from '../../lib/zero/home/range-state.js';
+import { slicePiece } from '../../lib/zero/flat.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,

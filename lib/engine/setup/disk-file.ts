@@ -1,4 +1,5 @@
-// The nvme_path of a section, and the aio section: the folder of a swap file, how it is used, and what makes it slow.
+// The nvme_path of a section, and the aio section: the folder of a swap file, how it is used, and
+// what makes it slow.
 import { mkdirSync } from 'node:fs';
 import { resolve } from 'node:path';
 

@@ -19,8 +19,9 @@ interface DiskWeightsRequest {
 }
 
 /**
- * Places for a rank's shards, in a file that has its space already, or in host memory. A warning says what makes the
- * disk slow. Throws DS_IO: nvme_path cannot be a folder, or has too little space.
+ * Places for a rank's shards, in a file that has its space already, or in host memory. A warning
+ * says what makes the disk slow. Throws DS_IO: nvme_path cannot be a folder, or has too little
+ * space.
  */
 export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
   const folder = folderOf(config, 'offload_param');

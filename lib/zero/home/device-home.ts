@@ -10,7 +10,8 @@ import { copyAll, sliceFlat, zeroRange } from '../flat.js';
 import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { DepartingTensors } from './departing-tensors.js';
-import { type Bytes, type Home, LentState, type TileTensors } from './home.js';
+import type { Home, TileTensors } from './home.js';
+import { type Bytes, LentState } from './lent-state.js';
 import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
 
 interface Kept {

@@ -17,8 +17,9 @@ import {
   makeDiskTile,
   planTiles,
 } from './disk-tiles.js';
-import { type Bytes, LentState, type TileTensors } from './home.js';
+import type { TileTensors } from './home.js';
 import { HostUpdates, memoryForWeights, type UpdatedPart } from './host-updates.js';
+import { type Bytes, LentState } from './lent-state.js';
 import { pinned, uploadRounded } from './pinned.js';
 import { placeInState } from './range-state.js';
 import { type SlotOptions, TileSlots } from './tile-slots.js';

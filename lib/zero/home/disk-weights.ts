@@ -9,7 +9,7 @@ import { copyFlat, sliceFlat } from '../flat.js';
 import { overlap, type Piece, type Range } from '../layout.js';
 import type { WeightUnit } from '../weight-unit.js';
 import { alignUp, type StoredTile } from './disk-tiles.js';
-import { type Bytes, LentState } from './home.js';
+import { type Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';

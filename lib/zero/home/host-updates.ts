@@ -9,7 +9,8 @@ import { copyAll, copyFlat } from '../flat.js';
 import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { DepartingTensors } from './departing-tensors.js';
-import type { Bytes, Home, LentState, TileTensors } from './home.js';
+import type { Home, TileTensors } from './home.js';
+import type { Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import type { HostTile } from './tiles.js';
 

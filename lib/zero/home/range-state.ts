@@ -4,7 +4,7 @@ import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
 import { numel as sizeOf } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
-import { sliceFlat } from '../flat.js';
+import { sliceFlat, slicePiece } from '../flat.js';
 import type { GroupRange, Piece, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HomeTile } from './home.js';
@@ -158,11 +158,6 @@ function startOfWhole(
   const index = range.places.findIndex((place) => place.name === parameter);
   const before: readonly ParameterPlace[] = range.places.slice(0, index);
   return sizeOfWhole({ ...range, places: before }, optimizer, name);
-}
-
-/** A piece of a flat tensor that starts where the partition does; a whole parameter has its shape. */
-export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece): Tensor {
-  return sliceFlat(flat, { offset, numel }, numel === slot.numel ? slot.shape : [numel]);
 }
 
 /** Every tensor of the state. */

@@ -10,8 +10,8 @@ import { held, Tensor } from '../../tensor/index.js';
 import { copyAll, zeroRange } from '../flat.js';
 import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
-import { type Bytes, LentState } from './home.js';
 import { HostHome, type HostHomeOptions, type OpenTile } from './host-home.js';
+import { type Bytes, LentState } from './lent-state.js';
 import type { Tile } from './tiles.js';
 import { Windows } from './windows.js';
 

@@ -2,10 +2,9 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyAll } from '../flat.js';
+import { copyAll, slicePiece } from '../flat.js';
 import type { Piece } from '../layout.js';
-import { type Bytes, LentState } from './home.js';
-import { slicePiece } from './range-state.js';
+import { type Bytes, LentState } from './lent-state.js';
 
 /** Nothing here waits for the host: what comes and goes is ordered by streams. */
 export interface WeightPlace {
