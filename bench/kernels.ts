@@ -9,6 +9,7 @@ import { Event } from '../lib/runtime/stream.js';
 import type { View } from '../lib/runtime/view.js';
 import { inOrder, Tensor } from '../lib/tensor/index.js';
 import { viewOf } from '../lib/tensor/ops/shapes.js';
+import { fewRows } from './few-rows.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
 
@@ -261,22 +262,29 @@ function table(
 }
 
 /**
- * --only norm,bias,gate,loss (default all); --dtypes bf16,f32 (default); --count 200 launches back
- * to back; --device cuda.
+ * --only norm,bias,gate,loss (default all), or skinny, quantized, paged: those of inference, always
+ * bf16; --dtypes bf16,f32 (default); --count 200 launches back to back; --device cuda.
  */
 export function kernelsBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');
   const count = Number(options.count ?? 200);
   const chosen = (options.only ?? Object.keys(groups).join(',')).split(',');
-  const unknown = chosen.find((name) => !(name in groups));
+  const known = [...Object.keys(groups), ...Object.keys(fewRows)];
+  const unknown = chosen.find((name) => !known.includes(name));
   if (unknown !== undefined) {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'bench kernels --only',
-      expected: Object.keys(groups).join(', '),
+      expected: known.join(', '),
       got: unknown,
     });
   }
   const dtypes = (options.dtypes ?? 'bf16,f32').split(',') as DType[];
-  return { device: device.info.name, rows: table(device, chosen, dtypes, count) };
+  const measured = chosen.filter((name) => name in groups);
+  const inferred = chosen.filter((name) => name in fewRows);
+  return {
+    device: device.info.name,
+    ...(measured.length > 0 && { rows: table(device, measured, dtypes, count) }),
+    ...Object.fromEntries(inferred.map((name) => [name, fewRows[name]?.(device)])),
+  };
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attention_masks.cuh"
+#include "online_softmax.cuh"
 
 namespace ds::cuda {
 
@@ -31,79 +32,6 @@ struct ForwardShape {
   static constexpr bool query_in_registers = kQueryInRegisters;
   static constexpr size_t shared_bytes = 2 * kHeadDim * (kQueryRows + 4 * kKeyRows);
   static_assert(tiles * 16 * kWarpCount == kQueryRows && kKeyRows % 16 == 0);
-};
-
-/// A maximum may lag behind by this many powers of two before the accumulators are rescaled: the
-/// result is the same up to rounding, and after the first key blocks hardly any rescaling is left.
-constexpr float kMaxLag = 8.f;
-
-/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile. Where a row
-/// may begin with hidden keys (kMayBeEmpty), its maximum stays -infinity until it has seen one.
-template <int kTiles, int kD, bool kMayBeEmpty>
-struct OnlineSoftmax {
-  float out[kTiles][kD / 8][4] = {};
-  float max[kTiles][2], sum[kTiles][2] = {};  // sum: of this thread's columns only
-
-  __device__ OnlineSoftmax() {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) max[m][0] = max[m][1] = -INFINITY;
-  }
-
-  /// Raises the maxima when a row of `scores` needs it, and rescales what was summed so far.
-  template <int kColumns>
-  __device__ __forceinline__ void update_max(const float (&scores)[kTiles][kColumns][4],
-                                             float scale_log2) {
-    float top[kTiles][2];
-    bool lags = false;
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float t = max[m][half];
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n)
-          t = fmaxf(t, fmaxf(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
-        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
-        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
-        lags |= (t - max[m][half]) * scale_log2 > kMaxLag;
-        top[m][half] = t;
-      }
-    if (!__any_sync(0xffffffffu, lags)) return;
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float lag = (max[m][half] - top[m][half]) * scale_log2;
-        const float factor = kMayBeEmpty && top[m][half] == -INFINITY ? 1.f : fast_exp2(lag);
-        max[m][half] = top[m][half];
-        sum[m][half] *= factor;
-#pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-          out[m][n][half * 2] *= factor;
-          out[m][n][half * 2 + 1] *= factor;
-        }
-      }
-  }
-
-  /// scores = exp(scale (scores - max)), added to the sums.
-  template <int kColumns>
-  __device__ __forceinline__ void exponentiate(float (&scores)[kTiles][kColumns][4],
-                                               float scale_log2) {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const bool empty = kMayBeEmpty && max[m][half] == -INFINITY;
-        const float base = empty ? 0.f : max[m][half] * scale_log2;
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-          for (int e = half * 2; e < half * 2 + 2; ++e) {
-            scores[m][n][e] = fast_exp2(fmaf(scores[m][n][e], scale_log2, -base));
-            sum[m][half] += scores[m][n][e];
-          }
-      }
-  }
 };
 
 /// out and lse of one warp's rows; rows without any key give 0 and -infinity.

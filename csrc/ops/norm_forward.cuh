@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../cuda/block_reduce.cuh"
+#include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
 
 namespace ds::cuda {
@@ -119,6 +120,8 @@ constexpr int kForwardBlocks = kPackets <= 4    ? 6
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
     norm_forward_warp(NormForward<T> f) {
+  let_next_begin();
+  await_previous();
   constexpr int N = kPacket<T>, kWarps = kForwardThreads / kWarp;
   const int lane = threadIdx.x % kWarp, packets = static_cast<int>(f.c) / N;
   const float c = static_cast<float>(f.c);
@@ -169,6 +172,8 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 /// One block per row of any length; s is formed again in each of the three passes.
 template <class T, int N, bool kCentered>
 __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
+  let_next_begin();
+  await_previous();
   const int64_t row = blockIdx.x, base = row * f.c;
   const int64_t first = int64_t{threadIdx.x} * N, step = int64_t{blockDim.x} * N;
   float total = 0;
@@ -205,12 +210,12 @@ __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
 
 /// As many blocks as run at once.
 template <int kPackets, bool kCentered, class T>
-void launch_forward_warp(const NormForward<T>& f, CudaContext& ctx) {
+void launch_forward_warp(const char* op, const NormForward<T>& f, CudaContext& ctx) {
   constexpr int64_t kWarps = kForwardThreads / kWarp;
   const int64_t blocks = std::min<int64_t>((f.n + kWarps - 1) / kWarps,
                                            int64_t{ctx.sm_count} * kForwardBlocks<kPackets>);
-  norm_forward_warp<T, kPackets, kCentered>
-      <<<static_cast<unsigned>(blocks), kForwardThreads, 0, ctx.stream>>>(f);
+  launch_behind(ctx, {op, dim3(static_cast<unsigned>(blocks)), dim3(kForwardThreads), ctx.stream},
+                norm_forward_warp<T, kPackets, kCentered>, f);
 }
 
 template <bool kCentered, class T>
@@ -220,14 +225,13 @@ void launch_forward(const char* op, const NormForward<T>& f, CudaContext& ctx) {
                        aligned_for<N>(f.weight) && aligned_for<N>(f.bias) &&
                        aligned_for<N>(f.sum) && aligned_for<N>(f.out);
   const int64_t per_lane = (f.c / N + kWarp - 1) / kWarp;
-  const unsigned rows = static_cast<unsigned>(f.n);
-  if (!vectors) norm_forward_block<T, 1, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
-  else if (per_lane <= 4) launch_forward_warp<4, kCentered>(f, ctx);
-  else if (per_lane <= 7) launch_forward_warp<7, kCentered>(f, ctx);
-  else if (per_lane <= 10) launch_forward_warp<10, kCentered>(f, ctx);
-  else if (per_lane <= 16) launch_forward_warp<16, kCentered>(f, ctx);
-  else norm_forward_block<T, N, kCentered><<<rows, 256, 0, ctx.stream>>>(f);
-  DS_CUDA_LAUNCHED(op);
+  const Launch rows{op, dim3(static_cast<unsigned>(f.n)), dim3(256), ctx.stream};
+  if (!vectors) launch_behind(ctx, rows, norm_forward_block<T, 1, kCentered>, f);
+  else if (per_lane <= 4) launch_forward_warp<4, kCentered>(op, f, ctx);
+  else if (per_lane <= 7) launch_forward_warp<7, kCentered>(op, f, ctx);
+  else if (per_lane <= 10) launch_forward_warp<10, kCentered>(op, f, ctx);
+  else if (per_lane <= 16) launch_forward_warp<16, kCentered>(op, f, ctx);
+  else launch_behind(ctx, rows, norm_forward_block<T, N, kCentered>, f);
 }
 
 }  // namespace ds::cuda

@@ -167,6 +167,15 @@ function forDType(dtype: DType): Product[] {
     list.push({ dtype, sizes: size, bias: true });
   }
   list.push({ dtype, sizes: [3, 0, 5], epilogue: 'gelu', bias: true });
+  // A few rows by aligned rows of weights have a kernel of their own.
+  for (let rows = 1; rows <= 33; ++rows) {
+    const sizes = [rows, rows % 2 ? 72 : 296, rows % 3 ? 35 : 64];
+    list.push({ dtype, sizes, transB: true, gap: 8, bias: rows % 4 === 1 });
+    if (rows % 8 !== 1) continue;
+    list.push({ dtype, sizes, transB: true, epilogue: 'gelu', bias: true });
+    list.push({ dtype, sizes: [rows, 8, 1], transB: true, gap: 3 });
+    if (dtype === 'bf16' || dtype === 'f16') list.push({ dtype, out: 'f32', sizes, transB: true });
+  }
   for (const size of [
     [3, 17, 33, 9],
     [5, 1, 64, 65],

@@ -26,6 +26,13 @@ const sizes: readonly Sizes[] = [
   { outputs: 9, inputs: 21, bits: 8, group: 8 },
 ];
 
+/** What the rows of x can be on tensor cores: each tile of 8, more than one group in a step of 128. */
+const everyRow: readonly Sizes[] = [
+  { outputs: 35, inputs: 288, bits: 4, group: 128 },
+  { outputs: 19, inputs: 96, bits: 4, group: 32 },
+  { outputs: 34, inputs: 208, bits: 8, group: 208 },
+];
+
 const groupsOf = ({ inputs, group }: Sizes): number => Math.ceil(inputs / group);
 const wordsOf = ({ inputs, bits }: Sizes): number => Math.ceil((inputs * bits) / 32);
 const titleOf = ({ outputs, inputs, bits, group }: Sizes): string =>
@@ -155,9 +162,11 @@ const dequantize = narrow.flatMap((dtype, d) =>
   ),
 );
 
+const EACH = Array.from({ length: 33 }, (_, i) => i + 1);
+
 const linear = narrow.flatMap((dtype, d) =>
-  sizes.flatMap((size, i) =>
-    [0, 1, 3, 8, 13, 32, 33].map((rows) =>
+  [...sizes, ...everyRow].flatMap((size, i) =>
+    (i < sizes.length ? [0, 1, 3, 8, 13, 32, 33] : EACH).map((rows) =>
       opCase({
         op: 'QuantizedLinear',
         dtype,

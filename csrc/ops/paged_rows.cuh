@@ -1,0 +1,143 @@
+// What the kernels of paged attention share: where keys lie, which rows of queries a thread block
+// serves, and how parts of a row's softmax become one.
+#pragma once
+
+#include "../cuda/dependent_launch.cuh"
+#include "../cuda/vector.cuh"
+
+namespace ds::cuda {
+
+/// Where the keys and values of sequences lie. A block that is none has no row.
+template <class T>
+struct PagedRows {
+  const T* pool;
+  const int* tables;
+  int64_t table_stride, blocks;
+  int key_heads, block, shift, most, d;  // shift: log2 of block, or -1
+
+  /// The key of `token` in a head; its value lies `value_offset()` behind it.
+  __device__ __forceinline__ const T* key(int sequence, int head, int token) const {
+    const int place = shift >= 0 ? token >> shift : token / block;
+    const int64_t b = tables[sequence * table_stride + place];
+    if (b < 0 || b >= blocks) return nullptr;
+    return pool + ((b * 2 * key_heads + head) * block + (token - place * block)) * d;
+  }
+  __device__ __forceinline__ int64_t value_offset() const { return int64_t{key_heads} * block * d; }
+};
+
+template <class T>
+struct PagedArguments {
+  PagedRows<T> rows;
+  const T* q;
+  T* out;
+  const int *starts, *lengths;
+  int64_t q_token, q_head, out_token, out_head;
+  int tokens, sequences, heads, group, d, window, splits;
+  float scale_log2;
+  bool vectors;      // rows of the pool may be read 16 bytes at a time
+  bool row_vectors;  // and those of q and out read and written so
+  int64_t total;     // rows of queries: tokens times heads
+  float* sums;       // [splits, total, D], where there are several splits
+  float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights below it
+};
+
+/// The rows of queries that a thread block serves: those of one sequence and key head, of which row
+/// i is query i / group in head i % group of the head's group. Blocks of the last rows, which see
+/// the most keys, come first.
+struct QueryTile {
+  int sequence, head, split, first_token, first_row, rows, group, length, count;
+
+  template <class T>
+  __device__ QueryTile(const PagedArguments<T>& a, int tile_rows) {
+    unsigned index = blockIdx.x;
+    split = static_cast<int>(index % a.splits);
+    index /= a.splits;
+    head = static_cast<int>(index % a.rows.key_heads);
+    index /= a.rows.key_heads;
+    sequence = static_cast<int>(index % a.sequences);
+    const unsigned each = static_cast<unsigned>(a.splits) * a.rows.key_heads * a.sequences;
+    const int tiles = static_cast<int>(gridDim.x / each);
+    first_row = (tiles - 1 - static_cast<int>(index / a.sequences)) * tile_rows;
+    first_token = a.starts[sequence] - a.starts[0];
+    count = a.starts[sequence + 1] - a.starts[sequence];
+    group = a.group;
+    rows = first_token < 0 || first_token + count > a.tokens ? 0 : count * group;
+    length = min(a.lengths[sequence], a.rows.most * a.rows.block);
+  }
+  /// Row `r` of the tile, the last one again where there is none.
+  __device__ int row(int r) const { return min(first_row + r, rows - 1); }
+  __device__ int token(int r) const { return first_token + row(r) / group; }
+  __device__ int query_head(int r) const { return head * group + row(r) % group; }
+  /// The tokens that it sees end here.
+  __device__ int end(int r) const { return length == 0 ? 0 : length - count + row(r) / group + 1; }
+  __device__ int begin(int r, int window) const { return window > 0 ? max(0, end(r) - window) : 0; }
+};
+
+/// Adds up what kParts parts of a thread block have of kRows rows, and writes the rows, or this
+/// split's part of them: `sums` [kParts, kRows, width] below the largest scores in `marks`
+/// [kParts, kRows], both in shared memory.
+template <int kParts, int kRows, int kThreads, class T>
+__device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const QueryTile& tile,
+                                             const float* sums, int width, const float2* marks) {
+  for (int i = threadIdx.x; i < kRows * width; i += kThreads) {
+    const int r = i / width, c = i % width;
+    if (tile.first_row + r >= tile.rows || c >= a.d) continue;
+    float top = -INFINITY, total = 0.f, sum = 0.f;
+#pragma unroll
+    for (int g = 0; g < kParts; ++g) top = fmaxf(top, marks[g * kRows + r].x);
+    const float base = top == -INFINITY ? 0.f : top;
+#pragma unroll
+    for (int g = 0; g < kParts; ++g) {
+      const float2 mark = marks[g * kRows + r];
+      const float factor = exp2f(mark.x - base);
+      total = fmaf(mark.y, factor, total);
+      sum = fmaf(sums[(g * kRows + r) * width + c], factor, sum);
+    }
+    const int64_t token = tile.token(r), head = tile.query_head(r);
+    if (a.splits == 1) {
+      a.out[token * a.out_token + head * a.out_head + c] =
+          from_float<T>(total == 0.f ? 0.f : sum / total);
+      continue;
+    }
+    const int64_t row = tile.split * a.total + token * a.heads + head;
+    a.sums[row * a.d + c] = sum;
+    if (c == 0) a.marks[row] = make_float2(top, total);
+  }
+}
+
+constexpr int kCombineThreads = 128;
+
+/// A warp for each row: its splits' sums, each brought below the largest score of all. Splits
+/// without a key have left no sums.
+template <class T>
+__global__ void __launch_bounds__(kCombineThreads)
+    paged_combine_kernel(const __grid_constant__ PagedArguments<T> a) {
+  let_next_begin();
+  await_previous();
+  const int64_t row = int64_t{blockIdx.x} * (kCombineThreads / 32) + threadIdx.x / 32;
+  if (row >= a.total) return;
+  const int lane = threadIdx.x % 32;
+  float top = -INFINITY;
+  for (int z = lane; z < a.splits; z += 32) top = fmaxf(top, a.marks[z * a.total + row].x);
+  for (int other = 16; other > 0; other /= 2)
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, other));
+  const float base = top == -INFINITY ? 0.f : top;
+  float total = 0.f, sums[8] = {};
+  for (int z = 0; z < a.splits; ++z) {
+    const float2 mark = a.marks[z * a.total + row];
+    if (mark.y == 0.f) continue;
+    const float factor = exp2f(mark.x - base);
+    total = fmaf(mark.y, factor, total);
+    const float* from = a.sums + (z * a.total + row) * a.d;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (lane + 32 * i < a.d) sums[i] = fmaf(from[lane + 32 * i], factor, sums[i]);
+  }
+  T* out = a.out + row / a.heads * a.out_token + row % a.heads * a.out_head;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (lane + 32 * i < a.d)
+      out[lane + 32 * i] = from_float<T>(total == 0.f ? 0.f : sums[i] / total);
+}
+
+}  // namespace ds::cuda

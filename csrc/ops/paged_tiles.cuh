@@ -1,0 +1,258 @@
+// Paged attention on tensor cores: a thread block has a tile of query rows, those of a group of
+// heads side by side, and streams tiles of 64 keys out of the blocks of its sequence.
+//
+// Prompts have tiles of 64 or 128 rows, of which a warp owns 16 or 32 and sees all keys, as in
+// attention_forward.cuh. Single tokens have the rows of one group of heads alone: every warp has
+// them all and a quarter of each tile of keys, and what the warps found is added up in the end.
+#pragma once
+
+#include "attention_tile.cuh"
+#include "online_softmax.cuh"
+#include "paged_rows.cuh"
+
+namespace ds::cuda {
+
+constexpr int kKeyTile = 64;
+
+/// Tile sizes of one kernel: warps that share the rows and row tiles of 16 that each has, or warps
+/// that share the keys of all rows; thread blocks an SM is to hold.
+template <int kHeadDim, int kRowWarps, int kTiles, int kKeyWarps, int kBlocksPerSm>
+struct PagedShape {
+  static constexpr int head_dim = kHeadDim, tiles = kTiles, key_warps = kKeyWarps;
+  static constexpr int rows = 16 * kTiles * kRowWarps,
+                       keys = kKeyTile / kKeyWarps;  // keys: a warp's
+  static constexpr int threads = 32 * kRowWarps * kKeyWarps, blocks_per_sm = kBlocksPerSm;
+  static constexpr bool query_in_registers = kTiles * kHeadDim <= 128;
+  static constexpr size_t shared_bytes = 2 * kHeadDim * (rows + 4 * kKeyTile);
+  static constexpr int merge_width = kHeadDim + 4;  // floats; rows of a quarter warp in other banks
+  static_assert(kRowWarps == 1 || kKeyWarps == 1);
+  static_assert(kKeyWarps * rows * (merge_width + 2) * 4 <= 2 * kHeadDim * 4 * kKeyTile ||
+                kKeyWarps == 1);
+};
+
+/// Starts copying a tile of keys and values; rows of no block are NaN and 0, those behind `end` 0.
+template <class Shape, class T>
+__device__ __forceinline__ void load_keys(const PagedArguments<T>& a, const QueryTile& tile,
+                                          int first_key, int end, T* keys) {
+  constexpr int kD = Shape::head_dim, chunks = kD / 8, rows_at_once = Shape::threads / chunks;
+  const int chunk = threadIdx.x % chunks, columns = a.d - chunk * 8;
+  const int64_t to_value = a.rows.value_offset();
+  const bool whole = a.rows.block % kKeyTile == 0;
+  const T* const block = whole ? a.rows.key(tile.sequence, tile.head, first_key) : nullptr;
+#pragma unroll 4
+  for (int row = threadIdx.x / chunks; row < kKeyTile; row += rows_at_once) {
+    const int token = first_key + row;
+    const T* from = nullptr;
+    if (token < end)
+      from = !whole  ? a.rows.key(tile.sequence, tile.head, token)
+             : block ? block + row * a.rows.d
+                     : nullptr;
+    T* const key = keys + swizzled<kD>(row, chunk);
+    T* const value = key + kKeyTile * kD;
+    const bool missing = token < end && from == nullptr, valid = from && columns > 0;
+    if (a.vectors && !missing) {
+      cp_async_16(key, valid ? from + chunk * 8 : a.rows.pool, valid);
+      cp_async_16(value, valid ? from + to_value + chunk * 8 : a.rows.pool, valid);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool inside = valid && i < columns;
+      key[i] = inside ? from[chunk * 8 + i] : from_float<T>(missing ? NAN : 0.f);
+      value[i] = inside ? from[to_value + chunk * 8 + i] : from_float<T>(0.f);
+    }
+  }
+}
+
+/// Starts copying the rows of queries; there are zeros where there is none.
+template <class Shape, class T>
+__device__ __forceinline__ void load_queries(const PagedArguments<T>& a, const QueryTile& tile,
+                                             T* to) {
+  constexpr int kD = Shape::head_dim, chunks = kD / 8, rows_at_once = Shape::threads / chunks;
+  const int chunk = threadIdx.x % chunks, columns = a.d - chunk * 8;
+#pragma unroll 2
+  for (int row = threadIdx.x / chunks; row < Shape::rows; row += rows_at_once) {
+    const bool valid = tile.first_row + row < tile.rows && columns > 0;
+    const T* from = a.q + tile.token(row) * a.q_token + tile.query_head(row) * a.q_head + chunk * 8;
+    T* const query = to + swizzled<kD>(row, chunk);
+    if (a.row_vectors) {
+      cp_async_16(query, valid ? from : a.q, valid);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) query[i] = valid && i < columns ? from[i] : from_float<T>(0.f);
+    }
+  }
+}
+
+/// Which keys the rows of one warp see. Both ends grow with the row.
+template <int kTiles>
+struct SeenKeys {
+  int begin[kTiles][2], end[kTiles][2];  // of this thread's rows
+  int least_begin, most_begin, least_end, most_end;
+
+  template <class T>
+  __device__ SeenKeys(const PagedArguments<T>& a, const QueryTile& tile, int warp_row) {
+    const int last = warp_row + 16 * kTiles - 1;
+    least_begin = tile.begin(warp_row, a.window), most_begin = tile.begin(last, a.window);
+    least_end = tile.end(warp_row), most_end = tile.end(last);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = warp_row + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+        begin[m][half] = tile.begin(row, a.window);
+        end[m][half] = tile.end(row);
+      }
+  }
+  __device__ bool none(int first, int keys) const {
+    return first >= most_end || first + keys <= least_begin;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ void hide(float (&scores)[kTiles][kColumns][4], int first) const {
+    if (first >= most_begin && first + 8 * kColumns <= least_end) return;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = first + n * 8 + threadIdx.x % 4 * 2 + e % 2;
+          if (key < begin[m][e / 2] || key >= end[m][e / 2]) scores[m][n][e] = -INFINITY;
+        }
+  }
+};
+
+/// Writes one warp's rows, or this split's part of them. `staging` is shared memory for 16 kTiles
+/// rows of kD that only this warp uses.
+template <int kD, int kTiles, class T, class State>
+__device__ __forceinline__ void write_warp_rows(const PagedArguments<T>& a, const QueryTile& tile,
+                                                int warp_row, State& state, T* staging) {
+  const int lane = threadIdx.x % 32;
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = m * 16 + half * 8 + lane / 4, r = warp_row + row;
+      const float sum = state.sum[m][half], factor = sum == 0.f ? 0.f : 1.f / sum;
+      if (a.splits == 1) {
+#pragma unroll
+        for (int n = 0; n < kD / 8; ++n)
+          *reinterpret_cast<uint32_t*>(staging + swizzled<kD>(row, n) + lane % 4 * 2) =
+              pack_pair<T>(state.out[m][n][half * 2] * factor,
+                           state.out[m][n][half * 2 + 1] * factor);
+        continue;
+      }
+      if (tile.first_row + r >= tile.rows) continue;
+      const int64_t at =
+          tile.split * a.total + int64_t{tile.token(r)} * a.heads + tile.query_head(r);
+      if (lane % 4 == 0) a.marks[at] = make_float2(state.max[m][half] * a.scale_log2, sum);
+      if (sum == 0.f) continue;
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int c = n * 8 + lane % 4 * 2 + e;
+          if (c < a.d) a.sums[at * a.d + c] = state.out[m][n][half * 2 + e];
+        }
+    }
+  if (a.splits > 1) return;
+  __syncwarp();
+  constexpr int chunks = kD / 8;
+  for (int i = lane; i < kTiles * 16 * chunks; i += 32) {
+    const int row = i / chunks, chunk = i % chunks, r = warp_row + row;
+    if (tile.first_row + r >= tile.rows || chunk * 8 >= a.d) continue;
+    const T* from = staging + swizzled<kD>(row, chunk);
+    T* to = a.out + tile.token(r) * a.out_token + tile.query_head(r) * a.out_head + chunk * 8;
+    if (a.row_vectors) {
+      *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(from);
+    } else {
+      for (int j = 0; j < min(8, a.d - chunk * 8); ++j) to[j] = from[j];
+    }
+  }
+}
+
+/// The same of warps that have seen different keys of the same 16 rows.
+template <class Shape, class T, class State>
+__device__ __forceinline__ void write_shared_rows(const PagedArguments<T>& a, const QueryTile& tile,
+                                                  int warp, State& state, float* sums) {
+  constexpr int kRows = Shape::rows, kWidth = Shape::merge_width;
+  const int lane = threadIdx.x % 32;
+  auto* const marks = reinterpret_cast<float2*>(sums + Shape::key_warps * kRows * kWidth);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp * kRows + half * 8 + lane / 4;
+    if (lane % 4 == 0)
+      marks[row] = make_float2(state.max[0][half] * a.scale_log2, state.sum[0][half]);
+#pragma unroll
+    for (int n = 0; n < Shape::head_dim / 8; ++n)
+      *reinterpret_cast<float2*>(sums + row * kWidth + n * 8 + lane % 4 * 2) =
+          make_float2(state.out[0][n][half * 2], state.out[0][n][half * 2 + 1]);
+  }
+  __syncthreads();
+  write_merged<Shape::key_warps, kRows, Shape::threads>(a, tile, sums, kWidth, marks);
+}
+
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
+    paged_tile_kernel(const __grid_constant__ PagedArguments<T> a) {
+  constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kKeys = Shape::keys;
+  extern __shared__ __align__(128) unsigned char paged_shared[];
+  T* const query_tile = reinterpret_cast<T*>(paged_shared);
+  T* const stages = query_tile + Shape::rows * kD;
+  const auto keys = [&](int step) { return stages + step % 2 * 2 * kKeyTile * kD; };
+  let_next_begin();
+  await_previous();
+
+  const QueryTile tile(a, Shape::rows);
+  if (tile.first_row >= tile.rows) return;
+  const int end = tile.end(Shape::rows - 1), first_tile = tile.begin(0, a.window) / kKeyTile;
+  const int key_tiles = max(0, (end + kKeyTile - 1) / kKeyTile - first_tile);
+  const int each = (key_tiles + a.splits - 1) / a.splits;
+  const int from = min(key_tiles, tile.split * each), steps = min(key_tiles, from + each) - from;
+  const int first_key = (first_tile + from) * kKeyTile;
+  const int warp = threadIdx.x / 32, warp_row = Shape::key_warps > 1 ? 0 : warp * 16 * kTiles;
+  const int warp_key = Shape::key_warps > 1 ? warp * kKeys : 0;
+
+  load_queries<Shape>(a, tile, query_tile);
+  if (steps > 0) load_keys<Shape>(a, tile, first_key, end, keys(0));
+  cp_async_commit();
+  const SeenKeys<kTiles> seen(a, tile, warp_row);
+  RowFragments<T, kTiles, kD, Shape::query_in_registers> query;
+  OnlineSoftmax<kTiles, kD, true> state;
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<0>();
+    __syncthreads();
+    const int key = first_key + step * kKeyTile;
+    if (step + 1 < steps) {
+      load_keys<Shape>(a, tile, key + kKeyTile, end, keys(step + 1));
+      cp_async_commit();
+    }
+    if (step == 0) query.attach(query_tile, warp_row);
+    if (seen.none(key + warp_key, kKeys)) continue;
+
+    float scores[kTiles][kKeys / 8][4] = {};
+    multiply_by_rows<T, kD>(scores, query, keys(step) + warp_key * kD);
+    seen.hide(scores, key + warp_key);
+    state.update_max(scores, a.scale_log2);
+    state.exponentiate(scores, a.scale_log2);
+    uint32_t weights[kTiles][kKeys / 16][4];
+    to_left_operand<T>(weights, scores);
+    multiply_by_columns<T, kD>(state.out, weights, keys(step) + (kKeyTile + warp_key) * kD);
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float& sum = state.sum[m][half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    }
+  if constexpr (Shape::key_warps > 1)
+    write_shared_rows<Shape>(a, tile, warp, state, reinterpret_cast<float*>(stages));
+  else write_warp_rows<kD, kTiles>(a, tile, warp_row, state, query_tile + warp_row * kD);
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,123 @@
+// Codes of 8 and 4 bits as operands of tensor cores: a packet of 16 bytes becomes weights in
+// registers.
+#pragma once
+
+#include "../cuda/mma.cuh"
+#include "quantized_math.h"
+
+namespace ds::cuda {
+
+/// The matrix behind the operands of an op.
+struct CodeMatrix {
+  const uint32_t* packed;  // [outputs, words]
+  const void* scale;       // [outputs, groups]
+  DType dtype;             // of scale
+  const uint8_t* zero;     // as scale, or null
+  int64_t outputs, inputs, words, groups, group;
+  int shift;  // log2 of group, or -1
+
+  __device__ __forceinline__ int64_t at(int64_t row, int64_t k) const {
+    if (groups == 1) return row;
+    const auto place = static_cast<uint32_t>(k);
+    return row * groups + (shift >= 0 ? place >> shift : place / static_cast<uint32_t>(group));
+  }
+  __device__ __forceinline__ float scale_at(int64_t at) const {
+    if (dtype == DType::f16) return to_float(static_cast<const __half*>(scale)[at]);
+    if (dtype == DType::bf16) return to_float(static_cast<const __nv_bfloat16*>(scale)[at]);
+    return static_cast<const float*>(scale)[at];
+  }
+  template <int kBits>
+  __device__ __forceinline__ float zero_at(int64_t at) const {
+    return zero ? static_cast<float>(zero[at]) : middle_code(kBits);
+  }
+};
+
+/// 2^23 + the code in a byte of a word.
+__device__ __forceinline__ float code_as_float(uint32_t word, int byte) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte));
+}
+
+/// When the step between codes is multiplied in.
+enum class ScaleTime {
+  weight,   // with each weight, which is rounded: groups of at least a packet
+  packets,  // with the sums of 4 packets, whose inputs are of one group
+  row,      // with the sum of a row, which is one group
+};
+
+/// Codes for skinny_kernel.
+template <class T, int kBits, ScaleTime kTime>
+struct CodedWeights {
+  static constexpr int run = 128 / kBits;
+  static constexpr bool scales_steps = kTime == ScaleTime::packets;
+  struct Step {
+    float scale, zero;
+  };
+
+  CodeMatrix matrix;
+
+  __device__ const void* packet(int64_t output, int k) const {
+    return matrix.packed + output * matrix.words + k / (32 / kBits);
+  }
+  /// The inputs of 4 packets have one where it is multiplied in with their sums.
+  __device__ Step step_of(int64_t output, int k) const {
+    const int64_t at = matrix.at(output, scales_steps ? k / (4 * run) * (4 * run) : k);
+    return {kTime == ScaleTime::row ? 1.f : matrix.scale_at(at), matrix.zero_at<kBits>(at)};
+  }
+  __device__ static float factor_of(const Step& step) { return step.scale; }
+  __device__ float scale_of_row(int64_t output) const {
+    return kTime == ScaleTime::row ? matrix.scale_at(output) : 1.f;
+  }
+
+  /// With 8 bits the pairs are inputs (2 p, 2 p + 1); with 4 they are (p, p + 4).
+  __device__ __forceinline__ static void left(uint32_t (&pairs)[4], const uint4& packet, int i,
+                                              const Step& step) {
+    const uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};
+    if constexpr (kBits == 4) of_nibbles(pairs, words[i], step);
+    else {
+      of_bytes(pairs[0], pairs[1], words[2 * i], step);
+      of_bytes(pairs[2], pairs[3], words[2 * i + 1], step);
+    }
+  }
+  __device__ __forceinline__ static void right(uint32_t (&pairs)[4], const uint4& x) {
+    if constexpr (kBits == 4) {
+      pairs[0] = __byte_perm(x.x, x.z, 0x5410), pairs[1] = __byte_perm(x.x, x.z, 0x7632);
+      pairs[2] = __byte_perm(x.y, x.w, 0x5410), pairs[3] = __byte_perm(x.y, x.w, 0x7632);
+    } else {
+      pairs[0] = x.x, pairs[1] = x.y, pairs[2] = x.z, pairs[3] = x.w;
+    }
+  }
+
+ private:
+  /// A code in the low bits of a 16-bit float's mantissa adds to it: 128 in bf16, 1024 in f16.
+  __device__ __forceinline__ static void of_nibbles(uint32_t (&pairs)[4], uint32_t word,
+                                                    const Step& step) {
+    constexpr bool kBrain = std::is_same_v<T, __nv_bfloat16>;
+    constexpr uint32_t kMagic = kBrain ? 0x43004300u : 0x64006400u;
+    constexpr float kBase = kBrain ? 128.f : 1024.f;
+    using T2 = std::conditional_t<kBrain, __nv_bfloat162, __half2>;
+    const uint32_t offset = pack_pair<T>(kBase + step.zero, kBase + step.zero);
+    const uint32_t factor = pack_pair<T>(step.scale, step.scale);
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      const uint32_t codes = (word >> (4 * p) & 0x000f000fu) | kMagic;
+      T2 value =
+          __hsub2(*reinterpret_cast<const T2*>(&codes), *reinterpret_cast<const T2*>(&offset));
+      if constexpr (kTime == ScaleTime::weight)
+        value = __hmul2(value, *reinterpret_cast<const T2*>(&factor));
+      pairs[p] = *reinterpret_cast<const uint32_t*>(&value);
+    }
+  }
+  __device__ __forceinline__ static void of_bytes(uint32_t& low, uint32_t& high, uint32_t word,
+                                                  const Step& step) {
+    float values[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      values[j] = code_as_float(word, j) - (8388608.f + step.zero);
+      if constexpr (kTime == ScaleTime::weight) values[j] *= step.scale;
+    }
+    low = pack_pair<T>(values[0], values[1]);
+    high = pack_pair<T>(values[2], values[3]);
+  }
+};
+
+}  // namespace ds::cuda
