@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
 import type { Engine } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { HostHome } from '../../lib/zero/home/host-home.js';
@@ -73,14 +74,29 @@ const places: Case = {
       for (const { schedule } of shares) assert.ok(schedule instanceof Kind);
       engine.destroy();
     }
-    const engine = await tinyEngine({ ...options, gpuShare: 1 }, device);
-    const { state, stage } = engine.parts;
-    const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
-    assert.equal(state.shares.length, 1);
-    // Master weights and two moments, on the host the optimizer's tables beside them.
-    const beside = state.bytes.host - 12 * elements;
-    assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
-    engine.destroy();
+    for (const speculative of [false, true]) {
+      const engine = await tinyEngine({ ...options, speculative, gpuShare: 1 }, device);
+      const { state, stage } = engine.parts;
+      const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
+      assert.equal(state.shares.length, 1);
+      // Master weights and two moments, on the host the optimizer's tables beside them.
+      const beside = state.bytes.host - 12 * elements;
+      assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
+      engine.destroy();
+    }
+  },
+};
+
+const advised: Case = {
+  name: 'updates by both processors: what the device has of them is said when its memory runs out',
+  async run(device) {
+    const options = { precision: 'bf16', offload: true, speculative: true } as const;
+    for (const gpuShare of [0, 1]) {
+      const engine = await tinyEngine({ ...options, gpuShare }, device);
+      const { hint } = memoryAdvice(engine.parts);
+      assert.equal(/gpu_share": 0 frees \d/.test(hint), gpuShare > 0, hint);
+      engine.destroy();
+    }
   },
 };
 
@@ -149,6 +165,7 @@ export const cases: Case[] = [
     [{ gpuShare: 0.5 }],
   ),
   places,
+  advised,
   spread,
   resumed,
 ];

@@ -20,7 +20,7 @@ import type { Partition } from '../../zero/partition.js';
 /** Below it a step has nothing to gain: all of its updates take a few milliseconds. */
 const FEWEST_ELEMENTS = 2 ** 24;
 /** Of the device's memory beside weights, what gradients that stay there may take. */
-const SHARE_OF_MEMORY = 0.25;
+const SHARE_OF_MEMORY = 0.125;
 /** A gradient that has come, and one that is not committed yet. */
 const GRADIENTS = 2;
 /** Hosts that the file remembers. */

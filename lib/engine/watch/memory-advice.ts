@@ -2,6 +2,7 @@
 // it.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Explanation } from '../../runtime/shortage.js';
+import { StreamedHome } from '../../zero/home/streamed-home.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
 
@@ -58,11 +59,20 @@ function settings(advised: Advised, use: MemoryUse['device']): Setting[] {
 
 /** Weights, gradients and optimizer state: to the host, or to the other ranks. */
 function forState(
-  { config, device, ranks: { data } }: Advised,
+  { config, device, state, ranks: { data } }: Advised,
   { weights, gradients, optimizer }: MemoryUse['device'],
 ): Setting[] {
   const { stage, offload_optimizer: offload, offload_param: params } = config.zero_optimization;
   const found: Setting[] = [];
+  const streamed = state.shares.filter(({ home }) => home instanceof StreamedHome);
+  if (streamed.length > 0) {
+    const frees = streamed.reduce(
+      (sum, { home, schedule }) => sum + home.bytes.device + schedule.deviceBytes,
+      0,
+    );
+    const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${size(frees)}`;
+    found.push({ frees, text });
+  }
   if (device.kind !== 'cpu' && offload.device === 'none') {
     const also = stage === 0 ? '"stage": 1, ' : '';
     const text = `"zero_optimization": { ${also}"offload_optimizer": { "device": "cpu" } } moves ${size(optimizer)} to host memory`;

@@ -282,7 +282,6 @@ export class Speculative implements Schedule {
   }
 
   readonly isAdrift = false;
-  readonly deviceBytes = 0;
 
   settle(): void {}
 
@@ -295,8 +294,19 @@ export class Speculative implements Schedule {
   }
 
   get bytes(): number {
+    return this.bytesHeld(true);
+  }
+
+  get deviceBytes(): number {
+    return this.bytesHeld(false);
+  }
+
+  private bytesHeld(pinned: boolean): number {
     const held = Array.from(this.attempts.values(), (attempt) => attempt.held);
-    return [...held, this.decided, this.assumed].reduce((sum, { bytes }) => sum + bytes, 0);
+    const there = [...held, this.decided, this.assumed].filter(
+      ({ buffer }) => buffer.pinned === pinned,
+    );
+    return there.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
   dispose(): void {
