@@ -52,6 +52,8 @@ const LARGE_VOCABULARY = 2 ** 16;
 const KEPT_LOGITS = 2 ** 30;
 /** f32. */
 const MASTER = 4;
+/** Elements of the largest part of a state that streams to the device: see StreamedHome. */
+const TILE = 2 ** 24;
 
 const bytesOf = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
@@ -150,18 +152,22 @@ export function memoryOf(sizes: ModelSizes, setup: Setup): Memory {
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const state = stateOf(setup) * parameters * share;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
+  const streamed = away * setup.gpuShare;
+  const windows = streamed > 0 ? 2 * stateOf(setup) * Math.min(TILE, sizes.block * share) : 0;
+  // The device has a gradient that has come and one that is not committed, and windows for state.
+  const passingThrough = 2 * element * parameters * share * streamed + windows;
   const moments = momentsOf(sizes, setup).map(
     (moment): DeviceBytes => ({
       weights: moment.weights * element,
       gradients: moment.gradients * element,
-      optimizer: (1 - away) * state,
+      optimizer: (1 - away) * state + passingThrough,
       activations: moment.activations,
       head: moment.head * element,
     }),
   );
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
-  // A gradient and a weight on their way for every parameter whose state is there.
-  const passing = 2 * element * parameters * share * away;
+  // A gradient and a weight on their way for every parameter whose state host threads update.
+  const passing = 2 * element * parameters * share * (away - streamed);
   const living = setup.weights === 'cpu' && away < 1 ? element * parameters * share : 0;
   const host = { optimizer: away * state, buffers: passing + living, processes: PROCESS };
   return { device, host };

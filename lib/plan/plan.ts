@@ -6,7 +6,7 @@ import { type Memory, memoryOf, total } from './memory.js';
 import { type ModelSizes, requireLength } from './model-sizes.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup } from './setup.js';
-import { type Cluster, type StepTime, stepTime } from './step-time.js';
+import { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
 
 /** What there is, and what is to be trained on it. */
 export interface PlanRequest {
@@ -49,7 +49,7 @@ const DRIVER = 0.6 * 2 ** 30;
 const HOST_SPARE = 1.05;
 
 /** A candidate for each stage, place of state and weights, and way to keep activations. */
-function setupsOf({ cluster, batch, ...request }: PlanRequest): Setup[] {
+function setupsOf({ cluster, batch, rates, ...request }: PlanRequest): Setup[] {
   const ranks = cluster.nodes * cluster.devicesPerNode;
   const { seq, precision, stateBytes } = request;
   const common = { ...plainSetup, ranks, seq, precision, stateBytes };
@@ -67,7 +67,10 @@ function setupsOf({ cluster, batch, ...request }: PlanRequest): Setup[] {
       found.push({ ...one, stage: 3, optimizer: 'cpu', weights: 'cpu' });
     }
   }
-  return found;
+  return found.flatMap((one) => {
+    if (one.optimizer === 'device') return [one];
+    return [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
+  });
 }
 
 /** `batch`, and its halves as long as they are whole. */
@@ -118,6 +121,7 @@ function requireWhole(name: string, value: number): void {
 /** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
 export function configOf({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
+  const { gpuShare: gpu_share } = setup;
   const pinned = { device: 'cpu', pin_memory: true } as const;
   return {
     train_micro_batch_size_per_gpu: microBatch,
@@ -129,7 +133,7 @@ export function configOf({ setup }: Candidate): DsConfig {
       stage,
       ...(stage > 0 && { overlap_comm: overlap }),
       ...(optimizer === 'cpu' && {
-        offload_optimizer: { ...pinned, ...(ratio < 1 && { ratio }) },
+        offload_optimizer: { ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
       }),
       ...(weights === 'cpu' && { offload_param: pinned }),
     },

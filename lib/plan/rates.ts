@@ -14,6 +14,8 @@ export interface Rates {
    * Adam on the host, which is bound by its memory: all ranks of a machine together, by its cores.
    */
   hostAdam: readonly (readonly [cores: number, bytesPerSecond: number])[];
+  /** Copies to the device while as much comes back, and the host's memory is at work: of each. */
+  pcie: number;
   /** Collectives between the devices of a machine, bytes of a rank's result. */
   link: number;
 }
@@ -33,6 +35,7 @@ export const H200: Rates = {
     [16, 117e9],
     [32, 160e9],
   ],
+  pcie: 39e9,
   link: 264e9,
 };
 

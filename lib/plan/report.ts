@@ -10,7 +10,11 @@ const gib = (bytes: number): string => `${(bytes / GIB).toFixed(1)} GiB`;
 /** "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch 4 x 2". */
 function nameOf({ setup }: Candidate): string {
   const { stage, optimizer, weights, ratio, checkpointing, microBatch, accumulation } = setup;
-  const share = ratio < 1 ? ` (ratio ${ratio})` : '';
+  const shares = [
+    ...(ratio < 1 ? [`ratio ${ratio}`] : []),
+    ...(setup.gpuShare > 0 ? [`gpu_share ${setup.gpuShare}`] : []),
+  ];
+  const share = shares.length > 0 ? ` (${shares.join(', ')})` : '';
   return [
     `stage ${stage}`,
     ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
@@ -55,7 +59,7 @@ function assumptions({ rates, cluster, sizes, deviceMemory, hostMemory }: PlanRe
     nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s from each machine to the others` : '';
   return [
     `${(sizes.parameters / 1e9).toFixed(3)}e9 parameters; ${nodes} x ${devicesPerNode} GPUs of ${gib(deviceMemory)}, ${gib(hostMemory)} of memory and ${coresPerNode} cores a machine${link}.`,
-    `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs, Adam on the host at ${adam.toFixed(0)} GB/s.`,
+    `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs, Adam on the host at ${adam.toFixed(0)} GB/s, ${(rates.pcie / 1e9).toFixed(0)} GB/s to and from a GPU at once.`,
     'AdamW; bytes within 5 % and times within 15 % of what was measured on 1 and 2 GPUs, and simulated beyond.',
   ];
 }

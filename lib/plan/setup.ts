@@ -15,6 +15,8 @@ export interface Setup {
   weights: Place;
   /** offload_optimizer.ratio: the share of the state that `optimizer` means. */
   ratio: number;
+  /** offload_optimizer.gpu_share: of that, the share which the device updates. */
+  gpuShare: number;
   /** Samples of a rank's micro-batch. */
   microBatch: number;
   /** Tokens of a sample. */
@@ -34,6 +36,7 @@ export interface Setup {
 /** AdamW in bf16 on one rank, with nothing shared out or moved. */
 export const plainSetup: Setup = {
   ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
+  gpuShare: 0,
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ overlap: true, stateBytes: 8 },
 };

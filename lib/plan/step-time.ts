@@ -1,5 +1,7 @@
 // How long a step takes by measured rates: a simulation in closed form, whose assumptions are the
 // comments of this file.
+
+import { balancedShare } from '../zero/home/processor-rates.js';
 import type { ModelSizes } from './model-sizes.js';
 import { hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
@@ -90,6 +92,18 @@ function exchangeTime({ parameters }: ModelSizes, setup: Setup, rates: Rates, at
   return 3 * accumulation * one;
 }
 
+/**
+ * The share of offloaded state that the device updates when both processors are done together, as a
+ * run finds it: two decimals.
+ */
+export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
+  const ranksHere = Math.min(setup.ranks, at.devicesPerNode);
+  const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / ADAM_ON_HOST;
+  const element = setup.precision === 'fp32' ? 4 : 2;
+  const share = balancedShare({ host, link: rates.pcie }, { state: setup.stateBytes + 4, element });
+  return Math.round(100 * share) / 100;
+}
+
 /** Seconds of one step of `sizes` by `setup`, on devices of `rates`. */
 export function stepTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
   const { parameters } = sizes;
@@ -100,8 +114,12 @@ export function stepTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
   const onDevice = ((1 - away) * parameters * share * ADAM) / rates.deviceMemory;
   const ranksHere = Math.min(setup.ranks, at.devicesPerNode);
-  const onHost =
-    (away * parameters * share * ranksHere * ADAM_ON_HOST) / hostAdamRate(rates, at.coresPerNode);
+  const offloaded = away * parameters * share;
+  const hostAdam = hostAdamRate(rates, at.coresPerNode) / ranksHere;
+  const byThreads = ((1 - setup.gpuShare) * offloaded * ADAM_ON_HOST) / hostAdam;
+  const element = setup.precision === 'fp32' ? 4 : 2;
+  const crossing = setup.gpuShare * (setup.stateBytes + 4) + (1 - setup.gpuShare) * element;
+  const onHost = Math.max(byThreads, (offloaded * crossing) / rates.pcie);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
   const exposed = exchangeTime(sizes, setup, rates, at) * unhidden;
   const device = compute + onDevice;

@@ -49,6 +49,27 @@ test('ways that fit come first, and the best is a configuration without an error
   }
 });
 
+test('state that the device updates costs it two gradients and two windows, and the host less', () => {
+  const { candidates } = makePlan(request({ deviceMemory: 32 * GIB, batch: 1 }));
+  const found = candidates.filter(({ setup }) => setup.stage === 2 && setup.ratio === 1);
+  const [one, other] = [0, 1].map((kept) =>
+    found.filter(({ setup }) => Number(setup.gpuShare > 0) === kept && setup.checkpointing),
+  ) as [typeof found, typeof found];
+  const [plain, shared] = [one[0], other[0]] as [(typeof found)[0], (typeof found)[0]];
+  const { gpuShare } = shared.setup;
+  expect(gpuShare).toBeGreaterThan(0.3);
+  expect(gpuShare).toBeLessThan(0.6);
+  const gradients = 4 * gpuShare * sizes.parameters;
+  const windows = 2 * 12 * 2 ** 24;
+  const device = shared.memory.device.optimizer - plain.memory.device.optimizer;
+  expect(device).toBeCloseTo(gradients + windows, -1);
+  expect(plain.memory.host.buffers - shared.memory.host.buffers).toBeCloseTo(gradients, -1);
+  expect(shared.time.step).toBeLessThan(plain.time.step);
+  expect(configOf(plain)).toMatchObject({
+    zero_optimization: { offload_optimizer: { gpu_share: 0 } },
+  });
+});
+
 test('machines between which little passes want what exchanges least', () => {
   const cluster = { nodes: 4, devicesPerNode: 8, coresPerNode: 128, nodeLink: 5e9 };
   const slow = makePlan(request({ cluster }));
