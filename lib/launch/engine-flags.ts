@@ -11,13 +11,15 @@ export interface EngineFlags {
   context?: number;
   config?: string;
   tokenizer?: string;
+  tp?: number;
   chatTemplate?: string;
 }
 
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
-  const { device, dtype, context, config, tokenizer } = flags;
-  const said = { device, dtype, max_out_tokens: context };
+  const { device, dtype, context, config, tokenizer, tp = 1 } = flags;
+  const ranks = tp > 1 ? { tp_size: tp } : undefined;
+  const said = { device, dtype, max_out_tokens: context, tensor_parallel: ranks };
   const given = Object.entries(said).filter(([, value]) => value !== undefined);
   return { config: { ...configOf(config), ...Object.fromEntries(given) }, tokenizer };
 }

@@ -15,6 +15,7 @@ export function addServeCommands(program: Command, finish: Finish): void {
     .description("answer requests of OpenAI's clients with a model, over HTTP")
     .option('--host <address>', 'to listen at', '127.0.0.1')
     .option('--port <n>', '0 takes a free one', atLeast(0), 8000)
+    .option('--tp <n>', 'GPUs, or processes on the CPU, that share the model', atLeast(1), 1)
     .option('--api-key-file <file>', 'keys that open /v1, a line each; also: DS_API_KEY')
     .option('--model-name <name>', "what requests call it; default: the folder's name")
     .option('--tokenizer-threads <n>', 'that turn prompts into tokens', atLeast(1), 2)

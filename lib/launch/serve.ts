@@ -19,17 +19,57 @@ export interface ServeFlags extends EngineFlags {
   maxRequests?: number;
   requestTimeout?: number;
   drainTimeout?: number;
+  /** Ranks that share the model. */
+  tp: number;
 }
+
+/** Seconds that a server has to end, and ranks beyond it. */
+const [DRAIN, MARGIN] = [30, 10];
 
 /** Of it, or of the file that --api-key-file names, a client shows a key. */
 const KEY = 'DS_API_KEY';
 const SIGNALS = ['SIGTERM', 'SIGINT'] as const;
 
+/** Serves with as many processes as the flags say. Returns the exit code. Throws as serveHere(). */
+export function serveCommand(folder: string, flags: ServeFlags): Promise<number> {
+  return flags.tp > 1 ? serveOverRanks(folder, flags) : serveHere(folder, flags);
+}
+
+/** Starts the ranks, of which the first one serves. */
+async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number> {
+  const { tp, device, drainTimeout = DRAIN } = flags;
+  if (device?.includes(':')) {
+    const hint = 'GPUs are chosen by CUDA_VISIBLE_DEVICES.';
+    refuse('--device', 'a kind of device beside --tp, not one of them', `"${device}"`, hint);
+  }
+  const [{ launch }, { takeLaunchOptions }] = await Promise.all([
+    import('./launch.js'),
+    import('./launch-options.js'),
+  ]);
+  const { options } = takeLaunchOptions([], null);
+  const place = (await hasGpus(device)) ? { num_gpus: tp } : { num_procs: tp };
+  const grace_period = drainTimeout + MARGIN;
+  const name = require.resolve('./serve-rank.js');
+  const program = { name, args: [folder, JSON.stringify(flags)], node: process.execArgv };
+  const codes = new Set<number>();
+  const onSignal = (_: string, number: number): unknown => codes.add(128 + number);
+  for (const signal of SIGNALS) process.once(signal, onSignal);
+  const code = await launch({ ...options, ...place, grace_period, no_local_rank: true }, program);
+  // A signal is how a server ends.
+  return codes.has(code) ? 0 : code;
+}
+
+async function hasGpus(device: string | undefined): Promise<boolean> {
+  if (device === 'cpu') return false;
+  if (device !== undefined && device !== 'auto') return true;
+  return (await import('../runtime/device.js')).probeGpus().deviceCount > 0;
+}
+
 /**
  * Serves until the first signal, then lets running requests end; a second one ends the process at
  * once. Returns the exit code. Throws as serve() and initInference() do.
  */
-export async function serveCommand(folder: string, flags: ServeFlags): Promise<number> {
+export async function serveHere(folder: string, flags: ServeFlags): Promise<number> {
   const options = engineOptions(flags);
   const apiKeys = keysOf(flags.apiKeyFile);
   const { host, port, tokenizerThreads } = flags;
@@ -38,7 +78,10 @@ export async function serveCommand(folder: string, flags: ServeFlags): Promise<n
   const stopped = signalled();
   let engine: ReturnType<typeof openEngine> | null = null;
   const open = () => {
-    engine = openEngine(folder, options);
+    engine = openEngine(folder, options).then(async (one) => {
+      await one.follow();
+      return one;
+    });
     return engine;
   };
   const settings = { host, port, model, apiKeys, chatTemplate, tokenizerThreads };

@@ -1,5 +1,6 @@
 // The door of the serving room.
 export { type ChatOptions, chat } from './chat.js';
+export { followEngine, leaveRanks } from './follow-engine.js';
 export type { ServeLimits } from './limits.js';
 export { type EngineOptions, openEngine } from './open-engine.js';
 export type {

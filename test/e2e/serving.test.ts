@@ -81,6 +81,22 @@ test('a signal lets an answer end', async () => {
   expect((await code).code).toBe(0);
 }, 120_000);
 
+test('two ranks share the model, and answer as one', async () => {
+  const ask = async (url: string): Promise<unknown> => {
+    const answer = await fetch(`${url}/v1/completions`, {
+      method: 'POST',
+      body: JSON.stringify({ prompt: 'interface', max_tokens: 12, temperature: 0, n: 2 }),
+      headers: { 'content-type': 'application/json' },
+    });
+    return ((await answer.json()) as { choices: unknown }).choices;
+  };
+  const [one, two] = await Promise.all([started(), started('--tp', '2')]);
+  expect(await ask(two.url)).toEqual(await ask(one.url));
+  const codes = [ended(one.run, 'SIGTERM'), ended(two.run, 'SIGTERM')];
+  expect((await Promise.all(codes)).map(({ code }) => code)).toEqual([0, 0]);
+  await two.run.gone();
+}, 120_000);
+
 test('keys come from the environment and from a file, and guard /v1', async () => {
   const file = join(folder, 'keys');
   writeFileSync(file, 'one\n\ntwo\n');

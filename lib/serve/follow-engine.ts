@@ -1,0 +1,16 @@
+// What a rank does of whose model another rank serves.
+import { distributed } from '../comm/index.js';
+import { type EngineOptions, openEngine } from './open-engine.js';
+
+/** Computes what the first rank is asked, until its engine ends. Rejects as initInference(). */
+export async function followEngine(folder: string, options: EngineOptions): Promise<void> {
+  const engine = await openEngine(folder, options);
+  await engine.follow();
+  await engine.destroy();
+  await leaveRanks();
+}
+
+/** Leaves the job of ranks that share a model; nothing where this process is alone. */
+export async function leaveRanks(): Promise<void> {
+  await distributed()?.destroy();
+}
