@@ -220,10 +220,8 @@ export interface DsConfig {
    * quantized.
    */
   quantize_training?: { [key: string]: unknown } | null;
-  /**
-   * Quantizes weights after training. Default null. Not supported yet: weights are not quantized.
-   */
-  weight_quantization?: { [key: string]: unknown } | null;
+  /** Weights in few bits, of an engine without an optimizer (stage 3). Default null. */
+  weight_quantization?: WeightQuantizationConfig | null;
   /**
    * Generates and trains with one engine. Not supported yet: generate with the model's own
    * generate().
@@ -1991,6 +1989,41 @@ export interface AutotuningConfig {
   num_tuning_micro_batch_sizes?: number;
 }
 
+/** Weights in few bits, of an engine without an optimizer (stage 3). */
+export interface WeightQuantizationConfig {
+  /**
+   * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
+   * form. Default null.
+   */
+  quantized_initialization?: QuantizedInitializationConfig | null;
+  /**
+   * Bits and groups by a part of a module's name. Default null. Not supported yet: all linear
+   * layers but the head are quantized alike; nn.quantizeModel() takes skipModules.
+   */
+  post_init_quant?: { [key: string]: unknown } | null;
+}
+
+/**
+ * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
+ * form.
+ */
+export interface QuantizedInitializationConfig {
+  /** Bits of a weight. Default 4. */
+  num_bits?: 4 | 8;
+  /** Inputs of a row that share a step; null: 128 of 4 bits, the whole row of 8. Default null. */
+  group_size?: number | null;
+  /**
+   * The dim of a weight that is cut into groups. Default 1. Not supported yet: groups are of
+   * inputs.
+   */
+  group_dim?: number;
+  /**
+   * Whether the range of a group is the same on both sides of 0. Default true. Not supported yet:
+   * weights are quantized around 0.
+   */
+  symmetric?: boolean;
+}
+
 /**
  * Generates and trains with one engine. Not supported yet: generate with the model's own
  * generate().
@@ -2304,8 +2337,8 @@ export interface ResolvedValues {
   readonly compression_training: { [key: string]: unknown } | null;
   /** Quantizes during training, the old way. Not supported yet: weights are not quantized. */
   readonly quantize_training: { [key: string]: unknown } | null;
-  /** Quantizes weights after training. Not supported yet: weights are not quantized. */
-  readonly weight_quantization: { [key: string]: unknown } | null;
+  /** Weights in few bits, of an engine without an optimizer (stage 3). */
+  readonly weight_quantization: ResolvedWeightQuantization | null;
   /**
    * Generates and trains with one engine. Not supported yet: generate with the model's own
    * generate().
@@ -3900,6 +3933,38 @@ export interface ResolvedAutotuning {
   readonly min_train_micro_batch_size_per_gpu: number;
   /** Micro-batches that are tried. */
   readonly num_tuning_micro_batch_sizes: number;
+}
+
+/** Weights in few bits, of an engine without an optimizer (stage 3). */
+export interface ResolvedWeightQuantization {
+  /**
+   * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
+   * form.
+   */
+  readonly quantized_initialization: ResolvedQuantizedInitialization | null;
+  /**
+   * Bits and groups by a part of a module's name. Not supported yet: all linear layers but the head
+   * are quantized alike; nn.quantizeModel() takes skipModules.
+   */
+  readonly post_init_quant: { [key: string]: unknown } | null;
+}
+
+/**
+ * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
+ * form.
+ */
+export interface ResolvedQuantizedInitialization {
+  /** Bits of a weight. */
+  readonly num_bits: 4 | 8;
+  /** Inputs of a row that share a step; null: 128 of 4 bits, the whole row of 8. */
+  readonly group_size: number | null;
+  /** The dim of a weight that is cut into groups. Not supported yet: groups are of inputs. */
+  readonly group_dim: number;
+  /**
+   * Whether the range of a group is the same on both sides of 0. Not supported yet: weights are
+   * quantized around 0.
+   */
+  readonly symmetric: boolean;
 }
 
 /**

@@ -29,6 +29,7 @@ import {
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
+import { requireTraining } from './setup/untrained.js';
 import type { Progress } from './step/progress.js';
 import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
@@ -132,6 +133,7 @@ export class Engine {
    */
   backward(loss: Tensor): void {
     this.requireOpen('engine.backward');
+    requireTraining('engine.backward', this.optimizer);
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
     const { lossScale } = this;
@@ -152,6 +154,7 @@ export class Engine {
    */
   step(): void {
     this.requireOpen('engine.step');
+    requireTraining('engine.step', this.optimizer);
     this.update();
   }
 

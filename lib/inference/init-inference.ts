@@ -2,9 +2,11 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
+import { distributed } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { CausalLM, fromPretrained } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
+import { isStreamed } from '../nn/streamed.js';
 import { parallelize } from '../parallel/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -100,13 +102,8 @@ function build(
   own: Own,
 ): InferenceEngine {
   const maxTokens = maxTokensOf(config, model);
-  for (const parameter of model.parameters()) parameter.requireWritable('initInference');
-  const quantization = quantizationOf(config);
-  if (ranks) parallelize(model, ranks.layers);
-  if (quantization) quantizeModel(model, quantization);
-  const home = config.device ?? (own.ownsModel ? 'auto' : model.cacheShape().device);
-  const dtypes = dtypeOf(config).map(([, dtype]) => dtype);
-  model.to(ranks?.device ?? findDevice(home), ...dtypes);
+  const settle = isStreamed(model) ? requireAsItIs : place;
+  settle(model, config, ranks, own);
   model.eval();
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
@@ -123,6 +120,50 @@ function build(
   const parts = { model, runner, limits, requests };
   const wrote = ranks ? sharedWriter(parts, ranks) : { writer: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, ...wrote });
+}
+
+/** Brings the weights where they are to be, and into the form that they are to have. */
+function place(
+  model: CausalLM,
+  config: ResolvedInferenceConfig,
+  ranks: ModelRanks | null,
+  { ownsModel }: Own,
+): void {
+  for (const parameter of model.parameters()) parameter.requireWritable('initInference');
+  const quantization = quantizationOf(config);
+  if (ranks) parallelize(model, ranks.layers);
+  if (quantization) quantizeModel(model, quantization);
+  const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);
+  const dtypes = dtypeOf(config).map(([, dtype]) => dtype);
+  model.to(ranks?.device ?? findDevice(home), ...dtypes);
+}
+
+/**
+ * Weights that an engine without an optimizer streams are as its configuration says. Throws
+ * DS_CONFIG where this one says something else, DS_ARGUMENT where ranks would have to stream alike.
+ */
+function requireAsItIs(_model: CausalLM, config: ResolvedInferenceConfig): void {
+  const { dtype, device, quant, tensor_parallel: tp } = config;
+  const said = { dtype, device, quant, tensor_parallel: tp.tp_size > 1 ? tp : null };
+  const odd = Object.entries(said).find(([, value]) => value !== null);
+  if (odd) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: `initInference ${odd[0]}`,
+      expected: 'none for a model whose weights an engine of initialize() streams',
+      got: JSON.stringify(odd[1]),
+      hint: 'Say it in the configuration of initialize().',
+    });
+  }
+  const ranks = distributed()?.worldSize ?? 1;
+  if (ranks === 1) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initInference',
+    expected: 'a process alone, for a model whose weights an engine of initialize() streams',
+    got: `a job of ${ranks} ranks, which would have to take all steps together`,
+    hint: "Call engine.forward() or engine.module.generate() alike on all ranks, or start a process for each rank's texts.",
+  });
 }
 
 /** The first rank decides, the others compute with it. */

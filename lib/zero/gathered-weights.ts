@@ -32,6 +32,8 @@ export interface GatherOptions {
   persistenceThreshold: number;
   /** ... have no more elements than this (stage3_model_persistence_threshold). */
   modelPersistenceThreshold: number;
+  /** What foresees which units come next. Default: one that learns it from a step's updates. */
+  trace?: UnitTrace;
   /** Where the shards live. */
   home: ShardHome;
   /** Gathers run on a stream of their own. */
@@ -60,7 +62,7 @@ export class GatheredWeights implements WeightFlow {
   private readonly persistent = new Set<WeightUnit>();
   /** When an update of the shard is complete. */
   private readonly updated = new Map<WeightUnit, Event>();
-  private readonly trace = new UnitTrace();
+  private readonly trace: UnitTrace;
   private readonly stream: Stream;
   private readonly computed: Event;
   private live = 0;
@@ -70,6 +72,7 @@ export class GatheredWeights implements WeightFlow {
     private readonly group: Collectives,
     private readonly options: GatherOptions,
   ) {
+    this.trace = options.trace ?? new UnitTrace();
     this.stream = options.overlap ? Stream.create(device) : device.compute;
     this.computed = new Event(device);
   }

@@ -7,10 +7,10 @@ const LIMIT = 10_000;
 
 /** Adapts when the order changes: until it finds its place again, it foresees nothing. */
 export class UnitTrace {
-  private last: WeightUnit[] = [];
-  private current: WeightUnit[] = [];
+  protected last: WeightUnit[] = [];
+  protected current: WeightUnit[] = [];
   /** Index in `last` of the unit in use; null where the order is unknown. */
-  private place: number | null = null;
+  protected place: number | null = null;
 
   /** A unit is used, after those before it; repeated uses in a row count once. */
   visit(unit: WeightUnit): void {
@@ -51,5 +51,21 @@ export class UnitTrace {
       distance += next.layout.numel;
     }
     return Number.POSITIVE_INFINITY;
+  }
+}
+
+/**
+ * The same where no update ends a step: one forward follows another, and a unit that comes again
+ * begins the next one, which is expected to repeat the last.
+ */
+export class PassTrace extends UnitTrace {
+  override visit(unit: WeightUnit): void {
+    if (this.current.at(-1) !== unit && this.current.includes(unit)) this.restart();
+    super.visit(unit);
+  }
+
+  /** Behind the end of a forward comes the beginning of another. */
+  override upcoming(): readonly WeightUnit[] {
+    return this.place === null ? [] : [...super.upcoming(), ...this.last.slice(0, this.place + 1)];
   }
 }

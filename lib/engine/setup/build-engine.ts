@@ -2,6 +2,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
+import { markStreamed } from '../../nn/streamed.js';
 import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -56,6 +57,7 @@ import { buildStages, shardsWeights } from './stage.js';
 import { layoutFor, requireUncutState } from './state-layout.js';
 import { buildTimer } from './timer.js';
 import { buildUnits } from './units.js';
+import { NoOptimizer, quantizeWeights } from './untrained.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
 /** What a caller brings, with the job that it is for. */
@@ -85,6 +87,7 @@ export async function buildEngine(
   await shareLayers(module, config, job);
   const decisions = decide(module, config, clients);
   const { plan } = decisions;
+  quantizeWeights(module, config, decisions.optimizer);
   const layers = isCutOver(job, module);
   if (layers) requireElementwise(decisions.optimizer);
   await requireAgreement(job, decisions);
@@ -102,6 +105,7 @@ export async function buildEngine(
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);
     const meeting = checkpointWorld(job);
     const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
+    if (decisions.optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
     return plan && links ? new PipelineEngine(parts, { ...plan, links }) : new Engine(parts);
   });
 }

@@ -13,6 +13,7 @@ import { StandaloneOptimizer } from '../../optim/standalone.js';
 import type { CommTimer } from '../../zero/exchange.js';
 import { buildOptimizer } from './optimizer.js';
 import { buildSchedules } from './schedule.js';
+import { NoOptimizer } from './untrained.js';
 
 /** Each wins over what the file says. */
 export interface Clients {
@@ -42,14 +43,16 @@ export interface Clients {
 }
 
 /**
- * The caller's optimizer, or that of the configuration. Throws DS_CONFIG where nobody names one,
- * DS_ARGUMENT for wrong groups and where nothing is to be trained.
+ * The caller's optimizer, or that of the configuration; at stage 3, where weights come for a
+ * forward and go, none is one that trains nothing. Throws DS_CONFIG where nobody names one
+ * elsewhere, DS_ARGUMENT for wrong groups and where nothing is to be trained.
  */
 export function findOptimizer(
   module: Module,
-  { optimizer: section }: ResolvedConfig,
+  { optimizer: section, zero_optimization: { stage } }: ResolvedConfig,
   { optimizer, modelParameters }: Clients,
 ): Optimizer {
+  if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
   if (optimizer && typeof optimizer !== 'function') return unused(optimizer);
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   if (!modelParameters && trainable.length === 0) throw untrainable(module);

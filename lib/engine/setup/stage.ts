@@ -14,6 +14,7 @@ import {
 } from '../../zero/gradient-flow.js';
 import { PartialSums } from '../../zero/partial-sums.js';
 import type { Unit } from '../../zero/unit.js';
+import { PassTrace } from '../../zero/unit-trace.js';
 import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import {
@@ -55,6 +56,8 @@ interface Between {
   /** Collectives run beside compute. */
   overlap: boolean;
   isSummed: (() => boolean) | null;
+  /** Whether steps follow forwards. */
+  isTrained: boolean;
 }
 
 /** How the gradients and weights of a model's units flow between the ranks of a group: of one, they stay where they are. */
@@ -67,7 +70,9 @@ export function buildStages(
   const { group, timer = untimedComm, ties = [], layers = null, isSummed = null } = options;
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
-  const between = { group, ranks: options.samples ?? group.size, device, timer, overlap, isSummed };
+  const ranks = options.samples ?? group.size;
+  const isTrained = trained.length > 0;
+  const between = { group, ranks, device, timer, overlap, isSummed, isTrained };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
     new ZeroStage(
       units,
@@ -116,7 +121,7 @@ function weightFlow(
   between: Between,
   units: readonly WeightUnit[],
 ): WeightFlow {
-  const { group, device, timer, overlap } = between;
+  const { group, device, timer, overlap, isTrained } = between;
   const { zero_optimization: zero } = config;
   if (shardsWeights(config, group)) {
     return new GatheredWeights(device, group, {
@@ -125,6 +130,7 @@ function weightFlow(
       maxReuseDistance: zero.stage3_max_reuse_distance,
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
+      ...(isTrained ? {} : { trace: new PassTrace() }),
       home: shardHome(config, between, units),
       overlap,
       timer,

@@ -1,0 +1,57 @@
+// Engines that train nothing: what stands in an optimizer's place, and weights in few bits.
+// Source: DeepSpeed's ZeRO-Inference.
+import type { ResolvedConfig } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { quantizeModel } from '../../models/quantize-model.js';
+import type { Module } from '../../nn/module.js';
+import type { DeclaredState } from '../../optim/declared-state.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { ParamGroup } from '../../optim/param-groups.js';
+
+/** Has no groups: every parameter is frozen. */
+export class NoOptimizer implements Optimizer {
+  readonly name = 'no optimizer';
+  readonly groups: ParamGroup[] = [];
+
+  declareState(): DeclaredState {
+    return {};
+  }
+
+  update(): void {}
+}
+
+/**
+ * Stores linear layers in the bits that the configuration asks for, before they are moved anywhere.
+ * Throws DS_CONFIG beside an optimizer, which could not train them.
+ */
+export function quantizeWeights(
+  module: Module,
+  { weight_quantization: section }: ResolvedConfig,
+  optimizer: Optimizer,
+): void {
+  const said = section?.quantized_initialization;
+  if (!said) return;
+  if (!(optimizer instanceof NoOptimizer)) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: 'weight_quantization.quantized_initialization',
+      expected: 'no optimizer beside it: weights in few bits are not trained',
+      got: optimizer.name,
+      hint: 'To train adapters on them, call nn.quantizeModel() and peft.addLora() before initialize().',
+    });
+  }
+  const { num_bits: bits, group_size: groupSize } = said;
+  quantizeModel(module, { bits, ...(groupSize !== null && { groupSize }) });
+}
+
+/** Throws DS_CONFIG where there is nothing to train with. */
+export function requireTraining(op: string, optimizer: Optimizer): void {
+  if (!(optimizer instanceof NoOptimizer)) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op,
+    expected: 'an engine with an optimizer',
+    got: 'one without, whose weights come for a forward and go',
+    hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
+  });
+}
