@@ -82,13 +82,13 @@ export interface InferenceConfig {
    */
   quant?: InferenceQuantConfig | null;
   /**
-   * A file that lists the files of the weights, or what it holds. Default null. Not supported yet:
-   * initInference() takes the folder of a model.
+   * A JSON file that lists the files of the weights (safetensors), or what it holds: of whole
+   * tensors by Hugging Face's names, or what save_mp_checkpoint_path has written. Default null.
    */
   checkpoint?: string | { [key: string]: unknown } | null;
   /**
-   * The folder of the checkpoint's files. Default "". Not supported yet: initInference() takes the
-   * folder of a model.
+   * The folder of the checkpoint's files; "" is that of the JSON file, unless it says another.
+   * Default "".
    */
   base_dir?: string;
   /**
@@ -97,8 +97,8 @@ export interface InferenceConfig {
    */
   set_empty_params?: boolean;
   /**
-   * Writes the weights as they are cut between ranks. Default null. Not supported yet: an engine
-   * runs on one device; model.save() writes a folder that any number of ranks reads.
+   * A new or empty folder to which the weights are written as the ranks have them, with the JSON
+   * file that checkpoint takes. Default null.
    */
   save_mp_checkpoint_path?: string | null;
   /**
@@ -416,14 +416,11 @@ export interface ResolvedInferenceValues {
   /** Linear layers but the head are stored in 8 or 4 bits; DeepSpeed does not read it. */
   readonly quant: ResolvedInferenceQuant | null;
   /**
-   * A file that lists the files of the weights, or what it holds. Not supported yet:
-   * initInference() takes the folder of a model.
+   * A JSON file that lists the files of the weights (safetensors), or what it holds: of whole
+   * tensors by Hugging Face's names, or what save_mp_checkpoint_path has written.
    */
   readonly checkpoint: string | { [key: string]: unknown } | null;
-  /**
-   * The folder of the checkpoint's files. Not supported yet: initInference() takes the folder of a
-   * model.
-   */
+  /** The folder of the checkpoint's files; "" is that of the JSON file, unless it says another. */
   readonly base_dir: string;
   /**
    * Builds the model without memory for weights. No effect: weights take their memory when they are
@@ -431,8 +428,8 @@ export interface ResolvedInferenceValues {
    */
   readonly set_empty_params: boolean;
   /**
-   * Writes the weights as they are cut between ranks. Not supported yet: an engine runs on one
-   * device; model.save() writes a folder that any number of ranks reads.
+   * A new or empty folder to which the weights are written as the ranks have them, with the JSON
+   * file that checkpoint takes.
    */
   readonly save_mp_checkpoint_path: string | null;
   /**

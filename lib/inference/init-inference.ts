@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { distributed } from '../comm/index.js';
 import { DsError } from '../errors.js';
-import { CausalLM, fromPretrained } from '../models/index.js';
+import { CausalLM, fromConfig, fromPretrained } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { isStreamed } from '../nn/streamed.js';
 import { parallelize } from '../parallel/index.js';
@@ -22,6 +22,9 @@ import {
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
 import type { CacheSizes } from './paged-cache.js';
+import { loadParts } from './parts/load-parts.js';
+import { readPartsList } from './parts/parts-list.js';
+import { saveParts } from './parts/save-parts.js';
 import { quantizationOf } from './quantized-weights.js';
 import { Follow } from './ranks/follow.js';
 import { Lead } from './ranks/lead.js';
@@ -64,7 +67,9 @@ export async function initInference(
   }
   const ranks = await openRanks(resolved);
   if (typeof model === 'string') {
-    const read = await fromPretrained(model, Object.fromEntries(dtypeOf(resolved)));
+    const read = resolved.checkpoint
+      ? fromConfig(model)
+      : await fromPretrained(model, Object.fromEntries(dtypeOf(resolved)));
     return build(read, resolved, ranks, { tokenizer: tokenizerOf(own, model), ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
@@ -95,16 +100,18 @@ interface Own {
   ownsModel: boolean;
 }
 
-function build(
+async function build(
   model: CausalLM,
   config: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
   own: Own,
-): InferenceEngine {
+): Promise<InferenceEngine> {
   const maxTokens = maxTokensOf(config, model);
-  const settle = isStreamed(model) ? requireAsItIs : place;
-  settle(model, config, ranks, own);
+  if (isStreamed(model)) requireAsItIs(config);
+  else await place(model, config, ranks, own);
   model.eval();
+  const { save_mp_checkpoint_path: saved } = config;
+  if (saved !== null) await saveParts(model, saved, ranks);
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
@@ -123,15 +130,21 @@ function build(
 }
 
 /** Brings the weights where they are to be, and into the form that they are to have. */
-function place(
+async function place(
   model: CausalLM,
   config: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
   { ownsModel }: Own,
-): void {
+): Promise<void> {
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
   const quantization = quantizationOf(config);
   if (ranks) parallelize(model, ranks.layers);
+  if (config.checkpoint) {
+    const list = await readPartsList(config.checkpoint, config.base_dir);
+    const { rank = 0, size = 1 } = ranks?.host ?? {};
+    const [dtype = null] = dtypeOf(config).map(([, one]) => one);
+    await loadParts(model, list, { rank, ranks: size, dtype });
+  }
   if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);
   const dtypes = dtypeOf(config).map(([, dtype]) => dtype);
@@ -142,9 +155,10 @@ function place(
  * Weights that an engine without an optimizer streams are as its configuration says. Throws
  * DS_CONFIG where this one says something else, DS_ARGUMENT where ranks would have to stream alike.
  */
-function requireAsItIs(_model: CausalLM, config: ResolvedInferenceConfig): void {
-  const { dtype, device, quant, tensor_parallel: tp } = config;
-  const said = { dtype, device, quant, tensor_parallel: tp.tp_size > 1 ? tp : null };
+function requireAsItIs(config: ResolvedInferenceConfig): void {
+  const { dtype, device, quant, checkpoint, save_mp_checkpoint_path, tensor_parallel: tp } = config;
+  const ways = { dtype, device, quant, checkpoint, save_mp_checkpoint_path };
+  const said = { ...ways, tensor_parallel: tp.tp_size > 1 ? tp : null };
   const odd = Object.entries(said).find(([, value]) => value !== null);
   if (odd) {
     throw new DsError({

@@ -1,11 +1,13 @@
 // The models that folders of Hugging Face's can be made into, by the model_type of their
 // config.json.
 import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
 import type { GPT2Options } from './gpt2/config.js';
 import { GPT2 } from './gpt2/gpt2.js';
 import { Llama } from './llama/llama.js';
+import type { Layout } from './load-weights.js';
 import { Mistral } from './mistral/mistral.js';
 import {
   buildFromConfig,
@@ -62,4 +64,17 @@ export function fromConfig(
   options: Omit<PretrainedOptions, 'dtype'> = {},
 ): CausalLM {
   return buildFromConfig(config, families, options);
+}
+
+/**
+ * @internal How Hugging Face's files call and lay out what `model` has. Throws DS_ARGUMENT for a
+ * model of no family.
+ */
+export function layoutOf(model: CausalLM): Layout {
+  const type = model.describe().config.model_type;
+  const family = families.find(({ modelType }) => modelType === type);
+  if (family) return family.layout(model);
+  const expected = 'a model of nn.models';
+  const got = `a ${model.constructor.name}`;
+  throw new DsError({ code: 'DS_ARGUMENT', op: 'layoutOf', expected, got });
 }

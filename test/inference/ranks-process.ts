@@ -1,5 +1,6 @@
 // One rank that shares models out with others for inference: what its engine writes, held against
 // an engine that has the whole model.
+import { join } from 'node:path';
 import { initDistributed } from '../../lib/comm/index.js';
 import {
   DsError,
@@ -22,6 +23,8 @@ export interface RanksJob {
   folder: string;
   prompt: number[];
   tokens: number[];
+  /** An empty folder that all ranks can write to. */
+  home: string;
   /** The rank that ends in the middle of a text; null for none. */
   dies: number | null;
 }
@@ -118,6 +121,28 @@ async function folder(
   await engine.destroy();
 }
 
+/** Weights are written as the ranks have them, and read again. */
+async function saved({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
+  for (const [i, make] of Object.values(models).entries()) {
+    const folder = join(home, String(i));
+    const first = await initInference(made(make), { ...shared, save_mp_checkpoint_path: folder });
+    const [one] = await first.generate({ prompt: [3, 1, 4], ...greedy });
+    await first.destroy();
+    const checkpoint = join(folder, 'ds_inference_config.json');
+    const second = await initInference(folder, { ...shared, checkpoint });
+    const [same] = await second.generate({ prompt: [3, 1, 4], ...greedy });
+    checks.same(`saved ${i}`, [...(same?.tokens ?? [])], [...(one?.tokens ?? [])]);
+    await second.destroy();
+  }
+  const again = { ...shared, save_mp_checkpoint_path: join(home, '0') };
+  const make = models['GPT-2 of 5 heads'] as () => nn.models.CausalLM;
+  await refused(
+    'a folder with files',
+    () => initInference(made(make), again),
+    /DS_ARGUMENT.*one with|DS_IO.*another rank/,
+  );
+}
+
 async function refused(name: string, act: () => Promise<unknown>, pattern: RegExp): Promise<void> {
   checks.count++;
   const error = await act().then(
@@ -212,6 +237,7 @@ async function main(): Promise<void> {
   if (ranks === 2) {
     await folder(job, shared);
     await followed(shared);
+    await saved(job, shared);
   }
   await refused(
     'other ranks',

@@ -1,0 +1,99 @@
+// The JSON that lists the files of a checkpoint for inference, as DeepSpeed's: whole tensors, or
+// those that all ranks have alike and the parts of each. Source: deepspeed's SDLoaderFactory.
+import { readFile } from 'node:fs/promises';
+import { dirname, resolve } from 'node:path';
+import type { JsonObject } from '../../../types/json.js';
+import { DsError } from '../../errors.js';
+import { phrase } from '../../runtime/phrase.js';
+
+/** What saveParts() calls it. */
+export const PARTS_LIST = 'ds_inference_config.json';
+/** Whole tensors, or parts that need no merging. */
+const TYPES: readonly unknown[] = ['ds_model', 'bloom'];
+const KEYS = [
+  ...['type', 'checkpoints', 'version', 'parallelization', 'mp_size', 'tp_size', 'base_dir'],
+  'dtype',
+];
+
+/** Which files have which tensors. */
+export interface PartsList {
+  /** For messages. */
+  readonly place: string;
+  /** Tensors that all ranks have: whole, unless `parts` are not null. */
+  readonly whole: readonly string[];
+  /** A file for each rank, of its parts of the others; null where all tensors are whole. */
+  readonly parts: readonly string[] | null;
+}
+
+/**
+ * `source` is the object, or the path of its file; `base` is the folder of the files, where nobody
+ * says: that of the file. Rejects with DS_CHECKPOINT for what is no such list, and names what is
+ * wrong with it; DS_IO.
+ */
+export async function readPartsList(source: string | object, base: string): Promise<PartsList> {
+  const isPath = typeof source === 'string';
+  const place = isPath ? source : 'checkpoint';
+  const list = isPath ? await readJson(source) : (source as JsonObject);
+  const other = Object.keys(list).find((key) => !KEYS.includes(key));
+  if (other !== undefined) throw damaged(`${place}: ${other}`, KEYS.join(', '), 'another key');
+  const { type, checkpoints, version, parallelization = 'tp', base_dir = '' } = list;
+  if (version === undefined || version === null) throw damaged(place, 'a version', 'none');
+  if (!TYPES.includes(typeof type === 'string' ? type.toLowerCase() : type)) {
+    const hint =
+      'Parts of other programs are not merged: convert them to a folder of Hugging Face.';
+    throw damaged(`${place}: type`, '"ds_model" or "bloom"', phrase(type), hint);
+  }
+  if (parallelization !== 'tp' && parallelization !== 'pp') {
+    throw damaged(`${place}: parallelization`, '"tp" or "pp"', phrase(parallelization));
+  }
+  const home = String(base_dir || base || (isPath ? dirname(source) : '.'));
+  const filesIn = (key: string, given: unknown): string[] => {
+    if (!Array.isArray(given) || given.length === 0)
+      throw damaged(`${place}: ${key}`, 'files', phrase(given));
+    return given.map((name) => fileOf(`${place}: ${key}`, home, name));
+  };
+  if (Array.isArray(checkpoints)) {
+    return { place, whole: filesIn('checkpoints', checkpoints), parts: null };
+  }
+  const { tp, non_tp, ...rest } = Object(checkpoints) as Record<string, unknown>;
+  if (Object.keys(rest).length > 0 || non_tp === undefined) {
+    throw damaged(
+      `${place}: checkpoints`,
+      'a list of files, or { tp, non_tp }',
+      phrase(checkpoints),
+    );
+  }
+  return {
+    place,
+    whole: filesIn('checkpoints.non_tp', non_tp),
+    parts: Array.isArray(tp) && tp.length === 0 ? [] : filesIn('checkpoints.tp', tp),
+  };
+}
+
+function fileOf(place: string, home: string, name: unknown): string {
+  if (typeof name === 'string' && name.endsWith('.safetensors')) return resolve(home, name);
+  const hint = "PyTorch's files are programs: convert them to safetensors.";
+  throw damaged(place, 'files of safetensors', phrase(name), hint);
+}
+
+async function readJson(path: string): Promise<JsonObject> {
+  let text: string;
+  try {
+    text = await readFile(path, 'utf8');
+  } catch (cause) {
+    const got = (cause as Error).message;
+    throw new DsError({ code: 'DS_IO', op: path, expected: 'a readable file', got, cause });
+  }
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+      return value as JsonObject;
+    }
+  } catch {} // Said below.
+  throw damaged(path, 'a JSON object', 'something else');
+}
+
+/** What is wrong with a checkpoint. */
+export function damaged(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
+}

@@ -1,0 +1,89 @@
+// Writes a model as its ranks have it: a file for what is alike on all, one for each rank's parts,
+// and the JSON that lists them (save_mp_checkpoint_path).
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { replaceFile, requireFree, type TensorSource, writeAlone } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import type { CausalLM } from '../../models/index.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { cpu } from '../../runtime/device.js';
+import { held, noGrad, scope, Tensor, to } from '../../tensor/index.js';
+import type { ModelRanks } from '../ranks/open-ranks.js';
+import { PARTS_LIST } from './parts-list.js';
+
+const WHOLE = 'non_tp.safetensors';
+const partOf = (rank: number): string => `tp_${String(rank).padStart(2, '0')}.safetensors`;
+
+/**
+ * Into a new or empty folder, which initInference(folder, { checkpoint }) reads on as many ranks;
+ * the JSON comes last, so that it is there with all files or not at all. All ranks call it. Rejects
+ * on every rank where one cannot write: DS_ARGUMENT, DS_IO.
+ */
+export async function saveParts(
+  model: CausalLM,
+  folder: string,
+  ranks: ModelRanks | null,
+): Promise<void> {
+  const { rank = 0, size = 1 } = ranks?.host ?? {};
+  const isFirst = rank === 0;
+  const named = [...model.namedParameters()];
+  const isCut = ([, one]: [string, Parameter]): boolean => one.isCut;
+  await together(ranks, async () => {
+    if (!isFirst) return;
+    await requireFree(folder);
+    await mkdir(folder, { recursive: true });
+  });
+  await together(ranks, async () => {
+    if (size > 1) await writeAlone(join(folder, partOf(rank)), sourcesOf(named.filter(isCut)));
+    if (!isFirst) return;
+    const whole = named.filter((one) => !isCut(one));
+    await writeAlone(join(folder, WHOLE), sourcesOf(whole));
+  });
+  await together(ranks, async () => {
+    if (!isFirst) return;
+    const { config, generation } = model.describe();
+    const write = (name: string, value: unknown): Promise<void> =>
+      replaceFile(join(folder, name), `${JSON.stringify(value, null, 2)}\n`);
+    await write('config.json', config);
+    if (generation) await write('generation_config.json', generation);
+    const tp = size > 1 ? Array.from({ length: size }, (_, other) => partOf(other)) : [];
+    await write(PARTS_LIST, {
+      ...{ type: 'ds_model', version: 1, parallelization: 'tp', tp_size: size },
+      checkpoints: { non_tp: [WHOLE], tp },
+    });
+  });
+}
+
+function sourcesOf(named: readonly [string, Parameter][]): TensorSource[] {
+  return named.map(([name, parameter]) => ({
+    ...{ name, dtype: parameter.dtype, shape: parameter.shape },
+    values: async () => held(() => noGrad(() => scope(() => to(parameter, cpu()).clone()))),
+  }));
+}
+
+/** Waits for all ranks; where one has failed, all throw. */
+async function together(ranks: ModelRanks | null, act: () => Promise<void>): Promise<void> {
+  let own: { error: unknown } | null = null;
+  try {
+    await act();
+  } catch (error) {
+    own = { error };
+  }
+  if (ranks) {
+    const failed = held(() => Tensor.from(Int32Array.of(own ? 1 : 0)));
+    await ranks.host.allReduce(failed, { op: 'max', purpose: 'save_mp_checkpoint_path' }).promise;
+    const [any] = failed.toArray();
+    failed.release();
+    if (any && !own) throw elsewhere();
+  }
+  if (own) throw own.error;
+}
+
+function elsewhere(): DsError {
+  return new DsError({
+    code: 'DS_IO',
+    op: 'initInference save_mp_checkpoint_path',
+    expected: 'a folder that all ranks can write to',
+    got: 'another rank that could not, and says why',
+  });
+}
