@@ -13,7 +13,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
-import { Checks } from '../parallel/checks.js';
+import { Checks, computeOn } from '../parallel/checks.js';
 
 /** The one argument, as JSON. */
 export interface RanksJob {
@@ -156,7 +156,9 @@ async function refused(name: string, act: () => Promise<unknown>, pattern: RegEx
 /** Requests that come to rank 0 alone, and what no rank may do. */
 async function followed(shared: inference.InferenceConfig): Promise<void> {
   const make = models['GPT-2 of 5 heads'] as () => nn.models.CausalLM;
-  const engine = await initInference(made(make), shared);
+  // A step of all prompts at once is told in two parts.
+  const large = { max_ragged_batch_size: 4096, max_ragged_sequence_count: 40 };
+  const engine = await initInference(made(make), { ...shared, ...large });
   const isFirst = engine.rank === 0;
   await refused(
     'beams',
@@ -220,18 +222,18 @@ async function bereaved(
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] as string) as RanksJob;
   const { kind, ranks, dies } = job;
-  const shared: inference.InferenceConfig = {
-    device: kind === 'cpu' ? 'cpu' : 'auto',
-    tensor_parallel: { tp_size: ranks },
-  };
+  const device = kind === 'cpu' ? kind : 'auto';
+  const tensor_parallel = { tp_size: ranks };
+  const shared: inference.InferenceConfig = { device, tensor_parallel };
   if (dies !== null) {
     console.log(JSON.stringify(await bereaved(job, shared)));
     return;
   }
-  const own = await initDistributed({
-    device: kind === 'cpu' ? kind : 'auto',
-    mesh: { tp: ranks },
-  });
+  const own = await initDistributed({ device, mesh: { tp: ranks } });
+  const home = own.world.device;
+  home.setDeterministic(true);
+  computeOn(home);
+  shared.device = home.name;
   const chosen = Object.entries(models).slice(ranks === 2 ? 0 : 1);
   for (const [name, make] of chosen) await alike(name, make, shared);
   if (ranks === 2) {

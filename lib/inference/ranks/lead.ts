@@ -16,7 +16,7 @@ import type {
 import type { EnginePlace } from './place.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 
-/** Without `done`. */
+/** News of a request whose number the teller adds. */
 type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : never) : never;
 
 /** What requests are compared by, between ranks that are to ask alike. */

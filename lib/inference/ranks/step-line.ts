@@ -37,7 +37,7 @@ export class StepLine {
 
   constructor(readonly group: ProcessGroup) {}
 
-  /** Resolves nothing: the message is on its way when it returns. Throws DS_COMM. */
+  /** The message is on its way when it returns. Throws DS_COMM. */
   tell(message: Message): void {
     const bytes = serialize(message);
     const head = Buffer.alloc(HEAD);
