@@ -1,7 +1,8 @@
 // Llama's gate on the GPU: one pass over the operands each way, whatever their strides.
 #include "swiglu.h"
 
-#include "../cuda/map.cuh"
+#include "../cuda/dependent_launch.cuh"
+#include "../cuda/strided.cuh"
 #include "unary_math.h"
 
 namespace ds::cuda {
@@ -9,17 +10,41 @@ namespace {
 
 constexpr int kThreads = 256;
 
+constexpr int kItems = 2;  // of a thread, both on their way before one is stored
+
+/// Swiglu as the kernel sees it.
 template <class T>
 struct Gated {
-  static constexpr bool accumulate = false;
-  template <int N>
-  __device__ void operator()(Vector<T, N>& out, const Vector<T, N>& gate,
-                             const Vector<T, N>& up) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      out.v[i] = from_float<T>(unary_value<UnaryOp::silu>(to_float(gate.v[i])) * to_float(up.v[i]));
-  }
+  T* out;
+  const T *gate, *up;
 };
+
+/// Items of kWidth neighbours. In a step of inference products come before and behind.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kThreads) swiglu_kernel(Steps<3> steps, Gated<T> s) {
+  let_next_begin();
+  await_previous();
+  const uint32_t first = blockIdx.x * (kThreads * kItems) + threadIdx.x;
+  Vector<T, kWidth> gate[kItems], up[kItems];
+  int32_t at[kItems][3];
+#pragma unroll
+  for (int u = 0; u < kItems; ++u) {
+    const uint32_t item = first + u * kThreads;
+    if (item >= steps.count) break;
+    steps.offsets(item, at[u]);
+    gate[u] = load_item<kWidth>(s.gate + at[u][1], steps.uniform >> 1 & 1);
+    up[u] = load_item<kWidth>(s.up + at[u][2], steps.uniform >> 2 & 1);
+  }
+#pragma unroll
+  for (int u = 0; u < kItems; ++u) {
+    if (first + u * kThreads >= steps.count) break;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      gate[u].v[i] =
+          from_float<T>(unary_value<UnaryOp::silu>(to_float(gate[u].v[i])) * to_float(up[u].v[i]));
+    store_vector(s.out + at[u][0], gate[u]);
+  }
+}
 
 /// SwigluBackward as the kernel sees it.
 template <class T>
@@ -56,9 +81,18 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(Steps<5> step
 }  // namespace
 
 void run(const Swiglu& op, CudaContext& ctx) {
-  for_floating("swiglu", op.out.dtype, [&](auto tag) {
+  constexpr const char* kOp = "swiglu";
+  for_floating(kOp, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    map<kPacket<T>, T, T, T>("swiglu", ctx.stream, Gated<T>{}, op.out, op.gate, op.up);
+    const View* const views[] = {&op.out, &op.gate, &op.up};
+    walk_vectors<kPacket<T>>(plan_walk(views), [&](auto width, const Steps<3>& steps,
+                                                   char* const* data) {
+      const Gated<T> operands{reinterpret_cast<T*>(data[0]), reinterpret_cast<T*>(data[1]),
+                              reinterpret_cast<T*>(data[2])};
+      constexpr uint32_t kEach = kThreads * kItems;
+      const Launch launch{kOp, dim3((steps.count + kEach - 1) / kEach), dim3(kThreads), ctx.stream};
+      launch_behind(ctx, launch, swiglu_kernel<width.value, T>, steps, operands);
+    });
   });
 }
 
