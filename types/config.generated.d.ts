@@ -1287,38 +1287,32 @@ export interface ZeroConfig {
    */
   legacy_stage1?: boolean;
   /**
-   * Ranks that share a second copy of the weights (ZeRO++). Default 1. Not supported yet: weights
-   * have one copy over all ranks; set it to 1.
+   * Ranks that share out a second copy of the weights, from which stage 3 gathers in the backward
+   * (ZeRO++): those of a machine. 1 is off. Default 1.
    */
   zero_hpz_partition_size?: number;
-  /**
-   * Gathers weights in 8 bits (ZeRO++). Default false. Not supported yet: weights travel in their
-   * own dtype.
-   */
+  /** Stage 3 gathers weights in 8 bits, with a scale for every 64 (ZeRO++). Default false. */
   zero_quantized_weights?: boolean;
   /**
    * Gathers frozen weights in 8 bits (ZeRO++). Default false. Not supported yet: weights travel in
    * their own dtype.
    */
   zero_quantized_nontrainable_weights?: boolean;
-  /**
-   * Reduces gradients in 4 bits (ZeRO++). Default false. Not supported yet: gradients travel in
-   * communication_data_type.
-   */
+  /** Stage 3 reduces gradients in 4 bits, with a scale for every 64 (ZeRO++). Default false. */
   zero_quantized_gradients?: boolean;
   /**
-   * Error feedback of quantized gradients (ZeRO++ LoCo). Default null. Not supported yet: gradients
-   * are not quantized.
+   * Error feedback of quantized gradients (ZeRO++ LoCo). Default null. Not supported yet: quantized
+   * gradients have no error feedback.
    */
   zeropp_loco_param?: LocoConfig | null;
   /**
-   * Ranks that share one copy of the weights (MiCS); -1 is off. Default -1. Not supported yet:
-   * weights are sharded over all ranks; set it to -1.
+   * Ranks that share out a copy of weights, gradients and state at stage 3 (MiCS); -1 is all of
+   * them. Default -1.
    */
   mics_shard_size?: number;
   /**
-   * Gathers within and across hosts in two steps (MiCS). Default false. Not supported yet: MiCS is
-   * not there.
+   * Gathers within and across hosts in two steps (MiCS). Default false. No effect: a gather is one
+   * collective, which NCCL lays out by machines.
    */
   mics_hierarchical_params_gather?: boolean;
   /**
@@ -1471,8 +1465,8 @@ export interface OffloadParamConfig {
 }
 
 /**
- * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: gradients are not
- * quantized.
+ * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: quantized gradients have
+ * no error feedback.
  */
 export interface LocoConfig {
   /** Decay of the error. Default 0.8. */
@@ -3296,33 +3290,33 @@ export interface ResolvedZero {
    */
   readonly legacy_stage1: boolean;
   /**
-   * Ranks that share a second copy of the weights (ZeRO++). Not supported yet: weights have one
-   * copy over all ranks; set it to 1.
+   * Ranks that share out a second copy of the weights, from which stage 3 gathers in the backward
+   * (ZeRO++): those of a machine. 1 is off.
    */
   readonly zero_hpz_partition_size: number;
-  /** Gathers weights in 8 bits (ZeRO++). Not supported yet: weights travel in their own dtype. */
+  /** Stage 3 gathers weights in 8 bits, with a scale for every 64 (ZeRO++). */
   readonly zero_quantized_weights: boolean;
   /**
    * Gathers frozen weights in 8 bits (ZeRO++). Not supported yet: weights travel in their own
    * dtype.
    */
   readonly zero_quantized_nontrainable_weights: boolean;
-  /**
-   * Reduces gradients in 4 bits (ZeRO++). Not supported yet: gradients travel in
-   * communication_data_type.
-   */
+  /** Stage 3 reduces gradients in 4 bits, with a scale for every 64 (ZeRO++). */
   readonly zero_quantized_gradients: boolean;
   /**
-   * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: gradients are not
-   * quantized.
+   * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: quantized gradients
+   * have no error feedback.
    */
   readonly zeropp_loco_param: ResolvedLoco | null;
   /**
-   * Ranks that share one copy of the weights (MiCS); -1 is off. Not supported yet: weights are
-   * sharded over all ranks; set it to -1.
+   * Ranks that share out a copy of weights, gradients and state at stage 3 (MiCS); -1 is all of
+   * them.
    */
   readonly mics_shard_size: number;
-  /** Gathers within and across hosts in two steps (MiCS). Not supported yet: MiCS is not there. */
+  /**
+   * Gathers within and across hosts in two steps (MiCS). No effect: a gather is one collective,
+   * which NCCL lays out by machines.
+   */
   readonly mics_hierarchical_params_gather: boolean;
   /**
    * Linear layers of stage 3 that keep no gathered weight. No effect: no layer keeps a gathered
@@ -3447,8 +3441,8 @@ export interface ResolvedOffloadParam {
 }
 
 /**
- * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: gradients are not
- * quantized.
+ * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: quantized gradients have
+ * no error feedback.
  */
 export interface ResolvedLoco {
   /** Decay of the error. */

@@ -184,6 +184,48 @@ const contiguousCheckpoints: Rule = ({ activation_checkpointing: checkpointing }
       }
     : null;
 
+/** What they change is how stage 3 gathers and reduces. Source: DeepSpeed. */
+const copiesAreOfStage3: Rule = ({ zero_optimization: zero }) => {
+  if (zero.stage === 3) return null;
+  const isOn: Partial<Record<keyof typeof zero, boolean>> = {
+    zero_quantized_weights: zero.zero_quantized_weights,
+    zero_quantized_gradients: zero.zero_quantized_gradients,
+    zero_hpz_partition_size: zero.zero_hpz_partition_size > 1,
+    mics_shard_size: zero.mics_shard_size > 0,
+  };
+  const [key] = Object.entries(isOn).find(([, on]) => on) ?? [];
+  return key
+    ? {
+        path: ['zero_optimization', 'stage'],
+        expected: `3 with ${key}`,
+        got: String(zero.stage),
+        hint: `Set it to 3, or leave ${key} out.`,
+      }
+    : null;
+};
+
+/** A copy within few ranks needs no second one. */
+const oneKindOfCopies: Rule = ({ zero_optimization: zero }) =>
+  zero.mics_shard_size > 0 && zero.zero_hpz_partition_size > 1
+    ? {
+        path: ['zero_optimization', 'zero_hpz_partition_size'],
+        expected: '1 with mics_shard_size',
+        got: String(zero.zero_hpz_partition_size),
+        hint: 'Keep one of them.',
+      }
+    : null;
+
+/** Nobody shares nothing. */
+const copiesHaveRanks: Rule = ({ zero_optimization: { mics_shard_size: size } }) =>
+  size === 0
+    ? {
+        path: ['zero_optimization', 'mics_shard_size'],
+        expected: 'at least 1, or -1 for all ranks',
+        got: '0',
+        hint: 'Set it to the ranks of a machine.',
+      }
+    : null;
+
 export const zeroRules: readonly Rule[] = [
   offloadNeedsStage,
   overlapNeedsOffload,
@@ -198,4 +240,7 @@ export const zeroRules: readonly Rule[] = [
   unmanagedOverlap,
   contiguousCheckpoints,
   oneBitIsWhole,
+  copiesAreOfStage3,
+  oneKindOfCopies,
+  copiesHaveRanks,
 ];

@@ -1,6 +1,7 @@
 // Whose ranks: every place of an engine that counts, compares or names ranks says which of these it
 // means.
 import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
+import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import { isPart } from '../runtime/box.js';
 
@@ -33,9 +34,15 @@ export interface Ranks {
   readonly data: ProcessGroup;
   /**
    * Those that share out gradients and state: the data ranks, and those with the other tokens of
-   * their samples, whose gradients are parts of a sum.
+   * their samples, whose gradients are parts of a sum; of MiCS, those of one copy.
    */
   readonly shards: ProcessGroup;
+  /** Those with the same shards in other copies (MiCS); null where there is one copy. */
+  readonly replicas: ProcessGroup | null;
+  /**
+   * Those of the shards' ranks that share a second copy of weights out (hpZ); null: nobody does.
+   */
+  readonly near: ProcessGroup | null;
   /** Those with the other tokens of this rank's samples; null where samples are whole. */
   readonly tokens: ProcessGroup | null;
   /** Those with the same parameters, which all start with the values of the first. */
@@ -66,24 +73,86 @@ export interface Ranks {
  * The groups of this rank; those that are missing are opened, which every rank of the job does at
  * the same time.
  */
-export async function ranksOf(job: Distributed, cuts: Cuts = {}): Promise<Ranks> {
+export async function ranksOf(
+  job: Distributed,
+  cuts: Cuts = {},
+  sizes: ShardSizes = {},
+): Promise<Ranks> {
   const { world, mesh, localRank } = job;
   const { stages = false, layers: isCut = false, tokens: isShared = false } = cuts;
   const isCutOn: Partial<Record<Axis, boolean>> = { pp: stages, tp: isCut, sp: isShared };
   const copies = MODEL.filter((axis) => !isCutOn[axis]);
   const data = await mesh.axis(...DATA);
-  const shards = await mesh.axis(...shardAxes(isShared));
+  const all = await mesh.axis(...shardAxes(isShared));
+  const { shards, replicas, near } = await copiesOf(job, all, sizes);
   const alike = await mesh.axis(...shardAxes(isShared), ...copies);
   const layers = isCut ? await mesh.axis('tp') : null;
   const tokens = isShared ? await mesh.axis('sp') : null;
   const isFirst = (layers?.rank ?? 0) === 0;
   return {
-    ...{ world, data, shards, tokens, alike, layers, mesh, copies, localRank },
-    isCopy: mesh.place(...copies) > 0,
+    ...{ world, data, shards, replicas, near, tokens, alike, layers, mesh, copies, localRank },
+    isCopy: mesh.place(...copies) > 0 || (replicas?.rank ?? 0) > 0,
     tellers: tellersOf(mesh, cuts),
-    counting: countingAt(mesh, world.rank, cuts),
+    counting: replicas
+      ? shards.ranks.flatMap((rank) =>
+          mesh.shape.ranksAlong(rank, ...(isCut ? ['tp' as const] : [])),
+        )
+      : countingAt(mesh, world.rank, cuts),
     answersFor: ({ region, isReplica }) => !isReplica && (isFirst || isPart(region)),
   };
+}
+
+/**
+ * Ranks of the copies of which there are several among those that share gradients and state out.
+ */
+export interface ShardSizes {
+  /** Of each copy of weights, gradients and state; null for one of all (mics_shard_size). */
+  copy?: number | null;
+  /** Of each second copy of weights; null for none (zero_hpz_partition_size). */
+  near?: number | null;
+}
+
+/** Neighbours share a copy out. Throws DS_CONFIG where copies do not come out even. */
+async function copiesOf(
+  job: Distributed,
+  all: ProcessGroup,
+  { copy = null, near = null }: ShardSizes,
+): Promise<Pick<Ranks, 'shards' | 'replicas' | 'near'>> {
+  const open = async (ranks: readonly number[]): Promise<ProcessGroup> =>
+    ranks.length === all.size ? all : openOnce(job, ranks);
+  const neighbours = (size: number, key: string): Promise<ProcessGroup> => {
+    if (all.size % size !== 0) throw uneven(key, size, all);
+    const first = all.rank - (all.rank % size);
+    return open(all.ranks.slice(first, first + size));
+  };
+  const second = near === null ? null : await neighbours(near, 'zero_hpz_partition_size');
+  if (copy === null) return { shards: all, replicas: null, near: second };
+  const shards = await neighbours(copy, 'mics_shard_size');
+  const same = all.ranks.filter((_, place) => place % copy === all.rank % copy);
+  return { shards, replicas: copy < all.size ? await open(same) : null, near: second };
+}
+
+const opened = new WeakMap<Distributed, Map<string, Promise<ProcessGroup>>>();
+
+/** Engines of a job that are cut alike have the same groups. */
+function openOnce(job: Distributed, ranks: readonly number[]): Promise<ProcessGroup> {
+  const known = opened.get(job) ?? new Map<string, Promise<ProcessGroup>>();
+  opened.set(job, known);
+  const key = ranks.join();
+  const opening = known.get(key) ?? (job.newGroup(ranks) as Promise<ProcessGroup>);
+  known.set(key, opening);
+  opening.catch(() => known.delete(key));
+  return opening;
+}
+
+function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: `zero_optimization.${key}`,
+    expected: `a divisor of the ${ranks.length} ranks that share gradients and state out`,
+    got: String(size),
+    hint: 'Take the ranks of one machine.',
+  });
 }
 
 /** Along which ranks share out gradients and state. */

@@ -9,6 +9,7 @@ import { sliceFlat } from './flat.js';
 import { pinned } from './home/pinned.js';
 import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
+import type { NearCopies } from './near-copies.js';
 import { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
@@ -36,6 +37,10 @@ export interface GatherOptions {
   trace?: UnitTrace;
   /** Where the shards live. */
   home: ShardHome;
+  /** How a unit comes from all ranks' shards. */
+  gather: GatherUnit;
+  /** Where what is gathered again before the next update comes from; null for the shards. */
+  near: NearCopies | null;
   /** Gathers run on a stream of their own. */
   overlap: boolean;
   timer: CommTimer;
@@ -111,6 +116,7 @@ export class GatheredWeights implements WeightFlow {
       const end = this.options.timer.stall(compute);
       work.wait(compute);
       end();
+      this.options.near?.keep(unit, weights.flat);
     }
     weights.work = null;
     if (!weights.isPlaced) unit.materialize(weights.flat);
@@ -141,6 +147,7 @@ export class GatheredWeights implements WeightFlow {
     const event = this.updated.get(unit) ?? new Event(this.device);
     this.updated.set(unit, event.record(stream));
     this.drop(unit);
+    this.options.near?.forget(unit);
   }
 
   /** Stale weights are gathered where they are used. */
@@ -151,6 +158,7 @@ export class GatheredWeights implements WeightFlow {
   dispose(): void {
     for (const unit of [...this.gathered.keys()]) this.drop(unit);
     this.stream.synchronize();
+    this.options.near?.dispose();
     if (this.options.overlap) this.stream.dispose();
     for (const event of [this.computed, ...this.updated.values()]) event.dispose();
     this.options.home.dispose();
@@ -185,7 +193,8 @@ export class GatheredWeights implements WeightFlow {
     if (updated) this.stream.wait(updated);
     const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
     const end = this.options.timer.collective(this.stream);
-    const work = gatherFrom(place, flat, this.group, at);
+    const { near, gather } = this.options;
+    const work = near?.gather(unit, flat, at) ?? gather(place, flat, this.group, at);
     end();
     const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);
@@ -217,6 +226,9 @@ export class GatheredWeights implements WeightFlow {
   }
 }
 
+/** Fills `flat` [size * n] on the device from every rank's place of n. */
+export type GatherUnit = (place: WeightPlace, flat: Tensor, group: Collectives, at: At) => Work;
+
 /** Where shards live. */
 export interface ShardHome {
   /**
@@ -245,10 +257,10 @@ export const onHost: ShardHome = {
 };
 
 /**
- * Fills `flat` [size * n] on the device from every rank's place of n: a shard on the device by one
- * all-gather; one that is elsewhere is uploaded to where it belongs, and gathered there.
+ * A shard on the device by one all-gather; one that is elsewhere is uploaded to where it belongs,
+ * and gathered there.
  */
-function gatherFrom(place: WeightPlace, flat: Tensor, group: Collectives, at: At): Work {
+export const gatherPlain: GatherUnit = (place, flat, group, at) => {
   const { memory } = place;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
   const numel = flat.numel / group.size;
@@ -264,4 +276,4 @@ function gatherFrom(place: WeightPlace, flat: Tensor, group: Collectives, at: At
       work.wait(stream);
     },
   };
-}
+};

@@ -16,6 +16,8 @@ interface Place {
   ranks: number;
   mesh: MeshOptions;
   stage: Leg['stage'];
+  /** Of zero_optimization, beside it. */
+  zero?: Leg['zero'];
 }
 
 const PLACES: readonly Place[] = [
@@ -37,12 +39,11 @@ export async function everywhere(
   const root = mkdtempSync(join(tmpdir(), 'ds-cut-meshes-'));
   const dir = (by: Place, of?: Place): string => join(root, of ? `${of.name}-${by.name}` : by.name);
   const micros = 2;
-  const own = model ? { model } : {};
   try {
     const saved: LegReport[][] = [];
     for (const place of places) {
-      const { ranks, mesh, stage } = place;
-      const legs: Leg[] = [{ ...own, stage, micros, steps: 4, save: dir(place) }];
+      const { ranks, mesh, stage, zero } = place;
+      const legs: Leg[] = [{ model, stage, zero, micros, steps: 4, save: dir(place) }];
       const reports = await run(device, ranks, { mesh, legs });
       saved.push(reports.map((one) => one[0] as LegReport));
     }
@@ -53,10 +54,10 @@ export async function everywhere(
     if (!model)
       for (const [i, place] of places.entries()) await requireExports(dir(place), values[i] ?? {});
     for (const place of places) {
-      const { ranks, mesh, stage } = place;
+      const { ranks, mesh, stage, zero } = place;
       const legs = places.flatMap((of): Leg[] => [
-        { ...own, stage, micros, ...RESUMED, from: dir(of), save: dir(place, of) },
-        { ...own, stage, micros, steps: 3, from: dir(of) },
+        { model, stage, zero, micros, ...RESUMED, from: dir(of), save: dir(place, of) },
+        { model, stage, zero, micros, steps: 3, from: dir(of) },
       ]);
       const reports = await run(device, ranks, { mesh, legs });
       const shape = MeshShape.over(ranks, mesh);

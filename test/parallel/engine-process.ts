@@ -17,10 +17,12 @@ import { CutModel, Gated, inStages, SIZES } from './cut-layers.js';
 /** A run from the same beginning. */
 export interface Leg {
   /** A language model, which the configuration cuts, instead of the one that is cut by hand. */
-  model?: 'gpt2' | 'llama' | 'qwen3';
+  model?: 'gpt2' | 'llama' | 'qwen3' | undefined;
   /** It trains by whole batches on one stage as well, with the same dropout. */
   staged?: boolean;
   stage: 0 | 1 | 2 | 3;
+  /** Of zero_optimization, beside the stage. */
+  zero?: { mics_shard_size?: number } | undefined;
   precision?: 'fp32' | 'bf16' | 'fp16';
   offload?: boolean;
   /** Layers that want no gradients, by a part of their names. */
@@ -108,7 +110,11 @@ function configOf(leg: Leg, { mesh }: Distributed): DsConfig {
     gradient_accumulation_steps: micros,
     gradient_clipping: 0.5,
     optimizer: optimizer ?? { type: 'AdamW', params: { lr: 3e-3 } },
-    zero_optimization: { stage, ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}) },
+    zero_optimization: {
+      stage,
+      ...leg.zero,
+      ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}),
+    },
     ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
     ...(wide ? { data_types: { grad_accum_dtype: 'fp32' } } : {}),
     ...(leg.model ? cuts : {}),

@@ -1,6 +1,6 @@
 // One rank that trains the tiny GPT-2 under a list of configurations and reports losses and weights of each.
 import { createHash } from 'node:crypto';
-import { initDistributed } from '../../lib/comm/index.js';
+import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
@@ -38,6 +38,8 @@ export interface Trained {
   elements: number;
   /** Bytes on this rank after the first backward. */
   firstMicroBatch: { weights: number; gradients: number };
+  /** Gathers of shards, and of second copies of the weights, where there are such. */
+  gathers?: { shards: number; near: number };
   /** Base64 of each parameter. */
   weights?: Record<string, string>;
 }
@@ -74,13 +76,34 @@ function train(
   return { losses, norms, firstMicroBatch };
 }
 
+/** Counts gathers until the function that it gives is called, where there are two kinds. */
+function watchGathers({ parts }: Engine): () => Pick<Trained, 'gathers'> {
+  const { shards, near } = parts.ranks;
+  if (!near || near === shards) return () => ({});
+  const loggers = [shards, near].map((group) => {
+    group.logger = new CommsLogger();
+    return group.logger;
+  });
+  return () => {
+    for (const group of [shards, near]) group.logger = null;
+    const [all = 0, close = 0] = loggers.map((logger) =>
+      logger
+        .totals()
+        .filter(({ kind, bytes }) => kind === 'allGather' && bytes > 1000)
+        .reduce((sum, { count }) => sum + count, 0),
+    );
+    return { gathers: { shards: all, near: close } };
+  };
+}
+
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as TrainJob;
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
   const results: Trained[] = [];
   for (const setting of job.settings) {
     const engine = await build(setting);
-    const trained = train(engine, setting);
+    const gathersOf = watchGathers(engine);
+    const trained = { ...train(engine, setting), ...gathersOf() };
     const bits = weightBits(engine);
     const hash = createHash('sha1');
     for (const text of bits.values()) hash.update(text);

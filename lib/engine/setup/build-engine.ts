@@ -51,6 +51,7 @@ import {
   planPipeline,
   type Tie,
 } from './pipeline.js';
+import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
 import { requireSequence, shareSequence } from './share-sequence.js';
 import { buildStages, shardsWeights } from './stage.js';
@@ -92,7 +93,8 @@ export async function buildEngine(
   if (layers) requireElementwise(decisions.optimizer);
   await requireAgreement(job, decisions);
   const tokens = requireSequence(decisions, job);
-  const ranks = await ranksOf(job, { stages: plan !== null, layers, tokens });
+  const cuts = { stages: plan !== null, layers, tokens };
+  const ranks = await ranksOf(job, cuts, shardSizes(config));
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, decisions.optimizer) : [];
   return completely((site) => {
@@ -181,7 +183,8 @@ function watchers(
 ): StepObserver[] {
   const { world, data, shards, alike, layers, tokens } = ranks;
   const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst(ranks)) : null;
-  const parts = [layers, tokens].filter((group) => group !== null);
+  const { replicas, near } = ranks;
+  const parts = [layers, tokens, replicas, near].filter((group) => group !== null);
   for (const group of new Set([world, data, shards, alike, ...parts])) {
     const { logger } = group;
     undo.defer(() => {
@@ -225,7 +228,7 @@ function hold(
   const stage = owned.own(
     buildStages(config, found, device, {
       ...{ group, timer, ties, layers: ranks.layers, isSummed },
-      samples: data.size,
+      ...{ samples: data.size, replicas: ranks.replicas, near: ranks.near },
     }),
   );
   const alikeTo = groupsOf(ranks);

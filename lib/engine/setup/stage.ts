@@ -3,7 +3,13 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { type CommTimer, Exchange, untimedComm } from '../../zero/exchange.js';
-import { GatheredWeights, onDevice, onHost, type ShardHome } from '../../zero/gathered-weights.js';
+import {
+  GatheredWeights,
+  gatherPlain,
+  onDevice,
+  onHost,
+  type ShardHome,
+} from '../../zero/gathered-weights.js';
 import {
   AlternatingGradients,
   type GradientFlow,
@@ -12,7 +18,10 @@ import {
   ShardedGradients,
   SummedGradients,
 } from '../../zero/gradient-flow.js';
+import { NearCopies } from '../../zero/near-copies.js';
 import { PartialSums } from '../../zero/partial-sums.js';
+import { gatherCodes } from '../../zero/quantized-gather.js';
+import { QuantizedWire, ReplicatedWire } from '../../zero/quantized-wire.js';
 import type { Unit } from '../../zero/unit.js';
 import { PassTrace } from '../../zero/unit-trace.js';
 import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
@@ -34,8 +43,12 @@ import type { ModelUnits } from './units.js';
 export interface StageOptions {
   /** The ranks that share units out. */
   group: Collectives;
-  /** Those of them that have other samples. Default: all. */
+  /** Ranks that have other samples. Default: all of them. */
   samples?: number;
+  /** Other ranks that share units out likewise: those with the same shards as this one. */
+  replicas?: Collectives | null;
+  /** Those of the group that are close, which share a second copy of gathered weights out. */
+  near?: Collectives | null;
   /** Default: nothing is timed. */
   timer?: CommTimer;
   /** What several stages of a pipeline have. */
@@ -58,6 +71,8 @@ interface Between {
   isSummed: (() => boolean) | null;
   /** Whether steps follow forwards. */
   isTrained: boolean;
+  replicas: Collectives | null;
+  near: Collectives | null;
 }
 
 /** How the gradients and weights of a model's units flow between the ranks of a group: of one, they stay where they are. */
@@ -70,9 +85,11 @@ export function buildStages(
   const { group, timer = untimedComm, ties = [], layers = null, isSummed = null } = options;
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
+  const { replicas = null, near = null } = options;
   const ranks = options.samples ?? group.size;
   const isTrained = trained.length > 0;
-  const between = { group, ranks, device, timer, overlap, isSummed, isTrained };
+  const common = { group, ranks, device, timer, overlap, isSummed };
+  const between = { ...common, isTrained, replicas, near };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
     new ZeroStage(
       units,
@@ -98,12 +115,12 @@ function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
 }
 
 function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
-  const { group, ranks, device, timer, overlap, isSummed } = between;
+  const { group, ranks, device, timer, overlap, isSummed, replicas } = between;
   const { zero_optimization: zero } = config;
-  if (group.size === 1) return new LocalGradients();
+  if (group.size === 1 && !replicas) return new LocalGradients();
   const parts = {
     group,
-    wire: buildWire(config, group, ranks),
+    wire: buildWire(config, between),
     toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
     exchange: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
   };
@@ -121,7 +138,7 @@ function weightFlow(
   between: Between,
   units: readonly WeightUnit[],
 ): WeightFlow {
-  const { group, device, timer, overlap, isTrained } = between;
+  const { group, device, timer, overlap, isTrained, near } = between;
   const { zero_optimization: zero } = config;
   if (shardsWeights(config, group)) {
     return new GatheredWeights(device, group, {
@@ -132,6 +149,8 @@ function weightFlow(
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
       ...(isTrained ? {} : { trace: new PassTrace() }),
       home: shardHome(config, between, units),
+      gather: zero.zero_quantized_weights ? gatherCodes : gatherPlain,
+      near: near && new NearCopies(near),
       overlap,
       timer,
     });
@@ -166,13 +185,16 @@ function shardHome(
  * Divides where the most bits are: before gradients become narrower, or after they have become f32. Source: DeepSpeed's
  * gradient averaging.
  */
-function buildWire(config: ResolvedConfig, group: Collectives, ranks: number): Wire {
+function buildWire(config: ResolvedConfig, { group, ranks, replicas }: Between): Wire {
   const written = gradientDType(config);
   const { communication_data_type: asked } = config;
   const sent = asked === null ? written : dtypeOf[asked];
   const divisor = divisorOf(config, ranks, [written, sent].includes('f16'));
   const divided = (wire: Wire): Wire => (divisor === 1 ? wire : new DividedWire(wire, divisor));
-  const plain = new PlainWire(group, config.gradient_allreduce_op === 'mean' ? ranks : 1);
+  const whole = new PlainWire(group, config.gradient_allreduce_op === 'mean' ? ranks : 1);
+  const { zero_quantized_gradients: inCodes } = config.zero_optimization;
+  const summed = inCodes ? new QuantizedWire(whole, group) : whole;
+  const plain = replicas ? new ReplicatedWire(summed, replicas) : summed;
   if (sent === written) return divided(plain);
   if (sent === 'f32') return new CastWire(divided(plain), sent);
   return divided(new CastWire(plain, sent));

@@ -1,0 +1,11 @@
+// How many ranks share a copy of the state out, and a second one of the weights, by the
+// configuration.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { ShardSizes } from '../ranks.js';
+
+/** What stands for "no copies" is null. */
+export function shardSizes({ zero_optimization: zero }: ResolvedConfig): ShardSizes {
+  const { stage, mics_shard_size: copy, zero_hpz_partition_size: near } = zero;
+  if (stage !== 3) return {};
+  return { copy: copy > 0 ? copy : null, near: near > 1 ? near : null };
+}

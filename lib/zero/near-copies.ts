@@ -1,0 +1,45 @@
+// A second copy of gathered weights, shared out over few ranks that are close to each other
+// (zero_hpz_partition_size): what is gathered again comes from there. Source: ZeRO++'s hpZ.
+import { held, Tensor } from '../tensor/index.js';
+import type { At, Collectives, Work } from './collectives.js';
+import { copyFlat } from './flat.js';
+import { shardOf } from './layout.js';
+import type { WeightUnit } from './weight-unit.js';
+
+/**
+ * This rank's shards of the second copy: from the first gather after an update until the next one.
+ */
+export class NearCopies {
+  private readonly shards = new Map<WeightUnit, Tensor>();
+
+  constructor(
+    /** The ranks that share it out. */
+    private readonly group: Collectives,
+  ) {}
+
+  /** Fills `flat` [numel] from the copy; null where there is none of these weights yet. */
+  gather(unit: WeightUnit, flat: Tensor, at: At): Work | null {
+    const shard = this.shards.get(unit);
+    return shard ? this.group.allGather(flat, shard, at) : null;
+  }
+
+  /** Keeps this rank's part of `flat` [numel], in the order of the compute stream. */
+  keep(unit: WeightUnit, flat: Tensor): void {
+    if (this.shards.has(unit)) return;
+    const part = shardOf(flat.numel, this.group.rank, this.group.size);
+    const { numel } = part;
+    const shard = held(() => Tensor.empty([numel], flat.dtype, flat.device));
+    copyFlat(shard, { offset: 0, numel }, flat, part, flat.device.compute);
+    this.shards.set(unit, shard);
+  }
+
+  /** The unit's weights change: no gather of the copy is under way. */
+  forget(unit: WeightUnit): void {
+    this.shards.get(unit)?.release();
+    this.shards.delete(unit);
+  }
+
+  dispose(): void {
+    for (const unit of [...this.shards.keys()]) this.forget(unit);
+  }
+}

@@ -1,0 +1,130 @@
+// Stage 3 whose weights and gradients travel as codes, or have copies within few ranks (ZeRO++, MiCS): by simulation, and
+// beside plain stage 3.
+import assert from 'node:assert/strict';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import { everywhere } from '../parallel/checkpoints.cases.js';
+import type { Case } from '../support/case.js';
+import type { CodesJob, CodesReport } from './codes-process.js';
+import { distances } from './distances.js';
+import type { Setting, Trained, TrainJob } from './train-process.js';
+
+/** Stage 3 with nothing of the weights between uses: the backward gathers again. */
+const NOTHING_KEPT = {
+  stage: 3 as const,
+  stage3_prefetch_bucket_size: 0,
+  stage3_max_reuse_distance: 0,
+  stage3_max_live_parameters: 0,
+  stage3_param_persistence_threshold: 0,
+};
+
+const setting = (name: string, zero: Setting['zero'], more: Partial<Setting> = {}): Setting => ({
+  ...{ name, steps: 4, precision: 'fp32', offload: false, accumulation: 2, ...more },
+  zero: { ...NOTHING_KEPT, ...(zero as object) },
+});
+
+async function trained(device: Device, ranks: number, settings: Setting[]): Promise<Trained[][]> {
+  const job: TrainJob = { device: device.kind, settings, weights: true };
+  const reports = reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job }));
+  for (const [i, { name }] of settings.entries()) {
+    const hashes = new Set(reports.map((one) => one[i]?.hash));
+    assert.equal(hashes.size, 1, `${name}: ranks have different weights`);
+  }
+  return reports;
+}
+
+/** A second copy changes no bit; copies of two ranks each change the order of sums. */
+async function copiesAgree(device: Device): Promise<void> {
+  const [first] = await trained(device, 4, [
+    setting('stage 3', {}),
+    setting('hpZ', { zero_hpz_partition_size: 2 }),
+    setting('hpZ, fetched ahead, offloaded', {
+      ...{ zero_hpz_partition_size: 2, overlap_comm: true, stage3_prefetch_bucket_size: 1e6 },
+      ...{ stage3_max_live_parameters: 1e6, offload_param: { device: 'cpu' } },
+    }),
+    setting('hpZ in one group', { zero_hpz_partition_size: 4 }),
+    setting('MiCS', { mics_shard_size: 2 }),
+    setting('MiCS of one copy', { mics_shard_size: 4 }),
+    setting('MiCS of whole copies', { mics_shard_size: 1 }),
+  ]);
+  const [plain, ...others] = first as [Trained, ...Trained[]];
+  for (const one of others) {
+    if (!/MiCS$|whole/.test(one.name)) assert.equal(one.hash, plain.hash, one.name);
+    const { gathers } = one;
+    // Of four units and two micro-batches, the first forward alone gathers over all ranks.
+    if (gathers) assert.ok(gathers.near >= 2 * gathers.shards, JSON.stringify(gathers));
+    const { worst } = distances(plain, one);
+    assert.ok(worst < 1e-5, `${one.name}: ${worst}`);
+    one.norms.forEach((norm, i) => {
+      const other = plain.norms[i] as number;
+      assert.ok(
+        Math.abs((norm as number) - other) < 1e-5 * other,
+        `${one.name}: ${norm}, ${other}`,
+      );
+    });
+  }
+}
+
+/** Of two ranks each sum has two terms, which come in either order. */
+async function wholeCopies(device: Device): Promise<void> {
+  const [first] = await trained(device, 2, [
+    setting('stage 3', {}, { clip: 0 }),
+    setting('MiCS of whole copies', { mics_shard_size: 1 }, { clip: 0 }),
+    setting('8 bits', { zero_quantized_weights: true }, { precision: 'bf16' }),
+    setting('8 bits, offloaded', {
+      ...{ zero_quantized_weights: true, zero_quantized_gradients: true },
+      offload_param: { device: 'cpu' },
+    }),
+    setting('4 bits, second copies', {
+      ...{ zero_quantized_gradients: true, zero_hpz_partition_size: 2 },
+    }),
+  ]);
+  const [plain, whole, ...narrow] = first as [Trained, Trained, ...Trained[]];
+  assert.equal(whole.hash, plain.hash);
+  for (const { name, losses, skipped } of narrow) {
+    assert.equal(skipped, 0, name);
+    losses.forEach((loss, i) => {
+      const other = plain.losses[i] as number;
+      assert.ok(Math.abs(loss - other) < 0.03 * other, `${name}, loss ${i}: ${loss} for ${other}`);
+    });
+    assert.notDeepEqual(losses, plain.losses, `${name} changes nothing`);
+  }
+}
+
+const checkpoints = (device: Device): Promise<void> =>
+  everywhere(device, [
+    { name: 'alone', ranks: 1, mesh: {}, stage: 0 },
+    { name: 'mics', ranks: 4, mesh: {}, stage: 3, zero: { mics_shard_size: 2 } },
+  ]);
+
+const simulated =
+  (ranks: number) =>
+  async ({ kind }: Device): Promise<void> => {
+    const job: CodesJob = { kind };
+    const reports = reportsOf<CodesReport>(await runRanks('../zero/codes-process', ranks, { job }));
+    for (const { failures, compared, logged, formula } of reports) {
+      assert.deepEqual(failures, []);
+      assert.ok(compared > 2000, `${compared}`);
+      assert.deepEqual(logged, formula);
+    }
+  };
+
+const needs =
+  (ranks: number) =>
+  (device: Device): string | null =>
+    device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
+
+export const cases: Case[] = [
+  ...[2, 3].map((ranks) => ({
+    name: `weights in 8 bits and gradients in 4 on ${ranks} ranks equal a simulation bit for bit`,
+    run: simulated(ranks),
+    skip: needs(ranks),
+  })),
+  {
+    name: 'second copies of weights, and copies of everything, train as stage 3',
+    run: copiesAgree,
+    skip: needs(4),
+  },
+  { name: 'whole copies and codes on 2 ranks', run: wholeCopies, skip: needs(2) },
+  { name: 'saved on 1 and copies of 2 ranks, resumed on each', run: checkpoints, skip: needs(4) },
+];
