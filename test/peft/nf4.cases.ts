@@ -160,10 +160,10 @@ async function computes(device: Device): Promise<void> {
       const [x, same] = [values.clone().requireGrad(), values.clone().requireGrad()];
       made.to(dtype);
       const [y, expected] = [made.call(x), layer.call(same)];
-      assert.ok(
-        largest(y.to('f32').toArray(), expected.to('f32').toArray()) <
-          (dtype === 'f32' ? 1e-6 : 0.05),
-      );
+      // The linear layer's GELU is part of its product on a GPU, and rounds otherwise.
+      const exact = device.kind === 'cpu' ? 1e-6 : 1e-5;
+      const bound = dtype === 'f32' ? exact : 0.05;
+      assert.ok(largest(y.to('f32').toArray(), expected.to('f32').toArray()) < bound);
       y.to('f32').square().sum().backward();
       expected.to('f32').square().sum().backward();
       const grads = [x, same].map(({ grad }) => (grad as Tensor).to('f32').toArray()) as [
