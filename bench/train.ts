@@ -1,7 +1,11 @@
 // Training throughput of GPT-2 and Llama on random tokens, in the shape of the PyTorch peer
 // scripts.
-import { joinLaunched } from '../lib/comm/index.js';
+import { type Distributed, joinLaunched } from '../lib/comm/index.js';
+import type { Engine } from '../lib/engine/engine.js';
+import { PipelineEngine } from '../lib/engine/pipeline-engine.js';
 import { type DsConfig, initialize } from '../lib/index.js';
+import type { CausalLM } from '../lib/models/index.js';
+import { parallelize } from '../lib/parallel/index.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
@@ -13,9 +17,20 @@ import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
 
-function randomTokens(count: number, vocabulary: number): Int32Array {
-  return Int32Array.from({ length: count }, () => Math.floor(Math.random() * vocabulary));
+/** The same on every rank: those that share a model between them read one batch. */
+function tokensLike(count: number, vocabulary: number): Int32Array {
+  let state = 1;
+  return Int32Array.from({ length: count }, () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * vocabulary);
+  });
 }
+
+/** How ranks share a model between them, by --tp and --pp; all others are data ranks. */
+const axesOf = ({ tp, pp }: Options) => ({
+  ...(tp ? { tp: Number(tp) } : {}),
+  ...(pp ? { pp: Number(pp) } : {}),
+});
 
 type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
@@ -77,7 +92,41 @@ function configOf(
     optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
     ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
     zero_optimization: zeroSection(options),
+    ...(options.pp
+      ? { pipeline: { stages: Number(options.pp), schedule: options.schedule ?? '1f1b' } as const }
+      : {}),
+  } as DsConfig;
+}
+
+/** One update of `engine` by as many micro-batches as it accumulates. */
+function updateOf(engine: Engine, tokens: Tensor, targets: Tensor): () => Promise<Tensor> {
+  if (engine instanceof PipelineEngine) {
+    const repeated = (function* () {
+      for (;;) yield { tokens, targets };
+    })();
+    return () => engine.trainBatch(repeated);
+  }
+  return async () => {
+    for (let micro = 1; ; ++micro) {
+      const loss = engine.forward<Tensor>(tokens, targets);
+      engine.backward(loss);
+      engine.step();
+      if (micro === engine.gradientAccumulationSteps()) return loss;
+    }
   };
+}
+
+/** The model by its name, or this rank's part of it. */
+async function modelOf(options: Options, seq: number, job: Distributed): Promise<CausalLM> {
+  checkpointing.configure({
+    numberCheckpoints: options.segments ? Number(options.segments) : null,
+    cpuCheckpointing: options['cpu-checkpointing'] === 'true',
+    keepAttention: options.checkpoint === 'attention',
+  });
+  const model = benchModel(options, seq);
+  if (!options.tp) return model;
+  const sequenceParallel = options.sequence === 'true';
+  return parallelize(model, await job.mesh.axis('tp'), null, { sequenceParallel });
 }
 
 /**
@@ -87,11 +136,12 @@ function configOf(
  * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
  * --qlora [RANK]] [--nvme DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live
- * ELEMENTS] [--overlap true|false] [--comm-times] Under the launcher every rank trains; the first
- * one reports.
+ * ELEMENTS] [--overlap true|false] [--comm-times] [--tp N [--sequence]] [--pp N [--schedule 1f1b]]
+ * Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
-  const job = await joinLaunched(options.device ? { device: options.device } : {});
+  const mesh = axesOf(options);
+  const job = await joinLaunched({ mesh, ...(options.device ? { device: options.device } : {}) });
   const { device } = job.world;
   const [batch, seq] = [Number(options.batch ?? 16), Number(options.seq ?? 1024)];
   const accumulation = Number(options.accumulate ?? 1);
@@ -99,33 +149,22 @@ export async function trainBench(options: Options): Promise<object | null> {
   if (options.cap) device.setMemoryCap(Number(options.cap) * 2 ** 30);
   const config = configOf(options, { batch, accumulation });
   const name = options.model ?? '124M';
-  checkpointing.configure({
-    numberCheckpoints: options.segments ? Number(options.segments) : null,
-    cpuCheckpointing: options['cpu-checkpointing'] === 'true',
-    keepAttention: options.checkpoint === 'attention',
-  });
-  const model = benchModel(options, seq);
+  const model = await modelOf(options, seq, job);
   const commTimer = options['comm-times'] ? new EventCommTimer(device) : undefined;
   const { engine } = await initialize({ model, config, device, commTimer });
   const shape = [batch, seq];
   const draw = (): Tensor =>
-    Tensor.from(randomTokens(batch * seq, model.vocabSize), { shape, device }).keep();
+    Tensor.from(tokensLike(batch * seq, model.vocabSize), { shape, device }).keep();
   const [tokens, targets] = [draw(), draw()];
+  const update = updateOf(engine, tokens, targets);
   let loss: Tensor | undefined;
-  const run = (): void => {
-    for (let micro = 0; micro < accumulation; ++micro) {
-      loss = engine.forward<Tensor>(tokens, targets);
-      engine.backward(loss);
-      engine.step();
-    }
-  };
   engine.recordPhases();
-  for (let i = 0; i < warmUp; ++i) run();
+  for (let i = 0; i < warmUp; ++i) await update();
   device.synchronize();
   commTimer?.reset();
   const marks = [performance.now()];
   for (let i = 0; i < steps; ++i) {
-    run();
+    loss = await update();
     marks.push(performance.now());
   }
   device.synchronize();
@@ -145,6 +184,9 @@ export async function trainBench(options: Options): Promise<object | null> {
     batch,
     seq,
     world_size: engine.worldSize,
+    ...mesh,
+    sequence: options.sequence === 'true',
+    schedule: options.pp ? (options.schedule ?? '1f1b') : null,
     stage: engine.zeroOptimizationStage(),
     overlap_comm: engine.config.zero_optimization.overlap_comm,
     accumulation,

@@ -128,7 +128,8 @@ void CudaDevice::trim() {
   pool_->trim();
 }
 
-/// Kernels beside compute are short, and others wait for them: a tile that is updated, a collective.
+/// Kernels beside compute are short, and others wait for them: a tile that is updated, a
+/// collective.
 std::unique_ptr<Stream> CudaDevice::create_stream() {
   return std::make_unique<CudaStream>(*this, true);
 }
