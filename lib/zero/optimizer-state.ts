@@ -162,14 +162,18 @@ export class OptimizerState {
 
 /**
  * Partitions with about `share` of all elements, spread evenly over the forward: two processors
- * that update one set each, at rates in that proportion, get along with it alike.
+ * that update one set each, at rates in that proportion, get along with it alike. The first one is
+ * among them where it is no more than the share: its gradient comes last, its weights are needed
+ * first, and the other processor goes on with those that follow.
  */
 export function evenlySpread(
   partitions: readonly Partition[],
   share: number,
 ): ReadonlySet<Partition> {
   const chosen = new Set<Partition>();
-  let owed = 0;
+  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
+  const first = partitions[0]?.numel ?? 0;
+  let owed = first <= share * total ? Math.max(0, (0.5 - share) * first) : 0;
   for (const partition of partitions) {
     owed += share * partition.numel;
     if (owed < partition.numel / 2) continue;

@@ -112,7 +112,8 @@ const spread: Case = {
     const ten = Array.from({ length: 10 }, () => 64);
     assert.deepEqual(chosen(ten, 0), []);
     assert.deepEqual(chosen(ten, 0.5), [0, 2, 4, 6, 8]);
-    assert.deepEqual(chosen(ten, 0.25), [1, 5, 9]);
+    assert.deepEqual(chosen(ten, 0.25), [0, 4, 8]);
+    assert.deepEqual(chosen([128, ...ten], 0.5), [0, 3, 5, 7, 9]);
     assert.deepEqual(chosen(ten, 1), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert.deepEqual(chosen([1000, 64, 64, 64], 0.1), [1, 2]);
   },

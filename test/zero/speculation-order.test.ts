@@ -53,3 +53,22 @@ test('a fixed share does not move', () => {
   order.adapt(true);
   expect(order.early).toBe(2);
 });
+
+test('of many units a few of the first arrivals come last, and each is taken once', () => {
+  const many = Array.from({ length: 16 }, (_, i) => `h${i}`);
+  const order = new SpeculationOrder<string>();
+  const takenBy = (early: number): string[] => {
+    order.fix(early);
+    order.start(many);
+    return [...many].reverse().flatMap((unit) => order.arrive(unit));
+  };
+  // h13 and h11 wait, two more are taken as they come.
+  const early = ['h15', 'h14', 'h12', 'h10', 'h9', 'h8'];
+  const rest = ['h0', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'h7', 'h11', 'h13'];
+  expect(takenBy(6)).toEqual([...early, ...rest]);
+  expect(takenBy(16)).toEqual([...many].reverse());
+  expect(takenBy(0)).toEqual(many);
+  for (let count = 0; count <= 16; ++count) {
+    expect([...takenBy(count)].sort()).toEqual([...many].sort());
+  }
+});

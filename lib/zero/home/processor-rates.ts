@@ -60,7 +60,9 @@ export function measureRates(
   const together = Math.min(...[host, ...ways].map((times) => times?.at(-1) as number));
   const rate = (times: readonly number[] = []): number => {
     const done = times.filter((time) => time <= together);
-    return done.length / (done.at(-1) ?? Number.POSITIVE_INFINITY);
+    // Of a few short passes, one may take longer than all of another's.
+    const counted = done.length > 0 ? done : times;
+    return counted.length / (counted.at(-1) as number);
   };
   const bytes = copied.reduce((sum, [{ bytes: each }]) => sum + each, 0);
   return { host: elements * rate(host), link: bytes * Math.min(...ways.map(rate)) };

@@ -1,10 +1,15 @@
 // In which order units are updated while backward runs: a share as they arrive, the rest as forward needs them.
 import { AdaptiveCount } from './adaptive-count.js';
 
+/** One in so many waits: three of the units of a model with 24 or more on one processor. */
+const UNITS_PER_LEFT = 8;
+
 /**
  * Backward completes units last to first, the next forward reads them first to last. The first `early` arrivals are
  * taken as they come, for the host has nothing better to do; the others wait until the last one has arrived, and are
- * then taken in forward order. `early` follows the host's speed and never changes a number.
+ * then taken in forward order. `early` follows the host's speed and never changes a number. Of many units a few of the
+ * first arrivals wait as well, while others that have arrived keep the host busy: forward comes to them last, so that
+ * the host has work under the forward of all those that were taken early.
  */
 export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
@@ -17,9 +22,22 @@ export class SpeculationOrder<Unit> {
     return this.count.of(this.forward.length);
   }
 
-  /** Whether the unit that arrived last was taken at once. */
+  /** Whether the unit that arrived last was taken at once, or left for the end of the next forward. */
   get inEarlyShare(): boolean {
-    return this.arrivals <= this.early;
+    return this.arrivals <= this.early + this.left;
+  }
+
+  /** Early arrivals that wait: none where all others are taken early. */
+  private get left(): number {
+    const units = this.forward.length;
+    const most = Math.min(Math.floor(units / UNITS_PER_LEFT), units - this.early, this.early - 1);
+    return Math.max(0, most);
+  }
+
+  /** The third arrival waits, the fifth, and so on. */
+  private get isLeft(): boolean {
+    const turn = (this.arrivals - 1) / 2;
+    return Number.isInteger(turn) && turn >= 1 && turn <= this.left;
   }
 
   /** Starts a backward over `forward`, the units in forward order. */
@@ -32,10 +50,10 @@ export class SpeculationOrder<Unit> {
   /** `unit` has arrived: the units to take now, in this order. */
   arrive(unit: Unit): readonly Unit[] {
     this.arrivals++;
-    if (this.inEarlyShare) return [unit];
-    this.postponed.add(unit);
-    if (this.arrivals < this.forward.length) return [];
-    return this.forward.filter((candidate) => this.postponed.has(candidate));
+    const taken = this.inEarlyShare && !this.isLeft ? [unit] : [];
+    if (taken.length === 0) this.postponed.add(unit);
+    if (this.arrivals < this.forward.length) return taken;
+    return [...taken, ...this.forward.filter((candidate) => this.postponed.has(candidate))];
   }
 
   /** Moves the early share by one: up when the host had finished it before backward ended, else down. */
