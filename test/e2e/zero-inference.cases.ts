@@ -1,5 +1,8 @@
 // Engines without an optimizer: weights lie in host memory and come for each forward, in few bits too.
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import {
   type DsConfig,
   type Engine,
@@ -159,6 +162,27 @@ const many: Case = {
   },
 };
 
+const fromDisk: Case = {
+  name: 'ZeRO-Inference: weights come from a disk',
+  async run(device) {
+    const nvme_path = mkdtempSync(join(tmpdir(), 'ds-streamed-'));
+    const whole = made().to(device);
+    const engine = await streaming(device, {
+      zero_optimization: { stage: 3, offload_param: { device: 'nvme', nvme_path } },
+    });
+    const expected = whole.call(tokensOn(device)) as Tensor;
+    for (let pass = 0; pass < 3; ++pass) {
+      assert.deepEqual(engine.forward<Tensor>(tokensOn(device)).toArray(), expected.toArray());
+    }
+    const model = engine.module as nn.models.Llama;
+    assert.deepEqual(model.generate(prompt, greedy), whole.generate(prompt, greedy));
+    expected.dispose();
+    engine.destroy();
+    for (const parameter of whole.parameters()) parameter.dispose();
+    rmSync(nvme_path, { recursive: true });
+  },
+};
+
 const refusals: Case = {
   name: 'ZeRO-Inference: what trains is refused',
   async run(device) {
@@ -189,4 +213,4 @@ const refusals: Case = {
   },
 };
 
-export const cases: readonly Case[] = [streams, ...quantized, many, refusals];
+export const cases: readonly Case[] = [streams, ...quantized, many, fromDisk, refusals];
