@@ -4,10 +4,10 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { distributed } from '../comm/index.js';
 import { DsError } from '../errors.js';
-import { CausalLM, fromConfig, fromPretrained } from '../models/index.js';
+import { CausalLM, fromConfig, fromPretrainedCut } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { isStreamed } from '../nn/streamed.js';
-import { parallelize } from '../parallel/index.js';
+import { groupOf, parallelize } from '../parallel/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -69,7 +69,9 @@ export async function initInference(
   if (typeof model === 'string') {
     const read = resolved.checkpoint
       ? fromConfig(model)
-      : await fromPretrained(model, Object.fromEntries(dtypeOf(resolved)));
+      : await fromPretrainedCut(model, Object.fromEntries(dtypeOf(resolved)), (read) => {
+          if (ranks) parallelize(read, ranks.layers);
+        });
     return build(read, resolved, ranks, { tokenizer: tokenizerOf(own, model), ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
@@ -138,7 +140,7 @@ async function place(
 ): Promise<void> {
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
   const quantization = quantizationOf(config);
-  if (ranks) parallelize(model, ranks.layers);
+  if (ranks && groupOf(model) !== ranks.layers) parallelize(model, ranks.layers);
   if (config.checkpoint) {
     const list = await readPartsList(config.checkpoint, config.base_dir);
     const { rank = 0, size = 1 } = ranks?.host ?? {};

@@ -16,6 +16,7 @@ import { cpu } from '../runtime/device.js';
 import { isFloating } from '../runtime/dtype.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { CausalLM } from './causal-lm.js';
+import { ownPart } from './load-weights.js';
 import { buildFromConfig, type Family, type FolderOptions } from './model-folder.js';
 
 /** Whether `dir` has checkpoints, and no model of Hugging Face's. Rejects with DS_IO. */
@@ -27,13 +28,15 @@ export async function isCheckpointFolder(dir: string): Promise<boolean> {
 
 /**
  * The model of the latest checkpoint in `dir`, of the family that its description names, with the
- * weights as they were trained, or in `dtype`. Rejects with DS_CHECKPOINT for a model that no
+ * weights as they were trained, or in `dtype`, of which `cut` may
+ * leave a rank's part. Rejects with DS_CHECKPOINT for a model that no
  * family is, and one of which the checkpoint has other tensors; DS_IO.
  */
 export async function readCheckpointModel<Model extends CausalLM, Options>(
   dir: string,
   families: readonly Family<Model, Options>[],
   { dtype, ...options }: Options & FolderOptions,
+  cut: (model: Model) => void,
 ): Promise<Model> {
   const checkpoint = await Checkpoint.open(dir);
   try {
@@ -41,6 +44,7 @@ export async function readCheckpointModel<Model extends CausalLM, Options>(
     const model = buildFromConfig(config, families, options as unknown as Options);
     model.cameFrom({ config, generation });
     requireSame(checkpoint, model);
+    cut(model);
     for (const [name, target] of Object.entries(model.stateDict())) {
       await fill(checkpoint, name, target, dtype);
     }
@@ -101,7 +105,8 @@ async function fill(
     throw error;
   }
   const to = wanted !== undefined && isFloating(dtype) ? wanted : dtype;
-  const values = converted(name, read, { dtype: to, transposed: false });
+  const whole = converted(name, read, { dtype: to, transposed: false });
+  const values = target instanceof Parameter ? ownPart(target, whole) : whole;
   try {
     if (target instanceof Parameter) target.place(values);
     else target.copy_(values);

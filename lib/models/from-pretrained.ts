@@ -49,8 +49,23 @@ export async function fromPretrained(
   dir: string,
   options: PretrainedOptions = {},
 ): Promise<CausalLM> {
+  return fromPretrainedCut(dir, options, () => {});
+}
+
+/**
+ * @internal The same of a model that `cut` makes a rank's part of: no more of it is ever in memory,
+ * but for one tensor of a training checkpoint.
+ */
+export async function fromPretrainedCut(
+  dir: string,
+  options: PretrainedOptions,
+  cut: (model: CausalLM) => void,
+): Promise<CausalLM> {
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
-  return (isOurs ? readCheckpointModel : readPretrained)(dir, families, options);
+  if (isOurs) return readCheckpointModel(dir, families, options, cut);
+  const model = await readPretrained(dir, families, options);
+  cut(model);
+  return model;
 }
 
 /**

@@ -7,7 +7,13 @@ export {
   type LanguageHead,
   type Places,
 } from './causal-lm.js';
-export { fromConfig, fromPretrained, layoutOf, type PretrainedOptions } from './from-pretrained.js';
+export {
+  fromConfig,
+  fromPretrained,
+  fromPretrainedCut,
+  layoutOf,
+  type PretrainedOptions,
+} from './from-pretrained.js';
 export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
 export {
   type ActivationBytes,

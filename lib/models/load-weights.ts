@@ -253,12 +253,12 @@ async function fill(
   }
 }
 
-/** What of a whole tensor a parameter has; gives up the rest. */
-function ownPart(parameter: Parameter, whole: Tensor): Tensor {
+/** @internal What of a whole tensor a parameter has; gives up the rest. */
+export function ownPart(parameter: Parameter, whole: Tensor): Tensor {
   if (!parameter.isCut) return whole;
   const { shape, region } = parameter;
   const part = held(() => Tensor.empty(shape, whole.dtype, whole.device));
-  copyCut(whole, region.boxes, part);
+  noGrad(() => scope(() => copyCut(whole, region.boxes, part)));
   whole.release();
   return part;
 }

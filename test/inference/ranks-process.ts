@@ -3,16 +3,22 @@
 import { join } from 'node:path';
 import { initDistributed } from '../../lib/comm/index.js';
 import {
+  cpu,
   DsError,
   type inference,
   initInference,
   nn,
   noGrad,
+  parallel,
   scope,
   seed,
   Tensor,
 } from '../../lib/index.js';
+import { resolveInferenceConfig } from '../../lib/inference/config/index.js';
+import { type ModelRanks, openRanks } from '../../lib/inference/ranks/open-ranks.js';
+import { fromPretrainedCut } from '../../lib/models/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
+import { numel } from '../../lib/runtime/view.js';
 import { Checks, computeOn } from '../parallel/checks.js';
 
 /** The one argument, as JSON. */
@@ -119,6 +125,29 @@ async function folder(
   const { blocksUsed, running } = engine.stats();
   checks.same('blocks', [blocksUsed, running], [0, 0]);
   await engine.destroy();
+}
+
+/** A training checkpoint is read part by part. */
+async function trained({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
+  const folder = join(home, 'trained');
+  const { tensor_parallel: _, ...alone } = shared;
+  const whole = await initInference(folder, alone);
+  const [wanted] = await whole.generate({ prompt: [3, 1, 4], ...greedy });
+  await whole.destroy();
+  const part = await initInference(folder, shared);
+  const [got] = await part.generate({ prompt: [3, 1, 4], ...greedy });
+  checks.same('trained', [...(got?.tokens ?? [])], [...(wanted?.tokens ?? [])]);
+  const { layers } = (await openRanks(resolveInferenceConfig(shared))) as ModelRanks;
+  await part.destroy();
+  const host = cpu();
+  host.resetPeaks();
+  const before = host.memory.inUse;
+  const read = await fromPretrainedCut(folder, {}, (model) => parallel.parallelize(model, layers));
+  const peak = host.memory.peakInUse - before;
+  const numels = read.parameters().map(({ region }) => numel(region.whole));
+  const bytes = 4 * numels.reduce((sum, one) => sum + one, 0);
+  if (peak === 0 || peak > 0.8 * bytes) checks.failures.push(`trained: ${peak} of ${bytes} bytes`);
+  for (const parameter of read.parameters()) parameter.dispose();
 }
 
 /** Weights are written as the ranks have them, and read again. */
@@ -240,6 +269,7 @@ async function main(): Promise<void> {
     await folder(job, shared);
     await followed(shared);
     await saved(job, shared);
+    await trained(job, shared);
   }
   await refused(
     'other ranks',

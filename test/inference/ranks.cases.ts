@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { initialize, nn } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { type RankResult, reportsOf, runRanks } from '../comm/ranks.js';
@@ -16,10 +17,31 @@ const { prompt, tokens } = families['llama-tied'].at(-1) as { prompt: number[]; 
 const text = tokens.slice(0, 20);
 const folder = join(golden, 'transformers', 'models', 'llama-tied');
 
+/** A training checkpoint of a tiny model. */
+async function train(path: string): Promise<void> {
+  const sizes = {
+    vocabSize: 67,
+    maxSeq: 64,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    channels: 24,
+    hidden: 37,
+  };
+  const model = new nn.models.Llama(sizes);
+  const optimizer = { type: 'AdamW', params: { lr: 0.1 } } as const;
+  const config = { train_micro_batch_size_per_gpu: 1, optimizer };
+  const { engine } = await initialize({ model, config, device: 'cpu' });
+  await engine.saveCheckpoint(path);
+  engine.destroy();
+  for (const parameter of model.parameters()) parameter.dispose();
+}
+
 async function run(kind: DeviceKind, ranks: number, dies: number | null): Promise<RankResult[]> {
   const home = mkdtempSync(join(tmpdir(), 'ds-ranks-'));
   const job: RanksJob = { kind, ranks, folder, prompt, tokens: text, home, dies };
   try {
+    await train(join(home, 'trained'));
     return await runRanks('../inference/ranks-process', ranks, { job });
   } finally {
     rmSync(home, { recursive: true });
