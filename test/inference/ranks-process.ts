@@ -104,7 +104,7 @@ async function folder(
   shared: inference.InferenceConfig,
 ): Promise<void> {
   const engine = await initInference(path, {
-    ...{ ...shared, dtype: 'fp32', max_out_tokens: 64 },
+    ...{ ...shared, dtype: 'fp32', max_out_tokens: 128 },
     kv_cache: { block_size: 16, blocks: 7, prefix_caching: false },
   });
   const request = { prompt, ...greedy, maxNewTokens: tokens.length };
@@ -112,6 +112,8 @@ async function folder(
   for (const [one] of all) checks.same('like transformers', [...(one?.tokens ?? [])], tokens);
   const isFirst = engine.rank === 0;
   if (isFirst !== engine.stats().preemptions > 0) checks.failures.push('nobody gave way on rank 0');
+  const long = () => engine.generate({ ...request, maxNewTokens: 90 });
+  await refused('too long', long, /DS_LIMIT.*fits the cache of 7 blocks/);
   const controller = new AbortController();
   const seen: number[] = [];
   for await (const piece of engine.stream({ ...request, signal: controller.signal })) {
