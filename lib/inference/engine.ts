@@ -170,9 +170,12 @@ export class InferenceEngine {
     if (this.isDestroyed) return;
     this.isDestroyed = true;
     this.ending.abort(this.released('generate'));
-    await this.writer.close();
-    if (!this.parts.ownsModel) return;
-    for (const parameter of this.module.parameters()) parameter.dispose();
+    try {
+      await this.writer.close();
+    } finally {
+      const own = this.parts.ownsModel ? this.module.parameters() : [];
+      for (const parameter of own) parameter.dispose();
+    }
   }
 
   private submit(request: ReadRequest): Submitted {

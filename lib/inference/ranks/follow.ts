@@ -49,9 +49,11 @@ export class Follow implements TextWriter, EnginePlace {
 
   submit(request: ReadRequest): Submitted {
     if (this.isFollowing) throw this.asksAlone();
-    const one = this.of(this.submitted++);
+    const number = this.submitted++;
+    const one = this.of(number);
     one.mine = digestOf(request);
     this.compare(one);
+    if (one.isOver) this.told.delete(number);
     this.listen().catch((error: unknown) => this.failAll(error));
     return { pieces: one.pieces, abort: () => one.pieces.end() };
   }
