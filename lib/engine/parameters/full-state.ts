@@ -15,7 +15,7 @@ import { copyFlat, sliceFlat, slicePiece } from '../../zero/flat.js';
 import type { LentState } from '../../zero/home/lent-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
@@ -150,7 +150,7 @@ export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): v
 }
 
 /** Brings changed master weights to the weights of all ranks. All ranks call it. */
-export function publishMasters(engine: Engine, partitions: Iterable<Partition>): void {
+export function publishMasters(engine: EngineCore, partitions: Iterable<Partition>): void {
   const { stage, state, device } = engine.parts;
   for (const partition of partitions) {
     state.synchronize();
@@ -161,7 +161,12 @@ export function publishMasters(engine: Engine, partitions: Iterable<Partition>):
 }
 
 /** A piece of master weights or state, there; the caller releases its tensor. */
-function borrow({ parts }: Engine, partition: Partition, piece: Piece, name: string): LentState {
+function borrow(
+  { parts }: EngineCore,
+  partition: Partition,
+  piece: Piece,
+  name: string,
+): LentState {
   const lent = parts.state.lend(partition, piece, name);
   lent.wait();
   return lent;

@@ -16,14 +16,14 @@ import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 
 /** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
 /** What a checkpoint keeps of a parameter, by name: its master weights and what the optimizer declares. */
-export function keptState({ parts }: Engine, { group, shape }: Slot): DeclaredState {
+export function keptState({ parts }: EngineCore, { group, shape }: Slot): DeclaredState {
   return {
     master: perElement(shape),
     ...savedState(declaredState(parts.optimizer, group, shape)),
@@ -41,7 +41,7 @@ export function statePart(
 }
 
 /** The pieces of which this rank has the state. */
-export function* heldPieces(engine: Engine): Generator<{ partition: Partition; piece: Piece }> {
+export function* heldPieces(engine: EngineCore): Generator<{ partition: Partition; piece: Piece }> {
   for (const partition of engine.parts.stage.partitions) {
     for (const piece of partition.pieces) yield { partition, piece };
   }
@@ -52,7 +52,7 @@ export function* heldPieces(engine: Engine): Generator<{ partition: Partition; p
  * its share.
  */
 function* savedOf<Part extends WeightPart>(
-  engine: Engine,
+  engine: EngineCore,
   parts: readonly Part[],
 ): Generator<{ part: Part; piece: Piece }> {
   for (const part of parts) {
@@ -76,7 +76,7 @@ function clipPiece(piece: Piece, window: Range): Piece | null {
   };
 }
 
-const saves = ({ parts: { ranks } }: Engine, parameter: Parameter): boolean =>
+const saves = ({ parts: { ranks } }: EngineCore, parameter: Parameter): boolean =>
   !ranks.isCopy && ranks.answersFor(parameter);
 
 /** Elements of a tensor's box from number `from` on, as a tensor that the caller releases. */
@@ -103,7 +103,7 @@ function shardsOf(name: string, region: Region, from: number, tensor: Tensor): S
 }
 
 /** Master weights and state; the caller releases the tensors. */
-export function optimizerShards(engine: Engine): Shard[] {
+export function optimizerShards(engine: EngineCore): Shard[] {
   const shards: Shard[] = [];
   for (const { part, piece } of savedOf(engine, engine.parts.stage.partitions)) {
     const { slot } = piece;
@@ -123,7 +123,7 @@ export function optimizerShards(engine: Engine): Shard[] {
 export type Wanted = (name: string) => boolean;
 
 /** All of them, or all but those that are not trained. */
-export function wantedOf({ module, parts }: Engine, withFrozen: boolean): Wanted {
+export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): Wanted {
   if (withFrozen) return () => true;
   const { partitions } = parts.stage;
   const trained = new Set(partitions.flatMap(({ unit }) => unit.layout.slots.map(nameOf)));
@@ -135,7 +135,7 @@ const nameOf = ({ name }: Slot): string => name;
 const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 
 /** This rank's parts of the weights in units; the caller releases the tensors. */
-export function weightShards(engine: Engine, wanted: Wanted): Shard[] {
+export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, piece }) => {
     const { slot, from } = piece;
@@ -147,18 +147,18 @@ export function weightShards(engine: Engine, wanted: Wanted): Shard[] {
 }
 
 /** Buffers, and frozen parameters that are in no unit, which every rank has; the tensors themselves, held once more. */
-export function wholeTensors(engine: Engine, wanted: Wanted): Shard[] {
+export function wholeTensors(engine: EngineCore, wanted: Wanted): Shard[] {
   const inUnits = new Set(unitSlotsOf(engine).map(nameOf));
   return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));
 }
 
 /** Every weight and buffer as a whole. */
-export function wholeModel(engine: Engine, wanted: Wanted): Shard[] {
+export function wholeModel(engine: EngineCore, wanted: Wanted): Shard[] {
   return wholeShards(engine, wanted);
 }
 
 /** What this rank saves of the parameters and buffers that are `wanted`. */
-function wholeShards(engine: Engine, wanted: Wanted): Shard[] {
+function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
   const parameters = [...module.namedParameters()].filter(
@@ -178,19 +178,19 @@ function wholeShards(engine: Engine, wanted: Wanted): Shard[] {
 }
 
 /** Every trained parameter. */
-export function slotsOf(engine: Engine): Slot[] {
+export function slotsOf(engine: EngineCore): Slot[] {
   return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.slots);
 }
 
 /** Every parameter in a unit, trained or frozen. */
-export function unitSlotsOf({ parts }: Engine): Slot[] {
+export function unitSlotsOf({ parts }: EngineCore): Slot[] {
   const { partitions, frozen } = parts.stage;
   return [...partitions, ...frozen].flatMap(({ unit }) => unit.layout.slots);
 }
 
 /** Every tensor that is `wanted` and of which this rank has a part, as a whole, by name. */
 export function catalogOf(
-  engine: Engine,
+  engine: EngineCore,
   wanted: Wanted,
 ): {
   model: Map<string, TensorInfo>;

@@ -5,7 +5,7 @@ import { DsError } from '../../errors.js';
 import { declaredState } from '../../optim/declared-state.js';
 import { hyperparameters, type ParamGroup } from '../../optim/param-groups.js';
 import { getRandomState, setRandomState } from '../../tensor/index.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { slotsOf } from './engine-shards.js';
 import type { SavedState } from './saved-state.js';
 
@@ -29,7 +29,7 @@ export class HostState {
   private readonly before: () => void;
 
   /** As it is now. */
-  constructor(private readonly engine: Engine) {
+  constructor(private readonly engine: EngineCore) {
     const { parts, progress, companions } = engine;
     const groups = parts.optimizer.groups.map((group) => ({ ...hyperparameters(group) }));
     const [scaler, schedules] = [parts.scaler.state(), parts.schedules.stateDict()];

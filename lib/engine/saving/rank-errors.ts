@@ -6,7 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Slot } from '../../zero/layout.js';
 import type { RankError } from '../../zero/schedule/schedule.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { boxedParts, slotsOf, stateKey } from './engine-shards.js';
 
 const NAMES: readonly string[] = ['worker_error', 'server_error'];
@@ -21,7 +21,7 @@ const rowOf = (rank: number, { numel }: Slot): Box => ({ offset: [rank, 0], shap
  * All ranks' errors, by name: "worker_error" [ranks, elements], "server_error" in the parameter's
  * shape.
  */
-export function errorCatalog(engine: Engine): Map<string, TensorInfo> {
+export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   const { optimizer, ranks } = engine.parts;
   const { size } = ranks.data;
   const found = new Map<string, TensorInfo>();
@@ -35,7 +35,7 @@ export function errorCatalog(engine: Engine): Map<string, TensorInfo> {
 }
 
 /** This rank's errors; the caller releases the tensors. */
-export function errorShards({ parts }: Engine): Shard[] {
+export function errorShards({ parts }: EngineCore): Shard[] {
   const { data, isCopy } = parts.ranks;
   return parts.state.rankErrors().flatMap((error): Shard[] => {
     const { slot, name, from, tensor } = error;
@@ -61,7 +61,7 @@ export function errorShards({ parts }: Engine): Shard[] {
  * same.
  */
 export async function readErrors(
-  engine: Engine,
+  engine: EngineCore,
   checkpoint: Checkpoint,
   wanted: boolean,
 ): Promise<void> {

@@ -10,7 +10,7 @@ import { wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
   boxedParts,
@@ -72,7 +72,7 @@ export interface LoadedCheckpoint {
  * A failure to read what was verified (DS_IO) leaves it undefined: load again.
  */
 export async function restoreEngine(
-  engine: Engine,
+  engine: EngineCore,
   dir: string,
   options: LoadOptions,
   world: CheckpointWorld,
@@ -120,7 +120,7 @@ export async function restoreEngine(
  * Returns the client state.
  */
 async function follow(
-  engine: Engine,
+  engine: EngineCore,
   checkpoint: Checkpoint,
   world: CheckpointWorld,
   { wanted, strict }: { wanted: Wanted; strict: boolean },
@@ -152,7 +152,7 @@ async function follow(
 }
 
 async function readPieces(
-  engine: Engine,
+  engine: EngineCore,
   checkpoint: Checkpoint,
   withOptimizer: boolean,
 ): Promise<void> {
@@ -192,7 +192,7 @@ async function readParts(
 }
 
 /** This rank's parts of frozen parameters that are sharded. */
-async function readFrozenPieces(engine: Engine, checkpoint: Checkpoint): Promise<void> {
+async function readFrozenPieces(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   for (const { pieces, place, unit } of engine.parts.stage.frozen) {
     for (const piece of pieces) {
       const { name, region } = piece.slot;
@@ -219,7 +219,7 @@ function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Sect
 }
 
 /** Buffers, and frozen parameters in no unit: every rank has all of each. */
-async function readWhole(engine: Engine, checkpoint: Checkpoint): Promise<void> {
+async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   const inUnits = new Set(unitSlotsOf(engine).map(({ name }) => name));
   for (const [name, parameter] of engine.module.namedParameters()) {
     if (inUnits.has(name) || !isPresent(checkpoint, name)) continue;

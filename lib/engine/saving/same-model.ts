@@ -4,7 +4,7 @@ import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { describe } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { EngineCore as Engine } from '../engine-parts.js';
+import type { EngineCore } from '../engine-parts.js';
 import { keptState, slotsOf, stateKey } from './engine-shards.js';
 import { isRankError } from './rank-errors.js';
 import type { SavedState } from './saved-state.js';
@@ -16,7 +16,7 @@ export const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
   checkpoint.tensors('model').has(name);
 
 /** This rank's tensors as a whole. */
-function* wholeTensors({ module }: Engine): Generator<[name: string, Outline]> {
+function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline]> {
   for (const [name, one] of module.namedParameters()) {
     yield [name, { dtype: one.dtype, shape: one.region.whole }];
   }
@@ -24,7 +24,7 @@ function* wholeTensors({ module }: Engine): Generator<[name: string, Outline]> {
 }
 
 /** What the checkpoint has and this rank has not. */
-export function unknownNames(engine: Engine, checkpoint: Checkpoint): string[] {
+export function unknownNames(engine: EngineCore, checkpoint: Checkpoint): string[] {
   const known = new Set(Array.from(wholeTensors(engine), ([name]) => name));
   return [...checkpoint.tensors('model').keys()].filter((name) => !known.has(name));
 }
@@ -42,7 +42,7 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
 }
 
 /** What the checkpoint lacks because it was saved without what is not trained, and is not trained here either. */
-function leftOut(engine: Engine, { state }: Checkpoint): ReadonlySet<string> {
+function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();
   const trained = new Set(slotsOf(engine).map(({ name }) => name));
   const names = Array.from(engine.module.namedParameters(), ([name]) => name);
@@ -50,7 +50,11 @@ function leftOut(engine: Engine, { state }: Checkpoint): ReadonlySet<string> {
 }
 
 /** Without `strict`, what the checkpoint lacks is left alone; so is what it was saved without (excludeFrozenParameters). */
-export function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict: boolean): void {
+export function requireSameModel(
+  engine: EngineCore,
+  checkpoint: Checkpoint,
+  strict: boolean,
+): void {
   const saved = checkpoint.tensors('model');
   const own = [...wholeTensors(engine)];
   const mayLack = leftOut(engine, checkpoint);
@@ -69,7 +73,7 @@ export function requireSameModel(engine: Engine, checkpoint: Checkpoint, strict:
 }
 
 /** Master weights and states have the shapes that the optimizer declares, in floating point or in its dtype. */
-export function requireSameShapes(engine: Engine, checkpoint: Checkpoint): void {
+export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): void {
   const kept = new Map<string, Record<string, Outline>>();
   for (const slot of slotsOf(engine)) {
     const { whole } = slot.region;
@@ -96,7 +100,7 @@ function isAlike(info: Outline, { dtype, shape }: Outline): boolean {
   return isSameKind && info.shape.join() === shape.join();
 }
 
-export function requireSameGroups({ parts }: Engine, { place, shared }: SavedState): void {
+export function requireSameGroups({ parts }: EngineCore, { place, shared }: SavedState): void {
   const { groups } = parts.optimizer;
   if (shared.groups.length === groups.length) return;
   throw new DsError({
@@ -109,7 +113,7 @@ export function requireSameGroups({ parts }: Engine, { place, shared }: SavedSta
 }
 
 export function requireSameOptimizer(
-  engine: Engine,
+  engine: EngineCore,
   checkpoint: Checkpoint,
   strict: boolean,
 ): void {
