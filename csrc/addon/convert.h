@@ -18,6 +18,27 @@ struct Bytes {
   size_t size;
 };
 
+/// A Float64Array, an Int32Array.
+struct Doubles : Bytes {};
+struct Integers : Bytes {};
+
+/// A Float64Array as JavaScript has it, for a function that keeps it.
+struct DoublesObject {
+  napi_value value;
+};
+
+/// What a function returns of a T that comes later: see start_task.
+template <class T>
+struct Promise {
+  napi_value value;
+};
+
+/// An object with the fields of T in types/addon.d.ts.
+template <class T>
+struct Object {
+  napi_value value;
+};
+
 /// A word of the argument block as an integer. Throws DS_ARGUMENT for a fraction, NaN and what no
 /// int64 holds.
 inline int64_t integer_of(const char* op, double word) {
@@ -63,6 +84,17 @@ inline void require_ok(napi_status status, const char* expected) {
   if (status != napi_ok) throw Error("DS_ARGUMENT", "addon", expected, "another type");
 }
 
+inline Bytes bytes_from(napi_env env, napi_value value, const char* expected, int wanted = -1) {
+  napi_typedarray_type type;
+  size_t length = 0;
+  void* data = nullptr;
+  napi_status status =
+      napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr);
+  if (status == napi_ok && wanted >= 0 && type != wanted) status = napi_invalid_arg;
+  require_ok(status, expected);
+  return {data, length * element_size(type)};
+}
+
 template <class T>
 T from_js(napi_env env, napi_value value) {
   if constexpr (std::is_same_v<T, double>) {
@@ -89,16 +121,14 @@ T from_js(napi_env env, napi_value value) {
                "a string");
     return text;
   } else if constexpr (std::is_same_v<T, Bytes>) {
-    napi_typedarray_type type;
-    size_t length = 0;
-    void* data = nullptr;
-    const napi_status status =
-        napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr);
-    require_ok(status, "a typed array");
-    return {data, length * element_size(type)};
+    return bytes_from(env, value, "a typed array");
+  } else if constexpr (std::is_same_v<T, Doubles>) {
+    return {bytes_from(env, value, "a Float64Array", napi_float64_array)};
+  } else if constexpr (std::is_same_v<T, Integers>) {
+    return {bytes_from(env, value, "an Int32Array", napi_int32_array)};
   } else {
-    static_assert(std::is_same_v<T, napi_value>, "add a conversion for this type");
-    return value;
+    static_assert(std::is_same_v<T, DoublesObject>, "add a conversion for this type");
+    return {value};
   }
 }
 
@@ -121,6 +151,14 @@ inline napi_value to_js(napi_env env, const std::string& x) {
   return out;
 }
 inline napi_value to_js(napi_env, napi_value x) { return x; }
+template <class T>
+napi_value to_js(napi_env, const Promise<T>& x) {
+  return x.value;
+}
+template <class T>
+napi_value to_js(napi_env, const Object<T>& x) {
+  return x.value;
+}
 
 /// Sets a property; without effect where the environment refuses.
 template <class T>
@@ -154,8 +192,8 @@ inline void throw_js(napi_env env, const Error& error) noexcept {
 template <auto F>
 struct Trampoline;
 
-/// Exported functions are `R f(Addon&, Args...)`; those that build objects return napi_value.
-/// Exceptions stop here.
+/// Exported functions are `R f(Addon&, Args...)`, of which scripts/gen-addon.mjs makes their types
+/// in TypeScript. Exceptions stop here.
 template <class R, class... Args, R (*F)(Addon&, Args...)>
 struct Trampoline<F> {
   static napi_value call(napi_env env, napi_callback_info info) {

@@ -80,8 +80,8 @@ HostRange host_range(Addon& addon, double handle, double offset, double bytes) {
   return {std::move(buffer), data, size};
 }
 
-napi_value write_file(Addon& addon, std::string path, double offset, Bytes head, Bytes segments,
-                      double crc) {
+Promise<double> write_file(Addon& addon, std::string path, double offset, Bytes head,
+                           Doubles segments, double crc) {
   const auto* words = static_cast<const double*>(segments.data);
   const size_t count = segments.size / sizeof(double) / 3;
   std::vector<HostRange> ranges;
@@ -97,8 +97,8 @@ napi_value write_file(Addon& addon, std::string path, double offset, Bytes head,
   });
 }
 
-napi_value read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
-                     double bytes, double buffer, double buffer_offset) {
+Promise<void> read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
+                        double bytes, double buffer, double buffer_offset) {
   HostRange into = host_range(addon, buffer, buffer_offset, bytes);
   const int64_t at = file_offset(offset);
   auto file = std::make_shared<io::File>(io::File::duplicate_of(descriptor, path));
@@ -108,22 +108,22 @@ napi_value read_file(Addon& addon, int32_t descriptor, std::string path, double 
   });
 }
 
-napi_value checksum_file(Addon& addon, int32_t descriptor, std::string path) {
+Promise<double> checksum_file(Addon& addon, int32_t descriptor, std::string path) {
   auto file = std::make_shared<io::File>(io::File::duplicate_of(descriptor, path));
   return start_task(addon, [file = std::move(file)] { return checksum_of(*file); });
 }
 
-napi_value sync_path(Addon& addon, std::string path) {
+Promise<void> sync_path(Addon& addon, std::string path) {
   return start_task(addon, [path = std::move(path)] { io::File::open_for_reading(path).sync(); });
 }
 
-napi_value rename_exclusive(Addon& addon, std::string from, std::string to) {
+Promise<bool> rename_exclusive(Addon& addon, std::string from, std::string to) {
   return start_task(addon, [from = std::move(from), to = std::move(to)] {
     return io::rename_exclusive(from, to);
   });
 }
 
-napi_value lock_file(Addon& addon, int32_t descriptor) {
+Promise<bool> lock_file(Addon& addon, int32_t descriptor) {
   return start_task(addon, [descriptor] { return io::try_lock(descriptor); });
 }
 

@@ -21,26 +21,26 @@ HostRange host_range(Addon& addon, double handle, double offset, double bytes);
 /// one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
 /// must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended
 /// by everything written (CRC-32C). Rejects with DS_IO.
-napi_value write_file(Addon& addon, std::string path, double offset, Bytes head, Bytes segments,
-                      double crc);
+Promise<double> write_file(Addon& addon, std::string path, double offset, Bytes head,
+                           Doubles segments, double crc);
 
 /// Reads `bytes` at `offset` of the open file `descriptor` into host memory. The caller may close
 /// it meanwhile; errors name `path`. Rejects with DS_IO, also when the file ends before.
-napi_value read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
-                     double bytes, double buffer, double buffer_offset);
+Promise<void> read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
+                        double bytes, double buffer, double buffer_offset);
 
 /// Resolves with the CRC-32C of the whole of the open file `descriptor`, see read_file.
-napi_value checksum_file(Addon& addon, int32_t descriptor, std::string path);
+Promise<double> checksum_file(Addon& addon, int32_t descriptor, std::string path);
 
 /// Resolves when a file's contents, or a folder's entries, are on disk.
-napi_value sync_path(Addon& addon, std::string path);
+Promise<void> sync_path(Addon& addon, std::string path);
 
 /// Renames unless the new name is taken: resolves with false where it is. See io::rename_exclusive.
-napi_value rename_exclusive(Addon& addon, std::string from, std::string to);
+Promise<bool> rename_exclusive(Addon& addon, std::string from, std::string to);
 
 /// Resolves with whether the lock of the open file was free and is now this one's. See
 /// io::try_lock.
-napi_value lock_file(Addon& addon, int32_t descriptor);
+Promise<bool> lock_file(Addon& addon, int32_t descriptor);
 
 /// "io_uring" or "threads".
 std::string file_engine_name(Addon& addon);

@@ -22,10 +22,11 @@ namespace {
 
 // --- the argument block and ops ---------------------------------------------------------------
 
-void set_arguments(Addon& addon, napi_value block) {
-  const Bytes words = from_js<Bytes>(addon.env, block);
+/// Gives the addon the block that op arguments are written into. The array must stay alive.
+void set_arguments(Addon& addon, DoublesObject block) {
+  const Doubles words = from_js<Doubles>(addon.env, block.value);
   napi_ref kept = nullptr;
-  require_ok(napi_create_reference(addon.env, block, 1, &kept), "a typed array");
+  require_ok(napi_create_reference(addon.env, block.value, 1, &kept), "a typed array");
   if (addon.block) napi_delete_reference(addon.env, addon.block);
   addon.block = kept;
   addon.arguments = static_cast<double*>(words.data);
@@ -46,7 +47,7 @@ Device& device_of(Addon& addon, double number) {
   return addon.streams.get(addon.compute_streams[index])->device;
 }
 
-/// Returns the handle of the device's compute stream.
+/// Opens device `number` (0 CPU, 1 + i GPU i) and returns its compute stream.
 double open(Addon& addon, double number) {
   const size_t index = index_of("device", number);
   Device& device = open_device(number);
@@ -64,7 +65,7 @@ napi_value new_object(Addon& addon) {
   return out;
 }
 
-napi_value probe(Addon& addon) {
+Object<GpuProbe> probe(Addon& addon) {
   const GpuProbe& found = probe_gpus();
   napi_value out = new_object(addon);
   set(addon.env, out, "libraryFound", found.library_found);
@@ -72,7 +73,7 @@ napi_value probe(Addon& addon) {
   set(addon.env, out, "driverVersion", double(found.driver_version));
   set(addon.env, out, "runtimeVersion", double(found.runtime_version));
   set(addon.env, out, "message", found.message);
-  return out;
+  return {out};
 }
 
 /// Where the loader finds a shared library; empty when it does not.
@@ -84,16 +85,16 @@ std::string library_path(Addon&, std::string name) {
   }
 }
 
-napi_value device_info(Addon& addon, double number) {
+Object<DeviceInfo> device_info(Addon& addon, double number) {
   const DeviceInfo info = device_of(addon, number).info();
   napi_value out = new_object(addon);
   set(addon.env, out, "name", info.name);
   set(addon.env, out, "detail", info.detail);
   set(addon.env, out, "totalBytes", static_cast<double>(info.total_bytes));
-  return out;
+  return {out};
 }
 
-napi_value memory_stats(Addon& addon, double number) {
+Object<MemoryStats> memory_stats(Addon& addon, double number) {
   const MemoryStats stats = device_of(addon, number).memory();
   napi_value out = new_object(addon);
   set(addon.env, out, "inUse", static_cast<double>(stats.in_use));
@@ -104,7 +105,7 @@ napi_value memory_stats(Addon& addon, double number) {
   set(addon.env, out, "total", static_cast<double>(stats.total));
   set(addon.env, out, "allocations", static_cast<double>(stats.allocations));
   set(addon.env, out, "liveBuffers", static_cast<double>(addon.buffers.live()));
-  return out;
+  return {out};
 }
 
 void reset_peaks(Addon& addon, double number) { device_of(addon, number).reset_peaks(); }
@@ -136,6 +137,7 @@ double allocate_pinned(Addon& addon, double number, double bytes) {
   return addon.buffers.add(std::make_shared<Buffer>(device_of(addon, number), size));
 }
 void release(Addon& addon, double handle) { addon.buffers.take(handle); }
+/// The same memory in another thread's environment: the number of an offer, to be taken once.
 double offer_buffer(Addon& addon, double handle) {
   return offers<Buffer>().add(addon.buffers.get(handle));
 }
@@ -238,8 +240,10 @@ double elapsed_ms(Addon& addon, double start, double end) {
 
 // --- signals ----------------------------------------------------------------------------------
 
+/// Notes the first arrival of signal `number` from now on; a later one has its default effect.
 void watch_signal(Addon&, int32_t number) { StopSignals::watch(number); }
 void unwatch_signal(Addon&, int32_t number) { StopSignals::unwatch(number); }
+/// The first signal noted; 0 before one.
 double noted_signal(Addon&) { return StopSignals::noted(); }
 
 // --- the table --------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ comm::Milliseconds milliseconds_of(double timeout) {
 
 /// A request to the store on a task thread; the job lives until it has been answered.
 template <class Body>
-napi_value ask(Addon& addon, double handle, Body body) {
+auto ask(Addon& addon, double handle, Body body) {
   return start_task(
       addon, [job = job_of(addon, handle), body = std::move(body)] { return body(job->store()); });
 }
@@ -196,32 +196,32 @@ double store_port(Addon& addon, double store) {
 
 void stop_store(Addon& addon, double store) { communication(addon).stores.take(store); }
 
-napi_value store_set(Addon& addon, double job, std::string key, std::string value) {
+Promise<void> store_set(Addon& addon, double job, std::string key, std::string value) {
   return ask(addon, job, [=](comm::StoreClient& store) { store.set(key, value); });
 }
 
-napi_value store_get(Addon& addon, double job, std::string key, double timeout) {
+Promise<std::string> store_get(Addon& addon, double job, std::string key, double timeout) {
   const comm::Milliseconds patience = milliseconds_of(timeout);
   return ask(addon, job, [=](comm::StoreClient& store) { return store.get(key, patience); });
 }
 
-napi_value store_add(Addon& addon, double job, std::string key, double step) {
+Promise<double> store_add(Addon& addon, double job, std::string key, double step) {
   const int64_t whole = integer_of("store", step);
   return ask(addon, job,
              [=](comm::StoreClient& store) { return static_cast<double>(store.add(key, whole)); });
 }
 
-napi_value store_compare_set(Addon& addon, double job, std::string key, std::string expected,
-                             std::string desired) {
+Promise<std::string> store_compare_set(Addon& addon, double job, std::string key,
+                                       std::string expected, std::string desired) {
   return ask(addon, job,
              [=](comm::StoreClient& store) { return store.compare_set(key, expected, desired); });
 }
 
-napi_value store_delete(Addon& addon, double job, std::string key) {
+Promise<bool> store_delete(Addon& addon, double job, std::string key) {
   return ask(addon, job, [=](comm::StoreClient& store) { return store.remove(key); });
 }
 
-napi_value store_keys(Addon& addon, double job, std::string prefix) {
+Promise<std::string> store_keys(Addon& addon, double job, std::string prefix) {
   return ask(addon, job, [=](comm::StoreClient& store) {
     std::string lines;
     for (const std::string& key : store.keys(prefix)) lines += key + '\n';
@@ -229,15 +229,15 @@ napi_value store_keys(Addon& addon, double job, std::string prefix) {
   });
 }
 
-napi_value store_waiters(Addon& addon, double job, std::string key) {
+Promise<double> store_waiters(Addon& addon, double job, std::string key) {
   return ask(addon, job,
              [=](comm::StoreClient& store) { return static_cast<double>(store.waiters(key)); });
 }
 
 // --- jobs and groups --------------------------------------------------------------------------
 
-napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
-                    double timeout) {
+Promise<double> join_job(Addon& addon, std::string host, int32_t port, std::string secret,
+                         Integers place, double timeout) {
   if (place.size != 2 * sizeof(int32_t)) {
     throw Error("DS_ARGUMENT", "joinJob", "[rank, size]", "another length");
   }
@@ -279,7 +279,7 @@ void withdraw_job(Addon&, double offer) { offers<JobRef>().withdraw(offer); }
 
 void check_job(Addon& addon, double job) { job_of(addon, job)->failure()->check(); }
 
-napi_value leave_job(Addon& addon, double job) {
+Promise<void> leave_job(Addon& addon, double job) {
   Communication& open = communication(addon);
   const std::shared_ptr<comm::Job> leaving = job_of(addon, job);
   const std::shared_ptr<JobRef> ref = open.jobs.get(job);
@@ -308,8 +308,8 @@ void close_job(Addon& addon, double job) {
   addon.failure->forget("DS_COMM");
 }
 
-napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
-                      int32_t rank) {
+Promise<double> open_group(Addon& addon, double job, double device_stream, std::string name,
+                           Integers ranks, int32_t rank) {
   Communication& open = communication(addon);
   const std::shared_ptr<comm::Job> joined = job_of(addon, job);
   const auto* list = static_cast<const int32_t*>(ranks.data);

@@ -14,8 +14,8 @@ void stop_store(Addon& addon, double store);
 
 /// Resolves with a job once the store has let this rank in. `place` is [rank, size] as int32,
 /// `timeout` in milliseconds. Rejects with DS_COMM.
-napi_value join_job(Addon& addon, std::string host, int32_t port, std::string secret, Bytes place,
-                    double timeout);
+Promise<double> join_job(Addon& addon, std::string host, int32_t port, std::string secret,
+                         Integers place, double timeout);
 /// The same job in another environment, which asks its store and does not close it: offer it here,
 /// take it there. leave_job waits, within the job's timeout, until that environment has ended or
 /// the offer was withdrawn.
@@ -25,25 +25,25 @@ void withdraw_job(Addon& addon, double offer);
 /// Throws what made the job fail, once it has.
 void check_job(Addon& addon, double job);
 /// Blocks until this rank's collectives have ended, then resolves when every rank has come so far.
-napi_value leave_job(Addon& addon, double job);
+Promise<void> leave_job(Addon& addon, double job);
 /// Closes the job and its groups, and forgets its failure.
 void close_job(Addon& addon, double job);
 
 /// Requests to the store, as promises. Values are text.
-napi_value store_set(Addon& addon, double job, std::string key, std::string value);
-napi_value store_get(Addon& addon, double job, std::string key, double timeout);
-napi_value store_add(Addon& addon, double job, std::string key, double step);
-napi_value store_compare_set(Addon& addon, double job, std::string key, std::string expected,
-                             std::string desired);
-napi_value store_delete(Addon& addon, double job, std::string key);
+Promise<void> store_set(Addon& addon, double job, std::string key, std::string value);
+Promise<std::string> store_get(Addon& addon, double job, std::string key, double timeout);
+Promise<double> store_add(Addon& addon, double job, std::string key, double step);
+Promise<std::string> store_compare_set(Addon& addon, double job, std::string key,
+                                       std::string expected, std::string desired);
+Promise<bool> store_delete(Addon& addon, double job, std::string key);
 /// One key a line.
-napi_value store_keys(Addon& addon, double job, std::string prefix);
-napi_value store_waiters(Addon& addon, double job, std::string key);
+Promise<std::string> store_keys(Addon& addon, double job, std::string prefix);
+Promise<double> store_waiters(Addon& addon, double job, std::string key);
 
 /// Resolves with a group once every member has asked for it. `ranks` are int32 ranks of the job,
 /// this one at place `rank`. Rejects with DS_COMM or DS_LIBRARY.
-napi_value open_group(Addon& addon, double job, double device_stream, std::string name, Bytes ranks,
-                      int32_t rank);
+Promise<double> open_group(Addon& addon, double job, double device_stream, std::string name,
+                           Integers ranks, int32_t rank);
 
 /// Starts the collective that the argument block describes: [kind, op, dtype, count, peer, input
 /// handle, input offset, output handle, output offset], offsets in elements, handle 0 for none.

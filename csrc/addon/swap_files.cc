@@ -38,7 +38,7 @@ struct SwapFileRef {
 };
 
 double open_swap_file(Addon& addon, std::string folder, std::string label, std::string purpose,
-                      double bytes, Bytes tuning) {
+                      double bytes, Doubles tuning) {
   const auto* words = static_cast<const double*>(tuning.data);
   const size_t count = tuning.size / sizeof(double);
   if (count < kTuningWords) throw Error("DS_ARGUMENT", "swap file", "its tuning", "less");
@@ -91,7 +91,7 @@ void wait_swap(Addon& addon, double file, double buffer, double buffer_offset, d
   addon.failure->rethrow();
 }
 
-napi_value swap_file_info(Addon& addon, double file) {
+Object<SwapFileInfo> swap_file_info(Addon& addon, double file) {
   const io::SwapFile& open = addon.swap_files.get(file)->open.file;
   napi_value out = nullptr;
   napi_create_object(addon.env, &out);
@@ -102,7 +102,7 @@ napi_value swap_file_info(Addon& addon, double file) {
   set(addon.env, out, "bytesRead", static_cast<double>(open.bytes_read()));
   set(addon.env, out, "bytesWritten", static_cast<double>(open.bytes_written()));
   set(addon.env, out, "secondsWaited", open.seconds_waited());
-  return out;
+  return {out};
 }
 
 void release_swap_file(Addon& addon, double file) { addon.swap_files.take(file); }

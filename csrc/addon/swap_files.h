@@ -11,7 +11,7 @@ namespace ds::addon {
 /// `purpose`. `tuning` is float64: bytes of a block, requests under way, threads for checksums;
 /// then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
 double open_swap_file(Addon& addon, std::string folder, std::string label, std::string purpose,
-                      double bytes, Bytes tuning);
+                      double bytes, Doubles tuning);
 
 /// Starts a transfer between the file and host memory when `stream` reaches it; the stream does not
 /// wait for it. See io::SwapFile::start.
@@ -24,8 +24,9 @@ void start_swap(Addon& addon, double file, bool writes, double offset, double bu
 void wait_swap(Addon& addon, double file, double buffer, double buffer_offset, double bytes,
                double stream);
 
-/// { path, direct, fileSystem, engine, bytesRead, bytesWritten, secondsWaited }
-napi_value swap_file_info(Addon& addon, double file);
+struct SwapFileInfo;
+/// How it is served, and what has moved so far.
+Object<SwapFileInfo> swap_file_info(Addon& addon, double file);
 
 void release_swap_file(Addon& addon, double file);
 

@@ -107,9 +107,9 @@ TaskQueue& task_queue(Addon& addon);
 
 /// Starts `body` on a native thread: `T body()`, with T void or a type that to_js converts.
 template <class Body>
-napi_value start_task(Addon& addon, Body body) {
+auto start_task(Addon& addon, Body body) {
   using T = decltype(body());
-  return task_queue(addon).start(std::make_unique<Task<T>>(std::move(body)));
+  return Promise<T>{task_queue(addon).start(std::make_unique<Task<T>>(std::move(body)))};
 }
 
 }  // namespace ds::addon

@@ -1,7 +1,7 @@
 // Finds and loads the native addon, once, with a clear sentence when that is impossible.
 import { availableParallelism } from 'node:os';
 
-import type { Addon } from '../../types/addon.js';
+import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { opInterface } from './interface.generated.js';
 import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';

@@ -1,4 +1,4 @@
-// The addon's functions are those that types/addon.d.ts promises, each once and no other.
+// The addon's functions are those that types/addon.generated.d.ts promises, each once and no other.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -9,7 +9,7 @@ const ROOT = join(__dirname, '..', '..');
 
 /** The methods of the interface Addon. */
 function promised(): string[] {
-  const text = readFileSync(join(ROOT, 'types', 'addon.d.ts'), 'utf8');
+  const text = readFileSync(join(ROOT, 'types', 'addon.generated.d.ts'), 'utf8');
   const body = /export interface Addon \{\n([\s\S]*?)^\}/m.exec(text)?.[1] ?? '';
   return [...body.matchAll(/^ {2}(\w+)\(/gm)].map(([, name]) => name as string);
 }
