@@ -27,7 +27,7 @@ function optimizers(steps: number, options: Options): Record<string, Section> {
   const freeze = Math.ceil(steps * Number(options.freeze ?? 0.2));
   const adam = { lr: Number(options['adam-lr'] ?? 2e-3), ...decays };
   const lamb = { lr: Number(options['lamb-lr'] ?? 1e-2), ...decays };
-  const sgd = { lr: Number(options['sgd-lr'] ?? 0.3), momentum: 0.9 };
+  const sgd = { lr: Number(options['sgd-lr'] ?? 0.3), momentum: Number(options.momentum ?? 0.9) };
   return {
     AdamW: { type: 'AdamW', params: adam },
     OneBitAdam: { type: 'OneBitAdam', params: { ...adam, freeze_step: freeze } },
@@ -70,10 +70,10 @@ function batchOf(text: Buffer, index: number, device: Engine['device']): [Tensor
   return [upload(tokens), upload(targets)];
 }
 
-function configOf(optimizer: Section, steps: number): DsConfig {
+function configOf(optimizer: Section, steps: number, clip = 1): DsConfig {
   return {
     train_micro_batch_size_per_gpu: BATCH,
-    gradient_clipping: 1,
+    gradient_clipping: clip,
     optimizer,
     scheduler: {
       type: 'WarmupCosineLR',
@@ -84,6 +84,12 @@ function configOf(optimizer: Section, steps: number): DsConfig {
 }
 
 const tiny = { vocabSize: 256, maxSeq: SEQ, layers: 2, heads: 4, channels: 64, dropout: 0 };
+
+interface Run {
+  steps: number;
+  text: ReturnType<typeof textOf>;
+  clip: number;
+}
 
 interface Curve {
   optimizer: Section;
@@ -99,14 +105,13 @@ interface Curve {
 async function curveOf(
   world: Distributed['world'],
   optimizer: Section,
-  steps: number,
-  text: ReturnType<typeof textOf>,
+  { steps, text, clip }: Run,
 ): Promise<Curve> {
   seed(1234);
   const logger = new CommsLogger();
   const { engine } = await initialize({
     model: new models.GPT2(tiny),
-    config: configOf(optimizer, steps),
+    config: configOf(optimizer, steps, clip),
   });
   const points: number[] = [];
   let sum = 0;
@@ -201,18 +206,20 @@ async function timeOf(layers: number, channels: number, steps: number): Promise<
 
 /**
  * On each rank of a job: curves of `--optimizers A,B` (default all) over `--steps` (2000), of
- * `--text FOLDER` (docs), at the rates `--adam-lr`, `--lamb-lr` and `--sgd-lr`; then `--timed`
+ * `--text FOLDER` (docs), at the rates `--adam-lr`, `--lamb-lr` and `--sgd-lr`, SGD with
+ * `--momentum` (0.9), clipped at `--clip` (1), `--freeze` (0.2) of them warm-up; then `--timed`
  * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320).
  */
 export async function oneBitBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});
   const steps = Number(options.steps ?? 2000);
   const text = textOf(options.text ?? 'docs');
+  const clip = Number(options.clip ?? 1);
   const all = optimizers(steps, options);
   const names = options.optimizers?.split(',') ?? Object.keys(all);
   const curves: Record<string, Curve> = {};
   for (const name of names) {
-    curves[name] = await curveOf(job.world, all[name] as Section, steps, text);
+    curves[name] = await curveOf(job.world, all[name] as Section, { steps, text, clip });
     const { evaluation, bytesSent, milliseconds } = curves[name];
     if (job.rank === 0) console.error(name, evaluation, bytesSent, milliseconds);
   }
