@@ -63,6 +63,17 @@ const diskHasPath: Rule = ({ zero_optimization: zero }) => {
     : null;
 };
 
+/** State streams to the device from host memory alone. */
+const sharedStateIsInMemory: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
+  offload.gpu_share && offload.device === 'nvme'
+    ? {
+        path: ['zero_optimization', 'offload_optimizer', 'gpu_share'],
+        expected: '0 or null with device "nvme"',
+        got: String(offload.gpu_share),
+        hint: 'Leave it out: host threads update state on a disk.',
+      }
+    : null;
+
 /** An update happens in a slot, and weights come and go through one. */
 const diskHasSlots: Rule = ({ zero_optimization: zero }) => {
   const section = OFFLOADED.find((key) => isOnDisk(zero, key) && zero[key].buffer_count === 0);
@@ -232,6 +243,7 @@ export const zeroRules: readonly Rule[] = [
   overlapNeedsHostMemory,
   diskHasPath,
   diskHasSlots,
+  sharedStateIsInMemory,
   offloadedWeightsAreWhole,
   offloadedWeightsWait,
   gatherBucketIsEven,

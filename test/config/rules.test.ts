@@ -189,6 +189,13 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     zero({ stage: 2, offload_optimizer: { ...onDisk, buffer_count: 1 } }),
   ],
   [
+    'state on disk is updated by the host',
+    zero({ stage: 2, offload_optimizer: { ...onDisk, gpu_share: 0.5 } }),
+    'zero_optimization.offload_optimizer.gpu_share',
+    /Leave it out/,
+    zero({ stage: 2, offload_optimizer: { ...onDisk, gpu_share: 0 } }),
+  ],
+  [
     'offloaded weights are updated on the host alone',
     zero({
       ...{ stage: 3, offload_param: { device: 'cpu' } },
