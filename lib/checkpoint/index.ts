@@ -25,7 +25,15 @@ export {
   saveCheckpoint,
   type TagValidation,
 } from './save.js';
-export type { Shard, TensorInfo } from './shard.js';
+export {
+  type Borrowed,
+  isRemote,
+  type LocalShard,
+  partsOf,
+  type Remote,
+  type Shard,
+  type TensorInfo,
+} from './shard.js';
 export { writeAlone, writeTogether } from './shared-file.js';
 export { generationOf, WeightFiles } from './weight-files.js';
 export { type CheckpointWorld, inUnison, soloWorld } from './world.js';

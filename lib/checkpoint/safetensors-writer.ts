@@ -4,6 +4,7 @@ import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { type HostRange, syncPath, writeFile } from '../runtime/file.js';
 import type { Tensor } from '../tensor/index.js';
 import { encodeHeader } from './header.js';
+import { isRemote, partsOf, type Remote } from './shard.js';
 import { isHost, passed, requireContiguous, STAGING_BYTES } from './staging.js';
 
 /** A tensor to save. */
@@ -14,9 +15,9 @@ export interface TensorSource {
   shape: readonly number[];
   /**
    * Its values: contiguous, on any device or in pinned memory. A function makes them when their
-   * turn has come; they are released once written.
+   * turn has come; they are released once written. Remote ones pass through memory in parts.
    */
-  values: Tensor | (() => Promise<Tensor>);
+  values: Tensor | Remote | (() => Promise<Tensor>);
 }
 
 /** What a manifest remembers of a file. */
@@ -37,6 +38,10 @@ export async function writeSafetensors(
   const writer = new Writer(path, encodeHeader(tensors).bytes);
   try {
     for (const { name, values } of tensors) {
+      if (typeof values !== 'function' && isRemote(values)) {
+        await writer.addRemote(values);
+        continue;
+      }
       const made = typeof values === 'function';
       const tensor = made ? await values() : values;
       try {
@@ -58,12 +63,15 @@ export async function writeAt(
   path: string,
   offset: number,
   name: string,
-  tensor: Tensor,
+  values: Tensor | Remote,
 ): Promise<void> {
-  requireContiguous(name, tensor);
   const writer = new Writer(path, new Uint8Array(0), offset);
   try {
-    await writer.add(tensor);
+    if (isRemote(values)) await writer.addRemote(values);
+    else {
+      requireContiguous(name, values);
+      await writer.add(values);
+    }
     await writer.drain();
   } finally {
     await writer.dispose();
@@ -106,6 +114,28 @@ class Writer {
       this.used += count;
       done += count;
       if (this.used === STAGING_BYTES) await this.flush();
+    }
+  }
+
+  /** One part is written while the next comes. */
+  async addRemote(values: Remote): Promise<void> {
+    let before: Tensor | null = null;
+    try {
+      for (const [offset, numel] of partsOf(values)) {
+        const part = values.borrow(offset, numel);
+        try {
+          await part.arrived();
+          await this.add(part.tensor);
+          await this.flush();
+        } finally {
+          before?.release();
+          before = part.tensor;
+        }
+      }
+      await this.writing;
+    } finally {
+      await this.writing.catch(() => {});
+      before?.release();
     }
   }
 

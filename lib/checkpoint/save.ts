@@ -52,17 +52,17 @@ export interface SaveTarget {
 }
 
 /** What one rank saves. */
-export interface CheckpointContent {
+export interface CheckpointContent<Kept extends Shard = Shard> {
   /** Which of the parts of a checkpoint it is; null where another rank saves the same. */
   part: PartNumber | null;
   /** Weights and buffers, or this rank's parts of them. */
-  model: readonly Shard[];
+  model: readonly Kept[];
   /**
    * Whether every part has its own of the weights; else the first data rank of each share of the
    * model has them.
    */
   modelIsSharded: boolean;
-  optimizer: readonly Shard[];
+  optimizer: readonly Kept[];
   /**
    * Every tensor of which this rank has a part, as a whole, by name: that of one or of many ranks.
    */

@@ -2,10 +2,47 @@
 // whole.
 import { DsError } from '../errors.js';
 import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
-import type { DType } from '../runtime/dtype.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { findFlaw } from './tiling.js';
+
+/** Values that lie where no tensor can be, on a disk, and come to memory a part at a time. */
+export interface Remote {
+  readonly dtype: DType;
+  readonly numel: number;
+  readonly bytes: number;
+  /** Parts start and end at multiples of so many elements. */
+  readonly grain: number;
+  /**
+   * Elements [offset, offset + numel), flat, on their way to memory; the caller releases the
+   * tensor.
+   */
+  borrow(offset: number, numel: number): Borrowed;
+}
+
+/** A tensor that is complete once one of these says so. */
+export interface Borrowed {
+  readonly tensor: Tensor;
+  /** Blocks until it is. */
+  wait(): void;
+  arrived(): Promise<void>;
+}
+
+/** What is in memory of a shard whose values are remote: two parts of this size. */
+export const PART_BYTES = 16 * 2 ** 20;
+
+export const isRemote = (values: Tensor | Remote): values is Remote => 'borrow' in values;
+
+/** How much of `values` to borrow at a time, in order. */
+export function* partsOf({
+  dtype,
+  numel: count,
+  grain,
+}: Omit<Remote, 'borrow' | 'bytes'>): Generator<[number, number]> {
+  const most = Math.max(grain, Math.floor(PART_BYTES / dtypeSize(dtype) / grain) * grain);
+  for (let at = 0; at < count; at += most) yield [at, Math.min(most, count - at)];
+}
 
 /**
  * Elements [from, from + tensor.numel) of a box of the tensor `name`, which has `shape` as a whole.
@@ -17,7 +54,12 @@ export interface Shard {
   box?: Box;
   /** Counted in the box. Default 0. */
   from?: number;
-  /** Contiguous, on any device or in pinned memory. */
+  /** Contiguous, on any device, in pinned memory or remote. */
+  tensor: Tensor | Remote;
+}
+
+/** A shard whose values are in memory. */
+export interface LocalShard extends Shard {
   tensor: Tensor;
 }
 

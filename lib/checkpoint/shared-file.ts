@@ -8,14 +8,14 @@ import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
 import { numel } from '../runtime/view.js';
-import { held, noGrad, to } from '../tensor/index.js';
+import { held, noGrad, type Tensor, to } from '../tensor/index.js';
 import { digestOf, mergedCatalog } from './catalog.js';
 import { begin, type Draft, finish } from './commit.js';
 import { isPlainName, requirePath } from './folder.js';
 import { encodeHeader } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { type TensorSource, writeAt, writeSafetensors } from './safetensors-writer.js';
-import { rangeOf, type Shard, type TensorInfo } from './shard.js';
+import { isRemote, type Remote, rangeOf, type Shard, type TensorInfo } from './shard.js';
 import { isHost } from './staging.js';
 import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, inUnison } from './world.js';
@@ -75,7 +75,8 @@ export async function writeTogether(
 
 /**
  * Writes a shard where it belongs in the tensor whose first byte is number `start` of the file: in one piece, or, of a
- * box, row by row. Host memory beyond that of device tensors: two buffers of 32 MiB; for a box, all of its values.
+ * box, row by row. Host memory beyond that of device tensors: two buffers of 32 MiB, of remote ones two parts; for a box,
+ * all of its values.
  */
 async function writePart(path: string, start: number, shard: Shard): Promise<void> {
   const { name, shape, tensor } = shard;
@@ -83,9 +84,7 @@ async function writePart(path: string, start: number, shard: Shard): Promise<voi
   const range = rangeOf(shard);
   const whole = wholeBox(shape);
   if (isSameBox(range.box, whole)) return writeAt(path, start + range.from * size, name, tensor);
-  const values = isHost(tensor.buffer)
-    ? tensor.retain()
-    : held(() => noGrad(() => to(tensor, cpu())));
+  const values = await onHost(tensor);
   try {
     for (const box of boxesOf(range)) {
       for (const row of partsOf(box, runShape(box, [range.box, whole]))) {
@@ -98,6 +97,16 @@ async function writePart(path: string, start: number, shard: Shard): Promise<voi
   } finally {
     values.release();
   }
+}
+
+/** The caller releases it. */
+async function onHost(values: Tensor | Remote): Promise<Tensor> {
+  if (isRemote(values)) {
+    const all = values.borrow(0, values.numel);
+    await all.arrived();
+    return all.tensor;
+  }
+  return isHost(values.buffer) ? values.retain() : held(() => noGrad(() => to(values, cpu())));
 }
 
 /**

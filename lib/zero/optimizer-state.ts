@@ -92,6 +92,11 @@ export class OptimizerState {
     return home.lend(partition, piece, name);
   }
 
+  /** Whether what is lent of a partition is a copy, which takes memory while it is. */
+  lendsCopies(partition: Partition): boolean {
+    return this.of(partition).home.lendsCopies;
+  }
+
   /**
    * The partition's gradient, from gradReady() to update(): [numel] in the unit's gradDtype, where
    * it is kept; null where there is none. Complete when this returns; the caller releases it.

@@ -289,7 +289,7 @@ test('the thread of an asynchronous save is told of boxes, too', async () => {
   const job = structuredClone(describeJob(target, { ...content, model, optimizer }, null));
   const taken = takeContent(job);
   const outline = ({ name, shape, box, from, tensor }: Shard) => {
-    return { name, shape, box, from, values: tensor.toArray().flat() };
+    return { name, shape, box, from, values: (tensor as Tensor).toArray().flat() };
   };
   expect(taken.part).toEqual({ data: 0, model: 1 });
   expect(taken.model.map(outline)).toEqual(content.model.map(outline));

@@ -59,8 +59,8 @@ async function sorterEngine(from: number, steps: number): Promise<Engine> {
 function stateOf(engine: Engine): unknown {
   const { model, optimizer, state, rankState } = contentOf(engine, { clientState: {} });
   const values = [...model, ...optimizer].map(({ name, tensor }) => {
-    const all = tensor.toArray();
-    tensor.release();
+    const all = (tensor as Tensor).toArray();
+    (tensor as Tensor).release();
     return [name, all];
   });
   return { values, state, rankState };

@@ -52,6 +52,7 @@ export function partitioned(engine: Engine, place: Place): Engine {
       return parts.state.lend(whole.get(partition.unit) as Partition, { ...piece, offset }, name);
     },
     awaitWeights() {},
+    lendsCopies: () => false,
     synchronize() {},
     rankErrors: () => [],
     refresh({ unit }: Partition) {

@@ -1,4 +1,5 @@
 // Saves one tag again and again, each time with another number in it, until its input ends: argv is a folder.
+import type { Tensor } from '../../lib/tensor/index.js';
 import { content, save } from './content.js';
 
 async function main(dir: string): Promise<void> {
@@ -10,7 +11,7 @@ async function main(dir: string): Promise<void> {
   for (let n = 1; open; ++n) {
     const values = content(n);
     await save(dir, 't', values);
-    for (const { tensor } of [...values.model, ...values.optimizer]) tensor.dispose();
+    for (const { tensor } of [...values.model, ...values.optimizer]) (tensor as Tensor).dispose();
     if (n === 1) process.stdout.write('saved\n');
   }
 }

@@ -1,5 +1,9 @@
 // A rank that saves numbered checkpoints until it is killed: node save-process.ts JSON, see SaveJob.
-import { type CheckpointContent, type Shard, saveCheckpoint } from '../../lib/checkpoint/index.js';
+import {
+  type CheckpointContent,
+  type LocalShard,
+  saveCheckpoint,
+} from '../../lib/checkpoint/index.js';
 import { StoreWorld } from '../../lib/engine/saving/store-world.js';
 import { Job, type StoreAddress } from '../../lib/runtime/job.js';
 import { Tensor } from '../../lib/tensor/tensor.js';
@@ -17,11 +21,11 @@ export interface SaveJob {
 }
 
 /** Every element of checkpoint number `n` is n, so that a mixture of two would show. */
-function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointContent {
+function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointContent<LocalShard> {
   const whole = kilobytes * 256;
   const info = { dtype: 'f32' as const, shape: [whole] };
   const share = whole / size;
-  const part = (name: string): Shard => {
+  const part = (name: string): LocalShard => {
     const tensor = Tensor.from(new Float32Array(share).fill(n)).keep();
     return { name, shape: info.shape, from: rank * share, tensor };
   };

@@ -3,13 +3,20 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
+import { PART_BYTES } from '../../lib/checkpoint/shard.js';
 import { type DsConfig, type Engine, initialize, nn, zero } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 import { assertSame, type Run, runOf, withFolder } from './nvme.cases.js';
-import { type TinyOptions, tinyConfig, tinyEngine, tinyModel, trainTiny } from './tiny-training.js';
+import {
+  type TinyOptions,
+  tinyConfig,
+  tinyEngine,
+  tinyModel,
+  tinyShape,
+  trainTiny,
+} from './tiny-training.js';
 
 type ZeroSection = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 type OffloadParam = NonNullable<ZeroSection['offload_param']>;
@@ -138,6 +145,45 @@ const checkpoints: Case = {
     }),
 };
 
+/** Bytes of a model whose state no block of memory holds: 6 million parameters in a unit of one matrix. */
+const wide = { vocabSize: tinyShape.vocabulary, channels: 36, maxSeq: 170_000 };
+
+/** Of what state there is, saving and loading have a few parts in memory at a time. */
+const withoutCopies: Case = {
+  name: 'weights and state on disk: saving and loading take no copy of them all',
+  run: (device) =>
+    withFolder(async (nvme) => {
+      const dir = mkdtempSync(join(tmpdir(), 'ds-weights-peak-'));
+      try {
+        const home = { offload: true, nvme, disk: { offload: { buffer_count: 2 } } };
+        const zero = { ...onDisk(nvme, { buffer_size: 500_000 }), sub_group_size: 500_000 };
+        const options: TinyOptions = { precision: 'bf16', ...home, zero, model: wide };
+        const engine = await tinyEngine(options, device);
+        trainTiny(engine, 0, 1);
+        engine.synchronize();
+        const { numel } = engine.parts.stage.partitions.reduce((a, b) =>
+          a.numel > b.numel ? a : b,
+        );
+        assert.ok(numel * 14 > 4 * PART_BYTES, `${numel} elements`);
+        const during = async (body: () => Promise<unknown>): Promise<number> => {
+          device.resetPeaks();
+          const { inUse } = device.memory;
+          await body();
+          return device.memory.peakInUse - inUse;
+        };
+        const pinnedHere = device.kind === 'cpu';
+        const saved = await during(() => engine.saveCheckpoint(dir));
+        const loaded = await during(() => engine.loadCheckpoint(dir));
+        const most = 2.5 * PART_BYTES;
+        assert.ok(!pinnedHere || saved < most, `${saved} bytes to save`);
+        assert.ok(!pinnedHere || loaded < most, `${loaded} bytes to load`);
+        engine.destroy();
+      } finally {
+        rmSync(dir, { recursive: true, force: true });
+      }
+    }),
+};
+
 /** Frozen layers have no state; they are read, written from outside, saved and loaded all the same. */
 const frozen: Case = {
   name: 'weights on disk: frozen layers come and go, and keep what is written to them',
@@ -185,6 +231,7 @@ export const cases: Case[] = [
   longRun,
   memoryFirst,
   checkpoints,
+  withoutCopies,
   frozen,
   homeCase('host memory', { precision: 'fp32' }),
   homeCase('host memory', { precision: 'bf16', gradients: 'fp32' }, { param: { buffer_count: 1 } }),

@@ -1,7 +1,7 @@
 // What a thread is told of a save: its content by offers of memory instead of tensors, and what it
 // answers.
 import type { JsonObject } from '../../../types/json.js';
-import type { CheckpointContent, SaveTarget, Shard } from '../../checkpoint/index.js';
+import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Box } from '../../runtime/box.js';
 import { Buffer } from '../../runtime/buffer.js';
@@ -56,11 +56,11 @@ export interface Failure {
 /** The tensors must be views of pinned memory, which the job shares from now on. */
 export function describeJob(
   target: SaveTarget,
-  content: CheckpointContent,
+  content: CheckpointContent<LocalShard>,
   seat: Seat | null,
 ): BackgroundJob {
   const buffers: Buffer[] = [];
-  const offered = ({ tensor, ...rest }: Shard): OfferedShard => {
+  const offered = ({ tensor, ...rest }: LocalShard): OfferedShard => {
     const { buffer, dtype, shape: size, offset } = tensor;
     if (!buffers.includes(buffer)) buffers.push(buffer);
     return { ...rest, memory: buffers.indexOf(buffer), dtype, size, offset };
@@ -80,9 +80,9 @@ export function describeJob(
 }
 
 /** The content on the thread's side; the caller releases its tensors. */
-export function takeContent({ memory, content }: BackgroundJob): CheckpointContent {
+export function takeContent({ memory, content }: BackgroundJob): CheckpointContent<LocalShard> {
   const buffers = memory.map(({ offer, bytes }) => Buffer.take(cpu(), bytes, offer));
-  const taken = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): Shard => {
+  const taken = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): LocalShard => {
     const buffer = buffers[index] as Buffer;
     return {
       ...rest,

@@ -2,7 +2,7 @@
 // when the program ends.
 import { EventEmitter } from 'node:events';
 
-import type { CheckpointContent, SaveTarget } from '../../checkpoint/index.js';
+import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { Buffer } from '../../runtime/buffer.js';
 import { Job } from '../../runtime/job.js';
@@ -44,7 +44,11 @@ export class BackgroundSave {
   private readonly begins: Promise<string>;
   private readonly ends: Promise<string>;
 
-  constructor(target: SaveTarget, content: CheckpointContent, world: StoreWorld | null) {
+  constructor(
+    target: SaveTarget,
+    content: CheckpointContent<LocalShard>,
+    world: StoreWorld | null,
+  ) {
     this.job = describeJob(target, content, world?.seat() ?? null);
     const answers = new EventEmitter();
     this.begins = answerOf(answers, 'begun');

@@ -3,6 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import {
   type CheckpointContent,
   type CheckpointWorld,
+  type LocalShard,
   Save,
   type SaveTarget,
   type TagValidation,
@@ -193,7 +194,7 @@ export class Checkpointer {
   /** Takes the state before it returns, so that training may go on even where nobody awaits it. */
   private async saveBeside(target: SaveTarget, options: ContentOptions): Promise<string> {
     const world = this.world instanceof StoreWorld ? this.world.beside() : null;
-    let copies: CheckpointContent;
+    let copies: CheckpointContent<LocalShard>;
     try {
       copies = this.copied(this.takeContent(options));
     } catch (error) {
@@ -223,7 +224,7 @@ export class Checkpointer {
   }
 
   /** The content in pinned memory of its own; its tensors are released. */
-  private copied(content: CheckpointContent): CheckpointContent {
+  private copied(content: CheckpointContent): CheckpointContent<LocalShard> {
     try {
       this.copy ??= new HostCopy(this.engine.device);
       const copies = this.copy.take([...content.model, ...content.optimizer]);

@@ -1,5 +1,5 @@
 // What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
-import type { Shard, TensorInfo } from '../../checkpoint/index.js';
+import { isRemote, type Remote, type Shard, type TensorInfo } from '../../checkpoint/index.js';
 import type { Parameter } from '../../nn/parameter.js';
 import {
   type DeclaredState,
@@ -17,6 +17,7 @@ import { sliceFlat } from '../../zero/flat.js';
 import type { Piece, Range, Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
+import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
 
 /** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>
@@ -87,19 +88,33 @@ export interface BoxedPart {
 }
 
 /** `tensor`, elements from number `from` of what this rank holds, by the boxes in which they lie. Takes it over. */
-export function boxedParts({ whole, boxes }: Region, from: number, tensor: Tensor): BoxedPart[] {
-  if (numel(whole) === 0) return [{ box: wholeBox(whole), from: 0, tensor }];
-  const parts = rangesOf(boxes, from, tensor.numel).map(({ offset, numel: count, ...range }) => {
-    const isAll = count === tensor.numel;
-    const part = isAll ? tensor.retain() : sliceFlat(tensor, { offset, numel: count });
-    return { box: range.box, from: range.from, tensor: part };
+export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedPart[] {
+  const parts = boxedRanges(region, from, tensor.numel).map(({ range, ...place }) => {
+    const isAll = range.numel === tensor.numel;
+    return { ...place, tensor: isAll ? tensor.retain() : sliceFlat(tensor, range) };
   });
   tensor.release();
   return parts;
 }
 
-function shardsOf(name: string, region: Region, from: number, tensor: Tensor): Shard[] {
-  return boxedParts(region, from, tensor).map((part) => ({ name, shape: region.whole, ...part }));
+/** `count` elements from number `from` of what this rank holds, by box, and where among them each part lies. */
+function boxedRanges({ whole, boxes }: Region, from: number, count: number) {
+  if (numel(whole) === 0) {
+    return [{ box: wholeBox(whole), from: 0, range: { offset: 0, numel: count } }];
+  }
+  return rangesOf(boxes, from, count).map(({ offset, numel: own, ...place }) => {
+    return { box: place.box, from: place.from, range: { offset, numel: own } };
+  });
+}
+
+function shardsOf(name: string, region: Region, from: number, values: Tensor | Remote): Shard[] {
+  const { whole: shape } = region;
+  if (!isRemote(values)) {
+    return boxedParts(region, from, values).map((part) => ({ name, shape, ...part }));
+  }
+  return boxedRanges(region, from, values.numel).map(({ box, from: first, range }) => {
+    return { name, shape, box, from: first, tensor: partOfRemote(values, range) };
+  });
 }
 
 /** Master weights and state; the caller releases the tensors. */
@@ -111,12 +126,25 @@ export function optimizerShards(engine: EngineCore): Shard[] {
       const { region, from, numel: count } = statePart(state, piece);
       // Of a state that every rank has which has a part of the parameter, the one with its start saves all.
       if (count === 0 || (state.per === null && piece.from > 0)) continue;
-      const lent = engine.parts.state.lend(part, piece, name);
-      lent.wait();
-      shards.push(...shardsOf(stateKey(slot.name, name), region, from, lent.tensor));
+      const values = stateValues(engine, part, piece, { name, state, numel: count });
+      shards.push(...shardsOf(stateKey(slot.name, name), region, from, values));
     }
   }
   return shards;
+}
+
+/** A piece's part of the state called `name`, `numel` elements of it: as it is in memory, or remote. */
+function stateValues(
+  { parts: { state: kept } }: EngineCore,
+  partition: Partition,
+  piece: Piece,
+  { name, state, numel: count }: { name: string; state: StateTensor; numel: number },
+): Tensor | Remote {
+  const lend = (part: Piece) => kept.lend(partition, part, name);
+  if (kept.lendsCopies(partition)) return remoteState(lend, piece, { ...state, numel: count });
+  const lent = lend(piece);
+  lent.wait();
+  return lent.tensor;
 }
 
 /** Which parameters and buffers are saved, by name. */
@@ -140,9 +168,8 @@ export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, piece }) => {
     const { slot, from } = piece;
     if (!wanted(slot.name)) return [];
-    const lent = part.place.lend(piece);
-    lent.wait();
-    return shardsOf(slot.name, slot.region, from, lent.tensor);
+    const values = remoteWeights(part, piece) ?? part.place.lend(piece).tensor;
+    return shardsOf(slot.name, slot.region, from, values);
   });
 }
 
@@ -223,5 +250,5 @@ export function bytesOf(shards: readonly Shard[]): number {
 }
 
 export function releaseShards(shards: readonly Shard[]): void {
-  for (const { tensor } of shards) tensor.release();
+  for (const { tensor } of shards) if (!isRemote(tensor)) tensor.release();
 }

@@ -1,6 +1,12 @@
 // A copy of a checkpoint's tensors in pinned host memory, so that training can go on while they are
 // written.
-import type { Shard } from '../../checkpoint/index.js';
+import {
+  isRemote,
+  type LocalShard,
+  partsOf,
+  type Remote,
+  type Shard,
+} from '../../checkpoint/index.js';
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
@@ -27,7 +33,7 @@ export class HostCopy {
    * order of that stream at once; host memory only after wait(). The memory of the last call is
    * used again where it is large enough.
    */
-  take(shards: readonly Shard[]): Shard[] {
+  take(shards: readonly Shard[]): LocalShard[] {
     const offsets: number[] = [];
     let bytes = 0;
     for (const { tensor } of shards) {
@@ -37,16 +43,37 @@ export class HostCopy {
     const memory = this.reserve(bytes);
     const copies = shards.map((shard, i) => {
       const { tensor } = shard;
-      const size = dtypeSize(tensor.dtype);
+      const { dtype } = tensor;
       const to = offsets[i] as number;
-      const range = { to, from: tensor.offset * size, bytes: tensor.bytes };
-      if (tensor.bytes > 0) memory.copyFrom(tensor.buffer, range, this.device.compute);
-      const view = () =>
-        new Tensor(memory.retain(), tensor.dtype, tensor.shape, undefined, to / size);
+      const view = (): Tensor => {
+        const shape = isRemote(tensor) ? [tensor.numel] : tensor.shape;
+        return new Tensor(memory.retain(), dtype, shape, undefined, to / dtypeSize(dtype));
+      };
+      this.fill(memory, to, tensor);
       return { ...shard, tensor: held(view) };
     });
     this.copied.record(this.device.compute);
     return copies;
+  }
+
+  /** Copies a tensor to byte `to`; remote values have come when it returns. */
+  private fill(memory: Buffer, to: number, values: Tensor | Remote): void {
+    const { compute } = this.device;
+    const size = dtypeSize(values.dtype);
+    const copy = ({ buffer, offset, bytes }: Tensor, at: number): void => {
+      if (bytes > 0) memory.copyFrom(buffer, { to: at, from: offset * size, bytes }, compute);
+    };
+    if (!isRemote(values)) {
+      copy(values, to);
+      return;
+    }
+    for (const [first, numel] of partsOf(values)) {
+      const part = values.borrow(first, numel);
+      part.wait();
+      copy(part.tensor, to + first * size);
+      compute.synchronize();
+      part.tensor.release();
+    }
   }
 
   /** Blocks until the copies are complete. */

@@ -6,10 +6,12 @@ import {
   inUnison,
   type Section,
 } from '../../checkpoint/index.js';
-import { wholeRegion } from '../../runtime/box.js';
+import { perElement } from '../../optim/declared-state.js';
+import { type Region, wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
+import type { LentState } from '../../zero/home/lent-state.js';
 import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
@@ -22,6 +24,7 @@ import {
 } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
 import { readErrors } from './rank-errors.js';
+import { inParts } from './remote-state.js';
 import {
   isPresent,
   requireKnown,
@@ -164,16 +167,29 @@ async function readPieces(
       const key = stateKey(name, state);
       const isSaved = checkpoint.tensors('optimizer').has(key);
       const from: [Section, string] = isSaved ? ['optimizer', key] : ['model', name];
-      const lent = engine.parts.state.lend(partition, piece, state);
-      const { region, from: first } = statePart(declared, piece);
-      const into = boxedParts(region, first, lent.tensor.retain());
-      try {
-        await readParts(checkpoint, from, into, lent.arrived());
-        lent.keep();
-      } finally {
-        lent.tensor.release();
+      const { state: kept } = engine.parts;
+      const pieces = kept.lendsCopies(partition) ? inParts(piece, declared) : [piece];
+      for (const part of pieces) {
+        const { region, from: first } = statePart(declared, part);
+        await readLent(checkpoint, from, kept.lend(partition, part, state), { region, first });
       }
     }
+  }
+}
+
+/** Reads what was lent, which is a part of `region` from element `first` on. */
+async function readLent(
+  checkpoint: Checkpoint,
+  from: [Section, string],
+  lent: LentState,
+  { region, first }: { region: Region; first: number },
+): Promise<void> {
+  const into = boxedParts(region, first, lent.tensor.retain());
+  try {
+    await readParts(checkpoint, from, into, lent.arrived());
+    lent.keep();
+  } finally {
+    lent.tensor.release();
   }
 }
 
@@ -197,14 +213,10 @@ async function readFrozenPieces(engine: EngineCore, checkpoint: Checkpoint): Pro
     for (const piece of pieces) {
       const { name, region } = piece.slot;
       if (!isPresent(checkpoint, name)) continue;
-      const lent = place.lend(piece);
-      const into = boxedParts(region, piece.from, lent.tensor.retain());
       const from = frozenSource(checkpoint, name, unit.dtype);
-      try {
-        await readParts(checkpoint, from, into, lent.arrived());
-        lent.keep();
-      } finally {
-        lent.tensor.release();
+      const stored = { ...perElement(piece.slot.shape), dtype: unit.dtype };
+      for (const part of place.memory ? [piece] : inParts(piece, stored)) {
+        await readLent(checkpoint, from, place.lend(part), { region, first: part.from });
       }
     }
   }

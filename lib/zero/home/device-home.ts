@@ -25,6 +25,7 @@ interface Kept {
 /** A partition's tiles are its ranges: nothing is copied that could hide behind another's update. */
 export class DeviceHome implements Home {
   readonly kernels = deviceKernels();
+  readonly lendsCopies = false;
   private readonly kept = new Map<Partition, Kept>();
 
   constructor(

@@ -59,6 +59,7 @@ interface Portion {
  * per parameter, which the update turns into the weight to upload in place; where their dtypes differ, a weight more.
  */
 export class DiskHome extends HostUpdates<DiskPart> {
+  readonly lendsCopies = true;
   private readonly optimizer: Optimizer;
   private readonly plan: DiskPlan;
   protected readonly slots: TileSlots;

@@ -48,6 +48,8 @@ export interface Home {
   awaitWeights(partition: Partition): void;
   /** The gradient, from receive() to the update, held once more; null where there is none. Complete when this returns. */
   gradOf(partition: Partition): Tensor | null;
+  /** What is lent is a copy, which takes memory while it is. */
+  readonly lendsCopies: boolean;
   /** The master weights (name "master") or the state `name` of a piece. */
   lend(partition: Partition, piece: Piece, name: string): LentState;
   /** Master weights were changed from outside (a loaded checkpoint): refreshes the partition's weights. */

@@ -36,6 +36,8 @@ export interface HostHomeOptions {
  * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
  */
 export class HostHome extends HostUpdates<HostPart> {
+  readonly lendsCopies = false;
+
   constructor(
     device: Device,
     private readonly optimizer: Optimizer,

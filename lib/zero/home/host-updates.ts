@@ -67,6 +67,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   }
 
   abstract readonly bytes: Bytes;
+  abstract readonly lendsCopies: boolean;
   abstract adopt(partition: Partition): void;
   abstract writeMaster(partition: Partition, piece: Piece, values: Tensor): void;
   abstract acquire(partition: Partition, tile: HostTile): TileTensors;
