@@ -1,5 +1,4 @@
-// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel; few
-// rows by skinny_kernel.
+// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel.
 #include "matmul.h"
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 #include "../cuda/cuda_context.h"
 #include "../cuda/cuda_device.h"
 #include "../cuda/gemm.h"
-#include "../cuda/skinny.cuh"
 #include "copy.h"
 #include "unary_math.h"
 
@@ -31,19 +29,6 @@ struct Finish {
   int64_t row_stride, batch_stride;   // of out and aux
   MatmulEpilogue epilogue;
   bool accumulate;
-
-  /// Brings z, an element of the product, to place `at` of out, which is in this column.
-  __device__ __forceinline__ void write(int64_t at, int64_t column, float z) const {
-    if (bias) z += to_float(bias[column]);
-    if (epilogue == MatmulEpilogue::gelu) {
-      if (aux) aux[at] = from_float<T>(z);
-      z = unary_value<UnaryOp::gelu_tanh>(z);
-    } else if (epilogue == MatmulEpilogue::gelu_grad) {
-      z *= unary_derivative<UnaryOp::gelu_tanh>(to_float(aux[at]));
-    }
-    if (accumulate) z += to_float(out[at]);
-    out[at] = from_float<T>(z);
-  }
 };
 
 constexpr int kLanes = 32, kRowsPerBlock = 8;
@@ -54,23 +39,30 @@ __global__ void finish_kernel(Finish<T> f) {
   for (int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.y; row < f.total_rows;
        row += step) {
     const int64_t first = row / f.rows * f.batch_stride + row % f.rows * f.row_stride;
-    for (int64_t column = threadIdx.x; column < f.columns; column += kLanes)
-      f.write(first + column, column, f.product ? f.product[row * f.columns + column] : 0.0f);
+    for (int64_t column = threadIdx.x; column < f.columns; column += kLanes) {
+      const int64_t at = first + column;
+      float z = f.product ? f.product[row * f.columns + column] : 0.0f;
+      if (f.bias) z += to_float(f.bias[column]);
+      if (f.epilogue == MatmulEpilogue::gelu) {
+        if (f.aux) f.aux[at] = from_float<T>(z);
+        z = unary_value<UnaryOp::gelu_tanh>(z);
+      } else if (f.epilogue == MatmulEpilogue::gelu_grad) {
+        z *= unary_derivative<UnaryOp::gelu_tanh>(to_float(f.aux[at]));
+      }
+      if (f.accumulate) z += to_float(f.out[at]);
+      f.out[at] = from_float<T>(z);
+    }
   }
-}
-
-/// How a product becomes out. `product` may be null.
-template <class T>
-Finish<T> finish_of(const Matmul& op, const GemmProblem& p, const float* product) {
-  return {product,   op.bias.as<T>(),  op.aux.as<T>(),     op.out.as<T>(), p.batch * p.rows, p.rows,
-          p.columns, p.out_row_stride, p.out_batch_stride, op.epilogue,    op.accumulate};
 }
 
 void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaContext& ctx) {
   for_floating(kOp, p.out_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const Finish<T> f = finish_of<T>(op, p, product);
-    const int64_t wanted = (f.total_rows + kRowsPerBlock - 1) / kRowsPerBlock;
+    const int64_t total_rows = p.batch * p.rows;
+    const Finish<T> f{
+        product,   op.bias.as<T>(),  op.aux.as<T>(),     op.out.as<T>(), total_rows,   p.rows,
+        p.columns, p.out_row_stride, p.out_batch_stride, op.epilogue,    op.accumulate};
+    const int64_t wanted = (total_rows + kRowsPerBlock - 1) / kRowsPerBlock;
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(wanted, ctx.sm_count * 8));
     finish_kernel<<<blocks, dim3(kLanes, kRowsPerBlock), 0, ctx.stream>>>(f);
     DS_CUDA_LAUNCHED(kOp);
@@ -172,50 +164,6 @@ void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands opera
   finish(op, p, product, ctx);
 }
 
-/// Rows of a up to which skinny_kernel serves; with more, tiles that several outputs share win.
-constexpr int kFewRows = 16;
-
-/// Finish for skinny_kernel.
-template <class T>
-struct FinishRow {
-  Finish<T> finish;
-  __device__ void operator()(int row, int64_t column, float z) const {
-    finish.write(row * finish.row_stride + column, column, z);
-  }
-};
-
-/// Whether skinny_kernel can read both operands in packets, and out is only written.
-bool is_skinny(const Matmul& op, const GemmProblem& p) {
-  const auto packets = [](uint8_t alignment, int64_t row_stride) {
-    return alignment == 16 && row_stride % 8 == 0;
-  };
-  return p.dtype != DType::f32 && p.rows <= kFewRows && p.batch == 1 && !p.trans_a && p.trans_b &&
-         !op.accumulate && p.inner % 8 == 0 && p.inner <= std::numeric_limits<int32_t>::max() / 2 &&
-         packets(p.a_alignment, p.rows > 1 ? p.a_row_stride : 0) &&
-         packets(p.b_alignment, p.columns > 1 ? p.b_row_stride : 0);
-}
-
-void run_skinny(const Matmul& op, const GemmProblem& p, const GemmOperands& operands,
-                CudaContext& ctx) {
-  for_floating(kOp, p.dtype, [&](auto in) {
-    for_floating(kOp, p.out_dtype, [&](auto tag) {
-      using T = typename decltype(in)::type;
-      using Out = typename decltype(tag)::type;
-      if constexpr (sizeof(T) == 2 && (std::is_same_v<T, Out> || sizeof(Out) == 4)) {
-        const SkinnyArguments<T, PlainWeights<T>, FinishRow<Out>> a{
-            {static_cast<const T*>(operands.b), p.b_row_stride},
-            static_cast<const T*>(operands.a),
-            p.a_row_stride,
-            static_cast<int>(p.rows),
-            static_cast<int>(p.inner),
-            p.columns,
-            {finish_of<Out>(op, p, nullptr)}};
-        launch_skinny<kFewRows>(kOp, a, ctx);
-      }
-    });
-  });
-}
-
 }  // namespace
 
 void run(const Matmul& op, CudaContext& ctx) {
@@ -234,7 +182,6 @@ void run(const Matmul& op, CudaContext& ctx) {
     throw Error("DS_LIMIT", kOp, "a batch below 2^31", text(p.batch));
   }
   const GemmOperands operands{a.data, b.data, op.bias.data, op.aux.data, op.out.data};
-  if (is_skinny(op, p)) return run_skinny(op, p, operands, ctx);
   if (!run_fused(op, p, operands, ctx)) run_in_two_steps(op, p, operands, ctx);
 }
 

@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kOp = "quantized_linear";
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 /// Rows of x beyond which weights are made once instead of in every block.
-constexpr int kFewRows = 32;
+constexpr int kFewRows = kSkinnyRows;
 constexpr int64_t kMostInputs = int64_t{1} << 30;  // numbers of inputs are int32 on tensor cores
 constexpr unsigned kMostColumnBlocks = 1024;
 
@@ -169,7 +169,7 @@ void on_tensor_cores(const QuantizedLinear& op, const CodeMatrix& w, CudaContext
                                                      static_cast<int>(w.inputs),
                                                      w.outputs,
                                                      {op.bias.as<T>(), op.out.as<T>(), w.outputs}};
-  launch_skinny<kFewRows>(kOp, a, ctx);
+  launch_skinny(kOp, a, ctx);
 }
 
 /// Whether skinny_kernel can read everything in its packets, each with one step.

@@ -167,7 +167,7 @@ function forDType(dtype: DType): Product[] {
     list.push({ dtype, sizes: size, bias: true });
   }
   list.push({ dtype, sizes: [3, 0, 5], epilogue: 'gelu', bias: true });
-  // A few rows by aligned rows of weights have a kernel of their own.
+  // A few rows by aligned rows of weights, as single tokens have them.
   for (let rows = 1; rows <= 33; ++rows) {
     const sizes = [rows, rows % 2 ? 72 : 296, rows % 3 ? 35 : 64];
     list.push({ dtype, sizes, transB: true, gap: 8, bias: rows % 4 === 1 });
