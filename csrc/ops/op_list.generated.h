@@ -26,11 +26,16 @@
   ROW(Where) \
   ROW(Embedding) \
   ROW(EmbeddingBackward) \
+  ROW(GroupRows) \
+  ROW(CombineRows) \
+  ROW(CombineRowsBackward) \
   ROW(Fill) \
   ROW(Arange) \
   ROW(Gather) \
   ROW(SumOfSquares) \
   ROW(GradientControl) \
+  ROW(GroupedMatmul) \
+  ROW(GroupedWeightGradient) \
   ROW(LambMoments) \
   ROW(LambCoefficients) \
   ROW(LambApply) \
@@ -66,6 +71,8 @@
   ROW(ArgMax) \
   ROW(Rmsprop) \
   ROW(Rope) \
+  ROW(RouteTopK) \
+  ROW(RouteTopKBackward) \
   ROW(SampleTokens) \
   ROW(Scan) \
   ROW(CumprodBackward) \
@@ -106,11 +113,16 @@
   NAMES(Where, "condition", "a", "b", "out") \
   NAMES(Embedding, "weight", "index", "out") \
   NAMES(EmbeddingBackward, "dout", "index", "dweight") \
+  NAMES(GroupRows, "ids", "offsets", "rows", "places") \
+  NAMES(CombineRows, "y", "places", "weights", "out") \
+  NAMES(CombineRowsBackward, "y", "places", "weights", "dout", "dy", "dweights") \
   NAMES(Fill, "out") \
   NAMES(Arange, "out") \
   NAMES(Gather, "in", "index", "out") \
   NAMES(SumOfSquares, "x", "out") \
   NAMES(GradientControl, "partials", "control") \
+  NAMES(GroupedMatmul, "x", "rows", "weight", "offsets", "out") \
+  NAMES(GroupedWeightGradient, "dout", "x", "rows", "offsets", "dweight") \
   NAMES(LambMoments, "master", "m", "v", "grad", "starts", "sums", "control") \
   NAMES(LambCoefficients, "sums", "coefficients", "control") \
   NAMES(LambApply, "master", "m", "v", "weight", "starts", "coefficients", "control") \
@@ -146,6 +158,8 @@
   NAMES(ArgMax, "in", "out") \
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out", "positions") \
+  NAMES(RouteTopK, "logits", "ids", "weights") \
+  NAMES(RouteTopKBackward, "logits", "ids", "dweights", "dlogits") \
   NAMES(SampleTokens, "scores", "slots", "tokens", "logprobs", "settings", "numbers", "recent", "counts", "bias", "bans") \
   NAMES(Scan, "in", "out") \
   NAMES(CumprodBackward, "in", "dout", "dx") \
@@ -161,4 +175,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1512460125
+#define DS_INTERFACE_HASH 605720101

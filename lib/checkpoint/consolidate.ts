@@ -12,6 +12,7 @@ import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-fol
 import { requirePath } from './folder.js';
 import type { TensorRecord } from './manifest.js';
 import { Checkpoint, type Section } from './open.js';
+import { inPieces, type Pieces, readPieces } from './pieces.js';
 import type { TensorSource } from './safetensors-writer.js';
 
 /** Floating dtypes of exported weights, as configurations call them. */
@@ -70,6 +71,7 @@ interface Layout {
   config: JsonObject | null;
   generation: JsonObject | null;
   transposed: ReadonlySet<string>;
+  pieces: Pieces;
 }
 
 /**
@@ -110,10 +112,11 @@ async function write(
   const layout =
     format === 'hf'
       ? describedLayout(checkpoint)
-      : { config: null, generation: null, transposed: new Set<string>() };
-  const sources = Array.from(checkpoint.tensors('model'), ([name, record]) =>
-    sourceOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout }),
-  );
+      : { config: null, generation: null, transposed: new Set<string>(), pieces: {} };
+  const sources = [...checkpoint.tensors('model')].flatMap(([name, record]) => {
+    const source = sourceOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout });
+    return inPieces(source, layout.pieces[name]);
+  });
   const config = layout.config && { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
   const content = { sources, config, generation: layout.generation, maxShardBytes };
   const files = await writeFolder(home, content, () => checkpoint.requireUnchanged());
@@ -164,11 +167,13 @@ const isJsonObject = (value: JsonValue | undefined): value is JsonObject =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
 function describedLayout({ description, path }: Checkpoint): Layout {
-  const { config, generation = null, transposed } = description ?? {};
+  const { config, generation = null, transposed, pieces: given } = description ?? {};
+  const pieces = readPieces(given);
   const isObject = isJsonObject(config);
   const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');
-  if (isObject && isNames && (generation === null || isJsonObject(generation))) {
-    return { config, generation, transposed: new Set(transposed) };
+  const isWhole = isObject && isNames && pieces !== null;
+  if (isWhole && (generation === null || isJsonObject(generation))) {
+    return { config, generation, transposed: new Set(transposed), pieces };
   }
   throw new DsError({
     code: 'DS_CHECKPOINT',

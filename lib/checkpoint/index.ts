@@ -16,6 +16,7 @@ export { Fields } from './fields.js';
 export { ifThere } from './file-error.js';
 export { MANIFEST, type TensorRecord } from './manifest.js';
 export { Checkpoint, type Section } from './open.js';
+export { inPieces, type Piece, type Pieces, piecesOf, readPieces } from './pieces.js';
 export { isUnfinishedFile, moveFile, replaceFile } from './replace-file.js';
 export type { TensorSource } from './safetensors-writer.js';
 export {

@@ -3,6 +3,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { KeyValueCache, type LayerCache } from '../nn/attention.js';
+import { loadBalancingLoss, type RouterLoads } from '../nn/experts.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import { PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -134,6 +135,8 @@ export interface Places {
   start: number;
   /** What keeps keys and values, of each layer; null where nothing does. */
   caches: readonly LayerCache[] | null;
+  /** Where routers say what they did; without it nobody asks. */
+  loads?: RouterLoads;
 }
 
 /** Each row is a text. */
@@ -218,12 +221,12 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    * tokens, sampling and all else that does not follow from them.
    */
   override describe(): PretrainedDescription {
-    const { config, transposed } = this.described();
+    const { config, ...layout } = this.described();
     const { config: said = {}, generation = null } = this.#origin ?? {};
     const kept = Object.entries(said).filter(([key]) => !STALE.includes(key));
     const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
     const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
-    return { config: merged, transposed, ...(generation && { generation }) };
+    return { ...layout, config: merged, ...(generation && { generation }) };
   }
 
   /**
@@ -291,10 +294,37 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const how = readOptions(`${op}.loss`, loss, LOSS);
     const places = placesOf(op, tokens, given, this.maxSeq);
     const part = this.#sequence?.partOf(this, tokens);
-    if (part) return this.forwardOfPart(part, { tokens, targets, places, how });
-    const x = this.hiddenOf(tokens, places);
-    if (!targets) return this.lm_head.call(x);
-    return this.lossOf(x, targets, how);
+    if (part) {
+      if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
+      return this.forwardOfPart(part, { tokens, targets, places, how });
+    }
+    if (!targets) return this.lm_head.call(this.hiddenOf(tokens, places));
+    if (this.routerLoss === 0) return this.lossOf(this.hiddenOf(tokens, places), targets, how);
+    return scope(() => {
+      const { documents } = places;
+      const mask = documents ? documents.reshape([-1]).ge(0).to('f32') : null;
+      const loads: RouterLoads = { mask, layers: [] };
+      const loss = this.lossOf(this.hiddenOf(tokens, { ...places, loads }), targets, how);
+      const total = loss.add(this.routersPart(loads, targets, how));
+      for (const load of loads.layers) load.dispose();
+      return total;
+    });
+  }
+
+  /** @internal Weight of what routers add to the loss. */
+  get routerLoss(): number {
+    return 0;
+  }
+
+  /** Of a batch of several, the share of its targets. */
+  private routersPart(loads: RouterLoads, targets: Tensor, { divisor }: CausalLossOptions): Tensor {
+    const part = loadBalancingLoss(loads, targets.numel).mul(this.routerLoss);
+    if (divisor === undefined) return part;
+    const counted = targets
+      .ne(this.config.ignoreIndex ?? -100)
+      .to('f32')
+      .sum();
+    return part.mul(counted).div(divisor);
   }
 
   /** The same, by ranks each of which has a part of the tokens. */
@@ -387,6 +417,17 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       got: `[${tokens.shape.join(', ')}]`,
     });
   }
+}
+
+/** What routers did with the tokens of one rank would have to reach the loss of all. */
+function noParts(model: string, got: number): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${model} routerAuxLossCoef`,
+    expected: '0 where ranks share out the tokens of a sample',
+    got: String(got),
+    hint: 'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.',
+  });
 }
 
 /** What is said of the places of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */

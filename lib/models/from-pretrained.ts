@@ -9,6 +9,7 @@ import { GPT2 } from './gpt2/gpt2.js';
 import { Llama } from './llama/llama.js';
 import type { Layout } from './load-weights.js';
 import { Mistral } from './mistral/mistral.js';
+import { Mixtral } from './mixtral/mixtral.js';
 import {
   buildFromConfig,
   type Family,
@@ -16,7 +17,9 @@ import {
   readPretrained,
 } from './model-folder.js';
 import { Qwen2 } from './qwen2/qwen2.js';
+import { Qwen2Moe } from './qwen2-moe/qwen2-moe.js';
 import { Qwen3 } from './qwen3/qwen3.js';
+import { Qwen3Moe } from './qwen3-moe/qwen3-moe.js';
 import type { RotaryOptions } from './rotary/config.js';
 
 /** A new model is a line here. */
@@ -24,8 +27,11 @@ const families: readonly Family<CausalLM, PretrainedOptions>[] = [
   GPT2.family,
   Llama.family,
   Mistral.family,
+  Mixtral.family,
   Qwen2.family,
+  Qwen2Moe.family,
   Qwen3.family,
+  Qwen3Moe.family,
 ];
 
 /**
@@ -37,7 +43,8 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 /**
  * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
  * several), of the class that its model_type names: "gpt2" is GPT2, "llama" Llama, "mistral"
- * Mistral, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3. What `ds consolidate` writes is such a folder.
+ * Mistral, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3; "mixtral" Mixtral,
+ * "qwen2_moe" Qwen2Moe, "qwen3_moe" Qwen3Moe. What `ds consolidate` writes is such a folder.
  * Values stay in the files, which are open until then, and take memory when somebody needs them, in
  * their dtype there or options.dtype; initialize() reads one parameter at a time. A folder of
  * training checkpoints (engine.saveCheckpoint) is taken as well: the latest one's weights, which

@@ -25,9 +25,12 @@ export { GPT2, GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
 export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
+export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export type { FolderOptions } from './model-folder.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
+export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';
 export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
+export { Qwen3Moe, type Qwen3MoeConfig } from './qwen3-moe/qwen3-moe.js';
 export {
   type Passage,
   type RotaryAttention,
@@ -35,6 +38,7 @@ export {
   type RotaryModel,
 } from './rotary/body.js';
 export type { RotaryConfig, RotaryOptions, RotarySizes, Window } from './rotary/config.js';
+export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type {
   DynamicScaling,
   LinearScaling,

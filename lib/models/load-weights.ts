@@ -1,16 +1,26 @@
 // loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the
 // values of a module.
-import { converted, type ExportFormat, WeightFiles } from '../checkpoint/index.js';
+import {
+  converted,
+  type ExportFormat,
+  type Piece,
+  type Pieces,
+  piecesOf,
+  readPieces,
+  WeightFiles,
+} from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { copyCut } from '../nn/cut-values.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
+import { positionIn, wholeBox } from '../runtime/box.js';
+import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
-import { OpenWeights, StoredWeights } from './stored-weights.js';
+import { OpenWeights, PiecedWeights, StoredWeights } from './stored-weights.js';
 
 /** How strictly loadWeights() compares, and whose layout it reads. */
 export interface LoadWeightsOptions {
@@ -36,6 +46,8 @@ export interface LoadedWeights {
 export interface Layout {
   /** Names of the module's parameters that the files have as the transpose of ours. */
   readonly transposed: ReadonlySet<string>;
+  /** What the files have in pieces, by the module's names. Default: nothing. */
+  readonly pieces?: Pieces;
   /** The module's name for what the files call `name`; null for what is no weight. */
   nameOf(name: string): string | null;
   /** Names of the module's tensors that have their values already. Default: none. */
@@ -52,6 +64,8 @@ interface Source {
 interface Destination {
   target: Tensor;
   sources: string[];
+  /** What the files have of it where they have it in pieces. */
+  pieces: Piece[];
   transposed: boolean;
 }
 
@@ -89,8 +103,7 @@ export async function loadWeights(
   requireFree(module.namedParameters());
   const files = await WeightFiles.open(path);
   try {
-    const transposed = transposedNames(module, files, format);
-    const layout: Layout = { transposed, nameOf: (name) => name };
+    const layout = layoutOf(module, files, format);
     return await load(module, files, { op: 'loadWeights', layout, strict });
   } finally {
     await files.close();
@@ -112,9 +125,13 @@ export async function startWhole(
   requireFit(place, matched, true);
   for (const { sources } of matched.found) await requireEqual(place, files, sources);
   const open = new OpenWeights(files);
-  for (const { target, sources, transposed } of matched.found) {
-    const [name] = sources as [string];
-    (target as Parameter).startFrom(new StoredWeights(open, { name, dtype, transposed }));
+  for (const { target, sources, pieces, transposed } of matched.found) {
+    const [name] = sources;
+    const stored =
+      name === undefined
+        ? new PiecedWeights(open, wholeShape(target), pieces, dtype)
+        : new StoredWeights(open, { name, dtype, transposed });
+    (target as Parameter).startFrom(stored);
   }
 }
 
@@ -133,12 +150,8 @@ async function load(
   return { missing, unexpected };
 }
 
-/** Parameters that the files have as the transpose of ours. */
-function transposedNames(
-  module: Module,
-  files: WeightFiles,
-  format: ExportFormat | undefined,
-): ReadonlySet<string> {
+/** Whose layout the files have. */
+function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | undefined): Layout {
   const description = module.describe();
   if (format !== undefined && format !== 'hf' && format !== 'native') {
     throw misused('format', '"hf" or "native"', JSON.stringify(format));
@@ -146,20 +159,29 @@ function transposedNames(
   if (format === 'hf' && !description) {
     throw misused('format', '"native" for a module without describe()', '"hf"');
   }
-  if (!description || format === 'native') return new Set();
-  const isTheirs = files.config?.model_type === description.config.model_type;
-  return new Set(format === 'hf' || (files.config && isTheirs) ? description.transposed : []);
+  const nameOf = (name: string): string => name;
+  const isTheirs = files.config?.model_type === description?.config.model_type;
+  if (!description || format === 'native' || (format !== 'hf' && !(files.config && isTheirs))) {
+    return { transposed: new Set(), nameOf };
+  }
+  const pieces = readPieces(description.pieces) ?? {};
+  return { transposed: new Set(description.transposed), pieces, nameOf };
 }
 
 function match(
   module: Module,
   files: WeightFiles,
-  { transposed, nameOf, filled }: Layout,
+  { transposed, pieces: patterns = {}, nameOf, filled }: Layout,
 ): Matched {
   const own = new Map<string, Destination>();
+  const inPieces = new Map<string, { destination: Destination; piece: Piece }>();
   for (const [name, target] of Object.entries(module.stateDict())) {
-    if (!filled?.has(name))
-      own.set(name, { target, sources: [], transposed: transposed.has(name) });
+    if (filled?.has(name)) continue;
+    const destination = { target, sources: [], pieces: [], transposed: transposed.has(name) };
+    own.set(name, destination);
+    for (const piece of piecesOf(patterns[name] ?? [], wholeShape(target))) {
+      inPieces.set(piece.name, { destination, piece });
+    }
   }
   const tied = module.tiedNames();
   const unexpected: string[] = [];
@@ -167,14 +189,17 @@ function match(
   for (const [name, entry] of files.tensors) {
     const called = nameOf(name);
     if (called === null) continue;
-    const destination = own.get(tied.get(called) ?? called);
+    const part = inPieces.get(called);
+    const destination = part?.destination ?? own.get(tied.get(called) ?? called);
     if (!destination) {
       unexpected.push(name);
       continue;
     }
-    destination.sources.push(name);
+    inPieces.delete(called);
+    if (part) destination.pieces.push(part.piece);
+    else destination.sources.push(name);
     const { target } = destination;
-    const whole = target instanceof Parameter ? target.region.whole : target.shape;
+    const whole = part ? part.piece.shape : wholeShape(target);
     const shape = destination.transposed ? [...whole].reverse() : whole;
     const isSameKind = isFloating(target.dtype)
       ? isFloating(entry.dtype)
@@ -183,10 +208,21 @@ function match(
     const wanted = describe({ dtype: target.dtype, shape });
     mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
   }
-  const missing = [...own].flatMap(([name, { sources }]) => (sources.length === 0 ? [name] : []));
-  const found = [...own.values()].filter(({ sources }) => sources.length > 0);
+  // A tensor may be there whole, as ours, or in all of its pieces.
+  const absent = [...inPieces].filter(([, { destination }]) => destination.sources.length === 0);
+  const incomplete = new Set(absent.map(([, { destination }]) => destination));
+  const isThere = (one: Destination): boolean =>
+    one.sources.length > 0 || (one.pieces.length > 0 && !incomplete.has(one));
+  const missing = [...own].flatMap(([name, one]) =>
+    isThere(one) || incomplete.has(one) ? [] : [name],
+  );
+  missing.push(...absent.map(([name]) => name));
+  const found = [...own.values()].filter(isThere);
   return { found, missing, unexpected, mismatched };
 }
+
+const wholeShape = (target: Tensor): readonly number[] =>
+  target instanceof Parameter ? target.region.whole : target.shape;
 
 function requireFit(op: string, { missing, unexpected, mismatched }: Matched, strict: boolean) {
   const problems: string[] = [];
@@ -236,11 +272,11 @@ async function bitsOf(files: WeightFiles, name: string): Promise<Buffer> {
 }
 
 async function fill(
-  { target, sources, transposed }: Destination,
+  { target, sources, pieces, transposed }: Destination,
   files: WeightFiles,
 ): Promise<void> {
-  const [name] = sources as [string];
-  const read = await files.read(name);
+  const [name = pieces[0]?.name as string] = sources;
+  const read = sources.length > 0 ? await files.read(name) : await joined(target, pieces, files);
   const isNew = target instanceof Parameter && !target.isMaterialized && !target.isDisposed;
   const whole = converted(name, read, { dtype: isNew ? 'f32' : target.dtype, transposed });
   const values = target instanceof Parameter ? ownPart(target, whole) : whole;
@@ -251,6 +287,25 @@ async function fill(
   } finally {
     values.release();
   }
+}
+
+/** The whole of a tensor that the files have in pieces, in the dtype of the first. */
+async function joined(target: Tensor, pieces: readonly Piece[], files: WeightFiles) {
+  const shape = wholeShape(target);
+  const { dtype } = files.tensors.get((pieces[0] as Piece).name) as { dtype: DType };
+  const whole = held(() => Tensor.empty(shape, dtype, cpu()));
+  for (const { name, box } of pieces) {
+    const read = await files.read(name);
+    const place = whole.alias(
+      read.shape,
+      undefined,
+      whole.offset + positionIn(wholeBox(shape), box.offset),
+    );
+    kernels.copy({ in: read, out: place });
+    place.dispose();
+    read.release();
+  }
+  return whole;
 }
 
 /** @internal What of a whole tensor a parameter has; gives up the rest. */

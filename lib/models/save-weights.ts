@@ -5,6 +5,8 @@ import {
   EXPORT_DTYPES,
   type ExportDType,
   type ExportFormat,
+  inPieces,
+  readPieces,
   requireFree,
   type TensorSource,
   TORCH_DTYPES,
@@ -69,7 +71,9 @@ export async function saveWeights(
   const transposed = new Set(layout?.transposed);
   const own = sourcesOf(module, options.dtype, transposed);
   const torch = torchDType(own);
-  const sources = layout ? forTransformers(module, own, torch.torch_dtype ?? 'float32') : own;
+  const pieces = (layout && readPieces(layout.pieces)) ?? {};
+  const named = layout ? forTransformers(module, own, torch.torch_dtype ?? 'float32') : own;
+  const sources = named.flatMap((source) => inPieces(source, pieces[source.name]));
   if (isFile) {
     await writeAlone(path, sources);
     return [path];

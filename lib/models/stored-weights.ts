@@ -1,10 +1,11 @@
 // Weights that stay in their files until somebody needs them, range by range, in any dtype.
-import { converted, type WeightFiles } from '../checkpoint/index.js';
+import { converted, type Piece, type WeightFiles } from '../checkpoint/index.js';
 import type { StoredValues } from '../nn/stored-values.js';
 import {
   type Box,
   type BoxRange,
   boxesOf,
+  intersectBoxes,
   partsOf,
   positionIn,
   runShape,
@@ -147,6 +148,63 @@ export class StoredWeights implements StoredValues {
   private converted(values: Tensor, dtype: DType, transposed: boolean): Tensor {
     return converted(this.weight.name, values, { dtype, transposed });
   }
+}
+
+/** A tensor that open files have in pieces, each a matrix of [n, k r, c]. */
+export class PiecedWeights implements StoredValues {
+  readonly origin: string;
+  private readonly parts: readonly { box: Box; values: StoredWeights }[];
+
+  constructor(
+    open: OpenWeights,
+    private readonly shape: readonly number[],
+    pieces: readonly Piece[],
+    readonly dtype: DType,
+  ) {
+    this.parts = pieces.map(({ name, box, shape }) => {
+      const values = new StoredWeights(open, { name, dtype, transposed: false });
+      return { box: shape.length === box.shape.length ? wholeBox(shape) : box, values };
+    });
+    const [first] = this.parts;
+    this.origin = `${pieces.length} pieces from ${first?.values.origin}`;
+  }
+
+  read(out: Tensor, from: number, box: Box = wholeBox(this.shape)): void {
+    let at = 0;
+    for (const wanted of boxesOf({ box, from, numel: out.numel })) {
+      for (const { box: place, values } of this.parts) {
+        const common = intersectBoxes(wanted, place);
+        if (common) readInto({ out, at, wanted }, common, place, values);
+      }
+      at += numel(wanted.shape);
+    }
+  }
+
+  done(): void {
+    for (const { values } of this.parts) values.done();
+  }
+}
+
+/**
+ * Reads `common` of a piece, whose elements of an index follow each other in `wanted`, which lies
+ * in `out` from `at` on.
+ */
+function readInto(
+  { out, at, wanted }: { out: Tensor; at: number; wanted: Box },
+  common: Box,
+  place: Box,
+  values: StoredWeights,
+): void {
+  const isMatrix = place.shape.length === 3;
+  const [offset, shape] = [common.offset, common.shape].map((one) =>
+    isMatrix ? one.slice(1) : one,
+  );
+  const start = isMatrix ? place.offset.slice(1) : place.offset;
+  const inPiece = (offset as number[]).map((n, d) => n - (start[d] as number));
+  const count = numel(common.shape);
+  const part = out.alias([count], undefined, out.offset + at + positionIn(wanted, common.offset));
+  values.read(part, 0, { offset: inPiece, shape: shape as number[] });
+  part.dispose();
 }
 
 /** Rounding to f16 is checked on the host; the rest happens where the values go. */

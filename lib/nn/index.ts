@@ -7,6 +7,16 @@ export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
 export * from './containers.js';
 export * from './convolution.js';
+export {
+  Experts,
+  type ExpertsOptions,
+  loadBalancingLoss,
+  type RouterLoads,
+  SparseMixture,
+  type SparseMixtureOptions,
+  TopKRouter,
+  type TopKRouterOptions,
+} from './experts.js';
 export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';

@@ -483,7 +483,8 @@ function mismatch(expected: string, got: string): DsError {
 
 /**
  * What Module.describe() says of a model that `transformers` knows, too. Under `generation` it may
- * have an object beside: what generation_config.json holds.
+ * have an object beside: what generation_config.json holds; under `pieces` the names that the files
+ * have for parts of a parameter (see checkpoint.Pieces).
  */
 export interface PretrainedDescription extends JsonObject {
   /** What config.json holds. */

@@ -13,6 +13,9 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   mistral: ['q_proj', 'v_proj'],
   qwen2: ['q_proj', 'v_proj'],
   qwen3: ['q_proj', 'v_proj'],
+  mixtral: ['q_proj', 'v_proj'],
+  qwen2_moe: ['q_proj', 'v_proj'],
+  qwen3_moe: ['q_proj', 'v_proj'],
 };
 
 /** Modules whose weights a model reads past their forward: an adapter there would never run. */

@@ -86,6 +86,13 @@ const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]?: Count<OpArg
   Softmax: ({ out }) => plain(size(out)),
   SoftmaxBackward: ({ dx }) => plain(2 * size(dx)),
   Matmul: matmul,
+  RouteTopK: ({ logits }) => plain(size(logits)),
+  RouteTopKBackward: ({ dlogits }) => plain(2 * size(dlogits)),
+  // Every row counts; those that another rank's experts work on are behind the last group.
+  GroupedMatmul: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
+  GroupedWeightGradient: ({ x, dout }) => products(size(dout) * (x.shape[1] as number)),
+  CombineRows: ({ places, out }) => plain(2 * size(places) * (out.shape[1] as number)),
+  CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * (dout.shape[1] as number)),
   QuantizedLinear: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
   EmbeddingBackward: ({ dout }) => plain(size(dout)),
   ScatterAdd: ({ src }) => plain(size(src)),

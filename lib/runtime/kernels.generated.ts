@@ -1410,6 +1410,126 @@ export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Str
 }
 
 /**
+ * Sorts the choices of T tokens by expert; those of one expert stay in the order of the tokens.
+ * Group g is expert first + g and has the rows from offsets[g] to offsets[g + 1]. Choices of other
+ * experts, which another rank has, are in no group. Nothing waits for the host.
+ */
+export interface GroupRowsArgs {
+  /** [T, k] i32, contiguous */
+  ids: View;
+  /** [groups + 1] i32, contiguous; at most 512 groups */
+  offsets: View;
+  /** [T k] i32, contiguous: the token of each row; -1 behind the last group */
+  rows: View;
+  /** [T, k] i32, contiguous: the row of each choice; -1 for one of no group */
+  places: View;
+  first: number;
+}
+
+function putGroupRows(args: GroupRowsArgs): void {
+  let at = 0;
+  at = putView(args.ids, at);
+  at = putView(args.offsets, at);
+  at = putView(args.rows, at);
+  at = putView(args.places, at);
+  block[at] = args.first;
+}
+
+export function groupRows(
+  args: GroupRowsArgs,
+  stream: Stream = args.ids.buffer.device.compute,
+): void {
+  putGroupRows(args);
+  call(24, stream, args);
+}
+
+export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
+  putGroupRows(args);
+  callOnHost(24, stream);
+}
+
+/**
+ * out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in their order;
+ * f32 inside (f64 for f64), rounded once. A place of -1 gives nothing. One at or behind the last
+ * row is DS_INDEX on the CPU; the GPU leaves it out.
+ */
+export interface CombineRowsArgs {
+  /** [rows, C], floating, contiguous */
+  y: View;
+  /** [T, k] i32, contiguous */
+  places: View;
+  /** [T, k] f32 (f64 for f64), contiguous; absent: 1 */
+  weights: View | null;
+  /** [T, C], y's dtype, contiguous */
+  out: View;
+  accumulate: boolean;
+}
+
+function putCombineRows(args: CombineRowsArgs): void {
+  let at = 0;
+  at = putView(args.y, at);
+  at = putView(args.places, at);
+  at = putView(args.weights, at);
+  at = putView(args.out, at);
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function combineRows(
+  args: CombineRowsArgs,
+  stream: Stream = args.y.buffer.device.compute,
+): void {
+  putCombineRows(args);
+  call(25, stream, args);
+}
+
+export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
+  putCombineRows(args);
+  callOnHost(25, stream);
+}
+
+/**
+ * dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t, j]], which
+ * is 0 for a place of -1. Rows of dy that are nobody's place stay as they are.
+ */
+export interface CombineRowsBackwardArgs {
+  /** the forward's */
+  y: View;
+  /** the forward's: no two alike */
+  places: View;
+  /** [T, k] f32 (f64 for f64), contiguous */
+  weights: View;
+  /** [T, C], y's dtype, contiguous */
+  dout: View;
+  /** as y */
+  dy: View;
+  /** as weights */
+  dweights: View;
+}
+
+function putCombineRowsBackward(args: CombineRowsBackwardArgs): void {
+  let at = 0;
+  at = putView(args.y, at);
+  at = putView(args.places, at);
+  at = putView(args.weights, at);
+  at = putView(args.dout, at);
+  at = putView(args.dy, at);
+  putView(args.dweights, at);
+}
+
+export function combineRowsBackward(
+  args: CombineRowsBackwardArgs,
+  stream: Stream = args.y.buffer.device.compute,
+): void {
+  putCombineRowsBackward(args);
+  call(26, stream, args);
+}
+
+export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
+  putCombineRowsBackward(args);
+  callOnHost(26, stream);
+}
+
+/**
  * out = value, converted to out's dtype.
  */
 export interface FillArgs {
@@ -1429,12 +1549,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(24, stream, args);
+  call(27, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(24, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1459,12 +1579,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(25, stream, args);
+  call(28, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(25, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1494,12 +1614,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(26, stream, args);
+  call(29, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(26, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1524,12 +1644,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(27, stream, args);
+  call(30, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(27, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1563,12 +1683,97 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(28, stream, args);
+  call(31, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(28, stream);
+  callOnHost(31, stream);
+}
+
+/**
+ * Row r of out, which is in group g where offsets[g] <= r < offsets[g + 1], is x[rows[r]] w[g]^T,
+ * or x[rows[r]] w[g] where `plain`; f32 accumulation (f64 for f64), one rounding. A row of -1 is
+ * one of zeros, and so are rows of out behind the last group. The sizes of groups stay on the
+ * device. Offsets that do not ascend from 0 to at most R, and rows outside of x are DS_INDEX on
+ * the CPU; the GPU reads nothing out of place. Source: Gale et al. 2022 (MegaBlocks).
+ */
+export interface GroupedMatmulArgs {
+  /** [X, K], floating, contiguous; X = R without rows */
+  x: View;
+  /** [R] i32, contiguous; absent: row r of x */
+  rows: View | null;
+  /** [groups, N, K], or [groups, K, N] where `plain`; x's dtype, contiguous */
+  weight: View;
+  /** [groups + 1] i32, contiguous */
+  offsets: View;
+  /** [R, N], x's dtype, contiguous */
+  out: View;
+  plain: boolean;
+}
+
+function putGroupedMatmul(args: GroupedMatmulArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.rows, at);
+  at = putView(args.weight, at);
+  at = putView(args.offsets, at);
+  at = putView(args.out, at);
+  block[at] = args.plain ? 1 : 0;
+}
+
+export function groupedMatmul(
+  args: GroupedMatmulArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putGroupedMatmul(args);
+  call(32, stream, args);
+}
+
+export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
+  putGroupedMatmul(args);
+  callOnHost(32, stream);
+}
+
+/**
+ * dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]; a group without rows
+ * has the gradient 0. Bad indices as in GroupedMatmul.
+ */
+export interface GroupedWeightGradientArgs {
+  /** [R, N], floating, contiguous */
+  dout: View;
+  /** [X, K], dout's dtype, contiguous */
+  x: View;
+  /** the forward's */
+  rows: View | null;
+  /** the forward's */
+  offsets: View;
+  /** [groups, N, K], dout's dtype, contiguous */
+  dweight: View;
+  accumulate: boolean;
+}
+
+function putGroupedWeightGradient(args: GroupedWeightGradientArgs): void {
+  let at = 0;
+  at = putView(args.dout, at);
+  at = putView(args.x, at);
+  at = putView(args.rows, at);
+  at = putView(args.offsets, at);
+  at = putView(args.dweight, at);
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function groupedWeightGradient(
+  args: GroupedWeightGradientArgs,
+  stream: Stream = args.dout.buffer.device.compute,
+): void {
+  putGroupedWeightGradient(args);
+  call(33, stream, args);
+}
+
+export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
+  putGroupedWeightGradient(args);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1625,12 +1830,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(29, stream, args);
+  call(34, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(29, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1663,12 +1868,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(30, stream, args);
+  call(35, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(30, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1718,12 +1923,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(31, stream, args);
+  call(36, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(31, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1768,12 +1973,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(32, stream, args);
+  call(37, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(32, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1817,12 +2022,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(33, stream, args);
+  call(38, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(33, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1860,12 +2065,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(34, stream, args);
+  call(39, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(34, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -1906,12 +2111,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(35, stream, args);
+  call(40, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(35, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -1949,12 +2154,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(36, stream, args);
+  call(41, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(36, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -1991,12 +2196,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(37, stream, args);
+  call(42, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(37, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2030,12 +2235,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(38, stream, args);
+  call(43, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(38, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2068,12 +2273,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(39, stream, args);
+  call(44, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(39, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2118,12 +2323,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(40, stream, args);
+  call(45, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(40, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2170,12 +2375,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(41, stream, args);
+  call(46, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(41, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2224,12 +2429,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(42, stream, args);
+  call(47, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(42, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2267,12 +2472,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(43, stream, args);
+  call(48, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(43, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2314,12 +2519,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(44, stream, args);
+  call(49, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(44, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2353,12 +2558,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(45, stream, args);
+  call(50, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(45, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2395,12 +2600,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(46, stream, args);
+  call(51, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(46, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2448,12 +2653,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(47, stream, args);
+  call(52, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(47, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2500,12 +2705,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(48, stream, args);
+  call(53, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(48, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2535,12 +2740,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(49, stream, args);
+  call(54, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(49, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2598,12 +2803,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(50, stream, args);
+  call(55, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(50, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2647,12 +2852,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(51, stream, args);
+  call(56, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(51, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2685,12 +2890,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(52, stream, args);
+  call(57, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(52, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2742,12 +2947,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(53, stream, args);
+  call(58, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(53, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2780,12 +2985,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(54, stream, args);
+  call(59, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(54, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2820,12 +3025,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(55, stream, args);
+  call(60, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(55, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2866,12 +3071,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(56, stream, args);
+  call(61, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(56, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -2905,12 +3110,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(57, stream, args);
+  call(62, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(57, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -2947,12 +3152,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(58, stream, args);
+  call(63, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(58, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -2990,12 +3195,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(59, stream, args);
+  call(64, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(59, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3026,12 +3231,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(60, stream, args);
+  call(65, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(60, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3055,12 +3260,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(61, stream, args);
+  call(66, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(61, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3115,12 +3320,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(62, stream, args);
+  call(67, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(62, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3158,12 +3363,89 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(63, stream, args);
+  call(68, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(63, stream);
+  callOnHost(68, stream);
+}
+
+/**
+ * Per token, the k experts of the largest logits, largest first; of equal ones the lower expert is
+ * first, and NaN counts as the greatest. Their weights are their probabilities among all experts
+ * or, with `normalize`, among those k; f32 inside (f64 for f64). Sources: Shazeer et al. 2017;
+ * transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
+ */
+export interface RouteTopKArgs {
+  /** [T, E], floating, contiguous; E <= 512 */
+  logits: View;
+  /** [T, k] i32, contiguous; 1 <= k <= E */
+  ids: View;
+  /** [T, k] f32 (f64 for f64), contiguous */
+  weights: View;
+  normalize: boolean;
+}
+
+function putRouteTopK(args: RouteTopKArgs): void {
+  let at = 0;
+  at = putView(args.logits, at);
+  at = putView(args.ids, at);
+  at = putView(args.weights, at);
+  block[at] = args.normalize ? 1 : 0;
+}
+
+export function routeTopK(
+  args: RouteTopKArgs,
+  stream: Stream = args.logits.buffer.device.compute,
+): void {
+  putRouteTopK(args);
+  call(69, stream, args);
+}
+
+export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
+  putRouteTopK(args);
+  callOnHost(69, stream);
+}
+
+/**
+ * dlogits (+)= the gradient of the weights. An id outside of the experts is DS_INDEX on the CPU;
+ * the GPU leaves it out.
+ */
+export interface RouteTopKBackwardArgs {
+  /** the forward's */
+  logits: View;
+  /** the forward's */
+  ids: View;
+  /** [T, k] f32 (f64 for f64), contiguous */
+  dweights: View;
+  /** as logits */
+  dlogits: View;
+  normalize: boolean;
+  accumulate: boolean;
+}
+
+function putRouteTopKBackward(args: RouteTopKBackwardArgs): void {
+  let at = 0;
+  at = putView(args.logits, at);
+  at = putView(args.ids, at);
+  at = putView(args.dweights, at);
+  at = putView(args.dlogits, at);
+  block[at++] = args.normalize ? 1 : 0;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function routeTopKBackward(
+  args: RouteTopKBackwardArgs,
+  stream: Stream = args.logits.buffer.device.compute,
+): void {
+  putRouteTopKBackward(args);
+  call(70, stream, args);
+}
+
+export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
+  putRouteTopKBackward(args);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3226,12 +3508,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(64, stream, args);
+  call(71, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(64, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3264,12 +3546,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(65, stream, args);
+  call(72, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(65, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3302,12 +3584,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(66, stream, args);
+  call(73, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(66, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3338,12 +3620,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(67, stream, args);
+  call(74, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(67, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3376,12 +3658,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(68, stream, args);
+  call(75, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(68, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3434,12 +3716,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(69, stream, args);
+  call(76, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(69, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3487,12 +3769,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(70, stream, args);
+  call(77, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(70, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3527,12 +3809,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(71, stream, args);
+  call(78, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(71, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3558,12 +3840,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(72, stream, args);
+  call(79, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(72, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3595,12 +3877,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(73, stream, args);
+  call(80, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(73, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3630,12 +3912,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(74, stream, args);
+  call(81, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(74, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3662,12 +3944,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(75, stream, args);
+  call(82, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(75, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3704,12 +3986,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(76, stream, args);
+  call(83, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(76, stream);
+  callOnHost(83, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -3738,11 +4020,16 @@ export interface OpArgs {
   Where: WhereArgs;
   Embedding: EmbeddingArgs;
   EmbeddingBackward: EmbeddingBackwardArgs;
+  GroupRows: GroupRowsArgs;
+  CombineRows: CombineRowsArgs;
+  CombineRowsBackward: CombineRowsBackwardArgs;
   Fill: FillArgs;
   Arange: ArangeArgs;
   Gather: GatherArgs;
   SumOfSquares: SumOfSquaresArgs;
   GradientControl: GradientControlArgs;
+  GroupedMatmul: GroupedMatmulArgs;
+  GroupedWeightGradient: GroupedWeightGradientArgs;
   LambMoments: LambMomentsArgs;
   LambCoefficients: LambCoefficientsArgs;
   LambApply: LambApplyArgs;
@@ -3778,6 +4065,8 @@ export interface OpArgs {
   ArgMax: ArgMaxArgs;
   Rmsprop: RmspropArgs;
   Rope: RopeArgs;
+  RouteTopK: RouteTopKArgs;
+  RouteTopKBackward: RouteTopKBackwardArgs;
   SampleTokens: SampleTokensArgs;
   Scan: ScanArgs;
   CumprodBackward: CumprodBackwardArgs;
@@ -3819,11 +4108,16 @@ export const opNames = [
   'Where',
   'Embedding',
   'EmbeddingBackward',
+  'GroupRows',
+  'CombineRows',
+  'CombineRowsBackward',
   'Fill',
   'Arange',
   'Gather',
   'SumOfSquares',
   'GradientControl',
+  'GroupedMatmul',
+  'GroupedWeightGradient',
   'LambMoments',
   'LambCoefficients',
   'LambApply',
@@ -3859,6 +4153,8 @@ export const opNames = [
   'ArgMax',
   'Rmsprop',
   'Rope',
+  'RouteTopK',
+  'RouteTopKBackward',
   'SampleTokens',
   'Scan',
   'CumprodBackward',

@@ -38,7 +38,7 @@ export {
   sharingTokens,
   type TokenShare,
 } from './random.js';
-export { checkpoint, checkpointSequential } from './recompute/index.js';
+export { checkpoint, checkpointSequential, segmentsOf } from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
 export {

@@ -63,7 +63,7 @@ export async function writeWeightFolder(
     await orDsError(dir, () => makeFolder(dir));
     return null;
   });
-  if (!description || description.transposed.length === 0) {
+  if (!description || (description.transposed.length === 0 && !description.pieces)) {
     await engine.save16bitModel(dir, WEIGHTS);
   } else {
     await consolidated(source, dir, checkpoint);

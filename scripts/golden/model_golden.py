@@ -28,6 +28,8 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+# Smaller: every expert has three matrices.
+MOE_SIZES = {**SIZES, "vocab_size": 80, "hidden_size": 16, "intermediate_size": 24}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -110,6 +112,66 @@ FAMILIES = {
             "attn_pdrop": 0.0,
             "bos_token_id": 1,
             "eos_token_id": 2,
+        },
+    ),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {
+            **MOE_SIZES,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.02,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        {
+            **MOE_SIZES,
+            "num_hidden_layers": 3,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 8,
+            "shared_expert_intermediate_size": 20,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": False,
+            "tie_word_embeddings": False,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {
+            **MOE_SIZES,
+            "head_dim": 8,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 8,
+            "norm_topk_prob": True,
+            "tie_word_embeddings": True,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "qwen3-moe-plain": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {
+            **MOE_SIZES,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 12,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": False,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.05,
+            "tie_word_embeddings": False,
+            "rope": (10000.0, None),
         },
     ),
 }
@@ -197,7 +259,7 @@ def record_documents(model, generator, description):
     """Documents apart: sums and counts of their losses, which a packed row has to add up to."""
     documents = []
     for length in (7, 1, 12, 4):
-        ids = torch.randint(3, VOCAB, (1, length), generator=generator)
+        ids = torch.randint(3, model.config.vocab_size, (1, length), generator=generator)
         labels = ids.clone()
         labels[0, : length // 3] = IGNORED
         with torch.no_grad():
@@ -224,7 +286,8 @@ def record_training(model, generator, description):
         eps=ADAMW["eps"],
         weight_decay=ADAMW["weightDecay"],
     )
-    batches = torch.randint(3, VOCAB, (STEPS, *SHAPE), generator=generator)
+    size = (STEPS, *SHAPE)
+    batches = torch.randint(3, model.config.vocab_size, size, generator=generator)
     losses, norms = [], []
     for ids in batches:
         optimizer.zero_grad()
@@ -242,7 +305,7 @@ def record(out, family):
     model = build(*FAMILIES[family], seed)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, VOCAB, SHAPE, generator=generator)
+    ids = torch.randint(3, model.config.vocab_size, SHAPE, generator=generator)
     labels = ids.clone()
     labels[0, 5] = labels[2, -1] = IGNORED
     labels[1, :9] = IGNORED

@@ -21,6 +21,46 @@ const unfolds: GradientCheck[] = [
   },
 ];
 
+/** Six choices of four experts, of which one gets nothing; and those that two ranks have. */
+const choices = (like: ops.Tensor) => indices([0, 3, 3, 1, 0, 1], [3, 2], like);
+
+const experts: GradientCheck[] = [
+  ...[true, false].map((normalize) => ({
+    op: 'routeTopK',
+    title: normalize ? 'normalized' : 'of all',
+    inputs: shapes([3, 5]),
+    run: (x: ops.Tensor) => ops.routeTopK(x, { k: 2, normalize }).weights,
+  })),
+  {
+    op: 'routeTopK',
+    title: 'strided',
+    inputs: strided([4, 6]),
+    run: (x) => ops.routeTopK(x, { k: 3, normalize: true }).weights,
+  },
+  {
+    op: 'groupedLinear',
+    inputs: shapes([6, 3], [4, 5, 3]),
+    run: (x, w) => ops.groupedLinear(x, w, ops.groupRows(choices(x), 4)),
+  },
+  {
+    op: 'groupedLinear',
+    title: 'gathered, by some of the experts, strided',
+    inputs: strided([3, 2], [2, 4, 2]),
+    run: (x, w) => ops.groupedLinear(x, w, ops.groupRows(choices(x), 2, 1), true),
+  },
+  {
+    op: 'combineRows',
+    inputs: shapes([6, 4], [3, 2]),
+    run: (y, weights) => ops.combineRows(y, weights, ops.groupRows(choices(y), 4)),
+  },
+  {
+    op: 'combineRows',
+    title: 'of some of the experts, strided',
+    inputs: strided([6, 3], [3, 2]),
+    run: (y, weights) => ops.combineRows(y, weights, ops.groupRows(choices(y), 2, 1)),
+  },
+];
+
 const gates: GradientCheck[] = [
   { op: 'swiglu', inputs: shapes([3, 5], [3, 5]), run: (x, y) => ops.swiglu(x, y) },
   {
@@ -443,6 +483,7 @@ const around: GradientCheck[] = [
 ];
 
 export const checks: GradientCheck[] = [
+  ...experts,
   ...gates,
   ...matmuls,
   ...unfolds,

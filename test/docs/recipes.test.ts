@@ -89,7 +89,8 @@ describe('what there is was made by the recipes', () => {
   test('they are read', () => {
     expect(ops.length).toBeGreaterThan(40);
     expect(optimizers.map(({ Type }) => Type)).toEqual(expect.arrayContaining(['AdamW', 'SGD']));
-    const names = ['gpt2', 'llama', 'mistral', 'qwen2', 'qwen3'];
+    const dense = ['gpt2', 'llama', 'mistral'];
+    const names = [...dense, 'mixtral', 'qwen2', 'qwen2-moe', 'qwen3', 'qwen3-moe'];
     expect(models.map(({ model }) => model)).toEqual(names);
     const sizes = ['An op', 'An optimizer', 'A config key', 'A model'].map(
       (title) => recipe(title).length,

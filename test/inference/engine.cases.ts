@@ -87,7 +87,7 @@ const cuts: Record<string, InferenceConfig> = {
   'nothing shared': { kv_cache: { block_size: 16, prefix_caching: false } },
 };
 
-const alike: Case[] = ['llama', 'mistral', 'gpt2'].flatMap((family) =>
+const alike: Case[] = ['llama', 'mistral', 'gpt2', 'qwen2-moe'].flatMap((family) =>
   Object.entries(cuts).map(([name, config]) => ({
     name: `engine: ${family} continues alike with ${name}`,
     run: (device) =>
@@ -186,7 +186,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
 export const cases: Case[] = [
   ...likeTransformers,
   ...alike,
-  ...['llama', 'qwen2-window', 'gpt2'].flatMap((family) =>
+  ...['llama', 'qwen2-window', 'gpt2', 'mixtral'].flatMap((family) =>
     [true, false].map((shares) => ({
       name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}`,
       run: (device: Device) => preempts(family, shares, device),

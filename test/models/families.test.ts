@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { consolidate, initialize, nn } from '../../lib/index.js';
 
-const { GPT2, Llama, Mistral, Qwen2, Qwen3, fromConfig, fromPretrained } = nn.models;
+const { GPT2, Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
+const { fromConfig, fromPretrained } = nn.models;
 
 const sizes = {
   ...{ vocabSize: 31, maxSeq: 16, layers: 3, heads: 4, channels: 16, hidden: 20 },
@@ -54,6 +55,23 @@ describe('what is written is read again', () => {
     ['Qwen2 with windows', () => new Qwen2({ ...sizes, window: [null, 6, 6] })],
     ['Qwen3', () => new Qwen3({ ...sizes, headDim: 8, tied: true, attentionBias: true })],
     ['Qwen3 with windows', () => new Qwen3({ ...sizes, window: [4, null, 4], eps: 1e-5 })],
+    ['Mixtral', () => new Mixtral({ ...sizes, window: 6, moe: { experts: 5, perToken: 2 } })],
+    [
+      'Qwen2Moe',
+      () =>
+        new Qwen2Moe({
+          ...{ ...sizes, window: [4, null, 4], routerAuxLossCoef: 0.25 },
+          moe: { experts: 4, perToken: 3, hidden: 6, sharedHidden: 10, denseLayers: [0, 2] },
+        }),
+    ],
+    [
+      'Qwen3Moe',
+      () =>
+        new Qwen3Moe({
+          ...{ ...sizes, headDim: 8, tied: true, attentionBias: true, window: 5 },
+          moe: { experts: 6, perToken: 1, hidden: 8, normalize: false },
+        }),
+    ],
   ])('%s', async (_name, make) => {
     const model = make();
     const read = await fromPretrained(await write(model));
@@ -210,7 +228,9 @@ describe('a model of a configuration alone', () => {
       expect(made.config).toEqual({ ...from.config, activationCheckpointing: true });
       expect(made.parameters().some(({ isMaterialized }) => isMaterialized)).toBe(false);
       expect(made.describe().config).toMatchObject({ eos_token_id: [2, 5] });
-      const ups = made.model.layers.flatMap(({ mlp }) => mlp.up_proj.weight.toArray());
+      const ups = made.model.layers.flatMap(({ mlp }) =>
+        (mlp as nn.SwiGLU).up_proj.weight.toArray(),
+      );
       const deviation = Math.sqrt(ups.reduce((sum, x) => sum + x * x, 0) / ups.length);
       expect(Math.abs(deviation / 0.05 - 1)).toBeLessThan(0.1);
       expect(made.model.norm.weight.toArray()).toEqual(Array(16).fill(1));

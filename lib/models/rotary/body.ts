@@ -2,23 +2,27 @@
 // feed-forward blocks, under the names of Hugging Face's LlamaModel.
 import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
+import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
-import { Embedding, Linear, RMSNorm, SwiGLU } from '../../nn/layers.js';
+import { Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
   addRmsNorm,
   attention,
+  checkpoint,
   checkpointSequential,
   type HeadShare,
   rope,
   scope,
+  segmentsOf,
   sharedTokens,
   type Tensor,
 } from '../../tensor/index.js';
 import { streaming, streamOf } from '../block-layers.js';
 import { inRows, type Places } from '../causal-lm.js';
 import type { Body, Window } from './config.js';
+import { feedForward } from './mixture.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
 
@@ -28,6 +32,8 @@ export interface Passage extends Angles {
   positions: Tensor | null;
   /** The document of each token, [B, T]; null where each row is one. */
   documents: Tensor | null;
+  /** Where routers say what they did; null where nobody asks. */
+  loads: RouterLoads | null;
 }
 
 /** Attention with rotary positions; several heads of queries share one of keys and values. */
@@ -102,17 +108,17 @@ export class RotaryBlock extends Module {
   readonly self_attn: RotaryAttention;
   /** Before the MLP. */
   readonly post_attention_layernorm: RMSNorm;
-  /** The gated feed-forward block. */
-  readonly mlp: SwiGLU;
+  /** The gated feed-forward block, or many of which each token goes to a few. */
+  readonly mlp: SwiGLU | SparseMixture;
 
   /** @internal Models make their blocks. */
-  constructor(body: Body, window: Window) {
+  constructor(body: Body, window: Window, layer: number) {
     super();
-    const { channels, hidden, eps, mlpBias: bias } = body;
+    const { channels, eps } = body;
     this.input_layernorm = new RMSNorm(channels, eps);
     this.self_attn = new RotaryAttention(body, window);
     this.post_attention_layernorm = new RMSNorm(channels, eps);
-    this.mlp = new SwiGLU(channels, hidden, { bias });
+    this.mlp = feedForward(body, layer);
   }
 
   /**
@@ -127,7 +133,9 @@ export class RotaryBlock extends Module {
     const [stream, x] = normalized(branch, residual, this.input_layernorm);
     const attended = this.self_attn.call(x, passage, cache);
     const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
-    return [this.mlp.call(y), next];
+    const { mlp } = this;
+    const fed = mlp instanceof SparseMixture ? mlp.call(y, passage.loads) : mlp.call(y);
+    return [fed, next];
   }
 }
 
@@ -154,7 +162,7 @@ export class RotaryModel extends Module {
       init,
       ...(padTokenId !== null && { paddingIdx: padTokenId }),
     });
-    this.layers = windows.map((window) => new RotaryBlock(body, window));
+    this.layers = windows.map((window, layer) => new RotaryBlock(body, window, layer));
     this.norm = new RMSNorm(channels, eps);
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
   }
@@ -168,7 +176,8 @@ export class RotaryModel extends Module {
       : this.fused(embedded, this.passageOf(embedded, places), places.caches);
   }
 
-  private passageOf(x: Tensor, { documents, positions, reach, start }: Places): Passage {
+  private passageOf(x: Tensor, places: Places): Passage {
+    const { documents, positions, reach, start, loads = null } = places;
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
     // What exchanges heads is given queries of this rank's tokens, everything else those of all.
@@ -176,13 +185,13 @@ export class RotaryModel extends Module {
     if (!positions) {
       const length = share ? all : start + T;
       const angles = this.rotary.at(start, T, { length, like: x });
-      return { ...angles, positions, documents };
+      return { ...angles, positions, documents, loads };
     }
     // The angles of a text follow from its length where it is stretched so; those here are unknown.
     requireOneRegime(this.body.ropeScaling, reach ?? all);
     const angles =
       reach !== null ? this.rotary.whole(x) : this.rotary.at(0, all, { length: all, like: x });
-    return { ...angles, positions, documents };
+    return { ...angles, positions, documents, loads };
   }
 
   /** @internal The same, cut: see GPT-2's. Every layer has its own angles, which are a table. */
@@ -220,6 +229,7 @@ export class RotaryModel extends Module {
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
   private checkpointed(x: Tensor, places: Places): Tensor {
+    if (places.loads) return this.norm.call(this.checkpointedBeside(x, places, places.loads));
     const layers = this.layers.map((block) => {
       return (input: Tensor, documents: Tensor | null, positions: Tensor | null): Tensor => {
         const passage = this.passageOf(input, { ...places, documents, positions });
@@ -231,6 +241,29 @@ export class RotaryModel extends Module {
     const { documents, positions } = places;
     const stream = checkpointSequential(layers, segments, x, documents, positions);
     return this.norm.call(stream);
+  }
+
+  /** The stream behind the blocks; what routers did comes out of each segment beside it. */
+  private checkpointedBeside(x: Tensor, places: Places, { mask, layers }: RouterLoads): Tensor {
+    const { documents, positions } = places;
+    let stream = x;
+    for (const part of segmentsOf(this.layers, this.body.numberCheckpoints ?? null)) {
+      const through = (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor[] => {
+        const [documents = null, positions = null, mask = null] = given;
+        const loads: RouterLoads = { mask, layers: [] };
+        const out = part.reduce((from, block) => {
+          const passage = this.passageOf(from, { ...places, documents, positions, loads });
+          const [branch, residual] = block.call(from, null, passage);
+          return branch.add(residual);
+        }, input);
+        return [out, ...loads.layers];
+      };
+      const [next, ...loads] = checkpoint(through, stream, documents, positions, mask);
+      for (const load of loads) layers.push(load.keep());
+      if (stream !== x) stream.dispose();
+      stream = next as Tensor;
+    }
+    return stream;
   }
 }
 

@@ -5,6 +5,7 @@ import { phrase } from '../../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
+import { type MoeConfig, type MoeSizes, type MoeTraits, readMoe } from './mixture.js';
 import { type RopeScaling, requireScaling } from './rope-scaling.js';
 
 /** Tokens that a layer's queries look back on, their own included; null for all of them. */
@@ -24,6 +25,13 @@ export interface RotaryConfig extends CausalConfig {
   channels: number;
   /** Width inside the feed-forward block (intermediate_size). */
   hidden: number;
+  /** The experts of the feed-forward blocks, in families that have them. */
+  moe?: MoeConfig;
+  /**
+   * Weight of the routers' load-balancing loss, which is added to the loss (router_aux_loss_coef,
+   * where output_router_logits is true). Default 0: it is not computed. See nn.loadBalancingLoss().
+   */
+  routerAuxLossCoef?: number;
   /** Heads of keys and values, each for heads / kvHeads heads of queries. Default `heads`. */
   kvHeads?: number;
   /** Width of a head, even. Default channels / heads. */
@@ -68,18 +76,21 @@ export interface RotaryConfig extends CausalConfig {
 export type RotaryOptions = Partial<
   Pick<
     RotaryConfig,
-    'maxSeq' | 'attentionDropout' | 'activationCheckpointing' | 'numberCheckpoints' | 'ignoreIndex'
+    | 'maxSeq'
+    | 'attentionDropout'
+    | 'activationCheckpointing'
+    | 'numberCheckpoints'
+    | 'ignoreIndex'
+    | 'routerAuxLossCoef'
   >
 >;
 
 /** Options that some families have and others not. */
-type Varying = 'attentionBias' | 'mlpBias' | 'window';
+type Varying = 'attentionBias' | 'mlpBias' | 'window' | 'moe' | 'routerAuxLossCoef';
 
 /** A RotaryConfig whose sizes are all said. */
-export type RotarySizes = RotaryConfig &
-  Required<
-    Omit<RotaryConfig, 'attentionBias' | 'mlpBias' | 'window' | 'numberCheckpoints' | 'ignoreIndex'>
-  >;
+export type RotarySizes = Omit<RotaryConfig, 'moe'> &
+  Required<Omit<RotaryConfig, Varying | 'numberCheckpoints' | 'ignoreIndex'>> & { moe?: MoeSizes };
 
 /** Always, never, or as the option of this name says. */
 type Whether = boolean | 'attentionBias' | 'mlpBias';
@@ -98,12 +109,21 @@ export interface RotaryTraits {
   readonly qkNorm: boolean;
   /** Whether attention may be cut to a window: never, in all layers alike, or layer by layer. */
   readonly window: 'none' | 'uniform' | 'layers';
+  /**
+   * Whether a layer has the window where config.json has no list of layers; `first` is its
+   * max_window_layers. Default: from there on.
+   */
+  readonly slidesAt?: (layer: number, first: number) => boolean;
+  /** The experts of its feed-forward blocks, where it has them. */
+  readonly moe?: MoeTraits;
   /** What transformers takes for keys that a config.json lacks, where it differs by family. */
   readonly defaults: Readonly<Record<string, number | boolean | null>>;
 }
 
 /** What the blocks are made by: sizes, and what the family says of them. */
-export interface Body extends RotarySizes {
+export interface Body extends Omit<RotarySizes, 'moe'> {
+  /** Null where all blocks are dense. */
+  moe: MoeSizes | null;
   qkvBias: boolean;
   outBias: boolean;
   mlpBias: boolean;
@@ -120,10 +140,13 @@ const COMMON: OptionNames<Omit<RotaryConfig, Varying>> = {
 };
 const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
 
+const MIXED = ['moe', 'routerAuxLossCoef'] as const;
+
 /** The names of the options that a family has beside the common ones. */
-function varyingOf({ biases, window }: RotaryTraits): Varying[] {
+function varyingOf({ biases, window, moe }: RotaryTraits): Varying[] {
   const named = Object.values(biases).filter((one) => typeof one === 'string');
-  return [...new Set<Varying>([...named, ...(window === 'none' ? [] : ['window' as const])])];
+  const windowed = window === 'none' ? [] : (['window'] as const);
+  return [...new Set<Varying>([...named, ...windowed, ...(moe ? MIXED : [])])];
 }
 
 /**
@@ -151,9 +174,18 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
-  const switched = varying.filter((one) => one !== 'window');
+  const switched = varying.filter((one) => one === 'attentionBias' || one === 'mlpBias');
+  const { moe: mixture, ...dense } = config;
   return {
-    ...config,
+    ...dense,
+    ...(traits.moe && {
+      moe: readMoe(name, traits.moe, mixture, config),
+      routerAuxLossCoef: requireFinite(
+        `${name} routerAuxLossCoef`,
+        config.routerAuxLossCoef ?? 0,
+        0,
+      ),
+    }),
     ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
     ...(varying.includes('window') && { window: config.window ?? null }),
     ...{ kvHeads, headDim, ropeScaling, tied, activationCheckpointing, padTokenId },
@@ -190,7 +222,7 @@ export function bodyOf({ biases, qkNorm }: RotaryTraits, sizes: RotarySizes): Bo
   return {
     ...sizes,
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
-    ...{ qkNorm, windows },
+    ...{ qkNorm, windows, moe: sizes.moe ?? null },
   };
 }
 

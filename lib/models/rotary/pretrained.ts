@@ -11,14 +11,16 @@ import {
   type RotaryTraits,
   type Window,
 } from './config.js';
+import { describeMoe, moePieces, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, parseRope } from './rope-keys.js';
 
 /** Tables that old checkpoints carry among the weights. */
 const TABLE = /\.rotary_emb\.inv_freq$/;
 
-/** Names and layouts are ours. */
-export const rotaryLayout = (): Layout => ({
+/** Names and layouts are ours, but for those of experts. */
+export const rotaryLayout = ({ moe: traits }: RotaryTraits, sizes: RotarySizes): Layout => ({
   transposed: new Set<string>(),
+  pieces: traits && sizes.moe ? moePieces(traits, sizes.moe, sizes.layers) : {},
   nameOf: (name) => (TABLE.test(name) ? null : name),
 });
 
@@ -30,6 +32,7 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
   is_encoder_decoder: [false],
   add_cross_attention: [false],
   use_bidirectional_attention: [false],
+  qkv_bias: [true],
   quantization_config: [null],
   compression_config: [null],
 };
@@ -58,6 +61,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     padTokenId: parsePadding(config, vocabSize),
     ...parseBiases(traits, config),
     ...parseWindow(traits, config, layers),
+    ...(traits.moe && {
+      moe: parseMoe(traits.moe, config, layers),
+      routerAuxLossCoef: parseRouterLoss(config),
+    }),
     ...parseRope(config, maxSeq),
   };
 }
@@ -88,18 +95,19 @@ const WINDOW_KEY = 'sliding_window';
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
 function parseWindow(
-  { window: kind }: RotaryTraits,
+  traits: RotaryTraits,
   config: ModelConfig,
   layers: number,
 ): { window?: Window | Window[] } {
+  const { window: kind } = traits;
   if (kind === 'none') {
     config.requireOneOf(WINDOW_KEY, [null]);
     return {};
   }
-  const isUsed = kind === 'uniform' || config.flag('use_sliding_window', false);
+  const isUsed = config.flag('use_sliding_window', kind === 'uniform');
   const width = isUsed && config.get(WINDOW_KEY) !== null ? config.size(WINDOW_KEY) : null;
   if (kind === 'uniform') return { window: width };
-  const types = config.get('layer_types') ?? defaultTypes(config, layers, width);
+  const types = config.get('layer_types') ?? defaultTypes(traits, config, layers, width);
   const isKnown = (type: JsonValue): boolean =>
     type === FULL || (type === SLIDING && width !== null);
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
@@ -110,14 +118,19 @@ function parseWindow(
   return { window: windows.every((one) => one === null) ? null : windows };
 }
 
-/** The first max_window_layers see all, where there is no list. */
-function defaultTypes(config: ModelConfig, layers: number, width: Window): string[] {
+/** What transformers takes where there is no list. */
+function defaultTypes(
+  { slidesAt = (layer, first) => layer >= first }: RotaryTraits,
+  config: ModelConfig,
+  layers: number,
+  width: Window,
+): string[] {
   const first = config.get('max_window_layers', layers);
   if (!Number.isInteger(first) || (first as number) < 0) {
     throw config.refusal('max_window_layers', 'a number of layers', first);
   }
   return Array.from({ length: layers }, (_, i) =>
-    width !== null && i >= (first as number) ? (SLIDING as string) : (FULL as string),
+    width !== null && slidesAt(i, first as number) ? (SLIDING as string) : (FULL as string),
   );
 }
 
@@ -144,15 +157,23 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     pad_token_id: sizes.padTokenId,
     initializer_range: sizes.initializerRange,
     tie_word_embeddings: sizes.tied,
+    ...(traits.moe &&
+      sizes.moe &&
+      describeMoe(traits.moe, sizes.moe, sizes.routerAuxLossCoef ?? 0)),
   };
-  return { config, transposed: [] };
+  if (!traits.moe || !sizes.moe) return { config, transposed: [] };
+  const pieces = moePieces(traits.moe, sizes.moe, sizes.layers) as unknown as JsonObject;
+  return { config, transposed: [], pieces };
 }
 
 function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
   const { windows } = bodyOf(traits, sizes);
   const width = windows.find((one) => one !== null) ?? null;
   if (traits.window === 'none') return {};
-  if (traits.window === 'uniform') return { [WINDOW_KEY]: width };
+  if (traits.window === 'uniform') {
+    const isSwitched = 'use_sliding_window' in traits.defaults;
+    return { ...(isSwitched && { use_sliding_window: width !== null }), [WINDOW_KEY]: width };
+  }
   const first = windows.findIndex((one) => one !== null);
   return {
     use_sliding_window: width !== null,

@@ -1,4 +1,5 @@
 // The language model over the shared body, and how a family of it is made of its traits.
+import { DsError } from '../../errors.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
@@ -109,13 +110,29 @@ export abstract class RotaryLM extends CausalLM {
     return rotaryBlockActivations(this.traits, this.config);
   }
 
+  override get routerLoss(): number {
+    return this.config.routerAuxLossCoef ?? 0;
+  }
+
   protected override bodyLayers(): PipelineLayer[] {
+    if (this.routerLoss > 0) throw noStages(this.traits.name, this.routerLoss);
     return this.model.pipelineLayers();
   }
 
   protected override hiddenOf(tokens: Tensor, places: Places): Tensor {
     return this.model.call(tokens, places);
   }
+}
+
+/** What routers did in one stage would have to reach the loss in another. */
+function noStages(model: string, got: number): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${model} routerAuxLossCoef`,
+    expected: '0 in a pipeline of several stages',
+    got: String(got),
+    hint: 'Read the model with { routerAuxLossCoef: 0 }, or train without pipeline stages.',
+  });
 }
 
 /** How folders of Hugging Face's become models of `traits`. */
@@ -127,7 +144,7 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
   return {
     modelType,
     architecture: `${name} computes what transformers' ${traits.architecture} does with the published settings.`,
-    layout: rotaryLayout,
+    layout: (model) => rotaryLayout(traits, model.config),
     build: (folder, options) =>
       build({ ...parseRotaryConfig(traits, folder), ...options } as Config),
   };

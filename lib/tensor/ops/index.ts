@@ -9,6 +9,16 @@ export * from './custom-function.js';
 export * from './dropout.js';
 export * from './einsum.js';
 export * from './elementwise.js';
+export {
+  choicesOf,
+  combineRows,
+  groupedLinear,
+  groupRows,
+  type RouteOptions,
+  type Routes,
+  type RowGroups,
+  routeTopK,
+} from './experts.js';
 export * from './in-place.js';
 export { embedding, gather } from './indexing.js';
 export { linear, linearGelu, linearPadded } from './linear.js';

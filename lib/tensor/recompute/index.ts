@@ -7,5 +7,5 @@ export {
   reset,
   times,
 } from './policy.js';
-export { checkpointSequential, type Layer } from './sequential.js';
+export { checkpointSequential, type Layer, segmentsOf } from './sequential.js';
 export type { SegmentObserver, SegmentRun, SegmentTimes } from './watch.js';

@@ -35,6 +35,25 @@ function chain<Given extends (Tensor | null)[]>(
 }
 
 /**
+ * `list` cut into `segments` of equal length, at most one apart and at most one for each; null
+ * takes number_checkpoints of configure(), else one for each. Throws DS_ARGUMENT.
+ */
+export function segmentsOf<Item>(list: readonly Item[], segments: number | null): Item[][] {
+  const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
+  if (!Number.isInteger(wanted) || (wanted < 1 && list.length > 0)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'checkpointSequential',
+      expected: 'a positive number of segments, or null',
+      got: String(segments),
+    });
+  }
+  const count = Math.min(wanted, list.length);
+  const border = (i: number): number => Math.floor((i * list.length) / count);
+  return Array.from({ length: count }, (_, i) => list.slice(border(i), border(i + 1)));
+}
+
+/**
  * The layers in order, cut into `segments` of equal length (at most one layer apart; at most one
  * segment per layer), each a checkpoint(). null takes number_checkpoints of configure(), else one
  * segment per layer. With L layers of S bytes each, k to a segment, the forward keeps L / k inputs
@@ -49,21 +68,8 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
   input: Tensor,
   ...given: Given
 ): Tensor {
-  const list = [...layers];
-  const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
-  if (!Number.isInteger(wanted) || (wanted < 1 && list.length > 0)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'checkpointSequential',
-      expected: 'a positive number of segments, or null',
-      got: String(segments),
-    });
-  }
-  const count = Math.min(wanted, list.length);
   let x = input;
-  for (let i = 0; i < count; ++i) {
-    const [from, to] = [i, i + 1].map((at) => Math.floor((at * list.length) / count));
-    const part = list.slice(from, to);
+  for (const part of segmentsOf([...layers], segments)) {
     const next = checkpoint((first, ...also: Given) => chain(part, first, also), x, ...given);
     if (x !== input) x.dispose();
     x = next;

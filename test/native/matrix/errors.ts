@@ -7,6 +7,7 @@ import { dtypeSize } from '../../../lib/runtime/dtype.js';
 import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
 import { attentionMistakes } from './attention-mistakes.js';
+import { expertMistakes } from './expert-mistakes.js';
 import { layerMistakes } from './layer-mistakes.js';
 import { type Make, type Mistake, mistakes } from './mistakes.js';
 import { sampleMistakes } from './sample-mistakes.js';
@@ -39,7 +40,7 @@ function check(mistake: Mistake, device: Device): void {
 
 export const cases: Case[] = [
   ...[...mistakes, ...layerMistakes],
-  ...[...attentionMistakes, ...sampleMistakes],
+  ...[...attentionMistakes, ...sampleMistakes, ...expertMistakes],
 ].map((mistake) => ({
   name: `${mistake.op} refuses wrong ${mistake.what}`,
   run: (device) => check(mistake, device),

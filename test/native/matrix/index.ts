@@ -11,6 +11,7 @@ import { cases as copy } from './copy.js';
 import { cases as creation } from './creation.js';
 import { cases as elementwise } from './elementwise.js';
 import { cases as errors } from './errors.js';
+import { cases as experts } from './experts.js';
 import { cases as gradients } from './gradients.js';
 import type { MatrixCase } from './harness.js';
 import { cases as lamb } from './lamb.js';
@@ -65,6 +66,7 @@ export const opCases: readonly MatrixCase[] = [
   ...muon,
   ...nf4,
   ...quantizedLinear,
+  ...experts,
 ];
 
 export const cases: readonly Case[] = [...opCases, ...equalities, ...gradients, ...errors, ...big];

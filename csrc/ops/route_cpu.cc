@@ -1,0 +1,114 @@
+// Routing on the CPU, one token at a time.
+#include "route.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "../cpu/index_check.h"
+#include "../cpu/map.h"
+
+namespace ds::cpu {
+namespace {
+
+/// What a token's logits become: e^(x - max) of all experts, and their sum.
+template <class C>
+struct Exponentials {
+  std::vector<C> values;
+  C sum = 0;
+
+  template <class T>
+  void of(const T* logits, int64_t n) {
+    values.resize(static_cast<size_t>(n));
+    widen(logits, values.data(), n);
+    const C max = max_of(values.data(), n);
+    for (C& x : values) x = std::exp(x - max);
+    sum = sum_of<C>(n, [&](int64_t i) { return values[static_cast<size_t>(i)]; });
+  }
+};
+
+template <class T>
+void route(const RouteTopK& op, CpuContext& ctx) {
+  using C = compute_t<T>;
+  const int64_t experts = op.logits.shape[1], k = op.ids.shape[1];
+  const auto tokens = [&](int64_t begin, int64_t end) {
+    Exponentials<C> e;
+    std::vector<C> keys(static_cast<size_t>(experts));
+    std::vector<int32_t> order(static_cast<size_t>(experts));
+    for (int64_t t = begin; t < end; ++t) {
+      const T* const logits = op.logits.as<T>() + t * experts;
+      e.of(logits, experts);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        const C x = static_cast<C>(logits[i]);
+        keys[i] = std::isnan(x) ? std::numeric_limits<C>::infinity() : x;
+      }
+      std::iota(order.begin(), order.end(), 0);
+      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int32_t a, int32_t b) {
+        const C x = keys[static_cast<size_t>(a)], y = keys[static_cast<size_t>(b)];
+        return x > y || (x == y && a < b);
+      });
+      C among = 0;
+      for (int64_t j = 0; j < k; ++j) among += e.values[static_cast<size_t>(order[j])];
+      for (int64_t j = 0; j < k; ++j) {
+        op.ids.as<int32_t>()[t * k + j] = order[static_cast<size_t>(j)];
+        op.weights.as<C>()[t * k + j] =
+            e.values[static_cast<size_t>(order[j])] / (op.normalize ? among : e.sum);
+      }
+    }
+  };
+  ctx.pool.parallel_for(op.logits.shape[0], std::max<int64_t>(1, kElementGrain / experts), tokens);
+}
+
+template <class T>
+void backward(const RouteTopKBackward& op, CpuContext& ctx) {
+  using C = compute_t<T>;
+  const int64_t experts = op.logits.shape[1], k = op.ids.shape[1];
+  const int32_t* const all = op.ids.as<int32_t>();
+  for (int64_t i = 0; i < op.ids.numel(); ++i)
+    require_index("route_top_k_backward", all[i], experts, "the experts");
+  const auto tokens = [&](int64_t begin, int64_t end) {
+    Exponentials<C> e;
+    std::vector<C> slope(static_cast<size_t>(experts)), old(slope.size());
+    for (int64_t t = begin; t < end; ++t) {
+      const int32_t* const ids = all + t * k;
+      const C* const dweights = op.dweights.as<C>() + t * k;
+      e.of(op.logits.as<T>() + t * experts, experts);
+      C whole = e.sum, inner = 0;
+      if (op.normalize) {
+        whole = 0;
+        for (int64_t j = 0; j < k; ++j) whole += e.values[static_cast<size_t>(ids[j])];
+      }
+      for (int64_t j = 0; j < k; ++j)
+        inner += dweights[j] * (e.values[static_cast<size_t>(ids[j])] / whole);
+      // Of the experts that share the softmax: all of them, or the chosen.
+      for (size_t i = 0; i < slope.size(); ++i)
+        slope[i] = op.normalize ? C(0) : -(e.values[i] / whole) * inner;
+      for (int64_t j = 0; j < k; ++j) {
+        const size_t i = static_cast<size_t>(ids[j]);
+        slope[i] += (e.values[i] / whole) * (op.normalize ? dweights[j] - inner : dweights[j]);
+      }
+      T* const out = op.dlogits.as<T>() + t * experts;
+      if (op.accumulate) {
+        widen(out, old.data(), experts);
+        for (size_t i = 0; i < slope.size(); ++i) slope[i] += old[i];
+      }
+      narrow(slope.data(), out, experts);
+    }
+  };
+  ctx.pool.parallel_for(op.logits.shape[0], std::max<int64_t>(1, kElementGrain / experts), tokens);
+}
+
+}  // namespace
+
+void run(const RouteTopK& op, CpuContext& ctx) {
+  for_floating("route_top_k", op.logits.dtype, [&]<class T>(TypeTag<T>) { route<T>(op, ctx); });
+}
+
+void run(const RouteTopKBackward& op, CpuContext& ctx) {
+  for_floating("route_top_k_backward", op.logits.dtype,
+               [&]<class T>(TypeTag<T>) { backward<T>(op, ctx); });
+}
+
+}  // namespace ds::cpu

@@ -1,0 +1,52 @@
+// Mixtral: Mistral whose feed-forward blocks are mixtures of experts.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { MoeConfig } from '../rotary/mixture.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+
+/** The sizes of a Mixtral, and how its activations are kept. */
+export interface MixtralConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
+  /** The experts, as wide as `hidden` unless it says otherwise. */
+  moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
+}
+
+const TRAITS: RotaryTraits = {
+  name: 'Mixtral',
+  modelType: 'mixtral',
+  architecture: 'MixtralForCausalLM',
+  biases: { qkv: false, out: false, mlp: false },
+  qkNorm: false,
+  window: 'uniform',
+  moe: {
+    experts: ['num_local_experts', 8],
+    perToken: 2,
+    hidden: 'intermediate_size',
+    ...{ shared: false, choosesNorm: false, choosesLayers: false },
+    files: { block: 'block_sparse_moe', gate: 'w1', up: 'w3', down: 'w2' },
+  },
+  defaults: {
+    max_position_embeddings: 131_072,
+    num_key_value_heads: 8,
+    rms_norm_eps: 1e-5,
+    rope_theta: 1e6,
+  },
+};
+
+/** Source: Jiang et al. 2024; transformers' MixtralForCausalLM. */
+export class Mixtral extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  constructor(given: MixtralConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal How folders of Hugging Face's become Mixtrals. */
+  static readonly family = rotaryFamily(TRAITS, (config: MixtralConfig) => new Mixtral(config));
+
+  /** models.fromPretrained() of a folder that holds a Mixtral; another is DS_CHECKPOINT. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Mixtral> {
+    return readPretrained(dir, [Mixtral.family], options);
+  }
+}

@@ -1,0 +1,57 @@
+// Qwen2-MoE: Qwen2 whose feed-forward blocks are mixtures, beside an expert that all tokens go to.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+
+/** The sizes of a Qwen2-MoE, and how its activations are kept. */
+export interface Qwen2MoeConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
+  /** The experts, the one that all tokens go to among them. */
+  moe: MoeConfig & { sharedHidden: number };
+}
+
+const TRAITS: RotaryTraits = {
+  name: 'Qwen2Moe',
+  modelType: 'qwen2_moe',
+  architecture: 'Qwen2MoeForCausalLM',
+  biases: { qkv: true, out: false, mlp: false },
+  qkNorm: false,
+  window: 'layers',
+  // Every second layer, as transformers has it where there is no list.
+  slidesAt: (layer, first) => layer % 2 === 0 && layer < first,
+  moe: {
+    experts: ['num_experts', 60],
+    perToken: 4,
+    hidden: 'moe_intermediate_size',
+    ...{ shared: true, choosesNorm: true, choosesLayers: true },
+    files: QWEN_FILES,
+  },
+  defaults: {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: 16,
+    sliding_window: 4096,
+    max_window_layers: 28,
+    intermediate_size: 5632,
+    moe_intermediate_size: 1408,
+    shared_expert_intermediate_size: 5632,
+  },
+};
+
+/** Source: Qwen team 2024 (Qwen1.5-MoE, Qwen2-57B-A14B); transformers' Qwen2MoeForCausalLM. */
+export class Qwen2Moe extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  constructor(given: Qwen2MoeConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal How folders of Hugging Face's become Qwen2Moes. */
+  static readonly family = rotaryFamily(TRAITS, (config: Qwen2MoeConfig) => new Qwen2Moe(config));
+
+  /** models.fromPretrained() of a folder that holds a Qwen2-MoE; another is DS_CHECKPOINT. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Qwen2Moe> {
+    return readPretrained(dir, [Qwen2Moe.family], options);
+  }
+}

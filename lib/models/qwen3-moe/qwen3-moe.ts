@@ -1,0 +1,54 @@
+// Qwen3-MoE: Qwen3 whose feed-forward blocks are mixtures of experts.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+
+/** The sizes of a Qwen3-MoE, and how its activations are kept. */
+export interface Qwen3MoeConfig extends Omit<RotaryConfig, 'mlpBias'> {
+  /** The experts. */
+  moe: Omit<MoeConfig, 'sharedHidden'>;
+}
+
+const TRAITS: RotaryTraits = {
+  name: 'Qwen3Moe',
+  modelType: 'qwen3_moe',
+  architecture: 'Qwen3MoeForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  qkNorm: true,
+  window: 'uniform',
+  moe: {
+    experts: ['num_experts', 128],
+    perToken: 8,
+    hidden: 'moe_intermediate_size',
+    ...{ shared: false, choosesNorm: true, choosesLayers: true },
+    files: QWEN_FILES,
+  },
+  defaults: {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: 4,
+    use_sliding_window: false,
+    sliding_window: 4096,
+    intermediate_size: 6144,
+    moe_intermediate_size: 768,
+  },
+};
+
+/** Source: Qwen team 2025; transformers' Qwen3MoeForCausalLM. */
+export class Qwen3Moe extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  constructor(given: Qwen3MoeConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal How folders of Hugging Face's become Qwen3Moes. */
+  static readonly family = rotaryFamily(TRAITS, (config: Qwen3MoeConfig) => new Qwen3Moe(config));
+
+  /** models.fromPretrained() of a folder that holds a Qwen3-MoE; another is DS_CHECKPOINT. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Qwen3Moe> {
+    return readPretrained(dir, [Qwen3Moe.family], options);
+  }
+}

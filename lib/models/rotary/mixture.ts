@@ -1,0 +1,205 @@
+// The experts of models whose feed-forward blocks are mixtures: sizes, keys of config.json, and how
+// files call their weights.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import type { Pieces } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { SparseMixture } from '../../nn/experts.js';
+import { normal } from '../../nn/initializers.js';
+import { SwiGLU } from '../../nn/layers.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+import type { ModelConfig } from '../model-config.js';
+
+/** The experts of a model's feed-forward blocks. */
+export interface MoeConfig {
+  /** Experts of each block (num_experts, Mixtral's num_local_experts), at most 512. */
+  experts: number;
+  /** How many of them a token goes to (num_experts_per_tok). */
+  perToken: number;
+  /** Width inside an expert (moe_intermediate_size). Default: the model's `hidden`. */
+  hidden?: number;
+  /**
+   * Width inside an expert that all tokens go to (shared_expert_intermediate_size); null, the
+   * default, for none.
+   */
+  sharedHidden?: number | null;
+  /** Whether the weights of a token's experts add up to 1 (norm_topk_prob). Default true. */
+  normalize?: boolean;
+  /**
+   * Numbers of the layers that have one feed-forward block of the model's `hidden` instead
+   * (mlp_only_layers, decoder_sparse_step). Default: none.
+   */
+  denseLayers?: readonly number[];
+}
+
+/** A MoeConfig whose sizes are all said. */
+export type MoeSizes = Required<MoeConfig>;
+
+/** What a family of mixtures has alike. */
+export interface MoeTraits {
+  /** config.json's key for the number of experts, and what transformers takes without it. */
+  readonly experts: readonly [key: string, fallback: number];
+  /** What transformers takes without num_experts_per_tok. */
+  readonly perToken: number;
+  /** config.json's key for the width inside an expert. */
+  readonly hidden: 'intermediate_size' | 'moe_intermediate_size';
+  /** Whether all tokens go to one more expert. */
+  readonly shared: boolean;
+  /** Whether norm_topk_prob says if weights add up to 1; else they do. */
+  readonly choosesNorm: boolean;
+  /** Whether some layers may be dense. */
+  readonly choosesLayers: boolean;
+  /** What files call the block and an expert's three matrices. */
+  readonly files: {
+    readonly block: string;
+    readonly gate: string;
+    readonly up: string;
+    readonly down: string;
+  };
+}
+
+/** How the files of Qwen's mixtures call their parts. */
+export const QWEN_FILES: MoeTraits['files'] = {
+  ...{ block: 'mlp', gate: 'gate_proj', up: 'up_proj', down: 'down_proj' },
+};
+
+const NAMES: OptionNames<MoeConfig> = {
+  ...{ experts: true, perToken: true, hidden: true, sharedHidden: true, normalize: true },
+  denseLayers: true,
+};
+
+/** `given` complete; `model` is what errors call it. Throws DS_ARGUMENT. */
+export function readMoe(
+  model: string,
+  traits: MoeTraits,
+  given: MoeConfig | undefined,
+  { hidden: dense, layers }: { hidden: number; layers: number },
+): MoeSizes {
+  const op = `${model} moe`;
+  if (given === undefined) throw refused(op, 'its experts: { experts, perToken }', 'nothing');
+  const { sharedHidden = null, ...config } = readOptions(op, given, NAMES);
+  const { normalize = true, denseLayers = [], hidden = dense } = config;
+  const experts = requireInteger(`${op} experts`, config.experts, 1);
+  const perToken = requireInteger(`${op} perToken`, config.perToken, 1);
+  if (experts > 512) throw refused(`${op} experts`, 'at most 512', experts);
+  if (perToken > experts) throw refused(`${op} perToken`, `at most ${experts} experts`, perToken);
+  requireInteger(`${op} hidden`, hidden, 1);
+  if (sharedHidden !== null) requireInteger(`${op} sharedHidden`, sharedHidden, 1);
+  if (traits.shared !== (sharedHidden !== null)) {
+    const expected = traits.shared ? 'the width of the shared expert' : 'null: there is none';
+    throw refused(`${op} sharedHidden`, expected, sharedHidden);
+  }
+  requireType(`${op} normalize`, normalize, 'boolean');
+  if (!traits.choosesNorm && !normalize) {
+    throw refused(`${op} normalize`, 'true, as the family has it', normalize);
+  }
+  const isLayer = (one: number): boolean => Number.isInteger(one) && one >= 0 && one < layers;
+  const isFitting = traits.choosesLayers || denseLayers.length === 0;
+  if (!Array.isArray(denseLayers) || !denseLayers.every(isLayer) || !isFitting) {
+    const expected = traits.choosesLayers ? `numbers of ${layers} layers` : 'none';
+    throw refused(`${op} denseLayers`, expected, phrase(denseLayers));
+  }
+  return { experts, perToken, hidden, sharedHidden, normalize, denseLayers };
+}
+
+/** The experts in a config.json. Throws DS_CHECKPOINT. */
+export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number): MoeConfig {
+  config.requireOneOf('router_jitter_noise', [0]);
+  config.requireOneOf('scoring_func', ['softmax']);
+  const [key, fallback] = traits.experts;
+  const experts = config.size(config.get(key) === null ? OTHER_KEY : key, fallback);
+  const perToken = config.size('num_experts_per_tok', traits.perToken);
+  if (experts > 512) throw config.refusal(key, 'at most 512 experts', experts);
+  if (perToken > experts) {
+    throw config.refusal('num_experts_per_tok', `at most ${experts}`, perToken);
+  }
+  return {
+    ...{ experts, perToken, hidden: config.size(traits.hidden) },
+    ...(traits.shared && { sharedHidden: config.size('shared_expert_intermediate_size') }),
+    ...(traits.choosesNorm && { normalize: config.flag('norm_topk_prob', false) }),
+    ...(traits.choosesLayers && { denseLayers: parseDense(config, layers) }),
+  };
+}
+
+/** Newer versions of transformers write it where they know the other one. */
+const OTHER_KEY = 'num_local_experts';
+
+function parseDense(config: ModelConfig, layers: number): number[] {
+  const step = config.size('decoder_sparse_step', 1);
+  const given = config.get('mlp_only_layers', []);
+  const isLayer = (one: JsonValue): boolean => Number.isInteger(one) && (one as number) >= 0;
+  if (!Array.isArray(given) || !given.every(isLayer)) {
+    throw config.refusal('mlp_only_layers', 'a list of numbers of layers', given);
+  }
+  const all = Array.from({ length: layers }, (_, layer) => layer);
+  return all.filter((layer) => given.includes(layer) || (layer + 1) % step !== 0);
+}
+
+/** The weight of the routers' loss: 0 unless config.json asks for their logits. */
+export function parseRouterLoss(config: ModelConfig): number {
+  const weight = config.get('router_aux_loss_coef', 0.001);
+  if (typeof weight !== 'number' || !Number.isFinite(weight) || weight < 0) {
+    throw config.refusal('router_aux_loss_coef', 'a number of 0 or more', weight);
+  }
+  return config.flag('output_router_logits', false) ? weight : 0;
+}
+
+/** What config.json says of the experts. */
+export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number): JsonObject {
+  const [key] = traits.experts;
+  return {
+    [key]: moe.experts,
+    num_experts_per_tok: moe.perToken,
+    [traits.hidden]: moe.hidden,
+    ...(traits.shared && { shared_expert_intermediate_size: moe.sharedHidden }),
+    ...(traits.choosesNorm && { norm_topk_prob: moe.normalize }),
+    ...(traits.choosesLayers && {
+      ...{ decoder_sparse_step: 1, mlp_only_layers: [...moe.denseLayers] },
+    }),
+    output_router_logits: routerLoss > 0,
+    ...(routerLoss > 0 && { router_aux_loss_coef: routerLoss }),
+  };
+}
+
+/** What the files have of each sparse layer under other names, or in pieces. */
+export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): Pieces {
+  const found: [string, string[]][] = [];
+  for (let layer = 0; layer < layers; ++layer) {
+    if (moe.denseLayers.includes(layer)) continue;
+    const [own, theirs] = ['mlp', files.block].map((block) => `model.layers.${layer}.${block}`);
+    const expert = (name: string): string => `${theirs}.experts.*.${name}.weight`;
+    if (own !== theirs) found.push([`${own}.gate.weight`, [`${theirs}.gate.weight`]]);
+    found.push([`${own}.experts.gate_up_proj`, [expert(files.gate), expert(files.up)]]);
+    found.push([`${own}.experts.down_proj`, [expert(files.down)]]);
+  }
+  return Object.fromEntries(found);
+}
+
+/** The feed-forward block of a layer. */
+export function feedForward(
+  { channels, hidden, mlpBias, moe, initializerRange }: MixedBody,
+  layer: number,
+): SwiGLU | SparseMixture {
+  if (!moe || moe.denseLayers.includes(layer)) {
+    return new SwiGLU(channels, hidden, { bias: mlpBias });
+  }
+  const { experts, perToken: k, normalize, sharedHidden } = moe;
+  const weightInit = normal(initializerRange);
+  const options = { k, normalize, sharedHidden, weightInit };
+  return new SparseMixture(channels, moe.hidden, experts, options);
+}
+
+interface MixedBody {
+  channels: number;
+  hidden: number;
+  mlpBias: boolean;
+  initializerRange: number;
+  /** Null where every block is dense. */
+  moe: MoeSizes | null;
+}
+
+function refused(op: string, expected: string, got: unknown): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(got) });
+}

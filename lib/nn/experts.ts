@@ -1,0 +1,208 @@
+// Mixtures of experts: a router sends each token to a few of many feed-forward blocks. Sources:
+// Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import {
+  choicesOf,
+  combineRows,
+  groupedLinear,
+  groupRows,
+  linear,
+  type Routes,
+  routeTopK,
+  scope,
+  softmax,
+  stack,
+  swiglu,
+  type Tensor,
+  where,
+} from '../tensor/index.js';
+import { type Initializer, uniform } from './initializers.js';
+import { Linear, SwiGLU } from './layers.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** What the routers of one forward did: layer by layer, for loadBalancingLoss(). */
+export interface RouterLoads {
+  /** Of each token, [T] f32: 1, or 0 for padding, which does not count; null where all count. */
+  readonly mask: Tensor | null;
+  /**
+   * By layer [2, experts] f32: how many choices went to each, and the sum of their probabilities.
+   */
+  readonly layers: Tensor[];
+}
+
+/** Options of TopKRouter. */
+export interface TopKRouterOptions {
+  /** Experts per token. Default 2. */
+  k?: number;
+  /** Whether the weights of a token's experts add up to 1. Default true. */
+  normalize?: boolean;
+  /** Default U(-1/sqrt(channels), 1/sqrt(channels)). */
+  weightInit?: Initializer;
+}
+
+const ROUTER: OptionNames<TopKRouterOptions> = { k: true, normalize: true, weightInit: true };
+
+/**
+ * Sends each token to the k experts of the largest logits; see routeTopK(). Its weight is no linear
+ * layer's: it is neither quantized nor gets an adapter.
+ */
+export class TopKRouter extends Module {
+  /** [experts, channels]. */
+  readonly weight: Parameter;
+  /** Experts per token. */
+  readonly k: number;
+  /** Whether the weights of a token's experts add up to 1. */
+  readonly normalize: boolean;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(channels: number, experts: number, given: TopKRouterOptions = {}) {
+    super();
+    requireInteger('TopKRouter channels', channels, 1);
+    requireInteger('TopKRouter experts', experts, 1);
+    const { k = 2, normalize = true, weightInit } = readOptions('TopKRouter', given, ROUTER);
+    this.k = requireInteger('TopKRouter k', k, 1);
+    if (this.k > experts || experts > 512) throw tooMany(this.k, experts);
+    this.normalize = requireType('TopKRouter normalize', normalize, 'boolean');
+    const init = weightInit ?? uniform(1 / Math.sqrt(channels));
+    this.weight = new Parameter([experts, channels], init);
+  }
+
+  /**
+   * Tokens [T, channels] to their experts and weights, [T, k] each. With `loads`, what it did is
+   * added there; of ranks that route alike, one `counts`. Throws DS_SHAPE.
+   */
+  override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
+    const logits = linear(x, this.weight);
+    const routes = routeTopK(logits, this);
+    if (loads)
+      loads.layers.push(loadOf(counts ? logits : logits.detach(), routes.ids, loads.mask).keep());
+    return routes;
+  }
+}
+
+function tooMany(k: number, experts: number): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'TopKRouter',
+    expected: 'at most 512 experts, and at most as many per token as there are',
+    got: `${k} of ${experts}`,
+  });
+}
+
+/** [2, experts]: the choices of each, and the sum of their probabilities, which has a gradient. */
+function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
+  return scope(() => {
+    const experts = logits.size(1);
+    const shares = softmax(logits.to('f32'), -1);
+    if (!mask) return stack([choicesOf(ids, experts), shares.sum(0)]);
+    const counted = mask.unsqueeze(1);
+    const known = where(counted.gt(0), ids, experts);
+    return stack([choicesOf(known, experts), shares.mul(counted).sum(0)]);
+  });
+}
+
+/**
+ * experts sum_e f_e p_e, where f_e is how many choices expert e got for each token of each layer
+ * and p_e its mean probability: k when all experts get the same. A scalar, f32. Source: Fedus et
+ * al. 2022, eq. 4 to 6, over all layers together as transformers' load_balancing_loss_func.
+ */
+export function loadBalancingLoss({ layers, mask }: RouterLoads, tokens: number): Tensor {
+  return scope(() => {
+    const total = layers.length === 1 ? (layers[0] as Tensor) : stack(layers).sum(0);
+    const means = mask
+      ? total.div(mask.sum().mul(layers.length))
+      : total.div(tokens * layers.length);
+    const product = means.select(0, 0).detach().mul(means.select(0, 1));
+    return product.sum().mul(total.size(1));
+  });
+}
+
+/** Options of Experts. */
+export interface ExpertsOptions {
+  /** Default U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
+  weightInit?: Initializer;
+}
+
+/** Gated feed-forward blocks side by side, without biases. */
+export class Experts extends Module {
+  /** [experts, 2 hidden, channels]: of each expert the gate above what it multiplies. */
+  readonly gate_up_proj: Parameter;
+  /** [experts, channels, hidden]. */
+  readonly down_proj: Parameter;
+
+  /** From channels over hidden to channels. Throws DS_ARGUMENT. */
+  constructor(count: number, channels: number, hidden: number, given: ExpertsOptions = {}) {
+    super();
+    requireInteger('Experts count', count, 1);
+    requireInteger('Experts channels', channels, 1);
+    requireInteger('Experts hidden', hidden, 1);
+    const { weightInit } = readOptions('Experts', given, { weightInit: true });
+    const init = (inputs: number): Initializer => weightInit ?? uniform(1 / Math.sqrt(inputs));
+    this.gate_up_proj = new Parameter([count, 2 * hidden, channels], init(channels));
+    this.down_proj = new Parameter([count, channels, hidden], init(hidden));
+  }
+
+  /** x [.., channels], by the experts that `router` names for each token, to the same shape. */
+  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+    return scope(() => {
+      const tokens = x.reshape([-1, x.size(-1)]);
+      return this.ofRoutes(tokens, router.call(tokens, loads), null).reshape(x.shape);
+    });
+  }
+
+  /** @internal Tokens [T, channels]; with `first`, these are the experts from there on. */
+  ofRoutes(tokens: Tensor, { ids, weights }: Routes, first: number | null): Tensor {
+    const groups = groupRows(ids, this.gate_up_proj.size(0), first);
+    const hidden = swiglu(groupedLinear(tokens, this.gate_up_proj, groups, true));
+    return combineRows(groupedLinear(hidden, this.down_proj, groups), weights, groups);
+  }
+}
+
+/** Options of SparseMixture. */
+export interface SparseMixtureOptions extends TopKRouterOptions {
+  /** Width inside of a block that every token goes to as well. Default: there is none. */
+  sharedHidden?: number | null;
+}
+
+const MIXTURE: OptionNames<SparseMixtureOptions> = { ...ROUTER, sharedHidden: true };
+
+/**
+ * A feed-forward block of many experts, of which each token goes to k; with a shared expert, whose
+ * part is sigmoid(shared_expert_gate(x)). The names are those of transformers' sparse blocks.
+ */
+export class SparseMixture extends Module {
+  /** Who goes where. */
+  readonly gate: TopKRouter;
+  /** The experts. */
+  readonly experts: Experts;
+  /** What every token goes to; null without it. */
+  readonly shared_expert: SwiGLU | null;
+  /** From channels to the logit of the shared expert's part; null without it. */
+  readonly shared_expert_gate: Linear | null;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
+    super();
+    const { sharedHidden = null, ...router } = readOptions('SparseMixture', given, MIXTURE);
+    const { weightInit } = router;
+    this.gate = new TopKRouter(channels, experts, router);
+    this.experts = new Experts(experts, channels, hidden, weightInit ? { weightInit } : {});
+    const hasShared = sharedHidden !== null;
+    this.shared_expert = hasShared ? new SwiGLU(channels, sharedHidden) : null;
+    this.shared_expert_gate = hasShared ? new Linear(channels, 1, { bias: false }) : null;
+  }
+
+  /** [.., channels] to the same shape; with `loads`, what the router did is added there. */
+  override forward(x: Tensor, loads: RouterLoads | null = null): Tensor {
+    const { gate, experts, shared_expert: shared, shared_expert_gate: part } = this;
+    if (!shared || !part) return experts.call(x, gate, loads);
+    return scope(() => {
+      const all = shared.call(x).mul(part.call(x).sigmoid());
+      return experts.call(x, gate, loads).add(all);
+    });
+  }
+}

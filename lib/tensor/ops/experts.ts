@@ -1,0 +1,175 @@
+// What layers of experts are made of: routing, rows sorted by expert, products of ragged groups,
+// and the weighted sum of what the experts of a token say.
+import * as kernels from '../../runtime/kernels.generated.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { describe } from '../../runtime/view.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import {
+  overwriteOrAdd,
+  packed,
+  requireInput,
+  requireSameDevice,
+  requireTensor,
+  shapeError,
+} from './shapes.js';
+
+/** Which experts each token goes to, and how much each of them counts. */
+export interface Routes {
+  /** [T, k] i32, those of the largest weights first. */
+  ids: Tensor;
+  /** [T, k] f32 (f64 for f64); differentiable. */
+  weights: Tensor;
+}
+
+/** Options of routeTopK(). */
+export interface RouteOptions {
+  /** Experts per token. */
+  k: number;
+  /** Whether the weights of a token's experts add up to 1. */
+  normalize: boolean;
+}
+
+/**
+ * The k experts of the largest logits [T, E] of each token, E at most 512; of equal ones the lower.
+ * Weights are the softmax over all experts or, normalised, over the chosen; f32 inside (f64 for
+ * f64). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Sources: Shazeer et al. 2017; transformers'
+ * MixtralTopKRouter.
+ */
+export function routeTopK(given: Tensor, { k, normalize }: RouteOptions): Routes {
+  requireTensor('routeTopK', given);
+  requireInteger('routeTopK k', k, 1);
+  const logits = packed(given);
+  const { device, dtype } = logits;
+  const shape = [...logits.shape.slice(0, 1), k];
+  const ids = Tensor.empty(shape, 'i32', device);
+  const weights = Tensor.empty(shape, dtype === 'f64' ? 'f64' : 'f32', device);
+  kernels.routeTopK({ logits, ids, weights, normalize });
+  record('route_top_k', [given], [weights], [logits, ids], ([grad], sink) => {
+    const dweights = packed(grad as Tensor);
+    sink.write(0, (dlogits, accumulate) =>
+      kernels.routeTopKBackward({ logits, ids, dweights, dlogits, normalize, accumulate }),
+    );
+  });
+  return { ids, weights };
+}
+
+/** Rows sorted by expert: all of it is on the device, and the host knows no group's size. */
+export interface RowGroups {
+  /** [groups + 1] i32: group g has the rows from offsets[g] to offsets[g + 1]. */
+  readonly offsets: Tensor;
+  /** [T k] i32: the token of each row; -1 behind the last group. */
+  readonly rows: Tensor;
+  /** [T, k] i32: the row of each choice; -1 for a choice of none of these groups. */
+  readonly places: Tensor;
+  /** Whether every choice is in a group. */
+  readonly isWhole: boolean;
+}
+
+/**
+ * Sorts the choices `ids` [T, k] i32 by expert: of all `count` of them or, with `first`, of those
+ * from there on; choices of others are then left to whoever has them. Throws DS_SHAPE, DS_DTYPE,
+ * DS_ARGUMENT.
+ */
+export function groupRows(ids: Tensor, count: number, first: number | null = null): RowGroups {
+  requireTensor('groupRows', ids);
+  requireInteger('groupRows count', count, 1);
+  requireInteger('groupRows first', first ?? 0, 0);
+  const { device } = ids;
+  const offsets = Tensor.empty([count + 1], 'i32', device);
+  const rows = Tensor.empty([ids.numel], 'i32', device);
+  const places = Tensor.empty(ids.shape, 'i32', device);
+  kernels.groupRows({ ids: packed(ids), offsets, rows, places, first: first ?? 0 });
+  return { offsets, rows, places, isWhole: first === null };
+}
+
+/**
+ * Each group's rows times its own weight: out[r] = x[r] w[g]^T for a row r of group g. x [R, K] has
+ * the rows of the groups, or, with `gather`, tokens [T, K] of which row r takes rows[r]; weight
+ * [groups, N, K]. Returns [R, N], zeros behind the last group. f32 accumulation. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE. Source: Gale et al. 2022 (MegaBlocks).
+ */
+export function groupedLinear(
+  given: Tensor,
+  weight: Tensor,
+  groups: RowGroups,
+  gather = false,
+): Tensor {
+  requireInput('groupedLinear', given, weight);
+  requireSameDevice('groupedLinear', given, groups.offsets);
+  if (weight.ndim !== 3 || given.ndim !== 2 || given.shape[1] !== weight.shape[2]) {
+    throw shapeError(
+      'groupedLinear',
+      'rows [R, in] and a weight [groups, out, in]',
+      `${describe(given)} and ${describe(weight)}`,
+    );
+  }
+  const [x, w] = [packed(given), packed(weight)];
+  const { offsets, places } = groups;
+  const rows = gather ? groups.rows : null;
+  const count = groups.rows.numel;
+  const width = weight.shape[1] as number;
+  const out = Tensor.empty([count, width], x.dtype, x.device);
+  kernels.groupedMatmul({ x, rows, weight: w, offsets, out, plain: false });
+  const read = weight.requiresGrad ? [x, w] : [w];
+  record(
+    'grouped_linear',
+    [given, weight],
+    [out],
+    [...read, offsets, groups.rows, places],
+    ([grad], sink) => {
+      const dout = packed(grad as Tensor);
+      const product = (to: Tensor): void =>
+        kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: true });
+      sink.write(0, (dx, accumulate) => {
+        if (!rows) return overwriteOrAdd(dx, accumulate, product);
+        const sorted = Tensor.empty([count, x.shape[1] as number], x.dtype, x.device);
+        product(sorted);
+        kernels.combineRows({ y: sorted, places, weights: null, out: dx, accumulate });
+        sorted.dispose();
+      });
+      sink.passed(0);
+      sink.later(1, [dout, x, offsets, groups.rows], (dweight, accumulate) =>
+        kernels.groupedWeightGradient({ dout, x, rows, offsets, dweight, accumulate }),
+      );
+    },
+  );
+  return out;
+}
+
+/**
+ * What the experts made of each token's rows, together: out[t] is the sum over its choices j of
+ * weights[t, j] y[places[t, j]], f32 inside (f64 for f64), rounded once. y [R, C], weights [T, k]
+ * f32; returns [T, C]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ */
+export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): Tensor {
+  const { places, isWhole } = groups;
+  requireSameDevice('combineRows', given, weights);
+  if (given.ndim !== 2) throw shapeError('combineRows', 'rows [R, C]', describe(given));
+  const [y, factors] = [packed(given), packed(weights)];
+  const shape = [places.shape[0] as number, y.shape[1] as number];
+  const out = Tensor.empty(shape, y.dtype, y.device);
+  kernels.combineRows({ y, places, weights: factors, out, accumulate: false });
+  record('combine_rows', [given, weights], [out], [y, factors, places], ([grad], sink) => {
+    const dout = packed(grad as Tensor);
+    // One pass gives both, in memory of their own; rows behind the last group it leaves alone.
+    const dy = Tensor.emptyLike(y);
+    if (!isWhole) kernels.fill({ out: dy, value: 0 });
+    const dweights = Tensor.emptyLike(factors);
+    kernels.combineRowsBackward({ y, places, weights: factors, dout, dy, dweights });
+    sink.give(0, dy);
+    sink.give(1, dweights);
+    dy.dispose();
+    dweights.dispose();
+  });
+  return out;
+}
+
+/** How many of the choices `ids` [T, k] i32 are each of `experts`, [experts] f32. */
+export function choicesOf(ids: Tensor, experts: number): Tensor {
+  const { offsets } = groupRows(ids, experts, 0);
+  return offsets
+    .narrow(0, 1, experts)
+    .sub(offsets.narrow(0, 0, experts))
+    .to('f32');
+}
