@@ -20,6 +20,22 @@ const llamas: Readonly<Record<string, LlamaShape>> = {
   'llama-8B': { ...LLAMA_3, layers: 32, channels: 4096, heads: 32, hidden: 14_336 },
 };
 
+type MixtureShape = Omit<models.Qwen3MoeConfig, 'maxSeq'>;
+
+/** Source: the config.json of Qwen3-30B-A3B; 4B has 6 of its 48 layers, tiny is for a dry run. */
+const QWEN3_MOE = {
+  ...{ vocabSize: 151_936, channels: 2048, heads: 32, kvHeads: 4, headDim: 128, hidden: 6144 },
+  ...{ ropeTheta: 1e6, moe: { experts: 128, perToken: 8, hidden: 768 } },
+};
+const mixtures: Readonly<Record<string, MixtureShape>> = {
+  'qwen3-moe-tiny': {
+    ...{ vocabSize: 1024, layers: 2, channels: 64, heads: 4, kvHeads: 2, hidden: 160 },
+    moe: { experts: 8, perToken: 2, hidden: 48 },
+  },
+  'qwen3-moe-4B': { ...QWEN3_MOE, layers: 6 },
+  'qwen3-moe-30B': { ...QWEN3_MOE, layers: 48 },
+};
+
 /** The options that say how a model keeps its activations. */
 function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
   return checkpoint === 'selective' ? 'selective' : checkpoint !== undefined;
@@ -42,8 +58,9 @@ export function benchModel(options: Options, seq: number): models.CausalLM {
 function plainModel(options: Options, seq: number): models.CausalLM {
   const name = options.model ?? '124M';
   const activationCheckpointing = checkpointMode(options);
-  const llama = llamas[name];
-  if (!llama) return new models.GPT2({ ...models.GPT2.config(name), activationCheckpointing });
+  const [llama, mixture] = [llamas[name], mixtures[name]];
+  if (!llama && !mixture)
+    return new models.GPT2({ ...models.GPT2.config(name), activationCheckpointing });
   if (activationCheckpointing === 'selective') {
     throw new DsError({
       code: 'DS_ARGUMENT',
@@ -52,5 +69,7 @@ function plainModel(options: Options, seq: number): models.CausalLM {
       got: 'selective',
     });
   }
-  return new models.Llama({ ...llama, maxSeq: seq, activationCheckpointing });
+  const how = { maxSeq: seq, activationCheckpointing };
+  if (mixture) return new models.Qwen3Moe({ ...mixture, ...how });
+  return new models.Llama({ ...(llama as LlamaShape), ...how });
 }

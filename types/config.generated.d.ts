@@ -1700,7 +1700,7 @@ export interface ParallelWriteConfig {
 /** DeepSpeed's writers of checkpoint files. No effect: there is one writer. */
 export interface CheckpointWriterConfig {
   /** Which writer. Default "fast". */
-  type: 'fast' | 'python' | 'mock';
+  type?: 'fast' | 'python' | 'mock';
   /** Bytes of the buffer. Default 67108864. */
   io_buffer_size?: number;
   /** Fills one buffer while another is written. Default true. */

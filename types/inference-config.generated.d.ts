@@ -231,8 +231,8 @@ export interface InferenceMoeConfig {
   /** Whether there are experts. Default true. */
   enabled?: boolean;
   /**
-   * Ranks between which experts are dealt out. Default 1. Not supported yet: an engine runs on one
-   * device.
+   * Ranks between which experts are dealt out; beside tensor_parallel.tp_size, the same number or
+   * 1, as those ranks share the experts, too. Default 1.
    */
   ep_size?: number;
   /** Experts of each layer. Default [1]. No effect: config.json says how many there are. */
@@ -243,7 +243,7 @@ export interface InferenceMoeConfig {
    * Whether a dense layer stands beside the experts. Default "standard". No effect: config.json
    * says what a layer is.
    */
-  type: 'standard' | 'residual';
+  type?: 'standard' | 'residual';
   /**
    * Ranks that share an expert's parts. Default null. Not supported yet: groups of ranks come from
    * the mesh: see comm.initDistributed.
@@ -515,7 +515,10 @@ export interface ResolvedInferenceTensorParallel {
 export interface ResolvedInferenceMoe {
   /** Whether there are experts. */
   readonly enabled: boolean;
-  /** Ranks between which experts are dealt out. Not supported yet: an engine runs on one device. */
+  /**
+   * Ranks between which experts are dealt out; beside tensor_parallel.tp_size, the same number or
+   * 1, as those ranks share the experts, too.
+   */
   readonly ep_size: number;
   /** Experts of each layer. No effect: config.json says how many there are. */
   readonly moe_experts: readonly number[];

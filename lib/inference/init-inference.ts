@@ -7,7 +7,7 @@ import { DsError } from '../errors.js';
 import { CausalLM, fromConfig, fromPretrainedCut } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { isStreamed } from '../nn/streamed.js';
-import { groupOf, parallelize } from '../parallel/index.js';
+import { groupOf, parallelize, type TensorPlan } from '../parallel/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -70,7 +70,7 @@ export async function initInference(
     const read = resolved.checkpoint
       ? fromConfig(model)
       : await fromPretrainedCut(model, Object.fromEntries(dtypeOf(resolved)), (read) => {
-          if (ranks) parallelize(read, ranks.layers);
+          if (ranks) shareOut(read, ranks);
         });
     return build(read, resolved, ranks, { tokenizer: tokenizerOf(own, model), ownsModel: true });
   }
@@ -140,7 +140,7 @@ async function place(
 ): Promise<void> {
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
   const quantization = quantizationOf(config);
-  if (ranks && groupOf(model) !== ranks.layers) parallelize(model, ranks.layers);
+  if (ranks && groupOf(model) !== ranks.layers) shareOut(model, ranks);
   if (config.checkpoint) {
     const list = await readPartsList(config.checkpoint, config.base_dir);
     const { rank = 0, size = 1 } = ranks?.host ?? {};
@@ -158,9 +158,21 @@ async function place(
  * DS_CONFIG where this one says something else, DS_ARGUMENT where ranks would have to stream alike.
  */
 function requireAsItIs(config: ResolvedInferenceConfig): void {
-  const { dtype, device, quant, checkpoint, save_mp_checkpoint_path, tensor_parallel: tp } = config;
+  const {
+    dtype,
+    device,
+    quant,
+    checkpoint,
+    save_mp_checkpoint_path,
+    moe,
+    tensor_parallel: tp,
+  } = config;
   const ways = { dtype, device, quant, checkpoint, save_mp_checkpoint_path };
-  const said = { ...ways, tensor_parallel: tp.tp_size > 1 ? tp : null };
+  const said = {
+    ...ways,
+    tensor_parallel: tp.tp_size > 1 ? tp : null,
+    moe: moe.ep_size > 1 ? moe : null,
+  };
   const odd = Object.entries(said).find(([, value]) => value !== null);
   if (odd) {
     throw new DsError({
@@ -179,6 +191,24 @@ function requireAsItIs(config: ResolvedInferenceConfig): void {
     expected: 'a process alone, for a model whose weights an engine of initialize() streams',
     got: `a job of ${ranks} ranks, which would have to take all steps together`,
     hint: "Call engine.forward() or engine.module.generate() alike on all ranks, or start a process for each rank's texts.",
+  });
+}
+
+/** Leaves this rank its part of the layers, or of the experts alone. */
+function shareOut(model: CausalLM, { layers, expertsOnly }: ModelRanks): void {
+  parallelize(model, layers, expertsOnly ? expertsOf(model) : null);
+}
+
+/** How the ranks deal out its experts. Throws DS_CONFIG where it has none. */
+function expertsOf(model: CausalLM): TensorPlan {
+  const plan = model.expertPlan();
+  if (plan) return plan;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'moe.ep_size',
+    expected: `1 for a model without experts, as ${model.constructor.name} is`,
+    got: 'ranks to deal them out to',
+    hint: 'tensor_parallel.tp_size shares out the layers of any model.',
   });
 }
 

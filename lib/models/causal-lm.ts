@@ -171,11 +171,21 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** @internal What one of its blocks keeps of each token. */
   abstract blockActivations(): BlockActivations;
 
+  /** @internal Weights of its blocks that no product reads for a token. */
+  idleParameters(): number {
+    return 0;
+  }
+
   /** @internal What hiddenOf() does, cut into layers: see Pipelined. */
   protected abstract bodyLayers(): PipelineLayer[];
 
   /** How ranks share its layers out between them: the plan that parallel.parallelize() takes. */
   abstract tensorPlan(): TensorPlan;
+
+  /** How ranks deal out its experts alone; null where it has none. */
+  expertPlan(): TensorPlan | null {
+    return null;
+  }
 
   /** What a config.json says that follows from the sizes, and which parameters it transposes. */
   protected abstract described(): PretrainedDescription;

@@ -150,16 +150,22 @@ export class Experts extends Module {
   override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
     return scope(() => {
       const tokens = x.reshape([-1, x.size(-1)]);
-      return this.ofRoutes(tokens, router.call(tokens, loads), null).reshape(x.shape);
+      const routes = router.call(tokens, loads);
+      return throughExperts(this, tokens, routes, null).reshape(x.shape);
     });
   }
+}
 
-  /** @internal Tokens [T, channels]; with `first`, these are the experts from there on. */
-  ofRoutes(tokens: Tensor, { ids, weights }: Routes, first: number | null): Tensor {
-    const groups = groupRows(ids, this.gate_up_proj.size(0), first);
-    const hidden = swiglu(groupedLinear(tokens, this.gate_up_proj, groups, true));
-    return combineRows(groupedLinear(hidden, this.down_proj, groups), weights, groups);
-  }
+/** @internal Tokens [T, channels] by experts; with `first`, these are the ones from there on. */
+export function throughExperts(
+  { gate_up_proj, down_proj }: Pick<Experts, 'gate_up_proj' | 'down_proj'>,
+  tokens: Tensor,
+  { ids, weights }: Routes,
+  first: number | null,
+): Tensor {
+  const groups = groupRows(ids, gate_up_proj.size(0), first);
+  const hidden = swiglu(groupedLinear(tokens, gate_up_proj, groups, true));
+  return combineRows(groupedLinear(hidden, down_proj, groups), weights, groups);
 }
 
 /** Options of SparseMixture. */

@@ -2,6 +2,7 @@
 // plan.
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
+import { Experts } from '../nn/experts.js';
 import { Dropout, Embedding, Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -11,6 +12,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import type { HeadShare } from '../tensor/index.js';
 import { shareOut } from './exchanges.js';
+import { CutExperts } from './experts.js';
 import {
   ChannelDropout,
   ColumnLinear,
@@ -193,6 +195,9 @@ function apply(module: Module, place: Place): Module | null {
     case 'head':
       if (isHead(module)) return new VocabularyHead(module, group);
       throw misplaced(place, 'a linear layer, or a head that is the token table', module);
+    case 'experts':
+      if (module instanceof Experts) return new CutExperts(module, group, place.stream);
+      throw misplaced(place, 'an nn.Experts', module);
     case 'channelDropout':
       if (module instanceof Dropout) return dropoutAt(module, place);
       throw misplaced(place, 'an nn.Dropout', module);

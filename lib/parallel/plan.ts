@@ -22,6 +22,8 @@ export type StyleName =
   | 'attention'
   /** Parameters that all ranks have, each for its own heads or channels: gradients are parts. */
   | 'perHead'
+  /** Experts (nn.Experts), of which each rank has some, whole; their sums are added. */
+  | 'experts'
   /** A dropout between a column and a row. */
   | 'channelDropout'
   /** The module stays as it is, whatever a later pattern says. */

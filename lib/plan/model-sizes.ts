@@ -7,6 +7,8 @@ import type { CausalLM } from '../models/index.js';
 export interface ModelSizes {
   /** All parameters, each counted once. */
   parameters: number;
+  /** Those that no product reads for a token: of experts to which it does not go. */
+  idle: number;
   /** Those of the embeddings and the head. */
   root: number;
   /** Those of one block, the largest where they differ. */
@@ -38,6 +40,7 @@ export function sizesOf(model: CausalLM): ModelSizes {
   const { vocabSize: vocabulary, maxSeq } = model;
   return {
     parameters,
+    idle: model.idleParameters(),
     root: parameters - blocks.reduce((sum, one) => sum + one, 0),
     block: Math.max(0, ...blocks),
     layers,

@@ -57,13 +57,13 @@ const FP32 = 12;
 
 /** Seconds of forward and backward of one micro-batch. */
 function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
-  const { parameters, root, layers, attentionWidth, channels } = sizes;
+  const { parameters, idle, root, layers, attentionWidth, channels } = sizes;
   const { paddedVocabulary, vocabulary } = sizes;
   const tokens = setup.microBatch * setup.seq;
   const slower = setup.precision === 'fp32' ? FP32 : 1;
   const filled = tokens / (tokens + HALF_RATE_TOKENS);
   const headWeights = vocabulary * channels;
-  const forward = 2 * (parameters - root) * tokens;
+  const forward = 2 * (parameters - idle - root) * tokens;
   const head = 2 * headWeights * tokens;
   const replayed = setup.checkpointing ? REPLAYED * forward : 0;
   const products = (3 * forward + 3 * head + replayed) / ((rates.matmul * filled) / slower);

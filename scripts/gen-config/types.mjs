@@ -95,7 +95,10 @@ class Form {
   }
 
   members({ properties = {}, required = [] }, indent) {
-    const needed = [...required, 'type'];
+    const needed = [
+      ...required,
+      ...(properties.type && !('default' in properties.type) ? ['type'] : []),
+    ];
     const lines = [];
     for (const [key, property] of Object.entries(properties)) {
       const node = resolve(property);

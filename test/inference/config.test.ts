@@ -136,7 +136,7 @@ test.each<[Given, string, RegExp]>([
   [{ tp: { tp_size: 0 } }, 'tp.tp_size', /a value >= 1, got 0/],
   [{ mp_size: 2, dtype: 'int8' }, 'mp_size', /1 beside weights in few bits/],
   [{ tp: { tp_size: 2 }, quant: {} }, 'tp.tp_size', /1 beside weights in few bits/],
-  [{ ep_size: 4 }, 'ep_size', /not supported yet/],
+  [{ ep_size: 4, tp: { tp_size: 2 } }, 'ep_size', /1 or tensor_parallel.tp_size, 2/],
   [{ use_triton: true }, 'use_triton', /no Triton outside Python/],
   [{ quant: { activation: { num_bits: 4 } } }, 'quant.activation', /activations keep the model/],
   [

@@ -35,7 +35,7 @@ export interface RanksJob {
   dies: number | null;
 }
 
-const { GPT2, Llama, Qwen3 } = nn.models;
+const { GPT2, Llama, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
 const checks = new Checks();
 const sizes = { vocabSize: 67, maxSeq: 64, layers: 2 };
 
@@ -46,7 +46,19 @@ const models: Record<string, () => nn.models.CausalLM> = {
     new Llama({ ...sizes, heads: 6, kvHeads: 3, channels: 24, hidden: 37 }),
   'Qwen3, tied': () =>
     new Qwen3({ ...sizes, heads: 8, kvHeads: 2, headDim: 6, channels: 16, hidden: 21, tied: true }),
+  'Qwen2-MoE of 5 experts': () =>
+    new Qwen2Moe({
+      ...{ ...sizes, heads: 4, channels: 16, hidden: 20 },
+      moe: { experts: 5, perToken: 2, hidden: 10, sharedHidden: 12, normalize: false },
+    }),
 };
+
+/** Most of its weights are those of experts. */
+const mixture = (): nn.models.CausalLM =>
+  new Qwen3Moe({
+    ...{ ...sizes, heads: 4, kvHeads: 2, channels: 16, hidden: 20 },
+    moe: { experts: 6, perToken: 3, hidden: 24 },
+  });
 
 const prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6], [7]];
 const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: 8 };
@@ -80,7 +92,7 @@ async function alike(
   make: () => nn.models.CausalLM,
   shared: inference.InferenceConfig,
 ): Promise<void> {
-  const { tensor_parallel: _, ...alone } = shared;
+  const { tensor_parallel: _, moe: __, ...alone } = shared;
   const whole = await initInference(made(make), alone);
   const part = await initInference(made(make), shared);
   const [wanted, got] = [await written(whole), await written(part)];
@@ -267,6 +279,7 @@ async function main(): Promise<void> {
   shared.device = home.name;
   const chosen = Object.entries(models).slice(ranks === 2 ? 0 : 1);
   for (const [name, make] of chosen) await alike(name, make, shared);
+  await alike('experts alone', mixture, { device, moe: { ep_size: ranks } });
   if (ranks === 2) {
     await folder(job, shared);
     await followed(shared);
@@ -280,6 +293,16 @@ async function main(): Promise<void> {
         tensor_parallel: { tp_size: 3 },
       }),
     /DS_CONFIG tensor_parallel.tp_size: expected \d, the ranks/,
+  );
+  await refused(
+    'experts that there are not',
+    () => initInference(made(models['Qwen3, tied'] as never), { device, moe: { ep_size: ranks } }),
+    /DS_CONFIG moe.ep_size: expected 1 for a model without experts, as Qwen3 is/,
+  );
+  await refused(
+    'two numbers of ranks',
+    () => initInference(made(mixture), { ...shared, moe: { ep_size: ranks + 1 } }),
+    /moe.ep_size.*1 or tensor_parallel.tp_size/,
   );
   await own.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));

@@ -19,7 +19,7 @@ export interface ModelsJob {
   folders: readonly string[];
 }
 
-const { GPT2, Llama, Qwen3 } = nn.models;
+const { GPT2, Llama, Mixtral, Qwen2Moe, Qwen3 } = nn.models;
 const checks = new Checks();
 
 const sizes = { vocabSize: 37, maxSeq: 12, layers: 2 };
@@ -36,6 +36,23 @@ const models: Record<string, () => nn.models.CausalLM> = {
   'Llama with biases, tied': () =>
     new Llama({ ...llama, tied: true, attentionBias: true, mlpBias: true }),
   Qwen3: () => new Qwen3(qwen3),
+  'Mixtral with a loss of its routers, checkpointed': () =>
+    new Mixtral({
+      ...{ ...llama, moe: { experts: 5, perToken: 2 }, routerAuxLossCoef: 0.5 },
+      activationCheckpointing: true,
+    }),
+  'Qwen2-MoE': () =>
+    new Qwen2Moe({
+      ...{ ...sizes, heads: 4, channels: 16, hidden: 12, routerAuxLossCoef: 0.1 },
+      moe: {
+        experts: 4,
+        perToken: 3,
+        hidden: 6,
+        sharedHidden: 9,
+        normalize: false,
+        denseLayers: [0],
+      },
+    }),
 };
 
 /** Loss with dropout, and its gradients. */

@@ -167,11 +167,19 @@ const shape = {
   headDim: 64,
   hidden: 320,
 };
+
+class SmallMixtral extends nn.models.Mixtral {
+  constructor(given: Omit<nn.models.MixtralConfig, 'moe'>) {
+    super({ ...given, moe: { experts: 6, perToken: 2, hidden: 192 } });
+  }
+}
 test.each([
   ['Llama', nn.models.Llama, false],
   ['Qwen3', nn.models.Qwen3, false],
+  ['Mixtral', SmallMixtral, false],
   ['Llama', nn.models.Llama, true],
   ['Qwen3', nn.models.Qwen3, true],
+  ['Mixtral', SmallMixtral, true],
 ] as const)(
   'what a block of %s keeps follows the formula (%p, checkpointing %p)',
   (_, Model, activationCheckpointing) => {

@@ -140,6 +140,14 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
       hint: 'Take bf16 over ranks, or int8 or int4 on one.',
     });
   }
+  const { enabled: hasExperts, ep_size: dealt } = config.moe;
+  const cut = enabled ? ranks : 1;
+  if (hasExperts && dealt > 1 && cut > 1 && dealt !== cut) {
+    draft.refuse(['moe', 'ep_size'], {
+      expected: `1 or tensor_parallel.tp_size, ${cut}: the same ranks share layers and experts`,
+      got: String(dealt),
+    });
+  }
   if (cache.blocks !== null && cache.memory !== null) {
     draft.refuse(['kv_cache', 'blocks'], {
       expected: 'blocks or memory, which are two ways to say one thing',

@@ -17,35 +17,39 @@ export interface ModelRanks {
   readonly device: Device;
   /** Milliseconds after which a rank that is not heard of is given up. */
   readonly patience: number;
+  /** Whether they share experts alone, and each has the rest. */
+  readonly expertsOnly: boolean;
 }
 
-const KEY = 'tensor_parallel.tp_size';
 const DIGEST = 32;
 
 /**
  * The ranks of the job between which the layers are cut; null where no layer is. Rejects with
- * DS_CONFIG where there are other ranks than `tp_size` asks for, DS_COMM.
+ * DS_CONFIG where there are other ranks than `tp_size` or `ep_size` ask for, DS_COMM.
  */
 export async function openRanks({
-  tensor_parallel: { enabled, tp_size: size },
+  tensor_parallel: { enabled, tp_size: cut },
+  moe: { enabled: hasExperts, ep_size: dealt },
   device,
 }: ResolvedInferenceConfig): Promise<ModelRanks | null> {
-  if (!enabled || size === 1) return null;
+  const expertsOnly = (!enabled || cut === 1) && hasExperts && dealt > 1;
+  if (!expertsOnly && (!enabled || cut === 1)) return null;
+  const [key, size] = expertsOnly ? ['moe.ep_size', dealt] : ['tensor_parallel.tp_size', cut];
   const kind = device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
   const job = await joinLaunched({ device: kind, mesh: { tp: size } });
-  if (job.mesh.size('tp') !== size) throw otherRanks(size, job);
+  if (job.mesh.size('tp') !== size) throw otherRanks(key, size, job);
   const layers = await job.mesh.axis('tp');
   const host = (await job.newHostGroup(layers.ranks)) as ProcessGroup;
-  return { layers, host, device: job.world.device, patience: job.timeout };
+  return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
 }
 
-function otherRanks(size: number, { mesh, worldSize }: Distributed): DsError {
+function otherRanks(op: string, size: number, { mesh, worldSize }: Distributed): DsError {
   const hint =
     worldSize === 1
       ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
       : `Give initDistributed() { mesh: { tp: ${size} } }, or leave joining to initInference().`;
   return new DsError({
-    ...{ code: 'DS_CONFIG', op: KEY, hint },
+    ...{ code: 'DS_CONFIG', op, hint },
     expected: `${mesh.size('tp')}, the ranks on the mesh's axis tp`,
     got: String(size),
   });

@@ -4,7 +4,7 @@ import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import type { PretrainedDescription } from '../../nn/module.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
-import type { TensorPlan } from '../../parallel/plan.js';
+import type { StyleName, TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
@@ -61,7 +61,8 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   override tensorPlan(): TensorPlan {
-    const { heads, kvHeads } = this.config;
+    const { heads, kvHeads, moe = null, layers } = this.config;
+    const sparse = moe ? layers - moe.denseLayers.length : 0;
     const attention = 'model.layers.*.self_attn';
     const mlp = 'model.layers.*.mlp';
     const hasHeadNorms = this.model.layers[0]?.self_attn.q_norm !== null;
@@ -76,9 +77,9 @@ export abstract class RotaryLM extends CausalLM {
         [`${attention}.o_proj`]: { style: 'row', heads: 'queries' },
         ...(hasHeadNorms && { [`${attention}.q_norm`]: 'perHead' as const }),
         ...(hasHeadNorms && { [`${attention}.k_norm`]: 'perHead' as const }),
-        [`${mlp}.gate_proj`]: 'column',
-        [`${mlp}.up_proj`]: 'column',
-        [`${mlp}.down_proj`]: 'row',
+        ...(sparse < layers && feedForwardStyles(mlp)),
+        ...(sparse > 0 && expertStyles(mlp)),
+        ...(sparse > 0 && moe?.sharedHidden && feedForwardStyles(`${mlp}.shared_expert`)),
         lm_head: 'head',
       },
       sequence: {
@@ -87,10 +88,17 @@ export abstract class RotaryLM extends CausalLM {
         byToken: [
           ...['model.layers.*.input_layernorm', 'model.layers.*.post_attention_layernorm'],
           'model.norm',
+          ...(sparse > 0 && moe?.sharedHidden ? [`${mlp}.shared_expert_gate`] : []),
         ],
       },
       taken: ({ keys }) => this.takeKeyHeads(keys),
     };
+  }
+
+  override expertPlan(): TensorPlan | null {
+    const { moe, layers } = this.config;
+    if (!moe || moe.denseLayers.length === layers) return null;
+    return { layers: expertStyles('model.layers.*.mlp') };
   }
 
   override get placedSeq(): number {
@@ -114,6 +122,14 @@ export abstract class RotaryLM extends CausalLM {
     return this.config.routerAuxLossCoef ?? 0;
   }
 
+  /** @internal Weights of experts that a token does not go to. */
+  override idleParameters(): number {
+    const { moe, channels, layers } = this.config;
+    if (!moe) return 0;
+    const idle = (moe.experts - moe.perToken) * 3 * moe.hidden * channels;
+    return idle * (layers - moe.denseLayers.length);
+  }
+
   protected override bodyLayers(): PipelineLayer[] {
     if (this.routerLoss > 0) throw noStages(this.traits.name, this.routerLoss);
     return this.model.pipelineLayers();
@@ -123,6 +139,18 @@ export abstract class RotaryLM extends CausalLM {
     return this.model.call(tokens, places);
   }
 }
+
+const feedForwardStyles = (path: string): Record<string, StyleName> => ({
+  [`${path}.gate_proj`]: 'column',
+  [`${path}.up_proj`]: 'column',
+  [`${path}.down_proj`]: 'row',
+});
+
+/** Of a router each rank has the gradient that its own experts give. */
+const expertStyles = (path: string): Record<string, StyleName> => ({
+  [`${path}.gate`]: 'perHead',
+  [`${path}.experts`]: 'experts',
+});
 
 /** What routers did in one stage would have to reach the loss in another. */
 function noStages(model: string, got: number): DsError {

@@ -1,0 +1,51 @@
+// Experts dealt out between ranks: each has some, whole, and the ranks' sums are added. All ranks
+// route all tokens alike, so that no token travels and the host learns no count.
+import type { ProcessGroup } from '../comm/index.js';
+import { type Experts, type RouterLoads, type TopKRouter, throughExperts } from '../nn/experts.js';
+import { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { scope, type Tensor } from '../tensor/index.js';
+import { cutAlong, type Range, rangesFor } from './share.js';
+import type { Stream } from './stream.js';
+
+/**
+ * Experts of which this rank has some: [experts here, ..]. Every rank gives them the same x [..,
+ * channels] and the same router, whose gradients here are parts of the whole ones.
+ */
+export class CutExperts extends Module {
+  /** [experts here, 2 hidden, channels]. */
+  readonly gate_up_proj: Parameter;
+  /** [experts here, channels, hidden]. */
+  readonly down_proj: Parameter;
+  private readonly range: Range;
+
+  /** Takes over the parameters of `whole`. Throws DS_ARGUMENT for more ranks than experts. */
+  constructor(
+    whole: Experts,
+    /** The ranks that share them. */
+    readonly group: ProcessGroup,
+    private readonly stream: Stream,
+  ) {
+    super();
+    const count = whole.gate_up_proj.size(0);
+    const ranges = rangesFor('experts', count, group);
+    this.range = ranges[group.rank] as Range;
+    this.gate_up_proj = whole.gate_up_proj;
+    this.down_proj = whole.down_proj;
+    for (const one of [this.gate_up_proj, this.down_proj]) {
+      cutAlong(one, 0, { ranges, pieces: count, parts: 1 }, group.rank);
+    }
+  }
+
+  /** x [.., channels], by the experts that `router` names for each token, to the same shape. */
+  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+    const { stream, group, range } = this;
+    return scope(() => {
+      const all = stream.enter(x);
+      const tokens = all.reshape([-1, all.size(-1)]);
+      const routes = router.call(tokens, loads, group.rank === 0);
+      const sum = throughExperts(this, tokens, routes, range.first);
+      return stream.leave(sum.reshape(all.shape));
+    });
+  }
+}
