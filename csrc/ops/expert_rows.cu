@@ -30,8 +30,7 @@ struct Choices {
 /// Choices of this block by warp and group, and how many of a choice's group are before it in its
 /// warp. A group's count is written by the first lane that has it.
 __device__ __forceinline__ int count_chunk(int (&by_warp)[kWarps][kMost], int groups, int group) {
-  for (int i = threadIdx.x; i < kWarps * groups; i += kThreads)
-    by_warp[i / groups][i % groups] = 0;
+  for (int i = threadIdx.x; i < kWarps * groups; i += kThreads) by_warp[i / groups][i % groups] = 0;
   __syncthreads();
   const int lane = threadIdx.x % kWarp;
   const uint32_t peers = __match_any_sync(0xffffffffu, group);
@@ -230,9 +229,8 @@ void run(const CombineRowsBackward& op, CudaContext& ctx) {
     const auto launch = [&](auto packet) {
       combine_backward_kernel<T, packet.value>
           <<<static_cast<unsigned>(op.places.numel()), kThreads, 0, ctx.stream>>>(
-              y, op.places.as<int32_t>(), op.weights.as<float>(), dout, dy,
-              op.dweights.as<float>(), op.y.shape[0], width,
-              static_cast<int>(op.places.shape[1]));
+              y, op.places.as<int32_t>(), op.weights.as<float>(), dout, dy, op.dweights.as<float>(),
+              op.y.shape[0], width, static_cast<int>(op.places.shape[1]));
       DS_CUDA_LAUNCHED(kOp);
     };
     in_packets<T>(width, launch, y, dout, static_cast<const T*>(dy));

@@ -87,8 +87,8 @@ __device__ __forceinline__ int64_t source_row(const Product<T>& p, int64_t row) 
   return found >= 0 && found < p.gathered ? found : -1;
 }
 
-/// Sizes of a tensor-core block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns of
-/// the result; kDepth of the summed dim at a time, kStages of them under way.
+/// Sizes of a tensor-core block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns
+/// of the result; kDepth of the summed dim at a time, kStages of them under way.
 template <int kWarpRows_, int kWarpColumns_, int kTiles_, int kColumns_, int kStages_>
 struct Shape {
   static constexpr int kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
@@ -128,14 +128,13 @@ __device__ __forceinline__ void multiply_columns(float (&acc)[S::kTiles][S::kCol
     uint32_t left[S::kTiles][4];
 #pragma unroll
     for (int m = 0; m < S::kTiles; ++m)
-      ldmatrix_x4_transposed(left[m],
-                             a + swizzled<S::kHeight>(k * 16 + lane / 16 * 8 + lane % 8,
-                                                      row / 8 + m * 2 + lane / 8 % 2));
+      ldmatrix_x4_transposed(left[m], a + swizzled<S::kHeight>(k * 16 + lane / 16 * 8 + lane % 8,
+                                                               row / 8 + m * 2 + lane / 8 % 2));
 #pragma unroll
     for (int n = 0; n < S::kColumns / 2; ++n) {
       uint32_t right[4];
-      ldmatrix_x4_transposed(right, b + swizzled<S::kWidth>(k * 16 + lane % 16,
-                                                            column / 8 + n * 2 + lane / 16));
+      ldmatrix_x4_transposed(
+          right, b + swizzled<S::kWidth>(k * 16 + lane % 16, column / 8 + n * 2 + lane / 16));
 #pragma unroll
       for (int m = 0; m < S::kTiles; ++m) {
         mma_16x8x16<T>(acc[m][2 * n], left[m], right[0], right[1]);
@@ -148,8 +147,8 @@ __device__ __forceinline__ void multiply_columns(float (&acc)[S::kTiles][S::kCol
 /// acc += a b, a of kDepth columns, b of kDepth rows and kWidth columns.
 template <class T, class S>
 __device__ __forceinline__ void multiply_rows_by_columns(
-    float (&acc)[S::kTiles][S::kColumns][4],
-    const RowFragments<T, S::kTiles, S::kDepth, false>& a, const T* b, int column) {
+    float (&acc)[S::kTiles][S::kColumns][4], const RowFragments<T, S::kTiles, S::kDepth, false>& a,
+    const T* b, int column) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int k = 0; k < S::kDepth / 16; ++k) {
@@ -159,8 +158,8 @@ __device__ __forceinline__ void multiply_rows_by_columns(
 #pragma unroll
     for (int n = 0; n < S::kColumns / 2; ++n) {
       uint32_t right[4];
-      ldmatrix_x4_transposed(right, b + swizzled<S::kWidth>(k * 16 + lane % 16,
-                                                            column / 8 + n * 2 + lane / 16));
+      ldmatrix_x4_transposed(
+          right, b + swizzled<S::kWidth>(k * 16 + lane % 16, column / 8 + n * 2 + lane / 16));
 #pragma unroll
       for (int m = 0; m < S::kTiles; ++m) {
         mma_16x8x16<T>(acc[m][2 * n], left[m], right[0], right[1]);
@@ -218,8 +217,8 @@ struct Block {
       RowFragments<T, S::kTiles, S::kDepth, false> left;
       left.attach(a, warp_row);
       if constexpr (kForm == Form::rows_by_rows)
-        multiply_by_rows<T, S::kDepth, S::kTiles, S::kColumns, false>(
-            acc, left, b + warp_column * S::kDepth);
+        multiply_by_rows<T, S::kDepth, S::kTiles, S::kColumns, false>(acc, left,
+                                                                      b + warp_column * S::kDepth);
       else multiply_rows_by_columns<T, S>(acc, left, b, warp_column);
     }
   }

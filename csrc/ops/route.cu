@@ -39,7 +39,8 @@ __device__ __forceinline__ float exponentials(float (&x)[kPerLane], int experts)
   return warp_sum(sum);
 }
 
-/// Value of the expert's lane, for all lanes; the index of a register must be known to the compiler.
+/// Value of the expert's lane, for all lanes; the index of a register must be known to the
+/// compiler.
 __device__ __forceinline__ float value_of(const float (&x)[kPerLane], int expert) {
   float mine = 0.0f;
 #pragma unroll
