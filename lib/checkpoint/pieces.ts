@@ -48,24 +48,24 @@ export function readPieces(value: JsonValue | undefined): Pieces | null {
 }
 
 /**
- * `source` as the files have it. Pieces are to be asked for in their order: what they are of is
- * made for the first, and let go with the last.
+ * `source`, whose values are made when asked for, as the files have it. Pieces are to be asked for
+ * in their order: what they are of is made for the first, and let go with the last.
  */
 export function inPieces(
   source: TensorSource,
   patterns: readonly string[] | undefined,
 ): TensorSource[] {
-  if (!patterns) return [source];
   const { dtype, shape, values } = source;
+  if (!patterns || typeof values !== 'function') return [source];
   const pieces = piecesOf(patterns, shape);
-  const whole = wholeBox(shape);
+  const box = wholeBox(shape);
   let made: Tensor | null = null;
   return pieces.map((piece, i) => ({
     ...{ name: piece.name, dtype, shape: piece.shape },
     values: async () => {
-      made ??= typeof values === 'function' ? await values() : held(() => values.retain());
+      made ??= await values();
       const all = made;
-      const offset = all.offset + positionIn(whole, piece.box.offset);
+      const offset = all.offset + positionIn(box, piece.box.offset);
       const part = held(() => all.alias(piece.shape, undefined, offset));
       if (i === pieces.length - 1) {
         made = null;
