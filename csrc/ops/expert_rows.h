@@ -25,8 +25,7 @@ inline void check_choices(const char* op, const View& v, const char* name) {
 }
 
 inline void check_offsets(const char* op, const View& offsets) {
-  DS_CHECK_SHAPE(offsets.ndim == 1 && offsets.shape[0] >= 2 &&
-                     offsets.shape[0] <= kMostExperts + 1,
+  DS_CHECK_SHAPE(offsets.ndim == 1 && offsets.shape[0] >= 2 && offsets.shape[0] <= kMostExperts + 1,
                  op, text("offsets [groups + 1] of 1 to ", kMostExperts, " groups"),
                  offsets.describe());
   require_dtype(op, offsets, DType::i32, "offsets");
@@ -60,8 +59,8 @@ inline void check_combined(const char* op, const View& y, const View& places,
   require_floating(op, y);
   require_same_dtype(op, y, out);
   DS_CHECK_SHAPE(y.ndim == 2, op, "rows [rows, C]", y.describe());
-  DS_CHECK_SHAPE(out.ndim == 2 && out.shape[0] == places.shape[0] && out.shape[1] == y.shape[1],
-                 op, text("tokens [", places.shape[0], ", ", y.shape[1], "]"), out.describe());
+  DS_CHECK_SHAPE(out.ndim == 2 && out.shape[0] == places.shape[0] && out.shape[1] == y.shape[1], op,
+                 text("tokens [", places.shape[0], ", ", y.shape[1], "]"), out.describe());
   require_contiguous(op, y, "rows");
   require_contiguous(op, out, "tokens");
   if (!weights) return;

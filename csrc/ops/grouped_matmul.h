@@ -24,8 +24,7 @@ inline void check_grouped(const char* op, const View& x, const OptionalView& row
                           const View& offsets, const View& out, const char* name) {
   DS_CHECK_SHAPE(x.ndim == 2, op, "x [rows, K]", x.describe());
   DS_CHECK_SHAPE(out.ndim == 2 && (rows || out.shape[0] == x.shape[0]), op,
-                 text(name, " [", rows ? text("rows") : text(x.shape[0]), ", N]"),
-                 out.describe());
+                 text(name, " [", rows ? text("rows") : text(x.shape[0]), ", N]"), out.describe());
   DS_CHECK_SHAPE(out.shape[0] < int64_t{1} << 31, op, "fewer than 2^31 rows", out.describe());
   require_floating(op, x);
   require_same_dtype(op, x, out);
@@ -38,9 +37,9 @@ inline void check_grouped(const char* op, const View& x, const OptionalView& row
 inline void check_group_weight(const char* op, const View& like, const View& weight,
                                const View& offsets, int64_t n, int64_t k) {
   const int64_t groups = offsets.shape[0] - 1;
-  DS_CHECK_SHAPE(weight.ndim == 3 && weight.shape[0] == groups && weight.shape[1] == n &&
-                     weight.shape[2] == k,
-                 op, text("a weight [", groups, ", ", n, ", ", k, "]"), weight.describe());
+  DS_CHECK_SHAPE(
+      weight.ndim == 3 && weight.shape[0] == groups && weight.shape[1] == n && weight.shape[2] == k,
+      op, text("a weight [", groups, ", ", n, ", ", k, "]"), weight.describe());
   require_same_dtype(op, like, weight);
   require_contiguous(op, weight, "weight");
 }

@@ -175,4 +175,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 605720101
+#define DS_INTERFACE_HASH 1739303552

@@ -26,9 +26,9 @@ inline void check_route(const char* op, const View& logits, const View& ids, con
   require_floating(op, logits);
   require_contiguous(op, logits, "logits");
   const int64_t tokens = logits.shape[0], experts = logits.shape[1];
-  DS_CHECK_SHAPE(ids.ndim == 2 && ids.shape[0] == tokens && ids.shape[1] >= 1 &&
-                     ids.shape[1] <= experts,
-                 op, text("ids [", tokens, ", 1 to ", experts, "]"), ids.describe());
+  DS_CHECK_SHAPE(
+      ids.ndim == 2 && ids.shape[0] == tokens && ids.shape[1] >= 1 && ids.shape[1] <= experts, op,
+      text("ids [", tokens, ", 1 to ", experts, "]"), ids.describe());
   require_dtype(op, ids, DType::i32, "ids");
   require_contiguous(op, ids, "ids");
   require_same_shape(op, ids, weights);
