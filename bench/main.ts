@@ -5,6 +5,7 @@ import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
 import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
+import { decodeBench } from './decode.js';
 import { hostBench } from './host.js';
 import { inferenceMemoryBench } from './inference-memory.js';
 import { kernelsBench } from './kernels.js';
@@ -12,7 +13,6 @@ import { loaderBench } from './loader.js';
 import { oneBitBench } from './onebit.js';
 import { parallelismBench } from './parallelism.js';
 import { quantizationQualityBench } from './quantization-quality.js';
-import { quantizedDecodeBench } from './quantized-decode.js';
 import { writeResult } from './report.js';
 import { serveBench } from './serve.js';
 import { trainBench } from './train.js';
@@ -26,6 +26,7 @@ const benches: Record<string, Bench> = {
   host: hostBench,
   adam: adamBench,
   checkpoint: checkpointBench,
+  decode: decodeBench,
   train: trainBench,
   serve: serveBench,
   activations: activationsBench,
@@ -34,7 +35,6 @@ const benches: Record<string, Bench> = {
   'inference-memory': inferenceMemoryBench,
   loader: loaderBench,
   'quantization-quality': quantizationQualityBench,
-  'quantized-decode': quantizedDecodeBench,
   onebit: oneBitBench,
   parallelism: parallelismBench,
   'zero-memory': zeroMemoryBench,

@@ -1,0 +1,148 @@
+// How fast an engine continues texts with a model of Llama's shapes and random weights: tokens a
+// second, the first token, and what the host works for a step.
+import { type inference, initInference, type nn, seed } from '../lib/index.js';
+import { quantizeModel } from '../lib/models/quantize-model.js';
+import { device as findDevice } from '../lib/runtime/device.js';
+import type { Options } from './main.js';
+import { benchModel } from './models.js';
+import { median } from './report.js';
+
+type Engine = inference.InferenceEngine;
+
+/** What one run of `batch` texts has shown. */
+interface Run {
+  /** Milliseconds until the first token of the last text. */
+  prefill: number;
+  /** Milliseconds of a step of single tokens, and those that the host worked. */
+  step: number;
+  host: number;
+}
+
+const REPEATS = 5;
+
+/** Tokens that no two texts have alike at the same place. */
+function prompts(count: number, length: number, vocabulary: number, turn: number): number[][] {
+  return Array.from({ length: count }, (_, text) =>
+    Array.from({ length }, (_, i) => (text * 7919 + turn * 104_729 + i * 31 + 1) % vocabulary),
+  );
+}
+
+/** Texts side by side; what counts are the steps in which all of them run. */
+async function once(engine: Engine, texts: number[][], count: number): Promise<Run> {
+  const begin = performance.now();
+  let started = 0;
+  let ended = 0;
+  let [from, until] = [begin, begin];
+  let [before, after] = [engine.stats(), engine.stats()];
+  const read = async (prompt: number[]): Promise<void> => {
+    let tokens = 0;
+    const request = { prompt, maxNewTokens: count, temperature: 0, ignoreEos: true };
+    for await (const _ of engine.stream(request)) {
+      if (++tokens === 1 && ++started === texts.length) {
+        from = performance.now();
+        before = engine.stats();
+      }
+      if (tokens === count && ++ended === 1) {
+        until = performance.now();
+        after = engine.stats();
+      }
+    }
+  };
+  await Promise.all(texts.map(read));
+  const steps = after.steps - before.steps;
+  return {
+    prefill: from - begin,
+    step: (until - from) / steps,
+    host: (after.hostMs - before.hostMs) / steps,
+  };
+}
+
+/** Milliseconds until the token behind a prompt of `length`, alone. */
+async function firstToken(engine: Engine, length: number, vocabulary: number): Promise<number> {
+  const times: number[] = [];
+  for (let turn = 0; turn <= REPEATS; ++turn) {
+    const [prompt] = prompts(1, length, vocabulary, 1000 + turn) as [number[]];
+    const begin = performance.now();
+    await engine.generate({ prompt, maxNewTokens: 1, temperature: 0, ignoreEos: true });
+    times.push(performance.now() - begin);
+  }
+  return median(times.slice(1));
+}
+
+/** Bytes that a step reads: weights of the linear layers and the head, keys and values. */
+function bytesRead(model: nn.models.CausalLM, batch: number, context: number): number {
+  const { layers, kvHeads, headDim } = model.cacheShape();
+  const isTable = (name: string): boolean => name.includes('embed_tokens');
+  const tied = !('lm_head.weight' in model.stateDict());
+  let weights = 0;
+  for (const [name, { buffer, numel, dtype }] of Object.entries(model.stateDict())) {
+    if (isTable(name) && !tied) continue;
+    const width = { i32: 4, f32: 4 }[dtype as string] ?? 2;
+    if (buffer) weights += numel * width;
+  }
+  return weights + 2 * layers * kvHeads * headDim * 2 * context * batch;
+}
+
+function quantized(model: nn.models.CausalLM, options: Options): void {
+  const bits = Number(options.bits ?? 16);
+  if (bits === 16) return;
+  const head = options.head === undefined ? null : (Number(options.head) as 8 | 4);
+  const groupSize = options.group === undefined ? undefined : Number(options.group);
+  quantizeModel(model, { bits: bits as 8 | 4, head, ...(groupSize && { groupSize }) });
+}
+
+/**
+ * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
+ * --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12. In the terms of a
+ * compiled PyTorch step: tokens_per_s is of all texts, from the first step in which all of them run
+ * to the last.
+ */
+export async function decodeBench(options: Options): Promise<object> {
+  const numbers = (name: string, standard: string): number[] =>
+    (options[name] ?? standard).split(',').map(Number);
+  const [prompt] = numbers('prompt', '128') as [number];
+  const [count] = numbers('new', '128') as [number];
+  const batches = numbers('batch', '1,32,128');
+  const firsts = numbers('first', '128,2048');
+  const device = findDevice(options.device ?? 'cuda');
+  const dtype = (options.dtype ?? 'bf16') as 'bf16' | 'fp16' | 'fp32';
+  const longest = Math.max(prompt + count, ...firsts.map((length) => length + 1));
+  seed(1);
+  const model = benchModel({ model: 'llama-8B', ...options }, Math.max(longest, 4096));
+  model.to(device, dtype === 'fp32' ? 'f32' : dtype === 'fp16' ? 'f16' : 'bf16');
+  quantized(model, options);
+  const graph = options.graph !== 'false' && device.kind === 'cuda';
+  const engine = await initInference(model, {
+    ...{ device: device.name, enable_cuda_graph: graph, max_out_tokens: longest },
+    max_ragged_sequence_count: Math.max(...batches),
+    kv_cache: { prefix_caching: false, ...(device.kind === 'cpu' && { blocks: 256 }) },
+  });
+  const bandwidth = Number(options.bandwidth ?? 4.27e12);
+  const rows: object[] = [];
+  for (const batch of batches) {
+    const runs: Run[] = [];
+    for (let turn = 0; turn < REPEATS + 2; ++turn) {
+      runs.push(await once(engine, prompts(batch, prompt, model.vocabSize, turn), count));
+    }
+    const of = (name: keyof Run): number => median(runs.slice(2).map((run) => run[name]));
+    const read = bytesRead(model, batch, prompt + count / 2);
+    const row = {
+      ...{ batch, prompt, new: count, graph, weights: options.bits ?? dtype },
+      ...{ prefill_ms: of('prefill'), decode_ms_per_step: of('step') },
+      tokens_per_s: (batch / of('step')) * 1000,
+      tokens_per_s_each: 1000 / of('step'),
+      host_ms_per_step: of('host'),
+      gb_per_s: read / of('step') / 1e6,
+      share_of_bandwidth: (read / of('step')) * (1000 / bandwidth),
+    };
+    console.log(JSON.stringify(row));
+    rows.push(row);
+  }
+  const first_token_ms: Record<string, number> = {};
+  for (const length of firsts) {
+    first_token_ms[length] = await firstToken(engine, length, model.vocabSize);
+  }
+  console.log(JSON.stringify({ first_token_ms }));
+  await engine.destroy();
+  return { rows, first_token_ms };
+}
