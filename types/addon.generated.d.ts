@@ -78,6 +78,19 @@ export interface Addon {
   synchronizeEvent(event: number): void;
   synchronizeStream(stream: number): void;
   elapsedMs(start: number, end: number): number;
+  supportsGraphs(number: number): boolean;
+  enterGraphMemory(number: number): void;
+  leaveGraphMemory(number: number): void;
+  beginCapture(number: number): void;
+  /**
+   * A graph's handle; 0 where `keep` is false.
+   */
+  endCapture(number: number, keep: boolean): number;
+  launchGraph(graph: number, stream: number): void;
+  /**
+   * Waits for the device: a graph that still runs must not go.
+   */
+  releaseGraph(graph: number): void;
   /**
    * Notes the first arrival of signal `number` from now on; a later one has its default effect.
    */

@@ -47,10 +47,14 @@ export interface InferenceConfig {
   /** Another name of tensor_parallel. */
   tp?: InferenceTensorParallelConfig;
   /**
-   * Records a step as a graph of kernels and replays it. Default false. No effect: kernels are
-   * launched one by one.
+   * Records steps of one token a text as CUDA graphs, one for each number of texts (rounded up),
+   * and replays them. On the CPU taken with a notice. Default false.
    */
   enable_cuda_graph?: boolean;
+  /**
+   * Launches a step before the tokens of the last one have been read. null: on a GPU. Default null.
+   */
+  async_scheduling?: boolean | null;
   /** Runs Triton's kernels. Default false. Not supported yet: there is no Triton outside Python. */
   use_triton?: boolean;
   /**
@@ -394,10 +398,12 @@ export interface ResolvedInferenceValues {
   /** Layers that are cut between ranks. */
   readonly tensor_parallel: ResolvedInferenceTensorParallel;
   /**
-   * Records a step as a graph of kernels and replays it. No effect: kernels are launched one by
-   * one.
+   * Records steps of one token a text as CUDA graphs, one for each number of texts (rounded up),
+   * and replays them. On the CPU taken with a notice.
    */
   readonly enable_cuda_graph: boolean;
+  /** Launches a step before the tokens of the last one have been read. null: on a GPU. */
+  readonly async_scheduling: boolean | null;
   /** Runs Triton's kernels. Not supported yet: there is no Triton outside Python. */
   readonly use_triton: boolean;
   /** Tunes Triton's kernels at the start. Not supported yet: there is no Triton outside Python. */

@@ -30,6 +30,11 @@ struct EventRef {
   std::unique_ptr<Event> event;
 };
 
+struct GraphRef {
+  Device& device;
+  std::unique_ptr<Graph> graph;
+};
+
 /// The first failure of a host call or of the job; reported by the next call that looks.
 class AsyncFailure {
  public:
@@ -78,6 +83,7 @@ struct Addon {
       "Call keep() on a tensor that must outlive its scope, and do not use it after dispose()."};
   HandleTable<StreamRef> streams{"stream", "Do not use it after dispose()."};
   HandleTable<EventRef> events{"event", "Do not use it after dispose()."};
+  HandleTable<GraphRef> graphs{"graph", "Do not use it after dispose()."};
   HandleTable<SwapFileRef> swap_files{"swap file", "Do not use it after dispose()."};
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();

@@ -238,6 +238,35 @@ double elapsed_ms(Addon& addon, double start, double end) {
   return first.device.elapsed_ms(*first.event, *addon.events.get(end)->event);
 }
 
+// --- graphs -----------------------------------------------------------------------------------
+
+bool supports_graphs(Addon& addon, double number) {
+  return device_of(addon, number).supports_graphs();
+}
+void enter_graph_memory(Addon& addon, double number) {
+  device_of(addon, number).enter_graph_memory();
+}
+void leave_graph_memory(Addon& addon, double number) {
+  device_of(addon, number).leave_graph_memory();
+}
+void begin_capture(Addon& addon, double number) { device_of(addon, number).begin_capture(); }
+/// A graph's handle; 0 where `keep` is false.
+double end_capture(Addon& addon, double number, bool keep) {
+  Device& device = device_of(addon, number);
+  std::unique_ptr<Graph> graph = device.end_capture(keep);
+  if (!graph) return 0;
+  return addon.graphs.add(std::shared_ptr<GraphRef>(new GraphRef{device, std::move(graph)}));
+}
+void launch_graph(Addon& addon, double graph, double stream) {
+  GraphRef& ref = *addon.graphs.get(graph);
+  ref.device.launch(*ref.graph, addon.streams.get(stream)->stream);
+}
+/// Waits for the device: a graph that still runs must not go.
+void release_graph(Addon& addon, double graph) {
+  const std::shared_ptr<GraphRef> taken = addon.graphs.take(graph);
+  taken->device.synchronize_all();
+}
+
 // --- signals ----------------------------------------------------------------------------------
 
 /// Notes the first arrival of signal `number` from now on; a later one has its default effect.
@@ -291,6 +320,13 @@ constexpr Row kRows[] = {
     {"synchronizeEvent", Trampoline<synchronize_event>::call},
     {"synchronizeStream", Trampoline<synchronize_stream>::call},
     {"elapsedMs", Trampoline<elapsed_ms>::call},
+    {"supportsGraphs", Trampoline<supports_graphs>::call},
+    {"enterGraphMemory", Trampoline<enter_graph_memory>::call},
+    {"leaveGraphMemory", Trampoline<leave_graph_memory>::call},
+    {"beginCapture", Trampoline<begin_capture>::call},
+    {"endCapture", Trampoline<end_capture>::call},
+    {"launchGraph", Trampoline<launch_graph>::call},
+    {"releaseGraph", Trampoline<release_graph>::call},
     {"watchSignal", Trampoline<watch_signal>::call},
     {"unwatchSignal", Trampoline<unwatch_signal>::call},
     {"notedSignal", Trampoline<noted_signal>::call},

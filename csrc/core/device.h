@@ -8,6 +8,7 @@
 #include <string>
 
 #include "../ops/op_list.h"
+#include "error.h"
 
 namespace ds {
 
@@ -21,6 +22,13 @@ class Stream {
 class Event {
  public:
   virtual ~Event() = default;
+};
+
+/// Recorded work of a stream, which runs again with one call. It reads and writes the memory that
+/// it was recorded with.
+class Graph {
+ public:
+  virtual ~Graph() = default;
 };
 
 /// Bytes of one device's memory. `reserved` is what the pool holds, in use or cached for reuse.
@@ -78,8 +86,29 @@ class Device {
   /// agree bit for bit. A device whose algorithms are fixed anyway ignores it.
   virtual void set_deterministic_algorithms(bool) {}
 
+  /// Whether work can be recorded. The rest of these throw DS_DEVICE where it cannot.
+  virtual bool supports_graphs() const { return false; }
+  /// Until leave_graph_memory(), what the compute stream allocates is memory of graphs: released,
+  /// it is given to work that is recorded later, and to nothing else, for as long as there is a
+  /// graph. What is recorded must find its memory there, so that the same work runs in it once
+  /// before.
+  virtual void enter_graph_memory() { refuse_graphs(); }
+  virtual void leave_graph_memory() { refuse_graphs(); }
+  /// Records, and does not run, what is enqueued on the compute stream up to end_capture(). Nothing
+  /// may wait for the stream meanwhile.
+  virtual void begin_capture() { refuse_graphs(); }
+  /// The work recorded; null, with nothing kept, where the flag, whether to keep it, is false.
+  /// Throws DS_CUDA when something was enqueued that cannot be recorded.
+  virtual std::unique_ptr<Graph> end_capture(bool) { refuse_graphs(); }
+  virtual void launch(Graph&, Stream&) { refuse_graphs(); }
+
   /// Runs one op. `args` points to the op's struct (see op_list.h), which is not kept.
   virtual void run(OpId op, const void* args, Stream& stream) = 0;
+
+ private:
+  [[noreturn]] static void refuse_graphs() {
+    throw Error("DS_DEVICE", "graph", "a device that records work", "one that does not");
+  }
 };
 
 }  // namespace ds

@@ -13,6 +13,7 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kOldestCapability = 80;
+constexpr const char* kGraph = "graph";
 
 /// Waiting for one sleeps instead of spinning: the core belongs to the host calls that run
 /// meanwhile.
@@ -225,6 +226,58 @@ void CudaDevice::launch_host(Stream& stream, std::function<void()> task) {
 void CudaDevice::run(OpId op, const void* args, Stream& stream) {
   make_current();
   run_op(op, args, *this, stream_of(stream));
+}
+
+namespace {
+
+/// A graph that can be launched; the device's graph memory stays while it lives.
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(MemoryPool& pool, cudaGraph_t recorded) : pool_(pool) {
+    DS_CUDA(cudaGraphInstantiate(&exec_, recorded, 0), kGraph);
+    pool_.count_graph(1);
+  }
+  ~CudaGraph() override {
+    cudaGraphExecDestroy(exec_);
+    pool_.count_graph(-1);
+  }
+  cudaGraphExec_t get() const { return exec_; }
+
+ private:
+  MemoryPool& pool_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+}  // namespace
+
+void CudaDevice::begin_capture() {
+  make_current();
+  // Relaxed: what other threads and streams do meanwhile is no part of the graph.
+  DS_CUDA(cudaStreamBeginCapture(compute_->get(), cudaStreamCaptureModeRelaxed), kGraph);
+  captures_ = true;
+  pool_->record(true);
+}
+
+std::unique_ptr<Graph> CudaDevice::end_capture(bool keep) {
+  make_current();
+  captures_ = false;
+  cudaGraph_t recorded = nullptr;
+  const cudaError_t status = cudaStreamEndCapture(compute_->get(), &recorded);
+  pool_->record(false);
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    if (!keep) return nullptr;
+    fail(status, "cudaStreamEndCapture", kGraph);
+  }
+  const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(&cudaGraphDestroy)> owned(
+      recorded, cudaGraphDestroy);
+  if (!keep || !recorded) return nullptr;
+  return std::make_unique<CudaGraph>(*pool_, recorded);
+}
+
+void CudaDevice::launch(Graph& graph, Stream& stream) {
+  make_current();
+  DS_CUDA(cudaGraphLaunch(static_cast<CudaGraph&>(graph).get(), stream_of(stream)), kGraph);
 }
 
 Gemm& CudaDevice::gemm() {

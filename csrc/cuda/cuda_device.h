@@ -66,12 +66,21 @@ class CudaDevice final : public Device {
   void run(OpId op, const void* args, Stream& stream) override;
   void set_deterministic_algorithms(bool deterministic) override { deterministic_ = deterministic; }
 
+  bool supports_graphs() const override { return true; }
+  void enter_graph_memory() override { pool_->serve_graphs(true); }
+  void leave_graph_memory() override { pool_->serve_graphs(false); }
+  void begin_capture() override;
+  std::unique_ptr<Graph> end_capture(bool keep) override;
+  void launch(Graph& graph, Stream& stream) override;
+
   // For op bodies and for the rest of the CUDA back end.
   int index() const { return index_; }
   int sm_count() const { return properties_.multiProcessorCount; }
   int compute_capability() const { return properties_.major * 10 + properties_.minor; }
   bool deterministic_algorithms() const { return deterministic_; }
   MemoryPool& pool() { return *pool_; }
+  /// Whether the compute stream records: nothing may wait for it.
+  bool captures() const { return captures_; }
   /// Opens cuBLASLt on first use. Throws DS_LIBRARY where it is not installed.
   Gemm& gemm();
   void make_current() const;
@@ -91,7 +100,7 @@ class CudaDevice final : public Device {
 
   const int index_;
   cudaDeviceProp properties_{};
-  bool deterministic_ = false;
+  bool deterministic_ = false, captures_ = false;
   std::atomic<bool> given_up_{false};
   std::atomic<HostCall*> finished_{nullptr};
   std::unique_ptr<CudaStream> compute_;

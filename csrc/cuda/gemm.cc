@@ -247,6 +247,7 @@ size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorit
   const GemmProblem& problem = plan.problem;
   if (algorithms.size() < 2 || flops(problem) < kTimedFlops || timed_problems_ >= kTimedProblems)
     return 0;
+  if (device_.captures()) return 0;  // a stream that records cannot be waited for
   const bool preserve = problem.accumulate || problem.epilogue == lt::Epilogue::gelu_grad;
   const size_t extent = preserve ? out_extent(problem) : 0;
   void* scratch = nullptr;

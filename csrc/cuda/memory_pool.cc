@@ -92,6 +92,7 @@ void* MemoryPool::allocate(size_t bytes, cudaStream_t stream) {
   const size_t size = rounded(bytes, kClass);
   std::lock_guard lock(mutex_);
   void* data = recover(size, stream);
+  if (data && serves_graphs_ && stream == compute_) graph_blocks_.insert(data);
   if (!data) {
     throw Error(
         "DS_OUT_OF_MEMORY", kOp, text(size, " bytes of device memory"),
@@ -109,7 +110,10 @@ void* MemoryPool::try_allocate(size_t bytes, cudaStream_t stream) {
   const size_t size = rounded(bytes, kClass);
   std::lock_guard lock(mutex_);
   void* data = nullptr;
-  if (size <= kSmall && stream == compute_ && !free_[size / kClass].empty()) {
+  if (serves_graphs_ && stream == compute_) {
+    data = from_graph_memory(size);
+    if (!data) return nullptr;
+  } else if (size <= kSmall && stream == compute_ && !free_[size / kClass].empty()) {
     data = free_[size / kClass].back();
     free_[size / kClass].pop_back();
   } else {
@@ -118,6 +122,54 @@ void* MemoryPool::try_allocate(size_t bytes, cudaStream_t stream) {
   }
   count_allocation(size);
   return data;
+}
+
+/// Blocks are of the very size asked for, so that work which ran once before finds all of its own.
+void* MemoryPool::from_graph_memory(size_t size) {
+  std::vector<void*>& free = free_of_graphs_[size];
+  if (!free.empty()) {
+    void* data = free.back();
+    free.pop_back();
+    return data;
+  }
+  if (records_) {
+    throw Error("DS_CUDA", kOp, "memory that recorded work had when it ran before",
+                text("other ", size, " bytes"), "Run the same work in graph memory first.");
+  }
+  void* data = from_pool(size, compute_);
+  if (data) graph_blocks_.insert(data);
+  return data;
+}
+
+void MemoryPool::serve_graphs(bool on) {
+  std::lock_guard lock(mutex_);
+  serves_graphs_ = on;
+  if (!on) free_graph_memory();
+}
+
+void MemoryPool::record(bool on) {
+  std::lock_guard lock(mutex_);
+  records_ = on;
+  if (on) return;
+  for (const Postponed& block : postponed_) give_back(block.data, block.size, compute_);
+  postponed_.clear();
+}
+
+void MemoryPool::count_graph(int change) {
+  std::lock_guard lock(mutex_);
+  graphs_ += change;
+  free_graph_memory();
+}
+
+void MemoryPool::free_graph_memory() {
+  if (graphs_ > 0 || serves_graphs_) return;
+  for (auto& [size, blocks] : free_of_graphs_) {
+    for (void* block : blocks) {
+      graph_blocks_.erase(block);
+      give_back(block, size, compute_);
+    }
+  }
+  free_of_graphs_.clear();
 }
 
 void MemoryPool::count_allocation(size_t size) {
@@ -131,6 +183,18 @@ void MemoryPool::release(void* data, size_t bytes, cudaStream_t stream) noexcept
   const size_t size = rounded(bytes, kClass);
   std::lock_guard lock(mutex_);
   stats_.in_use -= size;
+  if (!graph_blocks_.empty() && graph_blocks_.contains(data)) {
+    if (graphs_ > 0 || serves_graphs_) {
+      free_of_graphs_[size].push_back(data);
+      return;
+    }
+    graph_blocks_.erase(data);
+  }
+  if (records_ && stream == compute_) postponed_.push_back({data, size});
+  else give_back(data, size, stream);
+}
+
+void MemoryPool::give_back(void* data, size_t size, cudaStream_t stream) noexcept {
   if (size <= kSmall && stream == compute_) {
     free_[size / kClass].push_back(data);
   } else if (cudaFreeAsync(data, stream) != cudaSuccess) {

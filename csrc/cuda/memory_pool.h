@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <mutex>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "../core/device.h"
@@ -44,6 +46,15 @@ class MemoryPool {
   /// Waits for the device and returns all memory that is not in use.
   void trim();
 
+  /// While `on`, what the compute stream allocates is memory of graphs: see Device.
+  void serve_graphs(bool on);
+  /// While `on`, nothing is asked of the driver for the compute stream, which records: memory of
+  /// graphs that is free serves, or else DS_CUDA is thrown; what is not theirs is given back
+  /// afterwards.
+  void record(bool on);
+  /// A graph exists, or does no more: with the last one its free memory goes.
+  void count_graph(int change);
+
  private:
   static constexpr size_t kClass = 512, kSmall = size_t{1} << 20;
 
@@ -53,6 +64,10 @@ class MemoryPool {
   void empty_free_list() noexcept;
   void trim_locked();
   void count_allocation(size_t size);
+  void* from_graph_memory(size_t size);
+  /// What is free of it, once there is no graph.
+  void free_graph_memory();
+  void give_back(void* data, size_t size, cudaStream_t stream) noexcept;
 
   const int device_;
   const cudaStream_t compute_;
@@ -60,6 +75,16 @@ class MemoryPool {
   mutable std::mutex mutex_;
   MemoryStats stats_;  // reserved and its peak live in the driver's pool
   std::array<std::vector<void*>, kSmall / kClass + 1> free_;  // by size / kClass
+
+  struct Postponed {
+    void* data;
+    size_t size;
+  };
+  bool serves_graphs_ = false, records_ = false;
+  int graphs_ = 0;
+  std::unordered_set<void*> graph_blocks_;  // memory of graphs, in use or not
+  std::unordered_map<size_t, std::vector<void*>> free_of_graphs_;  // by size
+  std::vector<Postponed> postponed_;                               // released while recording
 };
 
 }  // namespace ds::cuda

@@ -29,6 +29,7 @@
   ROW(GroupRows) \
   ROW(CombineRows) \
   ROW(CombineRowsBackward) \
+  ROW(FeedTokens) \
   ROW(Fill) \
   ROW(Arange) \
   ROW(Gather) \
@@ -71,6 +72,7 @@
   ROW(ArgMax) \
   ROW(Rmsprop) \
   ROW(Rope) \
+  ROW(RotaryStore) \
   ROW(RouteTopK) \
   ROW(RouteTopKBackward) \
   ROW(SampleTokens) \
@@ -116,6 +118,7 @@
   NAMES(GroupRows, "ids", "offsets", "rows", "places") \
   NAMES(CombineRows, "y", "places", "weights", "out") \
   NAMES(CombineRowsBackward, "y", "places", "weights", "dout", "dy", "dweights") \
+  NAMES(FeedTokens, "tokens", "previous", "out") \
   NAMES(Fill, "out") \
   NAMES(Arange, "out") \
   NAMES(Gather, "in", "index", "out") \
@@ -158,6 +161,7 @@
   NAMES(ArgMax, "in", "out") \
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out", "positions") \
+  NAMES(RotaryStore, "q", "k", "v", "out", "cos", "sin", "positions", "q_norm", "k_norm", "slots", "pool") \
   NAMES(RouteTopK, "logits", "ids", "weights") \
   NAMES(RouteTopKBackward, "logits", "ids", "dweights", "dlogits") \
   NAMES(SampleTokens, "scores", "slots", "tokens", "logprobs", "settings", "numbers", "recent", "counts", "bias", "bans") \
@@ -175,4 +179,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1739303552
+#define DS_INTERFACE_HASH 1412250815

@@ -1,7 +1,7 @@
 // Sequences of tokens that may not be sampled, of all slots in one list on the device.
 import { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
 import type { View } from '../runtime/view.js';
+import type { Uploads } from './uploads.js';
 
 /** Holds for good. */
 export const FOREVER = 2 ** 31 - 1;
@@ -22,7 +22,7 @@ export class BanList {
   private buffer: Buffer | null = null;
   private uploaded: View | null = null;
 
-  constructor(private readonly device: Device) {}
+  constructor(private readonly uploads: Uploads) {}
 
   /** Replaces the bans of a slot. */
   set(slot: number, bans: readonly Ban[]): void {
@@ -56,11 +56,11 @@ export class BanList {
       values.set([slot, until, tokens.length, ...tokens], i * width);
     });
     if (!this.buffer || this.buffer.bytes < values.byteLength) {
-      const grown = Buffer.allocate(this.device, 2 * values.byteLength);
+      const grown = Buffer.allocate(this.uploads.device, 2 * values.byteLength);
       this.buffer?.release();
       this.buffer = grown;
     }
-    this.buffer.write(0, values);
+    this.uploads.write(this.buffer, 0, values);
     const shape = [all.length, width];
     this.uploaded = { buffer: this.buffer, dtype: 'i32', shape, offset: 0, strides: [width, 1] };
   }

@@ -80,7 +80,7 @@ export class Continuation {
   /** The next token was sampled. */
   accept({ token, logprob }: SampledToken): GenerationPiece {
     const { sequence } = this;
-    sequence.tokens.push(token);
+    sequence.learn(token);
     const isEnd = this.request.stopTokens.has(token);
     // Heads may be padded beyond the tokenizer's vocabulary: those tokens have no text.
     const hasText = !isEnd && token < this.spelled;

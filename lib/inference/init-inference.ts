@@ -8,8 +8,9 @@ import { CausalLM, fromConfig, fromPretrainedCut } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { isStreamed } from '../nn/streamed.js';
 import { groupOf, parallelize, type TensorPlan } from '../parallel/index.js';
-import { device as findDevice } from '../runtime/device.js';
+import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
@@ -125,8 +126,12 @@ async function build(
     minNewTokens: config.min_out_tokens,
     endTokens: endTokensOf(model),
   };
-  const runner = allOrNothing(() => new StepRunner(model, sizes, limits.blocks, maxTokens));
-  const parts = { model, runner, limits, requests };
+  const records = recordsSteps(config, sizes.device, ranks);
+  const room = { ...limits, reach: maxTokens, records };
+  const runner = allOrNothing(() => new StepRunner(model, sizes, room));
+  // Ranks are told a step's tokens, which the first one has to know for that.
+  const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
+  const parts = { model, runner, limits, requests, runsAhead };
   const wrote = ranks ? sharedWriter(parts, ranks) : { writer: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, ...wrote });
 }
@@ -225,6 +230,22 @@ function sharedWriter(parts: StepLoopParts, { host, patience }: ModelRanks) {
   return { writer: lead, place: lead };
 }
 
+/** Whether steps become graphs; a warning says where they were to and cannot. */
+function recordsSteps(
+  { enable_cuda_graph }: ResolvedInferenceConfig,
+  device: Device,
+  ranks: ModelRanks | null,
+): boolean {
+  const records = supportsGraphs(device);
+  if (!enable_cuda_graph || (records && !ranks)) return enable_cuda_graph;
+  const why = records
+    ? 'steps that ranks share are not recorded'
+    : `${device.name} records no work`;
+  const notice = `enable_cuda_graph has no effect: ${why}, kernels are launched one by one`;
+  process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
+  return false;
+}
+
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /** The dtype that weights are to have, by its option's name; none where they keep their own. */
@@ -237,11 +258,15 @@ function dtypeOf({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
  * what the model refuses (texts that long) is said now.
  */
 function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void {
-  const runner = new StepRunner(model, sizes, 1, maxTokens);
+  const room = { blocks: 1, tokens: 1, sequences: 1, reach: maxTokens, records: false };
+  const runner = new StepRunner(model, sizes, room);
   try {
     const sequence = new Sequence([0], 1);
     sequence.blocks = [0];
-    runner.run([{ sequence, first: 0, count: 1 }], () => [{ token: 0, logprob: null }]);
+    runner.launch([{ sequence, first: 0, count: 1 }], (_scores, _sequences, tokens) => ({
+      ...{ tokens, logprobs: null, top: null, asked: [null] },
+    }));
+    sizes.device.synchronize();
   } finally {
     runner.dispose();
   }

@@ -26,9 +26,8 @@ export function blockBytes(sizes: CacheSizes): number {
 /** The lists of a batch on the device; tables are [sequences, width]. */
 export type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
-/** Uploads a batch in one copy; the scope owns the result. */
-export function onDevice(batch: StepBatch, device: Device): DeviceBatch {
-  const all = Tensor.from(batch.numbers, { device });
+/** A batch whose numbers are the first ones of `all`, i32 on the device; the scope owns the views. */
+export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
   let at = 0;
   const lists = Object.entries(listsOf(batch)).map(([name, size]) => {
     const list = all.narrow(0, at, size);
@@ -36,7 +35,7 @@ export function onDevice(batch: StepBatch, device: Device): DeviceBatch {
     return [name, list] as const;
   });
   const found = Object.fromEntries(lists) as Record<ListName, Tensor>;
-  const tables = found.tables.reshape([batch.counts.length, batch.width]);
+  const tables = found.tables.reshape([batch.sequences, batch.width]);
   return { ...found, tables, batch };
 }
 
@@ -95,10 +94,9 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | n
   const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
   kernels.pagedStore({ k, v, slots, pool });
   const out = Tensor.empty(q.shape, q.dtype, q.device);
-  const { singles, counts, tokens } = batch;
+  const { singles, sequences, tokens } = batch;
   const part = (from: number, count: number, rows: readonly [number, number]): void => {
     if (count === 0) return;
-    const longest = Math.max(...counts.slice(from, from + count));
     kernels.pagedAttention({
       q: q.narrow(0, ...rows),
       pool,
@@ -108,11 +106,11 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | n
       out: out.narrow(0, ...rows),
       scale: 1 / Math.sqrt(q.size(2)),
       window: window ?? 0,
-      longest,
+      longest: from < singles ? 1 : batch.longest,
     });
   };
   // A thread block has as many rows as it needs: single tokens are few, those of prompts many.
   part(0, singles, [0, singles]);
-  part(singles, counts.length - singles, [singles, tokens - singles]);
+  part(singles, sequences - singles, [singles, tokens - singles]);
   return out.transpose(0, 1).unsqueeze(0);
 }

@@ -1,9 +1,9 @@
 // Rows on a device that slots take and give back: memory grows with the most that were in use at a
 // time.
 import { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, type NumericArray } from '../runtime/dtype.js';
 import type { View } from '../runtime/view.js';
+import type { Uploads } from './uploads.js';
 
 /** [rows, width] of one dtype. Nothing is allocated before the first row is taken. */
 export class RowTable {
@@ -12,7 +12,7 @@ export class RowTable {
   private readonly free: number[] = [];
 
   constructor(
-    private readonly device: Device,
+    private readonly uploads: Uploads,
     private readonly dtype: DType,
     private readonly width: number,
   ) {}
@@ -21,7 +21,7 @@ export class RowTable {
   take(values: NumericArray): number {
     if (this.free.length === 0) this.grow();
     const row = this.free.pop() as number;
-    this.buffer?.write(row * this.rowBytes, values);
+    if (this.buffer) this.uploads.write(this.buffer, row * this.rowBytes, values);
     return row;
   }
 
@@ -49,9 +49,10 @@ export class RowTable {
 
   private grow(): void {
     const rows = Math.max(1, 2 * this.rows);
-    const grown = Buffer.allocate(this.device, rows * this.rowBytes);
+    const { device } = this.uploads;
+    const grown = Buffer.allocate(device, rows * this.rowBytes);
     const bytes = this.rows * this.rowBytes;
-    if (this.buffer) grown.copyFrom(this.buffer, { bytes }, this.device.compute);
+    if (this.buffer) grown.copyFrom(this.buffer, { bytes }, device.compute);
     this.buffer?.release();
     this.buffer = grown;
     for (let row = rows - 1; row >= this.rows; --row) this.free.push(row);

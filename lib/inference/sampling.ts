@@ -15,6 +15,7 @@ import {
   type SamplingRules,
   SequenceSampling,
 } from './sampling-options.js';
+import { Uploads } from './uploads.js';
 
 export {
   SAMPLING,
@@ -31,6 +32,8 @@ export interface Sampled {
   readonly logprobs: Tensor | null;
   /** The likeliest tokens, the likeliest first, as many as any row asked for; null for none. */
   readonly top: SampledTop | null;
+  /** How many of the likeliest tokens each row has asked for; null where it wants no logprob. */
+  readonly asked: readonly (number | null)[];
 }
 
 /** [S, N] each. */
@@ -83,6 +86,7 @@ export class Sampler {
   private readonly numbers: Buffer;
   private readonly recent: Buffer;
   private readonly rows: Buffer;
+  private readonly uploads: Uploads;
   private readonly counts: RowTable;
   private readonly biases: RowTable;
   private readonly bans: BanList;
@@ -103,9 +107,10 @@ export class Sampler {
     this.numbers = table(NUMBERS);
     this.recent = table(RECENT);
     this.rows = table(1);
-    this.counts = new RowTable(device, 'i32', vocabSize);
-    this.biases = new RowTable(device, 'f32', vocabSize);
-    this.bans = new BanList(device);
+    this.uploads = new Uploads(device);
+    this.counts = new RowTable(this.uploads, 'i32', vocabSize);
+    this.biases = new RowTable(this.uploads, 'f32', vocabSize);
+    this.bans = new BanList(this.uploads);
     this.taken = new Array<Slot | null>(slots).fill(null);
   }
 
@@ -139,12 +144,10 @@ export class Sampler {
     const position = prompt.length + generated.length;
     const key = [...sampling.seed, countsRow, biasRow];
     const topK = rules.topK >= this.vocabSize ? 0 : rules.topK;
-    this.numbers.write(
-      slot * NUMBERS * 4,
-      Int32Array.from([position, generated.length, topK, ...key]),
-    );
-    this.settings.write(slot * SETTINGS * 4, settingsOf(rules));
-    this.recent.write(slot * RECENT * 4, recentOf(prompt, generated));
+    const numbers = Int32Array.from([position, generated.length, topK, ...key]);
+    this.uploads.write(this.numbers, slot * NUMBERS * 4, numbers);
+    this.uploads.write(this.settings, slot * SETTINGS * 4, settingsOf(rules));
+    this.uploads.write(this.recent, slot * RECENT * 4, recentOf(prompt, generated));
     this.bans.set(slot, bansOf(rules, ends));
   }
 
@@ -159,15 +162,16 @@ export class Sampler {
 
   /**
    * The next token of the sequence in slots[i] from row i of `scores`, [S, V] in f32, f16 or bf16,
-   * which stay as they are; the sequences are one token longer afterwards. Nothing waits for the
-   * device. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT for slots without a sequence or named twice.
+   * which stay as they are; the sequences are one token longer afterwards. They are written to
+   * `into`, [S] i32, or else to a tensor of their own. Nothing waits for the device. Throws
+   * DS_SHAPE, DS_DTYPE, DS_ARGUMENT for slots without a sequence or named twice.
    */
-  sample(scores: Tensor, slots: readonly number[]): Sampled {
+  sample(scores: Tensor, slots: readonly number[], into: Tensor | null = null): Sampled {
     const rows = this.rowsOf(scores, slots);
     const asked = slots.map((slot) => this.requireTaken(slot).rules.logprobs);
     return noGrad(() => {
       const count = slots.length;
-      const tokens = Tensor.empty([count], 'i32', this.device);
+      const tokens = into ?? Tensor.empty([count], 'i32', this.device);
       const wanted = asked.some((n) => n !== null);
       const logprobs = wanted ? Tensor.empty([count, 2], 'f32', this.device) : null;
       kernels.sampleTokens({
@@ -180,38 +184,23 @@ export class Sampler {
         bans: this.bans.view,
       });
       const most = Math.max(0, ...asked.map((n) => n ?? 0));
-      return { tokens, logprobs, top: most > 0 ? likeliest(scores, most) : null };
+      return { tokens, logprobs, top: most > 0 ? likeliest(scores, most) : null, asked };
     });
   }
 
-  /**
-   * What was sampled for `slots`, on the host: waits for the device. `logprob` is null where the
-   * sequence did not ask. A token below 0 is none: samplingError() says why.
-   */
-  read(sampled: Sampled, slots: readonly number[]): SampledToken[] {
-    const tokens = sampled.tokens.toArray() as number[];
-    const own = sampled.logprobs?.toArray() as number[] | undefined;
-    const top = sampled.top && {
-      width: sampled.top.tokens.size(1),
-      tokens: sampled.top.tokens.toArray() as number[],
-      scores: sampled.top.scores.toArray() as number[],
-    };
-    return tokens.map((token, row) => {
-      const asked = this.taken[slots[row] as number]?.rules.logprobs ?? null;
-      if (asked === null || !own || token < 0) return { token, logprob: null };
-      const [logprob, sum] = own.slice(2 * row, 2 * row + 2) as [number, number];
-      const likely = Array.from({ length: top ? asked : 0 }, (_, k) => {
-        const at = row * (top?.width ?? 0) + k;
-        return { token: top?.tokens[at] as number, logprob: (top?.scores[at] as number) - sum };
-      });
-      return { token, logprob: { token, logprob, top: likely } };
-    });
+  /** What was sampled, on the host; waits for the device. See sampledTokens(). */
+  read(sampled: Sampled): SampledToken[] {
+    return sampledTokens(
+      sampled,
+      sampledTensors(sampled).map((tensor) => tensor.toArray()),
+    );
   }
 
   /** Gives the memory back; the sampler cannot be used any more. */
   dispose(): void {
     for (const buffer of [this.settings, this.numbers, this.recent, this.rows]) buffer.release();
     for (const table of [this.counts, this.biases, this.bans]) table.dispose();
+    this.uploads.dispose();
     this.taken.fill(null);
   }
 
@@ -242,7 +231,7 @@ export class Sampler {
     const isUploaded =
       slots.length === this.uploaded.length && slots.every((slot, i) => slot === this.uploaded[i]);
     if (!isUploaded && slots.length > 0) {
-      this.rows.write(0, Int32Array.from(slots));
+      this.uploads.write(this.rows, 0, Int32Array.from(slots));
       this.uploaded = [...slots];
     }
     return { buffer: this.rows, dtype: 'i32', shape: [slots.length], offset: 0, strides: [1] };
@@ -251,6 +240,36 @@ export class Sampler {
   private table(buffer: Buffer, dtype: 'f32' | 'i32', width: number): View {
     return { buffer, dtype, shape: [this.slots, width], offset: 0, strides: [width, 1] };
   }
+}
+
+/** What sampledTokens() wants of what was sampled, in its order. */
+export function sampledTensors({ tokens, logprobs, top }: Sampled): Tensor[] {
+  const likeliest = top ? [top.tokens.contiguous(), top.scores.contiguous()] : [];
+  return [tokens, ...(logprobs ? [logprobs] : []), ...likeliest];
+}
+
+/**
+ * A row's token each, of the values of sampledTensors(). `logprob` is null where the sequence did
+ * not ask. A token below 0 is none: samplingError() says why.
+ */
+export function sampledTokens(
+  { logprobs, top, asked }: Pick<Sampled, 'logprobs' | 'top' | 'asked'>,
+  lists: readonly (readonly number[])[],
+): SampledToken[] {
+  const [tokens = [], own] = lists;
+  if (!logprobs || !own) return tokens.map((token) => ({ token, logprob: null }));
+  const [ids = [], scores = []] = lists.slice(2);
+  const width = top ? top.tokens.size(1) : 0;
+  return tokens.map((token, row) => {
+    const count = asked[row] ?? null;
+    if (count === null || token < 0) return { token, logprob: null };
+    const [logprob, sum] = own.slice(2 * row, 2 * row + 2) as [number, number];
+    const likely = Array.from({ length: count }, (_, k) => {
+      const at = row * width + k;
+      return { token: ids[at] as number, logprob: (scores[at] as number) - sum };
+    });
+    return { token, logprob: { token, logprob, top: likely } };
+  });
 }
 
 /** One token on the host. */

@@ -93,13 +93,17 @@ export class Scheduler {
    * Gives up a sequence, done or not: its blocks are free at once. One that is not there is left.
    */
   remove(sequence: Sequence): void {
+    this.seal(sequence);
     const isOther = (other: Sequence): boolean => other !== sequence;
     this.running = this.running.filter(isOther);
     this.waiting = this.waiting.filter(isOther);
     this.giveBack(sequence);
   }
 
-  /** The tokens of the next step, at most one slice of a sequence; none where nothing is left. */
+  /**
+   * The tokens of the next step, at most one slice of a sequence; none where nothing is left but
+   * what is under way. The token that follows a step may be computed before the host knows it.
+   */
   plan(): readonly Slice[] {
     this.slices = [];
     this.budget = this.limits.tokens;
@@ -111,17 +115,26 @@ export class Scheduler {
     return this.slices;
   }
 
-  /** A step with these slices was computed: what it has filled may be found by others. */
+  /**
+   * A step with these slices is under way: later steps find what it fills, as far as the host knows
+   * the tokens.
+   */
   commit(slices: readonly Slice[]): void {
-    const { blockSize, sharesPrefixes } = this.limits;
     for (const { sequence, count } of slices) {
       if (sequence.blocks.length === 0) continue;
-      const full = Math.floor(sequence.computed / blockSize);
       sequence.computed += count;
-      if (!sharesPrefixes) continue;
-      for (let i = full; i < Math.floor(sequence.computed / blockSize); ++i) {
-        this.pool.seal(sequence.blocks[i] as number, sequence.keyOf(i, blockSize));
-      }
+      this.seal(sequence);
+    }
+  }
+
+  /** Others may find its full blocks. */
+  private seal(sequence: Sequence): void {
+    const { blockSize, sharesPrefixes } = this.limits;
+    if (!sharesPrefixes) return;
+    const known = Math.min(sequence.computed, sequence.tokens.length);
+    for (; (sequence.sealed + 1) * blockSize <= known; ++sequence.sealed) {
+      const block = sequence.blocks[sequence.sealed] as number;
+      this.pool.seal(block, sequence.keyOf(sequence.sealed, blockSize));
     }
   }
 
@@ -146,7 +159,7 @@ export class Scheduler {
   /** A slice of a running sequence, unless the budget is spent or it has lost its blocks. */
   private take(sequence: Sequence): void {
     const count = Math.min(sequence.pending, this.budget);
-    if (count === 0 || sequence.blocks.length === 0) return;
+    if (count === 0 || sequence.blocks.length === 0 || sequence.isFull) return;
     const needed = this.blocksFor(sequence.computed + count) - sequence.blocks.length;
     while (this.pool.free < needed) {
       const newest = this.running.reduce((a, b) => (a.order > b.order ? a : b));
@@ -173,13 +186,15 @@ export class Scheduler {
     this.pool.release(sequence.blocks);
     sequence.blocks = [];
     sequence.computed = 0;
+    sequence.sealed = 0;
   }
 
   /** Takes in waiting sequences, oldest first, each with blocks for all that it has to compute. */
   private admit(): void {
     while (this.budget > 0 && this.running.length < this.limits.sequences) {
       const [sequence] = this.waiting;
-      if (!sequence) return;
+      // One that gave way with a token under way is admitted when all of it is known.
+      if (!sequence || sequence.isAhead) return;
       const shared = this.sharedBlocks(sequence);
       const fresh = this.blocksFor(sequence.tokens.length) - shared.length;
       const revived = shared.filter((block) => this.pool.usersOf(block) === 0).length;
@@ -198,6 +213,7 @@ export class Scheduler {
     this.prefixHits += cached;
     sequence.cached ??= cached;
     sequence.computed = cached;
+    sequence.sealed = cached / this.limits.blockSize;
     this.running.push(sequence);
     this.take(sequence);
   }

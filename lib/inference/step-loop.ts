@@ -1,7 +1,6 @@
 // The steps of an engine: which texts go on, what is sampled of them, and who is told.
 import { turn } from '../data/event-loop.js';
 import type { CausalLM } from '../models/index.js';
-import type { Tensor } from '../tensor/index.js';
 import {
   Continuation,
   type FinishReason,
@@ -13,7 +12,7 @@ import type { ReadRequest, RequestLimits } from './request.js';
 import { type SampledToken, Sampler, samplingError } from './sampling.js';
 import { type ScheduleCounts, Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
-import type { StepRunner } from './step-runner.js';
+import type { Flight, StepRunner } from './step-runner.js';
 
 /** Counters since the engine was made. */
 export interface InferenceStats extends ScheduleCounts {
@@ -23,6 +22,10 @@ export interface InferenceStats extends ScheduleCounts {
   generatedTokens: number;
   /** Continuations by how they ended. */
   finished: Record<FinishReason, number>;
+  /** Steps that were taken. */
+  steps: number;
+  /** Milliseconds that the host has worked on them, without those in which it waited. */
+  hostMs: number;
 }
 
 /** A request on its way. */
@@ -66,6 +69,8 @@ export interface StepLoopParts {
   limits: SchedulerLimits;
   requests: RequestLimits;
   audience?: StepAudience;
+  /** Whether a step is launched before the host knows what the last one has sampled. */
+  runsAhead: boolean;
 }
 
 /** One request under way. */
@@ -95,6 +100,8 @@ export class StepLoop implements TextWriter {
   private readonly finished = { stop: 0, length: 0, abort: 0 };
   private promptTokens = 0;
   private generatedTokens = 0;
+  private steps = 0;
+  private hostMs = 0;
   private loop: Promise<void> | null = null;
 
   constructor(private readonly parts: StepLoopParts) {
@@ -111,9 +118,9 @@ export class StepLoop implements TextWriter {
   }
 
   stats(): InferenceStats {
-    const { promptTokens, generatedTokens, finished } = this;
-    const counts = this.scheduler.counts();
-    return { ...counts, promptTokens, generatedTokens, finished: { ...finished } };
+    const { promptTokens, generatedTokens, finished, steps, hostMs } = this;
+    const tokens = { promptTokens, generatedTokens };
+    return { ...this.scheduler.counts(), ...tokens, finished: { ...finished }, steps, hostMs };
   }
 
   count(promptTokens: number, made: readonly Generation[]): void {
@@ -170,30 +177,64 @@ export class StepLoop implements TextWriter {
     job.unwatch = () => signal.removeEventListener('abort', onAbort);
   }
 
-  /** Takes steps until nothing is left; requests of one turn begin together. */
+  /**
+   * Takes steps until nothing is left; requests of one turn begin together. Ahead of the host, the
+   * next step is launched before the tokens of the last one are known: a text that has ended with
+   * one of them has a token too many in it, which nobody hears of.
+   */
   private async run(): Promise<void> {
+    let last: Flight | null = null;
     for (;;) {
       await turn();
-      if (this.scheduler.isIdle) break;
-      this.step();
+      if (this.scheduler.isIdle && !last) break;
+      const next = this.launch();
+      if (last) await this.land(last);
+      last = next;
+      if (!next || this.parts.runsAhead) continue;
+      last = null;
+      await this.land(next);
     }
     this.loop = null;
     this.audience.rest();
   }
 
-  private step(): void {
+  /** The next step, under way; null where there is nothing to compute or something is wrong. */
+  private launch(): Flight | null {
+    const begin = performance.now();
     let slices: readonly Slice[] = [];
     try {
       slices = this.started(this.scheduler.plan());
-      if (slices.length === 0) return;
-      const next = this.runner.run(slices, (scores, sequences) => this.choose(scores, sequences));
+      if (slices.length === 0) return null;
+      const flight = this.runner.launch(slices, (scores, sequences, into) =>
+        this.sampler.sample(scores, this.slotsOf(sequences), into),
+      );
       this.scheduler.commit(slices);
-      for (const { sequence, sampled } of next) this.accept(sequence, sampled);
+      this.steps++;
+      return flight;
     } catch (error) {
       const planned = slices.map(({ sequence }) => this.jobs.get(sequence));
-      const failed = new Set(slices.length > 0 ? planned : this.jobs.values());
-      for (const job of failed) if (job) this.fail(job, error);
+      this.failAll(slices.length > 0 ? planned : this.jobs.values(), error);
+      return null;
+    } finally {
+      this.hostMs += performance.now() - begin;
     }
+  }
+
+  /** Waits for a step, in turns of the event loop, and tells of its tokens. */
+  private async land(flight: Flight): Promise<void> {
+    try {
+      await flight.landed();
+      const begin = performance.now();
+      for (const { sequence, sampled } of flight.next()) this.accept(sequence, sampled);
+      this.hostMs += performance.now() - begin;
+    } catch (error) {
+      const jobs = flight.sequences.map((sequence) => this.jobs.get(sequence));
+      this.failAll(jobs, error);
+    }
+  }
+
+  private failAll(jobs: Iterable<Job | undefined>, error: unknown): void {
+    for (const job of new Set(jobs)) if (job) this.fail(job, error);
   }
 
   /**
@@ -211,11 +252,6 @@ export class StepLoop implements TextWriter {
       }
     }
     return slices.filter(({ sequence }) => this.jobs.has(sequence));
-  }
-
-  private choose(scores: Tensor, sequences: readonly Sequence[]): SampledToken[] {
-    const slots = this.slotsOf(sequences);
-    return this.sampler.read(this.sampler.sample(scores, slots), slots);
   }
 
   /** The sampler's places of sequences; a sequence keeps its own while it waits for blocks. */

@@ -1,15 +1,19 @@
 // Computes what the scheduler has planned: one forward over ragged tokens, and the next token of
 // each sequence that is complete.
 import type { CausalLM } from '../models/index.js';
-import { noGrad, scope, type Tensor } from '../tensor/index.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
-import type { SampledToken } from './sampling.js';
+import { Readback } from './readback.js';
+import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
-import { type StepBatch, stepBatch } from './step-batch.js';
+import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
+import { mostPadding, StepGraphs } from './step-graphs.js';
+import { Uploads } from './uploads.js';
 
-/** Chooses the next token of sequences from their scores [S, V]. */
-export type Choose = (scores: Tensor, sequences: readonly Sequence[]) => readonly SampledToken[];
+/** Chooses the next token of sequences from their scores [S, V], and writes it to `into` [S]. */
+export type Choose = (scores: Tensor, sequences: readonly Sequence[], into: Tensor) => Sampled;
 
 /** A token for each sequence whose last one was among a step's. */
 export interface NextToken {
@@ -17,9 +21,44 @@ export interface NextToken {
   readonly sampled: SampledToken;
 }
 
-/** A model with its cache. */
+/** A step that the device computes. */
+export interface Flight {
+  /** Resolves when it is done, in turns of the event loop. Rejects with what has gone wrong. */
+  landed(): Promise<void>;
+  /** What has followed, once it is done and before the second next launch. */
+  next(): NextToken[];
+  /** Sequences whose next token it samples. */
+  readonly sequences: readonly Sequence[];
+}
+
+/** What a runner has room for. */
+export interface RunnerSizes {
+  /** Blocks of the cache. */
+  blocks: number;
+  /** Most tokens of a step. */
+  tokens: number;
+  /** Most sequences of a step. */
+  sequences: number;
+  /** The longest text. */
+  reach: number;
+  /** Whether steps of single tokens are recorded. */
+  records: boolean;
+}
+
+/**
+ * A model with its cache. The tokens that a step samples stay on the device, where the next one
+ * finds them: it may be launched before the host knows them.
+ */
 export class StepRunner {
   private readonly cache: PagedCache;
+  private readonly uploads: Uploads;
+  private readonly readback: Readback;
+  private readonly graphs: StepGraphs | null;
+  /** The numbers of a step, on the host and, in the order of its steps, on the device. */
+  private readonly words: Int32Array;
+  private readonly numbers: Tensor;
+  /** What the last step has sampled, [sequences]. */
+  private readonly sampled: Tensor;
   /** Milliseconds of each forward; null while nobody measures. */
   times: number[] | null = null;
   /** Is told of each batch before it is computed; null where nobody else computes it. */
@@ -29,44 +68,77 @@ export class StepRunner {
   constructor(
     private readonly model: CausalLM,
     private readonly sizes: CacheSizes,
-    blocks: number,
-    /** The longest text. */
-    private readonly reach: number,
+    private readonly room: RunnerSizes,
   ) {
+    const { device, blockSize, dtype } = sizes;
+    const { blocks, tokens, sequences, reach, records } = room;
+    const width = Math.ceil(reach / blockSize);
+    const most = mostPadding({ sequences, width });
+    const rows = Math.max(most.rows, sequences);
+    this.words = new Int32Array(
+      wordsOf({ tokens: Math.max(tokens, rows), sequences: rows, ends: rows, width: most.width }),
+    );
     this.cache = new PagedCache(sizes, blocks);
+    this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
+    this.sampled = held(() => Tensor.empty([rows], 'i32', device));
+    const { vocabSize } = model;
+    this.graphs = records ? new StepGraphs(device, { sequences, width, vocabSize, dtype }) : null;
+    this.uploads = new Uploads(device);
+    this.readback = new Readback(device);
   }
 
-  /** The tokens that follow complete sequences, chosen by `choose`; waits for the device. */
-  run(slices: readonly Slice[], choose: Choose): NextToken[] {
-    const { batch, ended } = stepBatch(slices, this.sizes.blockSize);
+  /**
+   * Enqueues a step, whose tokens `choose` samples, and waits for nothing. Sequences may be one
+   * token ahead of the host, which the last step has sampled. Two steps may be under way.
+   */
+  launch(slices: readonly Slice[], choose: Choose): Flight {
+    const { blockSize } = this.sizes;
+    const padding = this.graphs?.paddingFor(slices, blockSize) ?? null;
+    const { batch, ended } = stepBatch(slices, { blockSize, padding, into: this.words });
     this.announce?.(batch);
-    const tokens = this.compute(batch, (scores) => choose(scores, ended));
-    return ended.map((sequence, i) => ({ sequence, sampled: tokens[i] as SampledToken }));
-  }
-
-  /** A batch of one's own, or of another rank, whose tokens are chosen there (null). */
-  compute(
-    batch: StepBatch,
-    choose: ((scores: Tensor) => readonly SampledToken[]) | null,
-  ): readonly SampledToken[] {
-    const { device } = this.sizes;
+    this.uploads.write(this.numbers.buffer, 0, batch.numbers);
     return noGrad(() =>
       scope(() => {
-        const lists = onDevice(batch, device);
-        const row = (list: Tensor): Tensor => list.reshape([1, batch.tokens]);
-        const places = {
-          ...{ documents: null, start: 0, reach: this.reach },
-          positions: row(lists.positions),
-          caches: this.cache.layers,
-        };
+        const forward = (): Tensor => this.forward(batch);
         const scores = this.timed(() =>
-          this.cache.run(lists, () =>
-            this.model.logitsAfter(row(lists.tokens), places, lists.ends),
-          ),
+          padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
         );
-        return choose && batch.ends > 0 ? choose(scores) : [];
+        const count = ended.length;
+        const into = this.sampled.narrow(0, 0, count);
+        const sampled = count > 0 ? choose(scores.narrow(0, 0, count), ended, into) : null;
+        const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
+        for (const [row, sequence] of ended.entries()) sequence.expect(row);
+        return {
+          sequences: ended,
+          landed: () => arrival.reached(),
+          next: () => (sampled ? told(ended, sampledTokens(sampled, arrival.values())) : []),
+        };
       }),
     );
+  }
+
+  /** Enqueues the forward of a batch of another rank, which knows all its tokens and samples. */
+  compute(batch: StepBatch): void {
+    this.uploads.write(this.numbers.buffer, 0, batch.numbers);
+    noGrad(() => scope(() => void this.timed(() => this.forward(batch))));
+  }
+
+  /** The scores [ends, V] of a batch whose numbers are on the device. */
+  private forward(batch: StepBatch): Tensor {
+    const { reach } = this.room;
+    return scope(() => {
+      const lists = onDevice(batch, this.numbers);
+      const row = (list: Tensor): Tensor => list.reshape([1, batch.tokens]);
+      const places = {
+        ...{ documents: null, start: 0, reach },
+        positions: row(lists.positions),
+        caches: this.cache.layers,
+      };
+      const { tokens } = lists;
+      const fed = Tensor.emptyLike(tokens);
+      kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
+      return this.cache.run(lists, () => this.model.logitsAfter(row(fed), places, lists.ends));
+    });
   }
 
   /** Measures a forward where somebody has asked for it. */
@@ -82,8 +154,17 @@ export class StepRunner {
     return result;
   }
 
-  /** Frees the cache. */
+  /** Frees the cache and all else; waits for the device where steps are recorded. */
   dispose(): void {
+    this.graphs?.dispose();
+    this.readback.dispose();
+    this.uploads.dispose();
     this.cache.dispose();
+    this.numbers.dispose();
+    this.sampled.dispose();
   }
+}
+
+function told(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextToken[] {
+  return sequences.map((sequence, i) => ({ sequence, sampled: tokens[i] as SampledToken }));
 }

@@ -1530,6 +1530,40 @@ export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream:
 }
 
 /**
+ * out[n] = tokens[n], or where that is negative previous[-1 - tokens[n]], or 0 where that is
+ * negative too: a step that has sampled nothing (SampleTokens) says so to the host. A place
+ * outside `previous` is DS_INDEX on the CPU; the GPU reads nothing there and gives 0.
+ */
+export interface FeedTokensArgs {
+  /** [N] i32 */
+  tokens: View;
+  /** [P] i32 */
+  previous: View;
+  /** [N] i32; may be tokens itself */
+  out: View;
+}
+
+function putFeedTokens(args: FeedTokensArgs): void {
+  let at = 0;
+  at = putView(args.tokens, at);
+  at = putView(args.previous, at);
+  putView(args.out, at);
+}
+
+export function feedTokens(
+  args: FeedTokensArgs,
+  stream: Stream = args.tokens.buffer.device.compute,
+): void {
+  putFeedTokens(args);
+  call(27, stream, args);
+}
+
+export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
+  putFeedTokens(args);
+  callOnHost(27, stream);
+}
+
+/**
  * out = value, converted to out's dtype.
  */
 export interface FillArgs {
@@ -1549,12 +1583,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(27, stream, args);
+  call(28, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(27, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1579,12 +1613,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(28, stream, args);
+  call(29, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(28, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1614,12 +1648,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(29, stream, args);
+  call(30, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(29, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1644,12 +1678,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(30, stream, args);
+  call(31, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(30, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1683,12 +1717,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(31, stream, args);
+  call(32, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(31, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1727,12 +1761,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(32, stream, args);
+  call(33, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(32, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1768,12 +1802,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(33, stream, args);
+  call(34, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(33, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1830,12 +1864,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(34, stream, args);
+  call(35, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(34, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1868,12 +1902,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(35, stream, args);
+  call(36, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(35, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1923,12 +1957,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(36, stream, args);
+  call(37, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(36, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1973,12 +2007,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(37, stream, args);
+  call(38, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(37, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -2022,12 +2056,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(38, stream, args);
+  call(39, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(38, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2065,12 +2099,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(39, stream, args);
+  call(40, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(39, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2111,12 +2145,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2154,12 +2188,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(41, stream, args);
+  call(42, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(41, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2196,12 +2230,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(42, stream, args);
+  call(43, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(42, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2235,12 +2269,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(43, stream, args);
+  call(44, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(43, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2273,12 +2307,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(44, stream, args);
+  call(45, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(44, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2323,12 +2357,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(45, stream, args);
+  call(46, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(45, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2375,12 +2409,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(46, stream, args);
+  call(47, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(46, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2429,12 +2463,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(47, stream, args);
+  call(48, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(47, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2472,12 +2506,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(48, stream, args);
+  call(49, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(48, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2519,12 +2553,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(49, stream, args);
+  call(50, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(49, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2558,12 +2592,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(50, stream, args);
+  call(51, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(50, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2600,12 +2634,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(51, stream, args);
+  call(52, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(51, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2653,12 +2687,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(52, stream, args);
+  call(53, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(52, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2705,12 +2739,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(53, stream, args);
+  call(54, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(53, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2740,12 +2774,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(54, stream, args);
+  call(55, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(54, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2803,12 +2837,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(55, stream, args);
+  call(56, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(55, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2852,12 +2886,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(56, stream, args);
+  call(57, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(56, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2890,12 +2924,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(57, stream, args);
+  call(58, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(57, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2947,12 +2981,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(58, stream, args);
+  call(59, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(58, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2985,12 +3019,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(59, stream, args);
+  call(60, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(59, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3025,12 +3059,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(60, stream, args);
+  call(61, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(60, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3071,12 +3105,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(61, stream, args);
+  call(62, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(61, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3110,12 +3144,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(62, stream, args);
+  call(63, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(62, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3152,12 +3186,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(63, stream, args);
+  call(64, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(63, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3195,12 +3229,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(64, stream, args);
+  call(65, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(64, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3231,12 +3265,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(65, stream, args);
+  call(66, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(65, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3260,12 +3294,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(66, stream, args);
+  call(67, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(66, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3320,12 +3354,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(67, stream, args);
+  call(68, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(67, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3363,12 +3397,74 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(68, stream, args);
+  call(69, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(68, stream);
+  callOnHost(69, stream);
+}
+
+/**
+ * out = the queries, normalised over each head where there is a `q_norm` (RmsNorm with `eps`) and
+ * turned by row positions[n] of the table (Rope); the keys likewise with `k_norm`, and with the
+ * values, as they are, into the slot of their token (PagedStore). Every step rounds to q's dtype,
+ * as those ops do. A position outside the table and a slot outside the pool are DS_INDEX on the
+ * CPU, before anything is written; the GPU gives NaN, and leaves the token out.
+ */
+export interface RotaryStoreArgs {
+  /** [N, H, D], D even, last stride 1 */
+  q: View;
+  /** [N, Hk, D], likewise */
+  k: View;
+  /** like k, with strides of its own */
+  v: View;
+  /** like q, with strides of its own; may be q itself */
+  out: View;
+  /** [R, D / 2] f32 (f64 for f64), contiguous */
+  cos: View;
+  /** like cos */
+  sin: View;
+  /** [N] i32, contiguous */
+  positions: View;
+  /** [D] of q's dtype */
+  qNorm: View | null;
+  /** [D]; both or none */
+  kNorm: View | null;
+  /** [N] i32, contiguous: see PagedStore */
+  slots: View;
+  /** [blocks, 2, Hk, block, D], contiguous */
+  pool: View;
+  eps: number;
+}
+
+function putRotaryStore(args: RotaryStoreArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.out, at);
+  at = putView(args.cos, at);
+  at = putView(args.sin, at);
+  at = putView(args.positions, at);
+  at = putView(args.qNorm, at);
+  at = putView(args.kNorm, at);
+  at = putView(args.slots, at);
+  at = putView(args.pool, at);
+  block[at] = args.eps;
+}
+
+export function rotaryStore(
+  args: RotaryStoreArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putRotaryStore(args);
+  call(70, stream, args);
+}
+
+export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
+  putRotaryStore(args);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3400,12 +3496,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(69, stream, args);
+  call(71, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(69, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3440,12 +3536,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(70, stream, args);
+  call(72, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(70, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3508,12 +3604,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(71, stream, args);
+  call(73, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(71, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3546,12 +3642,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(72, stream, args);
+  call(74, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(72, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3584,12 +3680,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(73, stream, args);
+  call(75, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(73, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3620,12 +3716,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(74, stream, args);
+  call(76, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(74, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3658,12 +3754,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(75, stream, args);
+  call(77, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(75, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3716,12 +3812,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(76, stream, args);
+  call(78, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(76, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3769,12 +3865,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(77, stream, args);
+  call(79, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(77, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3809,12 +3905,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(78, stream, args);
+  call(80, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(78, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3840,12 +3936,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(79, stream, args);
+  call(81, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(79, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3877,12 +3973,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(80, stream, args);
+  call(82, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(80, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3912,12 +4008,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(81, stream, args);
+  call(83, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(81, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -3944,12 +4040,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(82, stream, args);
+  call(84, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(82, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -3986,12 +4082,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(83, stream, args);
+  call(85, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(83, stream);
+  callOnHost(85, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4023,6 +4119,7 @@ export interface OpArgs {
   GroupRows: GroupRowsArgs;
   CombineRows: CombineRowsArgs;
   CombineRowsBackward: CombineRowsBackwardArgs;
+  FeedTokens: FeedTokensArgs;
   Fill: FillArgs;
   Arange: ArangeArgs;
   Gather: GatherArgs;
@@ -4065,6 +4162,7 @@ export interface OpArgs {
   ArgMax: ArgMaxArgs;
   Rmsprop: RmspropArgs;
   Rope: RopeArgs;
+  RotaryStore: RotaryStoreArgs;
   RouteTopK: RouteTopKArgs;
   RouteTopKBackward: RouteTopKBackwardArgs;
   SampleTokens: SampleTokensArgs;
@@ -4111,6 +4209,7 @@ export const opNames = [
   'GroupRows',
   'CombineRows',
   'CombineRowsBackward',
+  'FeedTokens',
   'Fill',
   'Arange',
   'Gather',
@@ -4153,6 +4252,7 @@ export const opNames = [
   'ArgMax',
   'Rmsprop',
   'Rope',
+  'RotaryStore',
   'RouteTopK',
   'RouteTopKBackward',
   'SampleTokens',

@@ -109,7 +109,6 @@ test.each([
   [{ tm: false }, /^tm has no effect: a model says itself/],
   [{ return_tuple: false }, /^return_tuple has no effect/],
   [{ replace_method: 'module' }, /^replace_method has no effect/],
-  [{ enable_cuda_graph: true }, /^enable_cuda_graph has no effect/],
   [{ zero: { stage: 3 } }, /^zero has no effect: .* initialize\(\) with stage 3/],
   [{ checkpoint_config: { base_dir: 'x' } }, /^checkpoint_config has no effect/],
   [{ training_mp_size: 2 }, /^training_mp_size has no effect/],

@@ -84,6 +84,12 @@ const cuts: Record<string, InferenceConfig> = {
   'blocks of 37': { kv_cache: { block_size: 37 } },
   'blocks of 128': { kv_cache: { block_size: 128 } },
   'two sequences at a time': { max_ragged_sequence_count: 2 },
+  'steps ahead of the host': { async_scheduling: true },
+  'no step ahead': { async_scheduling: false },
+  'one token a step, ahead': { max_ragged_batch_size: 1, async_scheduling: true },
+  'steps of 5 tokens, ahead': {
+    ...{ max_ragged_batch_size: 5, async_scheduling: true, kv_cache: { block_size: 16 } },
+  },
   'nothing shared': { kv_cache: { block_size: 16, prefix_caching: false } },
 };
 
@@ -99,10 +105,18 @@ const alike: Case[] = ['llama', 'mistral', 'gpt2', 'qwen2-moe'].flatMap((family)
   })),
 );
 
+interface Habits {
+  shares: boolean;
+  ahead: boolean;
+}
+
 /** Room for one text and a bit: the newest have to give way. */
-async function preempts(family: string, shares: boolean, device: Device): Promise<void> {
-  const cache = { block_size: 16, blocks: 8, prefix_caching: shares };
-  const config = { device: device.name, kv_cache: cache, max_out_tokens: limitOf(family) };
+async function preempts(family: string, given: Habits, device: Device): Promise<void> {
+  const cache = { block_size: 16, blocks: 8, prefix_caching: given.shares };
+  const config = {
+    ...{ device: device.name, kv_cache: cache, max_out_tokens: limitOf(family) },
+    async_scheduling: given.ahead,
+  };
   await withEngine(family, config, async (engine, texts) => {
     await continues(engine, texts);
     assert.ok(engine.stats().preemptions > 0);
@@ -110,9 +124,9 @@ async function preempts(family: string, shares: boolean, device: Device): Promis
 }
 
 /** A prompt that was read before, one that goes on from it, and several samples of one. */
-async function findsPrefixes(family: string, device: Device): Promise<void> {
+async function findsPrefixes(family: string, ahead: boolean, device: Device): Promise<void> {
   const config = {
-    device: device.name,
+    ...{ device: device.name, async_scheduling: ahead },
     kv_cache: { block_size: 16 },
     max_out_tokens: limitOf(family),
   };
@@ -160,10 +174,10 @@ async function equalsForward(family: string, device: Device): Promise<void> {
     const count = Math.min(piece, tokens.length - first);
     const shown = new Sequence(tokens.slice(0, first + count), tokens.length);
     shown.blocks = sequence.blocks;
-    const { batch } = stepBatch([{ sequence: shown, first, count }], 16);
+    const { batch } = stepBatch([{ sequence: shown, first, count }], { blockSize: 16 });
     const scores = noGrad(() =>
       scope(() => {
-        const lists = onDevice(batch, device);
+        const lists = onDevice(batch, Tensor.from(batch.numbers, { device }));
         const row = (list: Tensor): Tensor => list.reshape([1, count]);
         const positions = row(lists.positions);
         const places = { documents: null, positions, start: 0, reach: 128, caches: cache.layers };
@@ -187,15 +201,19 @@ export const cases: Case[] = [
   ...likeTransformers,
   ...alike,
   ...['llama', 'qwen2-window', 'gpt2', 'mixtral'].flatMap((family) =>
-    [true, false].map((shares) => ({
-      name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}`,
-      run: (device: Device) => preempts(family, shares, device),
+    [true, false].flatMap((shares) =>
+      [true, false].map((ahead) => ({
+        name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}${ahead ? ', ahead' : ''}`,
+        run: (device: Device) => preempts(family, { shares, ahead }, device),
+      })),
+    ),
+  ),
+  ...['llama', 'mistral', 'gpt2'].flatMap((family) =>
+    [true, false].map((ahead) => ({
+      name: `engine: ${family} finds what was read before${ahead ? ', ahead' : ''}`,
+      run: (device: Device) => findsPrefixes(family, ahead, device),
     })),
   ),
-  ...['llama', 'mistral', 'gpt2'].map((family) => ({
-    name: `engine: ${family} finds what was read before`,
-    run: (device: Device) => findsPrefixes(family, device),
-  })),
   ...Object.keys(families).map((family) => ({
     name: `engine: ${family} scores every token as a whole forward does`,
     run: (device: Device) => equalsForward(family, device),

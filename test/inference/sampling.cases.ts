@@ -248,7 +248,7 @@ const reading: readonly Case[] = (['f32', 'bf16', 'f16'] as const).map((dtype) =
     sampler.enter(3, [1], { temperature: 0, logprobs: 0 });
     const slots = [2, 0, 3];
     const scores = rowsOf(rows, device, dtype);
-    const [first, second, third] = sampler.read(sampler.sample(scores, slots), slots);
+    const [first, second, third] = sampler.read(sampler.sample(scores, slots));
     const sum = (row: readonly number[]) => Math.log(row.reduce((a, x) => a + Math.exp(x), 0));
     const near = (got: number | undefined, want: number) =>
       assert.ok(Math.abs((got as number) - want) < 1e-5, `${got}, not ${want}`);
@@ -283,7 +283,7 @@ const failing: readonly Case[] = [
       [1, 1, 1],
       [out, 2, out],
     ];
-    const read = sampler.read(sampler.sample(rowsOf(rows, device), slots), slots);
+    const read = sampler.read(sampler.sample(rowsOf(rows, device), slots));
     assert.deepEqual(
       read.map(({ token }) => token),
       [-1, -1, -2, -2, 1],

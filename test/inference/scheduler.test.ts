@@ -58,7 +58,7 @@ function step(scheduler: Scheduler, memory: Memory): readonly Slice[] {
   scheduler.commit(slices);
   for (const { sequence } of slices) {
     if (sequence.pending > 0) continue;
-    sequence.tokens.push(sequence.tokens.reduce((sum, token) => (sum * 31 + token) % 997, 7));
+    sequence.learn(sequence.tokens.reduce((sum, token) => (sum * 31 + token) % 997, 7));
     if (sequence.tokens.length >= sequence.limit) scheduler.remove(sequence);
   }
   return slices;

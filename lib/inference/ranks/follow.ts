@@ -23,6 +23,7 @@ interface Told {
 const NOTHING: InferenceStats = {
   ...{ running: 0, waiting: 0, blocksUsed: 0, blocks: 0 },
   ...{ prefixQueries: 0, prefixHits: 0, preemptions: 0, promptTokens: 0, generatedTokens: 0 },
+  ...{ steps: 0, hostMs: 0 },
   finished: { stop: 0, length: 0, abort: 0 },
 };
 
@@ -117,7 +118,7 @@ export class Follow implements TextWriter, EnginePlace {
     this.isStepping = kind === 'step';
     this.isOver = kind === 'end';
     for (const news of message.news) this.learn(news);
-    if (kind === 'step') this.runner.compute(message.batch, null);
+    if (kind === 'step') this.runner.compute(message.batch);
   }
 
   private learn(news: News): void {

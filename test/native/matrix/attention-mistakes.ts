@@ -44,6 +44,80 @@ const storeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   pool: m([5, 2, 2, 16, 8]),
 });
 
+/** What a call of the store that turns takes, likewise. */
+const rotaryOperands = (m: Parameters<Mistake['run']>[0]) => ({
+  ...storeOperands(m),
+  ...{ q: m([3, 4, 8]), out: m([3, 4, 8]), cos: m([9, 4]), sin: m([9, 4]) },
+  ...{ positions: m([3], 'i32'), qNorm: m([8]), kNorm: m([8]), eps: 1e-5 },
+});
+
+const rotaryMistakes: readonly Mistake[] = [
+  {
+    op: 'rotary_store',
+    what: 'queries',
+    code: 'DS_SHAPE',
+    says: '[2, 4, 8] f32',
+    run: (m) => kernels.rotaryStore({ ...rotaryOperands(m), out: m([2, 4, 8]) }),
+  },
+  {
+    op: 'rotary_store',
+    what: 'angles',
+    code: 'DS_SHAPE',
+    says: '[9, 3] f32',
+    run: (m) => kernels.rotaryStore({ ...rotaryOperands(m), sin: m([9, 3]) }),
+  },
+  {
+    op: 'rotary_store',
+    what: 'positions',
+    code: 'DS_SHAPE',
+    says: '[2] i32',
+    run: (m) => kernels.rotaryStore({ ...rotaryOperands(m), positions: m([2], 'i32') }),
+  },
+  {
+    op: 'rotary_store',
+    what: 'one norm',
+    code: 'DS_SHAPE',
+    says: 'one of them',
+    run: (m) => kernels.rotaryStore({ ...rotaryOperands(m), kNorm: null }),
+  },
+  {
+    op: 'rotary_store',
+    what: "a pool's heads",
+    code: 'DS_SHAPE',
+    says: '[5, 2, 1, 16, 8] f32',
+    run: (m) => kernels.rotaryStore({ ...rotaryOperands(m), pool: m([5, 2, 1, 16, 8]) }),
+  },
+  {
+    op: 'rotary_store',
+    what: 'a position outside the table',
+    code: 'DS_INDEX',
+    says: '-1',
+    cpuOnly: 'the GPU gives NaN',
+    run: (m) => kernels.rotaryStore(rotaryOperands(m)),
+  },
+  {
+    op: 'feed_tokens',
+    what: 'lengths',
+    code: 'DS_SHAPE',
+    says: '[4] i32',
+    run: (m) =>
+      kernels.feedTokens({
+        ...{ tokens: m([3], 'i32'), previous: m([2], 'i32'), out: m([4], 'i32') },
+      }),
+  },
+  {
+    op: 'feed_tokens',
+    what: 'a place that is none',
+    code: 'DS_INDEX',
+    says: '0',
+    cpuOnly: 'the GPU gives 0',
+    run: (m) =>
+      kernels.feedTokens({
+        ...{ tokens: m([3], 'i32'), previous: m([0], 'i32'), out: m([3], 'i32') },
+      }),
+  },
+];
+
 const pagedMistakes: readonly Mistake[] = [
   {
     op: 'paged_attention',
@@ -127,6 +201,7 @@ const pagedMistakes: readonly Mistake[] = [
 
 export const attentionMistakes: readonly Mistake[] = [
   ...pagedMistakes,
+  ...rotaryMistakes,
   {
     op: 'rope',
     what: 'an odd head',

@@ -27,6 +27,7 @@ import { cases as pagedAttention } from './paged-attention.js';
 import { cases as quantizedLinear } from './quantized-linear.js';
 import { cases as reduce } from './reduce.js';
 import { cases as rope } from './rope.js';
+import { cases as rotaryStore } from './rotary-store.js';
 import { cases as sample } from './sample.js';
 import { cases as scan } from './scan.js';
 import { cases as scatter } from './scatter.js';
@@ -55,6 +56,7 @@ export const opCases: readonly MatrixCase[] = [
   ...attention,
   ...pagedAttention,
   ...rope,
+  ...rotaryStore,
   ...adamw,
   ...adamwSpeculate,
   ...optimizerRules,

@@ -1,0 +1,155 @@
+// Steps that are launched before the host knows the tokens of the last one, and steps that were
+// recorded: the same texts as step by step, and the same scores.
+import assert from 'node:assert/strict';
+import {
+  type GenerateRequest,
+  type Generation,
+  type InferenceConfig,
+  initInference,
+} from '../../lib/inference/index.js';
+import { Sequence } from '../../lib/inference/sequence.js';
+import { StepRunner } from '../../lib/inference/step-runner.js';
+import { GPT2, Llama } from '../../lib/models/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { supportsGraphs } from '../../lib/runtime/graph.js';
+import { liveTensors, type Tensor } from '../../lib/tensor/index.js';
+import { seed } from '../../lib/tensor/random.js';
+import type { Case } from '../support/case.js';
+
+const sizes = { vocabSize: 67, maxSeq: 96, layers: 2, heads: 4, channels: 32 };
+
+function models(): Record<string, GPT2 | Llama> {
+  seed(11);
+  const llama = new Llama({ ...sizes, kvHeads: 2, hidden: 48, ropeTheta: 1e4, eps: 1e-5 });
+  return { gpt2: new GPT2(sizes), llama };
+}
+
+/** All that a step may have to do: stops, samples, logprobs, penalties, bans, biases. */
+function mixed(): GenerateRequest[] {
+  const prompt = (n: number): number[] => Array.from({ length: 3 + 5 * n }, (_, i) => (i * n) % 67);
+  const rules: Omit<GenerateRequest, 'prompt'>[] = [
+    { temperature: 0, ignoreEos: true },
+    { seed: 3, stopTokens: Array.from({ length: 9 }, (_, i) => 7 * i) },
+    { seed: 4, topK: 12, n: 3, logprobs: 2 },
+    { seed: 5, topP: 0.8, repetitionPenalty: 1.3, stopTokens: [1, 2, 3, 4, 5] },
+    { temperature: 0, frequencyPenalty: 0.5, logprobs: 0, badWords: [[4, 5], [9]] },
+    { seed: 6, logitBias: { 8: 3 }, minTokens: 4, stopTokens: [8] },
+    { seed: 7, maxNewTokens: 1 },
+    { seed: 8, allowedTokens: [1, 2, 3], maxNewTokens: 2 },
+  ];
+  return [...rules, ...rules].map((rule, i) => ({
+    ...{ prompt: prompt(i % 7), maxNewTokens: 17 + i },
+    ...rule,
+  }));
+}
+
+/** Texts of the same requests, all at once and in waves. */
+async function texts(
+  model: GPT2 | Llama,
+  device: Device,
+  config: InferenceConfig,
+): Promise<Generation[][]> {
+  const engine = await initInference(model, {
+    ...{ device: device.name, dtype: 'fp32', max_ragged_batch_size: 40 },
+    ...config,
+    kv_cache: { block_size: 16, blocks: 30 },
+  });
+  const whole = await engine.generateBatch(mixed());
+  const waves = await Promise.all(mixed().map((request) => engine.generate(request)));
+  const { running, waiting, blocksUsed, steps } = engine.stats();
+  assert.deepEqual([running, waiting, blocksUsed], [0, 0, 0]);
+  assert.ok(steps > 0);
+  await engine.destroy();
+  return [...whole, ...waves];
+}
+
+/** Logprobs of other batches have other last bits. */
+function alike(given: Generation[][], expected: Generation[][]): void {
+  const plain = (all: Generation[][]): object[] =>
+    all.flat().map(({ tokens, text, finishReason, logprobs }) => ({
+      ...{ tokens, text, finishReason, likely: logprobs?.map(({ top }) => top.length) },
+    }));
+  assert.deepEqual(plain(given), plain(expected));
+  const numbers = (all: Generation[][]): number[] =>
+    all.flat().flatMap(({ logprobs }) => logprobs?.map(({ logprob }) => logprob) ?? []);
+  const wanted = numbers(expected);
+  numbers(given).forEach((value, i) => {
+    assert.ok(Math.abs(value - (wanted[i] as number)) < 1e-4, `logprob ${i} is ${value}`);
+  });
+}
+
+async function sameTexts(device: Device, config: InferenceConfig): Promise<void> {
+  for (const model of Object.values(models())) {
+    const expected = await texts(model, device, { async_scheduling: false });
+    assert.ok(expected.some(([one]) => one?.finishReason === 'stop'));
+    const before = liveTensors();
+    alike(await texts(model, device, config), expected);
+    assert.ok(liveTensors() <= before, `${liveTensors() - before} tensors are left`);
+    for (const parameter of model.parameters()) parameter.dispose();
+  }
+}
+
+/** A step is computed as it comes, recorded, and run again from the record: the same bits. */
+function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
+  for (const model of Object.values(models())) {
+    model.to(device, dtype).eval();
+    const cache = { ...model.cacheShape(), blockSize: 16 };
+    const room = { blocks: 3 * rows, tokens: 64, sequences: rows, reach: 48, records: true };
+    const runner = new StepRunner(model, cache, room);
+    const sequences = Array.from({ length: rows }, (_, s) => {
+      const tokens = Array.from({ length: 2 + ((5 * s) % 30) }, (_, i) => (3 * i + s) % 67);
+      const sequence = new Sequence(tokens, 48);
+      sequence.blocks = [3 * s, 3 * s + 1, 3 * s + 2];
+      return sequence;
+    });
+    const scores: number[][] = [];
+    const keep = (found: Tensor, _: unknown, tokens: Tensor) => {
+      scores.push(found.toArray());
+      return { tokens, logprobs: null, top: null, asked: [] };
+    };
+    const ones = (first: number) => sequences.map((sequence) => ({ sequence, first, count: 1 }));
+    const known = sequences.map(({ tokens }) => tokens.length);
+    sequences.forEach((sequence, s) => {
+      const count = (known[s] as number) - 1;
+      runner.launch([{ sequence, first: 0, count }], keep);
+    });
+    assert.equal(scores.length, 0);
+    for (let turn = 0; turn < 3; ++turn) {
+      for (const sequence of sequences) sequence.expect(-1);
+      const slices = ones(0).map((slice, s) => ({ ...slice, first: (known[s] as number) - 1 }));
+      runner.launch(slices, (found, all, into) => {
+        into.fill_(0);
+        return keep(found, all, into);
+      });
+    }
+    device.synchronize();
+    assert.ok((scores[0] as number[]).every(Number.isFinite));
+    assert.deepEqual(scores[1], scores[0]);
+    assert.deepEqual(scores[2], scores[0]);
+    runner.dispose();
+    for (const parameter of model.parameters()) parameter.dispose();
+  }
+}
+
+const needsGraphs = (device: Device): string | null =>
+  supportsGraphs(device) ? null : 'it records no work';
+
+export const cases: Case[] = [
+  {
+    name: 'steps: ahead of the host, texts are the same',
+    run: (device) => sameTexts(device, { async_scheduling: true }),
+  },
+  ...[true, false].map((ahead) => ({
+    name: `steps: recorded${ahead ? ' and ahead of the host' : ''}, texts are the same`,
+    run: (device: Device) =>
+      sameTexts(device, { async_scheduling: ahead, enable_cuda_graph: true }),
+    skip: needsGraphs,
+  })),
+  ...(['f32', 'bf16'] as const).flatMap((dtype) =>
+    [1, 3, 11].map((rows) => ({
+      name: `steps: ${rows} in ${dtype}, recorded, have the same bits`,
+      run: (device: Device) => sameBits(device, dtype, rows),
+      skip: needsGraphs,
+    })),
+  ),
+];
