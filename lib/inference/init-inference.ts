@@ -6,6 +6,7 @@ import { distributed } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { CausalLM, fromConfig, fromPretrainedCut } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
+import { joinAll } from '../nn/joined-linears.js';
 import { isStreamed } from '../nn/streamed.js';
 import { groupOf, parallelize, type TensorPlan } from '../parallel/index.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
@@ -115,6 +116,7 @@ async function build(
   model.eval();
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
+  if (!ranks && !isStreamed(model)) joinAll(model);
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
@@ -126,7 +128,7 @@ async function build(
     minNewTokens: config.min_out_tokens,
     endTokens: endTokensOf(model),
   };
-  const records = recordsSteps(config, sizes.device, ranks);
+  const records = recordsSteps(config, sizes.device, ranks !== null || isStreamed(model));
   const room = { ...limits, reach: maxTokens, records };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Ranks are told a step's tokens, which the first one has to know for that.
@@ -234,12 +236,13 @@ function sharedWriter(parts: StepLoopParts, { host, patience }: ModelRanks) {
 function recordsSteps(
   { enable_cuda_graph }: ResolvedInferenceConfig,
   device: Device,
-  ranks: ModelRanks | null,
+  fetches: boolean,
 ): boolean {
-  const records = supportsGraphs(device);
-  if (!enable_cuda_graph || (records && !ranks)) return enable_cuda_graph;
-  const why = records
-    ? 'steps that ranks share are not recorded'
+  if (!enable_cuda_graph) return false;
+  const hasGraphs = supportsGraphs(device);
+  if (hasGraphs && !fetches) return true;
+  const why = hasGraphs
+    ? 'steps whose weights or sums come from elsewhere (tensor_parallel, offload_param) are not recorded'
     : `${device.name} records no work`;
   const notice = `enable_cuda_graph has no effect: ${why}, kernels are launched one by one`;
   process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });

@@ -1,5 +1,5 @@
 // Keys and values of many texts in blocks of one pool a layer, which models attend to.
-import type { LayerCache } from '../nn/index.js';
+import type { LayerCache, UnturnedHeads } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -26,7 +26,9 @@ export function blockBytes(sizes: CacheSizes): number {
 /** The lists of a batch on the device; tables are [sequences, width]. */
 export type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
-/** A batch whose numbers are the first ones of `all`, i32 on the device; the scope owns the views. */
+/**
+ * A batch whose numbers are the first ones of `all`, i32 on the device; the scope owns the views.
+ */
 export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
   let at = 0;
   const lists = Object.entries(listsOf(batch)).map(([name, size]) => {
@@ -59,6 +61,8 @@ export class PagedCache {
     this.layers = this.pools.map((pool) => ({
       attend: (q, k, v, { window }) =>
         attend(pool, this.running as DeviceBatch, { q, k, v }, window),
+      attendTurning: (heads, { window }) =>
+        attendTurning(pool, this.running as DeviceBatch, heads, window),
     }));
   }
 
@@ -90,9 +94,32 @@ interface Projected {
 const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
 
 function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | null): Tensor {
-  const { batch, slots } = on;
   const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
-  kernels.pagedStore({ k, v, slots, pool });
+  kernels.pagedStore({ k, v, slots: on.slots, pool });
+  return attended(pool, on, q, window);
+}
+
+function attendTurning(
+  pool: Tensor,
+  on: DeviceBatch,
+  heads: UnturnedHeads,
+  window: number | null,
+): Tensor {
+  const { cos, sin, norms } = heads;
+  const [q, k, v] = [heads.q.squeeze(0), heads.k.squeeze(0), heads.v.squeeze(0)];
+  kernels.rotaryStore({
+    ...{ q, k, v, out: q, cos, sin, slots: on.slots, pool },
+    positions: heads.positions.reshape([-1]),
+    qNorm: norms?.q ?? null,
+    kNorm: norms?.k ?? null,
+    eps: norms?.eps ?? 0,
+  });
+  return attended(pool, on, q, window);
+}
+
+/** [1, H, N, D], of queries [N, H, D] whose own keys and values are stored. */
+function attended(pool: Tensor, on: DeviceBatch, q: Tensor, window: number | null): Tensor {
+  const { batch } = on;
   const out = Tensor.empty(q.shape, q.dtype, q.device);
   const { singles, sequences, tokens } = batch;
   const part = (from: number, count: number, rows: readonly [number, number]): void => {

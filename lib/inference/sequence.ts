@@ -7,7 +7,9 @@ export class Sequence {
   readonly tokens: number[];
   /** Tokens of the prompt. */
   readonly promptLength: number;
-  /** Tokens whose keys and values are in the cache, or will be when the steps under way are done. */
+  /**
+   * Tokens whose keys and values are in the cache, or will be when the steps under way are done.
+   */
   computed = 0;
   /** Where they lie, in the order of the text. */
   blocks: number[] = [];
@@ -17,7 +19,9 @@ export class Sequence {
   cached: number | null = null;
   /** Place in the order of arrival. */
   order = -1;
-  /** Among the tokens that the last step has sampled, its next one, which the device alone knows. */
+  /**
+   * Among the tokens that the last step has sampled, its next one, which the device alone knows.
+   */
   private row = -1;
   private readonly keys: string[] = [];
 

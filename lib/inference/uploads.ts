@@ -17,7 +17,8 @@ interface Arena {
 /**
  * Writes to buffers of a device in the order of its compute stream. The values lie in pinned memory
  * until they are there, of which there is as much as many steps take; where that is not enough the
- * host waits for the oldest copies. On the CPU, and for what is larger than an arena, a plain write.
+ * host waits for the oldest copies. On the CPU, and for what is larger than an arena, a plain
+ * write.
  */
 export class Uploads {
   private readonly arenas: (Arena | null)[] = new Array(ARENAS).fill(null);

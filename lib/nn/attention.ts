@@ -8,6 +8,21 @@ import { attention, causalSelfAttentionPacked, Tensor } from '../tensor/index.js
 import { Linear, type LinearOptions } from './layers.js';
 import { Module } from './module.js';
 
+/** What projections give, before queries and keys are turned by their positions. */
+export interface UnturnedHeads {
+  /** [B, T, H, D], overwritten. */
+  readonly q: Tensor;
+  /** [B, T, Hk, D]. */
+  readonly k: Tensor;
+  readonly v: Tensor;
+  /** Angles of positions, [R, D / 2], and the row of each token, [B, T] i32. */
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+  readonly positions: Tensor;
+  /** Weights [D] by which each head of queries and keys is normalised first; null for no norms. */
+  readonly norms: { readonly q: Tensor; readonly k: Tensor; readonly eps: number } | null;
+}
+
 /** Keys and values of one layer that later tokens attend to. */
 export interface LayerCache {
   /**
@@ -16,6 +31,9 @@ export interface LayerCache {
    * `window` tokens of it where there is one. Records nothing on the tape.
    */
   attend(q: Tensor, k: Tensor, v: Tensor, reach: { window: number | null }): Tensor;
+
+  /** attend() of heads that are turned on the way, in one pass; absent where a cache cannot. */
+  attendTurning?(heads: UnturnedHeads, reach: { window: number | null }): Tensor;
 }
 
 /**

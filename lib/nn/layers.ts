@@ -24,6 +24,7 @@ import {
   where,
 } from '../tensor/index.js';
 import { type Initializer, normal, ones, uniform, zeros } from './initializers.js';
+import { bringTogether, type Joinable, joinedLinear } from './joined-linears.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
@@ -67,6 +68,10 @@ export class Linear extends Module {
     return linear(x, this.weight, this.bias);
   }
 }
+
+/** Whether all are linear layers and nothing more. */
+export const areLinear = (layers: readonly Module[]): layers is Linear[] =>
+  layers.every((layer) => layer.constructor === Linear);
 
 /** Linear followed by gelu_tanh, in one GEMM. */
 export class LinearGelu extends Linear {
@@ -351,13 +356,14 @@ export interface SwiGluOptions {
  * down_proj(silu(gate_proj x) * up_proj x): a gated feed-forward block with Llama's names. Source:
  * Shazeer 2020.
  */
-export class SwiGLU extends Module {
+export class SwiGLU extends Module implements Joinable {
   /** From channels to hidden, through SiLU. */
   readonly gate_proj: Linear;
   /** From channels to hidden, what the gate multiplies. */
   readonly up_proj: Linear;
   /** From hidden back to channels. */
   readonly down_proj: Linear;
+  private isJoined = false;
 
   /** From [.., channels] over [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
   constructor(channels: number, hidden: number, given: SwiGluOptions = {}) {
@@ -370,7 +376,19 @@ export class SwiGLU extends Module {
 
   /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
-    return this.down_proj.call(swiglu(this.gate_proj.call(x), this.up_proj.call(x)));
+    const layers = [this.gate_proj, this.up_proj];
+    const [gate, up] = (this.isJoined && areLinear(layers) && joinedLinear(x, layers)) || [
+      this.gate_proj.call(x),
+      this.up_proj.call(x),
+    ];
+    return this.down_proj.call(swiglu(gate as Tensor, up as Tensor));
+  }
+
+  /** @internal See Joinable. */
+  joinLinears(): void {
+    const layers = [this.gate_proj, this.up_proj];
+    this.isJoined = areLinear(layers);
+    if (areLinear(layers)) bringTogether(layers);
   }
 }
 

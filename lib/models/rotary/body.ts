@@ -4,7 +4,8 @@ import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
-import { Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
+import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
+import { areLinear, Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
@@ -36,8 +37,15 @@ export interface Passage extends Angles {
   loads: RouterLoads | null;
 }
 
+/** Queries, keys and values of tokens, [B, T, heads, headDim] each. */
+interface Heads {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+}
+
 /** Attention with rotary positions; several heads of queries share one of keys and values. */
-export class RotaryAttention extends Module {
+export class RotaryAttention extends Module implements Joinable {
   /** From channels to heads * headDim. */
   readonly q_proj: Linear;
   /** From channels to kvHeads * headDim. */
@@ -52,6 +60,7 @@ export class RotaryAttention extends Module {
   readonly k_norm: RMSNorm | null;
   /** @internal Which of the heads these are, where other ranks have the rest. */
   headShare: HeadShare | null = null;
+  private isJoined = false;
 
   constructor(
     private readonly body: Body,
@@ -67,23 +76,58 @@ export class RotaryAttention extends Module {
     this.k_norm = body.qkNorm ? new RMSNorm(headDim, eps) : null;
   }
 
+  /** @internal See Joinable. */
+  joinLinears(): void {
+    const layers = [this.q_proj, this.k_proj, this.v_proj];
+    this.isJoined = areLinear(layers);
+    if (areLinear(layers)) bringTogether(layers);
+  }
+
   /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
   override forward(x: Tensor, passage: Passage, cache: LayerCache | null): Tensor {
-    const k = this.turned(this.k_proj.call(x), this.k_norm, passage);
-    const v = this.headsOf(this.v_proj.call(x)).transpose(1, 2);
-    const q = this.turned(this.q_proj.call(x), this.q_norm, passage);
-    const { window, headShare } = this;
-    const mixed = cache
-      ? cache.attend(q, k, v, { window })
-      : attention(q, k, v, {
-          causal: true,
-          documents: passage.documents,
-          window,
-          dropout: this.training ? this.body.attentionDropout : 0,
-          headShare,
-        });
+    const heads = this.projected(x);
+    const mixed = this.fusedWith(cache, heads, passage) ?? this.mixed(heads, passage, cache);
     const byToken = mixed.transpose(1, 2);
     return this.o_proj.call(byToken.reshape([byToken.size(0), byToken.size(1), -1]));
+  }
+
+  /** Queries, keys and values by one product where their weights are joined, or by three. */
+  private projected(x: Tensor): Heads {
+    const { q_proj, k_proj, v_proj } = this;
+    const layers = [q_proj, k_proj, v_proj];
+    const canJoin = this.isJoined && areLinear(layers);
+    const joined = canJoin ? joinedLinear(x, layers, this.body.headDim) : null;
+    if (joined) {
+      const [q, k, v] = joined as [Tensor, Tensor, Tensor];
+      return { q, k, v };
+    }
+    const k = this.headsOf(k_proj.call(x));
+    const v = this.headsOf(v_proj.call(x));
+    return { q: this.headsOf(q_proj.call(x)), k, v };
+  }
+
+  /** Norms, rotation, storage and attention of a cache that does them in one; null for another. */
+  private fusedWith(cache: LayerCache | null, heads: Heads, passage: Passage): Tensor | null {
+    const { cos, sin, positions } = passage;
+    if (!cache?.attendTurning || !positions) return null;
+    const { q_norm, k_norm, window } = this;
+    const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
+    return cache.attendTurning({ ...heads, cos, sin, positions, norms }, { window });
+  }
+
+  private mixed(heads: Heads, passage: Passage, cache: LayerCache | null): Tensor {
+    const { window, headShare } = this;
+    const k = this.turned(heads.k, this.k_norm, passage);
+    const v = heads.v.transpose(1, 2);
+    const q = this.turned(heads.q, this.q_norm, passage);
+    if (cache) return cache.attend(q, k, v, { window });
+    return attention(q, k, v, {
+      causal: true,
+      documents: passage.documents,
+      window,
+      dropout: this.training ? this.body.attentionDropout : 0,
+      headShare,
+    });
   }
 
   /** [B, T, heads * headDim] as [B, T, heads, headDim]. */
@@ -91,8 +135,7 @@ export class RotaryAttention extends Module {
     return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
   }
 
-  private turned(x: Tensor, norm: RMSNorm | null, { cos, sin, positions }: Passage): Tensor {
-    const heads = this.headsOf(x);
+  private turned(heads: Tensor, norm: RMSNorm | null, { cos, sin, positions }: Passage): Tensor {
     return rope(norm ? norm.call(heads) : heads, cos, sin, positions).transpose(1, 2);
   }
 }
