@@ -36,12 +36,16 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** Runs the only JavaScript of a page, by Node or as the script of `ds`. */
 function runPage(page: string, ...before: string[]): string {
-  const [program, ...more] = snippetsOf(page, readPage(page), ['js']);
-  expect(more).toEqual([]);
+  const programs = snippetsOf(page, readPage(page), ['js']);
+  expect(programs).toHaveLength(1);
+  return runProgram(programs[0]?.code ?? '', before);
+}
+
+function runProgram(code: string, before: string[], after: string[] = []): string {
   const script = join(folder, 'program.mjs');
-  writeFileSync(script, program?.code ?? '');
+  writeFileSync(script, code);
   const options = { encoding: 'utf8', cwd: folder, timeout: 110_000 } as const;
-  return execFileSync(process.execPath, [...before, script], options);
+  return execFileSync(process.execPath, [...before, script, ...after], options);
 }
 
 test('the training loop learns, goes on where it stopped, and runs on two ranks', () => {
@@ -140,12 +144,16 @@ test('adapters are trained over 4-bit weights, and saved for PEFT', async () => 
 }, 120_000);
 
 test('a folder continues texts', async () => {
-  rmSync(join(folder, 'gpt2'), { recursive: true, force: true });
-  rmSync(join(folder, 'made'), { recursive: true, force: true });
   await writeFolder(join(folder, 'gpt2'));
   const tokenizer = join(root, 'test/golden/transformers/tokenizers/gpt2');
   cpSync(tokenizer, join(folder, 'gpt2'), { recursive: true });
-  expect(runPage('docs/inference.md')).toMatch(/finishReason: '(length|stop)'/);
+  const programs = snippetsOf('docs/inference.md', readPage('docs/inference.md'), ['js']);
+  const [alone, together, streamed] = programs.map(({ code }) => code) as [string, string, string];
+  expect(programs).toHaveLength(3);
+  expect(runProgram(alone, [])).toMatch(/finishReason: '(length|stop)'/);
+  const ranks = [join(root, 'dist/launch/cli.js'), '--num_procs', '2', '--no_local_rank'];
+  expect(runProgram(together, ranks, [join(folder, 'gpt2')])).toMatch(/^\[0\] /);
+  expect(runProgram(streamed, [], [join(folder, 'gpt2')])).toMatch(/finishReason: '(length|stop)'/);
   const words = [join(root, 'examples/generate.js'), join(folder, 'gpt2'), 'Once', 'Twice'];
   const options = ['--max_new_tokens', '5', '--n', '2', '--device', 'cpu'];
   const out = execFileSync(process.execPath, [...words, ...options], { encoding: 'utf8' });
@@ -170,7 +178,7 @@ class Square extends nn.Module {
 
 const plain: DsConfig = { train_batch_size: 1, optimizer: { type: 'AdamW', params: { lr: 1e-3 } } };
 // A value that no type of ours has.
-const NVME = { stage: 3, offload_param: { device: 'nvme' } } as unknown as configuration.ZeroConfig;
+const MU = { type: 'MuAdam' } as unknown as configuration.OptimizerConfig;
 const build = (config: DsConfig, model = new Square(), strict = false) =>
   initialize({ model, config, strict });
 
@@ -183,7 +191,7 @@ const mistakes: Mistake[] = [
     'expected a value, or a source that fills "auto"',
     () => build({ ...plain, gradient_clipping: 'auto' }),
   ],
-  ['This value is not supported yet', () => build({ ...plain, zero_optimization: NVME })],
+  ['This value is not supported yet', () => build({ ...plain, optimizer: MU })],
   ['expected an optimizer, got none', () => build({ train_batch_size: 1 })],
   [
     'sizes whose product divides the number of ranks',
@@ -224,6 +232,7 @@ test.each(mistakes)('the page of troubleshooting has the words of: %s', async (w
 
 /** A GPT-2 of two small blocks, as Hugging Face keeps it. */
 async function writeFolder(out: string): Promise<void> {
+  for (const made of [out, join(folder, 'made')]) rmSync(made, { recursive: true, force: true });
   const sizes = { vocabSize: 50257, maxSeq: 64, layers: 2, heads: 2, channels: 16 };
   const { engine } = await initialize({
     model: new nn.models.GPT2(sizes),

@@ -82,5 +82,7 @@ test('Ctrl-C stops an answer, then the conversation', async () => {
 });
 
 test('a model without a tokenizer cannot talk', async () => {
-  await expect(talk(new FakeEngine(null), '')).rejects.toThrow(/Put tokenizer\.json/);
+  await expect(talk(new FakeEngine(null), '')).rejects.toThrow(
+    /by --tokenizer, or put tokenizer\.json/,
+  );
 });

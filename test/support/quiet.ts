@@ -21,7 +21,7 @@ export function collectGarbage(): void {
 const STILL = 3;
 /** Of the event loop, for the finalizers of one collection; another one takes longer than these. */
 const TURNS = 20;
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 180_000;
 
 /**
  * Resolves when the finalizers of what earlier tests left have run: `count` stands still, or is
