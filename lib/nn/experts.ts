@@ -129,7 +129,7 @@ export interface ExpertsOptions {
 
 /** Gated feed-forward blocks side by side, without biases. */
 export class Experts extends Module {
-  /** [experts, 2 hidden, channels]: of each expert the gate above what it multiplies. */
+  /** Of each expert the gate above what it multiplies: [experts, 2 hidden, channels]. */
   readonly gate_up_proj: Parameter;
   /** [experts, channels, hidden]. */
   readonly down_proj: Parameter;
