@@ -37,7 +37,7 @@ export {
   RotaryBlock,
   type RotaryModel,
 } from './rotary/body.js';
-export type { RotaryConfig, RotaryOptions, RotarySizes, Window } from './rotary/config.js';
+export type { RotaryConfig, RotaryOptions, RotarySizes, Varying, Window } from './rotary/config.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type {
   DynamicScaling,

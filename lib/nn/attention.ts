@@ -14,10 +14,13 @@ export interface UnturnedHeads {
   readonly q: Tensor;
   /** [B, T, Hk, D]. */
   readonly k: Tensor;
+  /** [B, T, Hk, D]. */
   readonly v: Tensor;
-  /** Angles of positions, [R, D / 2], and the row of each token, [B, T] i32. */
+  /** Cosines of the angles of positions, [R, D / 2]. */
   readonly cos: Tensor;
+  /** Their sines. */
   readonly sin: Tensor;
+  /** The row of cos and sin that each token has, [B, T] i32. */
   readonly positions: Tensor;
   /** Weights [D] by which each head of queries and keys is normalised first; null for no norms. */
   readonly norms: { readonly q: Tensor; readonly k: Tensor; readonly eps: number } | null;

@@ -1,7 +1,12 @@
 // The nn room's door.
 
 export type { Box, Region } from '../runtime/box.js';
-export { CausalSelfAttention, KeyValueCache, type LayerCache } from './attention.js';
+export {
+  CausalSelfAttention,
+  KeyValueCache,
+  type LayerCache,
+  type UnturnedHeads,
+} from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
 export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
@@ -20,6 +25,7 @@ export {
 export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
+export type { Joinable } from './joined-linears.js';
 export * from './layers.js';
 export * from './losses.js';
 export type { PretrainedDescription } from './module.js';

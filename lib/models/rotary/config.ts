@@ -86,7 +86,7 @@ export type RotaryOptions = Partial<
 >;
 
 /** Options that some families have and others not. */
-type Varying = 'attentionBias' | 'mlpBias' | 'window' | 'moe' | 'routerAuxLossCoef';
+export type Varying = 'attentionBias' | 'mlpBias' | 'window' | 'moe' | 'routerAuxLossCoef';
 
 /** A RotaryConfig whose sizes are all said. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
