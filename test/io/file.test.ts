@@ -199,6 +199,25 @@ test('a pending call keeps the process alive, and it ends afterwards', () => {
   expect({ status, stdout }).toEqual({ status: 0, stdout: 'done\n' });
 });
 
+test('the addon stays in its place when the only worker that has it ends', () => {
+  const { status, stdout, stderr } = runScript(`
+    const { readFileSync } = require('node:fs');
+    const { Worker } = require('node:worker_threads');
+    const body = \`
+      require(${JSON.stringify(HOOK)});
+      const { checksumFile } = require(${JSON.stringify(CHECKSUM)});
+      checksumFile(process.execPath);
+    \`;
+    const worker = new Worker(body, { eval: true });
+    worker.on('exit', (code) => {
+      // The file engine's threads go on running in it.
+      const maps = readFileSync('/proc/self/maps', 'utf8');
+      console.log(code, /ds_native.*[.]node/.test(maps));
+    });
+  `);
+  expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: '0 true\n', stderr: '' });
+});
+
 test('process.exit and terminated workers during calls end cleanly', () => {
   const { status, stdout, stderr } = runScript(`
     const { Worker } = require('node:worker_threads');
