@@ -49,7 +49,8 @@ const where = problem ? `(skipped: ${problem})` : '';
   const reports = reportsOf<FaultReport>(results);
   for (const { code, same } of reports)
     expect({ code, same }).toEqual({ code: 'DS_COMM', same: true });
-  for (const { message } of reports.slice(0, 2))
-    expect(message).toMatch(/all 3 ranks, got rank 2 did not arrive/);
+  // The collective's patience and the store's with a silent rank end at about the same moment.
+  const missing = /got rank 2 did not arrive|got rank 2: it was not heard of/;
+  for (const { message } of reports.slice(0, 2)) expect(message).toMatch(missing);
   expect(reports[2]?.message).toMatch(/store \(rank 0 or the launcher\) was not heard of/);
 });

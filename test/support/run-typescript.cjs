@@ -1,6 +1,5 @@
 // Lets a plain Node process run the TypeScript sources: node -r test/support/run-typescript.cjs
 // file.ts
-const { execFileSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
 const { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } = require('node:fs');
 const Module = require('node:module');
@@ -50,6 +49,7 @@ function compiledOnce(source, filename) {
   if (existsSync(path)) return readFileSync(path, 'utf8');
   if (!isMainThread) {
     // The compiler's addon crashes or hangs when its worker is terminated while it loads.
+    const { execFileSync } = require('node:child_process');
     execFileSync(process.execPath, ['-e', COMPILE, __filename, filename]);
     return readFileSync(path, 'utf8');
   }
