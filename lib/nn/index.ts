@@ -25,7 +25,7 @@ export {
 export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
-export type { Joinable } from './joined-linears.js';
+export type { Joinable, Joining, JoinsOthers } from './joined-linears.js';
 export * from './layers.js';
 export * from './losses.js';
 export type { PretrainedDescription } from './module.js';

@@ -2,21 +2,29 @@
 // computes them all; each keeps its own parameters under its own name.
 import * as kernels from '../runtime/kernels.generated.js';
 import { contiguousStrides } from '../runtime/view.js';
-import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/index.js';
+import { held, isGradEnabled, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
-/** What a plain linear layer has. */
-interface Projection {
-  /** [outputs, inputs]. */
-  readonly weight: Parameter;
-  /** [outputs]; null without one. */
-  readonly bias: Parameter | null;
+/** How a layer is computed together with others of the same input. */
+export interface Joining {
+  /** What has a row for each output, or an element, of any dtype: weight first. */
+  readonly parts: readonly Parameter[];
+  /** What layers of one product have alike beside the shapes and dtypes of their parts. */
+  readonly kind: string;
+  /** x [.., inputs] to [.., outputs] of all, whose parts these are, in the order of `parts`. */
+  product(x: Tensor, parts: readonly Tensor[]): Tensor;
+}
+
+/** A linear layer that can be computed together with others. */
+export interface JoinsOthers extends Module {
+  /** @internal Null where this one stays by itself. */
+  joining(): Joining | null;
 }
 
 /** A module that has linear layers of one input. */
 export interface Joinable extends Module {
-  /** Brings their weights together, where they are plain, and computes them as one from then on. */
+  /** Brings their weights together, where they can be, and computes them as one from then on. */
   joinLinears(): void;
 }
 
@@ -27,25 +35,35 @@ export function joinAll(model: Module): void {
   }
 }
 
-/** As many inputs, one dtype, all with a bias or none. */
-function areAlike(layers: readonly Projection[]): boolean {
-  const [{ weight, bias }] = layers as readonly [Projection];
-  return layers.every(
-    (one) =>
-      one.weight.size(1) === weight.size(1) &&
-      one.weight.dtype === weight.dtype &&
-      (one.bias === null) === (bias === null),
-  );
+/** What one of `parts` must have alike in all layers. */
+const formOf = ({ shape, dtype }: Parameter): string => `${dtype} ${shape.slice(1).join('x')}`;
+
+/** How the layers are joined; null where one stays by itself, or they are not alike. */
+function joiningsOf(layers: readonly Module[]): readonly Joining[] | null {
+  const found: Joining[] = [];
+  for (const layer of layers) {
+    const joining = 'joining' in layer ? (layer as JoinsOthers).joining() : null;
+    if (!joining) return null;
+    found.push(joining);
+  }
+  const forms = found.map(({ kind, parts }) => [kind, ...parts.map(formOf)].join());
+  return forms.every((form) => form === forms[0]) ? found : null;
 }
 
+/** The layers' first parts, their second ones, and so on. */
+const columnsOf = (joinings: readonly Joining[]): Parameter[][] =>
+  (joinings[0] as Joining).parts.map((_, i) => joinings.map(({ parts }) => parts[i] as Parameter));
+
 /**
- * Moves the weights of plain linear layers of one input next to each other, and their biases; the
- * old memory goes. Layers that are not alike stay as they are. Throws DS_OUT_OF_MEMORY.
+ * Moves the weights of linear layers of one input next to each other, and their biases, steps and
+ * zeros; the old memory goes. Returns whether they are together: layers that are not alike stay as
+ * they are. Throws DS_OUT_OF_MEMORY.
  */
-export function bringTogether(layers: readonly Projection[]): void {
-  if (!areAlike(layers)) return;
-  putInTurn(layers.map(({ weight }) => weight));
-  if (layers[0]?.bias) putInTurn(layers.map(({ bias }) => bias as Parameter));
+export function bringTogether(layers: readonly Module[]): boolean {
+  const joinings = joiningsOf(layers);
+  if (!joinings) return false;
+  for (const column of columnsOf(joinings)) putInTurn(column);
+  return true;
 }
 
 function putInTurn(parameters: readonly Parameter[]): void {
@@ -71,6 +89,13 @@ const lieTogether = (parameters: readonly Parameter[]): boolean =>
     return !before || (one.buffer === before.buffer && one.offset === before.offset + before.numel);
   });
 
+/** Parameters that lie together as one tensor, whose first dim is all of theirs. */
+function asOne(parameters: readonly Parameter[]): Tensor {
+  const [first] = parameters as readonly [Parameter];
+  const rows = parameters.reduce((sum, one) => sum + one.size(0), 0);
+  return first.alias([rows, ...first.shape.slice(1)]);
+}
+
 /**
  * What the layers give for x [.., inputs], as views [.., outputs] of one product, or [.., outputs /
  * width, width]. Null, with nothing computed, while gradients are recorded and where
@@ -78,21 +103,20 @@ const lieTogether = (parameters: readonly Parameter[]): boolean =>
  */
 export function joinedLinear(
   x: Tensor,
-  layers: readonly Projection[],
+  layers: readonly Module[],
   width: number | null = null,
 ): Tensor[] | null {
-  if (isGradEnabled() || !areAlike(layers)) return null;
-  const weights = layers.map(({ weight }) => weight);
-  const biases = layers.flatMap(({ bias }) => (bias ? [bias] : []));
-  if (!lieTogether(weights) || !lieTogether(biases)) return null;
-  const [weight] = weights as [Parameter];
-  const rows = weights.reduce((sum, one) => sum + one.size(0), 0);
-  const bias = biases[0]?.alias([rows], [1]) ?? null;
-  const all = linear(x, weight.alias([rows, weight.size(1)]), bias);
+  if (isGradEnabled()) return null;
+  const joinings = joiningsOf(layers);
+  if (!joinings) return null;
+  const columns = columnsOf(joinings);
+  if (!columns.every(lieTogether)) return null;
+  const [first] = joinings as readonly [Joining];
+  const all = first.product(x, columns.map(asOne));
   const strides = contiguousStrides(all.shape).slice(0, -1);
   let offset = all.offset;
-  return weights.map((one) => {
-    const outputs = one.size(0);
+  return joinings.map(({ parts }) => {
+    const outputs = (parts[0] as Parameter).size(0);
     const shape = width === null ? [outputs] : [outputs / width, width];
     const own = width === null ? [1] : [width, 1];
     const part = all.alias([...x.shape.slice(0, -1), ...shape], [...strides, ...own], offset);

@@ -24,7 +24,13 @@ import {
   where,
 } from '../tensor/index.js';
 import { type Initializer, normal, ones, uniform, zeros } from './initializers.js';
-import { bringTogether, type Joinable, joinedLinear } from './joined-linears.js';
+import {
+  bringTogether,
+  type Joinable,
+  type Joining,
+  type JoinsOthers,
+  joinedLinear,
+} from './joined-linears.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
@@ -41,7 +47,7 @@ export interface LinearOptions {
 const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasInit: true };
 
 /** x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
-export class Linear extends Module {
+export class Linear extends Module implements JoinsOthers {
   /** [outputs, inputs]. */
   readonly weight: Parameter;
   /** [outputs]; null without one. */
@@ -67,11 +73,17 @@ export class Linear extends Module {
   override forward(x: Tensor): Tensor {
     return linear(x, this.weight, this.bias);
   }
+
+  /** @internal See JoinsOthers. What follows a product is of a class of its own. */
+  joining(): Joining | null {
+    if (this.constructor !== Linear) return null;
+    const { weight, bias } = this;
+    return { kind: 'linear', parts: bias ? [weight, bias] : [weight], product: productOf };
+  }
 }
 
-/** Whether all are linear layers and nothing more. */
-export const areLinear = (layers: readonly Module[]): layers is Linear[] =>
-  layers.every((layer) => layer.constructor === Linear);
+const productOf = (x: Tensor, [weight, bias]: readonly Tensor[]): Tensor =>
+  linear(x, weight as Tensor, bias ?? null);
 
 /** Linear followed by gelu_tanh, in one GEMM. */
 export class LinearGelu extends Linear {
@@ -377,7 +389,7 @@ export class SwiGLU extends Module implements Joinable {
   /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
     const layers = [this.gate_proj, this.up_proj];
-    const [gate, up] = (this.isJoined && areLinear(layers) && joinedLinear(x, layers)) || [
+    const [gate, up] = (this.isJoined && joinedLinear(x, layers)) || [
       this.gate_proj.call(x),
       this.up_proj.call(x),
     ];
@@ -386,9 +398,7 @@ export class SwiGLU extends Module implements Joinable {
 
   /** @internal See Joinable. */
   joinLinears(): void {
-    const layers = [this.gate_proj, this.up_proj];
-    this.isJoined = areLinear(layers);
-    if (areLinear(layers)) bringTogether(layers);
+    this.isJoined = bringTogether([this.gate_proj, this.up_proj]);
   }
 }
 

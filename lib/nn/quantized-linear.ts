@@ -8,6 +8,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
 import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
+import type { Joining, JoinsOthers } from './joined-linears.js';
 import { type Linear, LinearGelu } from './layers.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
@@ -54,7 +55,7 @@ export function readQuantizedOptions(
  * them. W is frozen; the gradient of x is that of the weight it stands for. The parameters' names
  * and layout are those of compressed-tensors.
  */
-export class QuantizedLinear extends PackedLinear {
+export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   /** [outputs, ceil(inputs bits / 32)] i32: the first of a word's codes in its lowest bits. */
   readonly weight_packed: Parameter;
   /** The steps, [outputs, groups]. */
@@ -189,18 +190,47 @@ export class QuantizedLinear extends PackedLinear {
   }
 
   protected override multiplied(x: Tensor, bias: Tensor | null): Tensor {
-    const [outputs, inputs] = this.shape as [number, number];
+    const [, inputs] = this.shape as [number, number];
     if (x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
       const expected = `[.., ${inputs}]`;
       throw new DsError({ code: 'DS_SHAPE', op: 'QuantizedLinear', expected, got: describe(x) });
     }
     const { weight_order: order } = this;
     const ordered = order ? x.indexSelect(-1, order) : x;
-    const rows = ordered.reshape([numel(x.shape.slice(0, -1)), inputs]).contiguous();
-    const out = Tensor.empty([rows.size(0), outputs], x.dtype, x.device);
-    kernels.quantizedLinear({ x: rows, ...this.codes(), bias, out });
-    return out.reshape([...x.shape.slice(0, -1), outputs]);
+    return productWith(ordered, { ...this.codes(), bias });
   }
+
+  /**
+   * @internal See JoinsOthers. Layers with an order of their inputs have each their own x, and what
+   * has an activation behind it stays by itself.
+   */
+  joining(): Joining | null {
+    const { weight_packed, weight_scale, weight_zero_point: zero, bias, bits, group } = this;
+    if (this.constructor !== QuantizedLinear || this.weight_order || this.hasGelu) return null;
+    const [hasZero, hasBias] = [zero !== null, bias !== null];
+    return {
+      kind: ['quantized', bits, group, this.shape[1], hasZero, hasBias].join(),
+      parts: [weight_packed, weight_scale, ...(zero ? [zero] : []), ...(bias ? [bias] : [])],
+      product: (x, [packed, scale, ...rest]) => {
+        const codes = { packed: packed as Tensor, scale: scale as Tensor, bits, group };
+        const [zero, bias] = [hasZero && rest.shift(), hasBias && rest.shift()];
+        return productWith(x, { ...codes, zero: zero || null, bias: bias || null });
+      },
+    };
+  }
+}
+
+/** Codes, with their bias, as kernels take them. */
+type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
+
+/** x [.., inputs] to [.., outputs]. */
+function productWith(x: Tensor, codes: Codes): Tensor {
+  const [outer, inputs] = [x.shape.slice(0, -1), x.size(-1)];
+  const [outputs] = codes.packed.shape as [number];
+  const rows = x.reshape([numel(outer), inputs]).contiguous();
+  const out = Tensor.empty([rows.size(0), outputs], x.dtype, x.device);
+  kernels.quantizedLinear({ x: rows, ...codes, out });
+  return out.reshape([...outer, outputs]);
 }
 
 function misused(op: string, expected: string, got: string): DsError {

@@ -41,6 +41,22 @@ test.each<[InferenceConfig, nn.QuantizeModelOptions]>([
   expect(packed).toHaveLength(14);
 });
 
+test('an engine brings projections of one input together, and writes what the model does', async () => {
+  const own = nn.quantizeModel(model(), { bits: 4, groupSize: 32 });
+  const alone = own.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
+  expect(await tokensOf(own, {})).toEqual(alone.slice(-16));
+  const together = (...layers: nn.Module[]): void => {
+    for (const part of ['weight_packed', 'weight_scale'] as const) {
+      const places = layers.map((layer) => (layer as nn.QuantizedLinear)[part].buffer);
+      expect(new Set(places).size).toBe(1);
+    }
+  };
+  for (const { self_attn: attention, mlp } of own.model.layers) {
+    together(attention.q_proj, attention.k_proj, attention.v_proj);
+    together((mlp as nn.SwiGLU).gate_proj, (mlp as nn.SwiGLU).up_proj);
+  }
+});
+
 test('a section that is off changes nothing', async () => {
   const off = { quant: { weight: { enabled: false } } };
   expect(await tokensOf(model(), off)).toEqual(await tokensOf(model(), {}));

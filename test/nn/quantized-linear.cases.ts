@@ -1,6 +1,7 @@
 // Layers with weights of 8 and 4 bits: how far weights move, the products and gradients of the weights that codes stand for.
 import assert from 'node:assert/strict';
 import { nn, noGrad, scope, seed, Tensor } from '../../lib/index.js';
+import { bringTogether, joinedLinear } from '../../lib/nn/joined-linears.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
 import type { Case } from '../support/case.js';
@@ -121,6 +122,104 @@ async function flows(device: Device): Promise<void> {
   }
 }
 
+const allOf = (x: Tensor): object => ({ dtype: x.dtype, shape: x.shape, values: toF64(x) });
+
+/** Layers of one kind, of 160 inputs. */
+type LayerKind = Pick<nn.QuantizedOptions, 'bits' | 'groupSize'> &
+  Record<'zeros' | 'bias', boolean>;
+
+function layersOf(kind: LayerKind, widths: readonly number[], dtype: DType, device: Device) {
+  const { bits, groupSize = null, zeros: hasZeros, bias } = kind;
+  return widths.map((outputs) => {
+    const plain = new nn.Linear(160, outputs, { bias }).to(device, dtype);
+    const sizes = { bits, groupSize, shape: [outputs, 160], scaleDType: dtype };
+    const layout = { ...sizes, hasGelu: false, hasZeros, isReordered: false };
+    const made = new QuantizedLinear(layout, plain.bias).to(device, dtype);
+    noGrad(() =>
+      scope(() => {
+        made.setValues(plain.weight.to('f32'));
+        made.weight_zero_point?.fill_(3);
+      }),
+    );
+    return made;
+  });
+}
+
+/**
+ * Layers of one input by one product: the bits of each by itself. The CPU has them where tiles of
+ * 32 outputs are the same; on a GPU many rows meet weights made for them, and other kernels of
+ * cuBLASLt may serve another width.
+ */
+async function joins(device: Device): Promise<void> {
+  const kinds: LayerKind[] = [
+    { bits: 8, groupSize: null, zeros: false, bias: true },
+    { bits: 8, groupSize: 16, zeros: true, bias: false },
+    { bits: 4, groupSize: 128, zeros: false, bias: false },
+    { bits: 4, groupSize: 32, zeros: true, bias: true },
+  ];
+  const shapes = [
+    [1, 160],
+    [2, 3, 160],
+    [0, 160],
+    [40, 160],
+  ] as const;
+  for (const dtype of dtypes) {
+    for (const [kind, widths] of kinds.flatMap((kind) =>
+      [
+        [64, 32, 96],
+        [37, 5, 64],
+      ].map((widths) => [kind, widths] as const),
+    )) {
+      seed(8);
+      const layers = layersOf(kind, widths, dtype, device);
+      const isWhole = widths.every((width) => width % 32 === 0);
+      noGrad(() => assert.equal(joinedLinear(drawn([1, 160], dtype, device), layers), null));
+      for (const shape of shapes) {
+        const x = drawn(shape, dtype, device);
+        const each = noGrad(() => layers.map((layer) => layer.call(x)));
+        assert.ok(bringTogether(layers));
+        assert.equal(joinedLinear(x, layers), null, 'gradients are recorded');
+        const all = noGrad(() => joinedLinear(x, layers)) as Tensor[];
+        assert.equal(new Set(all.map(({ buffer }) => buffer)).size, 1);
+        all.forEach((got, l) => {
+          const alone = each[l] as Tensor;
+          const what = `${dtype} ${kind.bits} bits [${shape}], layer ${l} of ${widths}`;
+          const isExact = device.kind === 'cpu' ? isWhole : shape[0] !== 40;
+          if (isExact) assert.deepEqual(allOf(got), allOf(alone), what);
+          else assert.ok(distance(toF64(got), toF64(alone)) <= TOLERANCE[dtype], what);
+        });
+      }
+    }
+  }
+}
+
+/** Layers that are not alike, or that others' inputs would not fit, stay by themselves. */
+async function staysApart(device: Device): Promise<void> {
+  const packed = (given: nn.QuantizedOptions, layer = new nn.Linear(32, 8)): nn.QuantizedLinear =>
+    QuantizedLinear.from(layer.to(device), given);
+  const four = () => packed({ bits: 4, groupSize: 16 });
+  const pairs: nn.Module[][] = [
+    [four(), packed({ bits: 8 })],
+    [four(), packed({ bits: 4, groupSize: 32 })],
+    [four(), packed({ bits: 4, groupSize: 16 }, new nn.Linear(64, 8))],
+    [four(), packed({ bits: 4, groupSize: 16 }, new nn.Linear(32, 8, { bias: false }))],
+    [four(), packed({ bits: 4, groupSize: 16 }, new nn.LinearGelu(32, 8))],
+    [four(), reordered(four(), device)],
+    [four(), new nn.Linear(32, 8).to(device)],
+    [new nn.Linear(32, 8).to(device), new nn.LinearGelu(32, 8).to(device)],
+  ];
+  for (const pair of pairs) assert.equal(bringTogether(pair), false);
+  const [moved, ...rest] = [four(), four()] as const;
+  assert.ok(bringTogether([moved, ...rest]));
+  moved.weight_scale.place(scope(() => moved.weight_scale.add(0).keep()));
+  const x = drawn([2, 32], 'f32', device);
+  assert.equal(
+    noGrad(() => joinedLinear(x, [moved, ...rest])),
+    null,
+    'somebody has moved its steps',
+  );
+}
+
 async function refuses(device: Device): Promise<void> {
   const layer = new nn.Linear(16, 4).to(device);
   const from = (options: object) => () => QuantizedLinear.from(layer, options as never);
@@ -137,5 +236,7 @@ export const cases: Case[] = [
   { name: 'weights are within half a step of what they were', run: rounds },
   { name: 'products are those of the weights that the codes stand for', run: multiplies },
   { name: 'gradients of inputs and biases, and none of the weight', run: flows },
+  { name: 'layers of one input by one product have the bits of each alone', run: joins },
+  { name: 'layers that are not alike stay by themselves', run: staysApart },
   { name: 'what cannot be is refused', run: refuses },
 ];

@@ -5,7 +5,7 @@ import type { LayerCache } from '../../nn/attention.js';
 import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
-import { areLinear, Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
+import { Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
@@ -78,9 +78,7 @@ export class RotaryAttention extends Module implements Joinable {
 
   /** @internal See Joinable. */
   joinLinears(): void {
-    const layers = [this.q_proj, this.k_proj, this.v_proj];
-    this.isJoined = areLinear(layers);
-    if (areLinear(layers)) bringTogether(layers);
+    this.isJoined = bringTogether([this.q_proj, this.k_proj, this.v_proj]);
   }
 
   /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
@@ -95,8 +93,7 @@ export class RotaryAttention extends Module implements Joinable {
   private projected(x: Tensor): Heads {
     const { q_proj, k_proj, v_proj } = this;
     const layers = [q_proj, k_proj, v_proj];
-    const canJoin = this.isJoined && areLinear(layers);
-    const joined = canJoin ? joinedLinear(x, layers, this.body.headDim) : null;
+    const joined = this.isJoined ? joinedLinear(x, layers, this.body.headDim) : null;
     if (joined) {
       const [q, k, v] = joined as [Tensor, Tensor, Tensor];
       return { q, k, v };
