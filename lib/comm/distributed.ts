@@ -126,6 +126,7 @@ export class Distributed {
   async destroy(): Promise<void> {
     await this.network.job?.leave();
     this.network.server?.stop();
+    for (const group of this.network.groups.splice(0)) group.dispose();
     if (current === this) current = null;
   }
 }
@@ -194,7 +195,7 @@ async function join(options: InitOptions): Promise<Distributed> {
   let other: DsError | null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    const network = { job, server, device, timeout };
+    const network: Network = { job, server, device, timeout, groups: [] };
     await job.set(meshKey(rank), String(shape));
     const world = await openGroup(network, 'world', everyone, rank);
     joined = new Distributed(world, localRank, shape, network);
@@ -215,7 +216,7 @@ async function join(options: InitOptions): Promise<Distributed> {
 /** A job of this process alone, whose collectives are copies; nobody else learns of it. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
-  const network: Network = { job: null, server: null, device, timeout };
+  const network: Network = { job: null, server: null, device, timeout, groups: [] };
   return new Distributed(world, localRank, MeshShape.over(1), network);
 }
 
@@ -261,6 +262,8 @@ interface Network {
   device: Device;
   /** Milliseconds. */
   timeout: number;
+  /** Those that were opened. */
+  groups: ProcessGroup[];
 }
 
 async function openGroup(
@@ -272,7 +275,9 @@ async function openGroup(
   const { job, device } = network;
   const alone = job === null || ranks.length === 1;
   const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, device);
-  return new ProcessGroup(name, ranks, place, device, tickets);
+  const group = new ProcessGroup(name, ranks, place, device, tickets);
+  network.groups.push(group);
+  return group;
 }
 
 interface Settings {

@@ -12,6 +12,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
 import type { Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
+import { Beside } from './beside.js';
 import { callSite } from './call-site.js';
 import { CommsLogger } from './comms-logger.js';
 
@@ -92,6 +93,7 @@ export class Work {
 export class ProcessGroup {
   /** Counts and times collectives while set; then each one is waited for. */
   logger: CommsLogger | null = null;
+  private ownStream: Beside | null = null;
 
   /** @internal Use Distributed.newGroup(). */
   constructor(
@@ -109,6 +111,21 @@ export class ProcessGroup {
   /** Ranks in the group. */
   get size(): number {
     return this.ranks.length;
+  }
+
+  /**
+   * The group's stream beside the compute stream, opened at the first use: a collective on it
+   * starts after what compute has enqueued so far, and compute goes on meanwhile.
+   */
+  get beside(): Beside {
+    this.ownStream ??= new Beside(this.device);
+    return this.ownStream;
+  }
+
+  /** @internal Gives back what the group has opened, after its last collective. Idempotent. */
+  dispose(): void {
+    this.ownStream?.dispose();
+    this.ownStream = null;
   }
 
   /** Throws the job's failure (DS_COMM) once there is one; it does not wait. */

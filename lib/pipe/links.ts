@@ -64,8 +64,9 @@ export async function groupOf(
 let opened = 0;
 
 /**
- * One process group per direction between two ranks, so that transfers of one direction are in
- * order and never wait for those of another. Of values, the sender tells shapes and dtypes through
+ * One process group per direction between two ranks, each on a stream of its own: transfers of one
+ * direction are in order, never wait for those of another, and compute waits for none but those
+ * whose values it takes. Of values, the sender tells shapes and dtypes through
  * the job's store: once, or with each micro-batch where they change.
  */
 export class Links {
@@ -164,15 +165,19 @@ export class Links {
     const leaving = tensors.map((tensor) =>
       noGrad(() => scope(() => (tensor.isContiguous ? tensor : tensor.contiguous()).retain())),
     );
+    const stream = group.beside.follow();
     const works = leaving.map((tensor) =>
-      group.send(tensor, peer, { purpose: purposeOf(transfer) }),
+      group.send(tensor, peer, { stream, purpose: purposeOf(transfer) }),
     );
     this.departing.push({ works, tensors: leaving });
   }
 
   private receive(transfer: Transfer, several: boolean, places: readonly Tensor[]): Arriving {
     const { group, peer } = this.channel(transfer);
-    const works = places.map((place) => group.recv(place, peer, { purpose: purposeOf(transfer) }));
+    const stream = group.beside.follow(); // Compute may still use what the places' memory was.
+    const works = places.map((place) =>
+      group.recv(place, peer, { stream, purpose: purposeOf(transfer) }),
+    );
     return new Arriving(several, places, works);
   }
 

@@ -25,7 +25,13 @@ function mergeHalves(order: readonly Work[]): Work[] {
   return merged;
 }
 
-/** Goes through the work in rounds: in each, every rank whose next work has its inputs does it. */
+/**
+ * Goes through the work in rounds: in each, every rank whose next work has its inputs does it, and
+ * then what the round has made is sent. A receive is called where its sender comes to send, behind
+ * the receiver's own work of that round: on a GPU it takes room from what computes until then. One
+ * order holds for all ranks, so that nothing waits in a circle even where all transfers of a rank
+ * wait for each other.
+ */
 function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   const ranks = plan.length;
   const lists: Action[][] = plan.map(() => []);
@@ -43,6 +49,9 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
       next[rank] = (next[rank] as number) + 1;
       done.add(keyOf(work));
       lists[rank]?.push(work);
+    });
+    round.forEach((work, rank) => {
+      if (!work || !ready[rank]) return;
       const sent = sendOf(work, stages, ranks);
       if (!sent) return;
       lists[rank]?.push(sent);
@@ -74,9 +83,7 @@ function addReductions(lists: readonly Action[][]): Action[][] {
   return lists.map((list) => {
     const last = new Map<number, number>();
     list.forEach(({ kind, stage }, i) => {
-      if (kind !== 'B' && kind !== 'W') return;
-      const next = list[i + 1];
-      last.set(stage, next?.kind === 'sendB' && next.stage === stage ? i + 1 : i);
+      if (kind === 'B' || kind === 'W' || kind === 'sendB') last.set(stage, i);
     });
     return list.flatMap((action, i): Action[] => {
       const { stage } = action;

@@ -1,5 +1,5 @@
 // Every schedule on paper: it ends, is idle as long as its paper says, and keeps no more than that.
-import { isWork, type Work } from '../../lib/pipe/action.js';
+import { type Action, isWork, type Transfer, type Work } from '../../lib/pipe/action.js';
 import { lower } from '../../lib/pipe/lower.js';
 import {
   GPIPE,
@@ -95,6 +95,52 @@ test('transfers take time, and stages of unlike size wait for the longest', () =
   expect(slow.time).toBeGreaterThan(even.time);
   const uneven = simulate(lists, { work: { F: 1, I: 1, W: 1 }, share: (s) => (s === 0 ? 2 : 1) });
   expect(uneven.idle).toEqual([1, 13]);
+});
+
+/** The time of `lists` where a transfer takes none, but keeps both its ranks until the other comes. */
+function timeOfMeetings(lists: readonly (readonly Action[])[]): number {
+  const clocks = lists.map(() => 0);
+  const queues = lists.map((list) => list.filter(({ kind }) => kind !== 'reduce') as Work[]);
+  const meets = ({ kind, stage, micro }: Action & { micro: number }): string => {
+    const sender = kind === 'recvF' ? stage - 1 : kind === 'recvB' ? stage + 1 : stage;
+    return `${kind.at(-1)} ${sender} ${micro}`;
+  };
+  for (let moved = true; moved; ) {
+    moved = false;
+    queues.forEach((queue, rank) => {
+      for (let next = queue[0]; next && isWork(next); next = queue[0]) {
+        clocks[rank] = (clocks[rank] as number) + { F: 1, B: 2, I: 1, W: 1 }[next.kind];
+        queue.shift();
+        moved = true;
+      }
+      const [mine] = queue;
+      const peer = (mine as unknown as Transfer | undefined)?.peer ?? rank;
+      const theirs = queues[peer]?.[0];
+      if (!mine || !theirs || peer === rank || isWork(theirs) || meets(mine) !== meets(theirs))
+        return;
+      clocks[rank] = clocks[peer] = Math.max(clocks[rank] as number, clocks[peer] as number);
+      queue.shift();
+      queues[peer]?.shift();
+      moved = true;
+    });
+  }
+  expect(queues.flat()).toEqual([]);
+  return Math.max(...clocks);
+}
+
+test.each(rows)(
+  '$schedule.name: transfers that wait for each other never do so in a circle',
+  (row) => {
+    for (const p of [2, 3, 4, 8]) {
+      for (const m of MICROS) timeOfMeetings(lower(row.schedule, p, m));
+    }
+  },
+);
+
+test('a receive stands behind the work beside its send: 1F1B would not wait where it blocked', () => {
+  for (const m of [1, 2, 8, 16]) {
+    expect(timeOfMeetings(lower(ONE_F_ONE_B, 2, m))).toBe(3 * m + 3);
+  }
 });
 
 test('a list that can never end is named, rank by rank', () => {
