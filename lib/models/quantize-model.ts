@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isAmong, packLinears } from '../nn/pack-linears.js';
+import { HEADS, isAmong, isLinear, packLinears } from '../nn/pack-linears.js';
 import {
   QuantizedLinear,
   type QuantizedOptions,
@@ -56,7 +56,7 @@ export function quantizeModel<Model extends Module>(
   const isBegun = ofHead !== null && untie(model, ofHead, skipModules);
   const pack = (layer: Linear, path: string): QuantizedLinear =>
     QuantizedLinear.from(layer, ofHead && isAmong(path, HEADS) ? ofHead : options);
-  packLinears(model, { op, skipModules: skipped, isBegun, pack });
+  packLinears(model, { op, isLayer: isLinear, skipModules: skipped, isBegun, pack });
   return model;
 }
 

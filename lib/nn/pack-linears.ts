@@ -2,7 +2,6 @@
 import { DsError } from '../errors.js';
 import { Linear } from './layers.js';
 import type { Module } from './module.js';
-import type { PackedLinear } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
 import { replaceModules } from './replace-modules.js';
 
@@ -13,28 +12,36 @@ export const HEADS: readonly string[] = ['lm_head', 'score', 'classifier'];
 export const isAmong = (path: string, names: readonly string[]): boolean =>
   names.some((one) => path === one || path.endsWith(`.${one}`));
 
+/** A layer with a weight of its own. */
+export type Weighted = Module & { readonly weight: Parameter };
+
 /** Which layers, and what becomes of them. */
-export interface Packing {
+export interface Packing<Layer extends Weighted> {
   /** What errors call it. */
   op: string;
+  /** Which modules are such layers. */
+  isLayer(module: Module): module is Layer;
   /** Names, or ends of names, of layers that stay as they are. */
   skipModules: readonly string[];
   /** Whether something else of the model was packed already. */
   isBegun?: boolean;
   /** What stands in the layer's place. */
-  pack(layer: Linear, path: string): PackedLinear;
+  pack(layer: Layer, path: string): Module;
 }
+
+/** Linear layers, with or without an activation. */
+export const isLinear = (module: Module): module is Linear => module instanceof Linear;
 
 /**
  * Packs one layer after the other, and frees what it had: one exists in full at a time. Throws
  * DS_ARGUMENT where an engine has the model, and where no layer is linear.
  */
-export function packLinears(model: Module, packing: Packing): void {
-  const { op, skipModules, isBegun = false, pack } = packing;
+export function packLinears<Layer extends Weighted>(model: Module, packing: Packing<Layer>): void {
+  const { op, isLayer, skipModules, isBegun = false, pack } = packing;
   const instead = new Map<Module, Module>();
   const shared = sharedParameters(model);
   for (const [path, module] of model.namedModules()) {
-    if (!(module instanceof Linear) || isAmong(path, skipModules)) continue;
+    if (!isLayer(module) || isAmong(path, skipModules)) continue;
     module.weight.requireWritable(op);
     instead.set(module, pack(module, path));
     if (!shared.has(module.weight)) module.weight.dispose();

@@ -98,12 +98,19 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     });
   }
 
-  /** @internal The same of a weight [outputs, inputs] alone. */
+  /**
+   * @internal The same of a weight [outputs, inputs] alone. `largest` [outputs, 1] are the largest
+   * magnitudes of rows that go on elsewhere, from which the steps of rows then follow.
+   */
   static of(
     weight: Parameter,
-    parts: Required<QuantizedOptions> & { bias: Parameter | null; hasGelu: boolean },
+    parts: Required<QuantizedOptions> & {
+      bias: Parameter | null;
+      hasGelu: boolean;
+      largest?: Tensor;
+    },
   ): QuantizedLinear {
-    const { bias, ...rest } = parts;
+    const { bias, largest, ...rest } = parts;
     const scaleDType = weight.dtype === 'f64' ? 'f32' : weight.dtype;
     const layout = {
       ...rest,
@@ -117,10 +124,28 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
       parameter.moveTo(weight.device, parameter.dtype);
     }
     noGrad(() =>
-      scope(() => made.store(weight.dtype === 'f64' ? cast(weight, 'f32') : weight.contiguous())),
+      scope(() => {
+        const values = weight.dtype === 'f64' ? cast(weight, 'f32') : weight.contiguous();
+        if (largest) made.storeBelow(values, largest);
+        else made.store(values);
+      }),
     );
     made.requireFinite();
     return made;
+  }
+
+  /** Stores rows behind which their largest magnitudes stand, as inputs that nobody keeps. */
+  private storeBelow(values: Tensor, largest: Tensor): void {
+    const { weight_packed, weight_scale: scale, bits } = this;
+    const [outputs, words] = weight_packed.shape as [number, number];
+    const inputs = (words * 32) / bits;
+    const { dtype, device } = values;
+    const wide = Tensor.empty([outputs, inputs + 32 / bits], dtype, device).fill_(0);
+    kernels.copy({ in: values, out: wide.narrow(1, 0, values.size(1)) });
+    kernels.copy({ in: cast(largest, dtype), out: wide.narrow(1, inputs, 1) });
+    const packed = Tensor.empty([outputs, words + 1], 'i32', device);
+    kernels.quantizeWeights({ in: wide, packed, scale, bits, group: wide.size(1) });
+    kernels.copy({ in: packed.narrow(1, 0, words), out: weight_packed });
   }
 
   /** Bits of a weight. */

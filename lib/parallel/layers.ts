@@ -17,7 +17,7 @@ import {
 } from '../tensor/index.js';
 import { copyBesideOthers, gatherShared, scatterShared } from './collectives.js';
 import { startOf } from './exchanges.js';
-import { cutAlong, type DimCut, type Range, rangesFor, widthsOf } from './share.js';
+import { bordersOf, cutAlong, type DimCut, type Range, rangesFor, widthsOf } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 
 /** How a layer is cut. */
@@ -67,7 +67,8 @@ export class ColumnLinear extends Module {
   readonly weight: Parameter;
   /** [outputs here]; null without one. */
   readonly bias: Parameter | null;
-  private readonly product: typeof linear;
+  /** @internal Whether gelu_tanh follows. */
+  readonly hasGelu: boolean;
   private readonly widths: readonly number[] | null;
   private readonly stream: Stream;
   /** Which of the pieces this rank has, of how many; whether others have them too. */
@@ -86,7 +87,7 @@ export class ColumnLinear extends Module {
     const { weight, bias } = whole;
     this.weight = weight;
     this.bias = bias;
-    this.product = whole instanceof LinearGelu ? linearGelu : linear;
+    this.hasGelu = whole instanceof LinearGelu;
     this.stream = options.stream ?? wholeStream(group);
     this.widths = options.gatherOutput ? widthsOf(cut, outputs) : null;
     this.copy = copyOf(cut, group.rank);
@@ -99,13 +100,20 @@ export class ColumnLinear extends Module {
 
   /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
-    const { stream, weight, bias, copy, widths, group } = this;
+    const { weight, bias, hasGelu } = this;
     requireInputs('ColumnLinear', x, weight);
+    const product = hasGelu ? linearGelu : linear;
+    return this.amongRanks(x, (own) => product(own, weight, bias));
+  }
+
+  /** @internal The same with another product of x: the exchanges of ranks around it. */
+  amongRanks(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
+    const { stream, copy, widths, group } = this;
     if (copy) {
       const own = stream.enterCopies(x, copy.isFirst);
-      return copyBesideOthers(this.product(own, weight, bias), { group, ...copy });
+      return copyBesideOthers(product(own), { group, ...copy });
     }
-    const out = this.product(stream.enter(x), weight, bias);
+    const out = product(stream.enter(x));
     return widths ? gatherShared(out, { group, dim: -1, sizes: widths }) : out;
   }
 }
@@ -132,6 +140,8 @@ export class RowLinear extends Module {
   readonly weight: Parameter;
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
+  /** @internal Inputs at which a rank's part begins or ends, upwards. */
+  readonly borders: readonly number[];
   private readonly stream: Stream;
   private readonly inputs: readonly number[] | null;
 
@@ -153,6 +163,7 @@ export class RowLinear extends Module {
     this.bias = whole.bias;
     this.stream = options.stream ?? wholeStream(group);
     this.inputs = options.scatterInput ? widthsOf(cut, inputs) : null;
+    this.borders = bordersOf(cut, inputs);
     cutAlong(whole.weight, 1, cut, group.rank);
     if (this.bias) {
       this.bias.isReplica = group.rank > 0;
@@ -162,11 +173,19 @@ export class RowLinear extends Module {
 
   /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
-    const { stream, weight, bias, inputs, group } = this;
+    const { weight } = this;
+    return this.amongRanks(x, (own) => {
+      requireInputs('RowLinear', own, weight);
+      return linear(own, weight, null);
+    });
+  }
+
+  /** @internal The same with another product of this rank's x, without the bias. */
+  amongRanks(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
+    const { stream, bias, inputs, group } = this;
     return scope(() => {
       const own = inputs ? scatterShared(x, { group, dim: -1, sizes: inputs }) : x;
-      requireInputs('RowLinear', own, weight);
-      const sum = stream.leave(linear(own, weight, null));
+      const sum = stream.leave(product(own));
       return bias ? sum.add(bias) : sum;
     });
   }

@@ -65,6 +65,15 @@ export function widthsOf({ ranges, pieces, parts }: DimCut, size: number): numbe
   return ranges.map(({ count }) => (count * parts * size) / (pieces * parts));
 }
 
+/** Where the parts of ranks begin and end along a dim of `size`, upwards, each place once. */
+export function bordersOf({ ranges, pieces, parts }: DimCut, size: number): number[] {
+  const width = size / (pieces * parts);
+  const places = Array.from({ length: parts }, (_, part) =>
+    ranges.flatMap(({ first, count }) => [first, first + count].map((at) => part * pieces + at)),
+  );
+  return [...new Set(places.flat())].sort((a, b) => a - b).map((at) => at * width);
+}
+
 /** How many heads an attention has. */
 export interface HeadCounts {
   /** Heads of queries. */

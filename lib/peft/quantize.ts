@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, packLinears } from '../nn/pack-linears.js';
+import { HEADS, isLinear, packLinears } from '../nn/pack-linears.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
@@ -24,7 +24,7 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');
   const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);
-  packLinears(model, { op: 'quantize', skipModules, pack });
+  packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules, pack });
   return model;
 }
 

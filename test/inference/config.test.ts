@@ -133,8 +133,16 @@ test.each<[Given, string, RegExp]>([
   [{ dtype: 'fp8' }, 'dtype', /"fp16", "bf16", "fp32".*got "fp8"/],
   [{ dtype: 16 }, 'dtype', /got 16/],
   [{ tp: { tp_size: 0 } }, 'tp.tp_size', /a value >= 1, got 0/],
-  [{ mp_size: 2, dtype: 'int8' }, 'mp_size', /1 beside weights in few bits/],
-  [{ tp: { tp_size: 2 }, quant: {} }, 'tp.tp_size', /1 beside weights in few bits/],
+  [
+    { mp_size: 2, dtype: 'int8', save_mp_checkpoint_path: 'x' },
+    'save_mp_checkpoint_path',
+    /none beside weights in few bits over ranks/,
+  ],
+  [
+    { tp: { tp_size: 2 }, quant: {}, save_mp_checkpoint_path: 'x' },
+    'save_mp_checkpoint_path',
+    /none beside weights in few bits over ranks/,
+  ],
   [{ ep_size: 4, tp: { tp_size: 2 } }, 'ep_size', /1 or tensor_parallel.tp_size, 2/],
   [{ use_triton: true }, 'use_triton', /no Triton outside Python/],
   [{ quant: { activation: { num_bits: 4 } } }, 'quant.activation', /activations keep the model/],
@@ -213,7 +221,10 @@ test('every key is described by a sentence, typed, and valid by default', () => 
     for (const [key, property] of Object.entries(schema.properties ?? {})) {
       const place = `${path}${key}`;
       expect([place, /^\S[^\n]*\.$/.test(property.description ?? '')]).toEqual([place, true]);
-      expect([place, Boolean(property.type ?? property.enum)]).toEqual([place, true]);
+      expect([place, Boolean(property.type ?? property.enum)]).toEqual([
+        place,
+        true,
+      ]);
       if (property.default !== undefined) {
         expect([place, ajv.compile(property)(property.default)]).toEqual([place, true]);
       } else expect([place, property.deprecated ?? key === '$schema']).toEqual([place, true]);

@@ -279,6 +279,24 @@ async function main(): Promise<void> {
   shared.device = home.name;
   const chosen = Object.entries(models).slice(ranks === 2 ? 0 : 1);
   for (const [name, make] of chosen) await alike(name, make, shared);
+  const even = (): nn.models.CausalLM =>
+    new Llama({ ...sizes, heads: 8, kvHeads: 4, channels: 64, hidden: 96 });
+  const bits = (num_bits: 8 | 4, group_size: number | null) => ({
+    quant: { weight: { num_bits, quantized_initialization: { group_size } } },
+  });
+  await alike('int8 by rows', models['Llama of 6 and 3 heads'] as () => nn.models.CausalLM, {
+    ...shared,
+    dtype: 'int8',
+  });
+  await alike('int4 in groups of 8', even, { ...shared, ...bits(4, 8) });
+  await alike('GPT-2 in int8', () => new GPT2({ ...sizes, heads: 4, channels: 32 }), {
+    ...{ ...shared, ...bits(8, null) },
+  });
+  await refused(
+    'a cut inside of a group',
+    () => initInference(made(even), { ...shared, ...bits(4, 128) }),
+    /DS_ARGUMENT.*model\.layers\.0\.self_attn\.o_proj: expected inputs cut between groups of 128, got a cut at input \d+ of 64/,
+  );
   await alike('experts alone', mixture, { device, moe: { ep_size: ranks } });
   if (ranks === 2) {
     await folder(job, shared);

@@ -133,11 +133,12 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
     draft.refuse(['min_out_tokens'], { expected, got: String(least) });
   }
   const { enabled, tp_size: ranks } = config.tensor_parallel;
-  if (enabled && ranks > 1 && (config.dtype === 'int8' || config.quant?.enabled)) {
-    draft.refuse(['tensor_parallel', 'tp_size'], {
-      expected: '1 beside weights in few bits, whose groups lie across the parts of a layer',
-      got: String(ranks),
-      hint: 'Take bf16 over ranks, or int8 or int4 on one.',
+  const isQuantized = config.dtype === 'int8' || config.quant?.enabled === true;
+  if (enabled && ranks > 1 && isQuantized && config.save_mp_checkpoint_path !== null) {
+    draft.refuse(['save_mp_checkpoint_path'], {
+      expected: 'none beside weights in few bits over ranks, which such files have no names for',
+      got: JSON.stringify(config.save_mp_checkpoint_path),
+      hint: 'Save it without quant, and let each engine quantize what it reads.',
     });
   }
   const { enabled: hasExperts, ep_size: dealt } = config.moe;
