@@ -48,9 +48,10 @@ export interface InferenceConfig {
   tp?: InferenceTensorParallelConfig;
   /**
    * Records steps of one token a text as CUDA graphs, one for each number of texts (rounded up),
-   * and replays them. On the CPU taken with a notice. Default false.
+   * and replays them. On the CPU taken with a notice. "auto": where steps can be recorded, and
+   * nothing is said elsewhere. Default false.
    */
-  enable_cuda_graph?: boolean;
+  enable_cuda_graph?: 'auto' | boolean;
   /**
    * Launches a step before the tokens of the last one have been read. null: on a GPU. Default null.
    */
@@ -399,9 +400,10 @@ export interface ResolvedInferenceValues {
   readonly tensor_parallel: ResolvedInferenceTensorParallel;
   /**
    * Records steps of one token a text as CUDA graphs, one for each number of texts (rounded up),
-   * and replays them. On the CPU taken with a notice.
+   * and replays them. On the CPU taken with a notice. "auto": where steps can be recorded, and
+   * nothing is said elsewhere.
    */
-  readonly enable_cuda_graph: boolean;
+  readonly enable_cuda_graph: 'auto' | boolean;
   /** Launches a step before the tokens of the last one have been read. null: on a GPU. */
   readonly async_scheduling: boolean | null;
   /** Runs Triton's kernels. Not supported yet: there is no Triton outside Python. */

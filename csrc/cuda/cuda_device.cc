@@ -230,22 +230,23 @@ void CudaDevice::run(OpId op, const void* args, Stream& stream) {
 
 namespace {
 
-/// A graph that can be launched; the device's graph memory stays while it lives.
+/// A graph that can be launched; the memory that it was recorded in stays while it lives.
 class CudaGraph final : public Graph {
  public:
   CudaGraph(MemoryPool& pool, cudaGraph_t recorded) : pool_(pool) {
     DS_CUDA(cudaGraphInstantiate(&exec_, recorded, 0), kGraph);
-    pool_.count_graph(1);
+    blocks_ = pool_.keep_recorded();
   }
   ~CudaGraph() override {
     cudaGraphExecDestroy(exec_);
-    pool_.count_graph(-1);
+    pool_.let_go(blocks_);
   }
   cudaGraphExec_t get() const { return exec_; }
 
  private:
   MemoryPool& pool_;
   cudaGraphExec_t exec_ = nullptr;
+  std::vector<MemoryPool::Block> blocks_;
 };
 
 }  // namespace

@@ -92,7 +92,7 @@ void* MemoryPool::allocate(size_t bytes, cudaStream_t stream) {
   const size_t size = rounded(bytes, kClass);
   std::lock_guard lock(mutex_);
   void* data = recover(size, stream);
-  if (data && serves_graphs_ && stream == compute_) graph_blocks_.insert(data);
+  if (data && serves_graphs_ && stream == compute_) graph_blocks_.emplace(data, 0);
   if (!data) {
     throw Error(
         "DS_OUT_OF_MEMORY", kOp, text(size, " bytes of device memory"),
@@ -130,6 +130,7 @@ void* MemoryPool::from_graph_memory(size_t size) {
   if (!free.empty()) {
     void* data = free.back();
     free.pop_back();
+    if (records_) recorded_.emplace(data, size);
     return data;
   }
   if (records_) {
@@ -137,7 +138,7 @@ void* MemoryPool::from_graph_memory(size_t size) {
                 text("other ", size, " bytes"), "Run the same work in graph memory first.");
   }
   void* data = from_pool(size, compute_);
-  if (data) graph_blocks_.insert(data);
+  if (data) graph_blocks_.emplace(data, 0);
   return data;
 }
 
@@ -150,14 +151,38 @@ void MemoryPool::serve_graphs(bool on) {
 void MemoryPool::record(bool on) {
   std::lock_guard lock(mutex_);
   records_ = on;
-  if (on) return;
-  for (const Postponed& block : postponed_) give_back(block.data, block.size, compute_);
+  if (on) {
+    recorded_.clear();
+    return;
+  }
+  for (const Block& block : postponed_) give_back(block.data, block.size, compute_);
   postponed_.clear();
 }
 
-void MemoryPool::count_graph(int change) {
+std::vector<MemoryPool::Block> MemoryPool::keep_recorded() {
   std::lock_guard lock(mutex_);
-  graphs_ += change;
+  std::vector<Block> kept;
+  for (const auto& [data, size] : recorded_) {
+    ++graph_blocks_[data];
+    kept.push_back({data, size});
+  }
+  recorded_.clear();
+  ++graphs_;
+  return kept;
+}
+
+void MemoryPool::let_go(const std::vector<Block>& recorded) {
+  std::lock_guard lock(mutex_);
+  --graphs_;
+  for (const auto& [data, size] : recorded) {
+    if (--graph_blocks_[data] > 0) continue;
+    std::vector<void*>& free = free_of_graphs_[size];
+    const auto at = std::find(free.begin(), free.end(), data);
+    if (at == free.end()) continue;
+    free.erase(at);
+    graph_blocks_.erase(data);
+    give_back(data, size, compute_);
+  }
   free_graph_memory();
 }
 

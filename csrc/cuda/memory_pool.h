@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "../core/device.h"
@@ -52,8 +51,15 @@ class MemoryPool {
   /// graphs that is free serves, or else DS_CUDA is thrown; what is not theirs is given back
   /// afterwards.
   void record(bool on);
-  /// A graph exists, or does no more: with the last one its free memory goes.
-  void count_graph(int change);
+  /// A block, of a size in bytes.
+  struct Block {
+    void* data;
+    size_t size;
+  };
+  /// A graph exists, which was recorded last: the memory that it runs in, each block once.
+  std::vector<Block> keep_recorded();
+  /// It does no more: what no other graph runs in goes, and with the last one all that is free.
+  void let_go(const std::vector<Block>& recorded);
 
  private:
   static constexpr size_t kClass = 512, kSmall = size_t{1} << 20;
@@ -76,15 +82,13 @@ class MemoryPool {
   MemoryStats stats_;  // reserved and its peak live in the driver's pool
   std::array<std::vector<void*>, kSmall / kClass + 1> free_;  // by size / kClass
 
-  struct Postponed {
-    void* data;
-    size_t size;
-  };
   bool serves_graphs_ = false, records_ = false;
   int graphs_ = 0;
-  std::unordered_set<void*> graph_blocks_;  // memory of graphs, in use or not
+  // Memory of graphs, in use or not, and how many were recorded in each block.
+  std::unordered_map<void*, int> graph_blocks_;
   std::unordered_map<size_t, std::vector<void*>> free_of_graphs_;  // by size
-  std::vector<Postponed> postponed_;                               // released while recording
+  std::unordered_map<void*, size_t> recorded_;                     // by the last recording
+  std::vector<Block> postponed_;                                   // released while recording
 };
 
 }  // namespace ds::cuda

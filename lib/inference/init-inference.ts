@@ -234,7 +234,7 @@ function sharedWriter(parts: StepLoopParts, { host, patience }: ModelRanks) {
   return { writer: lead, place: lead };
 }
 
-/** Whether steps become graphs; a warning says where they were to and cannot. */
+/** Whether steps become graphs; a warning says where they were to and cannot, but for "auto". */
 function recordsSteps(
   { enable_cuda_graph }: ResolvedInferenceConfig,
   device: Device,
@@ -243,6 +243,7 @@ function recordsSteps(
   if (!enable_cuda_graph) return false;
   const hasGraphs = supportsGraphs(device);
   if (hasGraphs && !fetches) return true;
+  if (enable_cuda_graph === 'auto') return false;
   const why = hasGraphs
     ? 'steps whose weights or sums come from elsewhere (tensor_parallel, offload_param) are not recorded'
     : `${device.name} records no work`;

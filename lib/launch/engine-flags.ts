@@ -13,15 +13,22 @@ export interface EngineFlags {
   tokenizer?: string;
   tp?: number;
   chatTemplate?: string;
+  /** Whether steps are recorded where they can be; false of --no-graphs. */
+  graphs: boolean;
 }
 
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
-  const { device, dtype, context, config, tokenizer, tp = 1 } = flags;
+  const { device, dtype, context, config, tokenizer, tp = 1, graphs } = flags;
   const ranks = tp > 1 ? { tp_size: tp } : undefined;
+  const enable_cuda_graph = graphs ? undefined : false;
   const said = { device, dtype, max_out_tokens: context, tensor_parallel: ranks };
-  const given = Object.entries(said).filter(([, value]) => value !== undefined);
-  return { config: { ...configOf(config), ...Object.fromEntries(given) }, tokenizer };
+  const given = Object.entries({ ...said, enable_cuda_graph }).filter(
+    ([, one]) => one !== undefined,
+  );
+  const standard = { enable_cuda_graph: 'auto' as const };
+  const all = { ...standard, ...configOf(config), ...Object.fromEntries(given) };
+  return { config: all, tokenizer };
 }
 
 /** What a file says; undefined where none is named. */

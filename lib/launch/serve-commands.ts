@@ -49,7 +49,8 @@ function withModelOptions(command: Command): Command {
     .option('--context <n>', 'tokens of prompt and answer (default: 1024 at most)', atLeast(2))
     .option('--config <file>', 'configuration of the engine, JSON')
     .option('--tokenizer <folder>', "of a tokenizer in place of the model's own")
-    .option('--chat-template <file>', "a Jinja text in place of the tokenizer's own");
+    .option('--chat-template <file>', "a Jinja text in place of the tokenizer's own")
+    .option('--no-graphs', 'launch the kernels of each step one by one on a GPU');
 }
 
 const atLeast =

@@ -221,7 +221,7 @@ test('every key is described by a sentence, typed, and valid by default', () => 
     for (const [key, property] of Object.entries(schema.properties ?? {})) {
       const place = `${path}${key}`;
       expect([place, /^\S[^\n]*\.$/.test(property.description ?? '')]).toEqual([place, true]);
-      expect([place, Boolean(property.type ?? property.enum)]).toEqual([
+      expect([place, Boolean(property.type ?? property.enum ?? property.anyOf)]).toEqual([
         place,
         true,
       ]);

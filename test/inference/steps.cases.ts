@@ -11,8 +11,9 @@ import { Sequence } from '../../lib/inference/sequence.js';
 import { StepRunner } from '../../lib/inference/step-runner.js';
 import { GPT2, Llama } from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { supportsGraphs } from '../../lib/runtime/graph.js';
-import { liveTensors, type Tensor } from '../../lib/tensor/index.js';
+import { Graph, supportsGraphs } from '../../lib/runtime/graph.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
+import { held, liveTensors, noGrad, scope, Tensor } from '../../lib/tensor/index.js';
 import { seed } from '../../lib/tensor/random.js';
 import type { Case } from '../support/case.js';
 
@@ -131,6 +132,40 @@ function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
   }
 }
 
+/** Of two records, each has some memory to itself; what the first one alone ran in goes with it. */
+function givesMemoryBack(device: Device): void {
+  const MB = 2 ** 18;
+  const out = held(() => Tensor.empty([4 * MB], 'f32', device));
+  const recorded = (...sizes: number[]): Graph => {
+    const body = (): void =>
+      scope(() => {
+        for (const size of sizes) {
+          const part = Tensor.empty([size * MB], 'f32', device).fill_(size);
+          kernels.copy({ in: part.narrow(0, 0, 4 * MB), out });
+        }
+      });
+    return noGrad(() => Graph.record(device, body, () => {}));
+  };
+  const reserved = (): number => {
+    device.synchronize();
+    device.trim();
+    return device.memory.reserved / (4 * MB);
+  };
+  const before = reserved();
+  const [first, second] = [recorded(64, 128), recorded(64, 32)];
+  const both = reserved() - before;
+  assert.ok(both >= 224, `${both} MB of two records`);
+  first.dispose();
+  const one = reserved() - before;
+  assert.ok(one >= 96 && one <= both - 128, `${one} MB of one record, ${both} of two`);
+  out.fill_(0);
+  second.launch();
+  assert.deepEqual(out.narrow(0, 0, 2).toArray(), [32, 32]);
+  second.dispose();
+  assert.ok(reserved() - before < 32, 'none is left');
+  out.dispose();
+}
+
 const needsGraphs = (device: Device): string | null =>
   supportsGraphs(device) ? null : 'it records no work';
 
@@ -145,6 +180,11 @@ export const cases: Case[] = [
       sameTexts(device, { async_scheduling: ahead, enable_cuda_graph: true }),
     skip: needsGraphs,
   })),
+  {
+    name: 'steps: a record that goes gives back what no other one runs in',
+    run: givesMemoryBack,
+    skip: needsGraphs,
+  },
   ...(['f32', 'bf16'] as const).flatMap((dtype) =>
     [1, 3, 11].map((rows) => ({
       name: `steps: ${rows} in ${dtype}, recorded, have the same bits`,

@@ -1,0 +1,137 @@
+// Which recorded steps an engine keeps, over a recorder that runs what it recorded again; and who
+// asks for them.
+import { rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { cpu, DsError, initInference, nn, scope, Tensor } from '../../lib/index.js';
+import { type Recorder, StepGraphs } from '../../lib/inference/step-graphs.js';
+import { type EngineFlags, engineOptions } from '../../lib/launch/engine-flags.js';
+
+const V = 3;
+
+/** Records nothing: what it was given runs again. Says what became of each step, by its number. */
+function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null = () => null) {
+  const told: string[] = [];
+  let made = 0;
+  const record: Recorder = (_device, body, onRun) => {
+    const id = made++;
+    const error = fail(id);
+    if (error && !error.isLate) throw error;
+    body();
+    onRun();
+    if (error) throw error;
+    told.push(`record ${id}`);
+    return { launch: body, dispose: () => told.push(`drop ${id}`) };
+  };
+  return { record, told };
+}
+
+function graphsWith(record: Recorder): StepGraphs {
+  const sizes = { sequences: 256, width: 4096, vocabSize: V, dtype: 'f32' as const };
+  return new StepGraphs(cpu(), sizes, record);
+}
+
+/** The scores of a step whose numbers are `value`. */
+function step(graphs: StepGraphs, rows: number, width: number, value: number): number[] {
+  return scope(() => {
+    const forward = (): Tensor => Tensor.empty([rows, V], 'f32', cpu()).fill_(value);
+    return graphs.run({ rows, width }, forward).toArray();
+  });
+}
+
+/** What the process is warned of meanwhile. */
+async function warningsDuring(body: () => unknown): Promise<string[]> {
+  const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  try {
+    await body();
+    return spy.mock.calls.map(([text]) => String(text));
+  } finally {
+    spy.mockRestore();
+  }
+}
+
+const short = () =>
+  new DsError({ code: 'DS_OUT_OF_MEMORY', op: 'graph', expected: 'memory', got: 'none' });
+
+/** More forms than are kept. */
+const forms = [1, 2, 4, 8, 16, 24, 32].flatMap((rows) =>
+  [8, 16, 32, 64, 128, 256, 512, 1024].map((width) => [rows, width] as const),
+);
+
+test('a step is recorded once for its form, and what was not run for longest goes', () => {
+  const { record, told } = recorder();
+  const graphs = graphsWith(record);
+  forms.slice(0, 48).forEach(([rows, width], i) => {
+    expect(step(graphs, rows, width, i)).toEqual(Array(rows * V).fill(i));
+  });
+  expect(told).toHaveLength(48);
+  expect(step(graphs, 1, 8, 0)).toEqual([0, 0, 0]);
+  expect(told).toHaveLength(48);
+  step(graphs, ...(forms[48] as [number, number]), 48);
+  step(graphs, ...(forms[49] as [number, number]), 49);
+  // The first one was run again since.
+  expect(told.slice(48)).toEqual(['drop 1', 'record 48', 'drop 2', 'record 49']);
+  expect(graphs.count).toBe(48);
+  step(graphs, 1, 16, 5);
+  expect(told.slice(52)).toEqual(['drop 3', 'record 50']);
+  graphs.dispose();
+  expect(graphs.count).toBe(0);
+  expect(told.filter((one) => one.startsWith('drop'))).toHaveLength(51);
+});
+
+test.each(['before it has run', 'late'])('memory is too short for a record, %s', async (when) => {
+  const fail = (id: number) => {
+    if (id !== 9) return null;
+    return when === 'late' ? Object.assign(short(), { isLate: true }) : short();
+  };
+  const { record, told } = recorder(fail);
+  const graphs = graphsWith(record);
+  const warnings = await warningsDuring(() => {
+    forms.slice(0, 12).forEach(([rows, width], i) => {
+      expect(step(graphs, rows, width, i)).toEqual(Array(rows * V).fill(i));
+    });
+  });
+  expect(warnings).toHaveLength(1);
+  expect(warnings[0]).toMatch(/at most 5 recorded steps/);
+  expect(told.filter((one) => one.startsWith('drop'))).toHaveLength(9);
+  expect(graphs.count).toBe(2);
+  for (const [i, [rows, width]] of forms.slice(20, 30).entries()) step(graphs, rows, width, i);
+  expect(graphs.count).toBe(5);
+  graphs.dispose();
+});
+
+test('what cannot be recorded is computed as it comes, and what fails by itself is thrown', async () => {
+  const late = Object.assign(new Error('no'), { isLate: true });
+  const graphs = graphsWith(recorder(() => late).record);
+  const warnings = await warningsDuring(() => expect(step(graphs, 1, 8, 7)).toEqual([7, 7, 7]));
+  expect(warnings[0]).toMatch(/cannot be recorded.*one by one/);
+  const sequence = { length: 1 } as never;
+  expect(graphs.paddingFor([{ sequence, first: 0, count: 1 }], 64)).toBeNull();
+  graphs.dispose();
+  const broken = graphsWith(recorder(() => new Error('weights are gone')).record);
+  expect(() => step(broken, 1, 8, 7)).toThrow('weights are gone');
+  broken.dispose();
+});
+
+test('"auto" asks where steps can be recorded, and says nothing on the CPU', async () => {
+  const sizes = { vocabSize: 17, maxSeq: 16, layers: 1, channels: 8, heads: 2, hidden: 8 };
+  const open = (enable_cuda_graph: boolean | 'auto') => async () => {
+    const model = new nn.models.Llama(sizes);
+    const engine = await initInference(model, { device: 'cpu', enable_cuda_graph });
+    await engine.destroy();
+  };
+  expect(await warningsDuring(open('auto'))).toEqual([]);
+  expect((await warningsDuring(open(true)))[0]).toMatch(/enable_cuda_graph has no effect/);
+});
+
+test('ds serve and ds chat ask for "auto" unless somebody says otherwise', () => {
+  const file = join(tmpdir(), `ds-engine-${process.pid}.json`);
+  const asked = (flags: Partial<EngineFlags>): unknown =>
+    engineOptions({ graphs: true, ...flags }).config?.enable_cuda_graph;
+  expect(asked({})).toBe('auto');
+  expect(asked({ graphs: false })).toBe(false);
+  writeFileSync(file, '{"enable_cuda_graph": true}');
+  expect(asked({ config: file })).toBe(true);
+  expect(asked({ config: file, graphs: false })).toBe(false);
+  rmSync(file);
+});
